@@ -6,13 +6,13 @@ events. The methods come in four families: inputs from members (`join`, `heartbe
 `jobs`). After any input: execute every `next_event` in order, then wait until `next_deadline_ns`.
 
 A job's life: *gathering* under its name, until all ranks are there; *running*, from its admission to its eviction.
-A name may have both: the next start gathers while the last one ends (C4).
+A name may have both: the next start gathers while the last one ends (C4). `tree_controller` adds switches below.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, JobConfig
+from switchagg.job import MAX_CHILDREN, MAX_ELEMENTS, MAX_SLOTS, MAX_WORKERS, JobConfig
 from switchagg.membership import (
     Departure,
     Event,
@@ -25,14 +25,16 @@ from switchagg.membership import (
     JoinRequest,
     Member,
     MemberLeft,
-    PeerQuota,
     Running,
     RunningJob,
     Seat,
     Standing,
     Waiting,
     fitted,
+    members_of,
 )
+from switchagg.sharing.quota import PeerQuota
+from switchagg.sharing.switches import ROOT, Share, Switches, limits
 
 WAITING_MAX = 1024
 """Most members that gather at one time: foreign joins can't grow the switch's memory without bound."""
@@ -74,6 +76,7 @@ class Controller:
         self._claim_ns = claim_ns
         self._packets_held = packets_held
         self._quota = quota or PeerQuota()
+        self.switches = Switches(lease_ns)
         self._generations = Generations(draw_generation)
         self._job_id = -1
         self._stopped = ""
@@ -120,7 +123,7 @@ class Controller:
         if home is None:
             self.counters["strangers"] += incarnation not in self._ended
             return
-        seat = _seat_of(home, incarnation)
+        seat = home.seat_of(incarnation)
         seat.heard_ns = now_ns
         if isinstance(home, RunningJob):
             self._settle_claim(home.admitted.name, seat, now_ns)
@@ -131,7 +134,7 @@ class Controller:
         if home is None:
             self.counters["strangers"] += incarnation not in self._ended
             return
-        seat = _seat_of(home, incarnation)
+        seat = home.seat_of(incarnation)
         if isinstance(home, GatheringJob):
             self._forget(home, [seat])
         else:
@@ -164,6 +167,8 @@ class Controller:
 
     def handle_timer(self, now_ns: int) -> None:
         """Ends what is over at now_ns: leases (C6) and gatherings (C5). Call it after the messages that have come."""
+        self.switches.expire(now_ns)
+        self._end_jobs_of_lost()
         for job in list(self._jobs.values()):
             dead = tuple(seat.member for seat in job.seats.values() if self._silent(seat, now_ns))
             if dead:
@@ -174,8 +179,8 @@ class Controller:
         self._admit_what_can_be()
         for gathering in list(self._gatherings.values()):
             if self._deadline_ns(gathering) <= now_ns:
-                reason = self._timeout_reason(gathering)
-                self._drop(gathering, gathering.seats.values(), reason, self._waits_for_room(gathering))
+                reason = gathering.timeout_reason("" if gathering.missing else self._obstacle(gathering))
+                self._drop(gathering, gathering.seats.values(), reason, self._lacks_room(gathering))
 
     # Outputs
 
@@ -185,7 +190,8 @@ class Controller:
 
     def next_deadline_ns(self) -> int | None:
         """When `handle_timer` has something to do, if no message comes before; None: never."""
-        deadlines = [seat.heard_ns + self.lease_ns for job in self._jobs.values() for seat in job.seats.values()]
+        deadlines = self.switches.deadlines_ns()
+        deadlines += [seat.heard_ns + self.lease_ns for job in self._jobs.values() for seat in job.seats.values()]
         for gathering in self._gatherings.values():
             deadlines.append(self._deadline_ns(gathering))
             deadlines += [seat.heard_ns + self.lease_ns for seat in gathering.seats.values()]
@@ -199,9 +205,12 @@ class Controller:
         if home is None:
             return self._ended.get(incarnation)
         if isinstance(home, RunningJob):
+            if home.awaited:
+                awaited = ", ".join(map(repr, sorted(home.awaited)))
+                return Waiting(home.admitted.name, home.admitted.members, (), f"switches {awaited} have yet to take it")
             return Running(home.admitted, tuple(home.departures))
         reason = home.contradicted if home.missing else self._obstacle(home)
-        return Waiting(home.name, _members(home.seats), home.missing, reason)
+        return Waiting(home.name, members_of(home.seats), home.missing, reason)
 
     def jobs(self) -> Iterator[Running]:
         """The running jobs, oldest first."""
@@ -211,11 +220,11 @@ class Controller:
     def waiting(self) -> Iterator[Waiting]:
         """The gatherings, oldest first."""
         for gathering in self._gatherings.values():
-            yield Waiting(gathering.name, _members(gathering.seats), gathering.missing, self._obstacle(gathering))
+            yield Waiting(gathering.name, members_of(gathering.seats), gathering.missing, self._obstacle(gathering))
 
     def free_slots(self) -> int:
-        """Slots that belong to no job."""
-        return self.slots - sum(job.holding.slots for job in self._jobs.values())
+        """Slots of the controller's own switch that belong to no job."""
+        return self.slots - sum(job.holding.slots for job in self._jobs.values() if job.admitted.is_at(ROOT))
 
     # Private
 
@@ -223,7 +232,7 @@ class Controller:
         """Why this request can never be served, or "" (C1)."""
         if self._stopped:
             return self._stopped
-        if fault := request.fault(self.slots, self.elements_max):
+        if fault := request.fault(self.slots, self.elements_max, self._workers_max):
             return fault
         hosts = [
             seat.request.address[0] for gathering in self._gatherings.values() for seat in gathering.seats.values()
@@ -234,8 +243,14 @@ class Controller:
 
     def _is_too_large(self, request: JoinRequest) -> bool:
         """Whether all that is wrong with a refused request is that it wants more slots than there are."""
-        sound = not self._stopped and not request.fault(max(self.slots, request.slots), self.elements_max)
+        most = max(self.slots, request.slots)
+        sound = not self._stopped and not request.fault(most, self.elements_max, self._workers_max)
         return sound and request.slots > self.slots
+
+    @property
+    def _workers_max(self) -> int:
+        """Of a job: more than one switch has ports for only where there are others below."""
+        return MAX_WORKERS if len(self.switches) else MAX_CHILDREN
 
     def _settle_claim(self, name: str, holder: Seat, now_ns: int) -> None:
         """A heartbeat that a rank's running process can't have sent before the new one's join: that is refused (C4)."""
@@ -252,14 +267,17 @@ class Controller:
                 self._admit(gathering)
 
     def _admit(self, gathering: GatheringJob) -> None:
-        wish, narrowed = fitted(gathering, self._packets_held(gathering.seats[0].request.elements))
-        first = self._first_fit(wish.slots)
+        shares = self.switches.tree(gathering.vias)
+        assert not isinstance(shares, str)
+        wish, narrowed = fitted(gathering, shares, self._packets_held(gathering.seats[0].request.elements))
+        first = self._first_fit(wish.slots, shares)
         assert first is not None
         streams = wish.stream_configs(first)
         generation = self._generations.new(job.admitted.job.generation for job in self._jobs.values())
         job = JobConfig(self._new_job_id(), generation, wish.workers, wish.elements, streams)
-        admitted = JobAdmitted(gathering.name, job, _members(gathering.seats), narrowed)
-        running = RunningJob(admitted, gathering.seats)
+        below = {share.switch for share in shares} - {ROOT}
+        admitted = JobAdmitted(gathering.name, job, members_of(gathering.seats), narrowed, shares if below else ())
+        running = RunningJob(admitted, gathering.seats, awaited=below)
         self._jobs[gathering.name] = running
         del self._gatherings[gathering.name]
         for seat in running.seats.values():
@@ -275,14 +293,16 @@ class Controller:
             if self._job_id not in used:
                 return self._job_id
 
-    def _first_fit(self, count: int) -> int | None:
-        """First slot of the lowest free range of `count` slots, or None."""
+    def _first_fit(self, count: int, shares: Sequence[Share]) -> int | None:
+        """First slot of the lowest range of `count` slots that is free at all switches of a job, or None."""
         first = 0
-        for start, end in sorted(job.admitted.job.slots for job in self._jobs.values()):
+        running = [job.admitted for job in self._jobs.values()]
+        beside = [job.job.slots for job in running if any(job.is_at(share.switch) for share in shares)]
+        for start, end in sorted(beside):
             if start - first >= count:
                 return first
-            first = end
-        return first if self.slots - first >= count else None
+            first = max(first, end)
+        return first if limits(shares, self.slots, self.elements_max)[0] - first >= count else None
 
     def _obstacle(self, gathering: GatheringJob) -> str:
         """What keeps a complete gathering from being admitted, or ""."""
@@ -291,12 +311,34 @@ class Controller:
             who = ", ".join(str(seat.member) for seat in earlier.seats.values())
             return f"job {gathering.name!r} still runs, with {who}"
         wanted = gathering.holding
-        if self._first_fit(wanted.slots) is not None:
+        shares = self._shares(gathering)
+        if isinstance(shares, str):
+            return shares
+        if self._first_fit(wanted.slots, shares) is not None:
             return self._quota.fault(self.slots, wanted, [job.holding for job in self._jobs.values()])
         return (
             f"{wanted.slots} slots in a row are needed and {self.free_slots()} of {self.slots} are free, "
             f"beside {len(self._jobs)} jobs; wait for one to end, ask for a smaller window, or give the switch more"
         )
+
+    def _shares(self, gathering: GatheringJob) -> tuple[Share, ...] | str:
+        """What a complete gathering's job has of each switch, or why that can't be (C18)."""
+        shares = self.switches.tree(gathering.vias)
+        request = gathering.seats[0].request
+        for share in () if isinstance(shares, str) else shares:
+            if (offer := share.offer) and (request.slots > offer.slots or request.elements > offer.elements):
+                wanted = f"the job needs {request.slots} slots of {request.elements}"
+                return f"{offer} has {offer.slots} slots of up to {offer.elements} elements, {wanted}"
+        return shares
+
+    def _end_jobs_of_lost(self) -> None:
+        """Ends the jobs of switches that have died, stopped or been restarted, at all levels (H6)."""
+        for name, reason in self.switches.lost():
+            for job in [job for job in self._jobs.values() if job.admitted.is_at(name)]:
+                self._fail(job, (), reason)
+
+    def _lacks_room(self, gathering: GatheringJob) -> bool:
+        return self._waits_for_room(gathering) and not isinstance(self._shares(gathering), str)
 
     def _deadline_ns(self, gathering: GatheringJob) -> int:
         """When the gathering is given up: at its first member's timeout, or earlier if all it lacks is room (C5)."""
@@ -307,16 +349,6 @@ class Controller:
 
     def _waits_for_room(self, gathering: GatheringJob) -> bool:
         return not gathering.missing and gathering.name not in self._jobs
-
-    def _timeout_reason(self, gathering: GatheringJob) -> str:
-        if not gathering.missing:
-            return f"job {gathering.name!r} can't start: {self._obstacle(gathering)}"
-        waited_ns = min(seat.request.timeout_ns for seat in gathering.seats.values())
-        ranks = ("rank " if len(gathering.missing) == 1 else "ranks ") + ", ".join(map(str, gathering.missing))
-        present = ", ".join(map(str, _members(gathering.seats)))
-        late = f"did not join job {gathering.name!r} within {waited_ns / 1e9:g} s"
-        refused = f"; refused: {gathering.contradicted}" if gathering.contradictions else ""
-        return f"{ranks} of {gathering.workers} {late}; present: {present}{refused}"
 
     def _silent(self, seat: Seat, now_ns: int) -> bool:
         return now_ns - seat.heard_ns >= self.lease_ns
@@ -344,7 +376,7 @@ class Controller:
         """Evicts, then notifies all members, also the dead: they may only have been cut off (C6, C8)."""
         self.counters["failed"] += 1
         admitted = job.admitted
-        failed = JobFailed(admitted.name, admitted.job.generation, _members(job.seats), dead, reason)
+        failed = JobFailed(admitted.name, admitted.job.generation, members_of(job.seats), dead, reason)
         for seat in job.seats.values():
             del self._home[seat.request.incarnation]
         self._evict(job)
@@ -354,18 +386,10 @@ class Controller:
     def _evict(self, job: RunningJob) -> None:
         del self._jobs[job.admitted.name]
         self.counters["evicted"] += 1
-        self._events.append(JobEvicted(job.admitted.name, job.admitted.job))
+        self._events.append(JobEvicted(job.admitted.name, job.admitted.job, job.admitted.shares))
 
     def _remember(self, end: JoinRefused | JobFailed) -> None:
         for member in end.members:
             self._ended[member.incarnation] = end
         while len(self._ended) > STANDINGS_KEPT:
             del self._ended[next(iter(self._ended))]
-
-
-def _seat_of(home: GatheringJob | RunningJob, incarnation: int) -> Seat:
-    return next(seat for seat in home.seats.values() if seat.request.incarnation == incarnation)
-
-
-def _members(seats: dict[int, Seat]) -> tuple[Member, ...]:
-    return tuple(seats[rank].member for rank in sorted(seats))

@@ -12,6 +12,8 @@ from ipaddress import IPv4Address
 from switchagg.codecs import FIXED_POINT
 from switchagg.job import MAX_CHILDREN, MAX_SLOTS, MODULUS, STREAMS_MAX, JobConfig, StreamConfig
 from switchagg.priority import BEST_EFFORT, MOST_URGENT
+from switchagg.sharing.quota import Holding
+from switchagg.sharing.switches import ROOT, Share
 
 NAME_MAX = 200
 GENERATIONS_KEPT = 4096
@@ -26,69 +28,6 @@ Address = tuple[str, int]
 """(IPv4 literal, port)."""
 
 
-# ---- so that no peer takes all that others need (C16)
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """A job's slots, and the address of each of its members."""
-
-    slots: int
-    hosts: tuple[str, ...]
-
-    def slots_of(self, host: str) -> int:
-        """The host's part: the slots are shared evenly among the members."""
-        return self.slots * self.hosts.count(host) // len(self.hosts)
-
-
-@dataclass(frozen=True, slots=True)
-class PeerQuota:
-    """What one address may have at a time. joins: members that wait for others. jobs: that run and have a member there.
-    slots: of those jobs, each counted by the part of its members that are there; None: half of the switch's.
-
-    A job's members prove their addresses (C15). On loopback all have the same few, so only joins are counted there.
-    """
-
-    joins: int = 256
-    jobs: int = 64
-    slots: int | None = None
-
-    def joins_fault(self, host: str, waiting: int) -> str:
-        """Why no more of this host's members may wait beside those that do, or ""."""
-        return f"{waiting} members from {host} are waiting already, its quota" if waiting >= self.joins else ""
-
-    def fault(self, switch_slots: int, wanted: Holding, running: Sequence[Holding]) -> str:
-        """Why a job would give one of its hosts more than its quota, beside those that run, or ""."""
-        most = switch_slots // 2 if self.slots is None else self.slots
-        for host in sorted(set(wanted.hosts)):
-            if IPv4Address(host).is_loopback:
-                continue
-            own = [job for job in running if host in job.hosts]
-            slots = sum(job.slots_of(host) for job in (*own, wanted))
-            if len(own) >= self.jobs:
-                return f"{host} has {len(own)} jobs already, its quota; end one, or raise the switch's --peer-quota"
-            if slots > most:
-                return (
-                    f"{host} would have {slots} of {switch_slots} slots and its quota is {most}; end a job of it, ask "
-                    f"for a smaller window, or raise the switch's --peer-quota"
-                )
-        return ""
-
-
-def parse_peer_quota(text: str) -> PeerQuota:
-    """From "joins=256,jobs=64,slots=2048", each of which may be left out. Raises ValueError."""
-    found: dict[str, int] = {}
-    for part in filter(None, text.split(",")):
-        name, _, number = part.strip().partition("=")
-        if name not in ("joins", "jobs", "slots") or not number.isdecimal() or not int(number):
-            raise ValueError(f"{part.strip()!r} not understood; allowed: joins=256, jobs=64, slots=2048")
-        found[name] = int(number)
-    return PeerQuota(**found)
-
-
-# ---- members and jobs
-
-
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
     """One worker's request to be `rank` of the job of this name.
@@ -98,7 +37,8 @@ class JoinRequest:
     timeout_ns: how long it waits for the others. windows: window of each stream where they differ; window_slots is then
     the first one's. priorities: class of each stream (W10); empty: all best effort. queue_pair: over RDMA, the number
     of its end; ranks that share an address differ in it. codec: name of what sums of floats travel in.
-    packets_held: how many its receive buffer holds, 0: enough (C17). split: whether long calls are split (W11).
+    packets_held: how many its receive buffer holds, 0: enough (C17). split: whether long calls are split (W11). via:
+    name of the switch it sends to (C18).
     """
 
     job: str
@@ -116,6 +56,7 @@ class JoinRequest:
     codec: str = FIXED_POINT.name
     packets_held: int = 0
     split: bool = False
+    via: str = ROOT
 
     def narrowed(self, slots: int) -> "JoinRequest":
         """With windows of at most so many slots in all, in proportion; each keeps one."""
@@ -134,12 +75,12 @@ class JoinRequest:
         starts = itertools.accumulate(windows, initial=first_slot)
         return tuple(map(StreamConfig, starts, windows, priorities))
 
-    def fault(self, slots: int, elements_max: int) -> str:
+    def fault(self, slots: int, elements_max: int, workers_max: int = MAX_CHILDREN) -> str:
         """Why a switch of `slots` slots of up to elements_max values can never serve this, or "" (C1)."""
         each = [("window_slots", window, 1, MAX_SLOTS) for window in self.windows]
         each += [("priority", priority, MOST_URGENT, BEST_EFFORT) for priority in self.priorities]
         for name, value, low, high in (
-            ("workers", self.workers, 1, MAX_CHILDREN),
+            ("workers", self.workers, 1, workers_max),
             ("rank", self.rank, 0, self.workers - 1),
             ("elements", self.elements, 1, elements_max),
             ("streams", self.streams, 1, STREAMS_MAX),
@@ -206,12 +147,30 @@ class Departure:
 @dataclass(frozen=True, slots=True)
 class JobAdmitted:
     """Event: admit it in the data plane, then notify the members (in order of rank). narrowed: why its windows are
-    smaller than it wished, or "" (C17)."""
+    smaller than it wished, or "" (C17). shares: of a job of several switches, each one's, the root's first: those
+    below the controller's own have it to do, and `JobReady` follows."""
 
     name: str
     job: JobConfig
     members: tuple[Member, ...]
     narrowed: str = ""
+    shares: tuple[Share, ...] = ()
+
+    def is_at(self, switch: str) -> bool:
+        """Whether a switch is one of its."""
+        return any(share.switch == switch for share in self.shares) if self.shares else switch == ROOT
+
+    def place(self, rank: int) -> tuple[Share, int] | None:
+        """Of a member: its own switch, and its rank there; None: the job has one switch, the controller's."""
+        places = ((share, share.wire_rank(rank)) for share in reversed(self.shares))  # deepest first: a lone worker's
+        return next(((share, wire_rank) for share, wire_rank in places if wire_rank is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class JobReady:
+    """Event: all switches of a job of several have taken it; notify the members."""
+
+    admitted: JobAdmitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +179,7 @@ class JobEvicted:
 
     name: str
     job: JobConfig
+    shares: tuple[Share, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +267,27 @@ class GatheringJob:
         return Holding(next(iter(seats)).request.slots, tuple(seat.request.address[0] for seat in seats))
 
     @property
+    def vias(self) -> list[tuple[str, Address]]:
+        """Of a complete one: each rank's switch, and where it sends from."""
+        requests = (self.seats[rank].request for rank in sorted(self.seats))
+        return [(request.via, request.address) for request in requests]
+
+    def seat_of(self, incarnation: int) -> Seat:
+        """Of a member that has one."""
+        return _seat_of(self.seats, incarnation)
+
+    def timeout_reason(self, obstacle: str) -> str:
+        """Why it is given up. obstacle: what a complete one lacks."""
+        if not self.missing:
+            return f"job {self.name!r} can't start: {obstacle}"
+        waited_ns = min(seat.request.timeout_ns for seat in self.seats.values())
+        ranks = ("rank " if len(self.missing) == 1 else "ranks ") + ", ".join(map(str, self.missing))
+        present = ", ".join(map(str, members_of(self.seats)))
+        late = f"did not join job {self.name!r} within {waited_ns / 1e9:g} s"
+        refused = f"; refused: {self.contradicted}" if self.contradictions else ""
+        return f"{ranks} of {self.workers} {late}; present: {present}{refused}"
+
+    @property
     def missing(self) -> tuple[int, ...]:
         """Ranks that have not come."""
         return tuple(rank for rank in range(self.workers) if rank not in self.seats)
@@ -324,6 +305,12 @@ class RunningJob:
     admitted: JobAdmitted
     seats: dict[int, Seat]
     departures: list[Departure] = field(default_factory=list)
+    awaited: set[str] = field(default_factory=set)
+    """Switches that have not said yet that they took it."""
+
+    def seat_of(self, incarnation: int) -> Seat:
+        """Of a member that has one."""
+        return _seat_of(self.seats, incarnation)
 
     @property
     def holding(self) -> Holding:
@@ -334,17 +321,19 @@ class RunningJob:
         )
 
 
-def fitted(gathering: GatheringJob, packets_held: int) -> tuple[JoinRequest, str]:
+def fitted(gathering: GatheringJob, shares: Sequence[Share], packets_held: int) -> tuple[JoinRequest, str]:
     """The request of all members, with windows whose packets fit all receive buffers, and why, or "" (C17).
 
-    packets_held: how many that of the switch holds, where those of all workers meet; 0: enough.
+    packets_held: how many that of the controller's own switch holds, where those of all its children meet; 0: enough.
     """
     requests = [seat.request for seat in gathering.seats.values()]
-    bounds = (
-        [(packets_held // len(requests), f"the switch's receive buffer holds {packets_held} packets")]
-        if packets_held
-        else []
-    )
+    bounds = []
+    for share in shares:
+        held = packets_held if share.offer is None else share.offer.packets_held
+        if held:
+            whose = "the switch" if share.offer is None else str(share.offer)
+            senders = len(share.children) + (share.parent is not None)
+            bounds.append((held // senders, f"{whose}'s receive buffer holds {held} packets"))
     bounds += [
         (
             request.packets_held,
@@ -377,8 +366,17 @@ class Generations:
         return drawn
 
 
-Event = JobAdmitted | JobEvicted | JoinRefused | JobFailed | MemberLeft
+Event = JobAdmitted | JobReady | JobEvicted | JoinRefused | JobFailed | MemberLeft
 Standing = Waiting | Running | JoinRefused | JobFailed
+
+
+def members_of(seats: dict[int, Seat]) -> tuple[Member, ...]:
+    """By rank."""
+    return tuple(seats[rank].member for rank in sorted(seats))
+
+
+def _seat_of(seats: dict[int, Seat], incarnation: int) -> Seat:
+    return next(seat for seat in seats.values() if seat.request.incarnation == incarnation)
 
 
 def _said(value: int | str | tuple[int, ...]) -> str:

@@ -18,7 +18,7 @@ except KeyboardInterrupt:  # nothing has been started yet
     sys.exit(130)
 
 if TYPE_CHECKING:
-    from switchagg.membership import PeerQuota
+    from switchagg.sharing.quota import PeerQuota
     from transport.switch.impairments import Impairments
 
 from emulation.cli.bench import app as bench
@@ -139,6 +139,8 @@ ADVERTISE = typer.Option(metavar="HOST:PORT", help="Data address told to workers
 PEER_QUOTA = typer.Option(
     metavar="QUOTA", help="Most for one address, but 127.0.0.1  [default: joins=256,jobs=64,slots=half of --slots]"
 )
+PARENT = typer.Option(metavar="tcp://HOST:PORT", help="Control address of the switch above: this one is its rack's")
+NAME = typer.Option(help="With --parent: what its workers set SWITCHAGG_VIA to  [default: its data address]")
 IMPAIR = typer.Option(
     metavar="FAULTS", help="For native (xdp: loss): bad links in both directions, like loss=1%,delay=1ms"
 )
@@ -162,6 +164,8 @@ def switch(
     elements: Annotated[int | None, ELEMENTS] = None,
     segments: Annotated[int, SEGMENTS] = 16,
     multicast: Annotated[str, MULTICAST] = "",
+    parent: Annotated[str | None, PARENT] = None,
+    name: Annotated[str, NAME] = "",
     advertise: Annotated[str | None, ADVERTISE] = None,
     peer_quota: Annotated[str | None, PEER_QUOTA] = None,
     lease: Annotated[float, typer.Option(min=1, max=3600, help="A worker silent for so many seconds is dead")] = 4.0,
@@ -193,28 +197,26 @@ def switch(
         from transport.switch.daemon import run_switch
         from transport.switch.options import DaemonOptions
 
-        _check_dataplane(dataplane)
-        _check_link(link, packets)
-        status = run_switch(
-            DaemonOptions(
-                *_switch_addresses(control, data, dataplane, link, loaded := _keys(keys)),
-                link=link,
-                keys=loaded,
-                packets=packets or DaemonOptions.packets,
-                dataplane=dataplane,
-                slots=slots,
-                elements=elements,
-                advertise=None if advertise is None else _host_port("--advertise", advertise),
-                lease_s=lease,
-                peer_quota=_peer_quota(peer_quota or ""),
-                segments_max=segments,
-                multicast=multicast,
-                interfaces=interface or (),
-                impairments=_impairments(impair, impair_up, impair_down),
-            ),
-            ready_file=ready_file,
-            quiet=quiet,
+        _check_choices(dataplane, link, packets)
+        options = DaemonOptions(
+            *_switch_addresses(control or _facing(parent), data, dataplane, link, loaded := _keys(keys)),
+            link=link,
+            keys=loaded,
+            packets=packets or DaemonOptions.packets,
+            dataplane=dataplane,
+            slots=slots,
+            elements=elements,
+            advertise=None if advertise is None else _host_port("--advertise", advertise),
+            lease_s=lease,
+            peer_quota=_peer_quota(peer_quota or ""),
+            segments_max=segments,
+            multicast=multicast,
+            parent=parent or "",
+            name=name,
+            interfaces=interface or (),
+            impairments=_impairments(impair, impair_up, impair_down),
         )
+        status = run_switch(options, ready_file=ready_file, quiet=quiet)
     raise typer.Exit(status)
 
 
@@ -230,10 +232,23 @@ def _switch_addresses(
     return control, data_default if data is None else _host_port("--data", data)
 
 
-def _check_link(link: str, packets: int | None) -> None:
+def _facing(parent: str | None) -> str | None:
+    """Control address of a switch below another, where none is named: on the way to it."""
+    from transport.links.addresses import facing, parse_endpoint, resolve_host
+    from transport.switch.options import CONTROL_PORT
+
+    if parent is None:
+        return None
+    _check_endpoint("--parent", parent)
+    host, port = parse_endpoint(parent)
+    return f"tcp://{facing(resolve_host(host), port)}:{CONTROL_PORT}"
+
+
+def _check_choices(dataplane: str, link: str, packets: int | None) -> None:
     from transport.group.method_name import links_of
     from transport.links.table import LINKS, links_with
 
+    _check_dataplane(dataplane)
     _known("--link", link, links_of("switch"))
     if packets is not None and not LINKS[link].messages:
         stop(f"--packets: only {', '.join(links_with('messages'))} has messages of packets, not {link}", EXIT_USAGE)
@@ -269,7 +284,7 @@ def _impairments(both: str | None, up: str | None, down: str | None) -> Impairme
 
 
 def _peer_quota(text: str) -> PeerQuota:
-    from switchagg.membership import parse_peer_quota
+    from switchagg.sharing.quota import parse_peer_quota
 
     try:
         return parse_peer_quota(text)

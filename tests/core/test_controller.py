@@ -19,10 +19,10 @@ from switchagg.membership import (
     JoinRequest,
     Member,
     MemberLeft,
-    PeerQuota,
     Running,
     Waiting,
 )
+from switchagg.sharing.quota import PeerQuota
 
 SECOND = 1_000_000_000
 LEASE = 4 * SECOND

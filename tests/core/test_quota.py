@@ -6,16 +6,8 @@ from functools import partial
 import pytest
 
 from switchagg.controller import WAITING_MAX, Controller
-from switchagg.membership import (
-    Event,
-    JobAdmitted,
-    JoinRefused,
-    JoinRequest,
-    PeerQuota,
-    Running,
-    Waiting,
-    parse_peer_quota,
-)
+from switchagg.membership import Event, JobAdmitted, JoinRefused, JoinRequest, Running, Waiting
+from switchagg.sharing.quota import PeerQuota, parse_peer_quota
 
 SECOND = 1_000_000_000
 LEASE = 4 * SECOND

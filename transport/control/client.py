@@ -265,9 +265,14 @@ class ControlClient:
 
 
 def query_status(
-    switch: str, job: str | None = None, timeout_s: float = 5.0, keys: Keys | None = None
+    switch: str,
+    job: str | None = None,
+    timeout_s: float = 5.0,
+    keys: Keys | None = None,
+    incarnation: int | None = None,
 ) -> messages.StatusAnswer:
-    """Ask a switch once, without joining (C14). Raises JobError if no answer comes in time."""
+    """Ask a switch once, without joining (C14). incarnation: of one who may know more. Raises JobError if no answer
+    comes in time."""
     host, port = parse_endpoint(switch)
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         bound(dealer)
@@ -276,7 +281,7 @@ def query_status(
         host = resolve_host(host)
         local = local_endpoint(host, port) if keys is None else ""
         dealer.connect(local or f"tcp://{host}:{port}")
-        dealer.send_multipart(messages.encode(messages.StatusQuery(1, job)))
+        dealer.send_multipart(messages.encode(messages.StatusQuery(1, job, incarnation)))
         deadline_ns = time.monotonic_ns() + round(timeout_s * 1e9)
         while dealer.poll(max(0, (deadline_ns - time.monotonic_ns()) // 1_000_000)):
             try:

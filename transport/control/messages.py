@@ -17,7 +17,7 @@ from switchagg.priority import BEST_EFFORT
 from transport.rdma.places import QueuePairEnd
 
 MAGIC = b"SAC"
-CONTROL_VERSION = 4
+CONTROL_VERSION = 5
 HEADER = MAGIC + bytes([CONTROL_VERSION])
 
 REASONS = ("frames", "magic", "control_version", "body")
@@ -68,7 +68,7 @@ class Gone(msgspec.Struct, frozen=True):
 class Join(msgspec.Struct, frozen=True, tag="join"):
     """Request: see JoinRequest. windows, priorities: one for each stream, or none. queue_pair: ours, over RDMA. link:
     what carries packets, where there are no queue pairs. codec: of sums of floats. packets_held: by our receive buffer,
-    0: enough (C17). split: long calls (W11)."""
+    0: enough (C17). split: long calls (W11). via: name of the switch that we send to, "" for this one (C18)."""
 
     job: Text
     place: Place
@@ -85,6 +85,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     codec: Text = FIXED_POINT.name
     packets_held: Small = 0
     split: bool = False
+    via: Text = ""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -110,6 +111,37 @@ class StatusQuery(msgspec.Struct, frozen=True, tag="status"):
     incarnation: Count | None = None
 
 
+class Register(msgspec.Struct, frozen=True, tag="register"):
+    """Request of a switch that shall be below this one: see SwitchOffer, whose control address is `host` and
+    `control_port`. link: what carries its packets (C18)."""
+
+    name: Text
+    above: Text
+    host: Text
+    port: Small
+    control_port: Small
+    incarnation: Count
+    slots: Small
+    elements: Small
+    packets_held: Small = 0
+    link: Text = "udp"
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A job that a switch was told to take; fault: why it could not, or ""."""
+
+    job_id: Small
+    generation: Count
+    fault: Text = ""
+
+
+class SwitchBeat(msgspec.Struct, frozen=True, tag="switch_beat"):
+    """Request of a switch: I live, and these are the jobs that I was told to take (C19)."""
+
+    incarnation: Count
+    held: Annotated[list[Held], msgspec.Meta(max_length=1 << 16)]
+
+
 class Gathering(msgspec.Struct, frozen=True, tag="gathering"):
     """Answer: not all ranks have joined yet, or something else prevents the start."""
 
@@ -123,7 +155,8 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
 
     streams: (first_slot, window_slots) of each. priorities: class of each; none: all best effort.
     queue_pairs: over RDMA the switch's, by rank; else none. narrowed: why the windows are smaller than wished, or "".
-    routes: whether packets may have other routes than ALL; else calls travel as W15 says.
+    routes: whether packets may have other routes than ALL; else calls travel as W15 says. wire_rank: at the switch
+    whose address it is, one of several; None: the rank (H1).
     """
 
     name: str
@@ -140,6 +173,7 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     queue_pairs: Annotated[list[QueuePair], msgspec.Meta(max_length=64)] = []
     narrowed: str = ""
     routes: bool = False
+    wire_rank: Small | None = None
 
     def config(self) -> JobConfig:
         """The job as the core knows it."""
@@ -168,6 +202,42 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     generation: Count
     dead: list[Place]
     reason: str
+
+
+class Share(msgspec.Struct, frozen=True):
+    """A job's part at a switch. children: where its ranks there send from. parent: data address of the switch above
+    (host "": that of the control address) and our rank there; none at its root. ranks: the job's, below each child."""
+
+    name: str
+    job_id: Small
+    generation: Count
+    workers: Small
+    elements: Small
+    streams: list[tuple[int, int]]
+    priorities: Smalls
+    children: Annotated[list[tuple[str, Small]], msgspec.Meta(max_length=64)]
+    ranks: list[list[Small]]
+    parent: tuple[str, Small, Small] | None = None
+
+
+class Shares(msgspec.Struct, frozen=True, tag="shares"):
+    """Answer to a switch below: all that it has to hold, and nothing else (C19)."""
+
+    lease_ns: Count
+    jobs: list[Share]
+
+
+class Postponed(msgspec.Struct, frozen=True, tag="postponed"):
+    """Answer to a Register: not now, for this reason; ask again."""
+
+    reason: str
+
+
+class Redirected(msgspec.Struct, frozen=True, tag="redirected"):
+    """Answer to a Register: this switch, of that name, is itself below another; ask there (C18)."""
+
+    parent: str
+    name: str
 
 
 class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
@@ -200,7 +270,7 @@ class JobStatus(msgspec.Struct, frozen=True):
 
 class StatusAnswer(msgspec.Struct, frozen=True, tag="status_answer"):
     """Answer to a StatusQuery. running, gathering: how many jobs do. details: whether the rest is known to the asker,
-    or empty (C14)."""
+    or empty (C14). switches: those below, with their data addresses."""
 
     token: Count
     slots: int
@@ -212,10 +282,11 @@ class StatusAnswer(msgspec.Struct, frozen=True, tag="status_answer"):
     waiting: dict[str, Gathering]
     control_counters: dict[str, int]
     data_counters: dict[str, int]
+    switches: dict[str, str] = {}
 
 
-Request = Join | Heartbeat | Leave | StatusQuery
-Answer = Gathering | Admitted | Alive | Refused | Failed | Unknown | StatusAnswer
+Request = Join | Heartbeat | Leave | StatusQuery | Register | SwitchBeat
+Answer = Gathering | Admitted | Alive | Refused | Failed | Unknown | StatusAnswer | Shares | Postponed | Redirected
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

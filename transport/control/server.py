@@ -10,10 +10,10 @@ import errno
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import zmq
 
-from switchagg.controller import Controller
 from switchagg.errors import DecodeError, JobError, SwitchaggError
 from switchagg.membership import (
     Address,
@@ -21,6 +21,7 @@ from switchagg.membership import (
     JobAdmitted,
     JobEvicted,
     JobFailed,
+    JobReady,
     JoinRefused,
     JoinRequest,
     Member,
@@ -29,7 +30,10 @@ from switchagg.membership import (
     Standing,
     Waiting,
 )
+from switchagg.sharing.switches import ROOT
+from switchagg.sharing.tree_controller import TreeController
 from transport.control import messages
+from transport.control.shares import offer_of, share_message
 from transport.control.snapshots import HostSnapshot, HostSnapshots
 from transport.control.sockets import HEARTBEAT_S, Peer, bound, listen_locally, peer_of
 from transport.control.stalls import STALL_NS, StallDetector
@@ -43,8 +47,25 @@ TURN_MESSAGES_MAX = 1000
 ROUTES_KEPT = 8192
 
 FINAL_ANSWERS_S = 1.5 * HEARTBEAT_S
+VIA_VARIABLE = "SWITCHAGG_VIA"
 STOP_LINGER_MS = 500
 """How long sending the final answers may take when the switch stops."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """What a switch below another answers. parent: its control address. name: our own. secret: gives our incarnation
+    there; held: the jobs that we have."""
+
+    parent: str
+    name: str
+    secret: Callable[[], int]
+    held: Callable[[], tuple[Running, ...]]
+
+    @property
+    def refusal(self) -> str:
+        """To workers."""
+        return f"this switch is below {self.parent}: join there, by way of this one: {VIA_VARIABLE}={self.name}"
 
 
 class ControlServer:
@@ -53,13 +74,15 @@ class ControlServer:
     bind: "tcp://host:port", port 0 for any; `endpoint` is what it became. data_address: where workers send packets; a
     host "" means the host they reached the control plane at. queue_pairs: `host` again, if jobs come over RDMA. link:
     what carries packets there, if they don't. keys: encrypt, and accept only the clients they allow. log: called with
-    each event before it is carried out. `routes`: see `Admitted`. Raises OSError if the address can't be had.
+    each event before it is carried out. `routes`: see `Admitted`. `leaf`: where this switch is below another, whose
+    it is to admit jobs: what it answers to others, and what it holds; None: it is no leaf.
+    Raises OSError if the address can't be had.
     """
 
     def __init__(
         self,
         bind: str,
-        controller: Controller,
+        controller: TreeController,
         host: SwitchHost,
         data_address: Address,
         log: Callable[[Event], None] = lambda event: None,
@@ -74,8 +97,10 @@ class ControlServer:
         self._data_address = data_address
         self._link = link
         self.routes = False
+        self.leaf: Leaf | None = None
         self._log = log
         self._routes: dict[int, bytes] = {}
+        self._switch_routes: dict[int, bytes] = {}
         self._stalls = StallDetector()
         self._patient_ns = 0
         self._context = zmq.Context()
@@ -101,7 +126,7 @@ class ControlServer:
         self.endpoint = str(self._socket.get_string(zmq.LAST_ENDPOINT))
         if not self._keyed:
             listen_locally(self._socket, self.endpoint)
-        self._snapshots: HostSnapshots[tuple[Peer, messages.StatusQuery]] = HostSnapshots(host)
+        self._snapshots: HostSnapshots[tuple[Peer, messages.StatusQuery]] = HostSnapshots(host, keys)
         self._poller.register(self._snapshots.descriptor, zmq.POLLIN)
 
     def run_once(self, wait_s: float) -> None:
@@ -159,7 +184,12 @@ class ControlServer:
             self._take_query(sender, request)
             return
         now_ns = time.monotonic_ns()
+        if self._take_of_switch(sender, request, now_ns):
+            return
         match request:
+            case messages.Join() if self.leaf is not None:
+                self._send(peer, messages.Refused(self.leaf.refusal))
+                return
             case messages.Join():
                 fault = self._ends.fault(request) or self._link_fault(request) or _place_fault(request.place, sender)
                 if fault:
@@ -174,12 +204,74 @@ class ControlServer:
         if standing is not None:
             self._routes[request.incarnation] = peer  # a reconnected peer has a new identity
         self._carry_out()
-        self._send(peer, self._answer(standing, brief=isinstance(request, messages.Heartbeat)))
+        rank = request.place.rank if isinstance(request, messages.Join) else 0
+        self._send(peer, self._answer(standing, brief=isinstance(request, messages.Heartbeat), rank=rank))
+
+    def _take_of_switch(self, sender: Peer, request: messages.Request, now_ns: int) -> bool:
+        """Whether it is a request of a switch: then it is served."""
+        match request:
+            case messages.Register():
+                self._take_switch(sender, request, now_ns)
+            case messages.SwitchBeat():
+                held = {(job.job_id, job.generation): job.fault for job in request.held}
+                if self._controller.beat(request.incarnation, held, now_ns):
+                    self._carry_out()
+                    self._tell_switch(request.incarnation, sender.identity)
+                else:
+                    self._send(sender.identity, messages.Unknown())
+            case messages.Leave() if request.incarnation in self._switch_routes:
+                del self._switch_routes[request.incarnation]
+                self._controller.withdraw(request.incarnation, request.reason)
+                self._carry_out()
+                self._send(sender.identity, messages.Unknown())
+            case _:
+                return False
+        return True
+
+    def _take_switch(self, sender: Peer, request: messages.Register, now_ns: int) -> None:
+        """A switch wants to be below this one (C18)."""
+        peer = sender.identity
+        if self.leaf is not None:
+            self._send(peer, messages.Redirected(self.leaf.parent, self.leaf.name))
+            return
+        fault = ""
+        if request.link != self._link or not LINKS[self._link].trees:
+            able = ", ".join(name for name, kind in LINKS.items() if kind.trees)
+            fault = f"switches below others need the link {able}; this one has {self._link}, that {request.link}"
+        elif request.host != sender.host:
+            fault = (
+                f"switch {request.name!r} gives the data address {request.host}, its request comes from {sender.host}"
+            )
+        if fault:
+            self._send(peer, messages.Refused(fault))
+            return
+        fault, again = self._controller.register(offer_of(request), now_ns)
+        self._carry_out()
+        if fault:
+            self._send(peer, messages.Postponed(fault) if again else messages.Refused(fault))
+        else:
+            self._switch_routes[request.incarnation] = peer
+            self._tell_switch(request.incarnation, peer)
+
+    def _tell_switch(self, incarnation: int, peer: bytes) -> None:
+        """Send a switch all that it has to hold (C19)."""
+        self._switch_routes[incarnation] = peer
+        own = [
+            share_message(admitted, share, self._data_address)
+            for admitted, share in self._controller.shares(incarnation)
+        ]
+        self._send(peer, messages.Shares(self._controller.lease_ns, own))
+
+    def _tell_switches(self, names: set[str]) -> None:
+        """The same for these, at once: what they lose before what they get."""
+        for offer in self._controller.switches.offers:
+            if offer.name in names and (peer := self._switch_routes.get(offer.incarnation)) is not None:
+                self._tell_switch(offer.incarnation, peer)
 
     def _take_query(self, sender: Peer, query: messages.StatusQuery) -> None:
         """The data plane's host is asked only for those who may know what it says (C14)."""
         shown = self._shown(sender, query)
-        jobs = {running.admitted.name: running.admitted.job for running in shown.running}
+        jobs = {running.admitted.name: running.admitted for running in shown.running}
         if not shown.details:
             self._answer_status(sender, query, HostSnapshot())
         elif not self._snapshots.ask((sender, query), jobs.get(query.job or "")):
@@ -188,17 +280,21 @@ class ControlServer:
     def _answer_status(self, sender: Peer, query: messages.StatusQuery, snapshot: HostSnapshot) -> None:
         counters = {**self._controller.counters, **self.counters}
         shown = self._shown(sender, query)
-        self._send(sender.identity, status_answer(self._controller, query, shown, snapshot, counters))
+        held = () if self.leaf is None else self.leaf.held()
+        self._send(sender.identity, status_answer(self._controller, query, shown, snapshot, counters, held))
 
     def _shown(self, sender: Peer, query: messages.StatusQuery) -> Shown:
-        return Shown.to(self._controller, query, trusted=self._keyed or sender.is_own_user)
+        parent = self.leaf is not None and query.incarnation == self.leaf.secret()
+        held = None if self.leaf is None else self.leaf.held()
+        return Shown.to(self._controller, query, self._keyed or sender.is_own_user or parent, held)
 
     def _link_fault(self, request: messages.Join) -> str:
         if request.queue_pair is None and request.link != self._link:
             return f"this switch carries packets over {self._link}, rank {request.place.rank} over {request.link}"
         return LINKS[self._link].elements_fault(request.elements)
 
-    def _answer(self, standing: Standing | None, brief: bool) -> messages.Answer:
+    def _answer(self, standing: Standing | None, brief: bool, rank: int = 0) -> messages.Answer:
+        """rank: of the member that shall get it."""
         match standing:
             case None:
                 return messages.Unknown()
@@ -207,14 +303,18 @@ class ControlServer:
             case Running() if brief:
                 return messages.Alive(standing.admitted.job.generation, messages.gone(standing.departed))
             case Running():
-                return self._admitted(standing.admitted)
+                return self._admitted(standing.admitted, rank)
             case JoinRefused():
                 return messages.Refused(standing.reason, standing.lacks_room)
             case JobFailed():
                 return messages.Failed(standing.generation, messages.places(standing.dead), standing.reason)
 
-    def _admitted(self, event: JobAdmitted) -> messages.Admitted:
-        job = event.job
+    def _admitted(self, event: JobAdmitted, rank: int) -> messages.Admitted:
+        job, place = event.job, event.place(rank)
+        address, wire_rank = self._data_address, None
+        if place is not None:
+            share, wire_rank = place
+            address = share.offer.address if share.offer is not None else address
         return messages.Admitted(
             name=event.name,
             job_id=job.job_id,
@@ -222,21 +322,24 @@ class ControlServer:
             workers=job.workers,
             elements=job.elements,
             streams=[(stream.first_slot, stream.window_slots) for stream in job.streams],
-            host=self._data_address[0],
-            port=self._data_address[1],
+            host=address[0],
+            port=address[1],
             lease_ns=self._controller.lease_ns,
             members=messages.places(event.members),
             priorities=[stream.priority for stream in job.streams],
             queue_pairs=self._ends.of_switch(job),
             narrowed=event.narrowed,
-            routes=self.routes,
+            routes=self.routes and not event.shares,
+            wire_rank=wire_rank,
         )
 
     def _carry_out(self) -> None:
         while (event := self._controller.next_event()) is not None:
             self._carry_out_one(event)
-        if len(self._routes) > ROUTES_KEPT:
+        if len(self._routes) + len(self._switch_routes) > ROUTES_KEPT:
             self._routes = {key: peer for key, peer in self._routes.items() if self._controller.standing(key)}
+            routes = self._switch_routes.items()
+            self._switch_routes = {key: peer for key, peer in routes if self._controller.switches.of(key) is not None}
             self._ends.keep(self._routes)
 
     def _carry_out_one(self, event: Event) -> None:
@@ -244,19 +347,30 @@ class ControlServer:
         match event:
             case JobAdmitted():
                 try:
-                    self._ends.admit(event)
+                    if event.is_at(ROOT):
+                        self._ends.admit(event)
                 except SwitchaggError as error:
                     self._controller.fail(event.name, f"the data plane refused the job: {error}")
                     return
-                self._send_all(event.members, self._admitted(event))
+                if event.shares:
+                    self._tell_switches({share.switch for share in event.shares})
+                else:
+                    self._send_admitted(event)
+            case JobReady():
+                self._send_admitted(event.admitted)
             case JobEvicted():
                 with contextlib.suppress(SwitchaggError):  # the loop has ended: it holds no job any more
                     self._host.evict(event.job.job_id)
+                self._tell_switches({share.switch for share in event.shares})
             case JoinRefused() | JobFailed():
                 self._send_all(event.members, self._answer(event, brief=False))
             case MemberLeft():
                 for member in event.members:
                     self._send_all([member], self._answer(self._controller.standing(member.incarnation), brief=True))
+
+    def _send_admitted(self, event: JobAdmitted) -> None:
+        for member in event.members:
+            self._send_all([member], self._admitted(event, member.rank))
 
     def _send_all(self, members: Sequence[Member], answer: messages.Answer) -> None:
         for member in members:
@@ -295,6 +409,7 @@ def _join_request(request: messages.Join) -> JoinRequest:
         "codec",
         "packets_held",
         "split",
+        "via",
     )
     return JoinRequest(
         **{name: getattr(request, name) for name in alike},

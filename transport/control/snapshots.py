@@ -14,11 +14,17 @@ from typing import Generic, TypeVar
 
 from switchagg.aggregator import SlotView
 from switchagg.errors import SwitchaggError
-from switchagg.job import JobConfig
+from switchagg.membership import JobAdmitted
+from switchagg.sharing.switches import ROOT
+from transport.control.client import query_status
+from transport.control.shares import Slots, merged
 from transport.switch.host import SwitchHost
+from transport.zeromq.keys import Keys
 
 Key = TypeVar("Key")
-Slots = dict[tuple[int, int], SlotView]
+
+BELOW_S = 1.0
+"""How long one switch below may take to say what it holds."""
 
 SLOTS_NS = 1_000_000_000
 """How long a job's slots serve all who ask: the ranks of a stalled job do so at about the same time."""
@@ -40,9 +46,10 @@ class HostSnapshots(Generic[Key]):
     All methods belong to one thread, which none of them but `close` blocks.
     """
 
-    def __init__(self, host: SwitchHost) -> None:
+    def __init__(self, host: SwitchHost, keys: Keys | None = None) -> None:
         self._host = host
-        self._asked: SimpleQueue[tuple[Key, JobConfig | None] | None] = SimpleQueue()
+        self._keys = keys
+        self._asked: SimpleQueue[tuple[Key, JobAdmitted | None] | None] = SimpleQueue()
         self._answered: SimpleQueue[tuple[Key, HostSnapshot]] = SimpleQueue()
         self._slots: dict[tuple[int, int], tuple[int, Slots]] = {}  # by job and generation, with their time
         self._lock = threading.Lock()
@@ -51,7 +58,7 @@ class HostSnapshots(Generic[Key]):
         self._thread = threading.Thread(target=self._run, name="switch-status", daemon=True)
         self._thread.start()
 
-    def ask(self, key: Key, job: JobConfig | None) -> bool:
+    def ask(self, key: Key, job: JobAdmitted | None) -> bool:
         """Have a snapshot taken, with the slots of this job; False if too many are waiting."""
         if self._asked.qsize() >= WAITING_MAX:
             return False
@@ -81,16 +88,36 @@ class HostSnapshots(Generic[Key]):
                 if not self._closed:
                     os.eventfd_write(self.descriptor, 1)
 
-    def _snapshot(self, job: JobConfig | None) -> HostSnapshot:
+    def _snapshot(self, job: JobAdmitted | None) -> HostSnapshot:
         try:
             return HostSnapshot(self._host.counters(), {} if job is None else self._slots_of(job))
         except SwitchaggError:
             return HostSnapshot()
 
-    def _slots_of(self, job: JobConfig) -> Slots:
+    def _slots_of(self, admitted: JobAdmitted) -> Slots:
+        job = admitted.job
         now_ns, which = time.monotonic_ns(), (job.job_id, job.generation)
         self._slots = {kept: entry for kept, entry in self._slots.items() if now_ns - entry[0] < SLOTS_NS}
         if which not in self._slots:
-            slots = self._host.slots_of(job)
+            slots = self._host.slots_of(job) if admitted.is_at(ROOT) else {}
+            if admitted.shares:
+                slots = merged(admitted.shares, {ROOT: slots, **self._slots_below(admitted)})
             self._slots[which] = (time.monotonic_ns(), slots)
         return self._slots[which][1]
+
+    def _slots_below(self, admitted: JobAdmitted) -> dict[str, Slots]:
+        """What the other switches of a job hold, as far as they say so."""
+        found: dict[str, Slots] = {}
+        for share in admitted.shares:
+            with contextlib.suppress(SwitchaggError):
+                if share.offer is not None:
+                    answer = query_status(
+                        share.offer.control, admitted.name, BELOW_S, self._keys, incarnation=share.offer.incarnation
+                    )
+                    jobs = (job for job in answer.jobs if job.generation == admitted.job.generation)
+                    found[share.switch] = {
+                        (slot.slot, slot.version): SlotView(slot.chunk, tuple(slot.ranks))
+                        for job in jobs
+                        for slot in job.slots
+                    }
+        return found

@@ -17,10 +17,18 @@ class Shown:
     everything: bool = False
 
     @classmethod
-    def to(cls, controller: Controller, query: messages.StatusQuery, trusted: bool) -> "Shown":
-        """trusted: holds a key, or is the switch's own user on its host. A member knows its own job alone."""
+    def to(
+        cls,
+        controller: Controller,
+        query: messages.StatusQuery,
+        trusted: bool,
+        held: tuple[Running, ...] | None = None,
+    ) -> "Shown":
+        """trusted: holds a key, is the switch's own user on its host, or the switch above. A member knows its own job
+        alone. held: the jobs of a switch below another."""
         if trusted:
-            return cls(tuple(controller.jobs()), tuple(controller.waiting()), everything=True)
+            jobs = tuple(controller.jobs()) if held is None else held
+            return cls(jobs, tuple(controller.waiting()), everything=True)
         match None if query.incarnation is None else controller.standing(query.incarnation):
             case Running() as running:
                 return cls(running=(running,))
@@ -40,13 +48,15 @@ def status_answer(
     shown: Shown,
     snapshot: HostSnapshot,
     counters: dict[str, int],
+    held: tuple[Running, ...] = (),
 ) -> messages.StatusAnswer:
-    """The answer to a query. counters: of the control plane."""
+    """The answer to a query. counters: of the control plane. held: the jobs of a switch below another."""
+    below = sum(stream.window_slots for running in held for stream in running.admitted.job.streams)
     return messages.StatusAnswer(
         token=query.token,
         slots=controller.slots,
-        free_slots=controller.free_slots(),
-        running=sum(1 for _ in controller.jobs()),
+        free_slots=controller.free_slots() - below,
+        running=sum(1 for _ in controller.jobs()) + len(held),
         gathering=sum(1 for _ in controller.waiting()),
         details=shown.details,
         jobs=[
@@ -61,6 +71,11 @@ def status_answer(
         },
         control_counters=counters if shown.details else {},
         data_counters=snapshot.counters,
+        switches={
+            offer.name: f"{offer.address[0]}:{offer.address[1]}"
+            for offer in controller.switches.offers
+            if shown.details
+        },
     )
 
 

@@ -37,6 +37,7 @@ LINKS = {
             cores=("native", "python"),
             in_kernel=True,
             impairments=True,
+            trees=True,
             link="transport.links.udp:UdpLink",
             place="transport.meshes.opening:bind_udp",
             mesh="transport.meshes.udp:open_mesh",

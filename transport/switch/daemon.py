@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from switchagg.controller import Controller
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.membership import (
@@ -22,10 +21,14 @@ from switchagg.membership import (
     JobAdmitted,
     JobEvicted,
     JobFailed,
+    JobReady,
     JoinRefused,
     MemberLeft,
 )
-from transport.control.server import ControlServer
+from switchagg.sharing.tree_controller import TreeController
+from transport.control.leaf import LeafAgent, LeafPlace
+from transport.control.server import ControlServer, Leaf
+from transport.links.addresses import parse_endpoint
 from transport.switch.ends import SwitchEnd
 from transport.switch.options import DaemonOptions
 
@@ -58,7 +61,7 @@ class SwitchDaemon:
         self._loop, self.data_address, self.dataplane = end.host, end.address, end.choice
         self._slowness: Callable[[], str] = end.slowness
         lease_ns = round(options.lease_s * 1e9)
-        controller = Controller(
+        controller = TreeController(
             options.slots,
             options.slot_elements,
             partial(secrets.randbits, 32),
@@ -90,6 +93,7 @@ class SwitchDaemon:
                 "tcp://HOST:PORT, or end the switch that holds it"
             ) from error
         self.control_endpoint: str = self._server.endpoint
+        self._leaf = self._below(options, advertised, end.packets_held(options.slot_elements))
         self._server.routes = options.kind.bare and DATAPLANES[self.dataplane.name].routes
         self._thread = threading.Thread(target=self._run, name="switch-control", daemon=True)
 
@@ -97,6 +101,8 @@ class SwitchDaemon:
         """Start both threads; once."""
         self._loop.start()
         self._thread.start()
+        if self._leaf is not None:
+            self._leaf.start()
 
     def stop(self, reason: str = "the switch was stopped") -> None:
         """Tell all members the reason, end both threads; again is allowed. Raises SwitchaggError if one hangs."""
@@ -130,6 +136,8 @@ class SwitchDaemon:
         with contextlib.ExitStack() as ending:  # in reverse; each, whatever the others raise
             ending.callback(self._ended.set)
             ending.callback(self._loop.stop)
+            if self._leaf is not None:
+                ending.callback(lambda leaf: leaf.stop(self._reason), self._leaf)
             look_s = 0.0
             try:
                 while not self._stopping.is_set():
@@ -141,6 +149,29 @@ class SwitchDaemon:
                 self._failure = error
                 self._reason = f"the switch's control plane failed: {error!r}"
             self._server.close(self._reason)
+
+    def _below(self, options: DaemonOptions, data: tuple[str, int], packets_held: int) -> LeafAgent | None:
+        """What makes this switch a leaf, if it shall be one (C18)."""
+        if not options.parent:
+            return None
+        place = LeafPlace(
+            options.parent,
+            options.name or f"{data[0]}:{data[1]}",
+            data,
+            parse_endpoint(self.control_endpoint)[1],
+            options.slots,
+            options.slot_elements,
+            packets_held,
+            options.link,
+        )
+        agent = LeafAgent(place, self._loop, options.keys, self._log, self._on_refused)
+        self._server.leaf = Leaf(place.parent, place.name, lambda: agent.incarnation, lambda: agent.running)
+        return agent
+
+    def _on_refused(self, reason: str) -> None:
+        self._failure = SwitchaggError(reason)
+        self._reason = reason
+        self._stopping.set()
 
     def _log_slowness(self) -> None:
         """Log once if the link has given up sending many packets per system call."""
@@ -170,6 +201,9 @@ class SwitchDaemon:
                 self._log(f"refused {', '.join(map(str, event.members))}: {event.reason}")
             case JobFailed():
                 self._log(f"job {event.name!r} generation {event.generation} failed: {event.reason}")
+            case JobReady():
+                switches = ", ".join(str(share.offer or "this switch") for share in event.admitted.shares)
+                self._log(f"job {event.admitted.name!r} is summed by {switches}")
             case MemberLeft():
                 departure = event.departure
                 why = f": {departure.reason}" if departure.reason else ""
@@ -214,7 +248,8 @@ def run_switch(options: DaemonOptions | None = None, *, ready_file: Path | None 
             return 1
         daemon.stop(f"the switch was stopped by {stopped[0]}" if stopped else "")
     if daemon.failure is not None:
-        print(f"switchagg: the switch failed: {daemon.failure!r}", file=sys.stderr)
+        what = daemon.failure if isinstance(daemon.failure, SwitchaggError) else repr(daemon.failure)
+        print(f"switchagg: the switch failed: {what}", file=sys.stderr)
         return 1
     return 0
 

@@ -7,6 +7,7 @@ from typing import Protocol
 from switchagg.aggregator import SlotView
 from switchagg.job import JobConfig
 from switchagg.membership import Address, JobAdmitted
+from switchagg.sharing.switches import ROOT
 from transport.control import messages
 from transport.links.addresses import with_secret
 from transport.rdma.places import QueuePairEnd, switch_ends
@@ -89,6 +90,10 @@ class QueuePairEnds:
 
     def admit(self, event: JobAdmitted) -> None:
         """Have the host take the job. Raises JobError."""
+        if event.shares:
+            own = next(share for share in event.shares if share.switch == ROOT)
+            self._host.admit(event.job, own.children)
+            return
         secrets = [member.incarnation if self._secrets else 0 for member in event.members]
         addresses = [with_secret(member.address, secret) for member, secret in zip(event.members, secrets, strict=True)]
         if self._queue_pairs is None:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.table import DATAPLANES, check_parent
 from switchagg.errors import SwitchaggError
 from switchagg.job import MAX_ELEMENTS, MAX_SLOTS
-from switchagg.membership import Address, PeerQuota
+from switchagg.membership import Address
+from switchagg.sharing.quota import PeerQuota
 from transport.links.addresses import parse_endpoint
 from transport.links.kind import LinkKind
 from transport.links.table import LINKS, links_with
@@ -48,7 +49,8 @@ class DaemonOptions:
     an RDMA message of results. keys: of the control plane, and of packets over a link that has keys: encrypt and let in
     only whom they allow. peer_quota: what the jobs of one address may have (C16);
     None: the default. segments_max: as of a UdpLink. multicast: the interface where the kernel copies results
-    for all workers of a job (`switchagg.native.multicast`); "": each is sent to each worker.
+    for all workers of a job (`switchagg.native.multicast`); "": each is sent to each worker. parent: control address of
+    the switch that this one is below (H1); "": none. name: of such a switch, by which workers say that they send to it.
     """
 
     bind_control: str = f"tcp://{LOOPBACK}:{CONTROL_PORT}"
@@ -66,6 +68,8 @@ class DaemonOptions:
     peer_quota: PeerQuota | None = None
     segments_max: int = SEGMENTS_MAX
     multicast: str = ""
+    parent: str = ""
+    name: str = ""
 
     def __post_init__(self) -> None:
         parse_endpoint(self.bind_control, "control address")
@@ -86,6 +90,7 @@ class DaemonOptions:
         if self.multicast and (self.plane not in (AUTO, NATIVE) or self.link != "udp" or self.impairments is not None):
             raise SwitchaggError(f"multicast needs the data plane {NATIVE} over UDP, without impairments")
         self._check_link()
+        self._check_parent()
         if self.elements is not None:
             self._check_elements(self.elements)
         if self.impairments is not None and self.dataplane not in (AUTO, NATIVE, XDP):
@@ -108,6 +113,22 @@ class DaemonOptions:
                 f"over {self.link} the switch needs an address of its own, which every packet's ICRC covers: give "
                 f"--data HOST:{kind.port}"
             )
+
+    def _check_parent(self) -> None:
+        """Raise SwitchaggError for a switch that can't be below another."""
+        if self.name and not self.parent:
+            raise SwitchaggError(f"name {self.name!r}: only a switch below another has one; give its --parent, too")
+        if not self.parent:
+            return
+        parent = parse_endpoint(self.parent, "parent")
+        if parent == parse_endpoint(self.bind_control):
+            raise SwitchaggError(f"parent {self.parent}: that is this switch itself; name the switch above it")
+        if self.advertise is not None:
+            raise SwitchaggError("a switch below another is told by the address it sends from: leave --advertise out")
+        if not self.kind.trees:
+            raise SwitchaggError(f"the link {self.link} has no switches below others; use {', '.join(_with_trees())}")
+        if self.dataplane != AUTO:
+            check_parent(self.dataplane, self.parent)
 
     def _check_elements(self, elements: int) -> None:
         """Raise SwitchaggError if the link's packets or the data plane can't hold so many."""
@@ -166,6 +187,10 @@ def default_addresses(dataplane: str, link: str, keys: Keys | None, control: str
             host = LOOPBACK if _is_loopback(host) else ANY
     port = LINKS[link].port or DATA_PORT
     return control or f"tcp://{host}:{CONTROL_PORT}", (ANY if dataplane == XDP else host, port)
+
+
+def _with_trees() -> tuple[str, ...]:
+    return tuple(name for name, kind in LINKS.items() if kind.trees)
 
 
 def _is_ipv4(host: str) -> bool:

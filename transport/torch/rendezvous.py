@@ -79,6 +79,8 @@ class SwitchOptions:
     """Folder of keys (`switchagg keys`), for the switch's control plane and for everything over ZeroMQ; "": none."""
     segments_max: int = 16
     """Packets handed to the kernel in one send: 44 cost less CPU where no shaper's burst is shorter."""
+    via: str = ""
+    """Name of the switch that this rank sends to, where there are some below the one that all join; "": that one."""
     split_calls: int = 0
     """1: a call of more packets than a window uses all streams of its class: for ways that hold more than that."""
 
@@ -288,6 +290,7 @@ class Rendezvous:
                 segments_max=told.segments_max,
                 priorities=told.priorities,
                 split_calls=bool(told.split_calls),
+                via=told.via,
                 timeout_s=told.join_timeout_s,
                 call_timeout_s=self.timeout_s,
                 link=self.method.link,

@@ -61,7 +61,8 @@ class JoinOptions:
     options of that link alone. codec: of sums of floats, as `switchagg.codecs.spec` reads it, the same on every rank;
     if it is only in Python, so is the core. codec_seed: of codecs that draw random numbers (F10). split_calls: a call
     of more packets than the smallest window of its class uses all streams of the class at once, on every rank: for ways
-    that are longer than a window; elsewhere later calls only wait for it.
+    that are longer than a window; elsewhere later calls only wait for it. via: name of the switch that this rank sends
+    to, where there are some below the one it joins; "": that one.
     """
 
     elements: int | None = None
@@ -82,6 +83,7 @@ class JoinOptions:
     codec: str = FIXED_POINT.name
     codec_seed: int = 0
     split_calls: bool = False
+    via: str = ""
 
     def __post_init__(self) -> None:
         if self.link not in links_with("switch"):

@@ -27,12 +27,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
+
 from switchagg.call import array_call, chunked_call, split
 from switchagg.codecs import FIXED_POINT, Array, Codec
 from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.rounding import call_key
-from switchagg.description import Shown
+from switchagg.description import DESCRIBED_WORKERS_MOST, Shown
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import MODULUS, JobConfig
@@ -140,13 +142,7 @@ class SwitchSession:
             self._places = {place.rank: place for place in admitted.members}
             self._lease_ns = admitted.lease_ns
             self._data = (admitted.host or resolve_host(parse_endpoint(switch)[0]), admitted.port)
-            theirs = messages.queue_pair_end(admitted.queue_pairs[self.rank]) if end.queue_pair else None
-            native = self.core == "native"
-            loop = end.loop(
-                Admission(
-                    self.job, self.rank, self._data, native, self._on_stream_failed, theirs, secret=wish.incarnation
-                )
-            )
+            loop = self._open_loop(end, admitted, wish.incarnation)
         except BaseException as error:
             self._client.leave([], str(error), LEAVE_S if isinstance(error, SwitchaggError) else 0.0)
             self._client.close()
@@ -158,6 +154,13 @@ class SwitchSession:
             loop.fail(failure)
         atexit.register(self.close)
         listen()
+
+    def _open_loop(self, end: WorkerEnd, admitted: messages.Admitted, secret: int) -> CallLoop[Any]:
+        """What carries our packets."""
+        theirs = messages.queue_pair_end(admitted.queue_pairs[self.rank]) if end.queue_pair else None
+        native = self.core == "native"
+        place = Admission(self.job, self.rank, self._data, native, self._on_stream_failed, theirs, secret)
+        return end.loop(replace(place, wire_rank=admitted.wire_rank))
 
     @classmethod
     def join(
@@ -198,6 +201,7 @@ class SwitchSession:
                 codec=options.codec_spec.told(options.codec_seed),
                 packets_held=end.packets_held,
                 split=options.split_calls,
+                via=options.via,
             )
             return cls(end, wish, switch, options)
         except BaseException:
@@ -268,7 +272,10 @@ class SwitchSession:
             shares = shares._replace(routed=self._routed)
         if codec is None:
             codec = self._codec if array.size >= self._least else FIXED_POINT
-        whole = array_call(array, op, self.job, codec, shares, residual)
+        described, travels = self.workers <= DESCRIBED_WORKERS_MOST, array
+        if not described and not array.size:  # nothing else would say that this rank is there
+            travels, shares = np.zeros(1, np.int32), EVERYONE
+        whole = array_call(travels, op, self.job, codec, shares, residual)
         cut = {}
         if self._split_calls and stream is None:
             cut = split(whole, self.job, self._calls.turns.streams_of(priority))
@@ -281,7 +288,7 @@ class SwitchSession:
             places = ledger.begin(priority, stream, cut)
             if self._departed:  # before packets leave: the sums of who has left may be complete with them
                 self._check_departures()
-            words = shown.words(ledger.made_before(places))
+            words = shown.words(ledger.made_before(places)) if described else None
             futures = []
             for place, call in zip(places, calls, strict=True):
                 call.description = words

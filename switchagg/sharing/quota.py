@@ -1,0 +1,62 @@
+"""Quotas, so that no peer takes all that others need (C16)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A job's slots, and the address of each of its members."""
+
+    slots: int
+    hosts: tuple[str, ...]
+
+    def slots_of(self, host: str) -> int:
+        """The host's part: the slots are shared evenly among the members."""
+        return self.slots * self.hosts.count(host) // len(self.hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerQuota:
+    """What one address may have at a time. joins: members that wait for others. jobs: that run and have a member there.
+    slots: of those jobs, each counted by the part of its members that are there; None: half of the switch's.
+
+    A job's members prove their addresses (C15). On loopback all have the same few, so only joins are counted there.
+    """
+
+    joins: int = 256
+    jobs: int = 64
+    slots: int | None = None
+
+    def joins_fault(self, host: str, waiting: int) -> str:
+        """Why no more of this host's members may wait beside those that do, or ""."""
+        return f"{waiting} members from {host} are waiting already, its quota" if waiting >= self.joins else ""
+
+    def fault(self, switch_slots: int, wanted: Holding, running: Sequence[Holding]) -> str:
+        """Why a job would give one of its hosts more than its quota, beside those that run, or ""."""
+        most = switch_slots // 2 if self.slots is None else self.slots
+        for host in sorted(set(wanted.hosts)):
+            if IPv4Address(host).is_loopback:
+                continue
+            own = [job for job in running if host in job.hosts]
+            slots = sum(job.slots_of(host) for job in (*own, wanted))
+            if len(own) >= self.jobs:
+                return f"{host} has {len(own)} jobs already, its quota; end one, or raise the switch's --peer-quota"
+            if slots > most:
+                return (
+                    f"{host} would have {slots} of {switch_slots} slots and its quota is {most}; end a job of it, ask "
+                    f"for a smaller window, or raise the switch's --peer-quota"
+                )
+        return ""
+
+
+def parse_peer_quota(text: str) -> PeerQuota:
+    """From "joins=256,jobs=64,slots=2048", each of which may be left out. Raises ValueError."""
+    found: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        name, _, number = part.strip().partition("=")
+        if name not in ("joins", "jobs", "slots") or not number.isdecimal() or not int(number):
+            raise ValueError(f"{part.strip()!r} not understood; allowed: joins=256, jobs=64, slots=2048")
+        found[name] = int(number)
+    return PeerQuota(**found)

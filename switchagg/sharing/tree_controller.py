@@ -1,0 +1,48 @@
+"""TreeController: a controller whose switch is the root of others. Rules C18 to C20 of PROTOCOL.md."""
+
+from switchagg.controller import Controller
+from switchagg.membership import JobAdmitted, JobReady
+from switchagg.sharing.switches import ROOT, Held, Share, SwitchOffer
+
+
+class TreeController(Controller):
+    """See `Controller`; in addition inputs from switches below: `register`, `beat`, `withdraw`."""
+
+    def register(self, offer: SwitchOffer, now_ns: int) -> tuple[str, bool]:
+        """A switch wants to serve below (C18); returns why it may not, and whether it may ask again."""
+        answer = (self._stopped, False) if self._stopped else self.switches.register(offer, now_ns)
+        self._end_jobs_of_lost()
+        self._admit_what_can_be()
+        return answer
+
+    def beat(self, incarnation: int, held: Held, now_ns: int) -> bool:
+        """A switch lives and has these jobs (C19); False: it isn't known."""
+        name = self.switches.of(incarnation)
+        if name is None:
+            self.counters["strangers"] += 1
+            return False
+        self.switches.beat(name, held, now_ns)
+        for running in list(self._jobs.values()):
+            job = running.admitted.job
+            refusal = held.get((job.job_id, job.generation))
+            if name not in running.awaited or refusal is None:
+                continue
+            running.awaited.discard(name)
+            if refusal:
+                self._fail(running, (), f"switch {name!r} refused the job: {refusal}")
+            elif not running.awaited:
+                self._events.append(JobReady(running.admitted))
+        self._admit_what_can_be()
+        return True
+
+    def withdraw(self, incarnation: int, reason: str) -> None:
+        """A switch goes on its own: its jobs end (H6)."""
+        if (name := self.switches.of(incarnation)) is not None:
+            self.switches.withdraw(name, reason)
+            self._end_jobs_of_lost()
+
+    def shares(self, incarnation: int) -> list[tuple[JobAdmitted, Share]]:
+        """What a switch below has to hold (C19)."""
+        name = self.switches.of(incarnation)
+        each = ((job.admitted, share) for job in self._jobs.values() for share in job.admitted.shares)
+        return [(admitted, share) for admitted, share in each if share.switch == name and share.switch != ROOT]

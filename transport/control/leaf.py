@@ -1,0 +1,258 @@
+"""LeafAgent: a switch below another, at the control plane of its tree's root. Rules C18 to C20 of PROTOCOL.md.
+
+It registers, sends heartbeats, and holds exactly the jobs that the latest answer names: those that are gone first, then
+the new ones. So a lost message costs a heartbeat, and slots are free before they are used again.
+"""
+
+import contextlib
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+
+from switchagg.errors import DecodeError, SwitchaggError
+from switchagg.membership import Address, JobAdmitted, Running
+from transport.control import messages
+from transport.control.shares import config_of, uplink_of
+from transport.control.sockets import HEARTBEAT_S, bound
+from transport.control.stalls import StallDetector
+from transport.links.addresses import facing, parse_endpoint, resolve_host
+from transport.switch.host import SwitchHost
+from transport.zeromq.keys import Keys
+
+SILENCE_NS = 4_000_000_000
+"""How long a parent may leave a request to register unanswered before that is logged."""
+
+LEAVE_MS = 500
+JOIN_S = 5.0
+
+
+@dataclass(frozen=True)
+class LeafPlace:
+    """parent: control address of the switch above. name: ours. data: our data address; host "" or a wildcard: the one
+    that faces the root. control_port: of our control plane. slots, elements, packets_held: as of a SwitchOffer."""
+
+    parent: str
+    name: str
+    data: Address
+    control_port: int
+    slots: int
+    elements: int
+    packets_held: int = 0
+    link: str = "udp"
+
+
+class LeafAgent:
+    """From `start` to `stop`. log: called with a line per event. on_refused: called once, with the reason, if the
+    switch can't be where it is told to; it has no jobs then."""
+
+    def __init__(
+        self,
+        place: LeafPlace,
+        host: SwitchHost,
+        keys: Keys | None,
+        log: Callable[[str], None],
+        on_refused: Callable[[str], None],
+    ) -> None:
+        self.place = place
+        self.incarnation = secrets.randbits(63)
+        self._host = host
+        self._keys = keys
+        self._log, self._on_refused = log, on_refused
+        self._held: dict[tuple[int, int], tuple[messages.Share, str]] = {}
+        self._running: tuple[Running, ...] = ()
+        self._target, self._above, self._way = place.parent, "", [place.parent]
+        self._root_host = ""
+        self._lease_ns = 0  # 0: not registered
+        self._heard_ns = self._due_ns = 0
+        self._said = ""
+        self._stalls = StallDetector()
+        self._reason: str | None = None
+        self._wake_out, self._wake_in = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="switch-leaf", daemon=True)
+
+    @property
+    def running(self) -> tuple[Running, ...]:
+        """The jobs that are here; from any thread."""
+        return self._running
+
+    def start(self) -> None:
+        """Start the thread; once."""
+        self._thread.start()
+
+    def stop(self, reason: str) -> None:
+        """Tell the root that we go, and end the thread; again, or before `start`, is allowed."""
+        self._reason = self._reason or reason or "it was stopped"
+        with contextlib.suppress(OSError):
+            self._wake_out.send(b"!")
+        if self._thread.ident is not None and threading.current_thread() is not self._thread:
+            self._thread.join(JOIN_S)
+
+    # The thread
+
+    def _run(self) -> None:
+        context = zmq.Context()
+        try:
+            while self._reason is None:
+                with self._connected(context) as dealer:
+                    self._serve(dealer)
+        except SwitchaggError as error:
+            self._refuse(str(error))
+        finally:
+            with contextlib.suppress(SwitchaggError):  # the loop has ended: it holds nothing any more
+                self._hold([])
+            context.destroy(linger=LEAVE_MS)
+            self._wake_in.close()
+            self._wake_out.close()
+
+    def _connected(self, context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
+        host, port = parse_endpoint(self._target, "parent")
+        self._root_host = resolve_host(host)
+        own = self.place.data[0]
+        self._own_host = facing(self._root_host, port) if own in ("", "0.0.0.0") else own
+        dealer = context.socket(zmq.DEALER)
+        bound(dealer)
+        dealer.set(zmq.LINGER, LEAVE_MS)
+        dealer.set(zmq.IMMEDIATE, 1)
+        dealer.set(zmq.RECONNECT_IVL, 100)
+        dealer.set(zmq.RECONNECT_IVL_MAX, 1000)
+        if self._keys is not None:
+            self._keys.secure_client(dealer)
+        dealer.connect(f"tcp://{self._own_host}:0;{self._root_host}:{port}")  # from the data address (C15)
+        self._heard_ns = time.monotonic_ns()
+        return dealer
+
+    def _serve(self, dealer: "zmq.Socket[bytes]") -> None:
+        """Until we stop, or another address is to be asked."""
+        poller, target = zmq.Poller(), self._target
+        poller.register(dealer, zmq.POLLIN)
+        poller.register(self._wake_in, zmq.POLLIN)
+        while self._reason is None and self._target == target:
+            now_ns = time.monotonic_ns()
+            if now_ns >= self._due_ns:
+                self._send(dealer, self._request())
+                self._due_ns = now_ns + round(HEARTBEAT_S * 1e9)
+            poller.poll(max(0, (self._due_ns - now_ns) // 1_000_000 + 1))
+            while self._reason is None and (answer := self._receive(dealer)) is not None:
+                self._heard_ns = time.monotonic_ns()
+                self._take(answer)
+            self._check_silence(time.monotonic_ns())
+        if self._lease_ns and self._reason is not None:
+            self._send(dealer, messages.Leave(self.incarnation, [], self._reason[: messages.TEXT_MAX]))
+
+    def _request(self) -> messages.Request:
+        if self._lease_ns:
+            held = [messages.Held(*which, fault) for which, (_, fault) in self._held.items()]
+            return messages.SwitchBeat(self.incarnation, held)
+        place = self.place
+        return messages.Register(
+            place.name,
+            self._above,
+            self._own_host,
+            place.data[1],
+            place.control_port,
+            self.incarnation,
+            place.slots,
+            place.elements,
+            place.packets_held,
+            place.link,
+        )
+
+    def _send(self, dealer: "zmq.Socket[bytes]", request: messages.Request) -> None:
+        """Best effort: it is sent again."""
+        with contextlib.suppress(zmq.Again):
+            dealer.send_multipart(messages.encode(request), zmq.NOBLOCK)
+
+    def _receive(self, dealer: "zmq.Socket[bytes]") -> messages.Answer | None:
+        while True:
+            try:
+                frames = dealer.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            try:
+                return messages.decode_answer(frames)
+            except DecodeError as error:
+                if error.reason == "control_version":
+                    return messages.Refused(f"control protocol of switch {self._target}: {error}")
+
+    def _take(self, answer: messages.Answer) -> None:
+        match answer:
+            case messages.Redirected() if not self._lease_ns:
+                if answer.parent in self._way:
+                    circle = " is below ".join([*self._way, answer.parent])
+                    raise SwitchaggError(f"switches in a circle, without a root: {circle}")
+                self._above = self._above or answer.name
+                self._way.append(answer.parent)
+                self._target, self._due_ns = answer.parent, 0
+            case messages.Shares():
+                if not self._lease_ns:
+                    self._say(f"below {self.place.parent} as {self.place.name!r}")
+                self._lease_ns = answer.lease_ns
+                if self._hold(answer.jobs):
+                    self._due_ns = 0  # the root waits for it
+            case messages.Postponed():
+                self._say(f"not below {self._target} yet: {answer.reason}")
+            case messages.Refused():
+                raise SwitchaggError(f"parent {self._target}: {answer.reason}")
+            case messages.Unknown() if self._lease_ns:
+                self._begin_anew(f"parent {self._target} does not know this switch any more: it was restarted")
+
+    def _hold(self, shares: list[messages.Share]) -> bool:
+        """Have exactly these jobs; whether anything has changed."""
+        wanted = {(share.job_id, share.generation): share for share in shares}
+        gone = [which for which in self._held if which not in wanted]
+        for which in gone:
+            share, fault = self._held.pop(which)
+            if not fault:
+                self._host.evict(share.job_id)
+                self._log(f"job {share.name!r} generation {share.generation} has ended; its slots are free")
+        new = {which: share for which, share in wanted.items() if which not in self._held}
+        for which, share in new.items():
+            self._held[which] = (share, self._admit(share))
+        if gone or new:
+            taken = [share for share, fault in self._held.values() if not fault]
+            self._running = tuple(Running(JobAdmitted(share.name, config_of(share), ()), ()) for share in taken)
+        return bool(gone or new)
+
+    def _admit(self, share: messages.Share) -> str:
+        """Why the data plane can't have it, or ""."""
+        try:
+            self._host.admit(config_of(share), share.children, uplink_of(share, self._root_host))
+        except (SwitchaggError, ValueError) as error:
+            self._log(f"job {share.name!r} generation {share.generation}: refused: {error}")
+            return str(error)[: messages.TEXT_MAX]
+        above = "its root" if share.parent is None else f"below {share.parent[0] or self._root_host}:{share.parent[1]}"
+        self._log(f"job {share.name!r} generation {share.generation} runs here, {above}: {len(share.children)} below")
+        return ""
+
+    def _check_silence(self, now_ns: int) -> None:
+        if self._stalls.ended(now_ns):
+            self._heard_ns = now_ns
+        silent_ns = now_ns - self._heard_ns
+        if self._lease_ns and silent_ns >= self._lease_ns:
+            self._begin_anew(f"parent {self._target} has not answered for {silent_ns / 1e9:.1f} s")
+        elif not self._lease_ns and silent_ns >= SILENCE_NS:
+            self._say(f"no answer from parent {self._target}; is `switchagg switch` running there?")
+
+    def _begin_anew(self, why: str) -> None:
+        """The root has ended our jobs, or will: so do we, and ask again."""
+        self._say(why)
+        self._hold([])
+        self.incarnation = secrets.randbits(63)
+        self._lease_ns = self._due_ns = 0
+        self._heard_ns = time.monotonic_ns()
+        self._above, self._way, self._target = "", [self.place.parent], self.place.parent
+
+    def _refuse(self, reason: str) -> None:
+        self._reason = reason
+        self._on_refused(reason)
+
+    def _say(self, line: str) -> None:
+        """Log it, once while nothing else happens."""
+        if line != self._said:
+            self._said = line
+            self._log(line)

@@ -1,0 +1,75 @@
+"""Jobs' parts at the switches of a tree: as messages, and what all of them hold of a job together (C13, C19)."""
+
+from switchagg.aggregator import SlotView, older
+from switchagg.job import JobConfig, StreamConfig
+from switchagg.membership import Address, JobAdmitted
+from switchagg.sharing.switches import Share, SwitchOffer, merged_ranks
+from transport.control import messages
+from transport.switch.host import Uplink
+
+Slots = dict[tuple[int, int], SlotView]
+
+
+def offer_of(request: messages.Register) -> SwitchOffer:
+    """What a switch offers."""
+    return SwitchOffer(
+        request.name,
+        request.above,
+        (request.host, request.port),
+        f"tcp://{request.host}:{request.control_port}",
+        request.incarnation,
+        request.slots,
+        request.elements,
+        request.packets_held,
+    )
+
+
+def share_message(admitted: JobAdmitted, share: Share, root: Address) -> messages.Share:
+    """What a switch is told of a job. root: data address of the controller's own switch."""
+    job, parent = admitted.job, None
+    if share.parent is not None:
+        above = next(other for other in admitted.shares if other.switch == share.parent)
+        parent = (*(root if above.offer is None else above.offer.address), share.rank)
+    return messages.Share(
+        admitted.name,
+        job.job_id,
+        job.generation,
+        job.workers,
+        job.elements,
+        [(stream.first_slot, stream.window_slots) for stream in job.streams],
+        [stream.priority for stream in job.streams],
+        list(share.children),
+        [list(ranks) for ranks in share.below],
+        parent,
+    )
+
+
+def config_of(share: messages.Share) -> JobConfig:
+    """The job as the core knows it. Raises ValueError for numbers that can't be."""
+    streams = zip(share.streams, share.priorities, strict=True)
+    each = tuple(StreamConfig(first, window, priority) for (first, window), priority in streams)
+    return JobConfig(share.job_id, share.generation, share.workers, share.elements, each)
+
+
+def uplink_of(share: messages.Share, root_host: str) -> Uplink | None:
+    """Where its sums go. root_host: the controller's, as we reach it."""
+    if share.parent is None:
+        return None
+    host, port, rank = share.parent
+    return Uplink((host or root_host, port), rank)
+
+
+def merged(shares: tuple[Share, ...], found: dict[str, Slots]) -> Slots:
+    """(slot, version) -> the newest chunk that any switch of a job holds, and the job's ranks whose values are in it
+    somewhere. found: by switch, what it holds, by its own ranks."""
+    newest: dict[tuple[int, int], int] = {}
+    for slots in found.values():
+        for place, view in slots.items():
+            if place not in newest or older(newest[place], view.chunk):
+                newest[place] = view.chunk
+    merged_slots: Slots = {}
+    for place, chunk in newest.items():
+        views = {name: slots[place] for name, slots in found.items() if place in slots}
+        seen = {name: view.ranks for name, view in views.items() if view.chunk == chunk}
+        merged_slots[place] = SlotView(chunk, merged_ranks(shares, seen))
+    return merged_slots
