@@ -1,4 +1,4 @@
-"""The reference switch: the rules S1 to S8, G3 and, for one below another switch, H1 to H6 of PROTOCOL.md.
+"""The reference switch: the rules S1 to S8, G3, H1 to H6 below another switch and Q1 to Q5 of PROTOCOL.md.
 
 One packet at a time, a pure function of (slot state, packet) -> verdict: no clock, no threads, no randomness. It is
 written in the shape of the weakest target, P4: a few registers, each touched at most once per packet, in the fixed
@@ -24,6 +24,7 @@ class Verdict(Enum):
     REPLY = "reply"
     BROADCAST = "broadcast"
     UP = "up"
+    REMIND = "remind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,17 @@ class Decision:
 class SlotView:
     """What a slot's version holds, for diagnosis: the chunk number (modulo 2**32) and the ranks seen.
 
-    At a switch with a parent the rank after its children's stands for the parent: its result is there (H1).
+    The rank after the last says, at a switch with a parent, that its result is there (H1), of a partial sum that the
+    chunk is closed (Q2).
     """
 
     chunk: int
     ranks: tuple[int, ...]
+
+
+def _is_bare(packet: Packet) -> bool:
+    """Whether it gives nothing though all ranks do (Q1)."""
+    return packet.route is Route.ALL and not len(packet.values)
 
 
 def older(chunk: int, held: int) -> bool:
@@ -73,6 +80,8 @@ def check_admission(
         raise JobError(f"job {job.job_id}: 1 to {most} different ports for {job.workers} workers, got {list(ports)}")
     if parent is not None and (parent.port in ports or not 0 <= parent.rank < MAX_CHILDREN):
         raise JobError(f"job {job.job_id}: a parent on a port of its own, rank 0 to {MAX_CHILDREN - 1}; got {parent}")
+    if job.partial and (parent is not None or len(ports) != job.workers):
+        raise JobError(f"job {job.job_id}: partial sums need one switch that all workers send to, not a tree")
     if job.elements > elements:
         raise JobError(f"job {job.job_id}: {job.elements} elements per packet; this switch holds {elements}")
     first, end = job.slots
@@ -117,6 +126,7 @@ class Aggregator:
         self._seen = [[0] * slots, [0] * slots]
         self._marked = [[False] * slots, [False] * slots]
         self._asked = [[0] * slots, [0] * slots]
+        self._have = [[0] * slots, [0] * slots]
         self._sums = np.zeros((2, slots, elements), np.int32)
         self.counters: dict[str, int] = {}
 
@@ -130,6 +140,7 @@ class Aggregator:
                     self._held[version][stream.first_slot + offset] = first_held(offset, version, stream.window_slots)
                     self._seen[version][stream.first_slot + offset] = 0
                     self._marked[version][stream.first_slot + offset] = False
+                    self._have[version][stream.first_slot + offset] = 0
 
     def evict(self, job_id: int) -> None:
         """Forget a job: its packets are dropped from now on (S8). Unknown jobs are ignored."""
@@ -146,7 +157,9 @@ class Aggregator:
         if reason:
             decision = Decision(Verdict.DROP, (), f"drop_{reason}")
         else:
-            decision = self._take_down(packet) if packet.result else self._aggregate(packet)
+            partial = self._jobs[packet.job].job.partial
+            take = self._take_down if packet.result else self._aggregate_partly if partial else self._aggregate
+            decision = take(packet)
         self.counters[decision.reason] = self.counters.get(decision.reason, 0) + 1
         return decision
 
@@ -166,7 +179,7 @@ class Aggregator:
         stream = job.streams[packet.stream]
         if not 0 <= packet.slot - stream.first_slot < stream.window_slots:
             return "slot"
-        if not packet.result and (packet.close or packet.rank >= len(ports)):
+        if not packet.result and ((packet.close and not job.partial) or packet.rank >= len(ports)):
             return "rank"
         if not packet.result and ports[packet.rank] != port:
             return "port"
@@ -175,9 +188,13 @@ class Aggregator:
         if packet.route and not packet.owner < len(ports) > 1:
             return "owner"
         gives = packet.result or self._givers(packet) >> packet.rank & 1
-        if len(packet.values) != (job.elements if gives else 0):
+        if len(packet.values) != (job.elements if gives else 0) and not (job.partial and _is_bare(packet)):
             return "elements"
         return ""
+
+    def has_partial_sums(self, job_id: int) -> bool:
+        """Whether it is an admitted job with such sums."""
+        return job_id in self._jobs and self._jobs[job_id].job.partial
 
     def _givers(self, packet: Packet) -> int:
         """Bitmap of the ranks that give values for the packet's chunk, as its route says."""
@@ -212,6 +229,85 @@ class Aggregator:
             return self._send_up(packet, admitted.parent, values, again=again)
         return self._answer(packet, values, again=again)
 
+    def _aggregate_partly(self, packet: Packet) -> Decision:
+        """S2 to S6 for a job with partial sums (Q1 to Q5)."""
+        slot, version, bit = packet.slot, packet.version, 1 << packet.rank
+        admitted, held, seen = self._jobs[packet.job], self._held[version][slot], self._seen[version][slot]
+        everyone = admitted.everyone
+        if older(packet.chunk, held):
+            return Decision(Verdict.DROP, (), "drop_older")
+        fresh = packet.chunk != held
+        if _is_bare(packet):
+            return Decision(Verdict.DROP, (), "drop_early") if fresh else self._take_bare(packet)
+        if fresh and seen and (waiting := everyone & ~(self._having(packet) | bit)):
+            return self._remind(packet, waiting)
+        before = 0 if fresh else seen
+        self._held[version][slot] = packet.chunk
+        if fresh:
+            self._have[version][slot] = 0
+        marked = self._marked[version][slot] = packet.marked or (not fresh and self._marked[version][slot])
+        packet = replace(packet, marked=marked)
+        again, closed = bool(before & bit), before > everyone
+        now = self._seen[version][slot] = before | bit
+        if closed:
+            if again or packet.retransmission:
+                return self._answer(packet, self._combine(packet, read=True), again=True)
+            return Decision(Verdict.DROP, (), "drop_late")
+        gave = self._givers(packet)
+        if gave & bit:
+            values = self._combine(packet, write=not before & gave, read=again)
+        else:
+            values = self._combine(packet, clear=not before, read=True)
+        least = len(admitted.ports) if packet.route else len(admitted.ports) - admitted.job.backups
+        if now.bit_count() < least and not (packet.close and not packet.route):
+            return Decision(Verdict.DROP, (), "drop_duplicate" if again else "absorbed")
+        self._seen[version][slot] = now | everyone + 1
+        return self._answer(packet, values, again=False)
+
+    def _having(self, packet: Packet) -> int:
+        """Bitmap of the ranks that are known to have the result of the chunk that this one is to follow (Q4)."""
+        slot, other, window = packet.slot, 1 - packet.version, self._window(packet)
+        following = (self._held[packet.version][slot] + window) % MODULUS
+        seen = self._seen[other][slot] if self._held[other][slot] == following else 0
+        return seen | self._have[packet.version][slot]
+
+    def _window(self, packet: Packet) -> int:
+        return self._jobs[packet.job].job.streams[packet.stream].window_slots
+
+    def _take_bare(self, packet: Packet) -> Decision:
+        """A pass, or a request to close, of the chunk held (Q3, Q5)."""
+        slot, version, everyone = packet.slot, packet.version, self._jobs[packet.job].everyone
+        seen = self._seen[version][slot]
+        if packet.close and 0 < seen <= everyone:
+            self._seen[version][slot] = seen | everyone + 1
+            return self._answer(
+                replace(packet, marked=self._marked[version][slot]), self._combine(packet, read=True), again=False
+            )
+        if packet.close or seen <= everyone:
+            return Decision(Verdict.DROP, (), "drop_late" if packet.close and seen else "drop_early")
+        self._seen[version][slot] |= 1 << packet.rank
+        self._have[version][slot] |= 1 << packet.rank
+        return Decision(Verdict.DROP, (), "passed")
+
+    def _remind(self, packet: Packet, waiting: int) -> Decision:
+        """Give the result of the chunk held to a rank that may lack it, for which one of a later chunk waits (Q4)."""
+        slot, version, admitted = packet.slot, packet.version, self._jobs[packet.job]
+        if self._seen[version][slot] <= admitted.everyone:
+            return Decision(Verdict.DROP, (), "drop_early")
+        rank = (waiting & -waiting).bit_length() - 1
+        result = replace(
+            packet,
+            chunk=self._held[version][slot],
+            values=self._combine(packet, read=True),
+            result=True,
+            retransmission=False,
+            route=Route.ALL,
+            owner=0,
+            close=False,
+            marked=self._marked[version][slot],
+        )
+        return Decision(Verdict.REMIND, ((result, (admitted.ports[rank],)),), "remind")
+
     def _send_up(self, packet: Packet, parent: Parent, values: Values, *, again: bool) -> Decision:
         """What a packet of a chunk causes that all children gave, and the parent hasn't answered (H3, H4)."""
         asked, slot, bit = self._asked[packet.version], packet.slot, 1 << packet.rank
@@ -241,7 +337,7 @@ class Aggregator:
         ports = self._jobs[packet.job].ports
         ranks = (packet.rank,) if again else range(len(ports))
         bare_to = 0 if packet.route is Route.ALL else self._givers(packet)
-        result = replace(packet, values=values, result=True, retransmission=False)
+        result = replace(packet, values=values, result=True, retransmission=False, close=False)
         sends = (
             (result, tuple(ports[rank] for rank in ranks if not bare_to >> rank & 1)),
             (replace(result, values=values[:0]), tuple(ports[rank] for rank in ranks if bare_to >> rank & 1)),

@@ -10,6 +10,9 @@ MAX_WORKERS = 4096
 MAX_CHILDREN = 64
 """Most workers or switches that send to one switch: ranks are bits of a 64-bit word."""
 
+MAX_PARTIAL = MAX_CHILDREN - 1
+"""Most workers of a job with partial sums: bit n of what a switch has seen says that a chunk is closed (Q1)."""
+
 MAX_ELEMENTS = 16_000
 """Largest E: 64,020 bytes in one UDP datagram (at most 65,507)."""
 
@@ -57,7 +60,8 @@ class JobConfig:
     nanoseconds (rule W7): the initial value covers a cold start, the floor lies above the scheduler tick of a busy
     machine (4 ms at HZ=250; a timeout too early costs four packets), the ceiling keeps a job that waits for a slow rank
     from resending too rarely once the rank is there. retry_limit: timeouts in a row without any result before a stream
-    gives up (rule W9).
+    gives up (rule W9). With backups or close_after_ns sums are *partial* (Q1 to Q8): a chunk is closed with the values
+    of all workers but so many, or so long after a worker sent its own (0: never).
     """
 
     job_id: int
@@ -69,6 +73,8 @@ class JobConfig:
     rto_min_ns: int = 5_000_000
     rto_max_ns: int = 1_000_000_000
     retry_limit: int = 30
+    backups: int = 0
+    close_after_ns: int = 0
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -81,14 +87,30 @@ class JobConfig:
             ("rto_min_ns", self.rto_min_ns, 1, self.rto_max_ns),
             ("rto_initial_ns", self.rto_initial_ns, self.rto_min_ns, self.rto_max_ns),
             ("retry_limit", self.retry_limit, 1, 1 << 31),
+            ("backups", self.backups, 0, self.workers - 1),
+            ("close_after_ns", self.close_after_ns, 0, MAX_RTO_NS),
         ):
             if not low <= value <= high:
                 raise ValueError(f"{name} {value}: {low} to {high}")
+        if self.partial and not 2 <= self.workers <= MAX_PARTIAL:
+            raise ValueError(f"partial sums of {self.workers} workers: 2 to {MAX_PARTIAL}")
+        if self.partial and self.elements <= self.presence:
+            raise ValueError(f"partial sums need more than {self.presence} elements, not {self.elements}")
         end = -1
         for first, window in sorted((s.first_slot, s.window_slots) for s in self.streams):
             if first <= end:
                 raise ValueError(f"slot {first} belongs to two streams")
             end = first + window - 1
+
+    @property
+    def partial(self) -> bool:
+        """Whether a sum may lack some workers' values."""
+        return self.backups > 0 or self.close_after_ns > 0
+
+    @property
+    def presence(self) -> int:
+        """Elements of a partial sum that say whose values are in it (Q6)."""
+        return -(-self.workers // 32)
 
     def place(self, stream: int, chunk: int) -> tuple[int, int]:
         """(slot, version) of a chunk: it follows from what all workers share, never from priority (rule W2).

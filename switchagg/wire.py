@@ -72,6 +72,9 @@ HEADER = np.dtype(
 )
 assert HEADER.itemsize == HEADER_BYTES
 
+JOB_AT = 4
+"""Where in a packet its job stands."""
+
 STREAM_OFFSET: int = 12
 """Where in a packet its stream stands."""
 
@@ -132,15 +135,15 @@ def encode(packet: Packet) -> bytes:
     return bytes(frame)
 
 
-def decode(data: bytes | bytearray | memoryview) -> Packet:
-    """The packet in these bytes.
+def decode(data: bytes | bytearray | memoryview, bare: bool = False) -> Packet:
+    """The packet in these bytes. bare: as of `fault`.
 
     Raises DecodeError, with a reason of `REASONS`, for anything else: every byte string does one or the other (P6).
     """
     if len(data) < HEADER_BYTES:
         raise DecodeError("short", f"{len(data)} bytes")
     kind, job, slot, generation, stream, rank, elements, chunk = _STRUCT.unpack_from(data)
-    reason = fault(kind, elements, len(data))
+    reason = fault(kind, elements, len(data), bare)
     if reason:
         raise DecodeError(reason)
     values = np.frombuffer(data, dtype=">i4", offset=HEADER_BYTES).astype(np.int32)
@@ -214,15 +217,16 @@ KINDS = frozenset(
 """All values the first 32 bits of a packet can have."""
 
 
-def fault(kind: int, elements: int, size: int) -> str:
-    """Why a datagram of `size` bytes with these header fields is no packet, or "" (P6)."""
+def fault(kind: int, elements: int, size: int, bare: bool = False) -> str:
+    """Why a datagram of `size` bytes with these header fields is no packet, or "" (P6). bare: packets with route ALL
+    may be, as in jobs with partial sums (Q1)."""
     if kind not in KINDS:
         if kind >> 16 != MAGIC:
             return "magic"
         if kind >> 12 & 15 != WIRE_VERSION:
             return "wire_version"
         return "op" if kind & ROUTE_BITS == ROUTE_BITS else "flags"
-    least = 0 if kind & ROUTE_BITS else 1
+    least = 0 if bare or kind & ROUTE_BITS else 1
     if not least <= elements <= MAX_ELEMENTS or size != frame_bytes(elements):
         return "length"
     return ""
@@ -235,6 +239,11 @@ Header = tuple[int, int, int, int, int, int, int, int]
 def pack_header(buffer: bytearray | memoryview, offset: int, header: Header) -> None:
     """Write one header at `offset` of a writable buffer."""
     _STRUCT.pack_into(buffer, offset, *header)
+
+
+def job_of(data: NDArray[np.uint8]) -> int:
+    """The job of a datagram (size,), which may be too short; -1 then."""
+    return -1 if len(data) < HEADER_BYTES else int(data[JOB_AT]) << 8 | int(data[JOB_AT + 1])
 
 
 def headers(frames: Bundle) -> NDArray[np.void]:

@@ -14,6 +14,7 @@ from switchagg.aggregator import Parent, SlotView, check_admission, first_held
 from switchagg.dataplane.contract import Output
 from switchagg.job import MODULUS, JobConfig
 from switchagg.wire import (
+    CLOSE,
     FLAG_RESULT,
     FLAG_RETRANSMISSION,
     FLAG_VERSION,
@@ -23,6 +24,7 @@ from switchagg.wire import (
     MAX_BIT,
     OWNER_BITS,
     RANK_AT,
+    RANK_BITS,
     ROUTE_BITS,
     Bundle,
     fault,
@@ -37,8 +39,9 @@ HALF = MODULUS // 2
 
 ROUTED = ROUTE_BITS | OWNER_BITS
 
-REPLY, REPLY_BARE, UP, UP_AGAIN = -1, -2, -3, -4
-"""Instead of a kind's ROUTED bits: the result goes to the sender alone, with values or bare; or sums to the parent."""
+REPLY, REPLY_BARE, UP, UP_AGAIN, REMIND = -1, -2, -3, -4, -5
+"""Instead of a kind's ROUTED bits: the result goes to the sender alone, with values or bare; or sums to the parent; or,
+REMIND - rank, the result of the chunk held to this rank."""
 
 
 class _Share:
@@ -55,6 +58,7 @@ class _Share:
         self.seen = [0] * count
         self.marked = [0] * count  # or MARKED
         self.asked = [0] * count
+        self.have = [0] * count
         self.sums = np.zeros((count, job.elements), np.int32)
         self.full = (1 << len(self.ports)) - 1
         self.frame_bytes = frame_bytes(job.elements)
@@ -69,6 +73,8 @@ class _Share:
         the sender's."""
         if not to:
             return self.ports, ()
+        if to <= REMIND:
+            return (self.ports[REMIND - to],), ()
         if to < 0:
             above = self.parent.port if self.parent else 0
             return {REPLY: ((port,), ()), REPLY_BARE: ((), (port,))}.get(to, ((above,), ()))
@@ -81,10 +87,14 @@ class _Share:
 
 
 class _Group:
-    """Rows of one bundle, one job, whose values are still to be combined, and results still to be copied out."""
+    """Rows of one bundle, one job, whose values are still to be combined, and results still to be copied out.
 
-    def __init__(self, share: _Share) -> None:
+    bare: they have no values.
+    """
+
+    def __init__(self, share: _Share, bare: bool) -> None:
         self.share = share
+        self.bare = bare
         self.touched: set[int] = set()
         self.clear: list[int] = []
         self.write: tuple[list[int], list[int]] = ([], [])
@@ -94,6 +104,36 @@ class _Group:
 
     def apply(self, bundle: Bundle, values: NDArray[np.int32], port: int, outputs: list[Output]) -> None:
         """Combine the values (S4), then copy results out, runs of equal destination in one bundle each (S5, S6)."""
+        self._combine(values)
+        sums = self.share.sums
+        start = 0
+        sends = self.sends
+        for end in range(1, len(sends) + 1):
+            if end < len(sends) and sends[end][2] == sends[start][2]:
+                continue
+            run, to = sends[start:end], sends[start][2]
+            valued, bare = self.share.receivers(to, port)
+            rows = [row for row, _, _ in run]
+            marks = np.array([self.share.marked[index] for _, index, _ in run], np.uint8)
+            if valued:
+                frames = _results(bundle, rows, self.share.frame_bytes)
+                headers(frames)["elements"] = self.share.job.elements
+                payload(frames)[:] = sums[[index for _, index, _ in run]]
+                if to in (UP, UP_AGAIN):
+                    self._turn_up(frames, again=to == UP_AGAIN)
+                elif to <= REMIND:
+                    headers(frames)["chunk"] = [self.share.held[index] for _, index, _ in run]
+                    headers(frames)["kind"] &= ~ROUTED & 0xFFFFFFFF
+                frames[:, RANK_AT] = frames[:, RANK_AT] & RANK_BITS | marks
+                outputs.append(Output(frames, valued))
+            if bare:
+                frames = _results(bundle, rows, HEADER_BYTES)
+                headers(frames)["elements"] = 0
+                frames[:, RANK_AT] = frames[:, RANK_AT] & RANK_BITS | marks
+                outputs.append(Output(frames, bare))
+            start = end
+
+    def _combine(self, values: NDArray[np.int32]) -> None:
         sums = self.share.sums
         if self.clear:
             sums[self.clear] = 0
@@ -106,29 +146,6 @@ class _Group:
         rows, slots = self.maximum
         if rows:
             sums[slots] = np.maximum(sums[slots], values[rows])
-        start = 0
-        sends = self.sends
-        for end in range(1, len(sends) + 1):
-            if end < len(sends) and sends[end][2] == sends[start][2]:
-                continue
-            run, to = sends[start:end], sends[start][2]
-            valued, bare = self.share.receivers(to, port)
-            rows = [row for row, _, _ in run]
-            marks = [self.share.marked[index] for _, index, _ in run]
-            if valued:
-                frames = _results(bundle, rows, self.share.frame_bytes)
-                headers(frames)["elements"] = self.share.job.elements
-                payload(frames)[:] = sums[[index for _, index, _ in run]]
-                if to in (UP, UP_AGAIN):
-                    self._turn_up(frames, again=to == UP_AGAIN)
-                frames[:, RANK_AT] |= np.array(marks, np.uint8)
-                outputs.append(Output(frames, valued))
-            if bare:
-                frames = _results(bundle, rows, HEADER_BYTES)
-                headers(frames)["elements"] = 0
-                frames[:, RANK_AT] |= np.array(marks, np.uint8)
-                outputs.append(Output(frames, bare))
-            start = end
 
     def _turn_up(self, frames: Bundle, *, again: bool) -> None:
         """Make results what this switch gives as a rank of its parent (H3, H4)."""
@@ -186,7 +203,7 @@ class BatchedPlane:
         counts: dict[str, int] = {}
         for row, (kind, job, slot, generation, stream, rank, elements, chunk) in enumerate(headers(bundle).tolist()):
             share = self._shares.get(job)
-            reason = fault(kind, elements, size) or _stranger(
+            reason = fault(kind, elements, size, share is not None and share.job.partial) or _stranger(
                 share, kind, generation, stream, slot, rank, elements, port
             )
             if reason or share is None:
@@ -197,10 +214,11 @@ class BatchedPlane:
             if group is None or group.share is not share or index in group.touched:
                 if group is not None and values is not None:
                     group.apply(bundle, values, port, outputs)
-                group = _Group(share)
+                group = _Group(share, size == HEADER_BYTES)
             if values is None:
                 values = payload(bundle).astype(np.int32)
-            name = (_take_down if kind & FLAG_RESULT else _decide)(group, row, index, rank, kind, chunk)
+            decide = _take_down if kind & FLAG_RESULT else _decide_partly if share.job.partial else _decide
+            name = decide(group, row, index, rank, kind, chunk)
             counts[name] = counts.get(name, 0) + 1
         if group is not None and values is not None:
             group.apply(bundle, values, port, outputs)
@@ -229,7 +247,7 @@ def _stranger(
     first, end = share.ranges[stream]
     if not first <= slot < end:
         return "slot"
-    rank &= ~MARKED
+    rank &= ~MARKED ^ (CLOSE if job.partial else 0)
     if not down and rank >= len(share.ports):
         return "rank"
     if not down and share.ports[rank] != port:
@@ -241,7 +259,8 @@ def _stranger(
         if not owner_of(kind) < len(share.ports) > 1:
             return "owner"
         wanted *= givers(kind, share.full) >> rank & 1
-    return "" if elements == wanted else "elements"
+    bare = job.partial and not (elements or kind & ROUTE_BITS)
+    return "" if elements == wanted or bare else "elements"
 
 
 def _decide(group: _Group, row: int, index: int, rank: int, kind: int, chunk: int) -> str:
@@ -274,6 +293,73 @@ def _decide(group: _Group, row: int, index: int, rank: int, kind: int, chunk: in
         return "broadcast"
     group.sends.append((row, index, REPLY_BARE if kind & ROUTE_BITS and gave & bit else REPLY))
     return "reply"
+
+
+def _decide_partly(group: _Group, row: int, index: int, rank: int, kind: int, chunk: int) -> str:
+    """The same for a job with partial sums (Q1 to Q5)."""
+    share, bit = group.share, 1 << (rank & RANK_BITS)
+    distance, seen = (chunk - share.held[index]) % MODULUS, share.seen[index]
+    if distance >= HALF:
+        return "drop_older"
+    if group.bare and not kind & ROUTE_BITS:
+        return "drop_early" if distance else _decide_bare(group, row, index, rank)
+    if distance and seen and (waiting := share.full & ~(_having(share, index) | bit)):
+        if seen <= share.full:
+            return "drop_early"
+        group.touched.add(index)
+        group.sends.append((row, index, REMIND - (waiting & -waiting).bit_length() + 1))
+        return "remind"
+    group.touched.add(index)
+    if distance:
+        share.held[index], share.have[index], share.marked[index] = chunk, 0, 0
+    share.marked[index] |= rank & MARKED
+    before = 0 if distance else seen
+    again, now = bool(before & bit), before | bit
+    share.seen[index] = now
+    gave = givers(kind, share.full)
+    if before > share.full:
+        if not again and not kind & FLAG_RETRANSMISSION:
+            return "drop_late"
+        group.sends.append((row, index, REPLY_BARE if kind & ROUTE_BITS and gave & bit else REPLY))
+        return "reply"
+    if gave & bit and not again:
+        target = group.write if not before & gave else group.maximum if kind & MAX_BIT else group.add
+        target[0].append(row)
+        target[1].append(index)
+    elif not before:
+        group.clear.append(index)
+    routed = kind & ROUTE_BITS
+    least = len(share.ports) - (0 if routed else share.job.backups)
+    if now.bit_count() < least and (routed or not rank & CLOSE):
+        return "drop_duplicate" if again else "absorbed"
+    share.seen[index] = now | share.full + 1
+    group.sends.append((row, index, kind & ROUTED))
+    return "broadcast"
+
+
+def _having(share: _Share, index: int) -> int:
+    """Bitmap of the ranks that are known to have the result of the chunk held (Q4)."""
+    place = share.first + index // 2
+    window = next(end - first for first, end in share.ranges if first <= place < end)
+    other = index ^ 1
+    following = share.held[other] == (share.held[index] + window) % MODULUS
+    return share.have[index] | (share.seen[other] if following else 0)
+
+
+def _decide_bare(group: _Group, row: int, index: int, rank: int) -> str:
+    """A pass, or a request to close, of the chunk held (Q3, Q5)."""
+    share, bit = group.share, 1 << (rank & RANK_BITS)
+    seen = share.seen[index]
+    if rank & CLOSE and 0 < seen <= share.full:
+        group.touched.add(index)
+        share.seen[index] |= share.full + 1
+        group.sends.append((row, index, 0))
+        return "broadcast"
+    if rank & CLOSE or seen <= share.full:
+        return "drop_late" if rank & CLOSE and seen else "drop_early"
+    share.seen[index] |= bit
+    share.have[index] |= bit
+    return "passed"
 
 
 def _send_up(group: _Group, row: int, index: int, bit: int, *, again: bool) -> str:

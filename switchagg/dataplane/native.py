@@ -13,7 +13,7 @@ from switchagg.aggregator import Parent, SlotView, check_admission
 from switchagg.dataplane.contract import Output
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
-from switchagg.native.library import LEAF_OUTCOMES, OUTCOMES, Job, Missing, job_struct, load
+from switchagg.native.library import LEAF_OUTCOMES, OUTCOMES, PARTIAL_OUTCOMES, Job, Missing, job_struct, load
 from switchagg.wire import HEADER_BYTES, Bundle, frame_bytes
 
 RANKS = np.dtype([("first", np.uint32), ("count", np.uint32)])
@@ -75,7 +75,7 @@ class NativePlane:
     @property
     def counters(self) -> dict[str, int]:
         """A copy, without the zeros."""
-        names = OUTCOMES + LEAF_OUTCOMES
+        names = OUTCOMES + LEAF_OUTCOMES + PARTIAL_OUTCOMES
         return {name: packets for name, packets in zip(names, self._counters[: len(names)], strict=True) if packets}
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:

@@ -8,7 +8,7 @@ from switchagg.aggregator import Aggregator, Parent, SlotView
 from switchagg.dataplane.contract import Output
 from switchagg.errors import DecodeError
 from switchagg.job import JobConfig
-from switchagg.wire import Bundle, decode, encode
+from switchagg.wire import Bundle, decode, encode, job_of
 
 
 class ReferencePlane:
@@ -40,7 +40,7 @@ class ReferencePlane:
         outputs = []
         for row in bundle:
             try:
-                packet = decode(row.tobytes())
+                packet = decode(row.tobytes(), self._aggregator.has_partial_sums(job_of(row)))
             except DecodeError as error:
                 self.counters[f"drop_{error.reason}"] = self.counters.get(f"drop_{error.reason}", 0) + 1
                 continue

@@ -9,6 +9,7 @@ from switchagg.errors import JobError
 
 if TYPE_CHECKING:
     from switchagg.dataplane.contract import DataPlane
+    from switchagg.job import JobConfig
 
 Make = Callable[[int, int], "DataPlane"]
 """make(slots, elements). Raises JobError where what the plane needs is missing, saying what."""
@@ -26,6 +27,7 @@ class PlaneKind:
     table before the next. compiled: it needs the compiled core. program: it runs a P4 program, which may be a user's.
     routes: it knows who gives and who gets a chunk (S4, S6); else jobs send all values to all (W15).
     leaf: it may be below another switch (H1). marks: its results are marked (G3); else marked packets are dropped.
+    partial: it has partial sums (Q1).
     """
 
     name: str
@@ -40,6 +42,7 @@ class PlaneKind:
     routes: bool = True
     leaf: bool = False
     marks: bool = False
+    partial: bool = False
 
     def __call__(self, slots: int, elements: int) -> "DataPlane":
         if self.make is None:
@@ -66,6 +69,13 @@ def check_parent(name: str, parent: object | None) -> None:
         raise JobError(f"data plane {name} can't be below another switch; take one of {able}")
 
 
+def check_partial(name: str, job: "JobConfig") -> None:
+    """Raise JobError for a job with partial sums, of a data plane that has none."""
+    if job.partial and not DATAPLANES[name].partial:
+        able = ", ".join(kind.name for kind in DATAPLANES.values() if kind.partial)
+        raise JobError(f"data plane {name} has no partial sums; take one of {able}")
+
+
 DATAPLANES: dict[str, PlaneKind] = {
     kind.name: kind
     for kind in (
@@ -78,6 +88,7 @@ DATAPLANES: dict[str, PlaneKind] = {
             tested=True,
             compiled=True,
             leaf=True,
+            partial=True,
             marks=True,
         ),
         PlaneKind(
@@ -88,6 +99,7 @@ DATAPLANES: dict[str, PlaneKind] = {
             colour="#009E73",
             tested=True,
             leaf=True,
+            partial=True,
             marks=True,
         ),
         PlaneKind(
@@ -97,6 +109,7 @@ DATAPLANES: dict[str, PlaneKind] = {
             measured="Python, a packet at a time",
             colour="#999999",
             leaf=True,
+            partial=True,
             marks=True,
         ),
         PlaneKind(

@@ -15,7 +15,7 @@ import numpy as np
 
 from switchagg.aggregator import Parent, SlotView, check_admission, first_held
 from switchagg.dataplane.contract import Output
-from switchagg.dataplane.table import check_parent
+from switchagg.dataplane.table import check_parent, check_partial
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native import bpf
@@ -269,6 +269,7 @@ class XdpPlane:
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
         check_parent(self.name, parent)
+        check_partial(self.name, job)
         self._switch.admit(job, [address_of(port) for port in ports])
         self._ports[job.job_id] = tuple(ports)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from switchagg.job import JobConfig
 
-ABI = 17
+ABI = 18
 """As SA_ABI in abi.h."""
 
 LIBRARY = Path(__file__).with_name("libswitchagg.so")
@@ -52,6 +52,9 @@ LEAF_OUTCOMES = (
 )
 """Further ones of a data plane below another switch (H2 to H5), in the order of `enum sa_outcome`."""
 
+PARTIAL_OUTCOMES = ("remind", "passed", "drop_late", "drop_early")
+"""Further ones of jobs with partial sums (Q1 to Q5), in the order of `enum sa_outcome`."""
+
 ENDPOINT_COUNTERS = (
     "sent",
     "retransmitted",
@@ -89,6 +92,8 @@ class Job(ctypes.Structure):
         ("elements", ctypes.c_uint32),
         ("stream_count", ctypes.c_uint32),
         ("retry_limit", ctypes.c_uint32),
+        ("partial", ctypes.c_uint32),
+        ("backups", ctypes.c_uint32),
         ("rto_initial_ns", ctypes.c_int64),
         ("rto_min_ns", ctypes.c_int64),
         ("rto_max_ns", ctypes.c_int64),
@@ -106,6 +111,8 @@ def job_struct(job: JobConfig) -> Job:
         job.elements,
         len(job.streams),
         job.retry_limit,
+        job.partial,
+        job.backups,
         job.rto_initial_ns,
         job.rto_min_ns,
         job.rto_max_ns,

@@ -238,9 +238,10 @@ def check_agreement(
     routes: bool = True,
     parent: Parent | None = None,
     marks: bool = False,
+    kind: type[Traffic] = Traffic,
 ) -> int:
     """Show the reference and a plane made by `make` the same traffic; how many packets it was."""
-    traffic = Traffic(seed, elements, routes, parent, marks)
+    traffic = kind(seed, elements, routes, parent, marks)
     planes = [maker(traffic.slots, max(elements)) for maker in (DATAPLANES["reference"], make)]
     for plane in planes:
         traffic.start(plane)

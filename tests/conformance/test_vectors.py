@@ -16,8 +16,9 @@ VECTORS = sorted((Path(__file__).parent.parent / "vectors").glob("*.stf"))
 
 
 def runs(vector: Path, dataplane: str) -> bool:
-    """Whether a data plane has the rule of a vector: not all can be below another switch."""
-    return DATAPLANES[dataplane].leaf or " parent=" not in vector.read_text()
+    """Whether a data plane has the rule of a vector: not all can be below another switch, or have partial sums."""
+    kind, text = DATAPLANES[dataplane], vector.read_text()
+    return (kind.leaf or " parent=" not in text) and (kind.partial or " partial=" not in text)
 
 
 def job_of(words: list[str]) -> tuple[JobConfig, list[int], Parent | None]:
@@ -29,6 +30,7 @@ def job_of(words: list[str]) -> tuple[JobConfig, list[int], Parent | None]:
         workers=int(fields["workers"]),
         elements=int(fields["elements"]),
         streams=streams,
+        **dict(zip(("backups", "close_after_ns"), map(int, fields.get("partial", "0,0").split(",")), strict=True)),
     )
     parent = Parent(*map(int, fields["parent"].split(","))) if "parent" in fields else None
     return job, [int(port) for port in fields["ports"].split(",")], parent

@@ -9,7 +9,7 @@ ever takes a wrong sum, and from every state the end, where all workers hold all
 
 import pickle
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -18,7 +18,7 @@ import pytest
 from dataplane_names import WITHOUT_P4
 from simulation.published_rule import PublishedLeaf, PublishedRule
 
-from switchagg.aggregator import Parent
+from switchagg.aggregator import Parent, SlotView
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import JobConfig, StreamConfig
@@ -123,7 +123,7 @@ class Explorer:
         for state, followers in self.followers.items():
             for follower in followers:
                 before.setdefault(follower, []).append(state)
-        reached = {state for state in self.followers if min(state.waits) >= self.tiny.total}
+        reached = {state for state in self.followers if min(self.awaited(state)) >= self.tiny.total}
         stack = list(reached)
         while stack:
             for state in before.get(stack.pop(), []):
@@ -131,6 +131,10 @@ class Explorer:
                     reached.add(state)
                     stack.append(state)
         return len(self.followers) - len(reached)
+
+    def awaited(self, state: State) -> Sequence[int]:
+        """`waits` of those who must come to the end."""
+        return state.waits
 
     def choices(self, state: State) -> list[State]:
         followers = []
@@ -182,17 +186,19 @@ class Explorer:
 
     @cached_property
     def ignored(self) -> Callable[[int, int], bool]:
-        def ignored(switch: int, packet: int) -> bool:
-            if self.processed(switch, packet) != (switch, ()):
-                return False
-            fields = decode(self._packets[packet][2])
-            view = pickle.loads(self._frozen[switch]).seen(fields.slot, fields.version)
-            given = (
-                len(self.tiny.racks[self._packets[packet][0] - SWITCH - 1]) in view.ranks if fields.result else False
-            )
-            return bool(view.chunk > fields.chunk and view.chunk < 1 << 31) or (view.chunk == fields.chunk and given)
+        return cache(self._ignored)
 
-        return cache(ignored)
+    def _ignored(self, switch: int, packet: int) -> bool:
+        if self.processed(switch, packet) != (switch, ()):
+            return False
+        fields, view = decode(self._packets[packet][2]), self._view(switch, packet)
+        given = len(self.tiny.racks[self._packets[packet][0] - SWITCH - 1]) in view.ranks if fields.result else False
+        return bool(view.chunk > fields.chunk and view.chunk < 1 << 31) or (view.chunk == fields.chunk and given)
+
+    def _view(self, switch: int, packet: int) -> SlotView:
+        """The slot version of a packet in a switch."""
+        fields = decode(self._packets[packet][2], bare=True)
+        return pickle.loads(self._frozen[switch]).seen(fields.slot, fields.version)
 
     def result(self, packet: int) -> tuple[int, int]:
         """(chunk, value)"""

@@ -53,7 +53,7 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
 NUMBERS = {
     "SA_ABI": library.ABI,
     "SA_OUTCOMES": len(library.OUTCOMES),
-    "SA_OUTCOMES_ALL": len(library.OUTCOMES + library.LEAF_OUTCOMES),
+    "SA_OUTCOMES_ALL": len(library.OUTCOMES + library.LEAF_OUTCOMES + library.PARTIAL_OUTCOMES),
     "SA_ENDPOINT_COUNTERS": len(library.ENDPOINT_COUNTERS),
     "SA_UDP_COUNTERS": len(native_udp.UDP_COUNTERS),
     "SA_SWITCH_COUNTERS": len(native_switch.SWITCH_COUNTERS),

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 import switchagg
 from switchagg.aggregator import Parent, SlotView, check_admission, first_held
-from switchagg.dataplane.table import DATAPLANES, check_parent
+from switchagg.dataplane.table import DATAPLANES, check_parent, check_partial
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native.library import LEAF_OUTCOMES, OUTCOMES
@@ -285,6 +285,7 @@ class ProgramPlane(Generic[Program]):
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
         check_parent(self.name, parent)
+        check_partial(self.name, job)
         check_admission(job, ports, [other for other, _ in self._jobs.values()], self._slots, self._elements, parent)
         check_elements(job, self.name)
         variant = (job.elements, parent is not None)

@@ -18,6 +18,8 @@ struct sa_job {
     uint32_t elements;
     uint32_t stream_count;
     uint32_t retry_limit;
+    uint32_t partial; /* whether sums are (Q1) */
+    uint32_t backups;
     int64_t rto_initial_ns;
     int64_t rto_min_ns;
     int64_t rto_max_ns;

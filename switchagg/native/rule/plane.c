@@ -1,5 +1,6 @@
 /* The native data plane; see plane.h. The checks are those of dataplane/reference.py, in its order. */
 #include "rule/plane.h"
+#include "rule/partial.h"
 #include "rule/slot.h"
 
 #include <stdbool.h>
@@ -29,7 +30,10 @@ struct share {
     uint32_t first_slot;
     uint32_t slots;
     uint64_t full;
-    uint64_t *asked; /* of a slot version (H4); NULL: this switch is the root */
+    uint64_t *apart; /* of a slot version: asked (H4), or have (Q4); NULL: this switch is the root, and sums are full */
+    uint32_t partial;
+    uint32_t backups;
+    uint32_t flags; /* of the byte `rank`, that its packets may have */
     uint32_t parent_rank;
     void *memory;
     uint64_t register_bytes;
@@ -98,12 +102,12 @@ SA_INLINE enum sa_outcome membership_fault(const struct share *share, const stru
     if (!share) return SA_DROP_JOB;
     enum sa_outcome fault = place_fault(share, header);
     if (fault != SA_ABSORBED) return fault;
-    uint32_t rank = header->rank & ~SA_MARKED;
+    uint32_t rank = header->rank & ~share->flags;
     if (rank >= share->ranks) return SA_DROP_RANK; /* with CLOSE, too */
     if (share->ports[rank] != port) return SA_DROP_PORT;
     uint32_t elements = share->elements;
     if (sa_route(header->kind) != SA_ROUTE_ALL) {
-        if (share->asked) return SA_DROP_ROUTE;
+        if (share->apart && !share->partial) return SA_DROP_ROUTE;
         if (sa_owner(header->kind) >= share->ranks || share->ranks < 2) return SA_DROP_OWNER;
         if (!(sa_givers(header->kind, share->full) >> rank & 1)) elements = 0;
     }
@@ -149,7 +153,7 @@ __attribute__((noinline)) static enum sa_outcome accept_at_leaf(struct share *sh
     uint32_t index, *sums = sums_of(share, header, &index);
     struct registers *registers = &share->registers[index];
     struct sa_decision decision = sa_leaf_accept(&registers->held, &registers->seen, &registers->marked,
-                                                 &share->asked[index], share->full, header->kind, header->chunk,
+                                                 &share->apart[index], share->full, header->kind, header->chunk,
                                                  header->rank);
     combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->elements);
     if (!sa_sends(decision.outcome)) return decision.outcome;
@@ -168,7 +172,7 @@ __attribute__((noinline)) static enum sa_outcome accept_at_leaf(struct share *sh
 __attribute__((noinline)) static enum sa_outcome accept_result(struct share *share, const struct sa_header *header,
                                                                const uint8_t *datagram, uint32_t port, uint8_t *out,
                                                                struct sa_results *results) {
-    if (!share || !share->asked || share->ports[share->ranks] != port) return SA_DROP_RESULT;
+    if (!share || !share->apart || share->partial || share->ports[share->ranks] != port) return SA_DROP_RESULT;
     enum sa_outcome fault = place_fault(share, header);
     if (fault != SA_ABSORBED) return fault;
     if (sa_route(header->kind) != SA_ROUTE_ALL) return SA_DROP_ROUTE;
@@ -185,6 +189,78 @@ __attribute__((noinline)) static enum sa_outcome accept_result(struct share *sha
     return SA_BROADCAST;
 }
 
+/* ---- partial sums, apart as well */
+
+static struct sa_partial partial_of(const struct share *share, uint32_t index) {
+    struct registers *registers = &share->registers[index];
+    return (struct sa_partial){.held = &registers->held, .seen = &registers->seen, .marked = &registers->marked,
+                               .have = &share->apart[index], .full = share->full, .least = share->ranks - share->backups};
+}
+
+/* The header of the result of the chunk held. */
+static void partial_header(const struct registers *registers, const uint8_t *datagram, uint32_t elements, uint8_t *out) {
+    result_header(datagram, elements, 0, out);
+    uint8_t *rank = out + offsetof(struct sa_header, rank);
+    *rank = (uint8_t)((*rank & SA_RANK_BITS) | registers->marked);
+}
+
+/* A packet of a job with partial sums that has values, or a route but ALL; S1 has let it pass. */
+__attribute__((noinline)) static enum sa_outcome accept_partly(struct share *share, const struct sa_header *header,
+                                                               const uint8_t *datagram, uint8_t *out, uint8_t *bare,
+                                                               struct sa_results *results) {
+    uint32_t index, *sums = sums_of(share, header, &index), rank = header->rank & SA_RANK_BITS;
+    const struct registers *registers = &share->registers[index], *other = &share->registers[index ^ 1];
+    uint32_t next = registers->held + share->streams[header->stream].window;
+    uint64_t following = other->held == next ? other->seen : 0, waiting = 0;
+    struct sa_partial slot = partial_of(share, index);
+    struct sa_decision decision =
+        sa_partial_accept(&slot, following, header->kind, header->chunk, header->rank, &waiting);
+    combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->elements);
+    if (!sa_sends(decision.outcome)) return decision.outcome;
+    uint32_t to = decision.outcome == SA_REMIND ? (uint32_t)__builtin_ctzll(waiting) : rank;
+    *results = (struct sa_results){{&share->ports[to], 1}, {NULL, 0}, SA_HEADER_BYTES + 4 * share->elements};
+    if (decision.outcome == SA_BROADCAST) results->valued = (struct sa_targets){share->ports, share->ranks};
+    if (decision.outcome != SA_REMIND && sa_route(header->kind) != SA_ROUTE_ALL)
+        address(share, header->kind, rank, header->elements != 0, decision.outcome, results);
+    if (results->valued.count) {
+        partial_header(registers, datagram, share->elements, out);
+        if (decision.outcome == SA_REMIND) {
+            struct sa_header reminder;
+            memcpy(&reminder, out, sizeof reminder);
+            reminder.kind &= SA_BE32(~(SA_ROUTE_BITS | 63u << 3));
+            reminder.chunk = SA_BE32(registers->held);
+            memcpy(out, &reminder, sizeof reminder);
+        }
+        emit(sums, out + SA_HEADER_BYTES, share->elements);
+    }
+    if (results->bare.count) partial_header(registers, datagram, 0, bare);
+    return decision.outcome;
+}
+
+/* A datagram of a wrong length, unless it is a bare one with route ALL of a job with partial sums (Q1). The header is in
+   host byte order as far as sa_fault needs it. */
+__attribute__((noinline)) static enum sa_outcome accept_bare(struct sa_plane *plane, struct sa_header *header,
+                                                             const uint8_t *datagram, uint32_t size, uint32_t port,
+                                                             uint8_t *out, struct sa_results *results) {
+    struct share *share = plane->by_id[SA_BE16(header->job)];
+    if (size != SA_HEADER_BYTES || header->elements || sa_route(header->kind) != SA_ROUTE_ALL || !share || !share->partial)
+        return SA_DROP_LENGTH;
+    if (header->kind & SA_RESULT) return SA_DROP_RESULT;
+    header->slot = SA_BE16(header->slot);
+    header->generation = SA_BE32(header->generation);
+    header->chunk = SA_BE32(header->chunk);
+    enum sa_outcome fault = membership_fault(share, header, port);
+    if (fault != SA_DROP_ELEMENTS) return fault;
+    uint32_t index, *sums = sums_of(share, header, &index);
+    struct sa_partial slot = partial_of(share, index);
+    enum sa_outcome outcome = sa_partial_bare(&slot, header->chunk, header->rank);
+    if (outcome != SA_BROADCAST) return outcome;
+    *results = (struct sa_results){{share->ports, share->ranks}, {NULL, 0}, SA_HEADER_BYTES + 4 * share->elements};
+    partial_header(&share->registers[index], datagram, share->elements, out);
+    emit(sums, out + SA_HEADER_BYTES, share->elements);
+    return outcome;
+}
+
 /* ---- */
 
 /* Of at least a header. routed: whether the route isn't ALL. */
@@ -196,6 +272,7 @@ SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const 
     if (!routed) header.kind &= ~SA_ROUTE_BITS; /* they are zero: now the compiler knows */
     header.elements = SA_BE16(header.elements);
     enum sa_outcome fault = sa_fault(header.kind, header.elements, size);
+    if (fault == SA_DROP_LENGTH) return accept_bare(plane, &header, datagram, size, port, out, results);
     if (fault != SA_ABSORBED) return fault;
     header.job = SA_BE16(header.job);
     header.slot = SA_BE16(header.slot);
@@ -205,7 +282,9 @@ SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const 
     if (header.kind & SA_RESULT) return accept_result(share, &header, datagram, port, out, results);
     fault = membership_fault(share, &header, port);
     if (fault != SA_ABSORBED) return fault;
-    if (!routed && share->asked) return accept_at_leaf(share, &header, datagram, out, results);
+    if (share->apart)
+        return share->partial ? accept_partly(share, &header, datagram, out, bare, results)
+                              : accept_at_leaf(share, &header, datagram, out, results);
 
     uint32_t slot = header.slot - share->first_slot, version = header.kind & SA_VERSION ? 1 : 0;
     struct registers *registers = &share->registers[2 * slot + version];
@@ -329,7 +408,10 @@ static struct share *share_new(const struct sa_job *job, const uint32_t *ports, 
     share->first_slot = first;
     share->full = UINT64_MAX >> (SA_WORKERS_MAX - ranks);
     uint64_t sums_end = register_bytes + versions * 4 * share->stride;
-    share->register_bytes = sums_end + (parent ? versions * sizeof *share->asked : 0);
+    share->partial = job->partial;
+    share->backups = job->backups;
+    share->flags = job->partial ? SA_MARKED | SA_CLOSE : SA_MARKED;
+    share->register_bytes = sums_end + (parent || job->partial ? versions * sizeof *share->apart : 0);
     memcpy(share->ports, ports, ranks * sizeof *ports);
     memcpy(share->ports + ranks, ports, ranks * sizeof *ports);
     if (parent) {
@@ -344,7 +426,7 @@ static struct share *share_new(const struct sa_job *job, const uint32_t *ports, 
     }
     share->registers = (struct registers *)in_lines((uintptr_t)share->memory);
     share->sums = (uint32_t *)((uint8_t *)share->registers + register_bytes);
-    if (parent) share->asked = (uint64_t *)((uint8_t *)share->registers + sums_end);
+    if (parent || job->partial) share->apart = (uint64_t *)((uint8_t *)share->registers + sums_end);
     for (uint32_t s = 0; s < job->stream_count; s++) {
         const struct sa_stream *stream = &job->streams[s];
         for (uint32_t i = 0; i < 2 * stream->window; i++)

@@ -100,12 +100,18 @@ enum sa_outcome {
     SA_DROP_PARENT_EARLY,
     SA_DROP_PARENT_DUPLICATE,
     SA_DROP_ROUTE,
+    /* Of a job with partial sums (Q1 to Q5), in the order of `PARTIAL_OUTCOMES`. */
+    SA_REMIND,
+    SA_PASSED,
+    SA_DROP_LATE,
+    SA_DROP_EARLY,
     SA_OUTCOMES_ALL
 };
 
 /* Whether a packet with this outcome causes others. */
 SA_INLINE int sa_sends(enum sa_outcome outcome) {
-    return outcome == SA_BROADCAST || outcome == SA_REPLY || outcome == SA_SUMS_UP || outcome == SA_SUMS_UP_AGAIN;
+    return outcome == SA_BROADCAST || outcome == SA_REPLY || outcome == SA_SUMS_UP || outcome == SA_SUMS_UP_AGAIN ||
+           outcome == SA_REMIND;
 }
 
 SA_INLINE uint32_t sa_kind(uint32_t op, uint32_t route, uint32_t owner, uint32_t flags) {
