@@ -17,12 +17,14 @@ from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from emulation import scenario_checks
 from emulation.bounds import Network, elements_most, loads
 from emulation.scenario_tables import (
     ADAMW,
     SGD,
     ComputeDistribution,
     Faults,
+    FlowOptions,
     LinkTail,
     Methods,
     ParameterServer,
@@ -34,7 +36,7 @@ from emulation.scenario_tables import (
 )
 from emulation.topologies.table import topology
 from emulation.topologies.topology import STAR, LinkSettings, Topology
-from emulation.training.tasks.table import DDP, WORKLOADS
+from emulation.training.tasks.table import WORKLOADS
 from switchagg.priority import CLASSES
 from switchagg.wire import frame_bytes
 from transport.group.method_name import METHODS, MethodName
@@ -70,6 +72,7 @@ class Scenario:
     switch: SwitchOptions
     ps: ParameterServer = field(default_factory=ParameterServer)
     sweep: Sweep = field(default_factory=Sweep)
+    flows: tuple[FlowOptions, ...] = ()
     file: str = "scenario"
 
     @property
@@ -200,6 +203,8 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
         del values["sweep"]
     if not any(method.method == "ps" for methods in vars(scenario.methods).values() for method in methods):
         del values["ps"]  # no method of the scenario reads it
+    if not scenario.flows:
+        del values["flows"]
     if scenario.workload.optimizer == ADAMW:
         del values["workload"]["optimizer"]
     if not scenario.workload.synchronisation:
@@ -227,7 +232,7 @@ def from_canonical(values: dict[str, Any]) -> Scenario:
 
 
 def _build(document: dict[str, Any], file: str) -> Scenario:
-    known = (*_TOP_KEYS, *_TABLES)
+    known = (*_TOP_KEYS, *_TABLES, "flows")
     for key in document:
         if key not in known:
             raise ScenarioError(f"{file}: unknown key '{key}'{_suggest(key, known)}")
@@ -242,7 +247,8 @@ def _build(document: dict[str, Any], file: str) -> Scenario:
     if type(seed) is not int or not 0 <= seed <= _SEED_HIGH:
         raise ScenarioError(f"{file}: seed: {_repr(seed)} is out of range; allowed: integers 0 … {_SEED_HIGH}")
     tables = {name: _build_table(document.get(name, {}), name, kind, file) for name, kind in _TABLES.items()}
-    scenario = Scenario(name=name, title=title, seed=seed, file=file, **tables)
+    flows = _check_tables(document.get("flows", []), FlowOptions, f"{file}: [[flows]] ")
+    scenario = Scenario(name=name, title=title, seed=seed, file=file, flows=flows, **tables)
     try:
         _ = scenario.links("switch"), scenario.links("ps")
     except ValueError as error:
@@ -321,6 +327,13 @@ def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
     return float(number) if rule["kind"] is float else number
 
 
+def _check_tables(value: Any, kind: Any, where: str) -> tuple[Any, ...]:
+    """A dataclass of this file from each of a list of tables."""
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, dict) for each in value):
+        raise ScenarioError(f"{where.rstrip(': ')}: {_repr(value)} is not allowed; allowed: a list of tables")
+    return tuple(_build_fields(each, kind, where) for each in value)
+
+
 def _check_nested(value: Any, rule: Mapping[str, Any], where: str) -> Any:
     """Stragglers, a tail, or a compute time that isn't one number."""
     if rule["kind"] is LinkTail:
@@ -329,9 +342,7 @@ def _check_nested(value: Any, rule: Mapping[str, Any], where: str) -> Any:
             raise ScenarioError(f"{where}: {_repr(value)} is not allowed; {allowed}")
         return _build_fields(value, LinkTail, f"{where}: ")
     if rule["kind"] is Straggler:
-        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-            raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: a list of tables, like {{rank = 0}}")
-        return tuple(_build_fields(each, Straggler, f"{where}: ") for each in value)
+        return _check_tables(value, Straggler, f"{where}: ")
     if isinstance(value, dict):
         return _build_fields(value, ComputeDistribution, f"{where}: ")
     number = {key: rule[key] for key in ("kind", "low", "high", "unit")}
@@ -432,10 +443,10 @@ def _check_together(scenario: Scenario) -> None:
             f"{scenario.file}: [topology] ecn_bytes: Mininet's links mark nothing; allowed: 0, or [methods] mininet "
             "= []"
         )
+    if wrong := scenario_checks.fault(scenario):
+        raise ScenarioError(f"{scenario.file}: {wrong}")
     _check_ps(scenario)
     _check_codecs(scenario)
-    _check_parallel(scenario)
-    _check_synchronisation(scenario)
     _check_compute(scenario)
     together = topology.workers * workload.batch_per_worker
     kind = WORKLOADS[workload.name]
@@ -481,27 +492,6 @@ def _check_compute(scenario: Scenario) -> None:
         )
 
 
-def _check_parallel(scenario: Scenario) -> None:
-    """What goes with a model that no rank has all of."""
-    kind = WORKLOADS[scenario.workload.name]
-    if kind.workers and scenario.topology.workers not in kind.workers:
-        raise ScenarioError(
-            f"{scenario.file}: [topology] workers: {scenario.topology.workers} can't share [workload] name = "
-            f"'{kind.name}'; allowed: {', '.join(map(str, kind.workers))}"
-        )
-    if kind.parallel == DDP:
-        return
-    for backend, methods in vars(scenario.methods).items():
-        for method in methods:
-            if method.schedule or method.codec or method.method == "ps":
-                what = "schedule" if method.schedule else "codec" if method.codec else ""
-                allowed = f"a method without a {what}" if what else "any other method"
-                raise ScenarioError(
-                    f"{scenario.file}: [methods] {backend}: {method}: not with [workload] name = '{kind.name}', whose "
-                    f"collectives are more than sums of gradients; allowed: {allowed}"
-                )
-
-
 def _check_codecs(scenario: Scenario) -> None:
     """Whether so many workers, and the servers' mode, can have the codec of each method."""
     for backend, methods in vars(scenario.methods).items():
@@ -518,23 +508,6 @@ def _check_codecs(scenario: Scenario) -> None:
                 raise ScenarioError(
                     f"{where}: coded sums need all workers, not [ps] mode = '{BACKUP}'; allowed: the other modes"
                 )
-
-
-def _check_synchronisation(scenario: Scenario) -> None:
-    """What goes with a training method: DDP over a process group."""
-    if not scenario.workload.synchronisation:
-        return
-    where = f"{scenario.file}: [workload] synchronisation: {scenario.workload.synchronisation}: not with"
-    kind = WORKLOADS[scenario.workload.name]
-    if kind.parallel != DDP:
-        raise ScenarioError(
-            f"{where} [workload] name = '{kind.name}', whose ranks share a model; allowed: each its own"
-        )
-    for method in scenario.methods.mininet:
-        hooked = method.method == "gloo" and method.codec  # the hook is DDP's, so it sees gradients alone
-        if method.schedule or hooked or (method.method == "ps" and scenario.ps != ParameterServer()):
-            allowed = "methods without a schedule, gloo without a codec, [ps] as it is by default"
-            raise ScenarioError(f"{where} [methods] mininet: {method}; allowed: {allowed}")
 
 
 def _check_ps(scenario: Scenario) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field
 from typing import Any
 
+from emulation.sim.traffic.controls import CONTROLS
 from emulation.topologies.placement import placement_names
 from emulation.topologies.table import topology_names
 from emulation.topologies.topology import EVERY, Fabric
@@ -18,6 +19,8 @@ from transport.group.method_name import MethodName
 from transport.group.method_name import parse as parse_method
 from transport.ps.config import ASYNCHRONOUS, BSP, MODES
 
+SHORT, INCAST = "short", "incast"
+FLOW_KINDS = (*CONTROLS, SHORT, INCAST)
 ADAMW, SGD = "adamw", "sgd"
 CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
 COMPUTE_DISTRIBUTIONS = ("normal", "lognormal", "shifted_exponential")
@@ -186,6 +189,33 @@ class ParameterServer:
     def keeps_weights(self) -> bool:
         """As PsConfig's."""
         return self.mode in ASYNCHRONOUS
+
+
+@dataclass(frozen=True)
+class FlowOptions:
+    """Other traffic: TCP flows without end, `short` ones of web-like sizes, or `incast`; `traffic.flows` says more.
+
+    They go to the host of a rank, or with -1 to one of their own, and from the host of a rank, or from hosts of their
+    own, one for each of `count`. They begin with the first iteration, in Mininet with the first that is counted.
+    """
+
+    kind: str = _choice(MISSING, FLOW_KINDS)
+    to_rank: int = _integer(0, -1, 63, "rank")
+    from_rank: int = _integer(-1, -1, 63, "rank")
+    count: int = _integer(1, 1, 64, "flows")  # incast: of each burst; short: hosts that they come from
+    congestion: str = _choice("cubic", CONTROLS)  # of short and incast
+    ecn: int = _integer(1, 0, 1, "1: negotiated")  # sim; in Mininet nothing marks
+    start_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns")
+    stop_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns")  # 0: with the run
+    load: float = field(default=0.1, metadata={"kind": float, "low": 0.001, "high": 1.0, "unit": "of the link"})
+    most_bytes: int = _integer(1_000_000, 1_000, 30_000_000, "bytes")  # of a short flow
+    size_bytes: int = _integer(64_000, 1, 100_000_000, "bytes")  # of each flow of an incast
+    period_ns: int = _integer(100_000_000, 1_000, COMPUTE_NS_MOST, "ns")  # from one burst to the next
+
+    @property
+    def endless(self) -> bool:
+        """Whether its flows last as long as the run."""
+        return self.kind in CONTROLS
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from emulation.bounds import bound
 from emulation.errors import RunFailed
 from emulation.host import compiled_core
 from emulation.mininet.crew import EXIT_S, Crew, Member
+from emulation.mininet.flows import RunningFlows
 from emulation.mininet.launch import RENDEZVOUS_PORT, RunningScenario, Switch, Traffic, words_of
 from emulation.mininet.shaping import UnfitError
 from emulation.results import Evaluation, IterationRecord, MethodResult, codec_notes, gradient_delays, write_json
@@ -84,7 +85,10 @@ def _run(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progre
         write_json(out_dir / "network.json", read_back)
         progress(0, total, f"starting {workers} workers")
         members = [_start(network, method, switch, rank, out_dir) for rank in range(workers)]
-        with Observation(network.star, scenario, members, progress) as observed:
+        with (
+            RunningFlows(network.star, scenario.flows) as flows,
+            Observation(network.star, scenario, members, progress, flows) as observed,
+        ):
             Crew(str(method), members, stall_s=stall_s, limit_s=limit_s, alive=network.check_services).follow(
                 observed.on_iteration
             )
@@ -135,13 +139,20 @@ class Observation:
     """
 
     def __init__(
-        self, network: EmulatedNetwork, scenario: Scenario, members: Sequence[Member], progress: Progress
+        self,
+        network: EmulatedNetwork,
+        scenario: Scenario,
+        members: Sequence[Member],
+        progress: Progress,
+        flows: RunningFlows,
     ) -> None:
         from emulation.certificate.fidelity import FidelityMonitor
 
         self._network, self._members, self._progress = network, members, progress
         self._held, self._total = hold_after(scenario), scenario.workload.iterations
         self._gathers = hold_at_end(scenario)
+        self._flows = flows
+        self.beside: dict[str, Any] = {}  # what became of the flows
         self._monitor = FidelityMonitor(network)
         self._watching = False
         self._first: Snapshot | None = None
@@ -161,6 +172,7 @@ class Observation:
         if not self._watching:
             self._watch()  # takes a while, in which they go on, but not past `hold_after`
         if done == self._held:
+            self._flows.begin()
             self._first = self._snapshot(done)
             for member in self._members:
                 member.child.send(Go())
@@ -192,6 +204,7 @@ class Observation:
         first, last = self._first, self._snapshot(done)
         assert first is not None, "the trainers go on only once it is there"
         self.traffic = last.traffic - first.traffic
+        self.beside = self._flows.end(self.traffic.down_bytes)
         self.packets_resent = last.packets_resent - first.packets_resent
         self.certificate = self._monitor.stop()
 
@@ -238,6 +251,7 @@ def _result(
 ) -> MethodResult:
     finals = [member.named(Finished)[0] for member in members]
     spare = scenario.ps.backups if method.method == "ps" else 0
+    hosts = len(members) + (scenario.ps.servers if method.method == "ps" else 0)  # the job's
     link = LINKS.get(method.link)
     if link is not None and not link.framing.stream:
         retransmissions = observed.packets_resent
@@ -260,8 +274,8 @@ def _result(
         ways=finals[0].ways,
         wire_tx_bytes_per_rank=observed.traffic.up_bytes[: len(members)],
         wire_rx_bytes_per_rank=observed.traffic.down_bytes[: len(members)],
-        wire_tx_bytes_per_server=observed.traffic.up_bytes[len(members) :],
-        wire_rx_bytes_per_server=observed.traffic.down_bytes[len(members) :],
+        wire_tx_bytes_per_server=observed.traffic.up_bytes[len(members) : hosts],
+        wire_rx_bytes_per_server=observed.traffic.down_bytes[len(members) : hosts],
         wire_iterations=observed.iterations,
         retransmissions=retransmissions,
         switch_counters=counters,
@@ -274,6 +288,7 @@ def _result(
             **gradient_delays([final.counters for final in finals]),
         },
         first_layer_bytes=members[0].named(Iteration)[-1].first_layer_bytes,
+        **observed.beside,
         timeline=timeline([member.named(Iteration) for member in members], scenario.workload.warmup_iterations),
     )
 

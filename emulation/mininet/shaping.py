@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from emulation.mininet import netns, qdisc
+from emulation.scenario_flows import own_hosts
 from emulation.topologies.table import topology
 from emulation.topologies.topology import STAR, Fabric, LinkSettings, Topology
 from switchagg.errors import SwitchaggError
@@ -74,6 +75,7 @@ class NetworkSpec:
     priority_queues: int = 0  # per port: 8, one for each priority class; 0: everything in order
     congestion_control: str | None = None  # TCP, in every namespace; None: the kernel's default, reported either way
     servers: int = 0  # parameter servers with hosts and links of their own
+    others: int = 0  # hosts of flows beside the job
     fabric: Fabric = STAR
 
     @classmethod
@@ -83,6 +85,7 @@ class NetworkSpec:
         return cls(
             workers=topology.workers,
             fabric=topology.fabric,
+            others=own_hosts(scenario.flows),
             rate_bps=topology.rate_bps,
             queue_bytes=topology.queue_bytes,
             delay_ns=topology.delay_ns,
@@ -98,7 +101,7 @@ class NetworkSpec:
     def links(self) -> Topology:
         """All nodes and links."""
         settings = LinkSettings(self.rate_bps, self.delay_ns, self.queue_bytes)
-        return topology(self.fabric, self.workers, self.servers, settings)
+        return topology(self.fabric, self.workers, self.servers + self.others, settings)
 
     def of(self, settings: LinkSettings) -> NetworkSpec:
         """The same, as one link has it."""

@@ -395,7 +395,7 @@ class EmulatedNetwork:
     @property
     def servers(self) -> tuple[HostPlace, ...]:
         """Hosts of parameter servers."""
-        return self.hosts[self.spec.workers :]
+        return self.hosts[self.spec.workers :][: self.spec.servers]
 
     @property
     def switch_pid(self) -> int:
@@ -424,9 +424,10 @@ class EmulatedNetwork:
         self._verification = self._verify()
         return running
 
-    def spawn(self, rank: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Starts a command in a worker's namespaces; it ends with the network at the latest. `options`: Popen's."""
-        process = netns.spawn(self.workers[rank].pid, command, **options)
+    def spawn(self, host: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Starts a command in a host's namespaces; it ends with the network at the latest. host: a worker's is its
+        rank. `options`: Popen's."""
+        process = netns.spawn(self.hosts[host].pid, command, **options)
         self._processes.append(process)
         return process
 
@@ -451,8 +452,8 @@ class EmulatedNetwork:
         return counters
 
     def segments_resent(self) -> int:
-        """By TCP, all hosts. Raises OSError."""
-        return sum(_tcp_resent(host.pid) for host in self.hosts)
+        """By TCP, hosts of workers and servers. Raises OSError."""
+        return sum(_tcp_resent(host.pid) for host in self.workers + self.servers)
 
     def close(self) -> None:
         """Ends everything that was started: processes first, then the namespaces with all that is in them.

@@ -53,6 +53,8 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
     progress(done, total, note) after each iteration of all ranks. out_dir stays empty: the result holds everything.
     RunFailed, in one line, if the workload can't be had or a call is given up.
     """
+    if scenario.flows:
+        raise RunFailed(f"{scenario.file}: [[flows]]: in Mininet alone; allowed: --on mininet, or a scenario without")
     workload = scenario.workload
     progress(0, workload.iterations, "building the replicas")
     parallel = WORKLOADS[workload.name].parallel

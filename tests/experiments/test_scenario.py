@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from emulation import scenario as scenarios
-from emulation.scenario import ScenarioError, canonical, find, load, parse, shipped
+from emulation.scenario import ScenarioError, canonical, find, from_canonical, load, parse, shipped
+from emulation.scenario_flows import own_hosts, places
 from emulation.training.tasks.table import WORKLOADS
 
 MINIMAL = 'name = "tiny"\ntitle = "A tiny one"\n'
@@ -325,3 +326,32 @@ def test_a_value_of_a_sweep_is_checked_as_the_key_is(tmp_path: Path) -> None:
     path.write_text(MINIMAL + '[sweep]\nkey = "topology.workers"\nvalues = [2, 400]\n', encoding="utf-8")
     with pytest.raises(scenarios.ScenarioError, match="workers: 400 is out of range"):
         scenarios.load_variants(path)
+
+
+def test_flows_have_hosts_of_their_own_or_a_rank_s() -> None:
+    text = (
+        'name = "t"\ntitle = "T"\n[methods]\nmininet = []\n[[flows]]\nkind = "cubic"\ncount = 2\n[[flows]]\n'
+        'kind = "short"\nfrom_rank = 1\nto_rank = -1\n[[flows]]\nkind = "incast"\ncount = 3\nto_rank = 2\n'
+    )
+    scenario = parse(text, "t")
+    assert from_canonical(canonical(scenario)).flows == scenario.flows
+    assert places(scenario.flows, 6) == [((6, 7), 0), ((1,), 8), ((9, 10, 11), 2)]
+    assert own_hosts(scenario.flows) == 6
+    assert "flows" not in canonical(parse('name = "t"\ntitle = "T"\n', "t"))
+
+
+@pytest.mark.parametrize(
+    ("flow", "said"),
+    [
+        ('kind = "vegas"', r"\[\[flows\]\] kind: 'vegas' is unknown; allowed: cubic, reno, bbr, short, incast"),
+        ("count = 2", r"\[\[flows\]\] kind: missing"),
+        ('kind = "cubic"\nto_rank = 4', r"to_rank: 4 is out of range; allowed: -1 … 3"),
+        ('kind = "cubic"\nfrom_rank = 0', r"from_rank: 0 is where they go to; allowed: another rank, or -1"),
+        ('kind = "cubic"\nstart_ns = 5\nstop_ns = 5', r"stop_ns: 5 is not after start_ns = 5"),
+        ('kind = "cubic"\ncount = 61', r"\[\[flows\]\] count: 65 hosts in all are too many; allowed: 64"),
+        ('kind = "short"', r"'short' is in virtual time alone; allowed: \[methods\] mininet = \[\], and --on sim"),
+    ],
+)
+def test_flows_that_can_t_be_are_refused(flow: str, said: str) -> None:
+    with pytest.raises(ScenarioError, match=said):
+        parse(f'name = "t"\ntitle = "T"\n[[flows]]\n{flow}\n', "t")

@@ -108,7 +108,8 @@ def test_trainers_go_on_once_they_are_watched_and_their_bytes_noted(warmup: int,
         return [SimpleNamespace(up_bytes=1000 * len(said), down_bytes=2000 * len(said), **none)] * 2
 
     network: Any = SimpleNamespace(counters=counters, segments_resent=lambda: 0)
-    observed = mininet_run.Observation(network, scenario, members, lambda *_: None)  # type: ignore[arg-type]
+    flows = SimpleNamespace(begin=lambda: None, end=lambda _: {})
+    observed = mininet_run.Observation(network, scenario, members, lambda *_: None, flows)  # type: ignore[arg-type]
     watching: list[int] = []
     observed._monitor = SimpleNamespace(start=lambda: watching.append(len(said)), stop=lambda: None)  # type: ignore[assignment]
     for done in range(1, 11):
@@ -120,6 +121,31 @@ def test_trainers_go_on_once_they_are_watched_and_their_bytes_noted(warmup: int,
     assert observed.traffic.up_bytes == [1000 * (10 - held)] * 2
     assert observed.traffic.down_bytes == [2000 * (10 - held)] * 2
     assert observed.packets_resent == 2 * (10 - held)
+
+
+@pytest.mark.system
+def test_flows_share_a_rank_s_link_and_the_certificate_still_judges_it(
+    tmp_path: Path, requires_mininet: None, trouble: Callable[[str], None]
+) -> None:
+    trouble("none")
+    text = (
+        'name = "t"\ntitle = "T"\n[topology]\nworkers = 2\nrate_bps = 100_000_000\nqueue_bytes = 200_000\n'
+        '[workload]\niterations = 25\nwarmup_iterations = 2\n[[flows]]\nkind = "cubic"\ncount = 2\n'
+        '[[flows]]\nkind = "bbr"\nfrom_rank = 1\nto_rank = -1\n'
+    )
+    found = run_method(parse(text, "t"), GLOO, tmp_path, lambda *_: None)
+    cubic, bbr = found.flows
+    assert (cubic["kind"], cubic["from"], cubic["to"]) == ("cubic", ["h3", "h4"], "h1")
+    assert (bbr["kind"], bbr["from"], bbr["to"]) == ("bbr", ["h2"], "h5")
+    assert all(goodput > 0 for goodput in [*cubic["goodput_bps"], *bbr["goodput_bps"]])
+    down, alone = found.shared_links
+    assert (down["link"], list(down["bytes"])) == ("s1-h1", ["job", "cubic 1", "cubic 2"])
+    assert min(down["bytes"].values()) > 0
+    assert alone["bytes"].keys() == {"bbr 1"}
+    assert found.wire_tx_bytes_per_server == []
+    assert found.certificate is not None
+    assert found.certificate.measures["backlogged_gaps"] > 100
+    assert found.certificate.measures["backlogged_rate_share"] > 0.5
 
 
 @pytest.mark.system

@@ -29,18 +29,17 @@ class Connection:
         links: tuple[Link, Link],
         nodes: tuple[int, int],
         ways: tuple[int, int],
-        ended: Callable[[], None] | None = None,
     ) -> None:
         self.sender = sender
         self.receiver = receiver
         self.opened_ns = -1
         self.ended_ns: int | None = None
         self.stopped = False
+        self.ended: Callable[[], None] | None = None
         self._forward, self._backward = links
         self._network = self._forward.network
         self._nodes = nodes
         self._ways = ways
-        self._ended = ended
         self._open = False
         credit_bytes = min(CREDIT_BYTES_MAX, self._forward.config.rate_bps * CREDIT_NS // 8_000_000_000)
         self._credit = max(2, credit_bytes // Segment(0, 0, sender.payload_bytes).wire_bytes)
@@ -76,8 +75,8 @@ class Connection:
             self.sender.receive(frame, now_ns)
             if self.sender.done:
                 self.ended_ns = now_ns
-                if self._ended is not None:
-                    self._ended()
+                if self.ended is not None:
+                    self.ended()
             self._pump()
 
     def write(self, segments: int | None) -> None:

@@ -15,6 +15,7 @@ class TcpReceiver:
     def __init__(self, flow: int, every: int = 2) -> None:
         self.flow = flow
         self.received = 0  # segments, each once
+        self.arrived = 0  # those that came again included
         self._every = every
         self._upto = 0
         self._beyond = Ranges()
@@ -25,6 +26,7 @@ class TcpReceiver:
     def receive(self, segment: Segment, marked: bool, now_ns: int) -> Segment | None:
         """A data segment; marked: it had CE. The acknowledgement to be sent now, if any."""
         number = segment.number
+        self.arrived += 1
         if segment.cwr:
             self._echo = False
         if marked:

@@ -1,0 +1,57 @@
+"""What keys of a scenario can't be together, where whole tables meet: the fault in words, behind the file's name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from emulation.scenario_flows import flows_fault
+from emulation.scenario_tables import ParameterServer
+from emulation.training.tasks.table import DDP, WORKLOADS
+
+if TYPE_CHECKING:
+    from emulation.scenario import Scenario
+
+
+def fault(scenario: Scenario) -> str:
+    """The first one; "" if there is none."""
+    servers, mininet = scenario.ps.servers, bool(scenario.methods.mininet)
+    flows = flows_fault(scenario.flows, scenario.topology.workers, servers, mininet)
+    return flows or _parallel(scenario) or _synchronisation(scenario)
+
+
+def _parallel(scenario: Scenario) -> str:
+    """What goes with a model that no rank has all of."""
+    kind = WORKLOADS[scenario.workload.name]
+    if kind.workers and scenario.topology.workers not in kind.workers:
+        return (
+            f"[topology] workers: {scenario.topology.workers} can't share [workload] name = '{kind.name}'; allowed: "
+            f"{', '.join(map(str, kind.workers))}"
+        )
+    if kind.parallel == DDP:
+        return ""
+    for backend, methods in vars(scenario.methods).items():
+        for method in methods:
+            if method.schedule or method.codec or method.method == "ps":
+                what = "schedule" if method.schedule else "codec" if method.codec else ""
+                allowed = f"a method without a {what}" if what else "any other method"
+                return (
+                    f"[methods] {backend}: {method}: not with [workload] name = '{kind.name}', whose collectives are "
+                    f"more than sums of gradients; allowed: {allowed}"
+                )
+    return ""
+
+
+def _synchronisation(scenario: Scenario) -> str:
+    """What goes with a training method: DDP over a process group."""
+    if not scenario.workload.synchronisation:
+        return ""
+    where = f"[workload] synchronisation: {scenario.workload.synchronisation}: not with"
+    kind = WORKLOADS[scenario.workload.name]
+    if kind.parallel != DDP:
+        return f"{where} [workload] name = '{kind.name}', whose ranks share a model; allowed: each its own"
+    for method in scenario.methods.mininet:
+        hooked = method.method == "gloo" and method.codec  # the hook is DDP's, so it sees gradients alone
+        if method.schedule or hooked or (method.method == "ps" and scenario.ps != ParameterServer()):
+            allowed = "methods without a schedule, gloo without a codec, [ps] as it is by default"
+            return f"{where} [methods] mininet: {method}; allowed: {allowed}"
+    return ""
