@@ -1,5 +1,6 @@
 """Switches below switches in virtual time: two racks of four workers, whose leaf switches sum for a spine."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -7,13 +8,13 @@ import numpy as np
 import pytest
 
 from emulation.bounds import Network, algbw_bound
-from emulation.sim.network.link import Link, LinkConfig
-from emulation.sim.network.network import Action
+from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.switch_simulation import SwitchSimulation
+from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.network.timing import time_allreduce
-from emulation.topologies.topology import Fabric, Hop, LinkSettings
+from emulation.topologies.topology import Fabric
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import AggregationFailed
 from transport.group.method_name import parse as parse_method
@@ -64,12 +65,12 @@ class WithFaults(SwitchSimulation):
 
     losses: dict[frozenset[str], float]
 
-    def _link(self, hop: Hop, settings: LinkSettings, receive: Action) -> Link:
-        given, loss = self.config, self.losses.get(frozenset(hop), 0.0)
-        self.config = replace(given, link=replace(given.link, loss=loss))
-        made = super()._link(hop, settings, receive)
-        self.config = given
-        return made
+    def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None) -> None:
+        super().__init__(config, shared)
+        for hop, link in self.shared.links.items():
+            if loss := self.losses.get(frozenset(hop)):
+                link.config = replace(link.config, loss=loss)
+                link._random = random.Random(str(hop)).random
 
 
 UPLINKS = {frozenset(("leaf1", "spine1")): 0.02, frozenset(("leaf2", "spine1")): 0.02}

@@ -249,13 +249,13 @@ def test_s6_results_have_the_class_of_what_they_answer() -> None:
     star = SwitchSimulation(replace(STAR, priorities=(3, 7)))
     found: list[tuple[int, int]] = []
     downlink = star.downlinks[2]
-    receive = downlink._receive
+    receive = downlink.receive
 
     def note(frame: Any, sender: int, to: int) -> None:
         found.append((int(frame[0, STREAM_OFFSET]), to))
         receive(frame, sender, to)
 
-    downlink._receive = note
+    downlink.receive = note
     waiting = [2 * STAR.workers]
 
     def done() -> None:

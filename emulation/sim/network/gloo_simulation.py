@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.simulation import Call, SimulationConfig
+from emulation.sim.network.switched_network import SwitchedNetwork
 from transport.group.method_name import METHODS
 
 FLOAT32 = np.dtype(np.float32)
@@ -43,8 +44,8 @@ def widened(halves: NDArray[np.uint16]) -> NDArray[np.float32]:
 class GlooSimulation(HostSimulation):
     """Rings, as Gloo's; what it does by another kind of call, so does this."""
 
-    def __init__(self, config: SimulationConfig) -> None:
-        super().__init__(replace(config, codec=""), "ring")
+    def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None) -> None:
+        super().__init__(replace(config, codec=""), shared, method="ring")
         self._codec = config.codec
         if self._codec:
             self.mean_op = "avg"  # by the hook

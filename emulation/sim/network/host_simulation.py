@@ -7,7 +7,7 @@ import numpy as np
 from emulation.sim.network.hosts import Done
 from emulation.sim.network.mesh import MeshHost
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
-from emulation.sim.network.switches import Bridge
+from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.topologies.topology import STAR
 from switchagg.priority import BEST_EFFORT
 from transport.collectives.choice import SIZES_BYTES, Choice, fit, to_words
@@ -19,12 +19,11 @@ from transport.collectives.table import COLLECTIVES, fitting
 class HostSimulation(Simulation):
     """A collective by its name, or `auto`. Times out as real groups do: after `CALL_TIMEOUT_NS` without any message."""
 
-    def __init__(self, config: SimulationConfig, method: str) -> None:
-        super().__init__(config)
+    def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None, *, method: str) -> None:
+        super().__init__(config, shared)
         self.method = method
         self.choice = _measured(config) if method == "auto" else None
         self.chosen: dict[int, str] = {}  # size in bytes -> what `auto` took, and why
-        self._add_switches(lambda _, ports: Bridge(self.network, ports, config.switch_latency_ns))
         self.hosts: list[MeshHost] = []
         self._parties: list[CollectiveParty] = []
         self._done: list[dict[int, Done]] = []
@@ -44,9 +43,9 @@ class HostSimulation(Simulation):
                 self._settle,
                 job=method,
                 credit_bytes=config.credit_bytes,
-                strict=config.strict_priority,
+                first=self.first,
             )
-            self._add_host(host.receive)
+            self._attach(member, host.receive)
             self.hosts.append(host)
             self._parties.append(party)
             self._done.append({})
@@ -103,7 +102,10 @@ def _measured(config: SimulationConfig) -> Choice:
 
 
 def _one_way_ns(config: SimulationConfig, size_bytes: int) -> int:
-    pair = HostSimulation(replace(config, workers=2, fabric=STAR, trace=False), "ring")
+    pair = HostSimulation(
+        replace(config, workers=2, fabric=STAR, place=None, tail_rank=min(config.tail_rank, 1), trace=False),
+        method="ring",
+    )
     array = np.zeros(size_bytes, np.uint8)
     pair.begin(0, Call(array, "sum", lambda: None, kind="broadcast"))
     pair.begin(1, Call(array.copy(), "sum", pair.network.stop, kind="broadcast"))

@@ -82,17 +82,16 @@ class Uplink:
 class AggregationHost:
     """A worker of the `switch` method: an Endpoint on a link. `on_failure` is called with a stream that gave up.
 
-    switch: the `to` of its frames. routed: whether it knows routes (W15). split_calls, codec_seed: as of a session's
-    options.
+    ends: addresses, its own and its switch's. routed: whether it knows routes (W15). split_calls, codec_seed: as of a
+    session's options.
     """
 
     def __init__(
         self,
-        network: Network,
         endpoint: Endpoint,
         link: Link,
         on_failure: Callable[[int, StreamFailed], None],
-        switch: int,
+        ends: tuple[int, int],
         codec: str = "",
         routed: bool = True,
     ) -> None:
@@ -101,8 +100,9 @@ class AggregationHost:
         self.codec_seed = 0
         self.endpoint = endpoint
         self.drop_checksum = 0
-        self._network = network
+        self._network = network = link.network
         self._rank = endpoint.rank
+        self._address, switch = ends
         self._job = job = endpoint.job
         spec = parse_sums(codec or FIXED_POINT.name).for_workers(job.workers)
         self._codec = spec.row_codec or FIXED_POINT
@@ -189,11 +189,11 @@ class AggregationHost:
 
     def _give(self, limit: int, kind: int | None = None) -> int:
         now_ns, count = self._network.now_ns, 0
-        send, rank, to = self._link.send, self._rank, self._to
+        send, sender, to = self._link.send, self._address, self._to
         while len(bundle := self.endpoint.frames_to_send(now_ns, limit - count, kind)):
             size = bundle.shape[1] + UDP_FRAMING_BYTES
             for row in range(len(bundle)):
-                send(bundle[row : row + 1], size, now_ns, rank, to[bundle[row, STREAM_OFFSET]])
+                send(bundle[row : row + 1], size, now_ns, sender, to[bundle[row, STREAM_OFFSET]])
             count += len(bundle)
         if count:
             self._alarm.set(self.endpoint.next_deadline_ns())

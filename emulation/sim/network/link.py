@@ -126,7 +126,7 @@ class Link:
         self.marked_frames = 0
         self.faults = {"drop_queue": 0, "lost": 0, "duplicated": 0, "held_back": 0, "corrupted": 0}
         self.network = network
-        self._receive = receive
+        self.receive = receive
         self._rate = config.rate_bps
         self._delay_ns = config.delay_ns
         self._queue_cost = config.queue_bytes * 8_000_000_000
@@ -182,7 +182,7 @@ class Link:
         self.delivered_bytes += size_bytes
         network = self.network
         network._sequence = sequence = network._sequence + 1
-        heappush(network._heap, (arrival_ns, sequence, self._receive, frame, sender, to))
+        heappush(network._heap, (arrival_ns, sequence, self.receive, frame, sender, to))
         return True
 
     def send_ahead(self, frame: Any, size_bytes: int, ready_ns: int, sender: int, to: int) -> bool:
@@ -206,7 +206,7 @@ class Link:
             return
         self.delivered_frames += 1
         self.delivered_bytes += size_bytes
-        self.network.schedule(arrival_ns, self._receive, frame, sender, to)
+        self.network.schedule(arrival_ns, self.receive, frame, sender, to)
 
     def _deliver_with_faults(self, arrival_ns: int, frame: Any, size_bytes: int, sender: int, to: int) -> None:
         chance = self._random
@@ -228,7 +228,7 @@ class Link:
         for time_ns in times_ns:
             self.delivered_frames += 1
             self.delivered_bytes += size_bytes
-            self.network.schedule(time_ns, self._receive, frame, sender, to)
+            self.network.schedule(time_ns, self.receive, frame, sender, to)
 
     def _corrupt(self, frame: Any) -> CorruptedFrame:
         """Flip a burst: its first and last bit, and each between with probability 1/2."""

@@ -48,7 +48,7 @@ class MeshHost:
     """One member. After any input of the party `notice` is called, to take its events: it may give the party new calls.
 
     `pump` after the party was given something to do. credit_bytes bounds what was taken from a queue and isn't out.
-    strict: messages' frames have the class of their priority; the link is a StrictLink.
+    first: a member's address is that and its number. On a StrictLink messages' frames have the class of their priority.
     """
 
     def __init__(
@@ -61,18 +61,20 @@ class MeshHost:
         *,
         job: str,
         credit_bytes: int | None,
-        strict: bool = False,
+        first: int = 0,
     ) -> None:
         self.party = party
         self.drop_checksum = 0
         self._network = link.network
         self._member = member
+        self._first = first
+        self._address = first + member
         self._connections = connections
         self._link = link
         self._notice = notice
         self._job = job
-        self._strict = strict
-        # Keys of what is stored per connection: the member's number, with the class in the upper bits; see `addressed`.
+        self._strict = strict = isinstance(link, StrictLink)
+        # Keys of what is stored per connection: the peer's address, with the class in the upper bits; see `addressed`.
         self._senders: dict[int, Sender] = {}
         self._receivers: dict[int, Receiver] = {}
         self._alarms: dict[tuple[int, bool], Alarm] = {}
@@ -123,7 +125,7 @@ class MeshHost:
             came = False
             while (message := receiver.next_message()) is not None:
                 data = memoryview(message.data)
-                self.party.receive(sender, message.data[: message.tag], data[message.tag :], now_ns)
+                self.party.receive(sender - self._first, message.data[: message.tag], data[message.tag :], now_ns)
                 came = True
             if not came:
                 return
@@ -142,6 +144,7 @@ class MeshHost:
         for flow in self._flows:
             while (message := flow.queue.pop()) is not None:  # type: ignore[assignment]
                 to, head, data, ticket, priority = message
+                to += self._first
                 if self._strict:
                     to = addressed(to, priority)
                 size_bytes = len(head) + len(data)
@@ -199,9 +202,9 @@ class MeshHost:
     def _put(self, to: int, sender: Sender, limit: int) -> int:
         now_ns = self._network.now_ns
         frames = sender.frames_to_send(now_ns, limit)
-        send, member = self._link.send, self._member
+        send, address = self._link.send, self._address
         for frame in frames:
-            send(frame, len(frame) + ETHERNET_BYTES + IP_BYTES, now_ns, member, to)
+            send(frame, len(frame) + ETHERNET_BYTES + IP_BYTES, now_ns, address, to)
         if frames:
             self._alarm(to, True).set(sender.next_deadline_ns())
         return len(frames)
@@ -209,7 +212,7 @@ class MeshHost:
     def _acknowledge(self, peer: int, receiver: Receiver) -> None:
         now_ns = self._network.now_ns
         for ack in receiver.frames_to_send(now_ns):
-            self._link.send_ahead(ack, len(ack) + ETHERNET_BYTES + IP_BYTES, now_ns, self._member, peer | AHEAD)
+            self._link.send_ahead(ack, len(ack) + ETHERNET_BYTES + IP_BYTES, now_ns, self._address, peer | AHEAD)
         deadline_ns = receiver.next_deadline_ns()
         if deadline_ns is not None:
             self._alarm(peer, False).set(deadline_ns)
@@ -225,7 +228,7 @@ class MeshHost:
     def _sender(self, peer: int) -> Sender:
         sender = self._senders.get(peer)
         if sender is None:
-            to = peer & NODE_MASK
+            to = (peer & NODE_MASK) - self._first
             connection = self._member | peer & ~NODE_MASK
             sender = self._senders[peer] = Sender(self._connections(self._member, to), connection, self._job, to)
         return sender
@@ -233,8 +236,8 @@ class MeshHost:
     def _receiver(self, peer: int) -> Receiver:
         receiver = self._receivers.get(peer)
         if receiver is None:
-            config = self._connections(peer & NODE_MASK, self._member)
-            receiver = self._receivers[peer] = Receiver(config, peer)
+            config = self._connections((peer & NODE_MASK) - self._first, self._member)
+            receiver = self._receivers[peer] = Receiver(config, peer - self._first)
         return receiver
 
     def _alarm(self, peer: int, of_sender: bool) -> Alarm:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from emulation.sim.network.hosts import Done
 from emulation.sim.network.mesh import MeshHost
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
-from emulation.sim.network.switches import Bridge
+from emulation.sim.network.switched_network import SwitchedNetwork
 from switchagg.priority import BEST_EFFORT
 from transport.group.method_name import flows
 from transport.ps.colocated import Colocated
@@ -23,13 +23,12 @@ class PsSimulation(Simulation):
     `launch` is an allreduce; `submit` any call of a `PsWorker`. The servers' computing takes no virtual time.
     """
 
-    def __init__(self, config: SimulationConfig) -> None:
-        super().__init__(config, config.servers)
+    def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None) -> None:
+        super().__init__(config, shared, config.servers)
         workers, servers = config.workers, config.servers
         slice_elements = (config.message_bytes - HEAD_BYTES) // 4  # of float32
         ps = PsConfig(workers, servers or workers, **{"slice_elements": slice_elements, **config.ps})
         self.mean_op, self.backups = "avg" if ps.mode == BACKUP else "sum", ps.backups
-        self._add_switches(lambda _, ports: Bridge(self.network, ports, config.switch_latency_ns))
         kind = PsWorker if servers else Colocated
         self.workers: list[PsWorker | Colocated] = [kind(rank, ps, job="ps") for rank in range(workers)]
         self.servers = [PsServer(workers + server, ps) for server in range(servers)]
@@ -46,9 +45,9 @@ class PsSimulation(Simulation):
                 self._settle,
                 job="ps",
                 credit_bytes=config.credit_bytes,
-                strict=config.strict_priority,
+                first=self.first,
             )
-            self._add_host(host.receive)
+            self._attach(member, host.receive)
             self.hosts.append(host)
         for host in self.hosts:
             host.pump()  # hellos, and the first heartbeat

@@ -1,4 +1,4 @@
-"""An allreduce method in virtual time: hosts around a switch, on simulated links; a subclass for each kind of method.
+"""A job in virtual time: an allreduce method's hosts on a switched network; a subclass for each kind of method.
 
 A simulation knows `launch(rank, array, op, done)` and `run()`; what the switch and the hosts do is the method's.
 """
@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from emulation.sim.network.hosts import Done
-from emulation.sim.network.link import Link, LinkConfig
-from emulation.sim.network.network import Action, Network
-from emulation.sim.network.strict_link import StrictLink
-from emulation.sim.network.switches import Switch
+from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.network import Action
+from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.topologies.table import topology
-from emulation.topologies.topology import STAR, Fabric, Hop, LinkSettings, Topology
+from emulation.topologies.topology import STAR, Fabric, LinkSettings, Topology
 from switchagg.call import plain_rounds, rounds_of
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
@@ -33,7 +32,6 @@ from transport.group.contract import Ask, named
 from transport.meshes.reliable import ReliableConfig
 
 MESSAGE_BYTES = 45 * 1448  # 65,160: whole frames of MTU 1500
-HOST_QUEUE_BYTES = 1 << 18  # credit of an uplink, two jumbo frames, and acknowledgements
 
 Connections = Callable[[int, int], ReliableConfig]
 """What the connection from one member to another is like."""
@@ -42,11 +40,13 @@ Connections = Callable[[int, int], ReliableConfig]
 @dataclass(frozen=True)
 class SimulationConfig:
     """workers: 1 … 64. link: both directions of a host's link, each with faults of its own drawn from seed. fabric:
-    what joins hosts; other links are derived from theirs.
+    what joins hosts; other links are derived from theirs. place: the job's part of a network that it shares: its
+    workers, servers and aggregating switches; None: all of a network of its own.
 
     switch_latency_ns: of each switch, from a frame's last bit in to its place in the output queue. elements,
     window_slots, streams, dataplane: of the switch method; priorities, windows: class and window of each of its
-    streams, where they differ; split_calls: whether a long call uses all streams of its class.
+    streams, where they differ; split_calls: whether a long call uses all streams of its class. job_id, first_slot:
+    where several jobs share its data planes.
     codec: of sums of floats, as switchagg.codecs.spec reads it; "": as they are, through a switch in fixed point.
     codec_seed: of codecs with random numbers. strict_priority: links serve priority classes strictly (`StrictLink`),
     else all frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not
@@ -61,6 +61,7 @@ class SimulationConfig:
     workers: int
     link: LinkConfig
     fabric: Fabric = STAR
+    place: Topology | None = None
     tail_rank: int = -1
     switch_latency_ns: int = 0
     seed: int = 1
@@ -83,15 +84,17 @@ class SimulationConfig:
     codec: str = ""
     codec_seed: int = 0
     split_calls: bool = False
+    job_id: int = 1
+    first_slot: int = 0
 
     def job(self) -> JobConfig:
-        """The one job: streams side by side from slot 0."""
+        """Streams side by side."""
         windows = self.windows or (self.window_slots,) * self.streams
         priorities = self.priorities or (BEST_EFFORT,) * self.streams
         assert len(windows) == len(priorities) == self.streams, "one window and one priority for each stream"
-        streams = tuple(map(StreamConfig, itertools.accumulate(windows, initial=0), windows, priorities))
+        streams = tuple(map(StreamConfig, itertools.accumulate(windows, initial=self.first_slot), windows, priorities))
         return JobConfig(
-            job_id=1,
+            job_id=self.job_id,
             generation=1,
             workers=self.workers,
             elements=self.elements,
@@ -104,9 +107,23 @@ class SimulationConfig:
 
     def built(self, servers: int = 0) -> Topology:
         """The topology's nodes and links."""
+        if self.place is not None:
+            return self.place
         link = self.link
         settings = LinkSettings(link.rate_bps, link.delay_ns, link.queue_bytes)
         return topology(self.fabric, self.workers, servers, settings)
+
+    def network(self, topology: Topology) -> SwitchedNetwork:
+        """All of a topology, with these links and switches; idle."""
+        return SwitchedNetwork(
+            topology,
+            self.link,
+            tail_at=topology.members[self.tail_rank] if self.tail_rank >= 0 else None,
+            latency_ns=self.switch_latency_ns,
+            seed=self.seed,
+            strict=self.strict_priority,
+            trace=self.trace,
+        )
 
     def connection(self, window_bytes: int) -> ReliableConfig:
         """One of a host method, of at most so large a window, with the timeouts of the job."""
@@ -172,10 +189,10 @@ class Call(NamedTuple):
 
 
 class Simulation(ABC):
-    """The topology's links, switches from `_add_switches`, and hosts, each added by the method's subclass.
+    """A job on a network that is shared, or its own: members' hosts, each attached by the method's subclass.
 
-    `uplinks` and `downlinks`, those of a member's host, go by member. reliable: of a host method's connections, the one
-    with the smallest window.
+    `uplinks` and `downlinks`, those of a member's host, go by member; a member's address is `first` and its number.
+    reliable: of a host method's connections, the one with the smallest window.
 
     mean_op: how training launches gradients: "sum", and divides by the workers, or, where a sum may hold fewer than all
     of them, "avg", which divides by those that are in it.
@@ -185,17 +202,16 @@ class Simulation(ABC):
     backups = 0  # members that a sum doesn't wait for
     codes_in_rounds = True  # the codec's plain reductions are the method's, one after the other
 
-    def __init__(self, config: SimulationConfig, servers: int = 0) -> None:
+    def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None, servers: int = 0) -> None:
         self.config = config
         self.topology = config.built(servers)
         self.reliable = config.connection(config.reliable.window_bytes)
-        self.network = Network(trace=config.trace)
-        self.uplinks: list[Link] = []
-        self.downlinks: list[Link] = []
-        self._links: dict[Hop, Link] = {}
-        nodes = self.topology.members + self.topology.aggregators
-        self._numbers = {name: number for number, name in enumerate(nodes)}  # `to` and `sender` of frames
-        self._ports: dict[str, list[Link]] = {name: [] for name in self.topology.switches}
+        self.shared = shared if shared is not None else config.network(self.topology)
+        self.network = self.shared.time
+        members = self.topology.members
+        self.uplinks = list(map(self.shared.uplink, members))
+        self.downlinks = list(map(self.shared.downlink, members))
+        self.first = self.shared.addresses(members)
         self._keys = [RoundKeys(rank, config.codec_seed) for rank in range(config.workers)]
         self._compressions: list[Compression] | None = None
         if config.codec:
@@ -203,30 +219,11 @@ class Simulation(ABC):
             self._compressions = [Compression(spec, rank, workers, config.codec_seed) for rank in range(workers)]
         self._queues: dict[tuple[int, int | None], deque[tuple[Call, Iterator[Reduction] | None]]] = {}
 
-    def _add_switches(self, make: Callable[[str, list[Link]], Switch]) -> None:
-        """make(name, ports): the switch of that name; ports: by destination, filled when the last host is added."""
-        switches = {name: make(name, ports) for name, ports in self._ports.items()}
-        for hop, settings in self.topology.hops:
-            if hop[1] in switches:
-                self._links[hop] = self._link(hop, settings, switches[hop[1]].receive)
-        self.uplinks += [self._links[self._hop_of(member)] for member in range(len(self.topology.members))]
-
-    def _add_host(self, receive: Action) -> None:
-        """The next member's host: the link that leads to it, once its uplink is there."""
-        hop = self._hop_of(len(self.downlinks))[::-1]
-        self._links[hop] = self._link(hop, self.topology.settings(hop), receive)
-        self.downlinks.append(self._links[hop])
-        if len(self.downlinks) == len(self.topology.members):
-            for name, ports in self._ports.items():
-                somewhere = self.topology.neighbours[name][0]  # to itself a switch sends nothing
-                ways = [self.topology.next_hop(name, to) if to != name else somewhere for to in self._numbers]
-                ports += [self._links[name, way] for way in ways]
-
     def _connections(self, flows: Iterable[tuple[int, int]]) -> Connections:
         """Connections for flows, which may all send at once: pairs of members. Any other pair's are as the smallest."""
         members, topology = self.topology.members, self.topology
         ways = {
-            pair: [hop for hop in topology.path(*(members[end] for end in pair)) if hop[0] in self._ports]
+            pair: [hop for hop in topology.path(*(members[end] for end in pair)) if hop[0] in topology.switches]
             for pair in flows
         }
         crossing = Counter(itertools.chain.from_iterable(ways.values()))
@@ -236,25 +233,9 @@ class Simulation(ABC):
             self.reliable = min(made.values(), key=lambda connection: connection.window_bytes)
         return lambda sender, to: made.get((sender, to), self.reliable)
 
-    def _hop_of(self, member: int) -> Hop:
-        host = self.topology.members[member]
-        return host, self.topology.neighbours[host][0]
-
-    def _link(self, hop: Hop, settings: LinkSettings, receive: Action) -> Link:
-        """One direction. A host never overflows its own queue: `Uplink` waits instead."""
-        members, (sender, to) = self.topology.members, hop
-        queue_bytes, seed = settings.queue_bytes, f"{sender} to {to}"
-        if sender in members:
-            queue_bytes, seed = max(queue_bytes, HOST_QUEUE_BYTES), f"up {members.index(sender)}"
-        elif to in members:
-            seed = f"down {members.index(to)}"
-        config = replace(
-            self.config.link, rate_bps=settings.rate_bps, delay_ns=settings.delay_ns, queue_bytes=queue_bytes
-        )
-        if self.config.tail_rank >= 0 and members[self.config.tail_rank] not in hop:
-            config = replace(config, tail=None)
-        kind = StrictLink if self.config.strict_priority else Link
-        return kind(self.network, config, receive, f"{self.config.seed} {seed}")
+    def _attach(self, member: int, receive: Action) -> None:
+        """receive(frame, sender, to): what a member's host does with frames for it."""
+        self.shared.attach(self.topology.members[member], self.first + member, receive)
 
     def launch(
         self,
@@ -370,6 +351,5 @@ class Simulation(ABC):
         return []
 
     def faults(self) -> dict[str, int]:
-        """What the links did to frames, summed over all of them."""
-        links = list(self._links.values())
-        return {name: sum(link.faults[name] for link in links) for name in links[0].faults}
+        """What the network's links did to frames, summed over all of them."""
+        return self.shared.faults()

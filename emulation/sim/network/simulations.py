@@ -6,13 +6,14 @@ from functools import partial
 from emulation.sim.network.gloo_simulation import GlooSimulation
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.ps_simulation import PsSimulation
-from emulation.sim.network.simulation import Simulation, SimulationConfig
+from emulation.sim.network.simulation import Simulation
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from transport.group.method_name import host_methods
 
-SIMULATIONS: dict[str, Callable[[SimulationConfig], Simulation]] = {
+SIMULATIONS: dict[str, Callable[..., Simulation]] = {
     "switch": SwitchSimulation,
     **{method: partial(HostSimulation, method=method) for method in (*host_methods(), "auto")},
     "ps": PsSimulation,
     "gloo": GlooSimulation,
 }
+"""of(config), with a network of its own, or of(config, shared): `Simulation`."""

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from emulation.sim.network.hosts import AggregationHost
-from emulation.sim.network.link import Link
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
-from emulation.sim.network.switches import AggregationSwitch, PacketBridge, Switch
+from emulation.sim.network.switched_network import Switch, SwitchedNetwork
 from switchagg.aggregator import Parent
+from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.description import Shown
 from switchagg.endpoint import Endpoint, StreamFailed
@@ -17,39 +17,44 @@ from switchagg.layout import shares_of
 
 
 class SwitchSimulation(Simulation):
-    """Codecs are the endpoints': they code what packets hold. switches: those that aggregate, by name."""
+    """Codecs are the endpoints': they code what packets hold. switches: those that aggregate for the job, by name."""
 
     codes_in_rounds = False
 
-    def __init__(self, config: SimulationConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None) -> None:
+        super().__init__(config, shared)
         self.job = config.job()
-        self.switches: dict[str, AggregationSwitch] = {}
-        self._add_switches(self._switch)
+        self.switches: dict[str, Switch] = {
+            name: self.shared.aggregator(name, self._dataplane) for name in self.topology.aggregators
+        }
+        self._admit()
         self.hosts: list[AggregationHost] = []
         routed = DATAPLANES[config.dataplane].routes and len(self.switches) == 1  # H2
         for rank, (uplink, worker) in enumerate(zip(self.uplinks, self.topology.workers, strict=True)):
             parent = self.topology.parent(worker)
             assert parent is not None
             endpoint = Endpoint(self.job, rank, self.topology.children[parent].index(worker))
-            host = AggregationHost(
-                self.network, endpoint, uplink, self._failed, self._numbers[parent], config.codec, routed
-            )
+            ends = self.first + rank, self.switches[parent].address
+            host = AggregationHost(endpoint, uplink, self._failed, ends, config.codec, routed)
             host.split_calls, host.codec_seed = config.split_calls, config.codec_seed
-            self._add_host(host.receive)
+            self._attach(rank, host.receive)
             self.hosts.append(host)
 
-    def _switch(self, name: str, ports: list[Link]) -> Switch:
-        latency_ns, children = self.config.switch_latency_ns, self.topology.children
-        if name not in children:
-            return PacketBridge(self.network, ports, latency_ns)
-        dataplane = DATAPLANES[self.config.dataplane](self.job.slots[1], self.config.elements)
-        above = self.topology.parent(name)
-        parent = Parent(self._numbers[above], children[above].index(name)) if above else None
-        dataplane.admit(self.job, [self._numbers[child] for child in children[name]], parent)
-        made = AggregationSwitch(self.network, ports, latency_ns, dataplane, self._numbers[name])
-        self.switches[name] = made
-        return made
+    def _dataplane(self) -> DataPlane:
+        return DATAPLANES[self.config.dataplane](self.job.slots[1], self.config.elements)
+
+    def _admit(self) -> None:
+        children = self.topology.children
+        for name, switch in self.switches.items():
+            above = self.topology.parent(name)
+            parent = Parent(self.switches[above].address, children[above].index(name)) if above else None
+            assert switch.dataplane is not None
+            switch.dataplane.admit(self.job, [self._address(child) for child in children[name]], parent)
+
+    def _address(self, child: str) -> int:
+        if child in self.switches:
+            return self.switches[child].address
+        return self.first + self.topology.workers.index(child)
 
     def _failed(self, rank: int, event: StreamFailed) -> None:
         raise AggregationFailed(
@@ -64,11 +69,17 @@ class SwitchSimulation(Simulation):
 
     def _missing(self, switch: str, event: StreamFailed) -> Iterator[int]:
         """Ranks below a switch from which neither it nor a switch between them has the chunk."""
-        view = self.switches[switch].dataplane.seen(event.slot, event.version)
+        dataplane = self.switches[switch].dataplane
+        assert dataplane is not None
+        view = dataplane.seen(event.slot, event.version)
         seen = view.ranks if view.chunk == event.chunk % MODULUS else ()
         for place, child in enumerate(self.topology.children[switch]):
-            if place not in seen:
-                yield from self._missing(child, event) if child in self.switches else (self._numbers[child],)
+            if place in seen:
+                continue
+            if child in self.switches:
+                yield from self._missing(child, event)
+            else:
+                yield self.topology.workers.index(child)
 
     def begin(self, rank: int, call: Call) -> None:
         shown = Shown(call.kind, call.op, call.array.dtype, call.array.size, call.root)
@@ -81,6 +92,7 @@ class SwitchSimulation(Simulation):
     def switch_counters(self) -> dict[str, int]:
         counted: Counter[str] = Counter()
         for switch in self.switches.values():
+            assert switch.dataplane is not None
             counted.update(switch.dataplane.counters)
         return {**counted, "drop_checksum": self._drop_checksum()}
 

@@ -1,0 +1,182 @@
+"""A topology's links and switches, each of them once, in virtual time: what jobs and other flows share.
+
+Whoever sends or receives has an *address*, a small integer: `to` and `sender` of frames. A host may have several, one
+for each job that has a member there, and an aggregating switch has one. Switches forward by address.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from emulation.sim.network.link import (
+    AHEAD,
+    IP_BYTES,
+    NODE_MASK,
+    UDP_FRAMING_BYTES,
+    CorruptedFrame,
+    Link,
+    LinkConfig,
+)
+from emulation.sim.network.network import Action, Network
+from emulation.sim.network.strict_link import StrictLink
+from emulation.topologies.topology import Hop, LinkSettings, Topology
+from switchagg.dataplane.contract import DataPlane
+from transport.links.ethernet import ETHERNET_BYTES
+
+MESSAGE_FRAMING_BYTES = ETHERNET_BYTES + IP_BYTES
+NO_ADDRESS = NODE_MASK
+HOST_QUEUE_BYTES = 1 << 18  # credit of an uplink, two jumbo frames, and acknowledgements
+
+
+class Switch:
+    """Forwards every frame to the port it is addressed to, damaged ones too: checking is the receiver's work. Of frames
+    for itself its data plane takes one packet at a time, as they arrive; results enter the queues of their ports.
+
+    `ports[address]` is the link on the way there; latency_ns is the time from a frame's last bit in to its place in the
+    queue. Packets of method `switch` are arrays (1, size) uint8, whose bytes begin after the UDP header; those of other
+    frames begin after the IP header.
+    """
+
+    def __init__(self, time: Network, latency_ns: int) -> None:
+        self.dataplane: DataPlane | None = None
+        self.address = NO_ADDRESS
+        self.ports: list[Link] = []
+        self.drop_checksum = 0
+        self._time = time
+        self._latency_ns = latency_ns
+
+    def aggregate(self, dataplane: DataPlane, address: int) -> None:
+        """From now on, for all jobs that are admitted there: children's ports are their addresses."""
+        self.dataplane = dataplane
+        self.address = address
+
+    def receive(self, frame: Any, sender: int, to: int) -> None:
+        """A frame whose last bit is there."""
+        if to & NODE_MASK == self.address:
+            self._process(frame, sender, to)
+        elif (kind := frame.__class__) is np.ndarray:
+            size_bytes = frame.size + UDP_FRAMING_BYTES
+            self.ports[to & NODE_MASK].send(frame, size_bytes, self._time.now_ns + self._latency_ns, sender, to)
+        else:
+            packet = kind is CorruptedFrame and frame.shape is not None
+            size_bytes = len(frame) + (UDP_FRAMING_BYTES if packet else MESSAGE_FRAMING_BYTES)
+            port = self.ports[to & NODE_MASK]
+            send = port.send_ahead if to & AHEAD else port.send
+            send(frame, size_bytes, self._time.now_ns + self._latency_ns, sender, to)
+
+    def _process(self, frame: Any, sender: int, to: int) -> None:
+        if frame.__class__ is CorruptedFrame:
+            frame = frame.received()
+            if frame is None:
+                self.drop_checksum += 1
+                return
+        assert self.dataplane is not None
+        ready_ns = self._time.now_ns + self._latency_ns
+        kind = to & ~NODE_MASK  # a result has the class of the frame that caused it (S6)
+        for output in self.dataplane.process(frame, sender):
+            bundle = output.bundle
+            count, size = bundle.shape
+            size += UDP_FRAMING_BYTES
+            for row in range(count):
+                one = bundle[row : row + 1]
+                for port in output.ports:
+                    self.ports[port].send(one, size, ready_ns, self.address, port | kind)
+
+
+class SwitchedNetwork:
+    """All jobs of a run have one. `time` is the clock of everything in it, `links` go by direction, `switches` by name.
+
+    link: what all links have in common, faults above all; each has rate, delay and queue of its own, and faults drawn
+    from seed. tail_at: a host whose links alone have the tail. latency_ns: of every switch, see `Switch`. strict: links
+    serve priority classes strictly. trace: as of Network. An address's frames must find its host attached.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        link: LinkConfig,
+        *,
+        tail_at: str | None = None,
+        latency_ns: int = 0,
+        seed: int = 1,
+        strict: bool = False,
+        trace: bool = False,
+    ) -> None:
+        self.topology = topology
+        self.time = Network(trace=trace)
+        self.switches = {name: Switch(self.time, latency_ns) for name in topology.switches}
+        self.links: dict[Hop, Link] = {}
+        self._link, self._seed, self._tail_at = link, seed, tail_at
+        self._kind = StrictLink if strict else Link
+        for hop, settings in topology.hops:
+            self.links[hop] = self._made(hop, settings)
+        self._hosts: dict[str, dict[int, Action]] = {}  # by name: what its addresses do with a frame
+        self._addresses = 0
+
+    def uplink(self, host: str) -> Link:
+        """From a host to its switch."""
+        return self.links[host, self.topology.neighbours[host][0]]
+
+    def downlink(self, host: str) -> Link:
+        """From its switch to a host."""
+        return self.links[self.topology.neighbours[host][0], host]
+
+    def addresses(self, nodes: Sequence[str]) -> int:
+        """The first of new addresses, one after the other, of these nodes: of a host for a member of a job."""
+        first = self._addresses
+        for node in nodes:
+            for name, switch in self.switches.items():
+                somewhere = self.topology.neighbours[name][0]  # to itself a switch sends nothing
+                way = self.topology.next_hop(name, node) if node != name else somewhere
+                switch.ports.append(self.links[name, way])
+        self._addresses += len(nodes)
+        return first
+
+    def attach(self, host: str, address: int, receive: Action) -> None:
+        """receive(frame, sender, to): what an address of a host does with frames for it."""
+        there = self._hosts.setdefault(host, {})
+        there[address] = receive
+        self.downlink(host).receive = receive if len(there) == 1 else _shared(there)
+
+    def aggregator(self, name: str, make: Callable[[], DataPlane]) -> Switch:
+        """A switch that aggregates: with a data plane, made for the first job that asks, and an address."""
+        switch = self.switches[name]
+        if switch.dataplane is None:
+            switch.aggregate(make(), self.addresses([name]))
+        return switch
+
+    def faults(self) -> dict[str, int]:
+        """What the links did to frames, summed over all of them."""
+        links = list(self.links.values())
+        return {name: sum(link.faults[name] for link in links) for name in links[0].faults}
+
+    def _made(self, hop: Hop, settings: LinkSettings) -> Link:
+        """One direction. A host never overflows its own queue: `Uplink` waits instead."""
+        hosts, (sender, to) = self.topology.members, hop
+        queue_bytes, name = settings.queue_bytes, f"{sender} to {to}"
+        if sender in hosts:
+            queue_bytes, name = max(queue_bytes, HOST_QUEUE_BYTES), f"up {hosts.index(sender)}"
+        elif to in hosts:
+            name = f"down {hosts.index(to)}"
+        config = replace(self._link, rate_bps=settings.rate_bps, delay_ns=settings.delay_ns, queue_bytes=queue_bytes)
+        if self._tail_at is not None and self._tail_at not in hop:
+            config = replace(config, tail=None)
+        made = self._kind(self.time, config, _nobody, f"{self._seed} {name}")
+        if to in self.switches:
+            made.receive = self.switches[to].receive
+        return made
+
+
+def _shared(actions: dict[int, Action]) -> Action:
+    """Of a host with several addresses: by what a frame is addressed to."""
+
+    def receive(frame: object, sender: int, to: int) -> None:
+        actions[to & NODE_MASK](frame, sender, to)
+
+    return receive
+
+
+def _nobody(_frame: object, _sender: int, to: int) -> None:
+    raise AssertionError(f"a frame for address {to & NODE_MASK}, whose host is not attached")
