@@ -136,8 +136,6 @@ def _check_tree(scenario: Scenario, backend: str) -> None:
     if len(scenario.links("switch").aggregators) == 1:
         return
     where, plane = f"{scenario.file}: [topology] placement: {scenario.topology.placement}", scenario.switch.dataplane
-    if backend == "mininet":
-        raise ScenarioError(f"{where}: one switch aggregates in Mininet; allowed: {ONE}, or --on sim")
     if plane != "auto" and not DATAPLANES[plane].leaf:
         able = ", ".join(("auto", *(name for name, kind in DATAPLANES.items() if kind.leaf)))
         raise ScenarioError(f"{where}: data plane {plane} can't be below another switch; allowed: {ONE}, or {able}")

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from emulation.bounds import elements_of
 from emulation.errors import RunFailed
 from emulation.mininet import netns
+from emulation.mininet.addresses import Place, switch_places
 from emulation.mininet.services import RunningService, ServiceProcess, SwitchPlace, switchagg_command
 from emulation.mininet.shaping import NetworkSpec, UnfitError
 from emulation.scenario import Scenario
@@ -96,9 +98,10 @@ class Service:
 
 @dataclass(frozen=True)
 class Switch(Service):
-    """A data plane."""
+    """A data plane. below: those of the switches below it, all levels."""
 
     control: str
+    below: tuple[Switch, ...] = ()
 
     @property
     def plane(self) -> str:
@@ -153,7 +156,8 @@ class RunningScenario:
         return dataclasses.asdict(self.star.verification)
 
     def start_switch(self, scenario: Scenario, method: MethodName, name: str, log_path: Path | None = None) -> Switch:
-        """Starts the switch that a method needs, with this scenario's options, and waits until it answers.
+        """Starts the switch that a method needs, or the tree of them, with this scenario's options, and waits until
+        they answer. Below the root their logs have their names in front.
 
         Raises UnfitError with its last output.
         """
@@ -167,20 +171,40 @@ class RunningScenario:
             elements=elements_of(method, options.elements, scenario.topology.mtu_bytes),
             slots=(max(options.streams, CLASSES) if method.schedule else options.streams) * options.window_slots,
             segments=self.segments_max if method.link == "udp" else 0,
-            multicast=self._multicast(method, options.dataplane),
             impair=f"loss={loss!r},seed={scenario.seed}" if self._loss_by == BY_SWITCH else "",
         )
-        running = self.star.start_data_plane(place.process(log_path))
-        switch = Switch(name, "the switch", running, ends=False, control=place.control)
-        self.switches.append(switch)
-        return switch
+        copies, links = self._multicast(method, options.dataplane), self.star.spec.links
+        started: dict[str, Switch] = {}
+        for node, (address, _) in self._downward():
+            above = links.parent(node)
+            place = dataclasses.replace(place, address=address, name=node if above else "")
+            place = dataclasses.replace(place, parent=started[above].control if above else "")
+            place = dataclasses.replace(place, multicast=node if copies else "")
+            log = log_path.with_name(f"{node}-{log_path.name}") if log_path and above else log_path
+            running = self.star.start_data_plane(place.process(log), node)
+            what = f"the switch {node}" if above else "the switch"
+            started[node] = Switch(name, what, running, ends=False, control=place.control)
+        root, *below = started.values()
+        self.switches.append(dataclasses.replace(root, below=tuple(below)))
+        return self.switches[-1]
 
-    def _multicast(self, method: MethodName, dataplane: str) -> str:
-        """Where the kernel copies results for all workers: at the bridge, where BPF may; "" if each gets its own."""
+    def _downward(self) -> list[tuple[str, Place]]:
+        """The switches that aggregate, each after the one above it."""
+        links = self.star.spec.links
+        return sorted(switch_places(links).items(), key=lambda item: len(links.path(item[0], links.root)))
+
+    def _multicast(self, method: MethodName, dataplane: str) -> bool:
+        """Whether the kernel copies results for all workers: at bridges, where BPF may; else each gets its own."""
         from switchagg.native import bpf, multicast
 
         fits = method.link == "udp" and dataplane in ("auto", "native") and self._loss_by != BY_SWITCH
-        return self.star.spec.links.root if fits and not bpf.missing((multicast.OBJECT,)) else ""
+        return fits and not bpf.missing((multicast.OBJECT,))
+
+    def via(self, rank: int) -> str:
+        """Name of the switch that a worker sends to, "" for the root (C20)."""
+        links = self.star.spec.links
+        above = links.parent(links.workers[rank]) or links.root
+        return "" if above == links.root else above
 
     def start_servers(self, method: MethodName, timeout_s: float, folder: Path) -> None:
         """Starts a parameter server on each of the servers' hosts, and waits until it waits for the workers.
@@ -213,20 +237,22 @@ class RunningScenario:
 
     def check_services(self) -> None:
         """Raises RunFailed if one has ended that the ranks need."""
-        for service in (*self.switches, *self.servers):
+        for service in (*self.switches, *(below for switch in self.switches for below in switch.below), *self.servers):
             service.check()
 
     def switch_counters(self, switch: Switch) -> dict[str, int]:
-        """What a data plane has counted, asked from within its namespace. Raises RunFailed."""
-        command = switchagg_command("status", switch.control, "--json")
-        try:
-            done = subprocess.run(
-                netns.command_in(self.star.switch_pid, command), capture_output=True, text=True, timeout=30, check=True
-            )
-        except subprocess.SubprocessError as error:
-            raise RunFailed(f"{switch.name}: the switch's counters can't be read: {words_of(error)}") from error
-        counters: dict[str, int] = json.loads(done.stdout)["data_counters"]
-        return counters
+        """What a data plane, and those below it, have counted together, asked from within their namespaces. Raises
+        RunFailed."""
+        counted: Counter[str] = Counter()
+        nodes = [node for node, _ in self._downward()]
+        for node, each in zip(nodes, (switch, *switch.below), strict=True):
+            command = netns.command_in(self.star.pids[node], switchagg_command("status", each.control, "--json"))
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+            except subprocess.SubprocessError as error:
+                raise RunFailed(f"{each.name}: {each.what}'s counters can't be read: {words_of(error)}") from error
+            counted.update(json.loads(done.stdout)["data_counters"])
+        return dict(counted)
 
     def start_rank(self, rank: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Starts a rank's process on its host, on one thread of computing. `options`: Popen's, but for `env`."""

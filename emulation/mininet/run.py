@@ -226,6 +226,7 @@ def _start(network: RunningScenario, method: MethodName, switch: Switch | None, 
         master_port=RENDEZVOUS_PORT,
         interface=workers[rank].interface,
         switch=None if switch is None else switch.control,
+        via="" if switch is None else network.via(rank),
         addresses=tuple(host.address for host in workers),
         servers=tuple(host.address for host in network.star.servers),
         timeout_s=time_limits(scenario, method)[0],  # of one call: as patient as we are

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO
 
 from emulation.mininet import netns
+from emulation.mininet.addresses import SWITCH_ADDRESS
 from emulation.mininet.shaping import UnfitError
 
-SWITCH_ADDRESS = "10.0.0.254"  # in every emulated network
 READY = "switchagg switch ready"  # what the daemon writes once it answers
 SLOTS_LEAST = 4096  # the daemon's own default
 
@@ -38,7 +38,8 @@ class ServiceProcess:
 
 @dataclass(frozen=True)
 class SwitchPlace:
-    """What a switch is started with. slots: at least these."""
+    """What a switch is started with. slots: at least these. parent: control address of the switch above, name: its own,
+    of one below another."""
 
     control_port: int
     data_port: int
@@ -49,15 +50,18 @@ class SwitchPlace:
     impair: str = ""
     segments: int = 0  # packets per send; 0: the daemon's own default
     multicast: str = ""  # interface where the kernel copies results for all workers
+    address: str = SWITCH_ADDRESS
+    parent: str = ""
+    name: str = ""
 
     @property
     def control(self) -> str:
-        """Where workers join."""
-        return f"tcp://{SWITCH_ADDRESS}:{self.control_port}"
+        """Where workers join, if it is the root."""
+        return f"tcp://{self.address}:{self.control_port}"
 
     def process(self, log_path: Path | None = None) -> ServiceProcess:
         """The daemon at this place, on one thread of computing."""
-        words = ["--control", self.control, "--data", f"{SWITCH_ADDRESS}:{self.data_port}", "--link", self.link]
+        words = ["--control", self.control, "--data", f"{self.address}:{self.data_port}", "--link", self.link]
         words += ["--dataplane", self.dataplane, "--elements", str(self.elements)]
         words += ["--slots", str(max(SLOTS_LEAST, self.slots))]
         if self.segments:
@@ -66,6 +70,8 @@ class SwitchPlace:
             words += ["--multicast", self.multicast]
         if self.impair:
             words += ["--impair", self.impair]
+        if self.parent:
+            words += ["--parent", self.parent, "--name", self.name]
         command = switchagg_command("switch", *words)
         return ServiceProcess(command, log_path=log_path, environment={**os.environ, "OMP_NUM_THREADS": "1"})
 

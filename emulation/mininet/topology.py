@@ -1,9 +1,9 @@
 """A topology in Mininet: hosts (10.0.0.1 …), workers first, and switches, every port shaped and read back.
 
 A switch is a network namespace of its own: a Linux bridge over its ports lets hosts reach each other (host methods,
-rendezvous). On the one that aggregates the data plane, a process, answers at the bridge's address, 10.0.0.254; what it
-sends leaves through the same shaped ports. All veths are born inside the namespaces, so nothing ever appears in the
-machine's own network, two networks can't collide, and everything vanishes with the processes that hold it.
+rendezvous). On those that aggregate the data plane, a process, answers at the bridge's address, 10.0.0.254 of the root;
+what it sends leaves through the same shaped ports. All veths are born inside the namespaces, so nothing ever appears in
+the machine's own network, two networks can't collide, and everything vanishes with the processes that hold it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from emulation.mininet import netns, qdisc, shaping
-from emulation.mininet.services import SWITCH_ADDRESS, RunningService, ServiceProcess
+from emulation.mininet.addresses import (
+    SUBNET_BITS,
+    SWITCH_ADDRESS,
+    SWITCH_MAC,
+    host_address,
+    host_mac,
+    places,
+    switch_places,
+)
+from emulation.mininet.services import RunningService, ServiceProcess
 from emulation.mininet.shaping import NetworkSpec, PortReport, UnfitError
 from transport.links.ethernet import ETHERNET_BYTES
 
@@ -57,22 +66,10 @@ from mininet.net import Mininet  # noqa: E402
 from mininet.node import Host, Node, Switch  # noqa: E402
 from mininet.topo import Topo  # noqa: E402
 
-SUBNET_BITS = 24
-SWITCH_MAC = "02:00:00:00:00:fe"
 _NO_IPV6 = """for at in all default; do
   [ ! -e /proc/sys/net/ipv6/conf/$at/disable_ipv6 ] || echo 1 > /proc/sys/net/ipv6/conf/$at/disable_ipv6
 done
 """
-
-
-def host_address(number: int) -> str:
-    """IPv4 address of a host: of workers by rank, then of servers."""
-    return f"10.0.0.{number + 1}"
-
-
-def host_mac(number: int) -> str:
-    """MAC address of its interface."""
-    return f"02:00:00:00:00:{number + 1:02x}"
 
 
 def keep_machine_settings() -> None:
@@ -161,10 +158,10 @@ umount -l /mnt
 
     def _addresses(self, spec: NetworkSpec, interface: str) -> str:
         """Lines that bring the interface up, shaped, with its address and everybody's neighbour entry."""
-        others = [(host_address(rank), host_mac(rank)) for rank in range(len(spec.links.members)) if rank != self.rank]
         neighbours = "\n".join(
             f"neigh replace {address} lladdr {mac} dev {interface} nud permanent"
-            for address, mac in [*others, (SWITCH_ADDRESS, SWITCH_MAC)]
+            for name, (address, mac) in places(spec.links).items()
+            if name != self.name
         )
         return "\n".join(
             [
@@ -194,15 +191,16 @@ class BridgeSwitch(Switch):
         # made first, the bridge takes the index that the workers' interfaces have: a veth whose peer has the same
         # index looks like a plain device to the kernel, which then takes a second to notice that it is up
         mac = SWITCH_MAC
-        if spec is not None and not self.aggregates:
-            mac = f"02:00:00:00:03:{spec.links.switches.index(name):02x}"
+        if spec is not None:
+            own = switch_places(spec.links).get(name)
+            mac = own.mac if own is not None else f"02:00:00:00:03:{spec.links.switches.index(name):02x}"
         made = f"ip link add {name} address {mac} type bridge stp_state 0 mcast_snooping 0\n"
         _configure(self, _NO_IPV6 + made)
 
     @property
     def aggregates(self) -> bool:
         """Whether it has an address, where a data plane may answer; the others only forward."""
-        return self.spec is None or self.name == self.spec.links.root
+        return self.spec is None or self.name in self.spec.links.aggregators
 
     def connected(self) -> bool:
         """Always: there is no controller."""
@@ -222,8 +220,9 @@ class BridgeSwitch(Switch):
             lines.append(f"ip addr add {address}/{bits} dev {self.name}")
         if self.aggregates and self.spec is not None:
             lines += [
-                f"ip neigh replace {host_address(rank)} lladdr {host_mac(rank)} dev {self.name} nud permanent"
-                for rank in range(len(self.spec.links.members))
+                f"ip neigh replace {other} lladdr {mac} dev {self.name} nud permanent"
+                for name, (other, mac) in places(self.spec.links).items()
+                if name != self.name
             ]
         _configure(self, "\n".join(lines) + "\n")
         if self.spec is None:
@@ -240,9 +239,8 @@ class BridgeSwitch(Switch):
             behind = [peer.mac] if peer.mac else []
         else:
             links, under = spec.links, [f"ip link set {port.name} mtu {spec.mtu_bytes}", *under]
-            macs = {name: host_mac(rank) for rank, name in enumerate(links.members)} | {links.root: SWITCH_MAC}
-            macs.pop(self.name, None)
-            behind = [mac for node, mac in macs.items() if links.next_hop(self.name, node) == peer.node.name]
+            others = {node: place.mac for node, place in places(links).items() if node != self.name}
+            behind = [mac for node, mac in others.items() if links.next_hop(self.name, node) == peer.node.name]
         under += [f"bridge fdb replace {mac} dev {port.name} master static" for mac in behind]
         return (
             under if spec is None else [*under, *shaping.shape_lines(spec.port(self.name, peer.node.name), port.name)]
@@ -301,8 +299,10 @@ class LinkedTopo(Topo):
         """`spec` gives every node the whole set-up; without it (by hand) Mininet's own classes do hosts and links."""
         links = (spec or NetworkSpec(int(workers))).links
         shared = {} if spec is None else {"spec": spec}
+        own = switch_places(links)
         for name in links.switches:
-            self.addSwitch(name, ip=f"{SWITCH_ADDRESS}/{SUBNET_BITS}", **shared)
+            address = own[name].address if name in own else SWITCH_ADDRESS
+            self.addSwitch(name, ip=f"{address}/{SUBNET_BITS}", **shared)
         macs = {name: host_mac(rank) for rank, name in enumerate(links.members)}
         for rank, name in enumerate(links.members):
             ranked = {} if spec is None else {"spec": spec, "rank": rank}
@@ -399,7 +399,7 @@ class EmulatedNetwork:
 
     @property
     def switch_pid(self) -> int:
-        """Process whose namespaces are those of the switch that aggregates."""
+        """Process whose namespaces are those of the switch that aggregates, or of the root of several."""
         return self.pids[self.spec.links.root]
 
     @property
@@ -413,12 +413,13 @@ class EmulatedNetwork:
         self.services.append(running)
         return running
 
-    def start_data_plane(self, plane: ServiceProcess) -> RunningService:
-        """Starts a process in the switch's namespaces, waits until it is ready, and reads the links back again.
+    def start_data_plane(self, plane: ServiceProcess, switch: str | None = None) -> RunningService:
+        """Starts a process in a switch's namespaces, waits until it is ready, and reads the links back again.
 
-        Raises UnfitError with its last output, or where the links are no longer what was asked for.
+        switch: its name; None: the root. Raises UnfitError with its last output, or where the links are no longer what
+        was asked for.
         """
-        running = RunningService(self.switch_pid, plane)
+        running = RunningService(self.pids[switch or self.spec.links.root], plane)
         self.services.append(running)
         running.wait_until_ready()
         self._verification = self._verify()

@@ -353,6 +353,7 @@ def join_process_group(config: TrainerConfig) -> None:
             link=name.link,
             interface="" if name.is_switch else config.interface,
             switch=config.switch or "",
+            via=config.via,
             elements=config.elements,
             streams=config.scenario.switch.streams,
             window_slots=config.scenario.switch.window_slots,

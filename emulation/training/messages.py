@@ -27,6 +27,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     master_address: str  # where rank 0 listens for the rendezvous: an address that all ranks reach
     master_port: int
     interface: str  # network interface that Gloo binds to, e.g. h1-eth0
+    via: str = ""  # name of the switch that it sends to, where there are several; "": the root
     switch: str | None = None  # the switch's control address, tcp://host:port; for method switch
     addresses: tuple[str, ...] = ()  # of all ranks' hosts; for host methods with a schedule, and [ps]
     servers: tuple[str, ...] = ()  # of the hosts of parameter servers that have some of their own

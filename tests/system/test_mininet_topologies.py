@@ -52,3 +52,30 @@ def test_links_between_switches_are_shaped_counted_and_certified(monkeypatch: py
         assert set(polls) == {interface for _, interface in rates}
         assert polls["s2-eth3"] > 0.3, "the queue is where the link is slowest"
         assert certificate.measures["backlogged_gaps"] > 50
+
+
+def test_switches_below_a_switch_sum_exactly_and_pass_up_one_sum_for_a_rack() -> None:
+    from emulation.bench.allreduce.cells import Bench
+    from emulation.bench.allreduce.ranks import Ranks
+    from emulation.bench.suite import Matrix
+    from emulation.mininet.launch import RunningScenario
+
+    (wish,) = Matrix([3], [RATE_BPS], [200_000], "switch", iterations=2).wishes()
+    racks = dataclasses.replace(wish.scenario.topology, kind="leaf_spine", racks=(2, 1), oversubscription=2)
+    wish = dataclasses.replace(wish, scenario=dataclasses.replace(wish.scenario, topology=racks))
+    (method,) = wish.methods
+    with RunningScenario(wish.scenario) as network:
+        switch = network.start_switch(method.cell(wish.scenario, 200_000), method.method, method.name)
+        assert [network.via(rank) for rank in range(3)] == [
+            "leaf1",
+            "leaf1",
+            "",
+        ]  # one worker's leaf would gain nothing
+        with Ranks(network, "float32", 200_000, 60.0) as ranks:
+            bench = Bench(wish, network, {method: switch}, ranks)
+            bench.open(method)
+            cell = bench.size([method], 200_000, lambda line: None)[method]
+            counters = network.switch_counters(switch)
+    assert len(cell.durations_ns) == 2
+    assert cell.wrong == 0
+    assert counters["up"] == counters["broadcast"] / 2 > 200_000 / 4 / 360

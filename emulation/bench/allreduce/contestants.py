@@ -61,6 +61,7 @@ class Switch:
                 window_slots=options.window_slots,
                 segments_max=order.segments_max,
                 codec=method.method.codec or JoinOptions.codec,
+                via=place.via,
             ),
         )
 

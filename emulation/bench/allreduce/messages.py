@@ -12,7 +12,7 @@ from emulation.scenario import Scenario
 
 
 class RankPlace(msgspec.Struct, frozen=True):
-    """Where a rank is. bytes_most: largest array. limit_s: longest operation."""
+    """Where a rank is. bytes_most: largest array. limit_s: longest operation. via: name of its switch; "": the root."""
 
     rank: int
     addresses: tuple[str, ...]  # of all ranks
@@ -21,6 +21,7 @@ class RankPlace(msgspec.Struct, frozen=True):
     bytes_most: int
     meeting_point: str
     limit_s: float
+    via: str = ""
 
     @property
     def workers(self) -> int:

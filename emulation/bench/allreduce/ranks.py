@@ -44,7 +44,16 @@ class Ranks:
         os.close(shared)
         addresses = tuple(worker.address for worker in workers)
         self._places = [
-            RankPlace(worker.rank, addresses, worker.interface, dtype, bytes_most, self._shared_path, limit_s)
+            RankPlace(
+                worker.rank,
+                addresses,
+                worker.interface,
+                dtype,
+                bytes_most,
+                self._shared_path,
+                limit_s,
+                network.via(worker.rank),
+            )
             for worker in workers
         ]
 
