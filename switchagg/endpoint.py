@@ -1,4 +1,4 @@
-"""One worker's end of a job: a pure state machine (rules W1 to W9 of PROTOCOL.md).
+"""One worker's end of a job: a pure state machine (rules W1 to W9 and G5 to G8 of PROTOCOL.md).
 
 Four families of methods, called in this order by whatever drives it (an event loop over sockets, the simulator, a
 test); none blocks, and the time is always an argument:
@@ -30,6 +30,7 @@ from switchagg.wire import (
     FLAG_VERSION,
     HEADER_BYTES,
     KINDS,
+    MARKED,
     OWNERS,
     ROUTE_BITS,
     Bundle,
@@ -115,8 +116,11 @@ class Endpoint:
 
     # inputs
 
-    def receive(self, bundle: Bundle, now_ns: int) -> None:
-        """Take datagrams from the switch; whatever is no awaited result is counted and changes nothing (W5)."""
+    def receive(self, bundle: Bundle, now_ns: int, congested: bool = False) -> None:
+        """Take datagrams from the switch; whatever is no awaited result is counted and changes nothing (W5).
+
+        congested: they came marked CE (G8).
+        """
         count, size = bundle.shape
         if size < HEADER_BYTES:
             self._count("drop_short", count)
@@ -127,7 +131,11 @@ class Endpoint:
             window = self._window_of(fields, size)
             if window is None:
                 continue
-            chunk = window.answered((fields[2] - window.first_slot), now_ns)
+            marked = fields[5] >= MARKED
+            if marked:
+                self._count("marked", 1)
+            window.to_mark += congested
+            chunk = window.answered((fields[2] - window.first_slot), now_ns, marked)
             touched[window.stream] = window
             running = window.call_of(chunk)
             entry = awaited.get(id(running))
@@ -305,7 +313,11 @@ class Endpoint:
         job, offset = self.job, chunk % window.window
         kind = window.kind[offset] | _version_flag(window, chunk) | (FLAG_RETRANSMISSION if again else 0)
         slot = window.first_slot + offset
-        header = (kind, job.job_id, slot, job.generation, window.stream, self.wire_rank, elements, chunk % MODULUS)
+        rank = self.wire_rank
+        if window.to_mark and not again:
+            window.to_mark -= 1
+            rank |= MARKED
+        header = (kind, job.job_id, slot, job.generation, window.stream, rank, elements, chunk % MODULUS)
         pack_header(buffer, place, header)
 
 

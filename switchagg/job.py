@@ -25,6 +25,10 @@ MAX_PRIORITY = (1 << 31) - 1
 MAX_RTO_NS = 1 << 60
 """36 years; the compiled core counts nanoseconds in 64 bits."""
 
+DCTCP = "dctcp"
+CONGESTION = (DCTCP, "none")
+"""What a job's ranks may agree on: how windows follow marks, or that they don't (G5)."""
+
 MODULUS = 1 << 32
 """Chunk numbers and sums live modulo this."""
 
@@ -61,7 +65,8 @@ class JobConfig:
     machine (4 ms at HZ=250; a timeout too early costs four packets), the ceiling keeps a job that waits for a slow rank
     from resending too rarely once the rank is there. retry_limit: timeouts in a row without any result before a stream
     gives up (rule W9). With backups or close_after_ns sums are *partial* (Q1 to Q8): a chunk is closed with the values
-    of all workers but so many, or so long after a worker sent its own (0: never).
+    of all workers but so many, or so long after a worker sent its own (0: never). congestion: how windows follow marks,
+    one of `CONGESTION` (G6).
     """
 
     job_id: int
@@ -75,6 +80,7 @@ class JobConfig:
     retry_limit: int = 30
     backups: int = 0
     close_after_ns: int = 0
+    congestion: str = DCTCP
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -96,6 +102,8 @@ class JobConfig:
             raise ValueError(f"partial sums of {self.workers} workers: 2 to {MAX_PARTIAL}")
         if self.partial and self.elements <= self.presence:
             raise ValueError(f"partial sums need more than {self.presence} elements, not {self.elements}")
+        if self.congestion not in CONGESTION:
+            raise ValueError(f"congestion {self.congestion}: {' or '.join(CONGESTION)}")
         end = -1
         for first, window in sorted((s.first_slot, s.window_slots) for s in self.streams):
             if first <= end:

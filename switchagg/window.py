@@ -1,4 +1,4 @@
-"""One stream's window at a worker: which chunks may be sent, which are lost, when to retransmit (W2, W3, W6 to W9).
+"""One stream's window at a worker: which chunks may be sent, which are lost, when to retransmit (W2, W3, W6 to W9, G6).
 
 `Endpoint` owns one per stream and handles packets; here there are only chunk numbers, unwrapped, and the time.
 """
@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from switchagg.call import Call
-from switchagg.job import JobConfig
+from switchagg.job import DCTCP, JobConfig
 from switchagg.rto import RetransmissionTimeout
 
 PROBES = 4
@@ -18,6 +18,59 @@ switch merely waits for a slow rank."""
 
 OVERTAKEN = 4
 """Later chunks with results that make a chunk lost: results keep the order of sending but for losses."""
+
+SHIFT = 16
+ONE = 1 << SHIFT
+GAIN_SHIFT = 4
+"""RFC 8257: g = 1/16."""
+
+
+class CongestionWindow:
+    """`chunks` of a stream with so many slots may be in flight: all of them until a mark, never fewer than one (G6).
+
+    DCTCP (RFC 8257) in whole numbers: the same results give the same on every rank, in Python and in C. alpha: estimate
+    of the marked part, from 0 to ONE.
+    """
+
+    __slots__ = ("_hold", "_marks", "_most", "_results", "_round", "_window", "alpha", "chunks")
+
+    def __init__(self, slots: int) -> None:
+        self.chunks = slots
+        self.alpha = ONE
+        self._most = self._window = slots << SHIFT
+        self._round = slots  # results until its end
+        self._results = self._marks = 0  # of this round
+        self._hold = 0  # results that answer what was sent before the last cut, and say nothing new
+
+    def unmarked(self, results: int) -> None:
+        """So many results came without a mark."""
+        while results:
+            some = min(results, self._round - self._results)
+            results -= some
+            self._hold = max(0, self._hold - some)
+            self._count(some, 0)
+
+    def marked(self) -> None:
+        """One came with a mark."""
+        if self._hold:
+            self._hold -= 1
+        if not self._hold:
+            self._hold = self._window >> SHIFT
+            self._window = max(ONE, self._window - (self._window * self.alpha >> SHIFT + 1))
+        self._count(1, 1)
+        self.chunks = self._window >> SHIFT
+
+    def _count(self, results: int, marks: int) -> None:
+        self._results += results
+        self._marks += marks
+        if self._results < self._round:
+            return
+        part = (self._marks << SHIFT) // self._results
+        self.alpha += (part >> GAIN_SHIFT) - (self.alpha >> GAIN_SHIFT)
+        if not self._marks:
+            self._window = min(self._window + ONE, self._most)
+        self._round = self.chunks = self._window >> SHIFT
+        self._results = self._marks = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +127,10 @@ class Window:
         self._certain = False  # chunks are lost: the timeout before the last one wasn't too early
         self._lowest: deque[int] = deque()  # chunks in flight at the last timeout, not yet resent for it, in order
         self._resend_due = 0  # chunks to resend because of results of retransmissions in this bundle
+        self.to_mark = 0  # results that met congestion on the way down: so many new chunks will say so (G8)
+        self.congestion = CongestionWindow(window) if job.congestion == DCTCP else None
+        self._unmarked = 0  # results that `congestion` doesn't know of yet
+        self._reserve = 0  # slots that stay free because of congestion (G7)
 
     def submit(self, call: Call, *, describes: Call | None = None) -> None:
         """Append a call, with at least one chunk unless it is described (W3, W12)."""
@@ -97,7 +154,14 @@ class Window:
         lost = self._to_resend()
         if lost is not None:
             return lost, True
-        return (self._free[0], False) if self._free and self._free[0] < self._limit else None
+        if len(self._free) <= self._reserve and not self._lowest_is_free():
+            return None
+        return (self._free[0], False) if self._free[0] < self._limit else None
+
+    def _lowest_is_free(self) -> bool:
+        """Whether a slot is free for a chunk below all in flight: without credit, too (G7)."""
+        flying = (chunk for chunk, in_flight in zip(self.chunk, self.in_flight, strict=True) if in_flight)
+        return bool(self._free) and not any(chunk < self._free[0] for chunk in flying)
 
     def kind_of(self, chunk: int, again: bool) -> int:
         """The kind of this next frame (`Call.kind`)."""
@@ -129,9 +193,15 @@ class Window:
                 return running
         raise AssertionError("a chunk in flight belongs to a call")
 
-    def answered(self, offset: int, now_ns: int) -> int:
+    def answered(self, offset: int, now_ns: int, marked: bool = False) -> int:
         """The chunk in flight at this offset has its result: its slot is free for the chunk one window later."""
         chunk = self.chunk[offset]
+        if marked:
+            self._follow_marks()
+            if self.congestion is not None:
+                self.congestion.marked()
+        else:
+            self._unmarked += 1
         self.in_flight[offset] = self._marked[offset] = False
         self.timeouts = 0
         self._timer_start_ns = now_ns
@@ -156,9 +226,16 @@ class Window:
         elif self._recovering:
             self._resend_newest(self._resend_due)
         self._resend_due = 0
+        self._follow_marks()
         self.raise_limit()
         while (oldest := self.oldest()) is not None and oldest[0] < self._newest[0]:
             self._mark(oldest[1])
+
+    def _follow_marks(self) -> None:
+        if self.congestion is not None:
+            self.congestion.unmarked(self._unmarked)
+            self._reserve = self.window - self.congestion.chunks
+        self._unmarked = 0
 
     def next_complete(self) -> Running | None:
         """Take off the first call that is complete; None if there is none.

@@ -132,7 +132,7 @@ def declared() -> ctypes.CDLL:
         ("free", None, [pointer]),
         ("frame_bytes", u32, [pointer]),
         ("submit", ctypes.c_int, [pointer, ctypes.c_char_p]),
-        ("receive", None, [pointer, pointer, u64, u32, i64]),
+        ("receive", None, [pointer, pointer, u64, u32, i64, u32]),
         ("handle_timer", None, [pointer, i64]),
         ("frames_to_send", u32, [pointer, i64, u32, pointer, ctypes.POINTER(u32)]),
         ("next_event", u32, [pointer, ctypes.POINTER(NativeEvent)]),
@@ -199,11 +199,14 @@ class NativeEndpoint:
 
     # inputs
 
-    def receive(self, bundle: Bundle, now_ns: int) -> None:
-        """Take datagrams from the switch; whatever is no awaited result is counted and changes nothing (W5)."""
+    def receive(self, bundle: Bundle, now_ns: int, congested: bool = False) -> None:
+        """Take datagrams from the switch; whatever is no awaited result is counted and changes nothing (W5).
+
+        congested: they came marked CE (G8).
+        """
         rows, size = bundle.shape
         assert bundle.flags.c_contiguous
-        self._library.sa_endpoint_receive(self._handle, bundle.ctypes.data, rows, size, now_ns)
+        self._library.sa_endpoint_receive(self._handle, bundle.ctypes.data, rows, size, now_ns, congested)
 
     def handle_timer(self, now_ns: int) -> None:
         """Act on deadlines that have passed; harmless when none has (W7, W9)."""

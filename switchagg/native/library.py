@@ -8,9 +8,9 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from switchagg.job import JobConfig
+from switchagg.job import DCTCP, JobConfig
 
-ABI = 18
+ABI = 19
 """As SA_ABI in abi.h."""
 
 LIBRARY = Path(__file__).with_name("libswitchagg.so")
@@ -72,6 +72,7 @@ ENDPOINT_COUNTERS = (
     "drop_foreign",
     "predicted",
     "repeated",
+    "marked",
 )
 """Counters of an endpoint, in the order of `enum sa_endpoint_counter`."""
 
@@ -94,6 +95,7 @@ class Job(ctypes.Structure):
         ("retry_limit", ctypes.c_uint32),
         ("partial", ctypes.c_uint32),
         ("backups", ctypes.c_uint32),
+        ("congestion", ctypes.c_uint32),
         ("rto_initial_ns", ctypes.c_int64),
         ("rto_min_ns", ctypes.c_int64),
         ("rto_max_ns", ctypes.c_int64),
@@ -113,6 +115,7 @@ def job_struct(job: JobConfig) -> Job:
         job.retry_limit,
         job.partial,
         job.backups,
+        job.congestion == DCTCP,
         job.rto_initial_ns,
         job.rto_min_ns,
         job.rto_max_ns,

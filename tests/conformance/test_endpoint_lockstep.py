@@ -19,11 +19,11 @@ from switchagg.codecs import FIXED_POINT, Codec, codec_named
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import Shown, Words
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
-from switchagg.job import MODULUS, JobConfig, StreamConfig
+from switchagg.job import CONGESTION, MODULUS, JobConfig, StreamConfig
 from switchagg.layout import Shares, shares_of
 from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing
-from switchagg.wire import FLAG_RESULT, FLAGS_AT, HEADER_BYTES, Op, Packet, encode, frame_bytes
+from switchagg.wire import FLAG_RESULT, FLAGS_AT, HEADER_BYTES, MARKED, RANK_AT, Op, Packet, encode, frame_bytes
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
 
@@ -76,9 +76,9 @@ class Pair:
         self.python.submit(stream, call)
         self.native.submit(stream, twin)
 
-    def receive(self, bundle: NDArray[np.uint8], now_ns: int) -> None:
-        self.python.receive(bundle, now_ns)
-        self.native.receive(bundle, now_ns)
+    def receive(self, bundle: NDArray[np.uint8], now_ns: int, congested: bool = False) -> None:
+        self.python.receive(bundle, now_ns, congested)
+        self.native.receive(bundle, now_ns, congested)
 
     def handle_timer(self, now_ns: int) -> None:
         self.python.handle_timer(now_ns)
@@ -131,7 +131,9 @@ class Script:
             rto_min_ns=rng.choice([MS, 10 * MS]),
             rto_max_ns=rng.choice([60 * MS, 400 * MS]),
             retry_limit=rng.choice([2, 100]),
+            congestion=rng.choice(CONGESTION),
         )
+        self.marked = rng.choice([0, 0, 0.02, 0.3, 1])  # of what arrives
         self.switch = ReferencePlane(first, self.job.elements)
         self.switch.admit(self.job, range(self.job.workers))
         # Only a worker alone can start near the end of the chunk numbers: its own frames are its results.
@@ -258,8 +260,10 @@ class Script:
     def deliver(self, rank: int, frames: list[bytes]) -> None:
         for _, together in itertools.groupby(frames, len):
             alike = list(together)
-            bundle = np.frombuffer(b"".join(alike), np.uint8).reshape(len(alike), -1)
-            self.pairs[rank].receive(bundle, self.now_ns)
+            bundle = np.frombuffer(b"".join(alike), np.uint8).reshape(len(alike), -1).copy()
+            for row in bundle if bundle.shape[1] > RANK_AT else ():
+                row[RANK_AT] |= MARKED * (self.rng.random() < self.marked)
+            self.pairs[rank].receive(bundle, self.now_ns, self.rng.random() < self.marked)
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # sums beyond the float type are among what is compared
@@ -285,4 +289,4 @@ def test_scripts_reach_losses_timeouts_and_completions() -> None:
     assert events.count("StreamFailed") > 3
     assert events.count("Differs") > 5
     assert all(count > 5 for count in counters.values()), counters
-    assert len(counters) == 16
+    assert len(counters) == 17

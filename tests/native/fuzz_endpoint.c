@@ -63,7 +63,9 @@ static void begin(void) {
     job.workers = count_of(WORKERS);
     job.elements = sizes[byte() % 5];
     job.stream_count = count_of(STREAMS);
-    job.retry_limit = 1 + byte() % 32;
+    uint32_t limits = byte();
+    job.retry_limit = 1 + limits % 32;
+    job.congestion = limits >> 5 & 1;
     job.rto_initial_ns = 1000;
     job.rto_min_ns = 1 + byte();
     job.rto_max_ns = 1000 + 100 * byte();
@@ -267,7 +269,7 @@ static void check_frame(uint32_t rank, const uint8_t *frame, uint32_t size) {
     uint32_t gives = sa_givers(field(frame, 0, 4), (1u << job.workers) - 1) >> rank & 1;
     CHECK(sa_fault(field(frame, 0, 4), field(frame, 14, 2), size) == SA_ABSORBED);
     CHECK(!(frame[3] & SA_RESULT) && field(frame, 4, 2) == job.job_id && field(frame, 8, 4) == job.generation);
-    CHECK(frame[13] == rank && field(frame, 14, 2) == (gives ? job.elements : 0));
+    CHECK((frame[13] & ~SA_MARKED) == rank && field(frame, 14, 2) == (gives ? job.elements : 0));
     CHECK(stream < job.stream_count && !worker->stream_failed[stream]);
     number = since_start(stream, field(frame, 16, 4));
     CHECK(number < CHUNKS);
@@ -302,7 +304,7 @@ static void receive(uint32_t rank, const uint8_t *bundle, uint32_t rows, uint32_
         uint32_t stream = datagram[12] % STREAMS, number = since_start(stream, field(datagram, 16, 4));
         if (number < CHUNKS) worker->answered[stream][number] = true;
     }
-    sa_endpoint_receive(worker->endpoint, copy + 1, rows, size, now_ns);
+    sa_endpoint_receive(worker->endpoint, copy + 1, rows, size, now_ns, rows & 1);
     CHECK(memcmp(copy + 1, bundle, (size_t)rows * size) == 0);
     free(copy);
     take_events(rank);
@@ -334,6 +336,7 @@ static void deliver(struct datagram *datagram) {
 static void step_network(uint32_t what) {
     struct datagram *datagram = &pool[byte() % POOL];
     if (!datagram->under_way) return;
+    if (what == 1) datagram->bytes[13] |= SA_MARKED;
     if (what < 6) deliver(datagram);
     if (what != 5) datagram->under_way = false; /* 5: a copy stays under way; 6 and 7: lost */
 }

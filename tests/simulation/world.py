@@ -22,7 +22,7 @@ from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.layout import shares_of
 from switchagg.native.endpoint import NativeEndpoint
-from switchagg.wire import Bundle, decode
+from switchagg.wire import FLAG_RESULT, FLAGS_AT, MARKED, RANK_AT, Bundle, decode
 
 MS = 1_000_000
 SWITCH = 1 << 16
@@ -41,8 +41,9 @@ class Faults:
 
     delay_ns: least and most one-way delay; different values mean any-order delivery. straggle: share of packets that
     take 30 times as long, so that copies cross many turns of their slot. corrupt: a burst of at most 15 bits is
-    flipped. links: "all", or only those between switches, "up" or "down" the tree. stalls: how many times a worker
-    sleeps for up to 300 ms. restarts: how many times a job starts again with a new generation.
+    flipped. mark: share of packets that come marked CE, later, too. links: "all", or only those between switches,
+    "up" or "down" the tree. stalls: how many times a worker sleeps for up to 300 ms. restarts: how many times a job
+    starts again with a new generation.
     """
 
     drop: float = 0.0
@@ -50,6 +51,7 @@ class Faults:
     corrupt: float = 0.0
     delay_ns: tuple[int, int] = (MS, MS)
     straggle: float = 0.0
+    mark: float = 0.0
     links: str = "all"
     stalls: int = 0
     restarts: int = 0
@@ -65,6 +67,7 @@ class Faults:
             corrupt=pick([0, 0, 0.05, 0.2]),
             delay_ns=pick([(MS, MS), (MS, 3 * MS), (MS, 40 * MS), (0, 0)]),
             straggle=pick([0, 0.05, 0.2]),
+            mark=pick([0, 0, 0.1, 0.5, 1]),
             stalls=pick([0, 0, 1, 4]),
             restarts=pick([0, 0, 0, 1, 3]),
         )
@@ -340,7 +343,8 @@ class World:
             if faulty and rng.random() < faults.straggle:
                 delay_ns *= 30
             data = self._corrupted(frame) if faulty and rng.random() < faults.corrupt else frame
-            self._at(self.now_ns + delay_ns, self._deliver, to, source, data, frame)
+            congested = faults.mark > 0 and rng.random() < faults.mark
+            self._at(self.now_ns + delay_ns, self._deliver, to, source, data, frame, congested)
 
     @staticmethod
     def _direction(to: int, source: int) -> str:
@@ -354,15 +358,18 @@ class World:
         bits = int.from_bytes(frame, "big") ^ pattern << self.rng.randrange(8 * len(frame) - 15)
         return bits.to_bytes(len(frame), "big")
 
-    def _deliver(self, to: int, source: int, data: bytes, sent: bytes) -> None:
+    def _deliver(self, to: int, source: int, data: bytes, sent: bytes, congested: bool) -> None:
         if to < SWITCH and (wake_ns := self._asleep_until.get(to, 0)) > self.now_ns:
-            self._at(wake_ns, self._deliver, to, source, data, sent)
+            self._at(wake_ns, self._deliver, to, source, data, sent, congested)
             return
         if self.verify_checksums and data is not sent and checksum(data) != checksum(sent):
             return
         bundle: Bundle = np.frombuffer(data, np.uint8)[np.newaxis, :]
         self.determinism.happened("deliver", self.now_ns, to, data)
         if to >= SWITCH:
+            if congested and not data[FLAGS_AT] & FLAG_RESULT:  # G2
+                bundle = bundle.copy()
+                bundle[0, RANK_AT] |= MARKED
             for output in self.planes[to - SWITCH].process(bundle, source):
                 for row in output.bundle:
                     packet = decode(row.tobytes())
@@ -373,5 +380,5 @@ class World:
             return
         job = next(j for j in self.jobs if to in j.ports)
         rank = job.ports.index(to)
-        job.endpoints[rank].receive(bundle, self.now_ns)
+        job.endpoints[rank].receive(bundle, self.now_ns, congested)
         self._pump(job, rank)

@@ -20,6 +20,7 @@ struct sa_job {
     uint32_t retry_limit;
     uint32_t partial; /* whether sums are (Q1) */
     uint32_t backups;
+    uint32_t congestion; /* whether windows follow marks (G6) */
     int64_t rto_initial_ns;
     int64_t rto_min_ns;
     int64_t rto_max_ns;

@@ -176,7 +176,7 @@ static int sa_gives(const struct sa_endpoint *endpoint, uint32_t kind) {
 
 /* Take one datagram if it is an awaited result; else count it (W5). */
 static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint32_t size, int64_t now_ns,
-                    uint32_t *touched) {
+                    uint32_t congested, uint32_t *touched) {
     struct sa_header header;
     memcpy(&header, datagram, sizeof header);
     uint32_t kind = SA_BE32(header.kind);
@@ -199,7 +199,10 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
     struct sa_running *running = slot->running;
     if (header.elements)
         running->call.form->write(&running->call, slot->chunk - running->base, datagram + SA_HEADER_BYTES);
-    sa_window_answered(window, offset, now_ns);
+    uint32_t marked = header.rank >> 7;
+    window->to_mark += congested;
+    endpoint->counters[SA_RESULTS_MARKED] += marked;
+    sa_window_answered(window, offset, now_ns, marked);
     endpoint->counters[SA_RESULTS]++;
     if (!window->touched) endpoint->touched[(*touched)++] = window;
     window->touched = 1;
@@ -252,13 +255,14 @@ static void sa_complete(struct sa_endpoint *endpoint, struct sa_window *window) 
 }
 
 SA_EXPORT void sa_endpoint_receive(struct sa_endpoint *endpoint, const uint8_t *bundle, uint64_t rows, uint32_t size,
-                                   int64_t now_ns) {
+                                   int64_t now_ns, uint32_t congested) {
     if (size < SA_HEADER_BYTES) {
         endpoint->counters[SA_BAD_SHORT] += rows;
         return;
     }
     uint32_t touched = 0;
-    for (uint64_t row = 0; row < rows; row++) sa_take(endpoint, bundle + row * size, size, now_ns, &touched);
+    for (uint64_t row = 0; row < rows; row++)
+        sa_take(endpoint, bundle + row * size, size, now_ns, congested, &touched);
     for (uint32_t i = 0; i < touched; i++) {
         endpoint->touched[i]->touched = 0;
         sa_window_after_results(endpoint->touched[i]);
@@ -297,7 +301,7 @@ SA_EXPORT void sa_endpoint_handle_timer(struct sa_endpoint *endpoint, int64_t no
 /* ---- outputs */
 
 /* Write the frame of a slot's chunk (W1, W2). */
-static void sa_build(struct sa_endpoint *endpoint, const struct sa_window *window, uint32_t offset, uint32_t size,
+static void sa_build(struct sa_endpoint *endpoint, struct sa_window *window, uint32_t offset, uint32_t size,
                      uint8_t *frame) {
     const struct sa_slot *slot = &window->slots[offset];
     struct sa_running *running = slot->running;
@@ -312,6 +316,10 @@ static void sa_build(struct sa_endpoint *endpoint, const struct sa_window *windo
     memcpy(frame + offsetof(struct sa_header, kind), &kind, sizeof kind);
     memcpy(frame + offsetof(struct sa_header, slot), &number, sizeof number);
     frame[offsetof(struct sa_header, stream)] = (uint8_t)window->stream;
+    if (window->to_mark && slot->first) {
+        window->to_mark--;
+        frame[offsetof(struct sa_header, rank)] |= SA_MARKED;
+    }
     if (size == SA_HEADER_BYTES) memset(frame + offsetof(struct sa_header, elements), 0, sizeof(uint16_t));
     memcpy(frame + offsetof(struct sa_header, chunk), &chunk, sizeof chunk);
     endpoint->counters[slot->first ? SA_SENT : SA_RETRANSMITTED]++;

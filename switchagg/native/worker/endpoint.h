@@ -65,6 +65,7 @@ enum sa_endpoint_counter {
     SA_BAD_FOREIGN,
     SA_PREDICTED, /* small calls that took one round trip (W16), */
     SA_REPEATED,  /* and two */
+    SA_RESULTS_MARKED,
     SA_ENDPOINT_COUNTERS
 };
 
@@ -77,9 +78,9 @@ uint32_t sa_endpoint_frame_bytes(const struct sa_endpoint *endpoint);
    has changed. */
 int sa_endpoint_submit(struct sa_endpoint *endpoint, const struct sa_submission *submission);
 
-/* Take `rows` datagrams of `size` bytes each, back to back. */
+/* Take `rows` datagrams of `size` bytes each, back to back. congested: they came marked CE (G8). */
 void sa_endpoint_receive(struct sa_endpoint *endpoint, const uint8_t *bundle, uint64_t rows, uint32_t size,
-                         int64_t now_ns);
+                         int64_t now_ns, uint32_t congested);
 void sa_endpoint_handle_timer(struct sa_endpoint *endpoint, int64_t now_ns);
 
 /* Write up to `limit` frames to `out`, all of `*size` bytes, back to back; returns how many, until there are none. */

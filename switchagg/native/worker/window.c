@@ -83,11 +83,22 @@ static int sa_least_in_ring(const struct sa_window *window) {
     return window->slots[sa_ring_at(window, 0)].chunk < window->slots[window->heap[0]].chunk;
 }
 
+/* Whether a chunk is below all in flight: it may be sent without credit, too (G7). */
+static int sa_is_lowest(const struct sa_window *window, uint64_t chunk) {
+    for (int state = SA_IN_FLIGHT; state <= SA_TO_RESEND; state++)
+        for (uint32_t at = window->lists[state].head; at != SA_NO_SLOT; at = window->slots[at].after)
+            if (window->slots[at].chunk < chunk) return 0; /* mostly the first */
+    return 1;
+}
+
 /* The free slot with the least chunk, if that chunk may be sent; else SA_NO_SLOT. */
 static uint32_t sa_least_free(const struct sa_window *window) {
-    if (!window->ring_count && !window->heap_count) return SA_NO_SLOT;
+    uint32_t count = window->ring_count + window->heap_count;
+    if (!count) return SA_NO_SLOT;
     uint32_t offset = sa_least_in_ring(window) ? sa_ring_at(window, 0) : window->heap[0];
-    return window->slots[offset].chunk < window->limit ? offset : SA_NO_SLOT;
+    uint64_t chunk = window->slots[offset].chunk;
+    if (count <= window->reserve && !sa_is_lowest(window, chunk)) return SA_NO_SLOT;
+    return chunk < window->limit ? offset : SA_NO_SLOT;
 }
 
 static void sa_pop_free(struct sa_window *window) {
@@ -228,9 +239,38 @@ static void sa_keep_newest(struct sa_window *window, uint64_t transmission) {
     newest[at] = transmission;
 }
 
-void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_ns) {
+static void sa_end_round(struct sa_window *window) {
+    struct sa_congestion *congestion = &window->congestion;
+    uint32_t part = (uint32_t)(((uint64_t)congestion->marks << SA_FRACTION_BITS) / congestion->results);
+    congestion->alpha += (part >> SA_GAIN_SHIFT) - (congestion->alpha >> SA_GAIN_SHIFT);
+    if (!congestion->marks && congestion->window < congestion->most) {
+        congestion->window += 1u << SA_FRACTION_BITS;
+        if (congestion->window > congestion->most) congestion->window = congestion->most;
+    }
+    congestion->round = (uint32_t)(congestion->window >> SA_FRACTION_BITS);
+    congestion->results = congestion->marks = 0;
+    window->reserve = window->window - congestion->round;
+}
+
+/* A result came (G6). */
+SA_INLINE void sa_follow(struct sa_window *window, uint32_t marked) {
+    struct sa_congestion *congestion = &window->congestion;
+    if (!congestion->followed) return;
+    if (congestion->hold) congestion->hold--;
+    if (marked && !congestion->hold) {
+        congestion->hold = (uint32_t)(congestion->window >> SA_FRACTION_BITS);
+        congestion->window -= congestion->window * congestion->alpha >> (SA_FRACTION_BITS + 1);
+        if (congestion->window < 1u << SA_FRACTION_BITS) congestion->window = 1u << SA_FRACTION_BITS;
+        window->reserve = window->window - (uint32_t)(congestion->window >> SA_FRACTION_BITS);
+    }
+    congestion->marks += marked;
+    if (++congestion->results >= congestion->round) sa_end_round(window);
+}
+
+void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_ns, uint32_t marked) {
     struct sa_slot *slot = &window->slots[offset];
     sa_remove(window, offset);
+    sa_follow(window, marked);
     slot->state = SA_IS_FREE;
     window->timeouts = 0;
     window->timer_start_ns = now_ns;
@@ -372,6 +412,11 @@ int sa_window_init(struct sa_window *windows, const struct sa_job *job, uint32_t
         .ring = calloc(config->window, sizeof(uint32_t)),
         .heap = calloc(config->window, sizeof(uint32_t)),
         .lowest = calloc(config->window, sizeof(uint32_t)),
+        .congestion = {.followed = job->congestion,
+                       .window = (uint64_t)config->window << SA_FRACTION_BITS,
+                       .most = (uint64_t)config->window << SA_FRACTION_BITS,
+                       .alpha = 1u << SA_FRACTION_BITS,
+                       .round = config->window},
         .own_timeout = {.rto_ns = job->rto_initial_ns, .rto_min_ns = job->rto_min_ns, .rto_max_ns = job->rto_max_ns},
         .timeout = &first->own_timeout,
     };

@@ -1,6 +1,6 @@
-/* One stream's window at a worker: which chunks may be sent, which are lost, when to retransmit (W2, W3, W6 to W9 of
-   PROTOCOL.md); step for step as switchagg/window.py. Its lists link the slots, each of which is in one list at
-   most, so that memory is fixed at the start. Chunk numbers are unwrapped. */
+/* One stream's window at a worker: which chunks may be sent, which are lost, when to retransmit (W2, W3, W6 to W9, G6
+   and G7 of PROTOCOL.md); step for step as switchagg/window.py. Its lists link the slots, each of which is
+   in one list at most, so that memory is fixed at the start. Chunk numbers are unwrapped. */
 #ifndef SWITCHAGG_WINDOW_H
 #define SWITCHAGG_WINDOW_H
 
@@ -10,6 +10,8 @@
 #define SA_PROBES 4u
 #define SA_OVERTAKEN 4u
 #define SA_NO_SLOT UINT32_MAX
+#define SA_FRACTION_BITS 16u
+#define SA_GAIN_SHIFT 4u /* RFC 8257: g = 1/16 */
 
 /* An event that waits to be taken; a member of the call or window that it reports on. */
 struct sa_waiting_event {
@@ -53,6 +55,15 @@ struct sa_timeout {
     int64_t srtt_ns, rttvar_ns, rto_ns, rto_min_ns, rto_max_ns;
 };
 
+/* How much of a window may be in flight (G6). */
+struct sa_congestion {
+    uint32_t followed; /* 0: nothing of this is used */
+    uint64_t window, most; /* in chunks, with SA_FRACTION_BITS after the point */
+    uint32_t alpha;        /* the part of results that was marked, of 1 << SA_FRACTION_BITS */
+    uint32_t round, results, marks; /* results that make a round, and what came in this one */
+    uint32_t hold; /* results that answer what was sent before the last cut */
+};
+
 struct sa_window {
     uint32_t stream, first_slot, window;
     int32_t priority;
@@ -65,6 +76,9 @@ struct sa_window {
     /* Free slots by the chunk they take next: an ascending ring, and a heap for what came out of order. */
     uint32_t *ring, *heap;
     uint32_t ring_at, ring_count, heap_count;
+    uint32_t reserve; /* so many stay free because of congestion (G7) */
+    uint32_t to_mark; /* so many new chunks will say that a result met congestion (G8) */
+    struct sa_congestion congestion;
 
     struct sa_running *running, *last; /* in the order of submission */
     struct sa_running *cursor;         /* the call that sent last */
@@ -109,8 +123,8 @@ uint32_t sa_window_peek(struct sa_window *window);
    before. */
 void sa_window_sent(struct sa_window *window, uint32_t offset, int64_t now_ns);
 
-/* The chunk in flight in a slot has its result: the slot is free for the chunk one window later. */
-void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_ns);
+/* The chunk in flight in a slot has its result, marked or not: the slot is free for the chunk one window later. */
+void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_ns, uint32_t marked);
 
 /* Update the RTO, the limit and what counts as lost after a bundle of results. */
 void sa_window_after_results(struct sa_window *window);

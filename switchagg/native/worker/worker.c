@@ -206,8 +206,9 @@ static int receive(struct sa_worker *worker, uint32_t *rows) {
             worker->counters[SA_WORKER_STRANGERS] += arrival->rows;
             continue;
         }
-        if ((arrival->tos & 3u) == 3u) worker->counters[SA_WORKER_ECN_MARKED] += arrival->rows;
-        sa_endpoint_receive(worker->endpoint, arrival->bytes, arrival->rows, arrival->size, now_ns);
+        if (sa_is_ce(arrival->tos)) worker->counters[SA_WORKER_ECN_MARKED] += arrival->rows;
+        sa_endpoint_receive(worker->endpoint, arrival->bytes, arrival->rows, arrival->size, now_ns,
+                            sa_is_ce(arrival->tos));
     }
     return count;
 }
