@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -213,6 +214,8 @@ class SystemTests:
 @pytest.hookimpl(trylast=True)  # after the workers of a parallel run have ended
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run if processes, links or namespaces made by it are still there after a grace period."""
+    if forks := sys.modules.get("torch_forks"):
+        forks.end()
     if is_parallel_worker(session.config):
         return
     deadline = time.monotonic() + LEFTOVER_GRACE_S

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from torch_forks import Forked
 
 from emulation import children
 from emulation.mininet.crew import Crew, Member
@@ -95,7 +96,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list[Member]]]:
             config_path = tmp_path / f"rank-{rank}.json"
             write_config(config_path, TrainerConfig(**config | {"master_port": port}))
             log = (tmp_path / f"rank-{rank}.log").open("w+b")
-            process = subprocess.Popen(
+            process = Forked(
                 [sys.executable, *program, "--config", str(config_path)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from torch_forks import Forked
 
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
@@ -60,7 +61,7 @@ class Launch:
             environment["SWITCHAGG_SWITCH"] = endpoint
         self.ranks = [
             Rank(
-                subprocess.Popen(
+                Forked(
                     [sys.executable, str(self._programs), program],
                     env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank), **self.of_rank.get(rank, {})},
                     stdout=subprocess.PIPE,
