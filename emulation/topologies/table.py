@@ -45,16 +45,27 @@ def topology_names() -> tuple[str, ...]:
 
 
 @lru_cache
-def topology(fabric: Fabric, workers: int, servers: int, settings: LinkSettings) -> Topology:
-    """The nodes and links of one network, and which switches aggregate. Raises ValueError."""
+def topology(fabric: Fabric, workers: int, servers: int, settings: LinkSettings, others: int = 0) -> Topology:
+    """The nodes and links of one network, and which switches aggregate. Raises ValueError.
+
+    others: hosts of other jobs and flows, where those of further servers would be.
+    """
     kind = TOPOLOGIES[fabric.kind]
     if kind.racks and not fabric.racks:
         raise ValueError("racks: missing; allowed: how many, or a list of the workers in each")
     if not kind.racks and (fabric.racks or fabric.oversubscription != 1):
         key, racked = "racks" if fabric.racks else "oversubscription", [name for name in TOPOLOGIES if has_racks(name)]
         raise ValueError(f"{key}: it has no racks; leave {key} out, or take kind = {' or '.join(racked)}")
-    built = kind.build(fabric, workers, servers, settings)
+    built = kind.build(fabric, workers, servers + others, settings)
+    built = replace(built, servers=built.servers[:servers], others=built.servers[servers:])
     return replace(built, aggregators=PLACEMENTS[fabric.placement](built))
+
+
+def seen_by(network: Topology, workers: tuple[str, ...], placement: str) -> Topology:
+    """A network as another job has it, whose workers are on these hosts."""
+    others = tuple(host for host in network.hosts if host not in workers)
+    job = replace(network, workers=workers, servers=(), others=others, aggregators=())
+    return replace(job, aggregators=PLACEMENTS[placement](job))
 
 
 def has_racks(kind: str) -> bool:

@@ -54,7 +54,8 @@ class Link:
 class Topology:
     """Names of nodes are unique, at most 8 letters and digits: interfaces are named after them.
 
-    workers: hosts by rank. servers: hosts of parameter servers, the members after the workers. top: the switch that all
+    workers: hosts by rank. servers: hosts of parameter servers, the members after the workers. others: hosts of other
+    jobs and flows, for which a job's view of a shared network has no use. top: the switch that all
     others are below. aggregators: those that sum, as a placement says; all others only forward. Raises ValueError if a
     host has not exactly one link, links form no tree, or no aggregator is above all others and all workers.
     """
@@ -65,6 +66,7 @@ class Topology:
     top: str
     links: tuple[Link, ...]
     aggregators: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         nodes = self.nodes
@@ -75,7 +77,7 @@ class Topology:
                 raise ValueError(f"{name} aggregates or is on top, but is no switch of the topology")
         if not {end for link in self.links for end in (link.a, link.b)} <= set(nodes):
             raise ValueError("a link ends at a node that the topology does not have")
-        for host in self.members:
+        for host in self.hosts:
             if len(self.neighbours[host]) != 1:
                 raise ValueError(f"host {host} has {len(self.neighbours[host])} links, not 1")
         if len(self.links) != len(nodes) - 1 or len(self._next(self.top)) != len(nodes) - 1:
@@ -86,12 +88,17 @@ class Topology:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """All hosts: workers by rank, then servers."""
+        """The job's hosts: workers by rank, then servers."""
         return self.workers + self.servers
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.members + self.others
+
+    @property
     def nodes(self) -> tuple[str, ...]:
-        return self.members + self.switches
+        return self.hosts + self.switches
 
     @property
     def hops(self) -> Iterator[tuple[Hop, LinkSettings]]:

@@ -103,7 +103,7 @@ def _measured(config: SimulationConfig) -> Choice:
 
 def _one_way_ns(config: SimulationConfig, size_bytes: int) -> int:
     pair = HostSimulation(
-        replace(config, workers=2, fabric=STAR, place=None, tail_rank=min(config.tail_rank, 1), trace=False),
+        replace(config, workers=2, fabric=STAR, place=None, others=0, tail_rank=min(config.tail_rank, 1), trace=False),
         method="ring",
     )
     array = np.zeros(size_bytes, np.uint8)

@@ -41,12 +41,12 @@ Connections = Callable[[int, int], ReliableConfig]
 class SimulationConfig:
     """workers: 1 … 64. link: both directions of a host's link, each with faults of its own drawn from seed. fabric:
     what joins hosts; other links are derived from theirs. place: the job's part of a network that it shares: its
-    workers, servers and aggregating switches; None: all of a network of its own.
+    workers, servers and aggregating switches; None: a network of its own, with so many others' hosts.
 
     switch_latency_ns: of each switch, from a frame's last bit in to its place in the output queue. elements,
     window_slots, streams, dataplane: of the switch method; priorities, windows: class and window of each of its
-    streams, where they differ; split_calls: whether a long call uses all streams of its class. job_id, first_slot:
-    where several jobs share its data planes.
+    streams, where they differ; split_calls: whether a long call uses all streams of its class. job_id, first_slot,
+    pool_slots (of each of its data planes; 0: what the job needs): where several jobs share them.
     codec: of sums of floats, as switchagg.codecs.spec reads it; "": as they are, through a switch in fixed point.
     codec_seed: of codecs with random numbers. strict_priority: links serve priority classes strictly (`StrictLink`),
     else all frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not
@@ -62,6 +62,7 @@ class SimulationConfig:
     link: LinkConfig
     fabric: Fabric = STAR
     place: Topology | None = None
+    others: int = 0
     tail_rank: int = -1
     switch_latency_ns: int = 0
     seed: int = 1
@@ -86,6 +87,7 @@ class SimulationConfig:
     split_calls: bool = False
     job_id: int = 1
     first_slot: int = 0
+    pool_slots: int = 0
 
     def job(self) -> JobConfig:
         """Streams side by side."""
@@ -111,7 +113,7 @@ class SimulationConfig:
             return self.place
         link = self.link
         settings = LinkSettings(link.rate_bps, link.delay_ns, link.queue_bytes)
-        return topology(self.fabric, self.workers, servers, settings)
+        return topology(self.fabric, self.workers, servers, settings, self.others)
 
     def network(self, topology: Topology) -> SwitchedNetwork:
         """All of a topology, with these links and switches; idle."""

@@ -41,7 +41,7 @@ class SwitchSimulation(Simulation):
             self.hosts.append(host)
 
     def _dataplane(self) -> DataPlane:
-        return DATAPLANES[self.config.dataplane](self.job.slots[1], self.config.elements)
+        return DATAPLANES[self.config.dataplane](self.config.pool_slots or self.job.slots[1], self.config.elements)
 
     def _admit(self) -> None:
         children = self.topology.children

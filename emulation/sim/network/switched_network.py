@@ -154,7 +154,7 @@ class SwitchedNetwork:
 
     def _made(self, hop: Hop, settings: LinkSettings) -> Link:
         """One direction. A host never overflows its own queue: `Uplink` waits instead."""
-        hosts, (sender, to) = self.topology.members, hop
+        hosts, (sender, to) = self.topology.hosts, hop
         queue_bytes, name = settings.queue_bytes, f"{sender} to {to}"
         if sender in hosts:
             queue_bytes, name = max(queue_bytes, HOST_QUEUE_BYTES), f"up {hosts.index(sender)}"

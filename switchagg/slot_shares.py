@@ -1,0 +1,82 @@
+"""How jobs share a switch's slots: weighted max-min with quotas and classes, in whole slots. Pure.
+
+Water-filling: all jobs' slots rise together, each in proportion to its weight, until it has what it asks for, and what
+it doesn't need goes to the others. A class of jobs is served before any later one; within a class weights decide.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import lcm
+
+
+@dataclass(frozen=True)
+class SlotDemand:
+    """One job's. slots: what it can use; least: without so many it has none; quota: at most so many, None: all.
+
+    weight: 1 or more. priority: its class, lower is served first.
+    """
+
+    slots: int
+    weight: int = 1
+    priority: int = 0
+    least: int = 1
+    quota: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.weight < 1:
+            raise ValueError(f"weight must be at least 1, not {self.weight}")
+        if self.slots < 0 or self.least < 1 or (self.quota is not None and self.quota < 0):
+            raise ValueError("slots and quota must be 0 or more, least at least 1")
+
+    @property
+    def most(self) -> int:
+        """What it can have."""
+        most = self.slots if self.quota is None else min(self.slots, self.quota)
+        return most if most >= self.least else 0
+
+
+def max_min(slots: int, demands: Sequence[SlotDemand]) -> list[int]:
+    """Each job's slots, at most `slots` together; equal demands in an order of their own get the same or one less.
+
+    Where not all of a class can have their least, the first of them in order have it, and the others none.
+    """
+    shares = [0] * len(demands)
+    for priority in sorted({demand.priority for demand in demands}):
+        those = [job for job, demand in enumerate(demands) if demand.priority == priority and demand.most]
+        left = slots - sum(shares)
+        served = []
+        for job in those:
+            if demands[job].least <= left:
+                left -= demands[job].least
+                served.append(job)
+        _fill(shares, slots - sum(shares), served, demands)
+    return shares
+
+
+def first_come(slots: int, demands: Sequence[SlotDemand]) -> list[int]:
+    """What happens without shares: each in order has what it asks for, as long as there is any."""
+    shares = []
+    for demand in demands:
+        share = min(demand.most, slots)
+        shares.append(share if share >= demand.least else 0)
+        slots -= shares[-1]
+    return shares
+
+
+def _fill(shares: list[int], slots: int, jobs: Sequence[int], demands: Sequence[SlotDemand]) -> None:
+    """Weighted max-min of some jobs, each between its least and its most: a next slot goes to whom it gives the least,
+    (slots + 1) / weight."""
+    unit = lcm(*(demands[job].weight for job in jobs))  # so that the quotients are integers
+    waiting = []
+    for job in jobs:
+        shares[job] = demands[job].least
+        waiting.append(((shares[job] + 1) * unit // demands[job].weight, job))
+    left = slots - sum(shares[job] for job in jobs)
+    heapify(waiting)
+    while waiting and left:
+        reached, job = heappop(waiting)
+        if shares[job] < demands[job].most:
+            shares[job] += 1
+            left -= 1
+            heappush(waiting, (reached + unit // demands[job].weight, job))
