@@ -26,6 +26,7 @@ from emulation.sim.network.timing import time_allreduce
 from emulation.sim.prediction import predicted
 from emulation.sim.sharded import ShardedTraining
 from emulation.sim.tensor import TensorTraining
+from emulation.sim.traffic.busy_network import BusyNetwork
 from emulation.sim.training import Progress, Training
 from emulation.sim.tuning import tuned
 from emulation.training.replicas import Replicas
@@ -53,8 +54,6 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
     progress(done, total, note) after each iteration of all ranks. out_dir stays empty: the result holds everything.
     RunFailed, in one line, if the workload can't be had or a call is given up.
     """
-    if scenario.flows:
-        raise RunFailed(f"{scenario.file}: [[flows]]: in Mininet alone; allowed: --on mininet, or a scenario without")
     workload = scenario.workload
     progress(0, workload.iterations, "building the replicas")
     parallel = WORKLOADS[workload.name].parallel
@@ -86,7 +85,19 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
         training.run()
     except (SwitchaggError, WorkloadError, SimulationError) as error:
         raise RunFailed(f"{method} in virtual time: {error}") from error
-    return training.result(method, notes)
+    result, network = training.result(method, notes), training.simulation.shared
+    return dataclasses.replace(result, **network.document()) if isinstance(network, BusyNetwork) else result
+
+
+def _busy(scenario: Scenario, method: str, config: SimulationConfig) -> BusyNetwork | None:
+    """The network with the scenario's flows; None: the job has one of its own."""
+    if not scenario.flows:
+        return None
+    return BusyNetwork(config, config.servers if method == "ps" else 0, scenario.flows)
+
+
+def _simulation(scenario: Scenario, method: str, config: SimulationConfig) -> Simulation:
+    return SIMULATIONS[method](config, _busy(scenario, method, config))
 
 
 def _training(
@@ -95,17 +106,18 @@ def _training(
     if scenario.asynchronous(name):
         config = simulation_config(scenario)
         options = {**config.ps, **replicas.workloads[0].ps_options, "codec": name.codec}
-        servers = PsSimulation(dataclasses.replace(config, ps=options))
+        config = dataclasses.replace(config, ps=options)
+        servers = PsSimulation(config, _busy(scenario, name.method, config))
         return AsynchronousTraining(scenario, servers, replicas, compute, progress)
     config = simulation_config(scenario, name.codec)
     if not name.schedule:
         kind = TRAININGS[WORKLOADS[scenario.workload.name].parallel]
-        return kind(scenario, SIMULATIONS[name.method](config), replicas, compute, progress)
+        return kind(scenario, _simulation(scenario, name.method, config), replicas, compute, progress)
     profile = replicas.profile(compute.planned_ns)
 
     def made(policy: Policy) -> tuple[Schedule, Simulation]:
         schedule = _schedule(scenario, name, policy, profile)
-        return schedule, SIMULATIONS[name.method](scheduled(config, name, schedule))
+        return schedule, _simulation(scenario, name.method, scheduled(config, name, schedule))
 
     policy = parse_policy(name.schedule).with_cost(lambda: _cost(scenario, name))
     if policy.tuning is not None:

@@ -3,7 +3,7 @@
 from collections import deque
 
 from emulation.sim.network.hosts import CREDIT_BYTES_MAX, CREDIT_NS, Alarm
-from emulation.sim.network.link import CE, ECT, CorruptedFrame, Link
+from emulation.sim.network.link import CE, ECT, Link
 from emulation.sim.traffic.segments import Segment, acknowledgement
 from transport.rdma.dcqcn import CNP_INTERVAL_NS, DcqcnConfig, ReactionPoint, default_config
 
@@ -66,9 +66,9 @@ class QueuePair:
                 self._next = max(self._acknowledged, frame.upto)
             self._pump()
 
-    def receive(self, frame: Segment | CorruptedFrame, _sender: int, to: int) -> None:
+    def receive(self, frame: Segment, _sender: int, to: int) -> None:
         """`arrived`, as what a link delivers to; damaged frames fail their checksum."""
-        if isinstance(frame, Segment):
+        if frame.intact:
             self.arrived(frame, bool(to & CE))
 
     def _take(self, frame: Segment, marked: bool) -> None:

@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass
 from heapq import heappush
 from math import inf
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -108,6 +108,14 @@ class CorruptedFrame:
         if internet_checksum(self.data) != self.checksum:
             return None
         return self.data if self.shape is None else np.frombuffer(self.data, np.uint8).reshape(self.shape)
+
+
+@runtime_checkable
+class Bodiless(Protocol):
+    """A frame of which only what its headers say is simulated."""
+
+    def damaged(self) -> Any:
+        """The same, whose checksum its receiver finds wrong."""
 
 
 class Link:
@@ -230,9 +238,11 @@ class Link:
             self.delivered_bytes += size_bytes
             self.network.schedule(time_ns, self.receive, frame, sender, to)
 
-    def _corrupt(self, frame: Any) -> CorruptedFrame:
+    def _corrupt(self, frame: Any) -> Any:
         """Flip a burst: its first and last bit, and each between with probability 1/2."""
         assert self._random is not None
+        if isinstance(frame, Bodiless):
+            return frame.damaged()
         bits = 8 * (frame.size if isinstance(frame, np.ndarray) else len(frame))
         length = min(bits, 1 + int(self._random() * BURST_BITS_MAX))
         inner = int(self._random() * (1 << length))

@@ -2,10 +2,9 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from emulation.sim.network.hosts import CREDIT_BYTES_MAX, CREDIT_NS, Alarm
-from emulation.sim.network.link import CE, ECT, CorruptedFrame, Link
+from emulation.sim.network.link import CE, ECT, Link
 from emulation.sim.traffic.receiver import TcpReceiver
 from emulation.sim.traffic.segments import Segment, acknowledgement
 from emulation.sim.traffic.sender import RTO_FIRST_NS, TcpSender
@@ -150,10 +149,8 @@ class Connections:
         """What still comes is dropped."""
         del self._by_flow[flow]
 
-    def receive(self, frame: Any, sender: int, to: int) -> None:
+    def receive(self, frame: Segment, sender: int, to: int) -> None:
         """A frame for any host; one that is damaged fails its checksum."""
-        if frame.__class__ is CorruptedFrame:
-            return
         connection = self._by_flow.get(frame.flow)
-        if connection is not None:
+        if connection is not None and frame.intact:
             connection.arrived(frame, bool(to & CE))

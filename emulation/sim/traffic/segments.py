@@ -1,6 +1,7 @@
 """What TCP connections put on links: data segments of one size, and acknowledgements, both without contents."""
 
 import struct
+from copy import copy
 
 from emulation.sim.network.link import IP_BYTES, UDP_FRAMING_BYTES
 from transport.links.ethernet import ETHERNET_BYTES
@@ -18,15 +19,22 @@ class Segment:
     ece: a mark came and no cwr since; again: it was sent before, or what caused this acknowledgement had come before.
     """
 
-    __slots__ = ("again", "blocks", "cwr", "ece", "flow", "number", "payload_bytes", "upto")
+    __slots__ = ("again", "blocks", "cwr", "ece", "flow", "intact", "number", "payload_bytes", "upto")
 
     def __init__(self, flow: int, number: int, payload_bytes: int) -> None:
         self.flow = flow
         self.number = number
         self.payload_bytes = payload_bytes
         self.cwr = self.ece = self.again = False
+        self.intact = True
         self.upto = 0
         self.blocks: tuple[Block, ...] = ()
+
+    def damaged(self) -> "Segment":
+        """The same, whose checksum its receiver finds wrong."""
+        made = copy(self)
+        made.intact = False
+        return made
 
     @property
     def wire_bytes(self) -> int:

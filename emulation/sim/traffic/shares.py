@@ -2,10 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 from emulation.sim.network.link import Link
+from emulation.sim.network.network import Network
 
-Counter = Callable[[], int]
+QUEUE_NS = 1_000_000  # between two looks at the queue
+BINS_MOST = 100
+FAIR = 0.9
 
 
 def jain(shares: Sequence[float]) -> float:
@@ -16,58 +21,71 @@ def jain(shares: Sequence[float]) -> float:
 
 def percentile(values: Sequence[int], part: float) -> int:
     """The least value that at least `part` of them don't exceed; 0 of none."""
-    if not values:
-        return 0
-    return sorted(values)[min(len(values) - 1, max(0, -(-int(part * len(values) * 1_000_000) // 1_000_000) - 1))]
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0
 
 
 @dataclass
 class SharedLink:
-    """One direction of a link. users: by name, bytes on the wire so far; `sample` every bin_ns, from the start on.
-
-    bytes: per user, in each bin. queue: bytes waiting at each of the samples' instants.
+    """One direction of a link. user_of(frame): who a frame is of, and its bytes on the wire. equals: those of whom each
+    should have the same, once all have begun, at from_ns. `watch` when all hosts are attached.
     """
 
+    name: str
     link: Link
-    users: dict[str, Counter]
-    bin_ns: int
-    bytes: dict[str, list[int]] = field(default_factory=dict)
+    equals: tuple[str, ...]
+    user_of: Callable[[Any], tuple[str, int]]
+    from_ns: int = 0
     queue: list[int] = field(default_factory=list)
-    _before: dict[str, int] = field(default_factory=dict)
+    _bytes: dict[str, int] = field(default_factory=dict)
+    _over_time: list[dict[str, int]] = field(default_factory=list)  # every ten looks at the queue: until then
 
-    def start(self) -> None:
-        """Sample from now on."""
-        for name, counter in self.users.items():
-            self.bytes[name], self._before[name] = [], counter()
-        self._later()
+    def watch(self) -> None:
+        """Count from now on."""
+        receive, user_of, counted = self.link.receive, self.user_of, self._bytes
 
-    def _later(self) -> None:
-        network = self.link.network
-        network.schedule(network.now_ns + self.bin_ns, self._sample)
+        def counting(frame: Any, sender: int, to: int) -> None:
+            user, size_bytes = user_of(frame)
+            counted[user] = counted.get(user, 0) + size_bytes
+            receive(frame, sender, to)
 
-    def _sample(self, _frame: None, _sender: int, _to: int) -> None:
-        for name, counter in self.users.items():
-            now = counter()
-            self.bytes[name].append(now - self._before[name])
-            self._before[name] = now
-        self.queue.append(self.link.backlog_bytes(self.link.network.now_ns))
-        self._later()
+        self.link.receive = counting
+        self._look(None, 0, 0)
 
-    def shares(self, from_ns: int = 0, to_ns: int | None = None) -> dict[str, int]:
-        """Bytes of each user between two instants since the start, rounded to bins."""
-        first, end = from_ns // self.bin_ns, None if to_ns is None else to_ns // self.bin_ns
-        return {name: sum(counts[first:end]) for name, counts in self.bytes.items()}
+    def _look(self, _frame: None, _sender: int, _to: int) -> None:
+        time: Network = self.link.network
+        if len(self.queue) % 10 == 0:
+            self._over_time.append(dict(self._bytes))
+        self.queue.append(self.link.backlog_bytes(time.now_ns))
+        time.schedule(time.now_ns + QUEUE_NS, self._look)
 
-    def jain(self, from_ns: int = 0, to_ns: int | None = None) -> float:
-        """Of `shares`."""
-        return jain(list(self.shares(from_ns, to_ns).values()))
+    def document(self) -> dict[str, Any]:
+        """As `results_schema.md` has a shared link."""
+        looks = [*self._over_time, dict(self._bytes)]
+        start = min(-(-self.from_ns // (10 * QUEUE_NS)), len(looks) - 1)
+        step = max(1, -(-(len(looks) - 1) // BINS_MOST))
+        ends = [*looks[::step], *([looks[-1]] if (len(looks) - 1) % step else [])]
+        users = sorted(self._bytes, key=lambda user: (user not in self.equals, user))
+        over_time = {user: [b.get(user, 0) - a.get(user, 0) for a, b in pairwise(ends)] for user in users}
+        total = {user: looks[-1].get(user, 0) - looks[start].get(user, 0) for user in users}
+        queue = self.queue[10 * start :]
+        return {
+            "link": self.name,
+            "bytes": total,
+            "jain": jain([total.get(user, 0) for user in self.equals]),
+            "bin_ns": 10 * step * QUEUE_NS,
+            "bytes_over_time": over_time,
+            "queue_p50_bytes": percentile(queue, 0.5),
+            "queue_p99_bytes": percentile(queue, 0.99),
+            "converged_ns": self._converged_ns(over_time, 10 * step * QUEUE_NS),
+        }
 
-    def converged_ns(self, span_bins: int = 10, at_least: float = 0.9) -> int | None:
-        """From when on Jain's index over span_bins stays at least so great on average; None: never."""
-        counts = list(self.bytes.values())
-        spans = range(0, len(self.queue) - span_bins + 1, span_bins)
-        good = [jain([sum(each[at : at + span_bins]) for each in counts]) >= at_least for at in spans]
-        if not good or not good[-1]:
+    def _converged_ns(self, over_time: dict[str, list[int]], bin_ns: int) -> int | None:
+        """From when on, counted from from_ns, the index over ten bins stays at least FAIR; None: never."""
+        counts = [over_time.get(user, []) for user in self.equals]
+        first = -(-self.from_ns // bin_ns)
+        spans = range(first, min(map(len, counts), default=0) - 9)
+        unfair = [at for at in spans if jain([sum(each[at : at + 10]) for each in counts]) < FAIR]
+        if not spans or (unfair and unfair[-1] == spans[-1]):
             return None
-        since = max((place + 1 for place, fine in enumerate(good) if not fine), default=0)
-        return since * span_bins * self.bin_ns
+        return (unfair[-1] + 1 - first) * bin_ns if unfair else 0
