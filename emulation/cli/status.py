@@ -16,6 +16,7 @@ DETAILS_ARE_FOR = "more only for holders of its keys, and for its own user on it
 def status_lines(answer: StatusAnswer) -> list[str]:
     """The switch's state in lines of text: jobs, which ranks are missing or waited for, counters above zero."""
     lines = [f"{answer.slots - answer.free_slots} of {answer.slots} slots in use"]
+    lines += [f"below: switch {name!r} at {address}" for name, address in sorted(answer.switches.items())]
     for job in answer.jobs:
         lines += _job_lines(job)
     for name, gathering in sorted(answer.waiting.items()):

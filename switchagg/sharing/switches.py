@@ -104,9 +104,10 @@ class Switches:
         if earlier is not None and earlier.offer.incarnation == offer.incarnation:
             earlier.heard_ns = now_ns
             return "", False
-        way = self._above(offer.above)
-        if offer.name in (offer.above, *way):
-            return f"switches in a circle: {' is below '.join(map(repr, [offer.name, offer.above, *way]))}", False
+        way = [offer.above, *self._above(offer.above)]
+        if offer.name in way:
+            circle = [offer.name, *way[: way.index(offer.name) + 1]]
+            return f"switches in a circle: {' is below '.join(map(repr, circle))}", False
         if offer.above not in self:
             return f"{offer} is below {offer.above!r}, which has not registered here yet", True
         if earlier is not None and earlier.offer.address != offer.address:

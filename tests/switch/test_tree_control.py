@@ -142,6 +142,11 @@ def wait_in_call(sessions: Sequence[SwitchSession]) -> "list[object]":
     return futures  # type: ignore[return-value]
 
 
+def slots_of(session: SwitchSession) -> list[dict[str, object]]:
+    (job,) = session.status()["jobs"]
+    return list(job["slots"])
+
+
 def failures(futures: "list[object]") -> list[str]:
     reasons = []
     for future in futures:
@@ -161,6 +166,8 @@ def test_a_leaf_that_dies_or_stops_ends_the_job_for_all_and_is_named() -> None:
     with tree(rack1="root", rack2="root") as net:
         sessions = net.join(["rack1", "rack1", "rack2", "rack2"])
         futures = wait_in_call(sessions)
+        # the switch below rank 3 has rank 2's values, and nothing has gone up from there (C20)
+        until(lambda: {tuple(slot["ranks"]) for slot in slots_of(sessions[0])} == {(0, 1, 2)})
         began_s = time.monotonic()
         cut_off(net.daemons["rack2"])
         for reason in failures(futures):
