@@ -48,6 +48,10 @@ const bit<2> ALL        = 0;
 const bit<2> TO_OWNER   = 1; // all but the owner give
 const bit<2> FROM_OWNER = 2; // the owner alone gives
 
+// Of the byte `rank` (P7).
+const bit<8> MARKED = 0x80;
+const bit<8> RANK = 0x3f;
+
 // The 20 bytes of P1.
 header chunk_t {
     bit<16> magic;
@@ -62,7 +66,7 @@ header chunk_t {
     bit<16> slot;
     bit<32> generation;
     bit<8>  stream;
-    bit<8>  rank;
+    bit<8>  rank; // in the lower six bits
     bit<16> elements;
     bit<32> chunk;
 }

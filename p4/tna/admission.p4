@@ -90,7 +90,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
     table ranks {
         key = {
             hdr.chunk.job: exact;
-            hdr.chunk.rank: exact;
+            hdr.chunk.rank[6:0]: exact; // with CLOSE it is none
         }
         actions = { set_rank; NoAction; }
         default_action = NoAction();
@@ -100,7 +100,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
     table members {
         key = {
             hdr.chunk.job: exact;
-            hdr.chunk.rank: exact;
+            hdr.chunk.rank[6:0]: exact; // with CLOSE it is none
             meta.port: exact;
             hdr.ipv4.source: exact;
             hdr.udp.source: exact;
@@ -173,7 +173,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
             meta.mode: ternary;
             hdr.chunk.route: ternary;
             hdr.chunk.owner: ternary;
-            hdr.chunk.rank: ternary;
+            hdr.chunk.rank[5:0]: ternary;
         }
         actions = { all; gives; gets; }
         const default_action = gives();

@@ -74,6 +74,7 @@ struct metadata_t {
     bit<32>  oldest;   // the first chunk number that this packet's is newer than
     bit<32>  held;
     bit<32>  ahead;
+    bit<8>   marked;   // or 0
     bit<32>  before_low;
     bit<32>  before_high;
     bit<32>  counted_low;

@@ -77,7 +77,7 @@ control SwitchEgress(
 
     apply {
         if (hdr.bridge.outcome == REPLY) {
-            meta.receiver = (bit<16>)hdr.chunk.rank;
+            meta.receiver = (bit<16>)(hdr.chunk.rank & RANK);
         } else {
             meta.receiver = intrinsic.egress_rid;
         }

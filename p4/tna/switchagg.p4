@@ -26,6 +26,7 @@
 #include "admission.p4"
 #include "held.p4"
 #include "seen.p4"
+#include "marked.p4"
 #include "verdict.p4"
 #include "sums.p4"
 #include "forwarding.p4"
@@ -41,6 +42,8 @@ control SwitchIngress(
     Admission()  admission;
     Held()       held;
     Seen()       seen;
+    Met()        met;
+    Marked()     marked;
     Verdict()    verdict;
     Zeros()      zeros;
     Sums()       sums;
@@ -57,6 +60,8 @@ control SwitchIngress(
             if (meta.outcome == UNDECIDED) {
                 held.apply(hdr, meta);
                 seen.apply(meta);
+                met.apply(hdr, meta);
+                marked.apply(hdr, meta);
             }
             if (meta.outcome == UNDECIDED) {
                 verdict.apply(hdr, meta, for_tm);

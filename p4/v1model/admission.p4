@@ -2,6 +2,8 @@
 // it admits a job and empties them when it evicts one (S7, S8). Every pass asks again: a job may end between two of them.
 
 control Admission(inout headers_t hdr, inout metadata_t meta) {
+    bit<8> rank = 0; // also with CLOSE, which makes it one that no job has
+
     action set_job(bit<32> generation, bit<8> workers, bit<64> full, bit<16> elements, bit<16> group) {
         meta.generation = generation;
         meta.workers = workers;
@@ -59,7 +61,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
     table members {
         key = {
             hdr.chunk.job: exact;
-            hdr.chunk.rank: exact;
+            rank: exact;
             meta.port: exact;
             hdr.ipv4.source: exact;
             hdr.udp.source: exact;
@@ -76,6 +78,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
             meta.from_parent = 1;
         }
 #endif
+        rank = hdr.chunk.rank & ~MARKED;
         if (hdr.chunk.result == 1 && !FROM_PARENT) {
             meta.outcome = DROP_RESULT;
         } else if (!jobs.apply().hit) {
@@ -94,7 +97,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
                 meta.outcome = DROP_ROUTE;
             }
 #endif
-        } else if (hdr.chunk.rank >= meta.workers) {
+        } else if (rank >= meta.workers) {
             meta.outcome = DROP_RANK;
         } else if (!members.apply().hit) {
             meta.outcome = DROP_PORT;

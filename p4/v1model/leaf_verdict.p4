@@ -51,7 +51,7 @@ control Verdict(inout headers_t hdr, inout metadata_t meta, inout standard_metad
                 meta.outcome = DROP_ASKED;
             } else {
                 meta.outcome = meta.counted == 1 ? UP : UP_AGAIN;
-                hdr.chunk.rank = meta.parent_rank;
+                hdr.chunk.rank = meta.parent_rank | hdr.chunk.rank & MARKED;
                 hdr.chunk.retransmission = 1w1 - meta.counted;
                 standard.egress_spec = meta.parent_port;
             }

@@ -40,7 +40,7 @@ control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             hdr.ethernet.target = mac;
             hdr.ipv4.target = address;
             hdr.udp.target = port;
-            receiver = hdr.chunk.rank;
+            receiver = hdr.chunk.rank & RANK;
 #ifdef LEAF
         } else if (meta.outcome != BROADCAST) {
             hdr.ethernet.target = meta.parent_mac;

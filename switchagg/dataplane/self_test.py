@@ -202,6 +202,7 @@ def contribution(
         values=values.integers(-(2**31), 2**31, job.elements if gives else 0).astype(np.int32),
         route=route,
         owner=owner,
+        marked=bool(values.random() < 0.2),
     )
 
 

@@ -26,8 +26,7 @@ class PlaneKind:
     elements_most: the largest E it holds; None: any. tested: `auto` takes it if its self-test passes, the first in the
     table before the next. compiled: it needs the compiled core. program: it runs a P4 program, which may be a user's.
     routes: it knows who gives and who gets a chunk (S4, S6); else jobs send all values to all (W15).
-    leaf: it may be below another switch (H1). marks: its results are marked (G3); else marked packets are dropped.
-    partial: it has partial sums (Q1).
+    leaf: it may be below another switch (H1). partial: it has partial sums (Q1).
     """
 
     name: str
@@ -41,7 +40,6 @@ class PlaneKind:
     program: bool = False
     routes: bool = True
     leaf: bool = False
-    marks: bool = False
     partial: bool = False
 
     def __call__(self, slots: int, elements: int) -> "DataPlane":
@@ -89,7 +87,6 @@ DATAPLANES: dict[str, PlaneKind] = {
             compiled=True,
             leaf=True,
             partial=True,
-            marks=True,
         ),
         PlaneKind(
             "batched",
@@ -100,7 +97,6 @@ DATAPLANES: dict[str, PlaneKind] = {
             tested=True,
             leaf=True,
             partial=True,
-            marks=True,
         ),
         PlaneKind(
             "reference",
@@ -110,7 +106,6 @@ DATAPLANES: dict[str, PlaneKind] = {
             colour="#999999",
             leaf=True,
             partial=True,
-            marks=True,
         ),
         PlaneKind(
             "xdp",

@@ -20,7 +20,7 @@ from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native import bpf
 from switchagg.native.library import OUTCOMES
-from switchagg.wire import HEADER_BYTES, ROUTE_BITS, Bundle, frame_bytes, headers
+from switchagg.wire import HEADER_BYTES, RANK_BITS, ROUTE_BITS, Bundle, frame_bytes, headers
 
 ELEMENTS_MTU_1500 = 360
 ELEMENTS_JUMBO = 2240
@@ -34,8 +34,8 @@ JOBS_MAX = 4096
 EXTRA_COUNTERS = ("drop_checksum", "up_lost", "down_lost", "ecn_marked", "results_sent", "send_errors")
 """Counters beyond OUTCOMES, in the order of `enum sa_extra`."""
 
-_SLOT = struct.Struct("=IIIIQ")
-"""lock, job, generation, held, seen; the sums follow."""
+_SLOT = struct.Struct("=IHHIIQ")
+"""lock, job, marked, generation, held, seen; the sums follow."""
 
 _HEADERS_BYTES = 42
 _RECEIVER = slice(18, 20)
@@ -158,7 +158,7 @@ class KernelSwitch:
             for offset in range(stream.window_slots):
                 for version in (0, 1):
                     held = first_held(offset, version, stream.window_slots)
-                    value = _SLOT.pack(0, job.job_id, job.generation, held, 0) + self._empty
+                    value = _SLOT.pack(0, job.job_id, 0, job.generation, held, 0) + self._empty
                     self._map_slots.update(2 * (stream.first_slot + offset) + version, value, flags=bpf.F_LOCK)
         self._map_jobs.update(job.job_id, bytes(entry))
         self._jobs[job.job_id] = job
@@ -189,7 +189,7 @@ class KernelSwitch:
     def _view(self, slot: int, version: int) -> SlotView:
         value = self._map_slots.lookup(2 * slot + version, flags=bpf.F_LOCK)
         assert value is not None
-        _, _, _, held, seen = _SLOT.unpack_from(value)
+        *_, held, seen = _SLOT.unpack_from(value)
         return SlotView(held, tuple(rank for rank in range(seen.bit_length()) if seen >> rank & 1))
 
     def ports_of(self, job_id: int) -> list[int]:
@@ -299,7 +299,7 @@ class XdpPlane:
             if not header["kind"] & ROUTE_BITS:
                 outputs.append(Output(_payload(frame), ports if to_all else (port,)))
                 continue
-            for rank in range(len(ports)) if to_all else (header["rank"],):
+            for rank in range(len(ports)) if to_all else (header["rank"] & RANK_BITS,):
                 outputs.append(Output(self._delivered(frame, int(rank)), (ports[rank],)))
         return outputs
 

@@ -21,10 +21,8 @@ SIZES = (2, 8, 17)
 class PartialTraffic(Traffic):
     """Most jobs have partial sums; their workers pass, and ask for chunks to be closed."""
 
-    def __init__(
-        self, seed: int, elements: Sequence[int], routes: bool, parent: Parent | None = None, marks: bool = True
-    ) -> None:
-        super().__init__(seed, elements, routes, parent, marks)
+    def __init__(self, seed: int, elements: Sequence[int], routes: bool, parent: Parent | None = None) -> None:
+        super().__init__(seed, elements, routes, parent)
         for job_id, (job, ports) in self.jobs.items():
             workers = min(max(2, job.workers), MAX_PARTIAL)
             enough = self.rng.random() < 0.8 and job.elements > 1 + (workers > 32)
@@ -42,7 +40,7 @@ class PartialTraffic(Traffic):
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("dataplane", PLANES)
 def test_agrees_with_the_reference(dataplane: str, seed: int) -> None:
-    check_agreement(DATAPLANES[dataplane], seed, 400, SIZES, marks=True, kind=PartialTraffic)
+    check_agreement(DATAPLANES[dataplane], seed, 400, SIZES, kind=PartialTraffic)
 
 
 def test_traffic_reaches_every_outcome() -> None:

@@ -22,9 +22,7 @@ from switchagg.native.library import LEAF_OUTCOMES
 from switchagg.wire import (
     FLAG_RESULT,
     HEADER_BYTES,
-    MARKED,
     OWNERS,
-    RANK_AT,
     Bundle,
     Op,
     Packet,
@@ -53,12 +51,10 @@ class Traffic:
         elements: Sequence[int] = ELEMENTS,
         routes: bool = True,
         parent: Parent | None = None,
-        marks: bool = True,
     ) -> None:
-        """parent: that of all jobs, which sends results. marks: packets may have met congestion."""
+        """parent: that of all jobs, which sends results."""
         self.rng = random.Random(seed)
         self.routes = routes
-        self.marks = marks
         self.parent = parent
         self.values = np.random.default_rng(seed)
         self.jobs: dict[int, tuple[JobConfig, list[int]]] = {}
@@ -111,7 +107,7 @@ class Traffic:
             retransmission=rng.random() < 0.3,
             route=route,
             owner=owner,
-            marked=self.marks and rng.random() < 0.15,
+            marked=rng.random() < 0.15,
         )
         port = ports[rank]
         if self.parent and rng.random() < 0.25:
@@ -177,8 +173,6 @@ class Traffic:
             return self.rng.randbytes(self.rng.randrange(1, 2 * HEADER_BYTES))
         at = self.rng.choice([2, 3, self.rng.randrange(HEADER_BYTES)])
         bits = 1 << self.rng.randrange(8)
-        if at == RANK_AT and not self.marks:
-            bits &= ~MARKED
         if at == 2 and (bits & 6 or not self.routes):
             bits = 6 if self.routes else 8  # both bits of a route: another one, or none that exists
         return data[:at] + bytes([data[at] ^ bits]) + data[at + 1 :]
@@ -222,12 +216,12 @@ def sent(plane: DataPlane, bundle: Bundle, port: int) -> list[tuple[int, bytes]]
 
 @pytest.mark.parametrize("dataplane", OTHERS)
 def test_agrees_with_the_reference(dataplane: str, seed: int) -> None:
-    check_agreement(DATAPLANES[dataplane], seed, marks=DATAPLANES[dataplane].marks)
+    check_agreement(DATAPLANES[dataplane], seed)
 
 
 @pytest.mark.parametrize("dataplane", [name for name in OTHERS if DATAPLANES[name].leaf])
 def test_agrees_with_the_reference_below_another_switch(dataplane: str, seed: int) -> None:
-    check_agreement(DATAPLANES[dataplane], seed, packets=300, parent=PARENT, marks=DATAPLANES[dataplane].marks)
+    check_agreement(DATAPLANES[dataplane], seed, packets=300, parent=PARENT)
 
 
 def check_agreement(
@@ -237,11 +231,10 @@ def check_agreement(
     elements: Sequence[int] = ELEMENTS,
     routes: bool = True,
     parent: Parent | None = None,
-    marks: bool = False,
     kind: type[Traffic] = Traffic,
 ) -> int:
     """Show the reference and a plane made by `make` the same traffic; how many packets it was."""
-    traffic = kind(seed, elements, routes, parent, marks)
+    traffic = kind(seed, elements, routes, parent)
     planes = [maker(traffic.slots, max(elements)) for maker in (DATAPLANES["reference"], make)]
     for plane in planes:
         traffic.start(plane)

@@ -15,7 +15,7 @@ from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.xdp import XdpPlane, address_of, frame_of
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import bpf
-from switchagg.wire import Op, Packet, Route, encode
+from switchagg.wire import Op, Packet, Route, decode, encode
 from tests.conformance.test_random_traffic import check_agreement
 from tests.conformance.test_vectors import VECTORS, Runner, runs
 
@@ -117,6 +117,19 @@ def test_a_datagram_without_a_checksum_is_taken(plane: XdpPlane) -> None:
     frame[40:42] = bytes(2)
     assert run(plane, bytes(frame)) == bpf.XDP_DROP
     assert plane.counters == {"absorbed": 1}
+
+
+def test_congestion_of_any_contribution_marks_the_result(plane: XdpPlane) -> None:
+    """G2 to G4: its CE becomes a mark; the result leaves as ECN-capable as what caused it came."""
+    program = plane._switch.object.program("sa_switch")
+    for chunk, congested in enumerate((0, 1, None)):
+        for rank in (0, 1):
+            data = encode(replace(decode(packet(rank)), slot=chunk % 2, version=chunk // 2, chunk=chunk))
+            frame = bytearray(frame_of(data, address_of(rank + 1), plane.SWITCH))
+            frame[15] = 0x28 | (3 if rank == congested else 2)
+            verdict, after, _ = bpf.run(program, bytes(frame))
+        assert verdict == bpf.XDP_PASS
+        assert (after[15], decode(after[42:]).marked) == (0x2A, congested is not None)
 
 
 def test_other_traffic_passes(plane: XdpPlane) -> None:

@@ -15,6 +15,7 @@ from switchagg.dataplane.self_test import Choice, fastest, fault
 from switchagg.dataplane.table import DATAPLANES, Make
 from switchagg.errors import JobError
 from switchagg.native import library
+from switchagg.wire import MARKED, RANK_AT
 
 Spoiled = Callable[["Spoiler", Any, int], list[Output]]
 
@@ -76,6 +77,11 @@ def no_second_version(plane: Spoiler, bundle: Any, port: int) -> list[Output]:
     return plane.inner.process(bundle, port)
 
 
+def unmarked(plane: Spoiler, bundle: Any, port: int) -> list[Output]:
+    bundle[:, RANK_AT] &= 0xFF - MARKED
+    return plane.inner.process(bundle, port)
+
+
 def crash(plane: Spoiler, bundle: Any, port: int) -> list[Output]:
     raise ZeroDivisionError("of  all\nthings")
 
@@ -86,6 +92,7 @@ FAULTS: list[tuple[Spoiled, str]] = [
     (silent, r"its self-test failed at packet \d+, "),
     (one_too_many, r"its self-test failed at packet \d+, "),
     (no_second_version, r"its self-test failed at packet \d+, "),
+    (unmarked, r"its self-test failed at packet \d+, "),
     (uncounted, r"its self-test failed: drop_older counts 0 packets, not [1-9]"),
     (crash, r"its self-test failed: ZeroDivisionError: of all things$"),
 ]

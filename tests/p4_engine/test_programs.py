@@ -269,11 +269,36 @@ def test_long_queues_mark_what_can_be_marked(switch: Switch) -> None:
     """Only ECN-capable packets, only at ports whose queue is at the depth or above."""
     switch.run_command("table_set_default SwitchEgress.ecn.marking mark_at 20")
     switch.engine.set_queue_depths({0: 19, 1: 20, 2: 30})
-    for ecn, marked in ((0, 0), (1, 3), (2, 3), (3, 3)):
+    for ecn, marked in ((0, 0), (1, 3), (2, 3)):
         for rank in range(3):
             sent = switch.process(rank, bytes(frame(chunk(rank, ecn), rank, tos=0x28 | ecn)))
         assert [result[15] for _, result in sent] == [0x28 | ecn, 0x28 | marked, 0x28 | marked]
         assert all(internet_checksum(result[14:34]) == bytes(2) for _, result in sent)
+
+
+@pytest.mark.parametrize("elements", [ELEMENTS, 33])
+def test_congestion_of_any_contribution_marks_its_results(elements: int) -> None:
+    """G2 to G4: its CE becomes a mark of all results; in two passes, too."""
+    switch, _ = switch_for(replace(JOB, elements=elements))
+    for number, congested in ((0, 0), (1, 2), (2, None), (4, 1)):
+        for rank in range(3):
+            data = chunk(rank, number, [1] * elements, replace(JOB, elements=elements))
+            sent = switch.process(rank, bytes(frame(data, rank, tos=0x28 | (3 if rank == congested else 2))))
+        assert [port for port, _ in sent] == [0, 1, 2]
+        for _, result in sent:
+            assert (result[15], decode(result[42:]).marked) == (0x2A, congested is not None)
+            assert internet_checksum(result[14:34]) == bytes(2)
+            assert result[40:42] == udp_checksum(result)
+
+
+def test_a_leaf_keeps_the_congestion_bits_of_its_parent_s_results() -> None:
+    """G4: they are of the way down; what goes up is a contribution."""
+    switch, _ = switch_for(ONE, Parent(3, 6))
+    ((port, up),) = switch.process(0, bytes(frame(chunk(0, job=ONE), 0, tos=3)))
+    assert (port, up[15], decode(up[42:])) == (3, 2, replace(decode(chunk(0, job=ONE)), rank=6, marked=True))
+    result = encode(replace(decode(chunk(0, job=ONE)), rank=6, result=True))
+    ((port, down),) = switch.process(3, bytes(frame(result, 3, tos=3)))
+    assert (port, down[15], down[42:]) == (0, 3, result)
 
 
 # ---- passes

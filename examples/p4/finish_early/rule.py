@@ -1,5 +1,7 @@
 """The rule of this folder's P4 program as a reference, for `switchagg p4 generate --rule`."""
 
+from dataclasses import replace
+
 from switchagg.aggregator import Aggregator, Decision, Verdict, older
 from switchagg.wire import Op, Packet
 
@@ -14,6 +16,8 @@ class Rule(Aggregator):
             return Decision(Verdict.DROP, (), "drop_older")
         self._held[version][slot] = packet.chunk
         before = self._seen[version][slot] if packet.chunk == held else 0
+        self._marked[version][slot] = packet.marked or (before != 0 and self._marked[version][slot])
+        packet = replace(packet, marked=self._marked[version][slot])
         now = self._seen[version][slot] = before | bit
         repeated, late = bool(before & bit), self._finished(before, packet)
         givers = self._givers(packet)

@@ -31,19 +31,20 @@
 #include "admission.p4"
 #include "routes.p4"
 #include "held.p4"
+#include "ecn.p4"
 #include "seen.p4"
 #include "sums.p4"
 #include "verdict.p4"
 #include "arp.p4"
 #include "forwarding.p4"
 #include "results.p4"
-#include "ecn.p4"
 
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     Layout()     layout;
     Admission()  admission;
     Fill()       fill;
     Held()       held;
+    Marks()      marks;
     Seen()       seen;
     Sums()       sums;
     Verdict()    verdict;
@@ -68,7 +69,8 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             held.apply(hdr, meta);
         }
         if (meta.outcome == UNDECIDED) {
-            seen.apply(meta);
+            marks.apply(hdr, meta);
+            seen.apply(hdr, meta);
             sums.apply(hdr, meta);
             verdict.apply(hdr, meta, standard);
         }

@@ -176,7 +176,7 @@ class Control:
         index = self._index(self._passes - 1, slot, version)
         lines = self._run([f"register_read {name} {index}" for name in (HELD, SEEN_LOW, SEEN_HIGH)])
         chunk, low, high = (int(line.rsplit("=", 1)[1]) for line in lines)
-        bitmap = high << 32 | low
+        bitmap = (high & 0xFFFFFFFF) << 32 | low  # the mark stands above
         return SlotView(chunk, tuple(rank for rank in range(bitmap.bit_length()) if bitmap >> rank & 1))
 
     def counters(self) -> dict[str, int]:

@@ -32,6 +32,9 @@ MAX_EVERY = 5
 ROUTES = (Route.ALL, Route.TO_OWNER, Route.ALL, Route.FROM_OWNER)
 """Of chunks in turn; each rank of two or more is an owner in its turn."""
 
+MARKED_EVERY = 7
+"""In each so many chunks one rank, each in its turn, meets congestion (G1)."""
+
 EVENTS_PER_PACKET = 200
 """More happen only where nearly nothing arrives."""
 
@@ -242,9 +245,11 @@ class _Network:
         route = ROUTES[chunk % len(ROUTES)] if config.workers > 1 else Route.ALL
         owner = chunk // len(ROUTES) % config.workers if route else 0
         gives = not route or (rank == owner) == (route is Route.FROM_OWNER)
+        congested = chunk % MARKED_EVERY == 0 and chunk // MARKED_EVERY % config.workers == rank
         packet = Packet(
             config.job_id, config.generation, stream, rank, op, slot, version, chunk % MODULUS,
             values=_values(self.shape, key)[: None if gives else 0], retransmission=again, route=route, owner=owner,
+            marked=congested,
         )  # fmt: skip
         self._transmit(_Sending(job, packet, why))
         self._at(TIMEOUT * self.rng.uniform(1.0, 1.2), lambda: self._send(job, stream, rank, chunk, "retransmission"))

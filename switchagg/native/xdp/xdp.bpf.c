@@ -67,7 +67,8 @@ const volatile struct configuration configuration = {0};
 
 struct slot {
     struct bpf_spin_lock lock;
-    uint32_t job; /* the owner, for packets still in flight when the slot was given to another job */
+    uint16_t job; /* the owner, for packets still in flight when the slot was given to another job */
+    uint16_t marked;
     uint32_t generation;
     uint32_t held;
     uint64_t seen;
@@ -224,7 +225,7 @@ SA_INLINE void copy_out(const struct slot *slot, struct scratch *scratch) {
     }
 }
 
-/* S2 to S5 for the packet in the scratch, under the slot's lock; the sums are copied to the scratch if a result is
+/* S2 to S5 and G3 for the packet in the scratch, under the slot's lock; the sums are copied to the scratch if a result is
    sent: the next packet may overwrite them. The owner is checked again: since S1 was checked the job may have been
    evicted and its slots given to another. Not inlined, or the verifier would explore its loops once for every path
    that leads here. */
@@ -233,13 +234,16 @@ __attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint
     struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
     struct slot *slot = bpf_map_lookup_elem(&slots, &index);
     if (!scratch || !slot) return SA_DROP_SLOT;
-    const struct sa_header *header = &scratch->header;
-    uint32_t kind = SA_BE32(header->kind), chunk = SA_BE32(header->chunk), rank = header->rank & 63, outcome, marked = 0;
+    struct sa_header *header = &scratch->header;
+    uint32_t kind = SA_BE32(header->kind), chunk = SA_BE32(header->chunk), rank = header->rank, outcome;
     bpf_spin_lock(&slot->lock);
     if (slot->job != job_id || slot->generation != generation) {
         outcome = slot->job == job_id ? SA_DROP_GENERATION : SA_DROP_JOB;
     } else {
+        uint32_t marked = slot->marked;
         struct sa_decision decision = sa_slot_accept(&slot->held, &slot->seen, &marked, full, kind, chunk, rank);
+        slot->marked = (uint16_t)marked;
+        header->rank |= (uint8_t)marked;
         outcome = decision.outcome;
         if (decision.values == SA_WRITE)
             combine(SA_WRITE, slot, scratch);
@@ -278,7 +282,7 @@ SA_INLINE uint32_t index_of(const struct sa_header *header) {
 /* S1, in its order; SA_ABSORBED if the packet is its job's. */
 SA_INLINE uint32_t membership_fault(const struct job *job, const struct sa_header *header, uint32_t address,
                                     uint16_t port) {
-    uint32_t rank = header->rank, stream = header->stream, slot = SA_BE16(header->slot);
+    uint32_t rank = header->rank & ~SA_MARKED, stream = header->stream, slot = SA_BE16(header->slot);
     if (SA_BE32(header->kind) & SA_RESULT) return SA_DROP_RESULT;
     if (!job) return SA_DROP_JOB;
     if (SA_BE32(header->generation) != job->generation) return SA_DROP_GENERATION;
@@ -341,7 +345,8 @@ SA_INLINE int pass_up(struct xdp_md *ctx, struct scratch *scratch, uint32_t size
     source[1] = configuration.ticket[1];
     source[2] = configuration.ticket[2];
     struct iphdr *ip = data + sizeof(struct ethhdr);
-    ip->id = SA_BE16((uint16_t)(outcome == SA_BROADCAST ? SA_TO_ALL : scratch->header.rank + 1u));
+    ip->id = SA_BE16((uint16_t)(outcome == SA_BROADCAST ? SA_TO_ALL : (scratch->header.rank & SA_RANK_BITS) + 1u));
+    if (sa_is_ce(ip->tos)) ip->tos &= (uint8_t)~1u; /* G4; its checksum is made anew */
     struct udphdr *udp = (void *)(ip + 1);
     udp->check = (uint16_t)sum;
     if (size > SA_PACKET_MAX || bpf_xdp_store_bytes(ctx, SA_HEADERS_BYTES, scratch, size)) return XDP_DROP;
@@ -378,6 +383,7 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
             return XDP_DROP;
         }
     }
+    if (sa_is_ce(ip->tos)) scratch->header.rank |= SA_MARKED; /* G2 */
     uint32_t job_id = SA_BE16(header->job), generation = SA_BE32(header->generation);
     struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
     outcome = membership_fault(job, header, address, port);
