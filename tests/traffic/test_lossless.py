@@ -1,14 +1,21 @@
 """Lossless links in virtual time: pauses lose nothing; DCQCN; deadlocks are found and their ports named."""
 
+import functools
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from emulation.sim.lossless.dcqcn import QueuePair
 from emulation.sim.lossless.deadlock import DeadlockWatch, buffer_cycle, refuse_cycles
+from emulation.sim.lossless.network import LosslessNetwork
 from emulation.sim.lossless.pausing import Charges, PausableLink, PfcConfig, Port, Red
 from emulation.sim.network.link import NODE_MASK, LinkConfig
 from emulation.sim.network.network import Network, SimulationError
+from emulation.sim.network.simulation import Call, SimulationConfig
+from emulation.sim.network.simulations import SIMULATIONS
+from emulation.topologies.topology import Fabric
+from switchagg.wire import headers
 
 MB_S = 1_000_000_000 // 8
 LINK = LinkConfig(rate_bps=1_000_000_000, delay_ns=2_000)
@@ -163,3 +170,69 @@ def test_busy_links_are_no_deadlock():
         net.blast(f"h{number}", "to", 500)
     net.run(60)
     assert sum(net.received.values()) == 8 * 500
+
+
+def staggered_job(wrong):
+    """Two racks of two behind one aggregating switch; rank 1 begins late. wrong: room is held until a sum is whole."""
+    config = SimulationConfig(
+        workers=4,
+        link=LinkConfig(rate_bps=100_000_000, delay_ns=2_000),
+        fabric=Fabric("leaf_spine", racks=2, oversubscription=2.0, placement="one"),
+        streams=1,
+        window_slots=64,
+    )
+    pfc = PfcConfig(xoff_bytes=20_000, xon_bytes=17_000, stuck_ns=50_000_000)
+    network = LosslessNetwork(config.built(), config.link, pfc)
+    job = SIMULATIONS["switch"](config, network)
+    (root,) = network.topology.aggregators
+    for hop, port in network.ports.items():
+        if wrong and hop[1] == root:
+            hold_until_whole(network, port)
+    arrays = [np.full(100_000, rank, np.int32) for rank in range(4)]
+    left = [4]
+
+    def done():
+        left[0] -= 1
+        if not left[0]:
+            network.time.stop()
+
+    for rank in range(4):
+        begin = functools.partial(job.begin, rank, Call(arrays[rank], "sum", done))
+        network.time.schedule(20_000_000 * (rank == 1), lambda *_, begin=begin: begin())
+    network.time.run()
+    return network, arrays
+
+
+HELD = {}
+
+
+def hold_until_whole(network, port):
+    receive = port._receive
+
+    def slot(frame):
+        header = headers(frame)[0]
+        return int(header["slot"]), int(header["chunk"])
+
+    def receive_and_release(frame, sender, to):
+        receive(frame, sender, to)
+        if network.charges.now.frames > 1:  # it completed a sum, whose results are on their way
+            for charge in HELD.pop(slot(frame), []):
+                charge.port.release(charge)
+
+    port._receive = receive_and_release
+    port.absorbed = lambda charge, frame: HELD.setdefault(slot(frame), []).append(charge)
+
+
+def test_a_sum_that_waits_for_a_late_rank_holds_nobody_s_credit():
+    network, arrays = staggered_job(wrong=False)
+    assert all((array == 6).all() for array in arrays)
+    assert sum(link.pauses for link in network.pausable.values()) > 0
+    assert network.faults()["drop_queue"] == 0
+    assert not any(port.dropped for port in network.ports.values())
+
+
+def test_one_that_holds_it_until_it_is_whole_deadlocks_and_is_found():
+    """As in-network reduction in htsim did: the late rank's packets wait behind the pause that only they could end."""
+    HELD.clear()
+    with pytest.raises(SimulationError, match=r"port leaf1-\w+ is paused for good: switch \w+ holds \d+ bytes"):
+        staggered_job(wrong=True)

@@ -87,6 +87,8 @@ class DeadlockWatch:
         what = f"deadlock of lossless class {kind} at {self._network.now_ns} ns of virtual time: "
         if cycle := _cycle(following):
             return what + "these paused ports wait for each other: " + ", ".join("-".join(each) for each in cycle)
+        while following[hop]:
+            hop = following[hop][0]
         port = self._links[hop].port
         assert port is not None
         held = port.held_bytes[kind]

@@ -52,11 +52,11 @@ class PfcConfig:
             raise ValueError(f"xon_bytes must be from 0 to xoff_bytes, not {self.xon_bytes}")
 
     def headroom(self, link: LinkConfig) -> int:
-        """There and back, a frame that had begun at either end, and the pause itself."""
+        """There and back, the frame that was too much, one that had begun at either end, and the pause itself."""
         if self.headroom_bytes is not None:
             return self.headroom_bytes
         way_bytes = -(-2 * link.delay_ns * link.rate_bps // 8_000_000_000)
-        return way_bytes + 2 * LARGEST_FRAME_BYTES + PAUSE_FRAME_BYTES
+        return way_bytes + 3 * LARGEST_FRAME_BYTES + PAUSE_FRAME_BYTES
 
 
 class Charge:
