@@ -15,6 +15,7 @@ from emulation.topologies.table import topology_names
 from emulation.topologies.topology import EVERY, Fabric
 from emulation.training.tasks.table import workload_names
 from switchagg.dataplane.table import DATAPLANES
+from switchagg.job import CONGESTION, DCTCP
 from transport.group.method_name import MethodName
 from transport.group.method_name import parse as parse_method
 from transport.ps.config import ASYNCHRONOUS, BSP, MODES
@@ -168,6 +169,7 @@ class SwitchOptions:
     streams: int = _integer(2, 1, 64, "streams")  # one bucket may overtake another's tail
     split_calls: int = _integer(0, 0, 1, "1: a long call uses all streams of its class")  # where a way exceeds a window
     retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # sim: then the call fails, naming who is missing
+    congestion: str = _choice(DCTCP, CONGESTION)  # dctcp: windows follow the marks of packets; none: they don't
     dataplane: str = _choice("auto", dataplane_names)  # auto: the fastest that passes its test; xdp: in Mininet only
 
 

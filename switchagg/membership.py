@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
 from switchagg.codecs import FIXED_POINT
-from switchagg.job import MAX_CHILDREN, MAX_SLOTS, MODULUS, STREAMS_MAX, JobConfig, StreamConfig
+from switchagg.job import DCTCP, MAX_CHILDREN, MAX_SLOTS, MODULUS, STREAMS_MAX, JobConfig, StreamConfig
 from switchagg.priority import BEST_EFFORT, MOST_URGENT
 from switchagg.sharing.quota import Holding
 from switchagg.sharing.switches import ROOT, Share
@@ -28,6 +28,10 @@ Address = tuple[str, int]
 """(IPv4 literal, port)."""
 
 
+ALIKE = ("workers", "elements", "streams", "window_slots", "windows", "priorities", "codec", "split", "congestion")
+"""What all joins of a job must say alike (C1)."""
+
+
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
     """One worker's request to be `rank` of the job of this name.
@@ -36,9 +40,9 @@ class JoinRequest:
     a number drawn at random for each join, 63 bits; it is also the secret that later messages prove themselves with.
     timeout_ns: how long it waits for the others. windows: window of each stream where they differ; window_slots is then
     the first one's. priorities: class of each stream (W10); empty: all best effort. queue_pair: over RDMA, the number
-    of its end; ranks that share an address differ in it. codec: name of what sums of floats travel in.
-    packets_held: how many its receive buffer holds, 0: enough (C17). split: whether long calls are split (W11). via:
-    name of the switch it sends to (C18).
+    of its end; ranks that share an address differ in it. codec: name of what sums of floats travel in. packets_held:
+    how many its receive buffer holds, 0: enough (C17). split: whether long calls are split (W11). congestion: as of
+    JobConfig. via: name of the switch it sends to (C18).
     """
 
     job: str
@@ -56,6 +60,7 @@ class JoinRequest:
     codec: str = FIXED_POINT.name
     packets_held: int = 0
     split: bool = False
+    congestion: str = DCTCP
     via: str = ROOT
 
     def narrowed(self, slots: int) -> "JoinRequest":
@@ -106,7 +111,7 @@ class JoinRequest:
 
     def contradiction(self, other: "JoinRequest") -> str:
         """Where two members of one gathering contradict each other, or "" (C1)."""
-        for name in ("workers", "elements", "streams", "window_slots", "windows", "priorities", "codec", "split"):
+        for name in ALIKE:
             ours, theirs = getattr(self, name), getattr(other, name)
             if ours != theirs:
                 return (

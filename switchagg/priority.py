@@ -16,6 +16,8 @@ SOCKET_PRIORITY_MAX = 6
 """Largest SO_PRIORITY that needs no privilege: classes 0 and 1 share it and differ in their DSCP."""
 
 ECN_MASK = 3
+ECT_0 = 2
+"""The ECN bits of who knows what marks mean."""
 
 
 def class_of(priority: int) -> int:

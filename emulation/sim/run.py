@@ -187,6 +187,7 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
         window_slots=switch.window_slots,
         streams=switch.streams,
         split_calls=bool(switch.split_calls),
+        congestion=switch.congestion,
         dataplane=fastest(slots, switch.elements).name if switch.dataplane == "auto" else switch.dataplane,
         retry_limit=switch.retry_limit,
         reliable=ReliableConfig(segment_bytes=segment_bytes, ack_every_segments=ACK_EVERY_SEGMENTS),

@@ -359,6 +359,7 @@ def join_process_group(config: TrainerConfig) -> None:
             window_slots=config.scenario.switch.window_slots,
             segments_max=config.segments_max,
             split_calls=config.scenario.switch.split_calls,
+            congestion=config.scenario.switch.congestion,
             codec=name.codec,
         )
     rendezvous(config, "gloo" if options is None else "switchagg", options)

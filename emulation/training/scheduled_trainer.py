@@ -76,6 +76,7 @@ class ScheduledTrainer(Trainer):
                     window_slots=options.window_slots,
                     segments_max=config.segments_max,
                     split_calls=bool(options.split_calls),
+                    congestion=options.congestion,
                     via=config.via,
                     timeout_s=config.timeout_s,
                     call_timeout_s=config.timeout_s,

@@ -11,7 +11,7 @@ import msgspec
 
 from switchagg.codecs import FIXED_POINT
 from switchagg.errors import DecodeError
-from switchagg.job import JobConfig, StreamConfig
+from switchagg.job import DCTCP, JobConfig, StreamConfig
 from switchagg.membership import Departure, Member
 from switchagg.priority import BEST_EFFORT
 from transport.rdma.places import QueuePairEnd
@@ -66,9 +66,10 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class Join(msgspec.Struct, frozen=True, tag="join"):
-    """Request: see JoinRequest. windows, priorities: one for each stream, or none. queue_pair: ours, over RDMA. link:
-    what carries packets, where there are no queue pairs. codec: of sums of floats. packets_held: by our receive buffer,
-    0: enough (C17). split: long calls (W11). via: name of the switch that we send to, "" for this one (C18)."""
+    """Request: see JoinRequest. windows, priorities: one for each stream, or none. queue_pair: ours, over RDMA.
+    link: what carries packets, where there are no queue pairs. codec: of sums of floats. packets_held: by our
+    receive buffer, 0: enough (C17). split: long calls (W11). congestion: control of it (G5). via: name of the
+    switch that we send to, "" for this one (C18)."""
 
     job: Text
     place: Place
@@ -86,6 +87,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     packets_held: Small = 0
     split: bool = False
     via: Text = ""
+    congestion: Text = DCTCP
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):

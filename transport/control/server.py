@@ -409,6 +409,7 @@ def _join_request(request: messages.Join) -> JoinRequest:
         "codec",
         "packets_held",
         "split",
+        "congestion",
         "via",
     )
     return JoinRequest(

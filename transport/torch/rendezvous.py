@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from switchagg.errors import JobError
+from switchagg.job import DCTCP
 from transport.group.contract import Group
 from transport.group.method_name import MethodName, parse
 from transport.links.addresses import facing, resolve_host
@@ -83,6 +84,8 @@ class SwitchOptions:
     """Name of the switch that this rank sends to, where there are some below the one that all join; "": that one."""
     split_calls: int = 0
     """1: a call of more packets than a window uses all streams of its class: for ways that hold more than that."""
+    congestion: str = DCTCP
+    """`dctcp`: windows follow the marks (ECN) of packets; `none`: they don't. The same on every rank."""
 
     @classmethod
     def from_environment(cls) -> "SwitchOptions":
@@ -290,6 +293,7 @@ class Rendezvous:
                 segments_max=told.segments_max,
                 priorities=told.priorities,
                 split_calls=bool(told.split_calls),
+                congestion=told.congestion,
                 via=told.via,
                 timeout_s=told.join_timeout_s,
                 call_timeout_s=self.timeout_s,

@@ -8,7 +8,7 @@ from pathlib import Path
 from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.errors import JobError
-from switchagg.job import STREAMS_MAX, JobConfig
+from switchagg.job import CONGESTION, DCTCP, STREAMS_MAX, JobConfig
 from switchagg.membership import TIMEOUT_NS_MAX
 from switchagg.priority import class_of
 from transport.links.kind import LinkKind
@@ -62,7 +62,8 @@ class JoinOptions:
     if it is only in Python, so is the core. codec_seed: of codecs that draw random numbers (F10). split_calls: a call
     of more packets than the smallest window of its class uses all streams of the class at once, on every rank: for ways
     that are longer than a window; elsewhere later calls only wait for it. via: name of the switch that this rank sends
-    to, where there are some below the one it joins; "": that one.
+    to, where there are some below the one it joins; "": that one. congestion: "dctcp", windows follow the marks of
+    packets (G6), or "none", on every rank.
     """
 
     elements: int | None = None
@@ -84,6 +85,7 @@ class JoinOptions:
     codec_seed: int = 0
     split_calls: bool = False
     via: str = ""
+    congestion: str = DCTCP
 
     def __post_init__(self) -> None:
         if self.link not in links_with("switch"):
@@ -96,6 +98,8 @@ class JoinOptions:
         if not 1 <= self.retries <= RETRY_LIMIT_MAX:
             raise JobError(f"retry_limit {self.retry_limit}: 1 to {RETRY_LIMIT_MAX}")
         _ = self.codec_spec  # or it raises
+        if self.congestion not in CONGESTION:
+            raise JobError(f"congestion {self.congestion!r}: one of {', '.join(CONGESTION)}")
         if self.core not in CORES:
             raise JobError(f"core {self.core!r}: one of {', '.join(CORES)}")
         if self.core not in ("auto", *self.kind.cores):

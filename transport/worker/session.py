@@ -128,7 +128,7 @@ class SwitchSession:
         self._client.start()
         try:
             admitted = self._client.admitted.result(wish.timeout_ns / 1e9 + ANSWER_MARGIN_S)
-            self.job: JobConfig = replace(admitted.config(), retry_limit=options.retries)
+            self.job: JobConfig = replace(admitted.config(), retry_limit=options.retries, congestion=options.congestion)
             if wish.priorities and admitted.priorities != wish.priorities:
                 raise JobError(f"the switch at {switch} knows no priority classes: it is older than this side")
             if end.queue_pair and len(admitted.queue_pairs) != self.workers:
@@ -201,6 +201,7 @@ class SwitchSession:
                 codec=options.codec_spec.told(options.codec_seed),
                 packets_held=end.packets_held,
                 split=options.split_calls,
+                congestion=options.congestion,
                 via=options.via,
             )
             return cls(end, wish, switch, options)

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from emulation.sim.network.link import UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
+from emulation.sim.network.link import CE, ECT, UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
 from emulation.sim.network.network import Network
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
 from switchagg.call import array_call, chunked_call, split
@@ -17,6 +17,7 @@ from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_sums
 from switchagg.description import DESCRIBED_WORKERS_MOST, Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
+from switchagg.job import DCTCP
 from switchagg.layout import Shares
 from switchagg.wire import STREAM_OFFSET, frame_bytes
 from transport.worker.call_ledger import CallLedger
@@ -112,7 +113,8 @@ class AggregationHost:
         self._done: dict[int, Done] = {}
         priorities = [stream.priority for stream in job.streams]
         self._calls = CallLedger(priorities)
-        self._to = [addressed(switch, priority) for priority in priorities]  # by stream
+        ecn = ECT if job.congestion == DCTCP and link.config.ecn_bytes is not None else 0
+        self._to = [addressed(switch, priority) | ecn for priority in priorities]  # by stream
         frame = frame_bytes(job.elements) + UDP_FRAMING_BYTES
         if isinstance(link, StrictLink):  # a credit for each class: none waits for another's bytes
             self._uplinks = [
@@ -172,7 +174,7 @@ class AggregationHost:
             if frame is None:
                 self.drop_checksum += 1
                 return
-        self.endpoint.receive(frame, self._network.now_ns)
+        self.endpoint.receive(frame, self._network.now_ns, bool(to & CE))
         self._events()
         self._pump()
 

@@ -24,7 +24,7 @@ from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import parse_sums
 from switchagg.description import COMBINING, Kind
-from switchagg.job import JobConfig, StreamConfig
+from switchagg.job import DCTCP, JobConfig, StreamConfig
 from switchagg.layout import shares_of
 from switchagg.priority import BEST_EFFORT
 from transport.group.coded_sums import RoundKeys
@@ -45,8 +45,9 @@ class SimulationConfig:
 
     switch_latency_ns: of each switch, from a frame's last bit in to its place in the output queue. elements,
     window_slots, streams, dataplane: of the switch method; priorities, windows: class and window of each of its
-    streams, where they differ; split_calls: whether a long call uses all streams of its class. job_id, first_slot,
-    pool_slots (of each of its data planes; 0: what the job needs): where several jobs share them.
+    streams, where they differ; split_calls: whether a long call uses all streams of its class; congestion: as of
+    JobConfig. job_id, first_slot, pool_slots (of each of its data planes; 0: what the job needs): where several jobs
+    share them.
     codec: of sums of floats, as switchagg.codecs.spec reads it; "": as they are, through a switch in fixed point.
     codec_seed: of codecs with random numbers. strict_priority: links serve priority classes strictly (`StrictLink`),
     else all frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not
@@ -85,6 +86,7 @@ class SimulationConfig:
     codec: str = ""
     codec_seed: int = 0
     split_calls: bool = False
+    congestion: str = DCTCP
     job_id: int = 1
     first_slot: int = 0
     pool_slots: int = 0
@@ -101,6 +103,7 @@ class SimulationConfig:
             workers=self.workers,
             elements=self.elements,
             streams=streams,
+            congestion=self.congestion,
             rto_initial_ns=self.rto_initial_ns,
             rto_min_ns=self.rto_min_ns,
             rto_max_ns=self.rto_max_ns,

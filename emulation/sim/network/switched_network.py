@@ -12,6 +12,7 @@ import numpy as np
 
 from emulation.sim.network.link import (
     AHEAD,
+    CE,
     IP_BYTES,
     NODE_MASK,
     UDP_FRAMING_BYTES,
@@ -23,6 +24,7 @@ from emulation.sim.network.network import Action, Network
 from emulation.sim.network.strict_link import StrictLink
 from emulation.topologies.topology import Hop, LinkSettings, Topology
 from switchagg.dataplane.contract import DataPlane
+from switchagg.wire import FLAG_RESULT, FLAGS_AT, MARKED, RANK_AT
 from transport.links.ethernet import ETHERNET_BYTES
 
 MESSAGE_FRAMING_BYTES = ETHERNET_BYTES + IP_BYTES
@@ -74,7 +76,10 @@ class Switch:
                 return
         assert self.dataplane is not None
         ready_ns = self._time.now_ns + self._latency_ns
-        kind = to & ~NODE_MASK  # a result has the class of the frame that caused it (S6)
+        if to & CE and not frame[0, FLAGS_AT] & FLAG_RESULT:  # G2
+            frame, to = frame.copy(), to & ~CE
+            frame[0, RANK_AT] |= MARKED
+        kind = to & ~NODE_MASK  # a result has the class of the frame that caused it (S6), and its ECN bits (G4)
         for output in self.dataplane.process(frame, sender):
             bundle = output.bundle
             count, size = bundle.shape
