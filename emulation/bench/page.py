@@ -22,6 +22,7 @@ TITLES = {
     "speedup": "Against Gloo",
     "unshaped": "Without a rate limit",
     "loss": "Loss",
+    "racks": "Racks",
     "planes": "Data planes in memory",
     "codecs": "Allreduce with codecs",
     "numbers": "Codecs in memory",
@@ -29,7 +30,7 @@ TITLES = {
     "p4": "P4 engine",
     "collectives": "Host collectives in virtual time",
 }
-NETWORKS = ("allreduce", "unshaped", "codecs", "loss")
+NETWORKS = ("allreduce", "unshaped", "codecs", "loss", "racks")
 
 
 def write_page(built: dict[str, Any], path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,12 @@ from emulation.scenario_tables import Faults, Methods, Sweep, SwitchOptions, Top
 Log = Callable[[str], None]
 OnRow = Callable[[dict[str, Any], dict[str, Any]], None]
 
-PARTS = ("planes", "numbers", "collectives", "links", "p4", "unshaped", "codecs", "loss", "allreduce")
+PARTS = ("planes", "numbers", "collectives", "links", "p4", "unshaped", "codecs", "loss", "racks", "allreduce")
 RATES = (100_000_000, 200_000_000, 500_000_000, 1_000_000_000)
 WORKERS = (2, 4, 8)
 XDP_WORKER_BPS_MOST = 2_000_000_000  # all workers' rates together: beyond, two cores give out packet by packet
 LOSSES = (0.0, 0.0001, 0.001, 0.01, 0.05)
+RACK_WORKERS, RACKS, RACK_RATE_BPS, OVERSUBSCRIPTIONS = 8, 2, 200_000_000, (1, 4)
 LOSS_RATE_BPS, LOSS_WORKERS, LOSS_BYTES = 200_000_000, 4, 4_000_000
 WINDOW_SLOTS = 512
 """6 ms at 1 Gb/s: longer than a turn of nine processes on two cores, which 256 slots are not. Not with loss: a window
@@ -48,6 +49,7 @@ MINUTES = {
     "unshaped": (0.4, 2),
     "codecs": (0.9, 2.5),
     "loss": (1, 4),
+    "racks": (0.4, 1),
     "allreduce": (0.8, 14),
 }
 DTYPES = ("float32", "int32")
@@ -58,7 +60,8 @@ class Matrix:
     """What a command measures: every method at every size, on a network for every number of workers and rate.
 
     methods, dataplane, congestion_control: as `emulation.bench.allreduce.methods.parse` has them. elements None: as
-    many as fill the MTU. iterations 0: as many as the pace has time for. loss, loss_by: as a Wish has them.
+    many as fill the MTU. iterations 0: as many as the pace has time for. loss, loss_by: as a Wish has them. racks: so
+    many with a leaf switch each, their up-links oversubscribed so many times; 0: one switch.
     """
 
     workers: Sequence[int]
@@ -77,6 +80,8 @@ class Matrix:
     pace: Pace = field(default_factory=Pace)
     loss: float = 0.0
     loss_by: str | None = None
+    racks: int = 0
+    oversubscription: float = 1.0
 
     def wishes(self) -> list[Wish]:
         """One for each network. Raises ScenarioError, RunFailed."""
@@ -106,13 +111,21 @@ class Matrix:
         title = f"n = {workers}, {rate_text(rate_bps) if rate_bps else 'unshaped'}"
         if self.loss_by:
             title += f", {100 * self.loss:g} % lost{' in the switch' if self.loss_by == BY_SWITCH else ''}"
-        sizes = tuple(self.sizes)
+        sizes, topology = (
+            tuple(self.sizes),
+            TopologyOptions(workers=workers, rate_bps=rate_bps, mtu_bytes=self.mtu_bytes),
+        )
+        if self.racks:
+            title += f", {self.racks} racks, up-links {self.oversubscription:g}:1"
+            topology = replace(
+                topology, kind="leaf_spine", racks=self.racks, oversubscription=float(self.oversubscription)
+            )
         return Scenario(
             name=ALLREDUCE,
             title=title,
             seed=1,
             methods=Methods(mininet=tuple(dict.fromkeys(one.method for one in chosen)), sim=()),
-            topology=TopologyOptions(workers=workers, rate_bps=rate_bps, mtu_bytes=self.mtu_bytes),
+            topology=topology,
             faults=Faults(loss=self.loss),
             workload=Workload(ALLREDUCE, self.iterations, self.warmup, bucket_bytes=max(sizes), compute_ns=0),
             switch=SwitchOptions(elements, self.window_slots),
@@ -151,7 +164,7 @@ def run(
     Alone, a part replaces its own in a document that is there, and the others stay. Raises UnfitError, RunFailed.
     """
     path = out / "bench.json"
-    if any(part in ("unshaped", "codecs", "loss", "allreduce") for part in parts):
+    if any(part in ("unshaped", "codecs", "loss", "racks", "allreduce") for part in parts):
         require()
     minutes = {part: MINUTES[part][0 if quick else 1] for part in parts}
     log(
@@ -375,6 +388,23 @@ def _loss(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
     return entries
 
 
+def _racks(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
+    """Switches below a switch, beside a ring, over up-links as fast as their racks and as fast as one worker."""
+    wanted: list[Wish] = []
+    for oversubscription in OVERSUBSCRIPTIONS:
+        wanted += Matrix(
+            [RACK_WORKERS],
+            [RACK_RATE_BPS],
+            [4_000_000] if quick else [4_000_000, 25 * arithmetic.MEGABYTE],
+            f"switch:{methods.resolve_plane('auto')},ring",
+            pace=Pace(cell_s=0.5, rounds=2) if quick else Pace(cell_s=2.0),
+            racks=RACKS,
+            oversubscription=oversubscription,
+        ).wishes()
+    networks: list[dict[str, Any]] = run_allreduce(wanted, log, on_row)["networks"]
+    return networks
+
+
 MEASURES: dict[str, Callable[[bool, Log, OnRow], Any]] = {
     "planes": _planes,
     "numbers": _numbers,
@@ -384,5 +414,6 @@ MEASURES: dict[str, Callable[[bool, Log, OnRow], Any]] = {
     "unshaped": _unshaped,
     "codecs": _codecs,
     "loss": _loss,
+    "racks": _racks,
     "allreduce": _allreduce,
 }

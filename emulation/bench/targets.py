@@ -34,6 +34,7 @@ def judged(built: dict[str, Any]) -> list[Verdict]:
         *_codecs(coded),
         *_latency([*matrix, *unshaped]),
         *_loss(parts.get("loss", [])),
+        *_racks(parts.get("racks", [])),
         *_numbers(parts.get("numbers", {})),
         *_planes(parts.get("planes", {})),
         *_ring(matrix),
@@ -41,7 +42,7 @@ def judged(built: dict[str, Any]) -> list[Verdict]:
         *_collectives(parts.get("collectives", {})),
         *_p4(parts.get("p4", {})),
         *_accuracies(parts.get("study", {}).get("rows", [])),
-        *_checked([*matrix, *unshaped, *coded, *_rows(parts.get("loss", []))]),
+        *_checked([*matrix, *unshaped, *coded, *_rows(parts.get("loss", [])), *_rows(parts.get("racks", []))]),
     ]
 
 
@@ -186,6 +187,16 @@ def _loss(networks: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     for loss, target in ((0.001, 0.97), (0.01, 0.85)):
         what = f"loss {100 * loss:g} % per link, 200 Mb/s, n = 4: of the loss-free goodput"
         yield _verdict(what, target, shares.get(loss), "%", because if loss in shares else "")
+
+
+def _racks(networks: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
+    for oversubscription in (1, 4):
+        found = [one for one in networks if one["scenario"]["topology"].get("oversubscription", 1) == oversubscription]
+        row = _one(_rows(found), name="switch:native", size_bytes=BUCKET_BYTES)
+        ring = _one(_rows(found), method="ring", size_bytes=BUCKET_BYTES)
+        beside = "" if ring is None else f"the ring {ring['share_of_payload_limit']:.1%}"
+        what = f"25 MB, 2 racks of 4, up-links {oversubscription}:1, 200 Mb/s, native: of the payload limit"
+        yield _verdict(what, 0.95, _value(row, "share_of_payload_limit"), "%", beside)
 
 
 def loss_shares(networks: Sequence[dict[str, Any]]) -> dict[str, dict[float, float]]:

@@ -250,6 +250,12 @@ def loss(quick: Quick = False, out: Out = OUT) -> None:
     _part("loss", quick, out)
 
 
+@app.command()
+def racks(quick: Quick = False, out: Out = OUT) -> None:
+    """Two racks of four workers, a switch in each below one: up-links as fast as the rack, and as one worker."""
+    _part("racks", quick, out)
+
+
 @app.command("all")
 def everything(quick: Quick = False, out: Out = OUT) -> None:
     """All parts one after the other: OUT/bench.json, figures, and the table of targets. This is `make bench`."""
