@@ -31,7 +31,6 @@ UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) 
 PRIVATE_PATHS = re.compile("(?<![A-Za-z0-9_.])/(" + "|".join(("wo" + "rk/", "tmp/pl" + "an", "ro" + "ot/")) + ")")
 
 CORE = {
-    "slot_shares",
     "wire",
     "job",
     "priority",
