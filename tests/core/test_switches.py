@@ -14,6 +14,7 @@ from switchagg.membership import (
 )
 from switchagg.sharing.switches import ROOT, Switches, SwitchOffer, merged_ranks
 from switchagg.sharing.tree_controller import TreeController
+from transport.control.shares import config_of, share_message
 
 SECOND = 1_000_000_000
 
@@ -96,7 +97,10 @@ class World:
             number = next(self.numbers)
             address = (f"10.0.{number}.{rank}", 7)
             self.controller.join(
-                JoinRequest(job, rank, len(vias), 360, 1, slots, address, number, 60 * SECOND, via=via), now_ns
+                JoinRequest(
+                    job, rank, len(vias), 360, 1, slots, address, number, 60 * SECOND, via=via, congestion="none"
+                ),
+                now_ns,
             )
 
     def events(self) -> list[object]:
@@ -117,6 +121,8 @@ def test_workers_are_told_once_all_switches_have_the_job() -> None:
     world = World()
     world.join("one", ["rack1", "rack2", "rack2"])
     admitted = world.admitted()
+    for share in admitted.shares:  # a switch below gets the whole job
+        assert config_of(share_message(admitted, share, ("", 5556))) == admitted.job
     member = admitted.members[0].incarnation
     assert isinstance(world.controller.standing(member), Waiting)
     assert [share.switch for _, share in world.controller.shares(1001)] == ["rack1"]

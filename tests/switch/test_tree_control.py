@@ -109,6 +109,7 @@ def test_unequal_racks_a_worker_of_the_root_and_three_levels_sum_exactly() -> No
     with tree(rack1="root", pod="root", rack2="pod", idle="root") as net:
         sessions = net.join(["rack1", "", "rack2", "rack1", "rack2", "pod", "rack1"])
         assert [session.job.workers for session in sessions] == [7] * 7
+        assert not any(session._routed for session in sessions)  # H2
         check_sums(sessions)
         floats = [np.full(100, rank + 0.5, np.float32) for rank in range(7)]
         for future in [session.allreduce(array) for session, array in zip(sessions, floats, strict=True)]:
@@ -293,4 +294,8 @@ def test_a_job_of_more_than_64_workers_sums_and_its_barrier_waits_for_all() -> N
         for future in [*early, late]:
             assert future.result(LIVENESS_S) is nothing
         check_sums(sessions, 20)
+        floats = np.tile(np.arange(20, dtype=np.float32), (66, 1))
+        for future in [session.allreduce(array) for session, array in zip(sessions, floats, strict=True)]:
+            future.result(LIVENESS_S)
+        assert (floats == 66 * np.arange(20)).all()
         close(sessions)

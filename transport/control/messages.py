@@ -220,6 +220,7 @@ class Share(msgspec.Struct, frozen=True):
     children: Annotated[list[tuple[str, Small]], msgspec.Meta(max_length=64)]
     ranks: list[list[Small]]
     parent: tuple[str, Small, Small] | None = None
+    congestion: Text = DCTCP
 
 
 class Shares(msgspec.Struct, frozen=True, tag="shares"):

@@ -41,6 +41,7 @@ def share_message(admitted: JobAdmitted, share: Share, root: Address) -> message
         list(share.children),
         [list(ranks) for ranks in share.below],
         parent,
+        job.congestion,
     )
 
 
@@ -48,7 +49,8 @@ def config_of(share: messages.Share) -> JobConfig:
     """The job as the core knows it. Raises ValueError for numbers that can't be."""
     streams = zip(share.streams, share.priorities, strict=True)
     each = tuple(StreamConfig(first, window, priority) for (first, window), priority in streams)
-    return JobConfig(share.job_id, share.generation, share.workers, share.elements, each)
+    numbers = (share.job_id, share.generation, share.workers, share.elements)
+    return JobConfig(*numbers, each, congestion=share.congestion)
 
 
 def uplink_of(share: messages.Share, root_host: str) -> Uplink | None:
