@@ -48,7 +48,12 @@ class Network:
 
     def links(self, method: str) -> Topology:
         """Those that a method has."""
-        return topology(self.fabric, self.workers, self.servers * (method == "ps"), LinkSettings(self.rate_bps))
+        return topology(self.fabric, self.workers, servers_of(method, self.servers), LinkSettings(self.rate_bps))
+
+
+def servers_of(method: str, servers: int) -> int:
+    """How many hosts of servers a method has; servers: of `ps`."""
+    return servers if method == "ps" else METHODS[method].servers
 
 
 @dataclass(frozen=True)
@@ -75,19 +80,19 @@ class Bound:
 
 
 def _framing(name: MethodName) -> Framing:
-    return LINKS[name.link or "tcp"].framing  # gloo brings its own TCP
+    return LINKS[name.link or ("udp" if name.in_packets else "tcp")].framing  # gloo brings its own TCP
 
 
 def _shares(name: MethodName, elements: int, mtu_bytes: int) -> tuple[Fraction, Fraction]:
     """Values in what a link is given to carry, and that in Ethernet frames, where packets are full."""
     framing = _framing(name)
     payload_bytes = framing.payload_bytes(mtu_bytes)
-    if not name.is_switch:
+    if not name.in_packets:
         return Fraction(1), Fraction(payload_bytes - framing.mesh_bytes, framing.ethernet_bytes(payload_bytes))
-    size = frame_bytes(elements)
+    size = frame_bytes(elements) + METHODS[name.method].trailer_bytes
     if not framing.stream and not framing.path_mtus:
         payload_bytes = size
-    return Fraction(size - HEADER_BYTES, size), Fraction(payload_bytes, framing.ethernet_bytes(payload_bytes))
+    return Fraction(4 * elements, size), Fraction(payload_bytes, framing.ethernet_bytes(payload_bytes))
 
 
 def payload_share(name: MethodName, elements: int, mtu_bytes: int) -> Fraction:
@@ -107,7 +112,7 @@ def coded_share(name: MethodName, dtype: str, elements: int, workers: int) -> fl
     what it leaves alone."""
     kind, codec = np.dtype(dtype), _codec(name, workers)
     rows = codec if isinstance(codec, Codec) else None
-    if name.is_switch:
+    if name.in_packets:
         return share_of_chunks(kind, elements, rows or FIXED_POINT)
     if name.method == "gloo" and name.codec:
         return kind.itemsize / 2 if kind.kind == "f" else 1.0
@@ -160,9 +165,23 @@ def _sent(method: str, network: Network, links: Topology, kind: Kind) -> Iterato
                 yield (child, parent), Fraction(1)
                 yield (parent, child), Fraction(1)
         return
+    if method == "atp":
+        yield from _sent_by_atp(links)
+        return
     nodes = (*links.members, links.root)  # the last is SWITCH, -1
     for (sender, to), arrays in flows(method, network.workers, len(links.servers), kind).items():
         yield (nodes[sender], nodes[to]), arrays
+
+
+def _sent_by_atp(links: Topology) -> Iterator[tuple[tuple[str, str], Fraction]]:
+    """Where every packet finds its aggregator: a sum for each switch with workers, one of these to the server."""
+    (server,) = links.servers
+    at = {host: links.neighbours[host][0] for host in links.members}
+    pairs = [*at.items(), *((name, at[server]) for name in {at[worker]: None for worker in links.workers})]
+    for below, above in pairs:
+        if below != above:
+            yield (below, above), Fraction(1)
+            yield (above, below), Fraction(1)
 
 
 def _shares_of_servers(network: Network) -> Iterator[tuple[Hop, list[int], list[int]]]:
@@ -241,7 +260,7 @@ def _together(name: MethodName, moved: Mapping[Kind, float], size_bytes: int, ne
     elements = elements_of(name, network.elements, network.mtu_bytes)
     plain = float(payload_share(name, elements, network.mtu_bytes))
     efficiency = {kind: plain if kind == "all_gather" else plain * share for kind in moved}
-    routed = not name.is_switch or LINKS[name.link].bare  # else all send all values to all (W15)
+    routed = not name.in_packets or (name.is_switch and LINKS[name.link].bare)  # else all send all values to all (W15)
     of_kind = {kind: loads(name.method, network, kind if routed else "allreduce") for kind in moved}
     exactly = {kind: Fraction(size) for kind, size in moved.items()}
     arrays = {hop: sum(of_kind[kind][hop] * exactly[kind] for kind in moved) for hop, _ in links.hops}

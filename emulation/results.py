@@ -218,7 +218,7 @@ def same_bits(scenario: Scenario, method: MethodName, environment: Mapping[str, 
     Not of sums below the codec's least size, which methods add as floats; of codecs without feedback, which may round
     at random; of codecs that leave sums of floats to the method; of schedules, which cut gradients their own way.
     """
-    spec = method.spec if method.codec or not method.is_switch else parse_codec(FIXED_POINT.name)
+    spec = method.spec if method.codec or not method.in_packets else parse_codec(FIXED_POINT.name)
     codec = spec and spec.row_codec
     alone = method.schedule or scenario.workload.synchronisation or scenario.asynchronous(method)
     if spec is None or codec is None or alone:

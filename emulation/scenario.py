@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from emulation import scenario_checks
-from emulation.bounds import Network, elements_most, loads
+from emulation.bounds import Network, elements_most, loads, servers_of
 from emulation.scenario_tables import (
     ADAMW,
     SGD,
@@ -94,7 +94,7 @@ class Scenario:
         """The nodes and links that a method has. Raises ValueError."""
         options = self.topology
         settings = LinkSettings(options.rate_bps, options.delay_ns, options.queue_bytes)
-        return topology(options.fabric, options.workers, self.ps.servers * (method == "ps"), settings)
+        return topology(options.fabric, options.workers, servers_of(method, self.ps.servers), settings)
 
     @property
     def unequal_compute(self) -> str | None:
@@ -114,7 +114,7 @@ class Scenario:
     def baseline_for(self, backend: str) -> MethodName | None:
         """The first host method, of float32 if there is one: what the switch is compared with. None if the scenario has
         only the switch."""
-        hosts = [method for method in self.methods_for(backend) if not method.is_switch]
+        hosts = [method for method in self.methods_for(backend) if not method.in_packets]
         return min(hosts, key=lambda method: bool(method.codec), default=None)
 
 
@@ -407,7 +407,7 @@ def _check_methods(value: Any, backend: str, where: str) -> tuple[MethodName, ..
 def _check_method(text: Any, backend: str, where: str) -> MethodName:
     """The method as `transport.group.method_name` writes it."""
     try:
-        name = parse_method(text if isinstance(text, str) else _repr(text))
+        name = parse_method(text if isinstance(text, str) else _repr(text), virtual=backend == "sim")
     except ValueError as error:
         raise ScenarioError(f"{where}: {error}") from None
     if backend == "sim" and "@" in str(name):

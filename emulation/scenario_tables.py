@@ -33,6 +33,10 @@ def _integer(default: Any, low: int, high: int, unit: str) -> Any:
     return field(default=default, metadata={"kind": int, "low": low, "high": high, "unit": unit})
 
 
+def _float(default: Any, low: float, high: float, unit: str) -> Any:
+    return field(default=default, metadata={"kind": float, "low": low, "high": high, "unit": unit})
+
+
 def _probability() -> Any:
     return field(default=0.0, metadata={"kind": float, "low": 0.0, "high": 1.0, "unit": "probability"})
 
@@ -106,7 +110,7 @@ class Straggler:
 class LinkTail:
     """sim: extra delay of links, as bursts of other traffic add it: see emulation/sim/network/tail.py."""
 
-    ratio: float = field(default=MISSING, metadata={"kind": float, "low": 1.0, "high": 1_000.0, "unit": "p99 / p50"})
+    ratio: float = _float(MISSING, 1.0, 1_000.0, "p99 / p50")
     p50_ns: int = _integer(MISSING, 1, 1_000_000_000, "ns")
     burst_ns: int = _integer(10_000_000, 1_000, 60_000_000_000, "ns, on average")
     rank: int = _integer(-1, -1, 63, "rank: its host's link, both ways; -1: every link")
@@ -170,6 +174,7 @@ class SwitchOptions:
     split_calls: int = _integer(0, 0, 1, "1: a long call uses all streams of its class")  # where a way exceeds a window
     retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # sim: then the call fails, naming who is missing
     congestion: str = _choice(DCTCP, CONGESTION)  # dctcp: windows follow the marks of packets; none: they don't
+    aggregators: int = _integer(0, 0, 65_536, "aggregators")  # of each switch, of `atp`; 0: as many as slot versions
     dataplane: str = _choice("auto", dataplane_names)  # auto: the fastest that passes its test; xdp: in Mininet only
 
 

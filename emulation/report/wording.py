@@ -66,7 +66,7 @@ def codec_text(entry: dict[str, Any]) -> tuple[str, str]:
     """How many bits a rank gives for a value, and what is to be known of it."""
     codec = entry["summary"].get("codec")
     if codec is None:
-        return "32 bits", "fixed point" if entry["method"].is_switch else "float32"
+        return "32 bits", "fixed point" if entry["method"].in_packets else "float32"
     more = f"weights come back in {codec['bits_per_weight']:.3g}" if "bits_per_weight" in codec else ""
     return f"{codec['bits_per_value']:.3g} bits", more if codec["adds"] else "gathered: it does not add"
 

@@ -18,4 +18,4 @@ def predicted(scenario: Scenario, name: MethodName, policy: Policy, profile: Pro
         beta_ns_per_byte=1e9 / algbw_bound(name, "float32", network),
         latency_ns=4.0 * max(sum(links.settings(hop).delay_ns for hop in way) for way in ways),
     )
-    return predict(policy, profile, model, classes=CLASSES if name.is_switch else None)
+    return predict(policy, profile, model, classes=CLASSES if name.in_packets else None)

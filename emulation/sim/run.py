@@ -133,7 +133,7 @@ def schedule_of(scenario: Scenario, name: MethodName, profile: Profile) -> Sched
 
 def _schedule(scenario: Scenario, name: MethodName, policy: Policy, profile: Profile) -> Schedule:
     prediction = predicted(scenario, name, policy, profile)
-    return Schedule(policy, profile, policy.plan(profile, None), name.is_switch, prediction)
+    return Schedule(policy, profile, policy.plan(profile, None), name.in_packets, prediction)
 
 
 def _cost(scenario: Scenario, name: MethodName) -> LinearCost:
@@ -147,7 +147,7 @@ def _cost(scenario: Scenario, name: MethodName) -> LinearCost:
 
 def scheduled(config: SimulationConfig, name: MethodName, schedule: Schedule) -> SimulationConfig:
     """The simulation for a schedule: a stream of the switch per priority class, or the credit below a host's queue."""
-    if not name.is_switch:
+    if not name.in_packets:
         credit_bytes = schedule.policy.credit_bytes
         return config if credit_bytes is None else dataclasses.replace(config, credit_bytes=credit_bytes)
     if not schedule.urgencies:
@@ -178,7 +178,7 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
             duplicate=faults.duplicate,
             reorder=faults.reorder,
             corrupt=faults.corrupt,
-            tail=faults.tail and Tail(faults.tail.ratio, faults.tail.p50_ns, faults.tail.burst_ns),
+            tail=Tail(faults.tail.ratio, faults.tail.p50_ns, faults.tail.burst_ns) if faults.tail else None,
         ),
         tail_rank=faults.tail.rank if faults.tail else -1,
         fabric=topology.fabric,
@@ -186,6 +186,7 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
         elements=switch.elements,
         window_slots=switch.window_slots,
         streams=switch.streams,
+        aggregators=switch.aggregators,
         split_calls=bool(switch.split_calls),
         congestion=switch.congestion,
         dataplane=fastest(slots, switch.elements).name if switch.dataplane == "auto" else switch.dataplane,

@@ -307,7 +307,7 @@ class Training:
         }
         if method.is_switch:
             environment["dataplane"] = config.dataplane
-        else:
+        elif not method.in_packets:
             reliable = self.simulation.reliable
             environment["congestion_control"] = "none: the window alone bounds what is in flight"
             environment["window_bytes"] = reliable.window_bytes

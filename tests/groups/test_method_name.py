@@ -41,8 +41,8 @@ def test_method_names_are_parsed(text: str, expected: MethodName) -> None:
 def test_written_names_parse_to_the_same_method(method: str) -> None:
     for link in ("", *links_of(method)):
         for schedule in ("", *POLICIES):
-            name = parse(method + (f"@{link}" if link else "") + (f"+{schedule}" if schedule else ""))
-            assert parse(str(name)) == name
+            name = parse(method + (f"@{link}" if link else "") + (f"+{schedule}" if schedule else ""), virtual=True)
+            assert parse(str(name), virtual=True) == name
             assert name.slug.replace("-", "").replace("_", "").isalnum()
 
 
@@ -60,7 +60,7 @@ WITH = {"": sorted(CODECS)} | {feedback: [name for name in CODECS if takes(name,
 @given(st.data())
 def test_names_with_codecs_are_written_as_they_are_read(data: st.DataObject) -> None:
     """Options that are as by default, and default links, are left out; then nothing changes any more."""
-    method = data.draw(st.sampled_from([name for name in METHODS if name != "gloo"]))
+    method = data.draw(st.sampled_from([name for name in METHODS if links_of(name)]))
     link, feedback = data.draw(st.sampled_from(links_of(method))), data.draw(st.sampled_from(("", *FEEDBACK)))
     codec = data.draw(st.sampled_from(WITH[feedback]))
     options = data.draw(st.dictionaries(st.sampled_from(("least", "warmup")), st.integers(0, 5000)))

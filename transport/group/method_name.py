@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 class Method:
     """A way to allreduce. link: what carries it unless said otherwise. end: the end of a link that it needs; "": it
     brings its own. bounded_by: the collective whose traffic bounds that of long arrays; "": the switch, which sends
-    everything once. does: kinds of call that it does by another one.
+    everything once. does: kinds of call that it does by another one. packets: whether it sends the switch's, each with
+    so many bytes behind it as trailer_bytes says. servers: on hosts of their own, however it is used. virtual: it
+    exists in virtual time only.
     """
 
     look: Look
@@ -31,6 +33,10 @@ class Method:
     end: str = "mesh"
     bounded_by: str = "ring"
     does: "Mapping[Kind, Kind]" = field(default_factory=dict)
+    packets: bool = False
+    trailer_bytes: int = 0
+    servers: int = 0
+    virtual: bool = False
 
 
 @cache
@@ -54,6 +60,7 @@ _OWN = {
         link="udp",
         end="switch",
         bounded_by="",
+        packets=True,
     ),
     "gloo": Method(
         Look(
@@ -76,6 +83,22 @@ _OWN = {
         ),
         link="zeromq",
         bounded_by="direct",  # without servers of its own it has one on every worker
+    ),
+    "atp": Method(
+        Look(
+            "ATP",
+            "switches sum what finds a free aggregator, found by a hash; a parameter server adds the rest and answers",
+            "#882255",
+            "*",
+            article="",
+        ),
+        link="",
+        end="",
+        bounded_by="",
+        packets=True,
+        trailer_bytes=12,
+        servers=1,
+        virtual=True,
     ),
     "auto": Method(
         Look(
@@ -203,17 +226,25 @@ class MethodName:
         return "".join(c if c.isalnum() or c in "_-." else "-" for c in str(self))
 
     @property
+    def in_packets(self) -> bool:
+        """Whether it sends the switch's packets, whose values a codec codes chunk by chunk."""
+        return METHODS[self.method].packets
+
+    @property
     def is_switch(self) -> bool:
         return self.method == "switch"
 
 
-def parse(text: str) -> MethodName:
-    """The method that `text` names. Raises ValueError, in one line that lists what is allowed."""
+def parse(text: str, *, virtual: bool = False) -> MethodName:
+    """The method that `text` names. virtual: also those that exist in virtual time only. Raises ValueError, in one line
+    that lists what is allowed."""
     carried, tilde, coded = text.partition("~")
     carried, plus, schedule = carried.partition("+")
     method, at, link = carried.partition("@")
     if method not in METHODS:
         raise ValueError(f"method '{_shown(method)}' is unknown; allowed: {', '.join(METHODS)}")
+    if METHODS[method].virtual and not virtual:
+        raise ValueError(f"method {method} exists in virtual time only: in [methods] sim of a scenario, with --on sim")
     links = links_of(method)
     if at and link not in links:
         allowed = f"allowed: {', '.join(links)}" if links else "it brings its own"

@@ -109,6 +109,7 @@ class AggregationHost:
         self._codec = spec.row_codec or FIXED_POINT
         self._least = spec.least if self._codec.lossy else 0
         self._link = link
+        self._send: Callable[[Any, int, int, int, int], bool] = link.send
         self._on_failure = on_failure
         self._done: dict[int, Done] = {}
         priorities = [stream.priority for stream in job.streams]
@@ -191,7 +192,7 @@ class AggregationHost:
 
     def _give(self, limit: int, kind: int | None = None) -> int:
         now_ns, count = self._network.now_ns, 0
-        send, sender, to = self._link.send, self._address, self._to
+        send, sender, to = self._send, self._address, self._to
         while len(bundle := self.endpoint.frames_to_send(now_ns, limit - count, kind)):
             size = bundle.shape[1] + UDP_FRAMING_BYTES
             for row in range(len(bundle)):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from emulation.sim.atp.simulation import AtpSimulation
 from emulation.sim.network.gloo_simulation import GlooSimulation
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.ps_simulation import PsSimulation
@@ -12,6 +13,7 @@ from transport.group.method_name import host_methods
 
 SIMULATIONS: dict[str, Callable[..., Simulation]] = {
     "switch": SwitchSimulation,
+    "atp": AtpSimulation,
     **{method: partial(HostSimulation, method=method) for method in (*host_methods(), "auto")},
     "ps": PsSimulation,
     "gloo": GlooSimulation,
