@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
+from emulation.report import sharing
 from emulation.report.topology_figure import topology_figure
 from emulation.report.wording import bytes_text, name_of, short_names, time_text
 from emulation.results import percentile
@@ -56,6 +57,8 @@ def draw_all(built: dict[str, Any], timelines: Mapping[MethodName, Sequence[Span
     """
     makers: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
         "topology": topology,
+        "loads": sharing.loads,
+        "shares": sharing.shares,
         "training": training,
         "breakdown": breakdown,
         "matrix": matrix,

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from emulation.report import figures, wording
+from emulation.report import figures, sharing, wording
 from emulation.results import differing
 from emulation.timeline import Span
 from transport.group.method_name import MethodName
@@ -19,6 +19,14 @@ _CAPTIONS = {
     "topology": (
         "The network. Between switches: the rate, and how often each method must send a long array over the link, in "
         "its busier direction. Framed switches aggregate, the others only forward."
+    ),
+    "loads": (
+        "The part of each link's rate that was used: up (↑) towards the switch and down (↓), with what else was on the "
+        "link. Hosts in white are those of flows."
+    ),
+    "shares": (
+        "What each had of the shared link that carried most, one above the other; dashed: its rate. Jain's index is 1 "
+        "where the job as one and each endless flow have the same."
     ),
     "training": (
         "Training loss (thin: every iteration; thick: mean of ten) and test accuracy, against the time spent training. "
@@ -131,6 +139,7 @@ def table_rows(built: dict[str, Any]) -> list[Row]:
         *_server_rows(summaries),
         *_way_rows(methods),
         row("Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]),
+        *sharing.rows(built),
         row(
             "Final test accuracy",
             [
@@ -180,6 +189,8 @@ _BRIEF = {
     "First layer: gradient ready to sum back": "First layer",
     "Wire bytes per rank, sent": "Sent per rank",
     "Retransmissions": "Resent",
+    "Values lost for good": "Lost",
+    "Time to accuracy": "To accuracy",
     "Final test accuracy": "Accuracy",
     "Speed-up of an iteration": "Iteration speed-up",
     "Speed-up of communication": "Communication speed-up",

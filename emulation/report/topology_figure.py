@@ -18,12 +18,12 @@ def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
     """Hosts at the foot, switches that aggregate framed."""
     has_servers = any(entry["method"].method == "ps" for entry in built["methods"])
     links = scenario.links("ps" if has_servers else "switch")
-    places = _places(links)
-    figure = Figure(figsize=(9, 1.2 + 1.3 * max(-y for _, y in places.values())), layout="constrained")
+    where = places(links)
+    figure = Figure(figsize=(9, 1.2 + 1.3 * max(-y for _, y in where.values())), layout="constrained")
     axes = figure.subplots()
     axes.axis("off")
     for link in links.links:
-        (x1, y1), (x2, y2) = places[link.a], places[link.b]
+        (x1, y1), (x2, y2) = where[link.a], where[link.b]
         axes.plot([x1, x2], [y1, y2], color=_LINK, linewidth=1.2, zorder=1)
         if link.a in links.switches and link.b in links.switches:
             crossing = [
@@ -32,7 +32,7 @@ def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
             ]
             text = "\n".join([rate_text(link.settings.rate_bps), *crossing])
             axes.text((x1 + x2) / 2, (y1 + y2) / 2, text, ha="center", va="center", fontsize=8, backgroundcolor="white")
-    for name, (x, y) in places.items():
+    for name, (x, y) in where.items():
         colour = _SWITCH if name in links.switches else _HOST
         edge = "black" if name in links.aggregators else colour
         frame = {"boxstyle": "round", "facecolor": colour, "edgecolor": edge}
@@ -49,9 +49,9 @@ def _most(entry: dict[str, Any], scenario: Scenario, a: str, b: str) -> float:
     return float(max(crossed[a, b], crossed[b, a]))
 
 
-def _places(links: Topology) -> dict[str, tuple[float, float]]:
+def places(links: Topology) -> dict[str, tuple[float, float]]:
     """x, y of each node: leaves side by side, others above the middle of what they lead to; y: minus the depth."""
-    places: dict[str, tuple[float, float]] = {}
+    found: dict[str, tuple[float, float]] = {}
     leaves = 0
 
     def place(node: str, above: str, depth: int) -> float:
@@ -59,8 +59,8 @@ def _places(links: Topology) -> dict[str, tuple[float, float]]:
         below = [place(name, node, depth + 1) for name in links.neighbours[node] if name != above]
         if not below:
             leaves += 1
-        places[node] = (sum(below) / len(below) if below else float(leaves), -depth)
-        return places[node][0]
+        found[node] = (sum(below) / len(below) if below else float(leaves), -depth)
+        return found[node][0]
 
     place(links.top, "", 0)
-    return places
+    return found

@@ -1,0 +1,300 @@
+"""How a job shared the network with other traffic: each link's load, shares over time, and rows of the table about it.
+
+From the results document alone, and only where it has something to say about it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from emulation.report import wording
+from emulation.report.topology_figure import places
+from emulation.scenario import from_canonical
+from emulation.scenario_flows import places as hosts_of_flows
+from emulation.topologies.table import topology
+from emulation.topologies.topology import Hop, LinkSettings, Topology
+
+JOB = "job"
+PANELS_MOST = 4  # methods
+COLUMNS = 2
+ACCURACY_STEP = 0.005  # what a target accuracy is a multiple of
+Row = tuple[str, list[tuple[str, str]]]
+
+_SHADES = {"cubic": "Greens", "reno": "YlOrBr", "bbr": "Purples", "short": "Greys", "incast": "RdPu"}
+_LOADS = colormaps["YlOrRd"]
+_SWITCH, _HOST, _OTHER_HOST = "#56B4E9", "#DDDDDD", "#FFFFFF"
+_NONE = ("–", "")  # noqa: RUF001
+
+
+def shares_links(built: dict[str, Any]) -> list[dict[str, Any]]:
+    """The methods of a document that shared links with flows."""
+    return [entry for entry in built["methods"] if entry.get("shared_links")]
+
+
+# ---- each link's load
+
+
+def loads(built: dict[str, Any]) -> Figure | None:
+    """Nodes and links, a panel for each method: the part of each link's rate that was used, both ways."""
+    entries = shares_links(built)[:PANELS_MOST]
+    if not entries:
+        return None
+    columns = min(COLUMNS, len(entries))
+    rows = -(-len(entries) // columns)
+    figure = Figure(layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    depth = 1.0
+    for axes, entry in zip(panels, entries, strict=False):
+        network = _network(built, entry)
+        depth = max(depth, *(-y for _, y in places(network).values()))
+        _draw(axes, network, link_loads(built, entry))
+        axes.set_title(wording.name_of(entry["method"]), loc="left", fontsize=10)
+    for axes in panels[len(entries) :]:
+        axes.axis("off")
+    figure.set_size_inches(9, rows * (0.9 + 1.5 * depth))
+    return figure
+
+
+def _network(built: dict[str, Any], entry: dict[str, Any]) -> Topology:
+    """The job's hosts and those of the flows."""
+    scenario = from_canonical(built["scenario"])
+    options = scenario.topology
+    servers = scenario.ps.servers * (entry["method"].method == "ps")
+    first = options.workers + servers
+    others = max((max(*place.sources, place.to) + 1 for place in hosts_of_flows(scenario.flows, first)), default=first)
+    settings = LinkSettings(options.rate_bps, options.delay_ns, options.queue_bytes)
+    return topology(options.fabric, options.workers, servers, settings, max(0, others - first))
+
+
+def link_loads(built: dict[str, Any], entry: dict[str, Any]) -> dict[Hop, float]:
+    """Bits per second of each direction that was counted: of ranks after the warm-up; of a shared link during the
+    whole run, flows included; of a flow's own host without headers."""
+    network = _network(built, entry)
+    span_ns = sum(record["duration_ns"] for record in entry["iterations"][-entry["wire_iterations"] :])
+    found: dict[Hop, float] = {}
+    for up, counted in ((True, "wire_tx_bytes_per_rank"), (False, "wire_rx_bytes_per_rank")):
+        for host, size in zip(network.workers, entry[counted], strict=False):
+            (leaf,) = network.neighbours[host]
+            found[(host, leaf) if up else (leaf, host)] = size * 8e9 / span_ns
+    for flow in entry["flows"]:
+        for place, host in enumerate(flow["from"]):
+            whole = len(flow["goodput_bps"]) != len(flow["from"])
+            bps = sum(flow["goodput_bps"]) / len(flow["from"]) if whole else flow["goodput_bps"][place]
+            if host in network.others:
+                hop = (host, network.neighbours[host][0])
+                found[hop] = found.get(hop, 0.0) + bps
+    for shared in entry["shared_links"]:
+        if "bin_ns" in shared:
+            over_time = list(shared["bytes_over_time"].values())
+            seen_ns = shared["bin_ns"] * max(map(len, over_time))
+            a, b = shared["link"].split("-")
+            found[a, b] = sum(map(sum, over_time)) * 8e9 / seen_ns
+    return found
+
+
+def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float]) -> None:
+    where = places(network)
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+    axes.axis("off")
+    for link in network.links:
+        (x1, y1), (x2, y2) = where[link.a], where[link.b]
+        both = [loads_bps.get(hop) for hop in ((link.a, link.b), (link.b, link.a))]
+        known = [bps / link.settings.rate_bps for bps in both if bps is not None]
+        load = min(max(known), 1.0) if known else 0.0
+        colour = _LOADS(0.15 + 0.8 * load) if known else "#CCCCCC"
+        axes.plot([x1, x2], [y1, y2], color=colour, linewidth=1.2 + 4 * load, zorder=1, solid_capstyle="round")
+        below, above = (link.a, link.b) if y1 < y2 else (link.b, link.a)
+        ways = ((below, above, "↑"), (above, below, "↓"))
+        text = "\n".join(
+            f"{sign} {wording.percent_text(loads_bps[a, b] / link.settings.rate_bps, 0)}"
+            for a, b, sign in ways
+            if (a, b) in loads_bps
+        )
+        x, y = (0.8 * low + 0.2 * high for low, high in zip(where[below], where[above], strict=True))
+        axes.text(x, y, text, fontsize=7, bbox=box, ha="center", va="center")
+    for name, (x, y) in where.items():
+        colour = _SWITCH if name in network.switches else _OTHER_HOST if name in network.others else _HOST
+        edge = "black" if name in network.aggregators else "#AAAAAA"
+        frame = {"boxstyle": "round", "facecolor": colour, "edgecolor": edge}
+        axes.text(x, y, name, ha="center", va="center", fontsize=8, bbox=frame)
+    for label in axes.texts:
+        label.set_in_layout(False)
+    axes.margins(0.08, 0.18)
+
+
+# ---- shares over time
+
+
+def shares(built: dict[str, Any]) -> Figure | None:
+    """What each user had of the busiest shared link over time, one above the other, a panel for each method."""
+    entries = [entry for entry in shares_links(built) if "bin_ns" in _busiest(entry)][:PANELS_MOST]
+    if not entries:
+        return None
+    figure = Figure(figsize=(9, 0.8 + 1.9 * len(entries)), layout="constrained")
+    panels = figure.subplots(len(entries), 1, squeeze=False, sharex=True)[:, 0]
+    rate_bps = built["scenario"]["topology"]["rate_bps"]
+    keys: dict[str, Any] = {}
+    last_s = 0.0
+    for axes, entry in zip(panels, entries, strict=True):
+        link = _busiest(entry)
+        users = sorted(link["bytes_over_time"], key=lambda user: user != JOB)
+        colours = _colours(users, entry["method"].look.colour)
+        bins = len(link["bytes_over_time"][users[0]]) - 1  # the last one may be cut short
+        times = [place * link["bin_ns"] / 1e9 for place in range(bins + 1)]
+        rates = [[8e3 * size / link["bin_ns"] for size in link["bytes_over_time"][user][:bins]] for user in users]
+        axes.stackplot(times, *([*values, values[-1]] for values in rates), step="post", linewidth=0,
+                       colors=[colours[user] for user in users])  # fmt: skip
+        axes.axhline(rate_bps / 1e6, color="#222222", linewidth=1, linestyle="--")
+        name = wording.name_of(entry["method"])
+        axes.set_title(f"{name}: {_direction(link)}, {_fairness(link)}", loc="left", fontsize=9)
+        axes.set(ylabel="Mb/s", ylim=(0, 1.08 * rate_bps / 1e6))
+        last_s = max(last_s, times[-1])
+        keys |= {_family(user): colours[user] for user in users if user != JOB}
+        keys[f"the job, {name}"] = colours.get(JOB, "white")
+    panels[-1].set(xlabel="virtual time (s)", xlim=(0, last_s))
+    handles = [Patch(color=colour, label=name) for name, colour in sorted(keys.items(), key=lambda key: key[0])]
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(6, len(handles)), frameon=False)
+    return figure
+
+
+def _busiest(entry: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = max(entry["shared_links"], key=lambda link: sum(link["bytes"].values()))
+    return found
+
+
+def _direction(link: dict[str, Any]) -> str:
+    a, b = link["link"].split("-")
+    return f"{a} to {b}"
+
+
+def _fairness(link: dict[str, Any]) -> str:
+    words = f"Jain's index {link['jain']:.2f}"
+    if "converged_ns" in link:
+        ns = link["converged_ns"]
+        words += ", which never stays at 0.9" if ns is None else f", at 0.9 from {wording.time_text(ns)} on"
+    return words
+
+
+def _family(user: str) -> str:
+    return user.partition(" ")[0]
+
+
+def _colours(users: list[str], job: str) -> dict[str, Any]:
+    """The job has its method's colour, flows of one kind shades of another."""
+    found: dict[str, Any] = {}
+    for user in users:
+        alike = [one for one in users if _family(one) == _family(user)]
+        shade = 0.35 + 0.4 * alike.index(user) / max(1, len(alike) - 1) if alike[1:] else 0.5
+        found[user] = job if user == JOB else colormaps[_SHADES.get(_family(user), "Greens")](shade)
+    return found
+
+
+# ---- rows of the table
+
+
+def rows(built: dict[str, Any]) -> list[Row]:
+    """Of a job that wasn't alone, or whose gradients may be lost; none of any other."""
+    methods = built["methods"]
+    special = any(entry.get(key) for entry in methods for key in ("flows", "gradient_loss"))
+    return [*_flow_rows(methods), *_loss_rows(methods), *(_accuracy_rows(built) if special else [])]
+
+
+def _flow_rows(methods: list[dict[str, Any]]) -> list[Row]:
+    if not any(entry.get("flows") for entry in methods):
+        return []
+    kinds = list(dict.fromkeys(flow["kind"] for entry in methods for flow in entry.get("flows", [])))
+    found: list[Row] = [(f"Goodput, {kind}", [_goodput(entry, kind) for entry in methods]) for kind in kinds]
+    timed = [kind for kind in kinds if kind in ("short", "incast")]
+    found += [
+        (f"Time of a flow, 99th percentile, {kind}", [_times(entry, kind) for entry in methods]) for kind in timed
+    ]
+    found.append(("Busiest shared link: Jain's index", [_index(entry) for entry in methods]))
+    if any("queue_p99_bytes" in link for entry in methods for link in entry.get("shared_links", [])):
+        found.append(("Its queue, 99th percentile", [_queue(entry) for entry in methods]))
+    return found
+
+
+def _of_kind(entry: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [flow for flow in entry.get("flows", []) if flow["kind"] == kind]
+
+
+def _goodput(entry: dict[str, Any], kind: str) -> tuple[str, str]:
+    rates = [bps for flow in _of_kind(entry, kind) for bps in flow["goodput_bps"]]
+    if not rates:
+        return _NONE
+    note = f"{len(rates)} flows: {_rate(min(rates))} … {_rate(max(rates))}" if rates[1:] else ""
+    return _rate(sum(rates)), note
+
+
+def _rate(bps: float) -> str:
+    return wording.rate_text(int(float(f"{bps:.3g}")))
+
+
+def _times(entry: dict[str, Any], kind: str) -> tuple[str, str]:
+    flows = [flow for flow in _of_kind(entry, kind) if flow.get("finished")]
+    if not flows:
+        return _NONE
+    worst = max(flows, key=lambda flow: flow["time_p99_ns"])
+    note = f"median {wording.time_text(worst['time_p50_ns'])}, {sum(flow['finished'] for flow in flows)} finished"
+    if "small_time_p99_ns" in worst:
+        note += f"; of up to 100 kB {wording.time_text(worst['small_time_p99_ns'])}"
+    return wording.time_text(worst["time_p99_ns"]), note
+
+
+def _index(entry: dict[str, Any]) -> tuple[str, str]:
+    if not entry.get("shared_links"):
+        return _NONE
+    link = _busiest(entry)
+    share = link["bytes"].get(JOB, 0) / (sum(link["bytes"].values()) or 1)
+    return f"{link['jain']:.2f}", f"{_direction(link)}; the job had {wording.percent_text(share, 0)} of its bytes"
+
+
+def _queue(entry: dict[str, Any]) -> tuple[str, str]:
+    if "queue_p99_bytes" not in (link := _busiest(entry) if entry.get("shared_links") else {}):
+        return _NONE
+    return wording.bytes_text(link["queue_p99_bytes"]), f"median {wording.bytes_text(link['queue_p50_bytes'])}"
+
+
+def _loss_rows(methods: list[dict[str, Any]]) -> list[Row]:
+    """What of the gradients was lost for good."""
+    if not any(entry.get("gradient_loss") for entry in methods):
+        return []
+    return [("Values lost for good", [_lost(entry.get("gradient_loss")) for entry in methods])]
+
+
+def _lost(loss: dict[str, float] | None) -> tuple[str, str]:
+    if not loss:
+        return "none", ""
+    note = (
+        f"of sums {wording.percent_text(loss['down'], 2)}; {wording.count_text(int(loss['late_packets']))} packets late"
+    )
+    return f"of gradients {wording.percent_text(loss['up'], 2)}", note
+
+
+def _accuracy_rows(built: dict[str, Any]) -> list[Row]:
+    """When each method had the accuracy that all of them reached."""
+    methods = built["methods"]
+    known = [[e["accuracy"] for e in entry["evaluations"] if e["accuracy"] is not None] for entry in methods]
+    target = int(min(max(values, default=0) for values in known) / ACCURACY_STEP + 1e-9) * ACCURACY_STEP
+    if target <= 0:
+        return []
+    reached = {entry["method"]: time_to(entry, target) for entry in methods}
+    baseline = reached.get(built["baseline"])
+    cells = []
+    for entry in methods:
+        note = f"to {wording.percent_text(target)} on the test set"
+        if baseline and entry["method"] != built["baseline"]:
+            note += f", {wording.times_text(baseline / reached[entry['method']])} as fast"
+        cells.append((wording.time_text(reached[entry["method"]]), note))
+    return [("Time to accuracy", cells)]
+
+
+def time_to(entry: dict[str, Any], accuracy: float) -> int:
+    """Training time at the first evaluation with at least this accuracy, which there is."""
+    times = [e["time_ns"] for e in entry["evaluations"] if e["accuracy"] is not None and e["accuracy"] >= accuracy]
+    return int(times[0])

@@ -1,0 +1,127 @@
+"""What the report says of a network that a job shares: loads of links, shares over time, rows of the table."""
+
+from typing import Any
+
+import pytest
+from example_results import SCENARIO, result
+from matplotlib.collections import PolyCollection
+
+from emulation.report import report, sharing
+from emulation.results import Evaluation, document
+from emulation.scenario import parse
+from tests.experiments.test_report import HOST
+
+SHARED = parse(
+    'name = "tiny"\ntitle = "A tiny one"\n[methods]\nmininet = []\nsim = ["ring", "switch"]\n'
+    "[topology]\nworkers = 4\nrate_bps = 100_000_000\n[workload]\niterations = 4\nwarmup_iterations = 1\n"
+    '[[flows]]\nkind = "cubic"\ncount = 2\n[[flows]]\nkind = "short"\nfrom_rank = 1\n',
+    "tiny.toml",
+)
+FLOWS = [
+    {"kind": "cubic", "from": ["h5", "h6"], "to": "h1", "goodput_bps": [20_123_456.7, 10_000_000.0]},
+    {"kind": "short", "from": ["h2"], "to": "h1", "goodput_bps": [5e6], "finished": 30, "time_p50_ns": 2_000_000,
+     "time_p99_ns": 40_000_000, "small_time_p99_ns": 9_000_000},
+]  # fmt: skip
+LINK = {
+    "link": "s1-h1",
+    "bytes": {"job": 300_000, "cubic 1": 75_000, "cubic 2": 0, "short": 25_000},
+    "jain": 0.456,
+    "bin_ns": 10_000_000,
+    "bytes_over_time": {"cubic 1": [25_000] * 4, "cubic 2": [0] * 4, "job": [80_000] * 4, "short": [10_000] * 4},
+    "queue_p50_bytes": 30_000,
+    "queue_p99_bytes": 99_000,
+    "converged_ns": None,
+}
+QUIET_LINK = {**LINK, "link": "s1-h2", "bytes": {"job": 1_000, "short": 1}}
+LOSS = {"up": 0.0125, "down": 0.001, "late_packets": 1234, "stopped_transfers": 5}
+
+
+@pytest.fixture(scope="module")
+def shared() -> dict[str, Any]:
+    fair = {**LINK, "jain": 1.0, "converged_ns": 30_000_000}
+    quicker = [Evaluation(0, 1_000_000, 0.9, 1.5), Evaluation(1, 2_000_000, 0.99, 1.0)]
+    runs = [
+        result("ring", 150_000_000, flows=FLOWS, shared_links=[QUIET_LINK, LINK]),
+        result("switch", 100_000_000, flows=FLOWS, shared_links=[fair], evaluations=quicker),
+    ]
+    return document(SHARED, "sim", runs)
+
+
+@pytest.mark.parametrize(
+    ("label", "cells"),
+    [
+        ("Goodput, cubic", [("30.1 Mb/s", "2 flows: 10 Mb/s … 20.1 Mb/s")] * 2),
+        ("Goodput, short", [("5 Mb/s", "")] * 2),
+        (
+            "Time of a flow, 99th percentile, short",
+            [("40.0 ms", "median 2.00 ms, 30 finished; of up to 100 kB 9.00 ms")] * 2,
+        ),
+        (
+            "Busiest shared link: Jain's index",
+            [("0.46", "s1 to h1; the job had 75 % of its bytes"), ("1.00", "s1 to h1; the job had 75 % of its bytes")],
+        ),
+        ("Its queue, 99th percentile", [("99.0 kB", "median 30.0 kB")] * 2),
+        (
+            "Time to accuracy",
+            [("2.08 s", "to 97.5 % on the test set"), ("2.00 ms", "to 97.5 % on the test set, 1040.00× as fast")],  # noqa: RUF001
+        ),
+    ],
+)
+def test_the_table_says_what_others_had(shared: dict[str, Any], label: str, cells: list[tuple[str, str]]) -> None:
+    assert dict(sharing.rows(shared))[label] == cells
+
+
+def test_losses_for_good_stand_beside_methods_that_lose_nothing() -> None:
+    built = document(SCENARIO, "sim", [result("ring", 1), result("switch", 1)])
+    assert sharing.rows(built) == []
+    built["methods"][1]["gradient_loss"] = LOSS
+    found = dict(sharing.rows(built))
+    assert found["Values lost for good"] == [
+        ("none", ""),
+        ("of gradients 1.25 %", "of sums 0.10 %; 1 234 packets late"),
+    ]
+    assert "Time to accuracy" in found
+    assert "Goodput, cubic" not in found
+
+
+def test_loads_of_links_are_what_was_counted(shared: dict[str, Any]) -> None:
+    _, switch = shared["methods"]
+    found = sharing.link_loads(shared, switch)
+    assert found["h1", "s1"] == pytest.approx(3e6 * 8 / 0.33)  # three iterations of 110 ms
+    assert found["h2", "s1"] == pytest.approx(3.3e6 * 8 / 0.33)
+    assert found["s1", "h1"] == pytest.approx(115_000 * 8 / 0.01), "with the flows"
+    assert found["h5", "s1"] == 20_123_456.7
+    assert ("s1", "h5") not in found
+
+
+def test_each_has_its_share_drawn_and_the_page_its_section(shared: dict[str, Any]) -> None:
+    loads, shares = sharing.loads(shared), sharing.shares(shared)
+    assert loads is not None
+    assert shares is not None
+    texts = [text.get_text() for text in loads.axes[1].texts]
+    assert "↑ 73 %\n↓ 92 %" in texts
+    assert {"h5", "h6", "s1"} <= set(texts)
+    assert [axes.get_title(loc="left") for axes in shares.axes] == [
+        "ring: s1 to h1, Jain's index 0.46, which never stays at 0.9",
+        "switch: s1 to h1, Jain's index 1.00, at 0.9 from 30.0 ms on",
+    ]
+    stacked = [each for each in shares.axes[1].collections if isinstance(each, PolyCollection)]
+    tops = [each.get_paths()[0].vertices[:, 1].max() for each in stacked]
+    assert tops == pytest.approx([64.0, 84.0, 84.0, 92.0]), "Mb/s, the job at the foot"
+    page = report.render(shared, HOST, {"loads": loads, "shares": shares})
+    assert "What else was on the links" in page
+    assert page.index("loads-") < page.index("shares-")
+
+
+def test_a_job_alone_has_none_of_it() -> None:
+    built = document(SCENARIO, "sim", [result("ring", 1)])
+    assert (sharing.loads(built), sharing.shares(built), sharing.rows(built)) == (None, None, [])
+    assert "What else was on the links" not in report.render(built, HOST, {})
+
+
+def test_in_mininet_shares_are_known_as_sums_alone(shared: dict[str, Any]) -> None:
+    known = {key: LINK[key] for key in ("link", "bytes", "jain")}
+    built = document(SHARED, "mininet", [result("gloo", 1, "mininet", flows=FLOWS, shared_links=[known])])
+    assert sharing.shares(built) is None
+    assert "Its queue, 99th percentile" not in dict(sharing.rows(built))
+    assert ("s1", "h1") in sharing.link_loads(built, built["methods"][0])
