@@ -103,6 +103,10 @@ class Switch(Service):
     control: str
     below: tuple[Switch, ...] = ()
 
+    def cpu_ns(self) -> int:
+        """CPU time of the daemon, and those below, so far."""
+        return sum(one.running.cpu_ns() for one in (self, *self.below))
+
     @property
     def plane(self) -> str:
         """The data plane that it runs, as the daemon named it when it was ready."""

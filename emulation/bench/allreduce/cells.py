@@ -260,7 +260,7 @@ class Bench:
             self._wish.scenario.workload.warmup_iterations,
         )
         machine, before = Machine(list(star.pids.values()), os.getpid()), Traffic.of(star)
-        switch_cpu_ns = switch.running.cpu_ns() if switch else 0
+        switch_cpu_ns = switch.cpu_ns() if switch else 0
         warmup_bytes = min(size_bytes, self._wish.pace.warmup_bytes)
         watch_cpu = expected_s * 1e9 >= WATCHED_NS
         answers = self._ranks.ask(
@@ -275,7 +275,7 @@ class Bench:
                 # what crossed the wire counts in proportion: a warm-up operation may be smaller than a measured one
                 "worth": count + warmup * warmup_bytes / size_bytes,
                 **vars(Traffic.of(star) - before),
-                "switch_cpu_ns": switch.running.cpu_ns() - switch_cpu_ns if switch else None,
+                "switch_cpu_ns": switch.cpu_ns() - switch_cpu_ns if switch else None,
                 "losses": machine.measures()["losses"],
                 "resident_bytes": [answer.memory_bytes for answer in answers],
             },
