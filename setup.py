@@ -33,6 +33,7 @@ BPF_OBJECTS = {  # name -> source, definitions; SA_ELEMENTS is the most elements
     "xdp_jumbo.bpf.o": ("xdp/xdp.bpf.c", ["-DSA_ELEMENTS=2240"]),
     "loss.bpf.o": ("xdp/loss.bpf.c", []),
     "copies.bpf.o": ("xdp/copies.bpf.c", []),
+    "mark.bpf.o": ("xdp/mark.bpf.c", []),
 }
 
 

@@ -438,11 +438,6 @@ def _check_together(scenario: Scenario) -> None:
             f"{scenario.file}: [topology] priority_queues: {topology.priority_queues} is not possible; allowed: 0 "
             f"(everything in order) or {CLASSES} (one for each priority class)"
         )
-    if topology.ecn_bytes and scenario.methods.mininet:
-        raise ScenarioError(
-            f"{scenario.file}: [topology] ecn_bytes: Mininet's links mark nothing; allowed: 0, or [methods] mininet "
-            "= []"
-        )
     if wrong := scenario_checks.fault(scenario):
         raise ScenarioError(f"{scenario.file}: {wrong}")
     _check_ps(scenario)

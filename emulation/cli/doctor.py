@@ -269,6 +269,20 @@ def _priority() -> Finding:
     return Finding("priority", True, f"packets carry {marks}; HTB classes by DSCP (u32)", "", needed_for)
 
 
+def _marking() -> Finding:
+    """Which queues mark packets instead of dropping them: the kernel's own, or our program before a shaper."""
+    from emulation.mininet.shaping import marking_missing, qdisc_missing
+
+    needed_for = "[topology] ecn_bytes in Mininet"
+    if _find("tc") is None:
+        return Finding("ECN marks", False, "tc is missing", "apt-get install iproute2", needed_for)
+    own = [name for name in ("codel", "fq_codel", "pie") if qdisc_missing(name) is None]
+    said = f"the kernel's queues that mark: {', '.join(own) or 'none'}"
+    if reason := marking_missing():
+        return Finding("ECN marks", False, f"{said}; links in Mininet can't: {reason}", "--on sim", needed_for)
+    return Finding("ECN marks", True, f"{said}; links in Mininet do it by BPF", "", needed_for)
+
+
 # ---- other data planes
 
 
@@ -440,6 +454,7 @@ PROBES: dict[str, Callable[[], Finding]] = {
     "qdisc htb": lambda: _qdisc("htb", "links with a rate in Mininet"),
     "qdisc netem": lambda: _qdisc("netem", "delay and faults in Mininet"),
     "priority": _priority,
+    "ECN marks": _marking,
     "TCP": _congestion_control,
     "UDP GSO/GRO": _udp_offload,
     "C compiler": _compiler,

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from emulation.mininet import netns, qdisc
+from emulation.mininet import marks, netns, qdisc
 from emulation.scenario_flows import own_hosts
 from emulation.topologies.table import topology
 from emulation.topologies.topology import STAR, Fabric, LinkSettings, Topology
@@ -67,6 +67,7 @@ class NetworkSpec:
     rate_bps: int = 200_000_000  # 0: not shaped
     queue_bytes: int = 1_000_000
     delay_ns: int = 0  # one way
+    ecn_bytes: int = 0  # packets behind more are marked CE; 0: none
     mtu_bytes: int = 1500
     loss: float = 0.0
     duplicate: float = 0.0
@@ -88,6 +89,7 @@ class NetworkSpec:
             others=own_hosts(scenario.flows),
             rate_bps=topology.rate_bps,
             queue_bytes=topology.queue_bytes,
+            ecn_bytes=topology.ecn_bytes,
             delay_ns=topology.delay_ns,
             mtu_bytes=topology.mtu_bytes,
             priority_queues=topology.priority_queues,
@@ -190,6 +192,8 @@ def _refuse_link(spec: NetworkSpec) -> None:
             )
     if spec.priority_queues:
         _refuse_priority_queues(spec)
+    if spec.ecn_bytes and (reason := marking_missing()):
+        raise UnfitError(f"[topology] ecn_bytes = {spec.ecn_bytes}: {reason}; run it with --on sim")
     if spec.netem_wishes and (reason := netem_missing()):
         wishes = ", ".join(f"{key} = {value:g}" for key, value in spec.netem_wishes.items())
         raise UnfitError(
@@ -220,6 +224,15 @@ def u32_missing() -> str | None:
     return _refusal("sh", "-c", f"tc qdisc add dev lo root handle 5: htb && {added}")
 
 
+def marking_missing() -> str | None:
+    """Why links can't mark, with what it needs, or None if they can: tried in a namespace that is thrown away."""
+    if not marks.OBJECT.exists():
+        return f"{marks.OBJECT.name} was not built; install clang and libbpf-dev, then build again"
+    path = marks.program(1_000_000, 0, 0, 1_000_000)
+    reason = _refusal("sh", "-c", " && ".join(marks.lines("lo", path)))
+    return reason and f"needs root and a kernel with clsact and BPF filters ({reason})"
+
+
 def netem_missing() -> str | None:
     """Why netem can't be used, or None if it can: tried in a namespace that is thrown away."""
     return qdisc_missing("netem delay 1ms")
@@ -243,7 +256,9 @@ def shape_lines(spec: NetworkSpec, interface: str) -> list[str]:
         return [f"tc qdisc replace dev {interface} root {UNSHAPED_QUEUE}"]
     rate, burst, frame_bytes = f"{spec.rate_bps}bit", spec.burst_bytes, spec.mtu_bytes + ETHERNET_BYTES
     default = 1 if not spec.priority_queues else 10 + BEST_EFFORT
+    marking = marks.program(spec.rate_bps, spec.ecn_bytes, burst, spec.queue_bytes) if spec.ecn_bytes else None
     lines = [
+        *(marks.lines(interface, marking) if marking else ()),
         f"tc qdisc replace dev {interface} root handle 5: htb default {default}",
         f"tc class replace dev {interface} parent 5: classid 5:1 htb rate {rate} ceil {rate} "
         f"burst {burst} cburst {burst} quantum {frame_bytes}",
