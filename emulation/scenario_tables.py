@@ -173,7 +173,7 @@ class SwitchOptions:
     streams: int = _integer(2, 1, 64, "streams")  # one bucket may overtake another's tail
     split_calls: int = _integer(0, 0, 1, "1: a long call uses all streams of its class")  # where a way exceeds a window
     retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # sim: then the call fails, naming who is missing
-    congestion: str = _choice(DCTCP, CONGESTION)  # dctcp: windows follow the marks of packets; none: they don't
+    congestion: str = _choice(DCTCP, CONGESTION)  # windows follow marks as DCTCP's or, beside TCP, Reno's
     aggregators: int = _integer(0, 0, 65_536, "aggregators")  # of each switch, of `atp`; 0: as many as slot versions
     dataplane: str = _choice("auto", dataplane_names)  # auto: the fastest that passes its test; xdp: in Mininet only
 
@@ -211,7 +211,7 @@ class FlowOptions:
     from_rank: int = _integer(-1, -1, 63, "rank")
     count: int = _integer(1, 1, 64, "flows")  # incast: of each burst; short: hosts that they come from
     congestion: str = _choice("cubic", CONTROLS)  # of short and incast
-    ecn: int = _integer(1, 0, 1, "1: negotiated")  # sim; in Mininet nothing marks
+    ecn: int = _integer(1, 0, 1, "1: negotiated")
     start_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns")
     stop_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns")  # 0: with the run
     load: float = field(default=0.1, metadata={"kind": float, "low": 0.001, "high": 1.0, "unit": "of the link"})

@@ -25,8 +25,8 @@ MAX_PRIORITY = (1 << 31) - 1
 MAX_RTO_NS = 1 << 60
 """36 years; the compiled core counts nanoseconds in 64 bits."""
 
-DCTCP = "dctcp"
-CONGESTION = (DCTCP, "none")
+UNCONTROLLED, DCTCP, RENO = "none", "dctcp", "reno"
+CONGESTION = (DCTCP, RENO, UNCONTROLLED)
 """What a job's ranks may agree on: how windows follow marks, or that they don't (G5)."""
 
 MODULUS = 1 << 32

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from switchagg.call import Call
-from switchagg.job import DCTCP, JobConfig
+from switchagg.job import RENO, UNCONTROLLED, JobConfig
 from switchagg.rto import RetransmissionTimeout
 
 PROBES = 4
@@ -29,12 +29,13 @@ class CongestionWindow:
     """`chunks` of a stream with so many slots may be in flight: all of them until a mark, never fewer than one (G6).
 
     DCTCP (RFC 8257) in whole numbers: the same results give the same on every rank, in Python and in C. alpha: estimate
-    of the marked part, from 0 to ONE.
+    of the marked part, from 0 to ONE; halves: it stays ONE, as Reno takes marks (RFC 3168).
     """
 
-    __slots__ = ("_hold", "_marks", "_most", "_results", "_round", "_window", "alpha", "chunks")
+    __slots__ = ("_halves", "_hold", "_marks", "_most", "_results", "_round", "_window", "alpha", "chunks")
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, halves: bool = False) -> None:
+        self._halves = halves
         self.chunks = slots
         self.alpha = ONE
         self._most = self._window = slots << SHIFT
@@ -65,8 +66,9 @@ class CongestionWindow:
         self._marks += marks
         if self._results < self._round:
             return
-        part = (self._marks << SHIFT) // self._results
-        self.alpha += (part >> GAIN_SHIFT) - (self.alpha >> GAIN_SHIFT)
+        if not self._halves:
+            part = (self._marks << SHIFT) // self._results
+            self.alpha += (part >> GAIN_SHIFT) - (self.alpha >> GAIN_SHIFT)
         if not self._marks:
             self._window = min(self._window + ONE, self._most)
         self._round = self.chunks = self._window >> SHIFT
@@ -128,7 +130,9 @@ class Window:
         self._lowest: deque[int] = deque()  # chunks in flight at the last timeout, not yet resent for it, in order
         self._resend_due = 0  # chunks to resend because of results of retransmissions in this bundle
         self.to_mark = 0  # results that met congestion on the way down: so many new chunks will say so (G8)
-        self.congestion = CongestionWindow(window) if job.congestion == DCTCP else None
+        self.congestion: CongestionWindow | None = None
+        if job.congestion != UNCONTROLLED:
+            self.congestion = CongestionWindow(window, halves=job.congestion == RENO)
         self._unmarked = 0  # results that `congestion` doesn't know of yet
         self._reserve = 0  # slots that stay free because of congestion (G7)
 

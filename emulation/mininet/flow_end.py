@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -16,12 +17,14 @@ CONNECT_S = 10.0
 
 
 class FlowEnd(msgspec.Struct, frozen=True):
-    """Of `count` flows to address:port. congestion: what they use; "": this is where they go to."""
+    """Of `count` flows to address:port. congestion: what they use; "": this is where they go to, which takes ECN from
+    whoever asks for it. ecn: to ask for it, as all that this namespace connects from now on."""
 
     address: str
     port: int
     count: int
     congestion: str = ""
+    ecn: bool = False
 
 
 class Begin(Order):
@@ -70,6 +73,8 @@ class _Sender:
         self._end = end
 
     def __call__(self, _: Begin | Count) -> Report:
+        if self._end.ecn:
+            Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1", encoding="ascii")
         for _number in range(self._end.count):
             one = socket.socket()
             # refused where the kernel has no such control, or this namespace may not have it

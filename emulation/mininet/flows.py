@@ -51,7 +51,7 @@ class RunningFlows:
             receiver = self._start(place.to, f"flows to {to.name}", FlowEnd(to.address, port, options.count))
             self._flows.append(_Flows(options, place, [], receiver))
             for source in place.sources:
-                end = FlowEnd(to.address, port, each, options.kind)
+                end = FlowEnd(to.address, port, each, options.kind, bool(options.ecn))
                 name = f"flows from {network.hosts[source].name}"
                 self._flows[-1].senders.append(self._start(source, name, end))
 

@@ -80,3 +80,16 @@ def test_the_estimate_converges_to_the_marked_part_and_the_window_comes_back() -
     assert abs(window.alpha / ONE - 0.25) < 0.1
     window.unmarked(16 * 16)
     assert window.chunks == 16
+
+
+def test_reno_halves_once_a_window_however_many_are_marked() -> None:
+    window = CongestionWindow(64, halves=True)
+    for _ in range(640):  # until DCTCP's estimate would be next to nothing
+        window.unmarked(1)
+    window.marked()
+    assert (window.chunks, window.alpha) == (32, ONE)
+    for _ in range(63):
+        window.marked()
+    assert window.chunks == 32
+    window.marked()
+    assert window.chunks == 16

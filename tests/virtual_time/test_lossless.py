@@ -80,6 +80,7 @@ def networks() -> dict[str, Scenario]:
             given = replace(
                 variant,
                 faults=Faults(),
+                flows=(),
                 workload=replace(variant.workload, iterations=2, warmup_iterations=1, evaluate_every=2),
             )
             key = given.topology, given.ps, given.workload.name

@@ -63,7 +63,7 @@ class JoinOptions:
     of more packets than the smallest window of its class uses all streams of the class at once, on every rank: for ways
     that are longer than a window; elsewhere later calls only wait for it. via: name of the switch that this rank sends
     to, where there are some below the one it joins; "": that one. congestion: "dctcp", windows follow the marks of
-    packets (G6), or "none", on every rank.
+    packets (G6), "reno", as TCP's beside them do, or "none", on every rank.
     """
 
     elements: int | None = None

@@ -17,7 +17,7 @@ from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_sums
 from switchagg.description import DESCRIBED_WORKERS_MOST, Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
-from switchagg.job import DCTCP
+from switchagg.job import UNCONTROLLED
 from switchagg.layout import Shares
 from switchagg.wire import STREAM_OFFSET, frame_bytes
 from transport.worker.call_ledger import CallLedger
@@ -114,7 +114,7 @@ class AggregationHost:
         self._done: dict[int, Done] = {}
         priorities = [stream.priority for stream in job.streams]
         self._calls = CallLedger(priorities)
-        ecn = ECT if job.congestion == DCTCP and link.config.ecn_bytes is not None else 0
+        ecn = ECT if job.congestion != UNCONTROLLED and link.config.ecn_bytes is not None else 0
         self._to = [addressed(switch, priority) | ecn for priority in priorities]  # by stream
         frame = frame_bytes(job.elements) + UDP_FRAMING_BYTES
         if isinstance(link, StrictLink):  # a credit for each class: none waits for another's bytes

@@ -239,10 +239,14 @@ static void sa_keep_newest(struct sa_window *window, uint64_t transmission) {
     newest[at] = transmission;
 }
 
+#define SA_DCTCP 1
+
 static void sa_end_round(struct sa_window *window) {
     struct sa_congestion *congestion = &window->congestion;
-    uint32_t part = (uint32_t)(((uint64_t)congestion->marks << SA_FRACTION_BITS) / congestion->results);
-    congestion->alpha += (part >> SA_GAIN_SHIFT) - (congestion->alpha >> SA_GAIN_SHIFT);
+    if (congestion->followed == SA_DCTCP) {
+        uint32_t part = (uint32_t)(((uint64_t)congestion->marks << SA_FRACTION_BITS) / congestion->results);
+        congestion->alpha += (part >> SA_GAIN_SHIFT) - (congestion->alpha >> SA_GAIN_SHIFT);
+    }
     if (!congestion->marks && congestion->window < congestion->most) {
         congestion->window += 1u << SA_FRACTION_BITS;
         if (congestion->window > congestion->most) congestion->window = congestion->most;

@@ -57,7 +57,7 @@ struct sa_timeout {
 
 /* How much of a window may be in flight (G6). */
 struct sa_congestion {
-    uint32_t followed; /* 0: nothing of this is used */
+    uint32_t followed; /* as of struct sa_job; 0: nothing of this is used */
     uint64_t window, most; /* in chunks, with SA_FRACTION_BITS after the point */
     uint32_t alpha;        /* the part of results that was marked, of 1 << SA_FRACTION_BITS */
     uint32_t round, results, marks; /* results that make a round, and what came in this one */
