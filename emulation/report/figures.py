@@ -59,6 +59,7 @@ def draw_all(built: dict[str, Any], timelines: Mapping[MethodName, Sequence[Span
         "topology": topology,
         "loads": sharing.loads,
         "shares": sharing.shares,
+        "jobs": sharing.jobs,
         "training": training,
         "breakdown": breakdown,
         "matrix": matrix,

@@ -22,11 +22,15 @@ _CAPTIONS = {
     ),
     "loads": (
         "The part of each link's rate that was used: up (↑) towards the switch and down (↓), with what else was on the "
-        "link. Hosts in white are those of flows."
+        "link. Hosts in white are those of flows and other jobs."
     ),
     "shares": (
         "What each had of the shared link that carried most, one above the other; dashed: its rate. Jain's index is 1 "
         "where the job as one and each endless flow have the same."
+    ),
+    "jobs": (
+        "What rank 0 of each job sent over time (means of five bins), and the slots it had of the switch. Jain's index "
+        "is of bytes by weight, of the jobs on hosts of their own."
     ),
     "training": (
         "Training loss (thin: every iteration; thick: mean of ten) and test accuracy, against the time spent training. "

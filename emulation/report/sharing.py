@@ -31,9 +31,9 @@ _SWITCH, _HOST, _OTHER_HOST = "#56B4E9", "#DDDDDD", "#FFFFFF"
 _NONE = ("–", "")  # noqa: RUF001
 
 
-def shares_links(built: dict[str, Any]) -> list[dict[str, Any]]:
-    """The methods of a document that shared links with flows."""
-    return [entry for entry in built["methods"] if entry.get("shared_links")]
+def sharing(built: dict[str, Any], *keys: str) -> list[dict[str, Any]]:
+    """The methods of a document that weren't alone: that have any of these keys."""
+    return [entry for entry in built["methods"] if any(entry.get(key) for key in keys)]
 
 
 # ---- each link's load
@@ -41,7 +41,7 @@ def shares_links(built: dict[str, Any]) -> list[dict[str, Any]]:
 
 def loads(built: dict[str, Any]) -> Figure | None:
     """Nodes and links, a panel for each method: the part of each link's rate that was used, both ways."""
-    entries = shares_links(built)[:PANELS_MOST]
+    entries = sharing(built, "shared_links", "link_loads")[:PANELS_MOST]
     if not entries:
         return None
     columns = min(COLUMNS, len(entries))
@@ -61,19 +61,27 @@ def loads(built: dict[str, Any]) -> Figure | None:
 
 
 def _network(built: dict[str, Any], entry: dict[str, Any]) -> Topology:
-    """The job's hosts and those of the flows."""
+    """The job's hosts, and those of flows or other jobs."""
     scenario = from_canonical(built["scenario"])
     options = scenario.topology
     servers = scenario.ps.servers * (entry["method"].method == "ps")
     first = options.workers + servers
-    others = max((max(*place.sources, place.to) + 1 for place in hosts_of_flows(scenario.flows, first)), default=first)
+    flows = max((max(*place.sources, place.to) + 1 for place in hosts_of_flows(scenario.flows, first)), default=first)
     settings = LinkSettings(options.rate_bps, options.delay_ns, options.queue_bytes)
-    return topology(options.fabric, options.workers, servers, settings, max(0, others - first))
+    jobs = {host for job in entry.get("tenants", {}).get("jobs", []) for host in job["hosts"]}
+    own = topology(options.fabric, options.workers, servers, settings)
+    others = max(flows - first, len(jobs - set(own.hosts)))
+    return topology(options.fabric, options.workers, servers, settings, others)
 
 
 def link_loads(built: dict[str, Any], entry: dict[str, Any]) -> dict[Hop, float]:
-    """Bits per second of each direction that was counted: of ranks after the warm-up; of a shared link during the
-    whole run, flows included; of a flow's own host without headers."""
+    """Bits per second of each direction that was counted. Where not all were: of ranks' links after the warm-up; of a
+    shared link during the whole run, flows included; of a flow's own host without headers."""
+    if counted := entry.get("link_loads"):
+        return {
+            (link["from"], link["to"]): sum(link["bytes"]) * 8e9 / (counted["bin_ns"] * max(1, len(link["bytes"])))
+            for link in counted["links"]
+        }
     network = _network(built, entry)
     span_ns = sum(record["duration_ns"] for record in entry["iterations"][-entry["wire_iterations"] :])
     found: dict[Hop, float] = {}
@@ -132,7 +140,7 @@ def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float]) -> None:
 
 def shares(built: dict[str, Any]) -> Figure | None:
     """What each user had of the busiest shared link over time, one above the other, a panel for each method."""
-    entries = [entry for entry in shares_links(built) if "bin_ns" in _busiest(entry)][:PANELS_MOST]
+    entries = [entry for entry in sharing(built, "shared_links") if "bin_ns" in _busiest(entry)][:PANELS_MOST]
     if not entries:
         return None
     figure = Figure(figsize=(9, 0.8 + 1.9 * len(entries)), layout="constrained")
@@ -194,14 +202,89 @@ def _colours(users: list[str], job: str) -> dict[str, Any]:
     return found
 
 
+# ---- other jobs
+
+
+def jobs(built: dict[str, Any]) -> Figure | None:
+    """What each job sent over time, and the slots it had of a switch, panels for each method."""
+    entries = sharing(built, "tenants")[:PANELS_MOST]
+    if not entries:
+        return None
+    slots = [any(job["slots"] for job in entry["tenants"]["jobs"]) for entry in entries]
+    panels_each = [1 + each for each in slots]
+    figure = Figure(figsize=(9, 0.7 + 1.9 * sum(panels_each)), layout="constrained")
+    panels = list(figure.subplots(sum(panels_each), 1, squeeze=False, sharex=True)[:, 0])
+    last_s = 0.0
+    for entry, has_slots in zip(entries, slots, strict=True):
+        tenants, axes = entry["tenants"], panels.pop(0)
+        bin_s = tenants["bin_ns"] / 1e9
+        end_s = bin_s * max(len(job["bytes"]) for job in tenants["jobs"])
+        last_s = max(last_s, end_s)
+        looks = _job_looks(tenants["jobs"], entry["method"].look.colour)
+        for look, job in zip(looks, tenants["jobs"], strict=True):
+            rates = [8 * size / bin_s / 1e6 for size in _means(job["bytes"])]
+            axes.plot([bin_s * (place + 0.5) for place in range(len(rates))], rates, **look)
+        axes.set_title(_job_title(entry), loc="left", fontsize=9)
+        axes.set(ylabel="Mb/s", ylim=(0, None))
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
+        if has_slots:
+            axes = panels.pop(0)
+            for look, job in zip(looks, tenants["jobs"], strict=True):
+                steps = [(since_ns / 1e9, slots) for since_ns, slots in job["slots"]]
+                if steps:
+                    axes.step(*zip(*steps, (end_s, steps[-1][1]), strict=True), where="post", **look)
+            axes.set(ylabel="slots", ylim=(0, None))
+    axes.set(xlabel="virtual time (s)", xlim=(0, last_s))
+    return figure
+
+
+def _job_title(entry: dict[str, Any]) -> str:
+    tenants = entry["tenants"]
+    wrong = sum(job.get("wrong_elements", 0) for job in tenants["jobs"])
+    title = f"{wording.name_of(entry['method'])}: Jain's index of the other jobs by weight {tenants['jain']:.2f}"
+    return f"{title}, {wording.count_text(wrong)} wrong elements in their sums"
+
+
+def _job_looks(jobs: list[dict[str, Any]], measured: str) -> list[dict[str, Any]]:
+    """The measured job has its method's colour, the others a shade of grey to green each; and another line."""
+    others = [job for job in jobs if not job["measured"]]
+    looks = []
+    for job in jobs:
+        label = f"{'measured' if job['measured'] else job['name']} (weight {job['weight']})"
+        colour: Any = measured
+        if not job["measured"]:
+            colour = colormaps["viridis"](0.15 + 0.7 * others.index(job) / max(1, len(others) - 1))
+        looks.append(
+            {
+                "linewidth": 2.6 if job["measured"] else 1.4,
+                "color": colour,
+                "linestyle": "-" if job["measured"] else "--",
+                "label": label,
+            }
+        )
+    return looks
+
+
+def _means(values: list[int], span: int = 5) -> list[float]:
+    """Each with its neighbours: iterations are bursts."""
+    half = span // 2
+    windows = (values[max(0, place - half) : place + half + 1] for place in range(len(values)))
+    return [sum(window) / len(window) for window in windows]
+
+
 # ---- rows of the table
 
 
 def rows(built: dict[str, Any]) -> list[Row]:
     """Of a job that wasn't alone, or whose gradients may be lost; none of any other."""
     methods = built["methods"]
-    special = any(entry.get(key) for entry in methods for key in ("flows", "gradient_loss"))
-    return [*_flow_rows(methods), *_loss_rows(methods), *(_accuracy_rows(built) if special else [])]
+    special = sharing(built, "flows", "tenants", "gradient_loss")
+    return [
+        *_flow_rows(methods),
+        *_job_rows(methods),
+        *_loss_rows(methods),
+        *(_accuracy_rows(built) if special else []),
+    ]
 
 
 def _flow_rows(methods: list[dict[str, Any]]) -> list[Row]:
@@ -217,6 +300,39 @@ def _flow_rows(methods: list[dict[str, Any]]) -> list[Row]:
     if any("queue_p99_bytes" in link for entry in methods for link in entry.get("shared_links", [])):
         found.append(("Its queue, 99th percentile", [_queue(entry) for entry in methods]))
     return found
+
+
+def _job_rows(methods: list[dict[str, Any]]) -> list[Row]:
+    """Of the other jobs of a network; none without."""
+    if not any(entry.get("tenants") for entry in methods):
+        return []
+    found: dict[str, list[tuple[str, str]]] = {}
+    names = [
+        job["name"] for entry in methods for job in entry.get("tenants", {}).get("jobs", []) if not job["measured"]
+    ]
+    for name in dict.fromkeys(names):
+        found[f"Job {name}: a sum"] = [_sum_time(entry, name) for entry in methods]
+    found["Queue of the fullest link, 99th percentile"] = [_fullest(entry) for entry in methods]
+    return list(found.items())
+
+
+def _sum_time(entry: dict[str, Any], name: str) -> tuple[str, str]:
+    (job,) = [job for job in entry.get("tenants", {}).get("jobs", []) if job["name"] == name] or [{}]
+    if not job.get("sum_ns"):
+        return _NONE
+    wrong = f"{wording.count_text(job['wrong_elements'])} wrong elements"
+    return wording.time_text(job["sum_ns"]["median"]), f"median of {wording.count_text(job['sums'])}; {wrong}"
+
+
+def _fullest(entry: dict[str, Any]) -> tuple[str, str]:
+    if not (counted := entry.get("link_loads")):
+        return _NONE
+    link = max(counted["links"], key=lambda link: link["queue_p99_bytes"])
+    marks, drops = (sum(each[key] for each in counted["links"]) for key in ("marked_frames", "dropped_frames"))
+    note = (
+        f"{link['from']} to {link['to']}; in all {wording.count_text(marks)} marks, {wording.count_text(drops)} drops"
+    )
+    return wording.bytes_text(link["queue_p99_bytes"]), note
 
 
 def _of_kind(entry: dict[str, Any], kind: str) -> list[dict[str, Any]]:

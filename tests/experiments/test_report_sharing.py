@@ -125,3 +125,52 @@ def test_in_mininet_shares_are_known_as_sums_alone(shared: dict[str, Any]) -> No
     assert sharing.shares(built) is None
     assert "Its queue, 99th percentile" not in dict(sharing.rows(built))
     assert ("s1", "h1") in sharing.link_loads(built, built["methods"][0])
+
+
+# ---- other jobs
+
+
+def tenant(name: str, weight: int, bytes_over_time: list[int], **more: Any) -> dict[str, Any]:
+    host = f"h{5 + weight}" if name else "h1"
+    told = {"name": name, "measured": not name, "method": "switch", "weight": weight, "hosts": [host],
+            "shared_hosts": False, "bytes": bytes_over_time, "slots": []}  # fmt: skip
+    return told | more
+
+
+def link(a: str, b: str, *sizes: int, p99: int = 0) -> dict[str, Any]:
+    return {"from": a, "to": b, "rate_bps": 100_000_000, "bytes": list(sizes), "queue_p50_bytes": 0,
+            "queue_p99_bytes": p99, "marked_frames": 2, "dropped_frames": 1}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tenants() -> dict[str, Any]:
+    took = {"median": 2_500_000, "p10": 2e6, "p90": 3e6}
+    done = {"sums": 1200, "sum_ns": took, "wrong_elements": 0, "priority": 0}
+    slots = [[0, 64], [30_000_000, 32]]
+    jobs = [
+        tenant("", 1, [50_000] * 10, slots=slots),
+        tenant("a", 1, [100_000] * 10, slots=slots, **done),
+        tenant("late", 2, [0] * 10, slots=[[30_000_000, 64]], sums=0, sum_ns=None, wrong_elements=3, priority=0),
+    ]
+    told = {"bin_ns": 10_000_000, "jobs": jobs, "jain": 0.5}
+    links = {"bin_ns": 10_000_000, "links": [link("h1", "s1", 125_000, 62_500), link("s1", "h1", 0, 0, p99=2_000)]}
+    built = document(SCENARIO, "sim", [result("switch", 100_000_000)])
+    built["methods"][0] |= {"tenants": told, "link_loads": links}
+    return built
+
+
+def test_other_jobs_have_lines_slots_and_rows(tenants: dict[str, Any]) -> None:
+    found = dict(sharing.rows(tenants))
+    assert found["Job a: a sum"] == [("2.50 ms", "median of 1 200; 0 wrong elements")]
+    assert found["Job late: a sum"] == [("–", "")]  # noqa: RUF001
+    assert found["Queue of the fullest link, 99th percentile"] == [("2.00 kB", "s1 to h1; in all 4 marks, 2 drops")]
+    assert sharing.link_loads(tenants, tenants["methods"][0])["h1", "s1"] == pytest.approx(75e6)
+    figure, loads = sharing.jobs(tenants), sharing.loads(tenants)
+    assert figure is not None
+    assert loads is not None
+    rates, slots = figure.axes
+    assert rates.get_title(loc="left").endswith("by weight 0.50, 3 wrong elements in their sums")
+    assert [line.get_label() for line in rates.lines] == ["measured (weight 1)", "a (weight 1)", "late (weight 2)"]
+    assert rates.lines[1].get_ydata() == pytest.approx([80.0] * 10)
+    assert list(slots.lines[0].get_xdata()) == pytest.approx([0.0, 0.03, 0.1])
+    assert "↑ 75 %\n↓ 0 %" in [text.get_text() for text in loads.axes[0].texts]
