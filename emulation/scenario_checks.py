@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 from emulation.scenario_flows import flows_fault
 from emulation.scenario_tables import ParameterServer
+from emulation.topologies.topology import STAR
 from emulation.training.tasks.table import DDP, WORKLOADS
+from switchagg.dataplane.table import DATAPLANES
+from switchagg.job import MAX_PARTIAL
 
 if TYPE_CHECKING:
     from emulation.scenario import Scenario
@@ -16,7 +19,34 @@ def fault(scenario: Scenario) -> str:
     """The first one; "" if there is none."""
     servers, mininet = scenario.ps.servers, bool(scenario.methods.mininet)
     flows = flows_fault(scenario.flows, scenario.topology.workers, servers, mininet)
-    return flows or _parallel(scenario) or _synchronisation(scenario)
+    return flows or _parallel(scenario) or _synchronisation(scenario) or _partial_sums(scenario)
+
+
+def _partial_sums(scenario: Scenario) -> str:
+    """What goes with sums at the switch that may lack some ranks."""
+    switch, topology = scenario.switch, scenario.topology
+    if not switch.partial:
+        return ""
+    where = f"[switch] {'backups' if switch.backups else 'close_after_ns'}"
+    if not 2 <= topology.workers <= MAX_PARTIAL or switch.backups >= topology.workers:
+        return f"{where}: of {topology.workers} workers; allowed: fewer than there are, of 2 … {MAX_PARTIAL}"
+    if topology.fabric.kind != STAR.kind:
+        return f"{where}: a tree of switches has no partial sums yet; allowed: [topology] kind = '{STAR.kind}'"
+    if scenario.workload.synchronisation or WORKLOADS[scenario.workload.name].parallel != DDP:
+        return f"{where}: only sums of gradients may lack some ranks; allowed: DDP, in every step"
+    kind = DATAPLANES.get(switch.dataplane)
+    if kind is not None and not kind.partial:
+        able = ", ".join(each.name for each in DATAPLANES.values() if each.partial)
+        return f"{where}: not with dataplane = '{switch.dataplane}'; allowed: auto, {able}"
+    for backend, methods in vars(scenario.methods).items():
+        for method in (method for method in methods if method.is_switch):
+            if backend == "mininet":
+                return f"[methods] mininet: {method}: {where} is for virtual time; allowed: --on sim, mininet = []"
+            if method.schedule:
+                return f"[methods] sim: {method}: schedules have no partial sums; allowed: without one"
+            if method.spec and (method.spec.row_codec is None or method.spec.feedback == "ef21"):
+                return f"[methods] sim: {method}: its sums need all ranks; allowed: codecs of rows, without +ef21"
+    return ""
 
 
 def _parallel(scenario: Scenario) -> str:

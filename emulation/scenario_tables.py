@@ -172,10 +172,17 @@ class SwitchOptions:
     window_slots: int = _integer(256, 1, 16_384, "slots")
     streams: int = _integer(2, 1, 64, "streams")  # one bucket may overtake another's tail
     split_calls: int = _integer(0, 0, 1, "1: a long call uses all streams of its class")  # where a way exceeds a window
+    backups: int = _integer(0, 0, 62, "workers")  # sim: a sum doesn't wait for the last so many
+    close_after_ns: int = _integer(0, 0, 10**12, "ns")  # sim: a sum waits so long at most; 0: for all but the backups
     retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # sim: then the call fails, naming who is missing
     congestion: str = _choice(DCTCP, CONGESTION)  # windows follow marks as DCTCP's or, beside TCP, Reno's
     aggregators: int = _integer(0, 0, 65_536, "aggregators")  # of each switch, of `atp`; 0: as many as slot versions
     dataplane: str = _choice("auto", dataplane_names)  # auto: the fastest that passes its test; xdp: in Mininet only
+
+    @property
+    def partial(self) -> bool:
+        """Whether sums may lack some workers' values."""
+        return self.backups > 0 or self.close_after_ns > 0
 
 
 @dataclass(frozen=True)

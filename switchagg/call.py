@@ -13,199 +13,24 @@ results are written into it as they come, so a call needs no copy of the tensor.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from switchagg.calls.chunked_call import ArrayCall, ChunkedCall, row_of
+from switchagg.calls.partial_call import PartialCall
+from switchagg.calls.small_call import WIDE, SmallCall, small_rows
 from switchagg.codecs import FIXED_POINT, PLAIN, RAW, Array, CallShape, Codec, Codes, Coding, codec_for
 from switchagg.codecs.array_codec import Reduction
-from switchagg.codecs.codec import LEAST_CODE, lost
-from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
+from switchagg.codecs.codec import lost
+from switchagg.codecs.limbs import LIMBS
 from switchagg.codecs.limbs import WORKERS_MOST as LIMB_WORKERS
 from switchagg.description import NOTHING, WORDS, Words
 from switchagg.job import JobConfig
-from switchagg.layout import EVERYONE, RUN_MAX, Layout, Rows, Shares, index_of
-from switchagg.small_call import WIDE, SmallCall, small_rows
-from switchagg.wire import Op, Route, Values, kind_of
-
-SCALES = kind_of(Op.MAX, 0)
-"""The kind of scale chunks."""
-
-
-class Call(Protocol):
-    """What an endpoint needs of a call. Positions count the call's chunks from 0."""
-
-    chunks: int
-    """How many chunks the call has; the same on every worker."""
-    ready_chunks: int
-    """How many leading chunks may be sent now; never decreases, and only `write` raises it."""
-    description: Words | None
-    """What all workers are told of the call, and compare (W12); None: nothing."""
-    key: int
-    """Of random rounding (F10), for codecs that do so: `codecs.rounding.call_key`."""
-
-    undecided: bool
-    """Whether it isn't known yet how many chunks it has (W16): later calls wait for that."""
-
-    def begin(self, rank: int, window: int) -> None:
-        """Called once, by the endpoint that the call is submitted to. window: slots of its stream."""
-
-    def kind(self, position: int) -> int:
-        """Op, route and owner of a chunk's packets: `wire.kind_of` without flags."""
-
-    def read(self, positions: Sequence[int]) -> Values:
-        """(k, E) int32: what this rank gives for these chunks, ascending, ready and not yet written. Not asked of
-        chunks for which it gives nothing."""
-
-    def write(self, positions: Sequence[int], values: Values) -> None:
-        """Take the results (k, E) of these chunks, once each, in any order. Not called for those it doesn't get."""
-
-
-@dataclass(slots=True, eq=False)
-class ArrayCall:
-    """A collective on an array, checked by `array_call`, for a core that lays it out itself.
-
-    residual: gets what of this rank's values its words don't hold, float32, as long as the array; None: nobody asks.
-    """
-
-    array: Array
-    op: Op
-    codec: Codec
-    shares: Shares = EVERYONE
-    description: Words | None = None
-    key: int = 0
-    residual: Array | None = None
-
-
-class ChunkedCall:
-    """A collective on an array, for a core that asks for its chunks (`Call`)."""
-
-    undecided = False
-
-    def __init__(self, call: ArrayCall, elements: int, workers: int) -> None:
-        self.array, self.op, self.codec, self.shares = call.array, call.op, call.codec, call.shares
-        self.description, self.key, self.residual = call.description, call.key, call.residual
-        self._elements, self._workers = elements, workers
-        self._limbs = self.codec.word(self.array.dtype).itemsize == 8
-        self.begin(0, RUN_MAX * 4 * workers)
-
-    def begin(self, rank: int, window: int) -> None:
-        shares, dtype = self.shares, self.array.dtype
-        words, width = row_of(dtype, self._elements, self.codec)
-        self._rank = rank
-        self._layout = Layout(shares, len(self.array), width, self._workers, window)
-        self._rows = Rows(self.array, width, self._layout)
-        self._lost = None if self.residual is None else Rows(self.residual, width, self._layout)
-        self._data_chunks = self._layout.chunks
-        shape = CallShape(dtype, self._data_chunks, words, self._workers, self.key, self._lost is not None)
-        self._coding = self.codec.begin(shape)
-        self._contents, self._ready_after = _layout(self._data_chunks, self._elements, self.codec.rounds)
-        self._agreed = [False] * (len(self._ready_after) - 1)
-        self._known_groups = 0
-        self._route = shares.route if shares.routed else Route.ALL
-        self._kinds = [kind_of(self.op, 0, self._route, owner) for owner in range(self._workers if self._route else 1)]
-        self.chunks = len(self._contents)
-        self.ready_chunks = self._ready_after[0]
-
-    def kind(self, position: int) -> int:
-        content = self._contents[position]
-        if content < 0:
-            return SCALES
-        return self._kinds[self._layout.owner(content) if self._route else 0]
-
-    def read(self, positions: Sequence[int]) -> Values:
-        contents = [self._contents[p] for p in positions]
-        data = [c for c in contents if c >= 0] if self._agreed else contents
-        if len(data) == len(contents):
-            return self._given(data)
-        values = np.empty((len(contents), self._elements), np.int32)
-        if data:
-            values[[k for k, c in enumerate(contents) if c >= 0]] = self._given(data)
-        for k, content in enumerate(contents):
-            if content < 0:
-                values[k] = self._own_codes(~content)
-        return values
-
-    def write(self, positions: Sequence[int], values: Values) -> None:
-        contents = [self._contents[p] for p in positions]
-        data = [c for c in contents if c >= 0] if self._agreed else contents
-        if len(data) == len(contents):
-            self._take(data, values)
-            return
-        if data:
-            self._take(data, values[[k for k, c in enumerate(contents) if c >= 0]])
-        for k, content in enumerate(contents):
-            if content < 0:
-                first = ~content * self._elements
-                self._coding.agree(first, values[k, : self._data_chunks - first])
-                self._agreed[~content] = True
-        while self._known_groups < len(self._agreed) and self._agreed[self._known_groups]:
-            self._known_groups += 1
-        self.ready_chunks = self._ready_after[self._known_groups]
-
-    def _own_codes(self, group: int) -> Codes:
-        first = group * self._elements
-        data = range(first, min(first + self._elements, self._data_chunks))
-        codes = np.full(self._elements, LEAST_CODE, np.int32)
-        codes[: len(data)] = self._coding.prepare(self._rows.read(data), slice(data.start, data.stop))
-        return codes
-
-    def _given(self, data: list[int]) -> Values:
-        """What this rank sends: zeros for what another shall give to a switch that knows no routes."""
-        words = self._encoded(data)
-        if self.shares.route is Route.FROM_OWNER and not self._route:
-            words[[k for k, chunk in enumerate(data) if self._layout.owner(chunk) != self._rank]] = 0
-        return words
-
-    def _encoded(self, data: list[int]) -> Values:
-        values = self._rows.read(data)
-        words = self._coding.encode(values, index_of(data))
-        if self._lost is not None:
-            self._lost.write(data, lost(self._coding, values, words, index_of(data)))
-        return to_limbs(np.ascontiguousarray(words), self._elements) if self._limbs else words
-
-    def _take(self, data: list[int], values: Values) -> None:
-        """Store results that are this rank's to have. A switch with routes leaves the owner's own values to it."""
-        route = self.shares.route
-        if self._route is Route.TO_OWNER:
-            combine = np.maximum if self.op is Op.MAX else np.add
-            values = combine(values, self._encoded(data))
-        elif route is not Route.ALL and not self._route:
-            mine = [k for k, c in enumerate(data) if (self._layout.owner(c) == self._rank) is (route is Route.TO_OWNER)]
-            if not mine:
-                return
-            data, values = [data[k] for k in mine], values[mine]
-        words = from_limbs(values) if self._limbs else values
-        self._rows.write(data, self._coding.decode(words, index_of(data)))
-
-
-@lru_cache(maxsize=64)
-def _layout(data_chunks: int, elements: int, rounds: int) -> tuple[Sequence[int], list[int]]:
-    """What each chunk of a call carries, and how many may be sent once the first g groups' codes are known.
-
-    Content c >= 0 is data chunk c; c < 0 is the scale chunk of group ~c (W4). Without agreement there are no groups.
-    """
-    if not rounds:
-        return range(data_chunks), [data_chunks]
-    groups = -(-data_chunks // elements)
-    contents: list[int] = [~0] if groups else []
-    ready_after = []
-    for group in range(groups):
-        if group + 1 < groups:
-            contents.append(~(group + 1))
-        ready_after.append(len(contents))
-        contents.extend(range(group * elements, min((group + 1) * elements, data_chunks)))
-    ready_after.append(len(contents))
-    return contents, ready_after
-
-
-def row_of(dtype: "np.dtype[Any]", elements: int, codec: Codec) -> tuple[int, int]:
-    """(words, values) of what E elements carry: words of 64 bits take three elements each (F6)."""
-    words = elements if codec.word(dtype).itemsize == 4 else elements // LIMBS
-    return words, words * codec.values_per_word(dtype)
+from switchagg.layout import EVERYONE, Layout, Rows, Shares
+from switchagg.wire import Op, Route
 
 
 def share_of_chunks(dtype: "np.dtype[Any]", elements: int, codec: Codec = FIXED_POINT) -> float:
@@ -239,14 +64,17 @@ def array_call(
     array: 1-D, C-contiguous, writable; float32, float64, int32 or int64 for op "sum", int32 for op "max"; of any type
     where owners give the values (FROM_OWNER): its bytes travel. Raises ValueError for anything else, also for 64-bit
     words when a packet has room for fewer than three elements, or more workers than the codec can sum. codec: one that
-    adds. residual: as of `ArrayCall`, for sums of float32 that all ranks get.
+    adds. residual: as of `ArrayCall`, for sums of float32 that all ranks get. With partial sums also op "avg", of
+    floats that all ranks give and get: divided by the ranks in the sum, chunk by chunk (Q6).
     """
     flags = array.flags
     if array.ndim != 1 or not flags.c_contiguous or not flags.writeable:
         raise ValueError("the array must be one-dimensional, contiguous and writable")
     if shares.route is Route.FROM_OWNER:
         return ArrayCall(array.view(np.uint8), Op.SUM, RAW, shares._replace(unit=shares.unit * array.itemsize))
-    call = ArrayCall(array, *_way(array.dtype, op, job.elements, job.workers, codec), shares)
+    mean = op == "avg" and job.partial and array.dtype.kind == "f" and shares.route is Route.ALL
+    room = job.elements - job.presence if job.partial else job.elements
+    call = ArrayCall(array, *_way(array.dtype, "sum" if mean else op, room, job.workers, codec), shares, mean=mean)
     if residual is not None:
         _check_residual(call, residual)
         call.residual = residual
@@ -282,7 +110,7 @@ def split(call: ArrayCall, job: JobConfig, streams: Sequence[int]) -> dict[int, 
     width = row_of(array.dtype, job.elements, call.codec)[1]
     whole = Layout(shares, array.size, width, job.workers, 0)
     windows = [job.streams[stream].window_slots for stream in streams]
-    if len(streams) < 2 or whole.chunks <= min(windows):
+    if len(streams) < 2 or job.partial or whole.chunks <= min(windows):
         return {}
     ends = [whole.rows * upto // sum(windows) for upto in accumulate(windows, initial=0)]
     for first, end in pairwise(ends):  # a small part's bits would be others
@@ -302,6 +130,8 @@ def make_call(
 
 def chunked_call(call: ArrayCall, job: JobConfig) -> ChunkedCall | SmallCall:
     """The same, for a core that asks for chunks."""
+    if job.partial:
+        return PartialCall(call, job)
     rows = small_rows(call.array, call.op, call.codec, call.shares, job.elements, job.workers)
     if rows and call.residual is None:
         return SmallCall(call.array, call.codec, rows, job.elements, job.workers)

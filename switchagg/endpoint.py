@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from switchagg.call import ArrayCall, Call, ChunkedCall, description_call
+from switchagg.call import description_call
+from switchagg.calls.chunked_call import ArrayCall, Call, ChunkedCall
+from switchagg.calls.small_call import Predictions, SmallCall
 from switchagg.description import WORDS, difference
 from switchagg.job import MAX_CHILDREN, MODULUS, JobConfig
 from switchagg.priority import class_of
 from switchagg.rto import RetransmissionTimeout
-from switchagg.small_call import Predictions, SmallCall
 from switchagg.window import Running, Window
 from switchagg.wire import (
     FLAG_RESULT,
@@ -234,7 +235,7 @@ class Endpoint:
                 0 <= offset < window.window
                 and window.in_flight[offset]
                 and (window.chunk[offset] - chunk) % MODULUS == 0
-                and _version_flag(window, window.chunk[offset]) == kind & FLAG_VERSION
+                and version_flag(window, window.chunk[offset]) == kind & FLAG_VERSION
                 and not (window.kind[offset] ^ kind) & SHARE_BITS
                 and (not kind & ROUTE_BITS or self._gives(kind) != bool(elements))
             ):
@@ -311,7 +312,7 @@ class Endpoint:
         """Write a frame's header (W1, W2)."""
         self.counters["retransmitted" if again else "sent"] += 1
         job, offset = self.job, chunk % window.window
-        kind = window.kind[offset] | _version_flag(window, chunk) | (FLAG_RETRANSMISSION if again else 0)
+        kind = window.kind[offset] | version_flag(window, chunk) | (FLAG_RETRANSMISSION if again else 0)
         slot = window.first_slot + offset
         rank = self.wire_rank
         if window.to_mark and not again:
@@ -321,6 +322,6 @@ class Endpoint:
         pack_header(buffer, place, header)
 
 
-def _version_flag(window: Window, chunk: int) -> int:
+def version_flag(window: Window, chunk: int) -> int:
     """The version of a chunk's slot, as in the flags (W2)."""
     return FLAG_VERSION if chunk // window.window & 1 else 0

@@ -8,7 +8,7 @@ import itertools
 from collections import deque
 from dataclasses import dataclass
 
-from switchagg.call import Call
+from switchagg.calls.chunked_call import Call
 from switchagg.job import RENO, UNCONTROLLED, JobConfig
 from switchagg.rto import RetransmissionTimeout
 
@@ -114,7 +114,7 @@ class Window:
         self._first = [True] * window  # it was the chunk's first
         self._transmissions = 0
         self._end = 0  # chunks submitted so far
-        self._limit = 0  # chunks below may be sent: all before the first whose call isn't ready for it
+        self.limit = 0  # chunks below may be sent: all before the first whose call isn't ready for it
         self._free = list(range(window))  # heap of the next chunk of each free slot
         self._resend: deque[int] = deque()
         self._marked = [False] * window  # the chunk in flight stands in `_resend`
@@ -160,7 +160,7 @@ class Window:
             return lost, True
         if len(self._free) <= self._reserve and not self._lowest_is_free():
             return None
-        return (self._free[0], False) if self._free[0] < self._limit else None
+        return (self._free[0], False) if self._free[0] < self.limit else None
 
     def _lowest_is_free(self) -> bool:
         """Whether a slot is free for a chunk below all in flight: without credit, too (G7)."""
@@ -189,6 +189,13 @@ class Window:
         self._transmission[offset] = self._transmissions
         self._order.append((self._transmissions, chunk))
         self._transmissions += 1
+
+    def skip(self, chunk: int) -> None:
+        """The next chunk of a free slot has its result without being sent (Q7): the one after it is the next."""
+        self._free.remove(chunk)
+        heapq.heapify(self._free)
+        heapq.heappush(self._free, chunk + self.window)
+        self.chunk[chunk % self.window] = chunk + self.window
 
     def call_of(self, chunk: int) -> Running:
         """The running call of a chunk in flight."""
@@ -257,7 +264,7 @@ class Window:
     def raise_limit(self) -> None:
         """Allow the chunks up to the first whose call isn't ready for it, or has no number yet (W4, W16)."""
         for running in self.running:
-            self._limit = max(self._limit, running.base + running.call.ready_chunks)
+            self.limit = max(self.limit, running.base + running.call.ready_chunks)
             if running.call.undecided or running.call.ready_chunks < running.call.chunks:
                 return
 

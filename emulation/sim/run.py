@@ -189,6 +189,8 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
         aggregators=switch.aggregators,
         split_calls=bool(switch.split_calls),
         congestion=switch.congestion,
+        backups=switch.backups,
+        close_after_ns=switch.close_after_ns,
         dataplane=fastest(slots, switch.elements).name if switch.dataplane == "auto" else switch.dataplane,
         retry_limit=switch.retry_limit,
         reliable=ReliableConfig(segment_bytes=segment_bytes, ack_every_segments=ACK_EVERY_SEGMENTS),

@@ -76,10 +76,10 @@ class RankClock:
         self.losses.append(training.replicas.losses[self._rank])
         self._under_way = {}
         self._complete = False
-        if training.simulation.behind(self._rank) >= len(self._buckets):
-            self.skipped.add(
-                self.iteration
-            )  # its gradient would be dropped: the step alone, and on to the newest round
+        if training.simulation.finished_without(self._rank, [len(bucket) for bucket in self._buckets]):
+            self.skipped.add(self.iteration)  # not computed: the step alone, and on to the newest round
+            for bucket in self._buckets:
+                bucket[:] = 0
         self._compute_ns = 0 if self.iteration in self.skipped else training.compute.ns(self._rank, self.iteration)
         for index, ready_ns in enumerate(training.replicas.ready_ns(self._compute_ns)):
             network.schedule(self._begin_ns + ready_ns, self._launch, None, index)

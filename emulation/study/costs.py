@@ -14,7 +14,8 @@ from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.study.wire import ELEMENTS, Counted
-from switchagg.call import rounds_of, row_of
+from switchagg.call import rounds_of
+from switchagg.calls.chunked_call import row_of
 from switchagg.codecs import Array, ArrayCodec, Codec
 from switchagg.codecs.array_codec import Reduction, Tensor
 from switchagg.codecs.compression import Compression

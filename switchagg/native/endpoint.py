@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from switchagg.call import ArrayCall, Call
+from switchagg.calls.chunked_call import ArrayCall, Call
 from switchagg.codecs import Array, Codec
 from switchagg.description import WORDS, Words, difference
 from switchagg.endpoint import CallCompleted, Event, StreamFailed
+from switchagg.errors import JobError
 from switchagg.job import MAX_CHILDREN, JobConfig
 from switchagg.layout import Shares
 from switchagg.native.codec import DTYPES, number_of
@@ -159,6 +160,8 @@ class NativeEndpoint:
 
     def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> None:
         assert 0 <= rank < job.workers
+        if job.partial:
+            raise JobError("partial sums: the core in C has none; the one in Python has (SWITCHAGG_NATIVE=0)")
         self._library = declared()
         self.job = job
         self.rank = rank

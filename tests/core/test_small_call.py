@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg import small_call
 from switchagg.call import array_call, make_call, rounds_of
+from switchagg.calls import small_call
+from switchagg.calls.small_call import Predictions, SmallCall
 from switchagg.codecs import FIXED_POINT
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import Shown
@@ -16,7 +17,6 @@ from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing
-from switchagg.small_call import Predictions, SmallCall
 
 Array = NDArray[Any]
 MS = 1_000_000

@@ -41,9 +41,10 @@ CORE = {
     "rto",
     "errors",
     "call",
+    "calls",
+    "partial_endpoint",
     "description",
     "layout",
-    "small_call",
     "written",
 }
 # Time, chance and input are parameters of the core; see ARCHITECTURE.md.

@@ -313,7 +313,7 @@ class World:
         endpoint = job.endpoints[rank]
         while len(frames := endpoint.frames_to_send(self.now_ns, limit=8)):
             for row in frames:
-                self.isolation.sent(decode(row.tobytes()), rank)
+                self.isolation.sent(decode(row.tobytes(), True), rank)
                 self._transmit(SWITCH + job.homes[rank], job.ports[rank], row.tobytes())
         deadline_ns = endpoint.next_deadline_ns()
         awake_ns = self._asleep_until.get(job.ports[rank], 0)

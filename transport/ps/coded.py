@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from switchagg.call import row_of
+from switchagg.calls.chunked_call import row_of
 from switchagg.codecs.codec import Array, CallShape, Codec, Coding, lost
 from switchagg.codecs.compression import check_state
 from switchagg.codecs.rounding import call_key

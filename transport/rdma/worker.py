@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from switchagg.call import Call
+from switchagg.calls.chunked_call import Call
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import JobError
 from switchagg.job import JobConfig

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
-from switchagg.call import Call
+from switchagg.calls.chunked_call import Call
 from switchagg.codecs.float_environment import use_ieee_arithmetic
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed, SwitchaggError

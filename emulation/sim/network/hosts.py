@@ -1,10 +1,12 @@
 """Hosts that drive the sans-IO protocols. Their computing takes no virtual time."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from emulation.sim.network.link import CE, ECT, UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
@@ -19,6 +21,7 @@ from switchagg.description import DESCRIBED_WORKERS_MOST, Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import UNCONTROLLED
 from switchagg.layout import Shares
+from switchagg.partial_endpoint import PartialEndpoint
 from switchagg.wire import STREAM_OFFSET, frame_bytes
 from transport.worker.call_ledger import CallLedger
 
@@ -112,6 +115,7 @@ class AggregationHost:
         self._send: Callable[[Any, int, int, int, int], bool] = link.send
         self._on_failure = on_failure
         self._done: dict[int, Done] = {}
+        self._chunks_of: dict[int, int] = {}
         priorities = [stream.priority for stream in job.streams]
         self._calls = CallLedger(priorities)
         ecn = ECT if job.congestion != UNCONTROLLED and link.config.ecn_bytes is not None else 0
@@ -148,7 +152,7 @@ class AggregationHost:
         whole = array_call(array, op, job, codec, shares, residual)
         cut = split(whole, job, self._calls.turns.streams_of(priority)) if self.split_calls else {}
         places = self._calls.begin(priority, None, cut)
-        described = job.workers <= DESCRIBED_WORKERS_MOST
+        described = job.workers <= DESCRIBED_WORKERS_MOST and not job.partial
         words = shown.words(self._calls.made_before(places)) if described else None
         left = len(places)
 
@@ -167,6 +171,23 @@ class AggregationHost:
             self.endpoint.submit(place[0], call)
         self._events()
         self._pump()
+
+    def has_early(self, sizes: Sequence[int]) -> bool:
+        """Whether the results of the next calls are there, means of so many float32, best effort."""
+        assert isinstance(self.endpoint, PartialEndpoint)
+        ends = [0] * len(self._job.streams)
+        turns = copy.deepcopy(self._calls.turns)
+        for size in sizes:
+            ends[turns.take()] += self._chunks(size)
+        return all(self.endpoint.has_early(stream, chunks) for stream, chunks in enumerate(ends))
+
+    def _chunks(self, size: int) -> int:
+        """Of the mean of so many float32."""
+        if size not in self._chunks_of:
+            codec = self._codec if size >= self._least else FIXED_POINT
+            call = array_call(np.zeros(size, np.float32), "avg", self._job, codec)
+            self._chunks_of[size] = chunked_call(call, self._job).chunks
+        return self._chunks_of[size]
 
     def receive(self, frame: Any, sender: int, to: int) -> None:
         """A frame (1, size) uint8 from the switch."""

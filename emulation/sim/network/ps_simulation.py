@@ -1,5 +1,6 @@
 """The parameter server in all its modes in virtual time: a host per worker, and one per server if there are any."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -64,8 +65,8 @@ class PsSimulation(Simulation):
         self.hosts[rank].pump()
         return call
 
-    def behind(self, rank: int) -> int:
-        return self.workers[rank].behind
+    def finished_without(self, rank: int, sizes: Sequence[int]) -> bool:
+        return self.workers[rank].behind >= len(sizes)
 
     def leave(self, rank: int) -> None:
         """A rank needs nothing any more."""

@@ -6,7 +6,7 @@ A simulation knows `launch(rank, array, op, done)` and `run()`; what the switch 
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -87,6 +87,8 @@ class SimulationConfig:
     codec_seed: int = 0
     split_calls: bool = False
     congestion: str = DCTCP
+    backups: int = 0
+    close_after_ns: int = 0
     job_id: int = 1
     first_slot: int = 0
     pool_slots: int = 0
@@ -109,6 +111,8 @@ class SimulationConfig:
             rto_min_ns=self.rto_min_ns,
             rto_max_ns=self.rto_max_ns,
             retry_limit=self.retry_limit,
+            backups=self.backups,
+            close_after_ns=self.close_after_ns,
         )
 
     def built(self, servers: int = 0) -> Topology:
@@ -348,9 +352,9 @@ class Simulation(ABC):
         way."""
         return self.uplinks[member].sent_bytes, self.downlinks[member].delivered_bytes
 
-    def behind(self, rank: int) -> int:
-        """Of a rank's next calls, how many the others have finished without it, and it knows."""
-        return 0
+    def finished_without(self, rank: int, sizes: Sequence[int]) -> bool:
+        """Whether the others have finished a rank's next calls without it, arrays of so many float32, and it knows."""
+        return False
 
     def notes(self) -> list[str]:
         """The method's choices with their reasons, one sentence each."""

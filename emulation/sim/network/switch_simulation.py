@@ -1,19 +1,23 @@
 """Method `switch` in virtual time: switches whose data planes aggregate, and an endpoint on every host."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from emulation.sim.network.hosts import AggregationHost
+from numpy.typing import NDArray
+
+from emulation.sim.network.hosts import AggregationHost, Done
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
 from emulation.sim.network.switched_network import Switch, SwitchedNetwork
 from switchagg.aggregator import Parent
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.description import Shown
-from switchagg.endpoint import Endpoint, StreamFailed
+from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import MODULUS
 from switchagg.layout import shares_of
+from switchagg.partial_endpoint import endpoint_of
 
 
 class SwitchSimulation(Simulation):
@@ -24,6 +28,9 @@ class SwitchSimulation(Simulation):
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None) -> None:
         super().__init__(config, shared)
         self.job = config.job()
+        self.backups = self.job.backups
+        if self.job.partial:
+            self.mean_op = "avg"
         self.switches: dict[str, Switch] = {
             name: self.shared.aggregator(name, self._dataplane) for name in self.topology.aggregators
         }
@@ -33,7 +40,7 @@ class SwitchSimulation(Simulation):
         for rank, (uplink, worker) in enumerate(zip(self.uplinks, self.topology.workers, strict=True)):
             parent = self.topology.parent(worker)
             assert parent is not None
-            endpoint = Endpoint(self.job, rank, self.topology.children[parent].index(worker))
+            endpoint = endpoint_of(self.job, rank, self.topology.children[parent].index(worker))
             ends = self.first + rank, self.switches[parent].address
             host = AggregationHost(endpoint, uplink, self._failed, ends, config.codec, routed)
             host.split_calls, host.codec_seed = config.split_calls, config.codec_seed
@@ -81,7 +88,16 @@ class SwitchSimulation(Simulation):
             else:
                 yield self.topology.workers.index(child)
 
+    def launch(self, rank: int, array: NDArray[Any], op: str, done: Done, *args: Any, **how: Any) -> None:
+        """As of `Simulation`; partial sums are coded as sums, and come back as means of the ranks that are in them."""
+        super().launch(rank, array, "sum" if op == "avg" else op, done, *args, **how)
+
+    def finished_without(self, rank: int, sizes: Sequence[int]) -> bool:
+        return self.job.partial and self.hosts[rank].has_early(sizes)
+
     def begin(self, rank: int, call: Call) -> None:
+        if self.job.partial and call.op == "sum" and call.array.dtype.kind == "f":
+            call = call._replace(op="avg")
         shown = Shown(call.kind, call.op, call.array.dtype, call.array.size, call.root)
         shares = shares_of(call.kind, call.root)
         self.hosts[rank].launch(call.array, call.op, call.done, call.priority, shares, shown, call.coded)

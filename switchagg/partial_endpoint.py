@@ -1,0 +1,198 @@
+"""A worker's end of a job with partial sums: it takes results before its own values are there, and passes (rule Q7)."""
+
+import heapq
+from collections import deque
+
+import numpy as np
+
+from switchagg.calls.chunked_call import Call
+from switchagg.endpoint import RESULTS, Endpoint, version_flag
+from switchagg.job import MODULUS, JobConfig
+from switchagg.priority import class_of
+from switchagg.window import Window
+from switchagg.wire import (
+    CLOSE,
+    FLAG_VERSION,
+    HEADER_BYTES,
+    MAX_BIT,
+    RANK_AT,
+    ROUTE_BITS,
+    Bundle,
+    Values,
+    frame_bytes,
+    headers,
+    kind_of,
+    pack_header,
+    payload,
+)
+
+RETAINED_BYTES = 256 << 20
+"""Of early results: above it a worker takes none, and the others wait for it."""
+
+HALF = MODULUS // 2
+
+
+def endpoint_of(job: JobConfig, rank: int, wire_rank: int | None = None) -> Endpoint:
+    """The endpoint that a job needs. Arguments: as of `Endpoint`."""
+    return (PartialEndpoint if job.partial else Endpoint)(job, rank, wire_rank)
+
+
+class PartialEndpoint(Endpoint):
+    """counters: also `early` results, which came before their chunks were sent, `early_refused`, `passed`, `closed`."""
+
+    def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> None:
+        super().__init__(job, rank, wire_rank)
+        self._bare: deque[tuple[Window, int, int]] = (
+            deque()
+        )  # passes and requests to close: (window, chunk, CLOSE or 0)
+        self._early: list[list[tuple[int, Values]]] = [[] for _ in job.streams]  # heaps of chunks no call has taken
+        self._early_bytes = 0
+        self._closing: deque[tuple[int, Window, int]] = deque()  # (when to ask, window, chunk)
+        self._asked: set[tuple[int, int]] = set()  # (stream, chunk): to be closed
+        self._now_ns = 0
+        self._presence = job.elements - job.presence + self.wire_rank // 32, self.wire_rank % 32
+
+    def submit(self, stream: int, call: Call) -> None:
+        super().submit(stream, call)
+        self._take_early(self._windows[stream])
+
+    def receive(self, bundle: Bundle, now_ns: int, congested: bool = False) -> None:
+        if bundle.shape[1] < HEADER_BYTES:
+            super().receive(bundle, now_ns, congested)
+            return
+        start, count, values = 0, len(bundle), payload(bundle)
+        place, bit = self._presence
+        for row, fields in enumerate(headers(bundle).tolist()):
+            found = self._place(fields, bundle.shape[1])
+            if found is None:
+                continue
+            if not _flies(*found):
+                if row > start:  # what came before it may change what it is
+                    super().receive(bundle[start:row], now_ns, congested)
+                    found = self._place(fields, bundle.shape[1]) or found
+                start = row + 1
+            window, chunk = found
+            if _flies(window, chunk):
+                if fields[0] & MAX_BIT or not int(values[row, place]) >> bit & 1:
+                    self._bare.append((window, chunk, 0))  # what this rank gave may never have come to the switch
+            elif chunk == window.chunk[chunk % window.window]:
+                self._keep(window, chunk, values[row])
+            else:
+                self.counters["duplicates"] += 1
+                self._bare.append((window, chunk, 0))
+        if start < count:
+            super().receive(bundle[start:], now_ns, congested)
+        for window in self._windows:
+            if self._early[window.stream]:
+                self._take_early(window)
+
+    def handle_timer(self, now_ns: int) -> None:
+        super().handle_timer(now_ns)
+        while self._closing and self._closing[0][0] <= now_ns:
+            _, window, chunk = self._closing.popleft()
+            if _flies(window, chunk):
+                self._bare.append((window, chunk, CLOSE))
+                self._asked.add((window.stream, chunk))
+        self._asked = {(stream, chunk) for stream, chunk in self._asked if _flies(self._windows[stream], chunk)}
+
+    def frames_to_send(self, now_ns: int, limit: int = 64, kind: int | None = None) -> Bundle:
+        self._now_ns = now_ns
+        if self._bare:
+            frames = self._passes(limit, kind)
+            if len(frames):
+                return frames
+        return super().frames_to_send(now_ns, limit, kind)
+
+    def next_deadline_ns(self) -> int | None:
+        deadline_ns = super().next_deadline_ns()
+        while self._closing and not _flies(*self._closing[0][1:]):
+            self._closing.popleft()
+        if not self._closing:
+            return deadline_ns
+        return self._closing[0][0] if deadline_ns is None else min(deadline_ns, self._closing[0][0])
+
+    def has_early(self, stream: int, chunks: int) -> bool:
+        """Whether all results of the next calls of a stream, so many chunks, are there before they have begun."""
+        return not self._windows[stream].running and len(self._early[stream]) >= chunks
+
+    # private
+
+    def _place(self, fields: tuple[int, ...], size: int) -> tuple[Window, int] | None:
+        """(window, chunk) of a result with values and route ALL, for a chunk up to the next one of its slot."""
+        kind, job_id, slot, generation, stream, _, elements, chunk = fields
+        job = self.job
+        if kind not in RESULTS or kind & ROUTE_BITS or (job_id, generation) != (job.job_id, job.generation):
+            return None
+        if elements != job.elements or size != frame_bytes(elements) or stream >= len(self._windows):
+            return None
+        window = self._windows[stream]
+        offset = slot - window.first_slot
+        if not 0 <= offset < window.window or (window.in_flight[offset] and window.kind[offset] & ROUTE_BITS):
+            return None
+        following = window.chunk[offset]
+        ago = (following - chunk) % MODULUS
+        if ago >= HALF or ago % window.window or ago > following:
+            return None
+        chunk = following - ago
+        return (window, chunk) if version_flag(window, chunk) == kind & FLAG_VERSION else None
+
+    def _keep(self, window: Window, chunk: int, values: Values) -> None:
+        if self._early_bytes + 4 * len(values) > RETAINED_BYTES:
+            self._count("early_refused", 1)
+            return
+        window.skip(chunk)
+        heapq.heappush(self._early[window.stream], (chunk, values.astype(np.int32)))
+        self._early_bytes += 4 * len(values)
+        self._count("early", 1)
+        self._bare.append((window, chunk, 0))
+
+    def _take_early(self, window: Window) -> None:
+        """Give calls what came before they had sent it."""
+        early = self._early[window.stream]
+        while early and early[0][0] < window.limit:
+            running = window.call_of(early[0][0])
+            taken = []
+            while early and early[0][0] < min(window.limit, running.end):
+                taken.append(heapq.heappop(early))
+            values = np.stack([each for _, each in taken])
+            self._early_bytes -= values.nbytes
+            running.call.write([chunk - running.base for chunk, _ in taken], values)
+            running.missing -= len(taken)
+            self.counters["results"] += len(taken)
+            window.raise_limit()
+        self._complete(window)
+
+    def _passes(self, limit: int, kind: int | None) -> Bundle:
+        """Bare frames that are due, of one class."""
+        due = [one for one in self._bare if kind is None or class_of(one[0].priority) == kind][:limit]
+        frames = np.empty((len(due), HEADER_BYTES), np.uint8)
+        if not due:
+            return frames
+        if len(due) == len(self._bare):
+            self._bare.clear()
+        else:
+            for one in due:
+                self._bare.remove(one)
+        buffer, job = frames.data.cast("B"), self.job
+        for row, (window, chunk, close) in enumerate(due):
+            self._count("closed" if close else "passed", 1)
+            slot = window.first_slot + chunk % window.window
+            rank, flags = self.wire_rank | close, kind_of(0, version_flag(window, chunk))
+            header = (flags, job.job_id, slot, job.generation, window.stream, rank, 0, chunk % MODULUS)
+            pack_header(buffer, row * HEADER_BYTES, header)
+        return frames
+
+    def _pack(self, buffer: memoryview, place: int, elements: int, window: Window, chunk: int, again: bool) -> None:
+        super()._pack(buffer, place, elements, window, chunk, again)
+        if not self.job.close_after_ns or window.kind[chunk % window.window] & ROUTE_BITS:
+            return
+        if not again:
+            self._closing.append((self._now_ns + self.job.close_after_ns, window, chunk))
+        elif (window.stream, chunk) in self._asked:
+            buffer[place + RANK_AT] |= CLOSE
+
+
+def _flies(window: Window, chunk: int) -> bool:
+    """Whether a chunk is in flight."""
+    offset = chunk % window.window
+    return window.in_flight[offset] and window.chunk[offset] == chunk
