@@ -382,12 +382,12 @@ def test_loss_is_counted_and_repaired() -> None:
 def test_results_are_marked_where_workers_use_ecn() -> None:
     with star(2) as net:
         host(net, "mark=1.0")
-        exact(net.run("--tos", "2", "--size", "50000"), 2)
+        exact(net.run("--size", "50000"), 2)
         counters = net.status()["data_counters"]
         assert counters["ecn_marked"] == counters["results_sent"] > 0
     with star(2) as net:
         host(net, "mark=1.0")
-        exact(net.run("--size", "50000"), 2)
+        exact(net.run("--congestion", "none", "--size", "50000"), 2)
         assert net.status()["data_counters"]["ecn_marked"] == 0
 
 

@@ -36,6 +36,7 @@ def work(options: argparse.Namespace, rank: int, said: list[dict[str, Any]]) -> 
             core=options.core,
             segments_max=options.segments,
             tos=options.tos,
+            congestion=options.congestion,
             bind=options.bind,
         ),
     ) as session:
@@ -72,6 +73,7 @@ def main() -> None:
     parser.add_argument("--core", default="auto")
     parser.add_argument("--segments", type=int, default=16)
     parser.add_argument("--tos", type=int, default=0)
+    parser.add_argument("--congestion", default="dctcp")
     parser.add_argument("--bind")
     parser.add_argument("--no-check", dest="check", action="store_false")
     parser.add_argument("--after-first", action="store_true", help="say `first` after one call, wait for a line")
