@@ -69,6 +69,10 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
             workload.optimizer,
         )
         notes = ["Time is virtual and exact; no certificate is needed.", *codec_notes(scenario, method)]
+        if scenario.flows and not method.is_switch:
+            notes.append(
+                "Beside flows this method gives way to none: its connections here have a window, no congestion control."
+            )
         measured_ns = 0
         if workload.compute_ns is None:
             measured_ns = measured_compute_ns(workload.name, workload.batch_per_worker, scenario.seed)
