@@ -276,9 +276,9 @@ def _means(values: list[int], span: int = 5) -> list[float]:
 
 
 def rows(built: dict[str, Any]) -> list[Row]:
-    """Of a job that wasn't alone, or whose gradients may be lost; none of any other."""
-    methods = built["methods"]
-    special = sharing(built, "flows", "tenants", "gradient_loss")
+    """Of a job that wasn't alone, whose gradients may be lost, or that had stragglers or a tail; none of any other."""
+    methods, faults = built["methods"], built["scenario"]["faults"]
+    special = sharing(built, "flows", "tenants", "gradient_loss") or faults.get("stragglers") or faults.get("tail")
     return [
         *_flow_rows(methods),
         *_job_rows(methods),

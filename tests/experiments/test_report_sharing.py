@@ -74,6 +74,8 @@ def test_the_table_says_what_others_had(shared: dict[str, Any], label: str, cell
 def test_losses_for_good_stand_beside_methods_that_lose_nothing() -> None:
     built = document(SCENARIO, "sim", [result("ring", 1), result("switch", 1)])
     assert sharing.rows(built) == []
+    built["scenario"]["faults"]["stragglers"] = [3.0]
+    assert [label for label, _ in sharing.rows(built)] == ["Time to accuracy"]
     built["methods"][1]["gradient_loss"] = LOSS
     found = dict(sharing.rows(built))
     assert found["Values lost for good"] == [
