@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from emulation.bench.figures import LINK_LINES
 from emulation.bounds import elements_of, payload_share
-from emulation.cli.main import _check_link, app
+from emulation.cli.main import _check_choices, app
 from transport.group.method_name import METHODS, MethodName, links_of, parse
 from transport.group.opening import open_group
 from transport.links.table import LINKS
@@ -50,7 +50,7 @@ def test_method_names_include_it() -> None:
     assert parse("ring@toy") == MethodName("ring", "toy")
     assert elements_of(parse("switch@toy"), 360, 1500) == 360
     assert payload_share(parse("ring@toy"), 360, 1500) == payload_share(parse("ring@udp"), 360, 1500)
-    _check_link("toy", None)  # of the command line
+    _check_choices("native", "toy", None)  # of the command line
     for command in ("switch", "server"):
         assert "rdma" in (said := CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).stdout)
         assert "toy" in said
