@@ -114,6 +114,7 @@ DATAPLANES: dict[str, PlaneKind] = {
             measured="BPF_PROG_TEST_RUN, a packet at a time, as the kernel times it; checksums as on veth",
             colour="#56B4E9",
             compiled=True,
+            leaf=True,
         ),
         PlaneKind(
             "p4",

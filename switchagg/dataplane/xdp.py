@@ -10,17 +10,18 @@ import os
 import socket
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from switchagg.aggregator import Parent, SlotView, check_admission, first_held
 from switchagg.dataplane.contract import Output
-from switchagg.dataplane.table import check_parent, check_partial
+from switchagg.dataplane.table import check_partial
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native import bpf
-from switchagg.native.library import OUTCOMES
-from switchagg.wire import HEADER_BYTES, RANK_BITS, ROUTE_BITS, Bundle, frame_bytes, headers
+from switchagg.native.library import LEAF_OUTCOMES, OUTCOMES, PARTIAL_OUTCOMES
+from switchagg.wire import HEADER_BYTES, ROUTE_BITS, Bundle, frame_bytes, headers
 
 ELEMENTS_MTU_1500 = 360
 ELEMENTS_JUMBO = 2240
@@ -32,16 +33,32 @@ STREAMS_MAX = 256
 JOBS_MAX = 4096
 
 EXTRA_COUNTERS = ("drop_checksum", "up_lost", "down_lost", "ecn_marked", "results_sent", "send_errors")
-"""Counters beyond OUTCOMES, in the order of `enum sa_extra`."""
+"""Counters beyond those of packets' outcomes, in the order of `enum sa_extra`."""
 
-_SLOT = struct.Struct("=IHHIIQ")
-"""lock, job, marked, generation, held, seen; the sums follow."""
+COUNTERS = (*OUTCOMES, *LEAF_OUTCOMES, *PARTIAL_OUTCOMES, *EXTRA_COUNTERS)
+
+_SLOT = struct.Struct("=IHHIIQQ")
+"""lock, job, marked, generation, held, seen, asked; the sums follow."""
 
 _HEADERS_BYTES = 42
 _RECEIVER = slice(18, 20)
 """Where sa_switch tells sa_deliver who gets a result: all (0), or one rank, counted from 1."""
 
 Address = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class ParentEnd:
+    """The parent of a job (H1): its data address, this switch's rank there, and how frames reach it.
+
+    macs: the parent's, and that of our interface, 6 bytes each. own: our IPv4 address. ifindex: the interface.
+    """
+
+    address: Address
+    rank: int
+    macs: bytes
+    own: str
+    ifindex: int
 
 
 class _Member(ctypes.Structure):
@@ -66,6 +83,8 @@ class _Job(ctypes.Structure):
         ("elements", ctypes.c_uint32),
         ("stream_count", ctypes.c_uint32),
         ("full", ctypes.c_uint64),
+        ("parent", ctypes.c_uint32),
+        ("padding", ctypes.c_uint32),
         ("members", _Member * MEMBERS_MAX),
         ("streams", _Range * STREAMS_MAX),
     ]
@@ -135,21 +154,28 @@ class KernelSwitch:
         self._map_counts = self.object.map("counts")
         self._empty = bytes(4 * room)
 
-    def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+    def admit(self, job: JobConfig, addresses: Sequence[Address], parent: ParentEnd | None = None) -> None:
         """Take a job, or a new generation of one; addresses[rank]: IPv4 literal and UDP port. Raises JobError (S7)."""
         others = list(self._jobs.values())
-        check_admission(job, range(len(addresses)), others, self._slots, self._elements)
-        if len(set(addresses)) != len(addresses):
-            raise JobError(
-                f"job {job.job_id}: {len(addresses)} ranks need as many different addresses, got {addresses}"
-            )
+        up = Parent(len(addresses), parent.rank) if parent else None
+        check_admission(job, range(len(addresses)), others, self._slots, self._elements, up)
+        ends = [*addresses, parent.address] if parent else list(addresses)
+        if len(set(ends)) != len(ends):
+            raise JobError(f"job {job.job_id}: its {len(ends)} ends need as many different addresses, got {ends}")
         if job.job_id not in self._jobs and len(others) >= JOBS_MAX:
             raise JobError(f"job {job.job_id}: this switch holds {JOBS_MAX} jobs at most")
         ranks = len(addresses)
         entry = _Job(job.generation, ranks, job.elements, len(job.streams), (1 << ranks) - 1)
-        for rank, (host, port) in enumerate(addresses):
+        for rank, (host, port) in enumerate(ends):
             entry.members[rank].address[:] = socket.inet_aton(host)
             entry.members[rank].port[:] = struct.pack("!H", port)
+        if parent:
+            entry.parent, end = parent.rank + 1, entry.members[ranks]
+            end.ethernet[:], end.switch_address[:], end.ifindex = (
+                parent.macs,
+                socket.inet_aton(parent.own),
+                parent.ifindex,
+            )
         for place, stream in enumerate(job.streams):
             entry.streams[place] = _Range(stream.first_slot, stream.window_slots)
         # Slots first: until the job's entry is there, its packets are unknown, and those of its earlier
@@ -158,7 +184,7 @@ class KernelSwitch:
             for offset in range(stream.window_slots):
                 for version in (0, 1):
                     held = first_held(offset, version, stream.window_slots)
-                    value = _SLOT.pack(0, job.job_id, 0, job.generation, held, 0) + self._empty
+                    value = _SLOT.pack(0, job.job_id, 0, job.generation, held, 0, 0) + self._empty
                     self._map_slots.update(2 * (stream.first_slot + offset) + version, value, flags=bpf.F_LOCK)
         self._map_jobs.update(job.job_id, bytes(entry))
         self._jobs[job.job_id] = job
@@ -189,7 +215,7 @@ class KernelSwitch:
     def _view(self, slot: int, version: int) -> SlotView:
         value = self._map_slots.lookup(2 * slot + version, flags=bpf.F_LOCK)
         assert value is not None
-        *_, held, seen = _SLOT.unpack_from(value)
+        *_, held, seen, _ = _SLOT.unpack_from(value)
         return SlotView(held, tuple(rank for rank in range(seen.bit_length()) if seen >> rank & 1))
 
     def ports_of(self, job_id: int) -> list[int]:
@@ -221,10 +247,10 @@ class KernelSwitch:
         return self._jobs
 
     def counters(self) -> dict[str, int]:
-        """Packets by what became of them: those of OUTCOMES that are not zero, and all of EXTRA_COUNTERS."""
+        """Packets by what became of them: outcomes that are not zero, and all of EXTRA_COUNTERS."""
         value = self._map_counts.lookup(0, per_cpu=True) or b""
         totals = np.frombuffer(value, np.uint64).reshape(bpf.cpus(), -1).sum(axis=0)
-        named = dict(zip((*OUTCOMES, *EXTRA_COUNTERS), totals.tolist(), strict=True))
+        named = dict(zip(COUNTERS, totals.tolist(), strict=True))
         return {name: packets for name, packets in named.items() if packets or name in EXTRA_COUNTERS}
 
     def impair(self, index: int, place: int, seed: int, loss_in: float, loss_out: float, mark_out: float) -> None:
@@ -264,14 +290,14 @@ class XdpPlane:
         self._switch = KernelSwitch(slots, elements, [self.SWITCH[0]], self.SWITCH[1], jumbo=jumbo)
         self._program = self._switch.object.program("sa_switch")
         self._deliver = self._switch.object.program("sa_deliver")
-        self._ports: dict[int, tuple[int, ...]] = {}
+        self._ports: dict[int, tuple[tuple[int, ...], int]] = {}  # of the ranks, of the parent
         self._partial = partial
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
-        check_parent(self.name, parent)
         check_partial(self.name, job)
-        self._switch.admit(job, [address_of(port) for port in ports])
-        self._ports[job.job_id] = tuple(ports)
+        end = ParentEnd(address_of(parent.port), parent.rank, bytes(12), self.SWITCH[0], 1) if parent else None
+        self._switch.admit(job, [address_of(port) for port in ports], end)
+        self._ports[job.job_id] = tuple(ports), parent.port if parent else -1
 
     def evict(self, job_id: int) -> None:
         self._switch.evict(job_id)
@@ -295,12 +321,12 @@ class XdpPlane:
                 continue
             assert verdict == bpf.XDP_PASS, verdict
             header = headers(np.frombuffer(frame, np.uint8)[np.newaxis, _HEADERS_BYTES:])[0]
-            ports, to_all = self._ports[header["job"]], frame[_RECEIVER] == bytes(2)
+            (ports, above), (to,) = self._ports[header["job"]], struct.unpack("!H", frame[_RECEIVER])
             if not header["kind"] & ROUTE_BITS:
-                outputs.append(Output(_payload(frame), ports if to_all else (port,)))
+                outputs.append(Output(_payload(frame), (*ports, above)[to - 1 : to] if to else ports))
                 continue
-            for rank in range(len(ports)) if to_all else (header["rank"] & RANK_BITS,):
-                outputs.append(Output(self._delivered(frame, int(rank)), (ports[rank],)))
+            for rank in (to - 1,) if to else range(len(ports)):
+                outputs.append(Output(self._delivered(frame, rank), (ports[rank],)))
         return outputs
 
     def _delivered(self, frame: bytes, rank: int) -> Bundle:

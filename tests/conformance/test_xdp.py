@@ -16,7 +16,7 @@ from switchagg.dataplane.xdp import XdpPlane, address_of, frame_of
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import bpf
 from switchagg.wire import Op, Packet, Route, decode, encode
-from tests.conformance.test_random_traffic import check_agreement
+from tests.conformance.test_random_traffic import PARENT, check_agreement
 from tests.conformance.test_vectors import VECTORS, Runner, runs
 
 pytestmark = pytest.mark.usefixtures("requires_bpf")
@@ -57,6 +57,7 @@ def test_agrees_with_the_reference(jumbo: bool, partial: bool) -> None:
 
     for seed in range(SEEDS):
         check_agreement(make, seed, packets=400)
+        check_agreement(make, seed, packets=200, parent=PARENT)
 
 
 @pytest.mark.parametrize("elements", [1, 7, 8, 361, 2200, 2240])

@@ -1,5 +1,6 @@
 """Racks behind leaf switches: which switches aggregate, what up-links carry, and what is refused."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -11,6 +12,7 @@ from emulation.report.wording import topology_text
 from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
 from emulation.topologies.table import topology
 from emulation.topologies.topology import Fabric, LinkSettings, Topology
+from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import parse as parse_method
 
 RATE_BPS = 200_000_000
@@ -110,7 +112,8 @@ def test_what_a_network_can_t_be_is_said_in_one_line(lines: str, said: str) -> N
     assert said in str(refused.value)
 
 
-def test_a_tree_of_switches_is_refused_where_there_is_none() -> None:
+def test_a_tree_of_switches_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DATAPLANES, "xdp", replace(DATAPLANES["xdp"], leaf=False))
     racks = 'kind = "leaf_spine"\nracks = 2\n'
     with pytest.raises(ScenarioError, match=r"placement: every: data plane xdp can't be below .* allowed: one, or "):
         choose_plane(scenario(racks, 'dataplane = "xdp"'), "mininet")

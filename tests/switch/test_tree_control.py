@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.description import Shown
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from transport.control.client import query_status
@@ -241,7 +242,8 @@ def test_sums_are_exact_where_the_roots_links_lose(way: str) -> None:
         close(sessions)
 
 
-def test_trees_that_can_not_be_are_refused_in_one_line() -> None:
+def test_trees_that_can_not_be_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DATAPLANES, "xdp", replace(DATAPLANES["xdp"], leaf=False))
     with pytest.raises(SwitchaggError, match="that is this switch itself"):
         replace(OPTIONS, bind_control="tcp://127.0.0.1:7777", parent="tcp://127.0.0.1:7777")
     with pytest.raises(SwitchaggError, match="data plane xdp can't be below another switch"):

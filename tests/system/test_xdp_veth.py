@@ -18,11 +18,14 @@ import numpy as np
 import pytest
 
 from emulation.mininet import netns
+from emulation.mininet.services import switchagg_command
 from switchagg.dataplane.xdp import frame_of
+from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import bpf
-from switchagg.wire import Op, Packet, Route, encode
+from switchagg.wire import Op, Packet, Route, decode, encode
 from tests.system.xdp_net import ROOT, SWITCH, Star, star
+from transport.switch.host import Uplink
 from transport.switch.xdp import XdpSwitch
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_root_namespaces", "requires_bpf")]
@@ -116,7 +119,57 @@ def test_complete_and_partial_checksums() -> None:
             assert int(wrong) == 0
 
 
-AT, WORKERS = (SWITCH, 5556), [("10.77.0.1", 7000), ("10.77.0.2", 7000)]
+AT, WORKERS, PARENT = (SWITCH, 5556), [("10.77.0.1", 7000), ("10.77.0.2", 7000)], ("10.77.0.3", 5556)
+
+
+def test_sums_below_another_switch() -> None:
+    """H3 to H5: two workers by way of the kernel, a third at the root, whose switch is a process; with losses."""
+    control = f"tcp://{PARENT[0]}:5555"
+    with star(3) as net:
+        root = net.nodes[2].spawn(
+            switchagg_command("switch", "--dataplane", "batched", "--data", f"{PARENT[0]}:5556", "--control", control)
+        )
+        assert root.stdout is not None
+        assert "ready" in root.stdout.readline()
+        net.daemon("--parent", control, "--name", "rack1", "--impair", "loss=2%")
+        words = [sys.executable, "-m", "tests.system.xdp_worker", "--switch", control, "--workers", "3", "--ranks"]
+        vias = (["--via", "rack1"], ["--via", "rack1"], [])
+        said = net.finish(
+            [net.nodes[rank].spawn([*words, str(rank), "--size", "30000", *via]) for rank, via in enumerate(vias)]
+        )
+        exact(said, 3)
+        counters = net.status()["data_counters"]
+        assert counters["up"] == counters["broadcast"] >= said[0]["counters"]["results"]
+        assert counters["up_again"] > 0
+
+
+def test_a_leaf_finds_its_parent_on_its_link() -> None:
+    """H3 to H5: sums go up to a neighbour that has never sent anything, its result to all, later to who asks."""
+    job, values = JobConfig(5, 9, 4, 8, (StreamConfig(0, 2),)), np.arange(8, dtype=np.int32)
+    with star(3) as net, contextlib.ExitStack() as ends:
+        switch = netns.within(net.switch.holder.pid, lambda: XdpSwitch(AT, 2, 8))
+        ends.callback(switch.stop)
+        netns.within(net.switch.holder.pid, switch.start)
+        with pytest.raises(JobError, match=r"no neighbour has the parent's address 10\.77\.0\.99"):
+            netns.within(net.switch.holder.pid, lambda: switch.admit(job, WORKERS, Uplink(("10.77.0.99", 1), 4)))
+        netns.within(net.switch.holder.pid, lambda: switch.admit(job, WORKERS, Uplink(PARENT, 4)))
+        sockets = []
+        for node, address in zip(net.nodes, [*WORKERS, PARENT], strict=True):
+            opened = netns.open_socket(node.holder.pid, socket.AF_INET, socket.SOCK_DGRAM)
+            sockets.append(ends.enter_context(opened))
+            opened.bind(address)
+            opened.settimeout(20)
+        packets = [Packet(5, 9, 0, rank, Op.SUM, 0, 0, 0, values * (rank + 1)) for rank in (0, 1)]
+        for rank in (0, 1):
+            sockets[rank].sendto(encode(packets[rank]), AT)
+        up = decode(sockets[2].recv(2000))
+        assert up == dataclasses.replace(packets[0], rank=4, values=values * 3)
+        result = dataclasses.replace(up, values=values * 10, result=True)
+        sockets[2].sendto(encode(result), AT)
+        assert [decode(end.recv(2000)) for end in sockets[:2]] == [result, result]
+        sockets[1].sendto(encode(packets[1]), AT)
+        assert decode(sockets[1].recv(2000)) == dataclasses.replace(result, rank=1)
+        assert switch.counters() == {**switch.counters(), "up": 1, "broadcast": 1, "reply": 1, "send_errors": 0}
 
 
 def ready(

@@ -38,6 +38,7 @@ def work(options: argparse.Namespace, rank: int, said: list[dict[str, Any]]) -> 
             tos=options.tos,
             congestion=options.congestion,
             bind=options.bind,
+            via=options.via,
         ),
     ) as session:
         wrong = 0
@@ -61,6 +62,7 @@ def work(options: argparse.Namespace, rank: int, said: list[dict[str, Any]]) -> 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--switch", required=True)
+    parser.add_argument("--via", default="")
     parser.add_argument("--job", default="job")
     parser.add_argument("--ranks", type=int, nargs="+", required=True)
     parser.add_argument("--workers", type=int, required=True)

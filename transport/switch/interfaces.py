@@ -11,17 +11,22 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-_GET_LINK, _GET_ADDRESS = 18, 22
-_NEW_LINK, _NEW_ADDRESS, _ERROR, _DONE = 16, 20, 2, 3
+_GET_LINK, _GET_ADDRESS, _GET_NEIGHBOUR = 18, 22, 30
+_NEW_LINK, _NEW_ADDRESS, _NEW_NEIGHBOUR, _ERROR, _DONE = 16, 20, 28, 2, 3
 _DUMP_REQUEST = 0x301
 _GROUP_LINK = 1
 _MESSAGE = struct.Struct("=IHHII")
 _LINK = struct.Struct("=BxHiII")
 _ADDRESS = struct.Struct("=BBBBI")
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")
 _ATTRIBUTE = struct.Struct("=HH")
-_NAME, _MTU, _MASTER, _LINK_INFO, _PARENT_BUS = 3, 4, 10, 18, 57
+_MAC, _NAME, _MTU, _MASTER, _LINK_INFO, _PARENT_BUS = 1, 3, 4, 10, 18, 57
 _KIND = 1
 _LOCAL = 2
+_TARGET, _TARGET_MAC = 1, 2
+_KNOWN = 0x9E
+"""States of a neighbour whose MAC may be used: reachable, stale, delay, probe, permanent."""
+
 _UP, _LOOPBACK, _LOWER_UP = 1, 8, 0x10000
 _TYPE_MASK = 0x3FFF
 _BUFFER_BYTES = 1 << 17
@@ -43,6 +48,7 @@ class Interface:
     master: int
     kind: str
     bus: str = ""
+    mac: bytes = b""
     addresses: tuple[str, ...] = ()
     """IPv4."""
 
@@ -60,6 +66,23 @@ def interfaces() -> list[Interface]:
             one = found[index]
             found[index] = replace(one, addresses=(*one.addresses, socket.inet_ntoa(local)))
     return [found[index] for index in sorted(found)]
+
+
+def neighbour(address: str) -> tuple[int, bytes] | None:
+    """The interface behind which an IPv4 address is on the same link, by its index, and its MAC; None: not known (yet).
+
+    Raises OSError.
+    """
+    for body in _dump(_GET_NEIGHBOUR, _NEW_NEIGHBOUR, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0)):
+        _, index, state, _, _ = _NEIGHBOUR.unpack_from(body)
+        fields = dict(_attributes(body[_NEIGHBOUR.size :]))
+        if (
+            fields.get(_TARGET) == socket.inet_aton(address)
+            and state & _KNOWN
+            and len(fields.get(_TARGET_MAC, b"")) == 6
+        ):
+            return index, fields[_TARGET_MAC]
+    return None
 
 
 class LinkEvents:
@@ -118,6 +141,7 @@ def _interface(body: bytes) -> Interface:
         master=int.from_bytes(fields.get(_MASTER, b""), sys.byteorder),
         kind=_text(dict(_attributes(fields.get(_LINK_INFO, b""))).get(_KIND, b"")),
         bus=_text(fields.get(_PARENT_BUS, b"")),
+        mac=fields.get(_MAC, b""),
     )
 
 

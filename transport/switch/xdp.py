@@ -10,12 +10,12 @@ import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from switchagg.aggregator import SlotView
-from switchagg.dataplane.table import check_parent
-from switchagg.dataplane.xdp import ELEMENTS_MTU_1500, Address, KernelSwitch
+from switchagg.dataplane.xdp import ELEMENTS_MTU_1500, Address, KernelSwitch, ParentEnd
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native import bpf
@@ -24,7 +24,7 @@ from transport.links.addresses import resolve_host
 from transport.links.framing import IP_UDP_BYTES
 from transport.switch.host import Uplink
 from transport.switch.impairments import PERFECT, Impairments, LinkImpairments
-from transport.switch.interfaces import Interface, LinkEvents, interfaces
+from transport.switch.interfaces import Interface, LinkEvents, interfaces, neighbour
 
 ANY = "0.0.0.0"
 
@@ -34,6 +34,10 @@ MTU_ONE_BUFFER = 3000
 STRAYS_PER_LOOK = 1000
 
 ANSWER_S = 10.0
+
+NEIGHBOUR_S = 2.0
+DISCARD_PORT = 9
+"""RFC 863; closed almost everywhere, which does as well."""
 
 
 @dataclass(slots=True, eq=False)
@@ -160,10 +164,10 @@ class XdpSwitch:
 
     def admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None = None) -> None:
         """Take a job, or a new generation of one; addresses[rank] is where that rank sends from. Raises JobError."""
-        check_parent("xdp", uplink)
         resolved = [(resolve_host(host), port) for host, port in addresses]
+        parent = self._parent_end(uplink) if uplink else None
         with self._commanding():
-            self._kernel.admit(job, resolved)
+            self._kernel.admit(job, resolved, parent)
 
     def evict(self, job_id: int) -> None:
         """Forget a job: its packets are dropped from now on. Unknown jobs are ignored."""
@@ -184,6 +188,25 @@ class XdpSwitch:
         """The programs' counters; drop_stranger: what passed them by and reached the socket."""
         with self._commanding():
             return {**self._kernel.counters(), "drop_stranger": self._strays}
+
+    def _parent_end(self, uplink: Uplink) -> ParentEnd:
+        """Where frames to a parent go: to a neighbour, on an interface where its results are seen. Raises JobError."""
+        host, port = resolve_host(uplink.address[0]), uplink.address[1]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, contextlib.suppress(OSError):
+            asking.sendto(b"", (host, DISCARD_PORT))  # the kernel looks for the neighbour
+        deadline = time.monotonic() + NEIGHBOUR_S
+        while (found := neighbour(host)) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if found is None:
+            raise JobError(
+                f"no neighbour has the parent's address {host}: the switch in the kernel needs it on its link"
+            )
+        there = interfaces()
+        way = next(one for one in there if one.index == found[0])
+        if not {one.name for one in there if way.index in (one.index, one.master)} & {one.name for one in self._ports}:
+            raise JobError(f"the parent {host} is behind {way.name}, where the switch in the kernel isn't attached")
+        own = self.address[0] if self.address[0] != ANY else way.addresses[0]
+        return ParentEnd((host, port), uplink.rank, found[1] + way.mac, own, way.index)
 
     @contextlib.contextmanager
     def _commanding(self) -> Iterator[None]:

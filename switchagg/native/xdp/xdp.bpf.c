@@ -1,9 +1,9 @@
 /* The data plane `xdp`: the switch rule in the kernel, on any Linux box.
 
    sa_switch (XDP, on every port) takes the datagrams sent to the switch's address and nothing else: it checks them (P5,
-   P6, S1), applies S2 to S5 under the lock of the slot version, and drops them, but for a packet that completes its
-   chunk or asks for a result again: that one becomes the result (S6), is marked, and goes up to sa_deliver (tc ingress
-   of the same port), which sends a copy to each target. An XDP redirect would be shorter, but bypasses the queueing
+   P6, S1), applies S2 to S5 (H2 to H5 below another switch) under the lock of the slot version, and drops them, but for a
+   packet that completes its chunk or asks for a result again: that one becomes the result (S6), or the sums for the
+   parent, and goes up to sa_deliver (tc ingress of the same port), which sends a copy to each target. An XDP redirect would be shorter, but bypasses the queueing
    discipline of the port, and with it the shaper. Results of a route have two sizes, and a bare packet may cause one
    with values, for which XDP has no room in the buffers of small frames: sa_deliver makes both, from the slot.
    Built twice: SA_ELEMENTS is the most elements per packet. */
@@ -41,8 +41,8 @@ _Static_assert(SA_ELEMENTS % SA_BLOCK == 0, "whole blocks");
 
 /* Counters beyond those of enum sa_outcome, in the order of EXTRA_COUNTERS in bpf.py. */
 enum sa_extra {
-    SA_DROP_CHECKSUM = SA_OUTCOMES, /* P5 */
-    SA_LOST_IN,                     /* impairments */
+    SA_DROP_CHECKSUM = SA_OUTCOMES_ALL, /* P5 */
+    SA_LOST_IN,                         /* impairments */
     SA_LOST_OUT,
     SA_RESULTS_MARKED,
     SA_SENT, /* results, one for each target */
@@ -72,10 +72,12 @@ struct slot {
     uint32_t generation;
     uint32_t held;
     uint64_t seen;
+    uint64_t asked;             /* below another switch */
     uint32_t sums[SA_ELEMENTS]; /* host byte order */
 };
 
-/* Where a worker is. Most is learnt from its own packets: no result is sent before every worker has sent one. */
+/* Where a worker is. Most is learnt from its own packets: no result is sent before every worker has sent one. A parent
+   sends nothing before it got something: the loader says where it is. */
 struct member {
     uint32_t address;
     uint16_t port;
@@ -96,6 +98,8 @@ struct job {
     uint32_t elements;
     uint32_t stream_count;
     uint64_t full;
+    uint32_t parent; /* its rank there, counted from 1; 0: this is the root. Where it is: behind the workers */
+    uint32_t padding;
     struct member members[SA_WORKERS_MAX];
     struct range streams[SA_STREAMS_MAX];
 };
@@ -229,7 +233,8 @@ SA_INLINE void copy_out(const struct slot *slot, struct scratch *scratch) {
    sent: the next packet may overwrite them. The owner is checked again: since S1 was checked the job may have been
    evicted and its slots given to another. Not inlined, or the verifier would explore its loops once for every path
    that leads here. */
-__attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint32_t generation, uint64_t full) {
+__attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint32_t generation, uint64_t full,
+                                           uint32_t parent) {
     uint32_t zero = 0;
     struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
     struct slot *slot = bpf_map_lookup_elem(&slots, &index);
@@ -241,9 +246,20 @@ __attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint
         outcome = slot->job == job_id ? SA_DROP_GENERATION : SA_DROP_JOB;
     } else {
         uint32_t marked = slot->marked;
-        struct sa_decision decision = sa_slot_accept(&slot->held, &slot->seen, &marked, full, kind, chunk, rank);
+        struct sa_decision decision;
+        if (!parent)
+            decision = sa_slot_accept(&slot->held, &slot->seen, &marked, full, kind, chunk, rank);
+        else if (kind & SA_RESULT)
+            decision = sa_leaf_take(slot->held, &slot->seen, full, chunk);
+        else
+            decision = sa_leaf_accept(&slot->held, &slot->seen, &marked, &slot->asked, full, kind, chunk, rank);
+        if (kind & SA_RESULT)
+            marked = decision.outcome == SA_BROADCAST ? rank & SA_MARKED : marked;
+        else
+            header->rank |= (uint8_t)marked;
         slot->marked = (uint16_t)marked;
-        header->rank |= (uint8_t)marked;
+        if (decision.outcome == SA_SUMS_UP || decision.outcome == SA_SUMS_UP_AGAIN)
+            header->rank = (uint8_t)((parent - 1) | marked);
         outcome = decision.outcome;
         if (decision.values == SA_WRITE)
             combine(SA_WRITE, slot, scratch);
@@ -253,7 +269,7 @@ __attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint
             combine(SA_MAXIMUM, slot, scratch);
         else if (decision.values == SA_ZERO)
             combine(SA_ZERO, slot, scratch);
-        if (!sa_route(kind) && (outcome == SA_BROADCAST || outcome == SA_REPLY)) copy_out(slot, scratch);
+        if (!sa_route(kind) && sa_sends(outcome)) copy_out(slot, scratch);
     }
     bpf_spin_unlock(&slot->lock);
     return (int)outcome;
@@ -283,18 +299,20 @@ SA_INLINE uint32_t index_of(const struct sa_header *header) {
 SA_INLINE uint32_t membership_fault(const struct job *job, const struct sa_header *header, uint32_t address,
                                     uint16_t port) {
     uint32_t rank = header->rank & ~SA_MARKED, stream = header->stream, slot = SA_BE16(header->slot);
-    if (SA_BE32(header->kind) & SA_RESULT) return SA_DROP_RESULT;
-    if (!job) return SA_DROP_JOB;
+    uint32_t kind = SA_BE32(header->kind), result = kind & SA_RESULT;
+    if (!job) return result ? SA_DROP_RESULT : SA_DROP_JOB;
+    const struct member *parent = &job->members[job->workers & (SA_WORKERS_MAX - 1)];
+    if (result && (!job->parent || parent->address != address || parent->port != port)) return SA_DROP_RESULT;
     if (SA_BE32(header->generation) != job->generation) return SA_DROP_GENERATION;
     if (stream >= job->stream_count) return SA_DROP_STREAM;
     const struct range *range = &job->streams[stream & (SA_STREAMS_MAX - 1)];
     if (slot - range->first_slot >= range->window) return SA_DROP_SLOT;
-    if (rank >= job->workers) return SA_DROP_RANK;
+    if (!result && rank >= job->workers) return SA_DROP_RANK;
     const struct member *member = &job->members[rank & (SA_WORKERS_MAX - 1)];
-    if (member->address != address || member->port != port) return SA_DROP_PORT;
-    uint32_t kind = SA_BE32(header->kind);
+    if (!result && (member->address != address || member->port != port)) return SA_DROP_PORT;
+    if (sa_route(kind) && job->parent) return SA_DROP_ROUTE;
     if (sa_route(kind) && (sa_owner(kind) >= job->workers || job->workers < 2)) return SA_DROP_OWNER;
-    uint32_t elements = sa_givers(kind, job->full) >> (rank & 63) & 1 ? job->elements : 0;
+    uint32_t elements = result || sa_givers(kind, job->full) >> (rank & 63) & 1 ? job->elements : 0;
     if (SA_BE16(header->elements) != elements) return SA_DROP_ELEMENTS;
     return SA_ABSORBED;
 }
@@ -331,10 +349,14 @@ SA_INLINE struct impairment *impairment_of(uint32_t ifindex) {
     return configuration.impaired ? bpf_map_lookup_elem(&impairments, &ifindex) : 0;
 }
 
-/* The packet in the scratch becomes the frame's payload again, as a result (S6), for sa_deliver; with a route, the header
-   alone. The checksum field gets the sum of what is the same for every target. */
-SA_INLINE int pass_up(struct xdp_md *ctx, struct scratch *scratch, uint32_t size, uint32_t outcome) {
-    uint32_t kind = (SA_BE32(scratch->header.kind) & ~SA_RETRANSMISSION) | SA_RESULT;
+/* The packet in the scratch becomes the frame's payload again, as a result (S6) or the sums for a parent (H3), for
+   sa_deliver; with a route, the header alone. The checksum field gets the sum of what is the same for every target. to:
+   SA_TO_ALL, or who gets it, counted from 1. */
+SA_INLINE int pass_up(struct xdp_md *ctx, struct scratch *scratch, uint32_t size, uint32_t outcome, uint32_t to) {
+    uint32_t kind = SA_BE32(scratch->header.kind), contribution = !(kind & SA_RESULT);
+    kind &= ~SA_RETRANSMISSION;
+    if (outcome == SA_SUMS_UP_AGAIN) kind |= SA_RETRANSMISSION;
+    if (outcome == SA_BROADCAST || outcome == SA_REPLY) kind |= SA_RESULT;
     scratch->header.kind = SA_BE32(kind);
     if (sa_route(kind)) size = SA_HEADER_BYTES;
     uint32_t sum = result_sum(scratch, size);
@@ -345,8 +367,8 @@ SA_INLINE int pass_up(struct xdp_md *ctx, struct scratch *scratch, uint32_t size
     source[1] = configuration.ticket[1];
     source[2] = configuration.ticket[2];
     struct iphdr *ip = data + sizeof(struct ethhdr);
-    ip->id = SA_BE16((uint16_t)(outcome == SA_BROADCAST ? SA_TO_ALL : (scratch->header.rank & SA_RANK_BITS) + 1u));
-    if (sa_is_ce(ip->tos)) ip->tos &= (uint8_t)~1u; /* G4; its checksum is made anew */
+    ip->id = SA_BE16((uint16_t)to);
+    if (contribution && sa_is_ce(ip->tos)) ip->tos &= (uint8_t)~1u; /* G4; its checksum is made anew */
     struct udphdr *udp = (void *)(ip + 1);
     udp->check = (uint16_t)sum;
     if (size > SA_PACKET_MAX || bpf_xdp_store_bytes(ctx, SA_HEADERS_BYTES, scratch, size)) return XDP_DROP;
@@ -383,7 +405,8 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
             return XDP_DROP;
         }
     }
-    if (sa_is_ce(ip->tos)) scratch->header.rank |= SA_MARKED; /* G2 */
+    uint32_t result = SA_BE32(header->kind) & SA_RESULT, rank = header->rank & SA_RANK_BITS;
+    if (!result && sa_is_ce(ip->tos)) scratch->header.rank |= SA_MARKED; /* G2 */
     uint32_t job_id = SA_BE16(header->job), generation = SA_BE32(header->generation);
     struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
     outcome = membership_fault(job, header, address, port);
@@ -391,12 +414,14 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
         count(outcome);
         return XDP_DROP;
     }
-    learn(&job->members[header->rank & (SA_WORKERS_MAX - 1)], ethernet, to, ctx->ingress_ifindex);
+    uint32_t workers = job->workers, from = (result ? workers : rank) & (SA_WORKERS_MAX - 1);
+    learn(&job->members[from], ethernet, to, ctx->ingress_ifindex);
     scratch->header.elements = SA_BE16((uint16_t)job->elements); /* of the sums, also where the packet brings none */
-    outcome = (uint32_t)sa_aggregate(index_of(header), job_id, generation, job->full);
+    outcome = (uint32_t)sa_aggregate(index_of(header), job_id, generation, job->full, job->parent);
     count(outcome);
-    if (outcome != SA_BROADCAST && outcome != SA_REPLY) return XDP_DROP;
-    return pass_up(ctx, scratch, size, outcome);
+    if (!sa_sends(outcome)) return XDP_DROP;
+    return pass_up(ctx, scratch, size, outcome,
+                   outcome == SA_BROADCAST ? SA_TO_ALL : 1 + (outcome == SA_REPLY ? rank : workers));
 }
 
 SEC(SA_XDP)
@@ -480,7 +505,8 @@ __attribute__((noinline)) int sa_send(struct __sk_buff *skb, uint64_t targets, u
     uint32_t job_id = SA_BE16(scratch->header.job), size = SA_HEADER_BYTES + 4u * SA_BE16(scratch->header.elements);
     struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
     if (!job || job->generation != SA_BE32(scratch->header.generation)) return 0; /* evicted meanwhile (S8) */
-    uint32_t workers = job->workers, complete = (partial - 1u) & 0xffff;
+    uint32_t complete = (partial - 1u) & 0xffff, up = !(SA_BE32(scratch->header.kind) & SA_RESULT);
+    uint32_t workers = job->workers + up; /* what isn't a result is for the parent behind them */
     uint32_t pseudo = SA_BE16((uint16_t)(size + sizeof(struct udphdr))) + SA_BE16((uint16_t)SA_UDP);
     sum = (folded(sum + configuration.port) & complete) | (folded(pseudo) & ~complete);
     for (uint32_t target = 0; target < SA_WORKERS_MAX; target++) {
