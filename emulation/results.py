@@ -90,6 +90,8 @@ class MethodResult:
     ways: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
     flows: list[dict[str, Any]] = field(default_factory=list)  # beside the job, and the links that they share with it
     shared_links: list[dict[str, Any]] = field(default_factory=list)
+    tenants: dict[str, Any] = field(default_factory=dict)  # jobs of one network, and the load of its links
+    link_loads: dict[str, Any] = field(default_factory=dict)
 
 
 def gradient_delays(counters: Sequence[Mapping[str, int]]) -> dict[str, float]:
@@ -306,7 +308,7 @@ def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) 
             entry["environment"]["dataplane"] = scenario.switch.dataplane  # `auto` differs by machine; results don't
         if not entry["wire_tx_bytes_per_server"]:
             del entry["wire_tx_bytes_per_server"], entry["wire_rx_bytes_per_server"]
-        for key in ("collective_bytes", "ways", "flows", "shared_links"):
+        for key in ("collective_bytes", "ways", "flows", "shared_links", "tenants", "link_loads"):
             if not entry[key]:
                 del entry[key]
     summaries = {entry["method"]: entry["summary"] for entry in methods}

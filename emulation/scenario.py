@@ -25,6 +25,7 @@ from emulation.scenario_tables import (
     ComputeDistribution,
     Faults,
     FlowOptions,
+    JobOptions,
     LinkTail,
     Methods,
     ParameterServer,
@@ -73,6 +74,7 @@ class Scenario:
     ps: ParameterServer = field(default_factory=ParameterServer)
     sweep: Sweep = field(default_factory=Sweep)
     flows: tuple[FlowOptions, ...] = ()
+    jobs: tuple[JobOptions, ...] = ()
     file: str = "scenario"
 
     @property
@@ -203,8 +205,7 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
         del values["sweep"]
     if not any(method.method == "ps" for methods in vars(scenario.methods).values() for method in methods):
         del values["ps"]  # no method of the scenario reads it
-    if not scenario.flows:
-        del values["flows"]
+    _drop_others(values)
     if scenario.workload.optimizer == ADAMW:
         del values["workload"]["optimizer"]
     if not scenario.workload.synchronisation:
@@ -217,6 +218,16 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
             del values["faults"][key]
     values["methods"] = {backend: list(map(str, names)) for backend, names in vars(scenario.methods).items()}
     return values
+
+
+def _drop_others(values: dict[str, Any]) -> None:
+    """What there is only with other jobs or flows."""
+    if not values["jobs"]:
+        for key in ("slots", "shares", "weight"):
+            del values["switch"][key]
+    for key in ("flows", "jobs"):
+        if not values[key]:
+            del values[key]
 
 
 def from_canonical(values: dict[str, Any]) -> Scenario:
@@ -232,7 +243,7 @@ def from_canonical(values: dict[str, Any]) -> Scenario:
 
 
 def _build(document: dict[str, Any], file: str) -> Scenario:
-    known = (*_TOP_KEYS, *_TABLES, "flows")
+    known = (*_TOP_KEYS, *_TABLES, "flows", "jobs")
     for key in document:
         if key not in known:
             raise ScenarioError(f"{file}: unknown key '{key}'{_suggest(key, known)}")
@@ -248,7 +259,8 @@ def _build(document: dict[str, Any], file: str) -> Scenario:
         raise ScenarioError(f"{file}: seed: {_repr(seed)} is out of range; allowed: integers 0 … {_SEED_HIGH}")
     tables = {name: _build_table(document.get(name, {}), name, kind, file) for name, kind in _TABLES.items()}
     flows = _check_tables(document.get("flows", []), FlowOptions, f"{file}: [[flows]] ")
-    scenario = Scenario(name=name, title=title, seed=seed, file=file, flows=flows, **tables)
+    jobs = _check_tables(document.get("jobs", []), JobOptions, f"{file}: [[jobs]] ")
+    scenario = Scenario(name=name, title=title, seed=seed, file=file, flows=flows, jobs=jobs, **tables)
     try:
         _ = scenario.links("switch"), scenario.links("ps")
     except ValueError as error:
@@ -391,7 +403,27 @@ def _check_racks(value: Any, where: str) -> int | tuple[int, ...]:
     return tuple(value) if isinstance(value, list) else numbers[0]
 
 
-_CHECKS = {"key": _check_swept, "training": _check_training, "racks": _check_racks}
+def _check_ranks(value: Any, where: str) -> tuple[int, ...]:
+    if not isinstance(value, (list, tuple)) or any(type(rank) is not int or rank < 0 for rank in value):
+        raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: a list of ranks, like [0, 1]")
+    if len(set(value)) != len(value):
+        raise ScenarioError(f"{where}: {_repr(value)} names a rank twice; allowed: each once")
+    return tuple(value)
+
+
+def _check_name(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: up to 100 letters, digits and . _ -")
+    return value
+
+
+_CHECKS = {
+    "key": _check_swept,
+    "training": _check_training,
+    "racks": _check_racks,
+    "ranks": _check_ranks,
+    "name": _check_name,
+}
 """Of keys that aren't numbers or names."""
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from emulation.scenario_flows import flows_fault
-from emulation.scenario_tables import ParameterServer
+from emulation.scenario_flows import HOSTS_MOST, flows_fault, own_hosts
+from emulation.scenario_tables import MAX_MIN, JobOptions, ParameterServer
 from emulation.topologies.topology import STAR
 from emulation.training.tasks.table import DDP, WORKLOADS
 from switchagg.dataplane.table import DATAPLANES
@@ -19,7 +20,7 @@ def fault(scenario: Scenario) -> str:
     """The first one; "" if there is none."""
     servers, mininet = scenario.ps.servers, bool(scenario.methods.mininet)
     flows = flows_fault(scenario.flows, scenario.topology.workers, servers, mininet)
-    return flows or _parallel(scenario) or _synchronisation(scenario) or _partial_sums(scenario)
+    return flows or _jobs(scenario) or _parallel(scenario) or _synchronisation(scenario) or _partial_sums(scenario)
 
 
 def _partial_sums(scenario: Scenario) -> str:
@@ -47,6 +48,36 @@ def _partial_sums(scenario: Scenario) -> str:
             if method.spec and (method.spec.row_codec is None or method.spec.feedback == "ef21"):
                 return f"[methods] sim: {method}: its sums need all ranks; allowed: codecs of rows, without +ef21"
     return ""
+
+
+def _jobs(scenario: Scenario) -> str:
+    """What goes with other jobs."""
+    jobs, workers = scenario.jobs, scenario.topology.workers
+    if jobs and scenario.methods.mininet:
+        return "[[jobs]]: other jobs are in virtual time alone; allowed: [methods] mininet = [], and --on sim"
+    if jobs and scenario.switch.partial:
+        return (
+            "[[jobs]]: slots are divided anew when calls are complete, partial sums never are; allowed: one of the two"
+        )
+    names = [job.name for job in jobs]
+    for job in jobs:
+        if names.count(job.name) > 1:
+            return f"[[jobs]] name: '{job.name}' is there twice; allowed: each once"
+        if absent := [rank for rank in job.on if rank >= workers]:
+            return f"[[jobs]] on: {absent[0]} is out of range; allowed: 0 … {workers - 1}"
+        if job.stop_ns and job.stop_ns <= job.start_ns:
+            return f"[[jobs]] stop_ns: {job.stop_ns} is not after start_ns = {job.start_ns}; allowed: later, or 0"
+    if 0 < scenario.switch.slots < (len(jobs) + 1) * scenario.switch.streams and scenario.switch.shares == MAX_MIN:
+        least = (len(jobs) + 1) * scenario.switch.streams
+        return f"[switch] slots: {scenario.switch.slots} are too few; allowed: {least} or more, one for each stream"
+    if (hosts := workers + scenario.ps.servers + own_hosts(scenario.flows) + hosts_of(jobs)) > HOSTS_MOST:
+        return f"[[jobs]] workers: {hosts} hosts in all are too many; allowed: {HOSTS_MOST}"
+    return ""
+
+
+def hosts_of(jobs: Sequence[JobOptions]) -> int:
+    """How many hosts jobs have for themselves."""
+    return sum(job.workers for job in jobs if not job.on)
 
 
 def _parallel(scenario: Scenario) -> str:

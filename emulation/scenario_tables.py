@@ -16,11 +16,13 @@ from emulation.topologies.topology import EVERY, Fabric
 from emulation.training.tasks.table import workload_names
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import CONGESTION, DCTCP
-from transport.group.method_name import MethodName
+from transport.group.method_name import MethodName, host_methods
 from transport.group.method_name import parse as parse_method
 from transport.ps.config import ASYNCHRONOUS, BSP, MODES
 
 SHORT, INCAST = "short", "incast"
+SAME = "same"  # the measured job's method
+MAX_MIN, FIRST_COME = "max_min", "first_come"
 FLOW_KINDS = (*CONTROLS, SHORT, INCAST)
 ADAMW, SGD = "adamw", "sgd"
 CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
@@ -35,6 +37,10 @@ def _integer(default: Any, low: int, high: int, unit: str) -> Any:
 
 def _float(default: Any, low: float, high: float, unit: str) -> Any:
     return field(default=default, metadata={"kind": float, "low": low, "high": high, "unit": unit})
+
+
+def _checked(default: Any, kind: str) -> Any:
+    return field(default=default, metadata={"kind": kind})
 
 
 def _probability() -> Any:
@@ -174,6 +180,9 @@ class SwitchOptions:
     split_calls: int = _integer(0, 0, 1, "1: a long call uses all streams of its class")  # where a way exceeds a window
     backups: int = _integer(0, 0, 62, "workers")  # sim: a sum doesn't wait for the last so many
     close_after_ns: int = _integer(0, 0, 10**12, "ns")  # sim: a sum waits so long at most; 0: for all but the backups
+    slots: int = _integer(0, 0, 65_536, "slots")  # of each switch, for all jobs; 0: as many as they ask for
+    shares: str = _choice(MAX_MIN, (MAX_MIN, FIRST_COME))  # of slots: by weight, or all it asks for while any are left
+    weight: int = _integer(1, 1, 1_000, "times")  # the measured job's share of slots, beside those of [[jobs]]
     retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # sim: then the call fails, naming who is missing
     congestion: str = _choice(DCTCP, CONGESTION)  # windows follow marks as DCTCP's or, beside TCP, Reno's
     aggregators: int = _integer(0, 0, 65_536, "aggregators")  # of each switch, of `atp`; 0: as many as slot versions
@@ -203,6 +212,24 @@ class ParameterServer:
     def keeps_weights(self) -> bool:
         """As PsConfig's."""
         return self.mode in ASYNCHRONOUS
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Another job, which sums int32 arrays again and again, and checks every sum: sim alone."""
+
+    name: str = _checked(MISSING, "name")
+    workers: int = _integer(2, 1, 64, "workers")  # on hosts of their own
+    on: tuple[int, ...] = _checked((), "ranks")  # or on those of the measured job's ranks
+    method: str = _choice(SAME, (SAME, "switch", "gloo", *host_methods()))
+    weight: int = _integer(1, 1, 1_000, "times")  # its share of slots
+    priority: int = _integer(0, 0, 7, "class")  # of slots: lower ones are served first
+    quota_slots: int = _integer(0, 0, 65_536, "slots")  # at most; 0: as many as its windows
+    size_bytes: int = _integer(1_000_000, 4, 1_000_000_000, "bytes")  # of a sum
+    in_flight: int = _integer(4, 1, 64, "sums")  # at once
+    compute_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns")  # after each
+    start_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns")
+    stop_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns")  # 0: with the run
 
 
 @dataclass(frozen=True)

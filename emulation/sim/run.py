@@ -13,6 +13,7 @@ from pathlib import Path
 from emulation.errors import RunFailed
 from emulation.results import MethodResult, codec_notes
 from emulation.scenario import Scenario
+from emulation.scenario_checks import hosts_of
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.layers import LayeredTraining, Schedule
@@ -25,6 +26,7 @@ from emulation.sim.network.tail import Tail
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.prediction import predicted
 from emulation.sim.sharded import ShardedTraining
+from emulation.sim.sharing.jobs import JobsBeside
 from emulation.sim.tensor import TensorTraining
 from emulation.sim.traffic.busy_network import BusyNetwork
 from emulation.sim.training import Progress, Training
@@ -89,8 +91,10 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
         training.run()
     except (SwitchaggError, WorkloadError, SimulationError) as error:
         raise RunFailed(f"{method} in virtual time: {error}") from error
-    result, network = training.result(method, notes), training.simulation.shared
-    return dataclasses.replace(result, **network.document()) if isinstance(network, BusyNetwork) else result
+    result = training.result(method, notes)
+    for document in training.simulation.shared.documents:
+        result = dataclasses.replace(result, **document())
+    return result
 
 
 def _busy(scenario: Scenario, method: str, config: SimulationConfig) -> BusyNetwork | None:
@@ -101,7 +105,17 @@ def _busy(scenario: Scenario, method: str, config: SimulationConfig) -> BusyNetw
 
 
 def _simulation(scenario: Scenario, method: str, config: SimulationConfig) -> Simulation:
-    return SIMULATIONS[method](config, _busy(scenario, method, config))
+    """The measured job, and whatever is beside it."""
+    switch, jobs = scenario.switch, scenario.jobs
+    if not jobs:
+        return SIMULATIONS[method](config, _busy(scenario, method, config))
+    demand_slots = sum(config.windows) or config.streams * config.window_slots
+    asked_slots = demand_slots + len(jobs) * config.streams * config.window_slots
+    config = dataclasses.replace(config, others=hosts_of(jobs), pool_slots=switch.slots or asked_slots, first_slot=None)
+    first = SIMULATIONS[method](config, _busy(scenario, method, config))
+    beside = JobsBeside(first, method, jobs, switch.weight, switch.shares, demand_slots)
+    first.shared.documents.append(beside.document)
+    return first
 
 
 def _training(

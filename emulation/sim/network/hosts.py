@@ -1,6 +1,7 @@
 """Hosts that drive the sans-IO protocols. Their computing takes no virtual time."""
 
 import copy
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -54,6 +55,7 @@ class Uplink:
     """A host's queue to its link: holds a bounded credit of bytes, and asks for more when half of it is sent.
 
     So frames leave the protocol when they leave the host, not a window earlier, and no host overflows its own queue.
+    Jobs on one host have a credit each, of their own bytes, so that they share the link.
     `give(limit)` sends up to `limit` frames of at most frame_bytes (framing included) and returns how many.
     """
 
@@ -65,18 +67,28 @@ class Uplink:
         self._frame_bytes = frame_bytes
         self._give = give
         self._waiting = False
+        self._own: deque[tuple[int, int]] = deque()  # where jobs share the link: (when they have left, bytes) given
 
     def pump(self) -> None:
         """Send what the protocol has, as far as the credit goes; continues automatically."""
         if self._waiting:
             return
-        room = self._credit_bytes - self._link.backlog_bytes(self._network.now_ns)
+        alone = self._link.users == 1
+        room = self._credit_bytes - (self._link.backlog_bytes(self._network.now_ns) if alone else self._own_backlog())
         limit = room // self._frame_bytes
-        if limit > 0 and self._give(limit) < limit:
+        given = self._give(limit) if limit > 0 else 0
+        if not alone and given:
+            self._own.append((self._link.time_at_backlog_ns(0), given * self._frame_bytes))
+        if given < limit:
             return
         self._waiting = True
-        wake_ns = self._link.time_at_backlog_ns(self._credit_bytes // 2)
+        wake_ns = self._link.time_at_backlog_ns(self._credit_bytes // 2) if alone else self._own[0][0]
         self._network.schedule(max(wake_ns, self._network.now_ns), self._wake)
+
+    def _own_backlog(self) -> int:
+        while self._own and self._own[0][0] <= self._network.now_ns:
+            self._own.popleft()
+        return sum(size_bytes for _, size_bytes in self._own)
 
     def _wake(self, _frame: None, _sender: int, _to: int) -> None:
         self._waiting = False
@@ -188,6 +200,11 @@ class AggregationHost:
             call = array_call(np.zeros(size, np.float32), "avg", self._job, codec)
             self._chunks_of[size] = chunked_call(call, self._job).chunks
         return self._chunks_of[size]
+
+    def readmit(self, endpoint: Endpoint) -> None:
+        """Go on with a new generation of the job; no call is in progress."""
+        self.endpoint = endpoint
+        self._job = endpoint.job
 
     def receive(self, frame: Any, sender: int, to: int) -> None:
         """A frame (1, size) uint8 from the switch."""

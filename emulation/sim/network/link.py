@@ -132,6 +132,7 @@ class Link:
         self.delivered_frames = 0
         self.delivered_bytes = 0
         self.marked_frames = 0
+        self.users = 1  # jobs and flows at the host it comes from
         self.faults = {"drop_queue": 0, "lost": 0, "duplicated": 0, "held_back": 0, "corrupted": 0}
         self.network = network
         self.receive = receive

@@ -40,6 +40,11 @@ class Network:
         self._sequence += 1
         heappush(self._heap, (time_ns, self._sequence, action, frame, sender, to))
 
+    @property
+    def pending(self) -> bool:
+        """Whether anything is left to happen."""
+        return bool(self._heap)
+
     def stop(self) -> None:
         """End `run` after the event that is happening now; later events stay scheduled."""
         self._stopped = True

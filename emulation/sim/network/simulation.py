@@ -47,7 +47,8 @@ class SimulationConfig:
     window_slots, streams, dataplane: of the switch method; priorities, windows: class and window of each of its
     streams, where they differ; split_calls: whether a long call uses all streams of its class; congestion: as of
     JobConfig. job_id, first_slot, pool_slots (of each of its data planes; 0: what the job needs): where several jobs
-    share them. aggregators: of each switch, of `atp`; 0: as many as slot versions.
+    share them; first_slot None: it waits until it is given some. aggregators: of each switch, of `atp`; 0: as many as
+    slot versions.
     codec: of sums of floats, as switchagg.codecs.spec reads it; "": as they are, through a switch in fixed point.
     codec_seed: of codecs with random numbers. strict_priority: links serve priority classes strictly (`StrictLink`),
     else all frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not
@@ -90,7 +91,7 @@ class SimulationConfig:
     backups: int = 0
     close_after_ns: int = 0
     job_id: int = 1
-    first_slot: int = 0
+    first_slot: int | None = 0
     pool_slots: int = 0
     aggregators: int = 0
 
@@ -99,7 +100,9 @@ class SimulationConfig:
         windows = self.windows or (self.window_slots,) * self.streams
         priorities = self.priorities or (BEST_EFFORT,) * self.streams
         assert len(windows) == len(priorities) == self.streams, "one window and one priority for each stream"
-        streams = tuple(map(StreamConfig, itertools.accumulate(windows, initial=self.first_slot), windows, priorities))
+        streams = tuple(
+            map(StreamConfig, itertools.accumulate(windows, initial=self.first_slot or 0), windows, priorities)
+        )
         return JobConfig(
             job_id=self.job_id,
             generation=1,

@@ -116,6 +116,11 @@ class ClassQueue:
         self._link = link
         self._kind = kind
 
+    @property
+    def users(self) -> int:
+        """As of the link."""
+        return self._link.users
+
     def backlog_bytes(self, _now_ns: int) -> int:
         """See `StrictLink.backlog_of`."""
         return self._link.backlog_of(self._kind)

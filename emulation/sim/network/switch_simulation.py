@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -13,7 +15,7 @@ from switchagg.aggregator import Parent
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.description import Shown
-from switchagg.endpoint import StreamFailed
+from switchagg.endpoint import Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import MODULUS
 from switchagg.layout import shares_of
@@ -21,7 +23,10 @@ from switchagg.partial_endpoint import endpoint_of
 
 
 class SwitchSimulation(Simulation):
-    """Codecs are the endpoints': they code what packets hold. switches: those that aggregate for the job, by name."""
+    """Codecs are the endpoints': they code what packets hold. switches: those that aggregate for the job, by name.
+
+    Without a first slot the job is suspended from the start, until it is given some.
+    """
 
     codes_in_rounds = False
 
@@ -34,13 +39,22 @@ class SwitchSimulation(Simulation):
         self.switches: dict[str, Switch] = {
             name: self.shared.aggregator(name, self._dataplane) for name in self.topology.aggregators
         }
-        self._admit()
+        self._shares_slots = config.first_slot is None
+        self._suspended = self._shares_slots
+        self._until: Counter[int | None] = Counter()  # by priority: calls to finish before the job is quiet
+        self._begun: list[Counter[int | None]] = [Counter() for _ in range(config.workers)]
+        self._under_way = 0
+        self._held: list[tuple[int, Call]] = []
+        self._when_quiet: Done | None = None
+        self._retransmitted = 0  # in earlier generations
+        if not self._shares_slots:
+            self._admit()
         self.hosts: list[AggregationHost] = []
         routed = DATAPLANES[config.dataplane].routes and len(self.switches) == 1  # H2
         for rank, (uplink, worker) in enumerate(zip(self.uplinks, self.topology.workers, strict=True)):
             parent = self.topology.parent(worker)
             assert parent is not None
-            endpoint = endpoint_of(self.job, rank, self.topology.children[parent].index(worker))
+            endpoint = self._endpoint(rank)
             ends = self.first + rank, self.switches[parent].address
             host = AggregationHost(endpoint, uplink, self._failed, ends, config.codec, routed)
             host.split_calls, host.codec_seed = config.split_calls, config.codec_seed
@@ -49,6 +63,55 @@ class SwitchSimulation(Simulation):
 
     def _dataplane(self) -> DataPlane:
         return DATAPLANES[self.config.dataplane](self.config.pool_slots or self.job.slots[1], self.config.elements)
+
+    def _endpoint(self, rank: int) -> Endpoint:
+        worker = self.topology.workers[rank]
+        parent = self.topology.parent(worker)
+        assert parent is not None
+        return endpoint_of(self.job, rank, self.topology.children[parent].index(worker))
+
+    def suspend(self, then: Done) -> None:
+        """Begin no calls but those that another rank has begun; `then` is called once those are complete."""
+        self._suspended = True
+        self._when_quiet = then
+        self._until = Counter()
+        for begun in self._begun:
+            self._until |= begun
+        held, self._held = self._held, []
+        for rank, call in held:  # some of them may be needed now
+            self.begin(rank, call)
+        self._note_quiet()
+
+    def _note_quiet(self) -> None:
+        if self._when_quiet is not None and not self._under_way and all(begun == self._until for begun in self._begun):
+            then, self._when_quiet = self._when_quiet, None
+            then()
+
+    def evict(self) -> None:
+        """Leave all slots; the job is quiet."""
+        for switch in self.switches.values():
+            assert switch.dataplane is not None
+            switch.dataplane.evict(self.job.job_id)
+
+    def resume(self, first_slot: int, slots: int) -> None:
+        """Go on as a new generation, which has these slots, at least one for each stream."""
+        streams = self.config.streams
+        windows = tuple(slots // streams + (stream < slots % streams) for stream in range(streams))
+        self.config = replace(self.config, first_slot=first_slot, windows=windows)
+        self.job = replace(self.config.job(), generation=self.job.generation + 1)
+        self._admit()
+        for rank, host in enumerate(self.hosts):
+            self._retransmitted += host.endpoint.counters["retransmitted"]
+            host.readmit(self._endpoint(rank))
+        self._suspended = False
+        held, self._held = self._held, []
+        for rank, call in held:
+            self.begin(rank, call)
+
+    def _ended(self, done: Done) -> None:
+        self._under_way -= 1
+        done()
+        self._note_quiet()
 
     def _admit(self) -> None:
         children = self.topology.children
@@ -98,12 +161,20 @@ class SwitchSimulation(Simulation):
     def begin(self, rank: int, call: Call) -> None:
         if self.job.partial and call.op == "sum" and call.array.dtype.kind == "f":
             call = call._replace(op="avg")
+        if self._shares_slots:
+            begun = self._begun[rank]
+            if self._suspended and begun[call.priority] >= self._until[call.priority]:
+                self._held.append((rank, call))
+                return
+            begun[call.priority] += 1
+            self._under_way += 1
+            call = call._replace(done=partial(self._ended, call.done))
         shown = Shown(call.kind, call.op, call.array.dtype, call.array.size, call.root)
         shares = shares_of(call.kind, call.root)
         self.hosts[rank].launch(call.array, call.op, call.done, call.priority, shares, shown, call.coded)
 
     def retransmissions(self) -> int:
-        return sum(host.endpoint.counters["retransmitted"] for host in self.hosts)
+        return self._retransmitted + sum(host.endpoint.counters["retransmitted"] for host in self.hosts)
 
     def switch_counters(self) -> dict[str, int]:
         counted: Counter[str] = Counter()

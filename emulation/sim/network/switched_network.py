@@ -95,7 +95,8 @@ class SwitchedNetwork:
 
     link: what all links have in common, faults above all; each has rate, delay and queue of its own, and faults drawn
     from seed. tail_at: a host whose links alone have the tail. latency_ns: of every switch, see `Switch`. strict: links
-    serve priority classes strictly. trace: as of Network. An address's frames must find its host attached.
+    serve priority classes strictly. trace: as of Network. An address's frames must find its host attached. documents:
+    what a run's results have from those that are on it, beside the measured job.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class SwitchedNetwork:
         self._kind = StrictLink if strict else Link
         for hop, settings in topology.hops:
             self.links[hop] = self._made(hop, settings)
+        self.documents: list[Callable[[], dict[str, Any]]] = []
         self._hosts: dict[str, dict[int, Action]] = {}  # by name: what its addresses do with a frame
         self._addresses = 0
 
@@ -143,6 +145,7 @@ class SwitchedNetwork:
         """receive(frame, sender, to): what an address of a host does with frames for it."""
         there = self._hosts.setdefault(host, {})
         there[address] = receive
+        self.uplink(host).users = len(there)
         self.downlink(host).receive = receive if len(there) == 1 else _shared(there)
 
     def aggregator(self, name: str, make: Callable[[], DataPlane]) -> Switch:

@@ -30,7 +30,7 @@ class BusyNetwork(SwitchedNetwork):
         hosts = max(first, *(max(*place.sources, place.to) + 1 for place in found))
         link = config.link
         settings = LinkSettings(link.rate_bps, link.delay_ns, link.queue_bytes)
-        built = topology(config.fabric, config.workers, hosts - config.workers, settings)
+        built = topology(config.fabric, config.workers, hosts - config.workers + config.others, settings)
         super().__init__(
             built,
             link,
@@ -47,6 +47,7 @@ class BusyNetwork(SwitchedNetwork):
         ]
         self.traffic = Traffic(self, entries, config.seed)
         self.shared_links = self._shared_links()
+        self.documents.append(self.document)
         self.time.schedule(0, self._watch)
 
     def document(self) -> dict[str, Any]:

@@ -1,0 +1,151 @@
+"""Other jobs beside the measured one: sums again and again, every one of them checked."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulation.results import spread
+from emulation.scenario_tables import SAME, JobOptions
+from emulation.sim.network.simulation import Simulation, SimulationConfig
+from emulation.sim.network.simulations import SIMULATIONS
+from emulation.sim.network.switch_simulation import SwitchSimulation
+from emulation.sim.sharing.loads import Loads
+from emulation.sim.sharing.slot_division import SlotDivision
+from emulation.sim.traffic.shares import jain
+from emulation.topologies.table import seen_by
+from switchagg.sharing.slot_shares import SlotDemand
+
+Sums = NDArray[np.int32]
+
+
+class OtherJob:
+    """One entry of `[[jobs]]`: in_flight sums of size_bytes at once, each followed by computing for compute_ns, from
+    start_ns until stop_ns; `ended` is called when the last is complete on all ranks."""
+
+    def __init__(self, options: JobOptions, simulation: Simulation, seed: int, ended: Callable[[], None]) -> None:
+        self.options, self.simulation = options, simulation
+        self.durations_ns: list[int] = []  # of sums, on rank 0
+        self.wrong_elements = 0
+        self._time, self._ended = simulation.network, ended
+        workers, count = simulation.config.workers, options.size_bytes // 4
+        generator = np.random.Generator(np.random.PCG64(seed))
+        self._own = [generator.integers(-1000, 1000, count, np.int32) for _ in range(workers)]
+        self._sum = np.sum(self._own, axis=0, dtype=np.int32)
+        self._begun = [0] * workers  # sums, by rank
+        self._complete = [0] * workers
+        self._last: int | None = None  # sums of a job that has been stopped
+
+    def start(self, _frame: None = None, _sender: int = 0, _to: int = 0) -> None:
+        """Begin now."""
+        for rank in range(len(self._own)):
+            for _ in range(self.options.in_flight):
+                self._next(np.empty_like(self._sum), rank)
+
+    def _next(self, array: Sums, rank: int, _to: int = 0) -> None:
+        number = self._begun[rank]
+        stop_ns = self.options.stop_ns
+        if self._last is None and stop_ns and self._time.now_ns >= stop_ns:
+            self._last = max(self._begun)  # those that any rank has begun: all have to
+            if all(complete == self._last for complete in self._complete):
+                self._ended()
+        if number == self._last:
+            return
+        self._begun[rank] = number + 1
+        np.add(self._own[rank], np.int32(number % 1000), out=array)
+        done = partial(self._done, array, rank, number, self._time.now_ns)
+        self.simulation.launch(rank, array, "sum", done)
+
+    def _done(self, array: Sums, rank: int, number: int, since_ns: int) -> None:
+        self.wrong_elements += int(np.count_nonzero(array != self._sum + len(self._own) * (number % 1000)))
+        self._complete[rank] += 1
+        if not rank:
+            self.durations_ns.append(self._time.now_ns - since_ns)
+        if self._last is not None and all(complete == self._last for complete in self._complete):
+            self._ended()
+            return
+        self._time.schedule(self._time.now_ns + self.options.compute_ns, self._next, array, rank)
+
+
+class JobsBeside:
+    """The jobs of a scenario on the network of the measured one, `first`, which is one of them where slots are shared.
+
+    weight: of the measured job. `document` once the run is over.
+    """
+
+    def __init__(
+        self, first: Simulation, method: str, jobs: Sequence[JobOptions], weight: int, policy: str, demand_slots: int
+    ) -> None:
+        self.network, self._method = first.shared, method
+        config, self._first = first.config, first
+        self.division = SlotDivision(first.network, config.pool_slots, policy)
+        self._measured = (method, weight)
+        if isinstance(first, SwitchSimulation):
+            self.division.enter(first, SlotDemand(demand_slots, weight, least=config.streams))
+        self.jobs: list[OtherJob] = []
+        own = list(self.network.topology.hosts[len(self.network.topology.hosts) - config.others :])
+        for number, options in enumerate(jobs):
+            hosts = tuple(first.topology.workers[rank] for rank in options.on)
+            if not hosts:
+                hosts, own = tuple(own[: options.workers]), own[options.workers :]
+            self._add(number, options, hosts, config)
+        self.loads = Loads(self.network)
+
+    def _add(self, number: int, options: JobOptions, hosts: tuple[str, ...], config: SimulationConfig) -> None:
+        name = self._method if options.method == SAME else options.method
+        place = seen_by(self.network.topology, hosts, config.fabric.placement)
+        its = replace(
+            config, workers=len(hosts), servers=0, place=place, job_id=number + 2, codec="", windows=(), priorities=()
+        )
+        simulation = SIMULATIONS[name](its, self.network)
+        job = OtherJob(options, simulation, config.seed + number, partial(self._ended, simulation))
+        self.jobs.append(job)
+        self.network.time.schedule(options.start_ns, partial(self._start, job))
+
+    def _start(self, job: OtherJob, _frame: None, _sender: int, _to: int) -> None:
+        simulation, options = job.simulation, job.options
+        if isinstance(simulation, SwitchSimulation):
+            streams, window = simulation.config.streams, simulation.config.window_slots
+            quota = options.quota_slots or None
+            demand = SlotDemand(streams * window, options.weight, options.priority, least=streams, quota=quota)
+            self.division.enter(simulation, demand)
+        job.start()
+
+    def _ended(self, simulation: Simulation) -> None:
+        if isinstance(simulation, SwitchSimulation):
+            self.division.leave(simulation)
+
+    def document(self) -> dict[str, Any]:
+        """`tenants` and `link_loads` of a result, as `results_schema.md` has them."""
+        told = [self._told(None, self._first, *self._measured)]
+        told += [self._told(job, job.simulation, job.options.method, job.options.weight) for job in self.jobs]
+        rates = [sum(job["bytes"]) / job["weight"] for job in told[1:] if not job["shared_hosts"]]
+        tenants = {"bin_ns": self.loads.bin_ns, "jobs": told, "jain": jain(rates)}
+        return {"tenants": tenants, "link_loads": self.loads.document()}
+
+    def _told(self, job: OtherJob | None, simulation: Simulation, method: str, weight: int) -> dict[str, Any]:
+        host = simulation.topology.workers[0]
+        hop = f"{host}-{self.network.topology.neighbours[host][0]}"
+        told: dict[str, Any] = {
+            "name": job.options.name if job else "",
+            "measured": job is None,
+            "method": self._method if method == SAME else method,
+            "weight": weight,
+            "hosts": list(simulation.topology.workers),
+            "shared_hosts": bool(job and job.options.on),
+            "bytes": self.loads.bytes(hop),
+            "slots": [],
+        }
+        if isinstance(simulation, SwitchSimulation):
+            told["slots"] = [list(each) for each in self.division.history.get(simulation.job.job_id, [])]
+        if job:
+            told |= {
+                "priority": job.options.priority,
+                "sums": len(job.durations_ns),
+                "sum_ns": spread(job.durations_ns) if job.durations_ns else None,
+                "wrong_elements": job.wrong_elements,
+            }
+        return told

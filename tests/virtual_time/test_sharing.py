@@ -1,0 +1,79 @@
+"""Several jobs on one switch in virtual time: shares of its slots and of links, re-division, every sum checked."""
+
+from typing import Any
+
+import pytest
+
+from emulation.scenario_tables import FIRST_COME, MAX_MIN, JobOptions
+from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.simulations import SIMULATIONS
+from emulation.sim.sharing.jobs import JobsBeside
+from emulation.sim.traffic.shares import jain
+
+DELAY_NS = 500_000  # 2 ms there and back: 64 slots are less than what is on the way
+
+
+def run(jobs: list[JobOptions], slots: int, milliseconds: int, policy: str = MAX_MIN, **config: Any) -> dict[str, Any]:
+    """What became of jobs of method switch, beside a first one that sends nothing."""
+    given: dict[str, Any] = {"window_slots": 64, "streams": 1, "link": LinkConfig(1_000_000_000, DELAY_NS), **config}
+    others = sum(job.workers for job in jobs if not job.on)
+    first = SIMULATIONS["ring"](
+        SimulationConfig(2, others=others, pool_slots=slots, first_slot=None, dataplane="batched", **given)
+    )
+    beside = JobsBeside(first, "switch", jobs, 1, policy, 0)
+    first.network.schedule(milliseconds * 1_000_000, lambda *_: first.network.stop())
+    first.run("the jobs")
+    found = beside.document()["tenants"]
+    del found["jobs"][0]
+    assert [job["wrong_elements"] for job in found["jobs"]] == [0] * len(jobs)
+    return found
+
+
+def sent(found: dict[str, Any]) -> list[int]:
+    return [sum(job["bytes"]) for job in found["jobs"]]
+
+
+def of_weights(*weights: int, **more: Any) -> list[JobOptions]:
+    return [JobOptions(f"job{n}", weight=weight, size_bytes=60_000, **more) for n, weight in enumerate(weights)]
+
+
+@pytest.mark.parametrize("weights", [(1, 1, 1, 1), (1, 2, 4, 8)])
+def test_jobs_share_slots_by_their_weights(weights: tuple[int, ...]) -> None:
+    found = run(of_weights(*weights), slots=60, milliseconds=100)
+    assert found["jain"] >= 0.98
+    for size, weight in zip(sent(found), weights, strict=True):
+        assert size / sum(sent(found)) == pytest.approx(weight / sum(weights), rel=0.05)
+    assert all(job["sums"] > 0 for job in found["jobs"])
+    assert [job["slots"] for job in found["jobs"]] == [[[0, 60 * w // sum(weights)]] for w in weights]
+
+
+def test_first_come_first_served_leaves_the_last_waiting() -> None:
+    found = run(of_weights(1, 1, 1, 1), slots=100, milliseconds=50, policy=FIRST_COME)
+    assert found["jain"] < 0.6
+    assert [job["slots"][-1][1] for job in found["jobs"]] == [64, 36, 0, 0]
+    assert sent(found)[2:] == [0, 0]
+
+
+def test_slots_are_divided_anew_when_a_job_begins_or_ends() -> None:
+    jobs = [
+        JobOptions("long", size_bytes=60_000),
+        JobOptions("short", size_bytes=60_000, start_ns=30_000_000, stop_ns=70_000_000, method="switch"),
+        JobOptions("urgent", size_bytes=60_000, start_ns=90_000_000, quota_slots=20, weight=9),
+    ]
+    found = run(jobs, slots=60, milliseconds=120)
+    long, short, urgent = ([slots for _, slots in job["slots"]] for job in found["jobs"])
+    assert (long, short, urgent) == ([60, 30, 60, 40], [30, 0], [20])
+    assert all(job["sums"] > 0 for job in found["jobs"])
+    begun_ns = [found["jobs"][0]["slots"][change][0] for change in (1, 2, 3)]
+    assert begun_ns == pytest.approx([30_000_000, 70_000_000, 90_000_000], abs=20_000_000), "once calls are complete"
+
+
+@pytest.mark.parametrize("methods", [("switch",) * 4, ("switch", "ring")])
+def test_jobs_on_the_same_hosts_share_their_links(methods: tuple[str, ...]) -> None:
+    jobs = [JobOptions(f"job{n}", on=(0, 1), size_bytes=60_000, method=each) for n, each in enumerate(methods)]
+    found = run(jobs, 256, 60, link=LinkConfig(200_000_000, 10_000), window_slots=16)
+    sums = [job["sums"] for job in found["jobs"]]
+    assert all(sums)
+    if set(methods) == {"switch"}:
+        assert jain(sums) >= 0.98
