@@ -14,7 +14,7 @@ from typing import Any
 from emulation.errors import RunFailed
 from emulation.host import host_facts
 from emulation.report.wording import unequal_compute, why_different
-from emulation.results import MethodResult, differing, document, write_json
+from emulation.results import MethodResult, differing, document, unequal_ranks, write_json
 from emulation.scenario import Scenario, ScenarioError
 from emulation.timeline import write_trace
 from emulation.topologies.topology import ONE
@@ -206,7 +206,7 @@ def problems(built: dict[str, Any]) -> list[str]:
     """What must not be overlooked in a finished comparison: one line each, worst first. Empty if all is well."""
     found = []
     for entry in built["methods"]:
-        if not entry["summary"]["parameters_identical"]:
+        if unequal_ranks(entry):
             found.append(f"{entry['method']}: the ranks ended with different parameters: {why_different(entry)}")
     for one, other in differing(built):
         found.append(f"{one} and {other}: one codec in the same packets, but the parameters differ in the end")

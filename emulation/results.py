@@ -26,7 +26,7 @@ from emulation.timeline import Span
 from switchagg.codecs import FIXED_POINT, ArrayCodec
 from switchagg.codecs.spec import parse_codec
 from switchagg.description import Kind
-from transport.group.method_name import MethodName
+from transport.group.method_name import METHODS, MethodName
 
 if TYPE_CHECKING:
     from emulation.certificate.fidelity import Certificate
@@ -92,6 +92,9 @@ class MethodResult:
     shared_links: list[dict[str, Any]] = field(default_factory=list)
     tenants: dict[str, Any] = field(default_factory=dict)  # jobs of one network, and the load of its links
     link_loads: dict[str, Any] = field(default_factory=dict)
+    # Of a method that may lose gradients for good: shares of values lost on their way "up" to who sums and of sums on
+    # their way "down", "late_packets", "stopped_transfers"; whole run; empty: nothing may be lost
+    gradient_loss: Mapping[str, float] = field(default_factory=dict)
 
 
 def gradient_delays(counters: Sequence[Mapping[str, int]]) -> dict[str, float]:
@@ -231,6 +234,11 @@ def same_bits(scenario: Scenario, method: MethodName, environment: Mapping[str, 
     return str(spec), elements_of(method, scenario.switch.elements, scenario.topology.mtu_bytes)
 
 
+def unequal_ranks(entry: Mapping[str, Any]) -> bool:
+    """Whether the ranks of a method of a document ended with different parameters, which it doesn't allow."""
+    return not entry["summary"]["parameters_identical"] and not METHODS[entry["method"].method].differ
+
+
 def differing(built: dict[str, Any]) -> list[tuple[MethodName, MethodName]]:
     """Methods of a document that should have ended with the same parameters (`same_bits`), and haven't."""
     first: dict[tuple[str, int], dict[str, Any]] = {}
@@ -308,7 +316,7 @@ def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) 
             entry["environment"]["dataplane"] = scenario.switch.dataplane  # `auto` differs by machine; results don't
         if not entry["wire_tx_bytes_per_server"]:
             del entry["wire_tx_bytes_per_server"], entry["wire_rx_bytes_per_server"]
-        for key in ("collective_bytes", "ways", "flows", "shared_links", "tenants", "link_loads"):
+        for key in ("collective_bytes", "ways", "flows", "shared_links", "tenants", "link_loads", "gradient_loss"):
             if not entry[key]:
                 del entry[key]
     summaries = {entry["method"]: entry["summary"] for entry in methods}

@@ -22,6 +22,7 @@ from emulation.bounds import Network, elements_most, loads, servers_of
 from emulation.scenario_tables import (
     ADAMW,
     SGD,
+    BoundedLoss,
     ComputeDistribution,
     Faults,
     FlowOptions,
@@ -72,6 +73,7 @@ class Scenario:
     workload: Workload
     switch: SwitchOptions
     ps: ParameterServer = field(default_factory=ParameterServer)
+    bounded: BoundedLoss = field(default_factory=BoundedLoss)
     sweep: Sweep = field(default_factory=Sweep)
     flows: tuple[FlowOptions, ...] = ()
     jobs: tuple[JobOptions, ...] = ()
@@ -127,6 +129,7 @@ _TABLES: dict[str, Any] = {
     "workload": Workload,
     "switch": SwitchOptions,
     "ps": ParameterServer,
+    "bounded": BoundedLoss,
     "sweep": Sweep,
 }
 SWEEPS_MOST = 32
@@ -206,6 +209,8 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
     if not any(method.method == "ps" for methods in vars(scenario.methods).values() for method in methods):
         del values["ps"]  # no method of the scenario reads it
     _drop_others(values)
+    if not any(METHODS[method.method].loses for methods in vars(scenario.methods).values() for method in methods):
+        del values["bounded"]
     if scenario.workload.optimizer == ADAMW:
         del values["workload"]["optimizer"]
     if not scenario.workload.synchronisation:

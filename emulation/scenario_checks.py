@@ -11,6 +11,7 @@ from emulation.topologies.topology import STAR
 from emulation.training.tasks.table import DDP, WORKLOADS
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import MAX_PARTIAL
+from transport.group.method_name import METHODS
 
 if TYPE_CHECKING:
     from emulation.scenario import Scenario
@@ -92,7 +93,7 @@ def _parallel(scenario: Scenario) -> str:
         return ""
     for backend, methods in vars(scenario.methods).items():
         for method in methods:
-            if method.schedule or method.codec or method.method == "ps":
+            if method.schedule or method.codec or method.method == "ps" or METHODS[method.method].loses:
                 what = "schedule" if method.schedule else "codec" if method.codec else ""
                 allowed = f"a method without a {what}" if what else "any other method"
                 return (

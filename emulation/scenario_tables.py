@@ -114,7 +114,7 @@ class Straggler:
 
 @dataclass(frozen=True)
 class LinkTail:
-    """sim: extra delay of links, as bursts of other traffic add it: see emulation/sim/network/tail.py."""
+    """sim: extra delay of links, as bursts of other traffic add it: see emulation/sim/network/link.py."""
 
     ratio: float = _float(MISSING, 1.0, 1_000.0, "p99 / p50")
     p50_ns: int = _integer(MISSING, 1, 1_000_000_000, "ns")
@@ -257,6 +257,31 @@ class FlowOptions:
     def endless(self) -> bool:
         """Whether its flows last as long as the run."""
         return self.kind in CONTROLS
+
+
+@dataclass(frozen=True)
+class BoundedLoss:
+    """Methods that may lose gradients for good: `transport.bounded` says what their options are."""
+
+    divide: str = _choice("paper", ("paper", "arrived", "workers"))  # by how many a sum with gaps is scaled
+    mlt_tolerance: float = field(default=0.1, metadata={"kind": float, "low": 0.0, "high": 0.99, "unit": "of a tensor"})
+    mlt_priorities: int = _integer(1, 0, 1, "1: by layer and magnitude")
+    dgt_share: float = field(default=0.8, metadata={"kind": float, "low": 0.0, "high": 1.0, "unit": "of blocks"})
+    dgt_channels: int = _integer(7, 1, 7, "best-effort channels")
+    ltp_share: float = field(default=0.8, metadata={"kind": float, "low": 0.0, "high": 1.0, "unit": "of a transfer"})
+    ltp_extra_ns: int = _integer(30_000_000, 0, 60_000_000_000, "ns from the threshold to the deadline")
+    ltp_early_close: int = _integer(1, 0, 1, "1: before all is there")
+    optireduce_hadamard: str = _choice("auto", ("auto", "always", "never"))
+    optireduce_adaptive: int = _integer(1, 0, 1, "1: stages end early, too")
+    optireduce_runs: int = _integer(20, 1, 100_000, "reliable calls of a size, which measure its time-out")
+
+    def options(self, method: str) -> dict[str, Any]:
+        """Of one method, by their names there."""
+        own = {name.removeprefix(f"{method}_"): value for name, value in vars(self).items() if name.startswith(method)}
+        for name in ("priorities", "early_close", "adaptive"):
+            if name in own:
+                own[name] = bool(own[name])
+        return {**own, "divide": None if self.divide == "paper" else self.divide}
 
 
 @dataclass(frozen=True)

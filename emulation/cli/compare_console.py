@@ -19,7 +19,7 @@ from emulation import compare as comparing
 from emulation import sweep
 from emulation.compare import Comparison
 from emulation.report import wording
-from emulation.results import differing, plain
+from emulation.results import differing, plain, unequal_ranks
 from emulation.scenario import Scenario, ScenarioError
 
 if TYPE_CHECKING:
@@ -158,8 +158,6 @@ def _finish(runs: Sequence[Comparison], report: Path) -> int:
         for problem in comparing.problems(done.document):
             typer.echo(f"switchagg: {where}{problem}", err=True)
     entries = [entry for done in runs for entry in done.document["methods"]]
-    if any(map(differing, (done.document for done in runs))) or not all(
-        entry["summary"]["parameters_identical"] for entry in entries
-    ):
+    if any(map(differing, (done.document for done in runs))) or any(map(unequal_ranks, entries)):
         return EXIT_FAILED
     return EXIT_INVALID if valid is False else EXIT_DONE

@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from emulation.report import figures, sharing, wording
-from emulation.results import differing
+from emulation.results import differing, unequal_ranks
 from emulation.timeline import Span
 from transport.group.method_name import MethodName
 
@@ -143,6 +143,11 @@ def table_rows(built: dict[str, Any]) -> list[Row]:
         *_server_rows(summaries),
         *_way_rows(methods),
         row("Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]),
+        *(
+            [row("Gradients lost", list(map(_lost, methods)))]
+            if any("gradient_loss" in entry for entry in methods)
+            else []
+        ),
         *sharing.rows(built),
         row(
             "Final test accuracy",
@@ -309,9 +314,17 @@ def _busbw(entry: dict[str, Any]) -> str:
     return _algbw(algbw * entry["summary"]["bound"]["traffic_factor"])
 
 
+def _lost(entry: dict[str, Any]) -> tuple[str, str]:
+    if (lost := entry.get("gradient_loss")) is None:
+        return "none", ""
+    return wording.percent_text(lost["up"], 3), f"of sums on their way back {wording.percent_text(lost['down'], 3)}"
+
+
 def _identical(entry: dict[str, Any]) -> tuple[str, str]:
-    if not entry["summary"]["parameters_identical"]:
+    if unequal_ranks(entry):
         return "DIFFERENT", wording.why_different(entry)
+    if not entry["summary"]["parameters_identical"]:
+        return "different, as this method allows", "sums may be lost on their way back to a rank"
     if (delay := wording.gradient_delay(entry)) is None:
         return "bit-identical", ""
     most = entry["environment"]["gradient_delay_most"]
@@ -340,10 +353,9 @@ def _communication_speedup(entry: dict[str, Any]) -> tuple[str, str]:
 
 def _stamp(built: dict[str, Any]) -> dict[str, Any]:
     """The verdict over all methods: word, class and one sentence. Ranks that differ outweigh any certificate."""
-    unequal_ranks = [entry for entry in built["methods"] if not entry["summary"]["parameters_identical"]]
-    if unequal_ranks:
-        names = " and ".join(wording.in_text(entry["method"]) for entry in unequal_ranks)
-        reasons = " and ".join(dict.fromkeys(map(wording.why_different, unequal_ranks)))
+    if wrong := [entry for entry in built["methods"] if unequal_ranks(entry)]:
+        names = " and ".join(wording.in_text(entry["method"]) for entry in wrong)
+        reasons = " and ".join(dict.fromkeys(map(wording.why_different, wrong)))
         return {
             "word": "WRONG",
             "kind": "invalid",

@@ -17,12 +17,11 @@ from emulation.scenario_checks import hosts_of
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.layers import LayeredTraining, Schedule
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.link import LinkConfig, Tail
 from emulation.sim.network.network import SimulationError
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
-from emulation.sim.network.tail import Tail
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.prediction import predicted
 from emulation.sim.sharded import ShardedTraining
@@ -37,7 +36,7 @@ from emulation.training.tasks.task import WorkloadError
 from emulation.training.tensor_ranks import TensorReplicas
 from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError
-from transport.group.method_name import MethodName
+from transport.group.method_name import METHODS, MethodName
 from transport.links.table import LINKS
 from transport.meshes.reliable import ReliableConfig
 from transport.schedule.scheduler import LinearCost, Policy, Profile, fit_cost, parse_policy
@@ -128,6 +127,8 @@ def _training(
         servers = PsSimulation(config, _busy(scenario, name.method, config))
         return AsynchronousTraining(scenario, servers, replicas, compute, progress)
     config = simulation_config(scenario, name.codec)
+    if METHODS[name.method].loses:
+        config = dataclasses.replace(config, bounded=scenario.bounded.options(name.method))
     if not name.schedule:
         kind = TRAININGS[WORKLOADS[scenario.workload.name].parallel]
         return kind(scenario, _simulation(scenario, name.method, config), replicas, compute, progress)

@@ -92,7 +92,10 @@ class RankClock:
     def _send(self, index: int) -> None:
         simulation, done = self._training.simulation, functools.partial(self._returned, index)
         tensors = self._training.replicas.tensors[index] if simulation.config.codec else None
-        simulation.launch(self._rank, self._buckets[index], simulation.mean_op, done, tensors=tensors)
+        named: dict[str, Any] = {}
+        if simulation.names_calls:  # the last bucket to be ready holds the first layer
+            named = {"key": index, "priority": len(self._buckets) - 1 - index}
+        simulation.launch(self._rank, self._buckets[index], simulation.mean_op, done, tensors=tensors, **named)
 
     def _returned(self, index: int) -> None:
         self._under_way[index] = (self._launched_ns.pop(index), self._network.now_ns)
@@ -250,6 +253,7 @@ class Training:
             wire_iterations=self.iterations - self.warmup_iterations,
             retransmissions=self.simulation.retransmissions(),
             switch_counters=self.simulation.switch_counters(),
+            gradient_loss=self.simulation.gradient_loss(),
             parameter_hash_per_rank=self.replicas.parameter_hashes(),
             certificate=None,
             notes=[

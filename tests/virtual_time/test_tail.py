@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from emulation.scenario import ScenarioError, canonical, from_canonical, parse
-from emulation.sim.network.link import Link, LinkConfig
+from emulation.sim.network.link import Link, LinkConfig, Tail, TailDelays
 from emulation.sim.network.network import Network
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.strict_link import StrictLink
-from emulation.sim.network.tail import Tail, TailDelays
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.run import simulation_config
 

@@ -25,7 +25,8 @@ class Method:
     brings its own. bounded_by: the collective whose traffic bounds that of long arrays; "": the switch, which sends
     everything once. does: kinds of call that it does by another one. packets: whether it sends the switch's, each with
     so many bytes behind it as trailer_bytes says. servers: on hosts of their own, however it is used. virtual: it
-    exists in virtual time only.
+    exists in virtual time only. loses: whether sums of float32 may lack what was lost (`transport.bounded`); differ:
+    and by other values on each rank.
     """
 
     look: Look
@@ -37,6 +38,8 @@ class Method:
     trailer_bytes: int = 0
     servers: int = 0
     virtual: bool = False
+    loses: bool = False
+    differ: bool = False
 
 
 @cache
@@ -108,6 +111,32 @@ _OWN = {
             ".",
             article="",
         ),
+    ),
+}
+
+
+def _losing(look: Look, differ: bool) -> Method:
+    return Method(look, link="", end="", bounded_by="direct", virtual=True, loses=True, differ=differ)
+
+
+_OWN |= {
+    "mlt": _losing(
+        Look(
+            "MLT", "all exchange shards; a receiver stops its sender when all but a share is there", "#8C564B", "v", ""
+        ),
+        differ=True,
+    ),
+    "dgt": _losing(
+        Look("DGT", "all exchange shards; blocks that contribute little are sent once only", "#7F7F7F", "<", ""),
+        differ=False,
+    ),
+    "ltp": _losing(
+        Look("LTP", "all exchange shards; who sums closes transfers early, then sends reliably", "#BCBD22", ">", ""),
+        differ=False,
+    ),
+    "optireduce": _losing(
+        Look("OptiReduce", "all exchange shards, and wait no longer than most exchanges took", "#17BECF", "X", ""),
+        differ=True,
     ),
 }
 
@@ -267,6 +296,8 @@ def _codec(method: str, text: str) -> tuple[str, str, str]:
     """The codec as it is written, "+" where a schedule follows, and that. Raises ValueError."""
     from switchagg.codecs.spec import FEEDBACK, parse_codec
 
+    if METHODS[method].loses:
+        raise ValueError(f"method {method} sends float32 and loses some of it: it takes no codec")
     codec, plus, rest = text.partition("+")
     if method == "gloo":
         if text not in GLOO_CODECS:

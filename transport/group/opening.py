@@ -115,6 +115,8 @@ def open_group(
         how = options if isinstance(options, GroupOptions) else GroupOptions.of(options)
         if servers and method != "ps":
             raise JobError(f"method {method} has no servers")
+        if method in METHODS and METHODS[method].virtual:
+            raise JobError(f"method {method} exists in virtual time only: switchagg compare SCENARIO --on sim")
         if method not in METHODS or not METHODS[method].end:
             raise JobError(f"method '{method}' is no group of ours")
         how.check(method, bool(servers))

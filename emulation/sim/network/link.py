@@ -6,8 +6,15 @@ units of 1/rate_bps ns, so n frames sent back to back take ceil(bits·10⁹/rate
 
 Bytes are counted as Linux's shapers count them: the datagram with its Ethernet, IP and UDP headers, without preamble,
 checksum and gap of the physical layer.
+
+A tail of the delay is what a queue of other traffic ahead of ours adds, as long as it lasts. Such traffic comes in
+bursts, so neighbouring packets are late together: the extra delay is drawn once for each burst, not for each packet. It
+is lognormal, so its median and the ratio of its 99th percentile to that say all: sigma = ln(p99 / p50) / 2.326.
+(OptiReduce measures public clouds by this ratio.) A queue is a queue: frames keep their order, and those that piled up
+behind a long delay leave at the link's rate.
 """
 
+import math
 import random
 from dataclasses import dataclass
 from heapq import heappush
@@ -17,7 +24,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from emulation.sim.network.network import Action, Network
-from emulation.sim.network.tail import Tail, TailDelays
 from switchagg.priority import BEST_EFFORT, class_of
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import IP_UDP_BYTES
@@ -37,6 +43,44 @@ CE = 1 << 21  # … of one that met congestion on its way
 def addressed(node: int, priority: int) -> int:
     """The `to` of a frame for a node, with its priority class in the upper bits; best effort is the bare number."""
     return node | (BEST_EFFORT - class_of(priority)) << CLASS_SHIFT
+
+
+NORMAL_P99 = 2.3263478740408408
+"""The 99th percentile of the standard normal distribution."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """ratio: 99th percentile over median of the extra delay, 1 or more. p50_ns: its median. burst_ns: mean time until
+    it is drawn anew, from an exponential distribution."""
+
+    ratio: float
+    p50_ns: int
+    burst_ns: int
+
+    @property
+    def sigma(self) -> float:
+        """Of the delay's logarithm."""
+        return math.log(self.ratio) / NORMAL_P99
+
+
+class TailDelays:
+    """The extra delays of one direction of a link, in ascending order of time; seed: the same gives the same ones."""
+
+    def __init__(self, tail: Tail, seed: str) -> None:
+        self._tail = tail
+        self._random = random.Random(seed)
+        self._until_ns = 0  # of this burst
+        self._extra_ns = 0
+        self._last_ns = 0  # arrival of the last frame in the queue
+
+    def arrival_ns(self, usual_ns: int, frame_ns: int) -> int:
+        """When a frame arrives that would at usual_ns: in order, and no closer to the one before than its frame_ns."""
+        while usual_ns >= self._until_ns:
+            self._until_ns += 1 + round(self._random.expovariate(1 / self._tail.burst_ns))
+            self._extra_ns = round(self._tail.p50_ns * math.exp(self._tail.sigma * self._random.gauss(0, 1)))
+        self._last_ns = max(usual_ns + self._extra_ns, self._last_ns + frame_ns)
+        return self._last_ns
 
 
 @dataclass(frozen=True)

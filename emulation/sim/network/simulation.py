@@ -53,7 +53,8 @@ class SimulationConfig:
     codec_seed: of codecs with random numbers. strict_priority: links serve priority classes strictly (`StrictLink`),
     else all frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not
     yet on its link), group (ranks per group of `hierarchical`; 0: chosen): of host methods. servers (0: one on every
-    worker), ps (other fields of PsConfig): of `ps`. trace: hash all events.
+    worker), ps (other fields of PsConfig): of `ps`. bounded: options of a method with bounded loss.
+    trace: hash all events.
 
     rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
     is below that of real hosts (5 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
@@ -79,6 +80,7 @@ class SimulationConfig:
     credit_bytes: int | None = 1 << 20
     servers: int = 0
     ps: Mapping[str, Any] = field(default_factory=dict)
+    bounded: Mapping[str, Any] = field(default_factory=dict)
     group: int = 0
     trace: bool = False
     priorities: tuple[int, ...] = ()
@@ -213,6 +215,7 @@ class Simulation(ABC):
 
     mean_op = "sum"
     backups = 0  # members that a sum doesn't wait for
+    names_calls = False  # training tells it which parameters a call's are, and how near the model's front
     codes_in_rounds = True  # the codec's plain reductions are the method's, one after the other
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None, servers: int = 0) -> None:
@@ -362,6 +365,10 @@ class Simulation(ABC):
     def notes(self) -> list[str]:
         """The method's choices with their reasons, one sentence each."""
         return []
+
+    def gradient_loss(self) -> dict[str, float]:
+        """What a method that may lose some has lost of gradients and sums; {} of others."""
+        return {}
 
     def faults(self) -> dict[str, int]:
         """What the network's links did to frames, summed over all of them."""

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from functools import partial
 
 from emulation.sim.atp.simulation import AtpSimulation
+from emulation.sim.network.bounded_simulation import BoundedSimulation
 from emulation.sim.network.gloo_simulation import GlooSimulation
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.network.switch_simulation import SwitchSimulation
+from transport.bounded.table import BOUNDED
 from transport.group.method_name import host_methods
 
 SIMULATIONS: dict[str, Callable[..., Simulation]] = {
@@ -17,5 +19,6 @@ SIMULATIONS: dict[str, Callable[..., Simulation]] = {
     **{method: partial(HostSimulation, method=method) for method in (*host_methods(), "auto")},
     "ps": PsSimulation,
     "gloo": GlooSimulation,
+    **{method: partial(BoundedSimulation, method=method) for method in BOUNDED},
 }
 """of(config), with a network of its own, or of(config, shared): `Simulation`."""

@@ -1,0 +1,152 @@
+"""Methods with bounded loss in virtual time: sums of float32 by their parties, everything else exactly, by `direct`."""
+
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from emulation.sim.network.host_simulation import HostSimulation
+from emulation.sim.network.hosts import Alarm, Done, Uplink
+from emulation.sim.network.link import NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
+from emulation.sim.network.network import Action
+from emulation.sim.network.simulation import Call, SimulationConfig
+from emulation.sim.network.strict_link import StrictLink
+from emulation.sim.network.switched_network import SwitchedNetwork
+from transport.bounded.packets import HEADER_BYTES, MAGIC, PathConfig
+from transport.bounded.party import BoundedParty
+from transport.bounded.table import BOUNDED
+from transport.collectives.cost import traffic_matrix
+from transport.links.ethernet import ETHERNET_BYTES
+from transport.links.framing import RELIABLE_BYTES
+
+_MAGIC = MAGIC.to_bytes(2, "big")
+_REST = RELIABLE_BYTES - HEADER_BYTES + ETHERNET_BYTES + 20 - UDP_FRAMING_BYTES
+"""Less values than a segment of the reliable connections, so that a frame is as long as theirs."""
+
+
+class BoundedHost:
+    """A member on its link, beside the MeshHost of what is exact."""
+
+    def __init__(self, party: BoundedParty, link: Link, first: int) -> None:
+        self.party = party
+        self.drop_checksum = 0
+        self._link, self._strict, self._first = link, isinstance(link, StrictLink), first
+        self._network = link.network
+        self._done: dict[int, Done] = {}
+        frame_bytes = party.path.block_bytes + HEADER_BYTES + UDP_FRAMING_BYTES
+        self._uplink = Uplink(self._network, link, frame_bytes, self._give)
+        self._alarm = Alarm(self._network, self._ring)
+
+    def begin(self, call: Call) -> None:
+        priority = call.priority or 0
+        begun = self.party.submit(call.array, key=call.key, priority=priority, now_ns=self._network.now_ns)
+        self._done[id(begun)] = call.done
+        self._go_on()
+
+    def receive(self, frame: Any, sender: int) -> None:
+        if frame.__class__ is CorruptedFrame:
+            frame = frame.received()
+            if frame is None:
+                self.drop_checksum += 1
+                return
+        self.party.receive(frame, sender - self._first, self._network.now_ns)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.party.failure is not None:
+            raise self.party.failure
+        for call in self.party.events():
+            self._done.pop(id(call))()
+        self._uplink.pump()
+        self._alarm.set(self.party.next_deadline_ns())
+
+    def _give(self, limit: int) -> int:
+        now_ns = self._network.now_ns
+        frames = self.party.frames_to_send(limit, now_ns)
+        for frame in frames:
+            to = self._first + frame.to
+            to = addressed(to, frame.priority) if self._strict else to
+            send = self._link.send_ahead if frame.ahead else self._link.send
+            send(frame.data, len(frame.data) + UDP_FRAMING_BYTES, now_ns, self._first + self.party.member, to)
+        if frames:
+            self._alarm.set(self.party.next_deadline_ns())
+        return len(frames)
+
+    def _ring(self) -> None:
+        self.party.handle_timer(self._network.now_ns)
+        self._go_on()
+
+
+class BoundedSimulation(HostSimulation):
+    """method: a name in BOUNDED. Calls without a key are told apart by their number alone: contributions need keys."""
+
+    names_calls = True
+
+    def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None, *, method: str) -> None:
+        self._bounded: list[BoundedHost] = []
+        super().__init__(config, shared, method="direct")
+        kind = BOUNDED[method]
+        options = kind.options(**config.bounded)
+        workers = config.workers
+        connections = self._connections(traffic_matrix("direct", workers))
+        for member, uplink in enumerate(self.uplinks):
+            flows = {to: self._path(connections(member, to).window_bytes) for to in range(workers) if to != member}
+            party = BoundedParty(
+                member,
+                workers,
+                kind.make(options, workers),
+                job=method,
+                path=min(flows.values(), key=lambda path: path.window_bytes, default=self._path(1 << 20)),
+                windows=flows,
+                terms=str(options),
+            )
+            self._bounded.append(BoundedHost(party, uplink, self.first))
+
+    def _path(self, window_bytes: int) -> PathConfig:
+        config, reliable = self.config, self.reliable
+        block_bytes = (config.reliable.segment_bytes + _REST) // 4 * 4
+        return PathConfig(
+            block_bytes=block_bytes,
+            window_bytes=max(window_bytes, 2 * block_bytes),
+            ack_every=reliable.ack_every_segments,
+            rto_initial_ns=config.rto_initial_ns,
+            rto_min_ns=config.rto_min_ns,
+            rto_max_ns=config.rto_max_ns,
+            retry_limit=config.retry_limit,
+        )
+
+    def _attach(self, member: int, receive: Action) -> None:
+        super()._attach(member, partial(self._received, member, receive))
+
+    def _received(self, member: int, otherwise: Action, frame: Any, sender: int, to: int) -> None:
+        data = frame.data if frame.__class__ is CorruptedFrame else frame
+        if bytes(data[:2]) == _MAGIC:
+            self._bounded[member].receive(frame, sender & NODE_MASK)
+        else:
+            otherwise(frame, sender, to)
+
+    def begin(self, rank: int, call: Call) -> None:
+        if call.kind == "allreduce" and call.op == "sum" and call.array.dtype == np.float32:
+            self._bounded[rank].begin(call)
+        else:
+            super().begin(rank, call)
+
+    def _counted(self) -> Counter[str]:
+        """Of all members' parties."""
+        return sum((host.party.counters for host in self._bounded), Counter())
+
+    def gradient_loss(self) -> dict[str, float]:
+        counted = self._counted()
+        return {
+            "up": counted["lost_up"] / max(1, counted["values_up"]),
+            "down": counted["lost_down"] / max(1, counted["values_down"]),
+            "late_packets": counted["late"],
+            "stopped_transfers": counted["stopped"],
+        }
+
+    def retransmissions(self) -> int:
+        return super().retransmissions() + self._counted()["repeated"]
+
+    def drop_checksum(self) -> int:
+        return super().drop_checksum() + sum(host.drop_checksum for host in self._bounded)

@@ -1,0 +1,52 @@
+"""Numbered packets: acknowledged in any order, lost by being overtaken, never by a timeout alone."""
+
+from transport.bounded.packets import DATA, PathConfig, PathReceiver, PathSender, Place, packed, unpacked
+
+CONFIG = PathConfig(block_bytes=8, window_bytes=80, ack_every=4, rto_initial_ns=1000, rto_min_ns=100)
+
+
+def test_a_packet_comes_back_as_it_was_and_rubbish_is_none() -> None:
+    place = Place(1 << 63, 7, 1, 3, 9, 100, 2, 42, 5000)
+    found = unpacked(packed(DATA, 5, 77, 1 << 40, place, b"abcd"))
+    assert found is not None
+    assert (found.place, found.payload, found.number, found.job, found.flags) == (place, b"abcd", 1 << 40, 77, 5)
+    assert unpacked(b"") is unpacked(b"RT" + bytes(60)) is unpacked(packed(DATA, 0, 1, 2, place)[:40]) is None
+
+
+def test_what_was_overtaken_by_three_is_lost_and_what_came_later_is_not() -> None:
+    sender, receiver = PathSender(CONFIG), PathReceiver()
+    for thing in "abcdef":
+        sender.sent(thing, 8, True, 0)
+    for number in (0, 2, 3, 5):
+        receiver.take(number)
+    ack = unpacked(receiver.ack(1))
+    assert ack is not None
+    assert sender.acknowledged(ack.number, ack.payload, 50) == (["a", "c", "d", "f"], ["b"])
+    receiver.take(4)  # held back
+    ack = unpacked(receiver.ack(1))
+    assert ack is not None
+    assert sender.acknowledged(ack.number, ack.payload, 60) == (["e"], [])
+    assert sender.quiet
+    assert sender.rtt_min_ns == 50
+
+
+def test_a_timeout_repeats_nothing_and_the_acknowledged_ping_shows_what_is_lost() -> None:
+    sender, receiver = PathSender(CONFIG), PathReceiver()
+    for thing in "ab":
+        sender.sent(thing, 8, True, 0)
+    assert not sender.handle_timer(999)
+    assert sender.handle_timer(1000)
+    number = sender.ping(1000)
+    receiver.take(0)  # it was late, not lost
+    assert receiver.take(number), "a gap is acknowledged at once"
+    ack = unpacked(receiver.ack(1))
+    assert ack is not None
+    assert sender.acknowledged(ack.number, ack.payload, 1100) == (["a"], ["b"])
+    assert sender.next_deadline_ns() is None
+
+
+def test_the_window_bounds_what_is_in_flight_and_the_last_packet_asks() -> None:
+    sender = PathSender(CONFIG)
+    asks = [sender.sent(number, 8, number < 9, 0)[1] for number in range(10)]
+    assert asks == [False, False, False, True, False, False, False, True, False, True]
+    assert not sender.has_room

@@ -1,0 +1,221 @@
+"""Packets between two members: numbered by their sender, acknowledged in any order, lost without being sent again.
+
+As in QUIC every packet has a number of its own, also one that repeats something: which of them arrived is never in
+doubt. An acknowledgement names the newest packet that came and, one bit each, those before it (LTP's out-of-order
+ACKs). A packet that REORDER later ones have overtaken is lost: the sender hears of it, and decides. A timeout declares
+nothing lost: it sends a ping, whose acknowledgement shows what is; so a round trip that grows repeats nothing. What is
+in flight is bounded by a window alone, as on the reliable connections of the other host methods.
+
+     0 u16 magic "BL" | 2 u8 kind | 3 u8 flags | 4 u32 job | 8 u64 packet number (ACK: the newest that came)
+    16 u64 key | 24 u32 use | 28 u8 stage | 29 u8 style | 30 u16 terms: a CRC of what ranks agree on
+    32 u32 blocks of the transfer | 36 u32 of them, how many are reliable | 40 u32 this block | 44 u32 timeout in us
+    48 payload (DATA: values; MISSING: u32 first block, a bit for each from there on; ACK: at 16, a bit for each before)
+"""
+
+import struct
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from switchagg.rto import RetransmissionTimeout
+
+DATA, ACK, STOP, PROBE, MISSING, PING = range(1, 7)
+RELIABLE, MARK, ASK = 1, 2, 4
+"""Flags: it is sent until it arrives; the last percentile of its transfer; acknowledge at once."""
+
+ROTATED, PROBES = 1, 2
+"""Of a transfer: its values are rotated; its sender goes on until it is told to stop."""
+
+MAGIC = 0x424C
+REORDER = 3
+SEEN_BITS = 512
+"""How far back an acknowledgement reaches: so many of them may be lost before a packet that came looks lost."""
+
+_NUMBERED = struct.Struct(">HBBIQ")
+_PLACE = struct.Struct(">QIBBHIIII")
+HEADER_BYTES = _NUMBERED.size + _PLACE.size
+assert HEADER_BYTES == 48
+
+
+class Place(NamedTuple):
+    """What a packet belongs to. key, use: the call, and how often its key was used before. stage: 0, to the owner of a
+    shard; 1, from it. style: ROTATED, PROBES. block, timeout_us: of DATA."""
+
+    key: int
+    use: int
+    stage: int
+    style: int = 0
+    terms: int = 0
+    blocks: int = 0
+    reliable: int = 0
+    block: int = 0
+    timeout_us: int = 0
+
+
+class Packet(NamedTuple):
+    """A packet that came."""
+
+    kind: int
+    flags: int
+    job: int
+    number: int
+    place: Place | None
+    payload: bytes
+
+
+def packed(kind: int, flags: int, job: int, number: int, place: Place, payload: bytes = b"") -> bytes:
+    return _NUMBERED.pack(MAGIC, kind, flags, job, number) + _PLACE.pack(*place) + payload
+
+
+def unpacked(frame: bytes) -> Packet | None:
+    """None: it is none of ours."""
+    if len(frame) < _NUMBERED.size:
+        return None
+    magic, kind, flags, job, number = _NUMBERED.unpack_from(frame)
+    if magic != MAGIC or not DATA <= kind <= PING:
+        return None
+    if kind == ACK:
+        return Packet(kind, flags, job, number, None, frame[_NUMBERED.size :])
+    if len(frame) < HEADER_BYTES:
+        return None
+    place = Place(*_PLACE.unpack_from(frame, _NUMBERED.size))
+    return Packet(kind, flags, job, number, place, frame[HEADER_BYTES:])
+
+
+@dataclass(frozen=True)
+class PathConfig:
+    """block_bytes: of a packet's values, a multiple of 4. window_bytes: most of what may be in flight to one member.
+    ack_every: packets. Times in ns. retry_limit: timeouts in a row, with something reliable in flight."""
+
+    block_bytes: int = 1_424  # MTU 1500 less IP, UDP and the header
+    window_bytes: int = 1 << 18
+    ack_every: int = 16
+    rto_initial_ns: int = 200_000_000
+    rto_min_ns: int = 20_000_000
+    rto_max_ns: int = 1_000_000_000
+    retry_limit: int = 30
+
+    def __post_init__(self) -> None:
+        if self.block_bytes < 4 or self.block_bytes % 4:
+            raise ValueError(f"block_bytes {self.block_bytes}: a multiple of 4")
+        if self.window_bytes < self.block_bytes:
+            raise ValueError(f"window_bytes {self.window_bytes}: one block of {self.block_bytes} at least")
+
+
+class InFlight(NamedTuple):
+    """A packet on its way. thing: the sender's own name for what is in it."""
+
+    sent_ns: int
+    size_bytes: int
+    thing: object
+
+
+class PathSender:
+    """Packets to one member. Lost things are given back by `acknowledged`; after `handle_timer` a ping may be due."""
+
+    def __init__(self, config: PathConfig) -> None:
+        self.config = config
+        self.rtt_min_ns = 0  # 0: none was measured
+        self.timeouts = 0  # in a row
+        self._flight: OrderedDict[int, InFlight] = OrderedDict()
+        self._flight_bytes = 0
+        self._number = 0
+        self._since_ask = 0
+        self._pings: set[int] = set()
+        self._rto = RetransmissionTimeout(config.rto_initial_ns, config.rto_min_ns, config.rto_max_ns)
+        self._progress_ns = 0
+
+    @property
+    def has_room(self) -> bool:
+        return self._flight_bytes + self.config.block_bytes <= self.config.window_bytes
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is in flight."""
+        return not self._flight
+
+    def ping(self, now_ns: int) -> int:
+        """The number of a ping that leaves now."""
+        self._pings.add(self._number)
+        return self.sent(None, 0, False, now_ns)[0]
+
+    def sent(self, thing: object, size_bytes: int, more: bool, now_ns: int) -> tuple[int, bool]:
+        """(number, whether to ask for an acknowledgement) of a packet that leaves now. more: others will follow."""
+        if not self._flight:
+            self._progress_ns = now_ns
+        number, self._number = self._number, self._number + 1
+        self._flight[number] = InFlight(now_ns, size_bytes, thing)
+        self._flight_bytes += size_bytes
+        self._since_ask += 1
+        asks = not more or not self.has_room or self._since_ask >= self.config.ack_every
+        if asks:
+            self._since_ask = 0
+        return number, asks
+
+    def acknowledged(self, newest: int, seen: bytes, now_ns: int) -> tuple[list[object], list[object]]:
+        """(things that have arrived, things that are lost): an acknowledgement came."""
+        bits = int.from_bytes(seen, "little")  # bit i: newest - 1 - i
+        arrived, lost, came = [], [], False
+        late = 1 if newest in self._pings else REORDER  # a ping follows a pause: nothing is on its way beside it
+        for number in list(self._flight):
+            if number > newest:
+                break
+            one = self._flight[number]
+            if number == newest or bits >> (newest - 1 - number) & 1:
+                if number == newest:
+                    self._sample(now_ns - one.sent_ns)
+                came = True
+                if one.thing is not None:
+                    arrived.append(one.thing)
+            elif newest - number >= late:
+                if one.thing is not None:
+                    lost.append(one.thing)
+            else:
+                continue
+            self._pings.discard(number)
+            del self._flight[number]
+            self._flight_bytes -= one.size_bytes
+        if came:
+            self.timeouts = 0
+            self._progress_ns = now_ns
+        return arrived, lost
+
+    def next_deadline_ns(self) -> int | None:
+        return self._progress_ns + self._rto.rto_ns if self._flight else None
+
+    def handle_timer(self, now_ns: int) -> bool:
+        """Whether a ping is due: a timeout has passed without an acknowledgement."""
+        if not self._flight or now_ns < self._progress_ns + self._rto.rto_ns:
+            return False
+        self._progress_ns = now_ns
+        self.timeouts += 1
+        self._rto.back_off()
+        return True
+
+    def _sample(self, rtt_ns: int) -> None:
+        self._rto.sample(rtt_ns)
+        self.rtt_min_ns = min(self.rtt_min_ns or rtt_ns, rtt_ns)
+
+
+class PathReceiver:
+    """Packets from one member: which came."""
+
+    def __init__(self) -> None:
+        self._newest = -1
+        self._bits = 0  # bit i: newest - 1 - i
+
+    def take(self, number: int) -> bool:
+        """Whether a packet must be acknowledged at once: it isn't the one after the last."""
+        ahead = number - self._newest
+        if ahead > 0:
+            before = (self._bits << 1 | 1) if self._newest >= 0 else 0
+            self._bits = before << (ahead - 1) & (1 << SEEN_BITS) - 1
+            self._newest = number
+        elif ahead < 0 and -ahead <= SEEN_BITS:
+            self._bits |= 1 << -ahead - 1
+        return ahead != 1
+
+    def ack(self, job: int) -> bytes:
+        """An acknowledgement of all that came."""
+        bits = self._bits.to_bytes((self._bits.bit_length() + 7) // 8, "little")
+        return _NUMBERED.pack(MAGIC, ACK, 0, job, self._newest) + bits

@@ -1,0 +1,488 @@
+"""BoundedParty: allreduces of float32 sums that may lack what was lost, of one member, with all others. Pure.
+
+The array is cut into a shard for each owner, one rank each. Stage 0: every rank sends each owner its part of the shard.
+The owner adds, in the order of ranks, what is there when the method's rule closes the stage. Stage 1: it sends the sum
+to every rank. What a rank lacks of a sum is 0: for its parameters nothing happens in this step.
+
+What comes for a closed transfer is late: dropped, counted, and its sender told to stop. A rank may be ahead of this
+one: what comes for calls that it hasn't made yet is kept.
+"""
+
+import zlib
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from switchagg.errors import AggregationFailed
+from transport.bounded.packets import (
+    ACK,
+    ASK,
+    DATA,
+    HEADER_BYTES,
+    MARK,
+    MISSING,
+    PING,
+    PROBE,
+    PROBES,
+    RELIABLE,
+    STOP,
+    Packet,
+    PathConfig,
+    PathReceiver,
+    PathSender,
+    Place,
+    packed,
+    unpacked,
+)
+from transport.bounded.rules import Rule, Sending, Stage
+from transport.bounded.transfers import Incoming, Outgoing, Values, turned
+from transport.collectives.plan import shard
+
+NUMBERED = (1 << 64) - 1
+"""The key of calls without one: their use is their number."""
+
+
+NOWHERE = Place(0, 0, 0)
+"""Of a packet that belongs to no transfer."""
+
+COUNTED = ("values_up", "lost_up", "values_down", "lost_down", "late", "repeated", "stopped", "strangers")
+"""Values that were to come, and what of them didn't, of other ranks' gradients and of sums; packets that came too late,
+or were sent again; transfers that their receiver stopped; packets of strangers."""
+
+
+class Frame(NamedTuple):
+    """A packet to send. priority: its class. droppable: a queue that fills may drop it first. ahead: it is short, and
+    somebody waits for it."""
+
+    to: int
+    data: bytes
+    priority: int
+    droppable: bool
+    ahead: bool
+
+
+class Control(NamedTuple):
+    """A packet without values, sent until it arrives."""
+
+    kind: int
+    place: Place
+    payload: bytes = b""
+
+
+class Call:
+    """One allreduce of this member."""
+
+    def __init__(self, key: int, use: int) -> None:
+        self.key, self.use = key, use
+        self.array: Values | None = None  # None: others have begun it, this rank hasn't
+        self.name: object = None
+        self.priority = 0
+        self.stages: list[Stage | None] = [None, None]
+        self.incoming: list[dict[int, Incoming]] = [{}, {}]  # by stage and sender
+        self.early: list[tuple[int, Packet]] = []
+        self.index = 0
+        self.summed = False
+
+
+class BoundedParty:
+    """One member. Call `submit`; give it `receive` and `handle_timer`; take `frames_to_send` and `events`.
+
+    owners: how many ranks have a shard; 0: all. windows: of the path to each member, where they differ from path's.
+    terms: what all ranks must agree on, in words. Raises AggregationFailed for a member that stays silent.
+    """
+
+    def __init__(
+        self,
+        member: int,
+        workers: int,
+        rule: Rule,
+        *,
+        job: str,
+        path: PathConfig,
+        windows: Mapping[int, PathConfig] | None = None,
+        owners: int = 0,
+        terms: str = "",
+    ) -> None:
+        self.member, self.workers, self.rule, self.path = member, workers, rule, path
+        self.failure: AggregationFailed | None = None
+        self.counters: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
+        self._job, self._name = zlib.crc32(job.encode()), job
+        self._owners = owners or workers
+        self._terms = zlib.crc32(f"{workers} {self._owners} {path.block_bytes} {terms}".encode()) & 0xFFFF
+        self._each = path.block_bytes // 4
+        others = [rank for rank in self._from_here(range(workers)) if rank != member]
+        self._senders = {to: PathSender((windows or {}).get(to, path)) for to in others}
+        self._receivers = {sender: PathReceiver() for sender in others}
+        self._calls: dict[tuple[int, int], Call] = {}
+        self._uses: Counter[int] = Counter()
+        self._sizes: Counter[int] = Counter()
+        self._outgoing: dict[int, list[Outgoing]] = {to: [] for to in others}  # by member, the most urgent first
+        self._by_place: dict[tuple[int, int, int, int], Outgoing] = {}
+        self._control: dict[int, deque[Control]] = {to: deque() for to in others}
+        self._acks: dict[int, None] = {}  # to whom
+        self._pings: list[int] = []
+        self._told: dict[tuple[int, int, int, int], None] = {}  # who was told to stop what
+        self._finished: list[Call] = []
+        self._sequence = 0
+        self._turned: tuple[Values, Values] | None = None  # the last, and rotated
+        self._turn = -1
+        self._look_ns: int | None = None
+        self._waiting: dict[tuple[int, int, int], int] = {}  # stages that a rule looks at later
+
+    # Calls
+
+    def submit(self, array: Values, *, key: int | None, priority: int, now_ns: int) -> Call:
+        """Sum a 1-D contiguous float32 array with those of the others, in place, until its event.
+
+        key: what the ranks' calls meet by, free again after its event; None: their running number. priority: lower is
+        more urgent, and nearer the model's front. Raises ValueError for a key in use.
+        """
+        place = NUMBERED if key is None else key
+        if (place, self._uses[place] - 1) in self._calls and key is not None:
+            raise ValueError(f"key {key} is in use")
+        if self.failure is not None:
+            raise self.failure
+        use = self._uses[place]
+        self._uses[place] += 1
+        call = self._calls.setdefault((place, use), Call(place, use))
+        call.array, call.name, call.priority = array, key, priority
+        call.index = self._sizes[len(array)]
+        self._sizes[len(array)] += 1
+        if self.member < self._owners:
+            low, high = self._shard(call, self.member)
+            self._open(call, 0, dict.fromkeys(self._senders, high - low), now_ns)
+        else:
+            call.summed = True
+        for owner in self._from_here(range(self._owners)):
+            if owner != self.member:
+                low, high = self._shard(call, owner)
+                self._send(call, 0, owner, array[low:high])
+        self._open(call, 1, {owner: self._length(call, owner) for owner in range(self._owners)}, now_ns)
+        early, call.early = call.early, []
+        for sender, packet in early:
+            self._take(call, sender, packet, now_ns)
+        self._look(call, now_ns)
+        return call
+
+    def events(self) -> list[Call]:
+        """Calls that have ended since the last time."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _shard(self, call: Call, owner: int) -> tuple[int, int]:
+        assert call.array is not None
+        return shard(len(call.array), owner, self._owners)
+
+    def _length(self, call: Call, owner: int) -> int:
+        low, high = self._shard(call, owner)
+        return high - low
+
+    def _from_here(self, ranks: range) -> list[int]:
+        """Ranks, this one's successors first: so that not all begin with the same one."""
+        return sorted(ranks, key=lambda rank: (rank - self.member) % self.workers)
+
+    def _open(self, call: Call, number: int, lengths: Mapping[int, int], now_ns: int) -> None:
+        assert call.array is not None
+        incoming = {
+            sender: Incoming(sender, length, self.path.block_bytes)
+            for sender, length in lengths.items()
+            if sender != self.member
+        }
+        call.incoming[number] = incoming
+        call.stages[number] = Stage(number, len(call.array), call.index, now_ns, list(incoming.values()))
+
+    def _send(self, call: Call, stage: int, to: int, values: Values) -> None:
+        assert call.array is not None
+        name = None if call.name is None else (call.name, to)
+        sending = Sending(name, values, stage, len(call.array), call.index, call.priority, self._each)
+        plan = self.rule.plan(sending)
+        if plan.rotated:
+            if self._turned is None or self._turned[0] is not values:  # a sum goes to all others
+                self._turned = values, turned(values, back=False)
+            values = self._turned[1]
+        timeout = self.rule.timeout_us(stage, len(call.array))
+        place = Place(call.key, call.use, stage, terms=self._terms, timeout_us=timeout)
+        self._sequence += 1
+        one = Outgoing(to, place, plan, values, self.path.block_bytes, (call.priority, self._sequence))
+        queue = self._outgoing[to]
+        queue.append(one)
+        queue.sort(key=lambda each: each.urgency)
+        self._by_place[to, call.key, call.use, stage] = one
+
+    # Receiving
+
+    def receive(self, data: bytes, sender: int, now_ns: int) -> None:
+        """A frame of a member came."""
+        packet = unpacked(data)
+        if packet is None or packet.job != self._job or sender not in self._receivers:
+            self.counters["strangers"] += 1
+            return
+        if packet.kind == ACK:
+            path = self._senders[sender]
+            arrived, lost = path.acknowledged(packet.number, packet.payload, now_ns)
+            self._arrived(arrived)
+            self._lost(sender, lost)
+            return
+        at_once = self._receivers[sender].take(packet.number)
+        if at_once or packet.flags & ASK:
+            self._acks[sender] = None
+        place = packet.place
+        assert place is not None
+        if packet.kind == STOP:
+            if (out := self._by_place.pop((sender, place.key, place.use, place.stage), None)) is not None:
+                self.counters["stopped"] += out.wants
+                out.closed = True
+                self._outgoing[sender] = [each for each in self._outgoing[sender] if each is not out]
+        elif packet.kind == PING:
+            self._acks[sender] = None
+        elif packet.kind == MISSING:
+            out = self._by_place.get((sender, place.key, place.use, place.stage))
+            if out is not None and len(packet.payload) >= 4:
+                out.missing(int.from_bytes(packet.payload[:4], "big"), packet.payload[4:])
+        else:
+            self._take_data(sender, packet, place, now_ns)
+
+    def _take_data(self, sender: int, packet: Packet, place: Place, now_ns: int) -> None:
+        if place.terms != self._terms:
+            self._fail(f"rank {sender} has other options, or other workers, than rank {self.member}", sender)
+            return
+        at = place.key, place.use
+        call = self._calls.get(at)
+        if call is None and place.use < self._uses[place.key]:
+            self._late(sender, place, packet.kind)
+            return
+        if call is None:
+            call = self._calls[at] = Call(*at)
+        if call.array is None:
+            call.early.append((sender, packet))
+            return
+        self._take(call, sender, packet, now_ns)
+        self._look(call, now_ns)
+
+    def _take(self, call: Call, sender: int, packet: Packet, now_ns: int) -> None:
+        """DATA or PROBE of a call that this rank has made."""
+        place = packet.place
+        assert place is not None
+        one = call.incoming[place.stage].get(sender) if place.stage in (0, 1) else None
+        if one is None:
+            self._fail(f"rank {sender} calls something else than rank {self.member}", sender)
+        elif one.closed:
+            self._late(sender, place, packet.kind)
+        elif packet.kind == PROBE:
+            first = int(np.argmin(one.here))
+            missing = first.to_bytes(4, "big") + one.missing_bits(first, self.path.block_bytes - 4)
+            self._control[sender].append(Control(MISSING, place, missing))
+        else:
+            reliable, marked = bool(packet.flags & RELIABLE), bool(packet.flags & MARK)
+            if place.blocks != one.blocks:
+                self._fail(f"rank {sender} sums an array of another size than rank {self.member}", sender)
+            elif one.take(place, reliable, marked, packet.payload, now_ns) and one.full:
+                one.closed = True
+                if place.style & PROBES:
+                    self._tell(sender, place)
+
+    def _late(self, sender: int, place: Place, kind: int) -> None:
+        if kind == DATA:
+            self.counters["late"] += 1
+        at = sender, place.key, place.use, place.stage
+        if at not in self._told or kind == PROBE:
+            self._tell(sender, place)
+
+    def _tell(self, sender: int, place: Place) -> None:
+        """It shall stop."""
+        self._told[sender, place.key, place.use, place.stage] = None
+        if len(self._told) > 4096:
+            del self._told[next(iter(self._told))]
+        self._control[sender].append(Control(STOP, place._replace(style=0, blocks=0, reliable=0, block=0)))
+
+    # Closing
+
+    def _look(self, call: Call, now_ns: int) -> None:
+        """Let the rule close what it will, and go on."""
+        for number in (0, 1):
+            stage = call.stages[number]
+            if stage is None or (number == 1 and not call.summed):
+                continue
+            open_before = [one for one in stage.incoming if not one.closed]
+            again = None
+            if open_before:
+                rtts = [self._senders[one.sender].rtt_min_ns for one in stage.incoming]
+                again = self.rule.close(stage, rtts, now_ns)
+            for one in open_before:
+                if one.closed:
+                    self._tell(one.sender, Place(call.key, call.use, number, terms=self._terms))
+            at = call.key, call.use, number
+            if all(one.closed for one in stage.incoming):
+                self._waiting.pop(at, None)
+                call.stages[number] = None
+                self.rule.ended(stage, now_ns)
+                self._settle(call, stage, now_ns)
+            elif again is not None:
+                self._waiting[at] = again
+            else:
+                self._waiting.pop(at, None)
+
+    def _settle(self, call: Call, stage: Stage, now_ns: int) -> None:
+        assert call.array is not None
+        if stage.number == 0:
+            self._add(call)
+            call.summed = True
+            if (down := call.stages[1]) is not None:
+                down.begun_ns = now_ns
+            return
+        for owner, one in call.incoming[1].items():
+            low, high = self._shard(call, owner)
+            call.array[low:high] = one.values()[0]
+            self.counters["values_down"] += high - low
+            self.counters["lost_down"] += one.missing_values
+        del self._calls[call.key, call.use]
+        self._finished.append(call)
+
+    def _add(self, call: Call) -> None:
+        """This owner's shard: the sum of what came, scaled for what didn't if the rule says so; then to all others."""
+        assert call.array is not None
+        low, high = self._shard(call, self.member)
+        total = np.zeros(high - low, np.float32)
+        counts = np.zeros(high - low, np.int32)
+        for rank in range(self.workers):
+            if rank == self.member:
+                total += call.array[low:high]
+                counts += 1
+                continue
+            one = call.incoming[0][rank]
+            values, here = one.values()
+            total += values
+            counts += here
+            self.counters["values_up"] += high - low
+            self.counters["lost_up"] += one.missing_values
+        if self.rule.divide == "arrived" and (lacking := counts < self.workers).any():
+            total[lacking] *= self.workers / counts[lacking].astype(np.float32)
+        call.array[low:high] = total
+        for to in self._from_here(range(self.workers)):
+            if to != self.member:
+                self._send(call, 1, to, total)
+
+    def _fail(self, words: str, member: int) -> None:
+        if self.failure is None:
+            self.failure = AggregationFailed(words, job=self._name, missing=(member,))
+
+    # Sending
+
+    def frames_to_send(self, limit: int, now_ns: int) -> list[Frame]:
+        """Up to limit frames; fewer: nothing more may leave now."""
+        frames: list[Frame] = []
+        for sender in list(self._acks)[:limit]:
+            del self._acks[sender]
+            frames.append(Frame(sender, self._receivers[sender].ack(self._job), 0, False, True))
+        while self._pings and len(frames) < limit:
+            to = self._pings.pop()
+            ping = packed(PING, ASK, self._job, self._senders[to].ping(now_ns), NOWHERE)
+            frames.append(Frame(to, ping, 0, False, False))  # behind what waits
+        for to, queue in self._control.items():
+            while queue and len(frames) < limit:
+                frames.append(self._controlled(to, queue.popleft(), now_ns))
+        members = list(self._outgoing)
+        idle = 0
+        while members and idle < len(members) and len(frames) < limit:
+            self._turn = (self._turn + 1) % len(members)
+            to = members[self._turn]
+            if self._senders[to].has_room and (out := self._next(to)) is not None:
+                frames.append(self._block(to, out, now_ns))
+                idle = 0
+            else:
+                idle += 1
+        return frames
+
+    def _next(self, to: int) -> Outgoing | None:
+        """The transfer to a member whose turn it is."""
+        for out in self._outgoing[to]:
+            if out.wants and self._may_begin(out):
+                return out
+        return None
+
+    def _may_begin(self, out: Outgoing) -> bool:
+        """Whether so few of a stage's transfers before it are under way (incast)."""
+        most = self.rule.together(out.place.stage)
+        if most is None or out.first_sent:
+            return True
+        at = out.place.key, out.place.use, out.place.stage
+        under_way = 0
+        for each in self._by_place.values():
+            if (each.place.key, each.place.use, each.place.stage) != at or each.sent_once:
+                continue
+            if not each.first_sent and each.urgency < out.urgency:
+                return False
+            under_way += each.first_sent > 0
+        return under_way < most
+
+    def _block(self, to: int, out: Outgoing, now_ns: int) -> Frame:
+        block = out.next_block()
+        payload = out.payload(block)
+        reliable = bool(out.plan.reliable[block])
+        out.in_flight += 1
+        more = out.wants or any(each.wants for each in self._outgoing[to])
+        path = self._senders[to]
+        number, asks = path.sent((out, block), len(payload) + HEADER_BYTES, more, now_ns)
+        flags = (RELIABLE if reliable else 0) | (MARK if out.marks(block) else 0) | (ASK if asks else 0)
+        droppable = out.plan.droppable is not None and bool(out.plan.droppable[block])
+        frame = packed(DATA, flags, self._job, number, out.place._replace(block=block), payload)
+        self._after(to, out)
+        return Frame(to, frame, out.class_of(block), droppable, False)
+
+    def _after(self, to: int, out: Outgoing) -> None:
+        """A transfer may have nothing more to send."""
+        if out.plan.probes and not out.wants and not out.probing and not out.closed:
+            out.probing = True
+            self._control[to].append(Control(PROBE, out.place))
+        if out.done:
+            self._outgoing[to] = [each for each in self._outgoing[to] if each is not out]
+            self._by_place.pop((to, out.place.key, out.place.use, out.place.stage), None)
+
+    def _controlled(self, to: int, control: Control, now_ns: int) -> Frame:
+        size = HEADER_BYTES + len(control.payload)
+        number, _ = self._senders[to].sent(control, size, False, now_ns)
+        frame = packed(control.kind, ASK, self._job, number, control.place, control.payload)
+        return Frame(to, frame, 0, False, True)
+
+    def _arrived(self, things: list[object]) -> None:
+        for thing in things:
+            if isinstance(thing, tuple) and not isinstance(thing, Control):
+                out, _ = thing
+                out.in_flight -= 1
+                self._after(out.to, out)
+
+    def _lost(self, to: int, things: list[object]) -> None:
+        for thing in things:
+            if isinstance(thing, Control):
+                self._control[to].append(thing)
+                self.counters["repeated"] += 1
+                continue
+            assert isinstance(thing, tuple)
+            out, block = thing
+            out.in_flight -= 1
+            if out.lost(block):
+                self.counters["repeated"] += 1
+                if out not in self._outgoing[to]:
+                    self._outgoing[to].append(out)
+            else:
+                self._after(to, out)
+
+    # Time
+
+    def next_deadline_ns(self) -> int | None:
+        deadlines = [path.next_deadline_ns() for path in self._senders.values()]
+        return min((each for each in (*deadlines, *self._waiting.values()) if each is not None), default=None)
+
+    def handle_timer(self, now_ns: int) -> None:
+        """Do what is due. Raises nothing: a failure is `failure`."""
+        for to, path in self._senders.items():
+            if path.handle_timer(now_ns):
+                self._pings.append(to)
+                if path.timeouts > path.config.retry_limit:
+                    self._fail(f"rank {to} has acknowledged nothing for {path.timeouts} timeouts in a row", to)
+        for at, due_ns in list(self._waiting.items()):
+            call = self._calls.get(at[:2])
+            if due_ns <= now_ns and call is not None:
+                self._look(call, now_ns)
