@@ -41,6 +41,8 @@ def _partial_sums(scenario: Scenario) -> str:
         able = ", ".join(each.name for each in DATAPLANES.values() if each.partial)
         return f"{where}: not with dataplane = '{switch.dataplane}'; allowed: auto, {able}"
     for backend, methods in vars(scenario.methods).items():
+        if any(method.method == "atp" for method in methods):
+            return f"[methods] {backend}: atp: {where} is of method switch; allowed: without atp"
         for method in (method for method in methods if method.is_switch):
             if backend == "mininet":
                 return f"[methods] mininet: {method}: {where} is for virtual time; allowed: --on sim, mininet = []"
