@@ -354,3 +354,30 @@ def test_flows_have_hosts_of_their_own_or_a_rank_s() -> None:
 def test_flows_that_can_t_be_are_refused(flow: str, said: str) -> None:
     with pytest.raises(ScenarioError, match=said):
         parse(f'name = "t"\ntitle = "T"\n[[flows]]\n{flow}\n', "t")
+
+
+def test_other_jobs_are_named_and_kept_in_results() -> None:
+    head = 'name = "t"\ntitle = "T"\n[methods]\nmininet = []\n'
+    scenario = parse(head + '[[jobs]]\nname = "a"\n[[jobs]]\nname = "b"\non = [0, 1]\n', "t")
+    again = from_canonical(canonical(scenario))
+    assert (again.jobs, again.switch) == (scenario.jobs, scenario.switch)
+    assert not {"slots", "shares", "weight"} & set(canonical(parse(head, "t"))["switch"])
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ("weight = 2", r"\[\[jobs\]\] name: missing"),
+        ('name = "a"\nweight = 0', r"\[\[jobs\]\] weight: 0 is out of range; allowed: 1 … 1000"),
+        ('name = "a"\non = [0, 4]', r"\[\[jobs\]\] on: 4 is out of range; allowed: 0 … 3"),
+        ('name = "a"\non = [0, 0]', r"names a rank twice"),
+        ('name = "a"\n[[jobs]]\nname = "a"', r"'a' is there twice"),
+        ('name = "a"\nstart_ns = 2\nstop_ns = 1', r"stop_ns: 1 is not after start_ns = 2"),
+        ('name = "a"\nworkers = 64', r"68 hosts in all are too many; allowed: 64"),
+        ('name = "a"\n[switch]\nslots = 3', r"\[switch\] slots: 3 are too few; allowed: 4 or more"),
+        ('name = "a"\n[switch]\nbackups = 1', r"partial sums never are"),
+    ],
+)
+def test_other_jobs_that_can_not_be_are_refused(job: str, said: str) -> None:
+    with pytest.raises(ScenarioError, match=said):
+        parse(f'name = "t"\ntitle = "T"\n[methods]\nmininet = []\n[[jobs]]\n{job}\n', "t")
