@@ -81,6 +81,7 @@ def networks() -> dict[str, Scenario]:
                 variant,
                 faults=Faults(),
                 flows=(),
+                jobs=(),
                 workload=replace(variant.workload, iterations=2, warmup_iterations=1, evaluate_every=2),
             )
             key = given.topology, given.ps, given.workload.name
