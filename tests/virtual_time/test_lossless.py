@@ -24,7 +24,7 @@ from transport.group.method_name import METHODS, parse
 from transport.schedule.scheduler import LinearCost, Profile
 from transport.schedule.table import POLICIES
 
-HOSTS = [name for name in METHODS if name not in ("gloo", "switch") and not METHODS[name].loses]
+HOSTS = [name for name, kind in METHODS.items() if name != "gloo" and not kind.packets and not kind.loses]
 BYTES_MAX = 64_000
 
 
