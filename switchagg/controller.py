@@ -6,18 +6,18 @@ events. The methods come in four families: inputs from members (`join`, `heartbe
 `jobs`). After any input: execute every `next_event` in order, then wait until `next_deadline_ns`.
 
 A job's life: *gathering* under its name, until all ranks are there; *running*, from its admission to its eviction.
-A name may have both: the next start gathers while the last one ends (C4). `tree_controller` adds switches below.
+A name may have both: the next start gathers while the last one ends (C4). `sharing.leaving` adds jobs that leave for
+more urgent ones, `sharing.tree_controller` switches below.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from switchagg.job import MAX_CHILDREN, MAX_ELEMENTS, MAX_SLOTS, MAX_WORKERS, JobConfig
 from switchagg.membership import (
     Departure,
     Event,
     GatheringJob,
-    Generations,
     JobAdmitted,
     JobEvicted,
     JobFailed,
@@ -33,7 +33,9 @@ from switchagg.membership import (
     fitted,
     members_of,
 )
+from switchagg.sharing.numbers import Generations, JobIds
 from switchagg.sharing.quota import PeerQuota
+from switchagg.sharing.room import first_fit
 from switchagg.sharing.switches import ROOT, Share, Switches, limits
 
 WAITING_MAX = 1024
@@ -78,7 +80,7 @@ class Controller:
         self._quota = quota or PeerQuota()
         self.switches = Switches(lease_ns)
         self._generations = Generations(draw_generation)
-        self._job_id = -1
+        self._job_ids = JobIds()
         self._stopped = ""
         self._gatherings: dict[str, GatheringJob] = {}
         self._jobs: dict[str, RunningJob] = {}
@@ -208,14 +210,14 @@ class Controller:
             if home.awaited:
                 awaited = ", ".join(map(repr, sorted(home.awaited)))
                 return Waiting(home.admitted.name, home.admitted.members, (), f"switches {awaited} have yet to take it")
-            return Running(home.admitted, tuple(home.departures))
+            return Running(home.admitted, tuple(home.departures), home.asked_to_leave)
         reason = home.contradicted if home.missing else self._obstacle(home)
         return Waiting(home.name, members_of(home.seats), home.missing, reason)
 
     def jobs(self) -> Iterator[Running]:
         """The running jobs, oldest first."""
         for job in self._jobs.values():
-            yield Running(job.admitted, tuple(job.departures))
+            yield Running(job.admitted, tuple(job.departures), job.asked_to_leave)
 
     def waiting(self) -> Iterator[Waiting]:
         """The gatherings, oldest first."""
@@ -261,10 +263,13 @@ class Controller:
             self._drop(gathering, [claimant], reason)
 
     def _admit_what_can_be(self) -> None:
-        """Admits every gathering that is complete, whose name is free and for which there are slots (C5)."""
-        for gathering in list(self._gatherings.values()):
+        """Admits every gathering that is complete, whose name is free and for which there are slots (C5); the most
+        urgent first, and none less urgent while others leave for one (C21)."""
+        for gathering in sorted(self._gatherings.values(), key=lambda one: one.request.job_priority):
             if not gathering.missing and not self._obstacle(gathering):
                 self._admit(gathering)
+            elif gathering.room_is_made and self._waits_for_room(gathering):
+                break
 
     def _admit(self, gathering: GatheringJob) -> None:
         shares = self.switches.tree(gathering.vias)
@@ -274,7 +279,8 @@ class Controller:
         assert first is not None
         streams = wish.stream_configs(first)
         generation = self._generations.new(job.admitted.job.generation for job in self._jobs.values())
-        job = JobConfig(self._new_job_id(), generation, wish.workers, wish.elements, streams)
+        job_id = self._job_ids.new({job.admitted.job.job_id for job in self._jobs.values()})
+        job = JobConfig(job_id, generation, wish.workers, wish.elements, streams)
         below = {share.switch for share in shares} - {ROOT}
         admitted = JobAdmitted(gathering.name, job, members_of(gathering.seats), narrowed, shares if below else ())
         running = RunningJob(admitted, gathering.seats, awaited=below)
@@ -285,24 +291,11 @@ class Controller:
         self.counters["admitted"] += 1
         self._events.append(admitted)
 
-    def _new_job_id(self) -> int:
-        """The next id no running job has; ids go round, so that an id rests before it is used again."""
-        used = {job.admitted.job.job_id for job in self._jobs.values()}
-        while True:
-            self._job_id = (self._job_id + 1) % (1 << 16)
-            if self._job_id not in used:
-                return self._job_id
-
-    def _first_fit(self, count: int, shares: Sequence[Share]) -> int | None:
-        """First slot of the lowest range of `count` slots that is free at all switches of a job, or None."""
-        first = 0
-        running = [job.admitted for job in self._jobs.values()]
+    def _first_fit(self, count: int, shares: Sequence[Share], gone: Collection[RunningJob] = ()) -> int | None:
+        """First slot of the lowest range of `count` slots that is free at all switches of a job, once some are gone."""
+        running = [job.admitted for job in self._jobs.values() if job not in gone]
         beside = [job.job.slots for job in running if any(job.is_at(share.switch) for share in shares)]
-        for start, end in sorted(beside):
-            if start - first >= count:
-                return first
-            first = max(first, end)
-        return first if limits(shares, self.slots, self.elements_max)[0] - first >= count else None
+        return first_fit(count, limits(shares, self.slots, self.elements_max)[0], beside)
 
     def _obstacle(self, gathering: GatheringJob) -> str:
         """What keeps a complete gathering from being admitted, or ""."""
@@ -343,7 +336,7 @@ class Controller:
     def _deadline_ns(self, gathering: GatheringJob) -> int:
         """When the gathering is given up: at its first member's timeout, or earlier if all it lacks is room (C5)."""
         end_ns = min(seat.joined_ns + seat.request.timeout_ns for seat in gathering.seats.values())
-        if not self._waits_for_room(gathering):
+        if not self._waits_for_room(gathering) or gathering.request.patient:
             return end_ns
         return min(end_ns, gathering.complete_ns + ROOM_LEASES * self.lease_ns)
 

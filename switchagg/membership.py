@@ -4,21 +4,17 @@ The `Controller` gets requests and returns events; a standing is its answer on o
 """
 
 import itertools
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
 from switchagg.codecs import FIXED_POINT
-from switchagg.job import DCTCP, MAX_CHILDREN, MAX_SLOTS, MODULUS, STREAMS_MAX, JobConfig, StreamConfig
+from switchagg.job import DCTCP, MAX_CHILDREN, MAX_SLOTS, STREAMS_MAX, JobConfig, StreamConfig
 from switchagg.priority import BEST_EFFORT, MOST_URGENT
 from switchagg.sharing.quota import Holding
 from switchagg.sharing.switches import ROOT, Share
 
 NAME_MAX = 200
-GENERATIONS_KEPT = 4096
-"""So many latest generations are not used again."""
-
 CONTRADICTIONS_SHOWN_MAX = 3
 
 MORE_BUFFER = "give it more there, as root: sysctl -w net.core.rmem_max=16777216"
@@ -28,7 +24,8 @@ Address = tuple[str, int]
 """(IPv4 literal, port)."""
 
 
-ALIKE = ("workers", "elements", "streams", "window_slots", "windows", "priorities", "codec", "split", "congestion")
+ALIKE = ("workers", "elements", "streams", "window_slots", "windows", "priorities", "codec", "split", "congestion",
+         "job_priority", "movable")  # fmt: skip
 """What all joins of a job must say alike (C1)."""
 
 
@@ -42,7 +39,8 @@ class JoinRequest:
     the first one's. priorities: class of each stream (W10); empty: all best effort. queue_pair: over RDMA, the number
     of its end; ranks that share an address differ in it. codec: name of what sums of floats travel in. packets_held:
     how many its receive buffer holds, 0: enough (C17). split: whether long calls are split (W11). congestion: as of
-    JobConfig. via: name of the switch it sends to (C18).
+    JobConfig. via: name of the switch it sends to (C18). job_priority: 0, most urgent, to 7. movable: whether the job
+    can go on without the switch. patient: for room it waits as long as timeout_ns says (C21).
     """
 
     job: str
@@ -62,6 +60,9 @@ class JoinRequest:
     split: bool = False
     congestion: str = DCTCP
     via: str = ROOT
+    job_priority: int = BEST_EFFORT
+    movable: bool = False
+    patient: bool = False
 
     def narrowed(self, slots: int) -> "JoinRequest":
         """With windows of at most so many slots in all, in proportion; each keeps one."""
@@ -95,6 +96,7 @@ class JoinRequest:
             *each,
             ("slots in all", self.slots, 1, slots),
             ("timeout_ns", self.timeout_ns, 1, TIMEOUT_NS_MAX),
+            ("job_priority", self.job_priority, MOST_URGENT, BEST_EFFORT),
             ("port", self.address[1], 1, 65_535),
         ):
             if not low <= value <= high:
@@ -229,10 +231,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Standing of a member of a running job."""
+    """Standing of a member of a running job. asked_to_leave: why, or "" (C21)."""
 
     admitted: JobAdmitted
     departed: tuple[Departure, ...]
+    asked_to_leave: str = ""
 
 
 @dataclass(slots=True)
@@ -259,17 +262,23 @@ class GatheringJob:
     """When the last rank came."""
     contradictions: dict[int, str] = field(default_factory=dict)
     """Of the joins that were refused, by rank: the latest of each."""
+    room_is_made: bool = False
+    """Whether others were asked to leave for it."""
+
+    @property
+    def request(self) -> JoinRequest:
+        """Of any member: what all say alike."""
+        return next(iter(self.seats.values())).request
 
     @property
     def workers(self) -> int:
         """How many there shall be."""
-        return next(iter(self.seats.values())).request.workers
+        return self.request.workers
 
     @property
     def holding(self) -> Holding:
         """What it will need."""
-        seats = self.seats.values()
-        return Holding(next(iter(seats)).request.slots, tuple(seat.request.address[0] for seat in seats))
+        return Holding(self.request.slots, tuple(seat.request.address[0] for seat in self.seats.values()))
 
     @property
     def vias(self) -> list[tuple[str, Address]]:
@@ -312,6 +321,14 @@ class RunningJob:
     departures: list[Departure] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)
     """Switches that have not said yet that they took it."""
+    asked_to_leave: str = ""
+    asked_ns: int = 0
+    """Why, and since when (C21)."""
+
+    @property
+    def request(self) -> JoinRequest:
+        """Of any member that is left: what all say alike."""
+        return next(iter(self.seats.values())).request
 
     def seat_of(self, incarnation: int) -> Seat:
         """Of a member that has one."""
@@ -353,22 +370,6 @@ def fitted(gathering: GatheringJob, shares: Sequence[Share], packets_held: int) 
         return wish, ""
     fitting = wish.narrowed(slots)
     return fitting, f"windows have {fitting.slots} slots in all, not {wish.slots}: {whose}; {MORE_BUFFER}"
-
-
-class Generations:
-    """Numbers of jobs' starts that nobody can foresee. draw: gives a random number below 2**32."""
-
-    def __init__(self, draw: Callable[[], int]) -> None:
-        self._draw = draw
-        self._recent: deque[int] = deque(maxlen=GENERATIONS_KEPT)
-
-    def new(self, running: Iterable[int]) -> int:
-        """One that no running job has and none of the latest had (C5)."""
-        taken = {*running, *self._recent}
-        while (drawn := self._draw() % MODULUS) in taken:
-            pass
-        self._recent.append(drawn)
-        return drawn
 
 
 Event = JobAdmitted | JobReady | JobEvicted | JoinRefused | JobFailed | MemberLeft

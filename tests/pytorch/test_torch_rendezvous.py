@@ -8,12 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch.distributed as dist
 from fake_switch import FakeSwitch
 
 from switchagg.controller import Controller
 from switchagg.membership import JoinRefused, JoinRequest
+from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
 from transport.torch import rendezvous
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, start_name
 from transport.worker.options import JoinOptions
@@ -162,3 +165,19 @@ def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
         SwitchOptions.from_environment()
     with pytest.raises(dist.DistBackendError, match=f"{rendezvous.SWITCH_VARIABLE} is not set"):
         SwitchOptions().require_switch()
+
+
+def test_a_job_with_a_fallback_begins_without_a_switch_that_is_full() -> None:
+    store = dist.HashStore()
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=32)) as daemon:
+        options = SwitchOptions(switch=daemon.control_endpoint, fallback="ring", bind="127.0.0.1", codec_seed=3)
+
+        def one(rank: int) -> Any:
+            group = Rendezvous(store, rank, 2, "job", options, 30.0, FakeSwitch().join).open(0)
+            assert group is not None
+            with group:
+                total = group.allreduce(np.full(5, rank + 0.5, np.float32)).result(30)
+                return group.link, total.tolist(), group.counters["moves_to_switch"]
+
+        with ThreadPoolExecutor(2) as threads:
+            assert list(threads.map(one, range(2), timeout=60)) == 2 * [("tcp", [2.0] * 5, 0)]

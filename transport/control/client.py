@@ -36,8 +36,9 @@ class ControlClient:
     """One worker's side: joins, sends heartbeats, receives ends and departures, queries, leaves. Owns a thread.
 
     switch: "tcp://host:port". wish: the join, its timeout_ns included. `admitted` resolves to the admission or a
-    JobError. Called in the thread, after the admission only: on_departure(all who left), on_end(dead, reason) at most
-    once, on_beat() with every heartbeat. Raises JobError for an address that can't be.
+    JobError. `asked_to_leave`: why the job shall leave, or "" (C21). Called in the thread, after the admission only:
+    on_departure(all who left), on_end(dead, reason) at most once, on_beat() with every heartbeat. Raises JobError for
+    an address that can't be.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class ControlClient:
         host, port = parse_endpoint(switch)
         self.switch = switch
         self.admitted: Future[messages.Admitted] = Future()
+        self.asked_to_leave = ""
         self._target = f"tcp://{wish.place.host}:0;{resolve_host(host)}:{port}"  # from the data address (C15)
         self._wish = wish
         self._keys = keys
@@ -216,9 +218,11 @@ class ControlClient:
                 self._lease_ns = answer.lease_ns
                 self._phase = _Phase.RUNNING
                 self.admitted.set_result(answer)
-            case messages.Alive() if self._phase is _Phase.RUNNING and len(answer.departed) > self._departed:
-                self._departed = len(answer.departed)
-                self._on_departure(answer.departed)
+            case messages.Alive() if self._phase is _Phase.RUNNING:
+                self.asked_to_leave = answer.asked_to_leave
+                if len(answer.departed) > self._departed:
+                    self._departed = len(answer.departed)
+                    self._on_departure(answer.departed)
             case messages.Refused():
                 self._end([], answer.reason, lacks_room=answer.lacks_room)
             case messages.Failed():

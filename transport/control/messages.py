@@ -69,7 +69,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     """Request: see JoinRequest. windows, priorities: one for each stream, or none. queue_pair: ours, over RDMA.
     link: what carries packets, where there are no queue pairs. codec: of sums of floats. packets_held: by our
     receive buffer, 0: enough (C17). split: long calls (W11). congestion: control of it (G5). via: name of the
-    switch that we send to, "" for this one (C18)."""
+    switch that we send to, "" for this one (C18). job_priority, movable, patient: as of JoinRequest (C21)."""
 
     job: Text
     place: Place
@@ -88,6 +88,9 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     split: bool = False
     via: Text = ""
     congestion: Text = DCTCP
+    job_priority: Small = BEST_EFFORT
+    movable: bool = False
+    patient: bool = False
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -185,10 +188,11 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """Answer: the job runs; these members have left it."""
+    """Answer: the job runs; these members have left it. asked_to_leave: why the others should, or "" (C21)."""
 
     generation: Count
     departed: list[Gone]
+    asked_to_leave: str = ""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

@@ -301,7 +301,8 @@ class ControlServer:
             case Waiting():
                 return messages.Gathering(messages.places(standing.present), list(standing.missing), standing.reason)
             case Running() if brief:
-                return messages.Alive(standing.admitted.job.generation, messages.gone(standing.departed))
+                gone = messages.gone(standing.departed)
+                return messages.Alive(standing.admitted.job.generation, gone, standing.asked_to_leave)
             case Running():
                 return self._admitted(standing.admitted, rank)
             case JoinRefused():
@@ -411,6 +412,9 @@ def _join_request(request: messages.Join) -> JoinRequest:
         "split",
         "congestion",
         "via",
+        "job_priority",
+        "movable",
+        "patient",
     )
     return JoinRequest(
         **{name: getattr(request, name) for name in alike},

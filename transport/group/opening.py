@@ -6,8 +6,10 @@ Imports every kind of group; ZeroMQ and the parameter server only when they are 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.description import Kind
 from switchagg.errors import JobError
@@ -18,11 +20,15 @@ from transport.collectives.party import CollectiveParty
 from transport.collectives.table import COLLECTIVES, fitting
 from transport.group.contract import Array, Group
 from transport.group.host_group import HostGroup, Submit
-from transport.group.method_name import METHODS
+from transport.group.method_name import METHODS, host_methods, parse
 from transport.links.link import Address
+from transport.links.table import LINKS
 from transport.meshes.loop import CREDIT_BYTES
 from transport.meshes.native_tcp import NativeTcpMesh, in_c
 from transport.meshes.opening import BoundPlace, connect_mesh
+
+if TYPE_CHECKING:
+    from transport.worker.options import JoinOptions
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +47,7 @@ _OPTIONS_OF: dict[str, Callable[[str, bool], bool]] = {
     "ps": lambda method, servers: method == "ps",
     "switch": lambda method, servers: method == "switch",
     "codec_elements": lambda method, servers: method != "switch",
+    "fallback": lambda method, servers: method == "switch",
 }
 """Options of methods, and whether a method, with dedicated servers or without, has them."""
 
@@ -60,6 +67,7 @@ class GroupOptions:
     ranks_per_group: of "hierarchical". ps: fields of PsConfig. switch: its control address. codec: how sums of floats
     travel, as `switchagg.codecs.spec` reads it; default: as they are, on a switch "fixed_point". codec_elements: with a
     codec, E of the switch whose bits a host method shall give; default 360. codec_seed: of codecs with random numbers.
+    fallback: of a switch: the host method that calls take while it has no room for the job (`transport.group.moving`).
     more: what else JoinOptions has, or what the link takes (`transport.meshes.opening.connect_mesh`); of both,
     priorities: the classes there are.
     """
@@ -74,6 +82,7 @@ class GroupOptions:
     codec: str | None = None
     codec_elements: int | None = None
     codec_seed: int = 0
+    fallback: str | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -86,7 +95,7 @@ class GroupOptions:
     def check(self, method: str, servers: bool) -> None:
         """Raise JobError for an option that this method hasn't."""
         given = {"segment_bytes": self.segment_bytes, "ranks_per_group": self.ranks_per_group, "ps": self.ps,
-                 "switch": self.switch, "codec_elements": self.codec_elements}  # fmt: skip
+                 "switch": self.switch, "codec_elements": self.codec_elements, "fallback": self.fallback}  # fmt: skip
         for name, value in given.items():
             if value is not None and not _OPTIONS_OF[name](method, servers):
                 raise JobError(f"option {name}: method {method} {'with' if servers else 'without'} servers has none")
@@ -121,7 +130,7 @@ def open_group(
             raise JobError(f"method '{method}' is no group of ours")
         how.check(method, bool(servers))
         if method == "switch":
-            return _open_switch_group(link, rank, len(addresses), job, how)
+            return _open_switch_group(link, rank, addresses, job, how, bound)
         if not 0 <= rank < len(addresses):
             raise JobError(f"rank {rank} of {len(addresses)} workers: 0 to {len(addresses) - 1}")
         if method == "ps":
@@ -133,7 +142,47 @@ def open_group(
         raise
 
 
-def _open_switch_group(link: str, rank: int, workers: int, job: str, how: GroupOptions) -> Group:
+def open_moving_group(
+    switch: str,
+    job: str,
+    rank: int,
+    addresses: Sequence[Address],
+    wish: "JoinOptions",
+    fallback: str,
+    bound: BoundPlace | None = None,
+) -> Group:
+    """Join a job on a switch, to go on by a host method while it has no room. addresses: of that, a (host, port) per
+    rank. fallback: its name, perhaps with a link. bound: our own place there. Raises JobError."""
+    from transport.group.moving import MovingGroup, Ways
+    from transport.group.switch_group import SwitchGroup
+
+    try:
+        name = parse(fallback)
+    except ValueError as error:
+        raise JobError(f"option fallback: {error}") from None
+    if name.method not in host_methods() or name.codec or name.schedule:
+        raise JobError(f"option fallback '{fallback}': one of {', '.join(host_methods())}, perhaps with a link")
+    if wish.codec != FIXED_POINT.name:
+        raise JobError(f"option fallback: with codec {FIXED_POINT.name} alone; {wish.codec} has a memory of its own")
+    if wish.keys is not None and not LINKS[name.link].keys:
+        raise JobError(
+            f"option fallback: {name.link} does not encrypt and the switch has keys; use {name.method}@zeromq"
+        )
+    how = GroupOptions(
+        timeout_s=wish.timeout_s,
+        call_timeout_s=wish.call_timeout_s,
+        codec=wish.codec,
+        codec_elements=wish.packet_elements,
+        more={} if wish.keys is None else {"keys": wish.keys},
+    )
+    join = partial(SwitchGroup.join, switch, job, rank, len(addresses))
+    meet = partial(open_group, name.method, name.link, rank, addresses, job=job, options=how, bound=bound)
+    return MovingGroup(job, rank, len(addresses), Ways(join, meet, bound, wish, fallback))
+
+
+def _open_switch_group(
+    link: str, rank: int, addresses: Sequence[Address], job: str, how: GroupOptions, bound: BoundPlace | None
+) -> Group:
     from transport.group.switch_group import SwitchGroup  # pulls in ZeroMQ: only for those who use the switch
     from transport.worker.options import JoinOptions
 
@@ -149,7 +198,9 @@ def _open_switch_group(link: str, rank: int, workers: int, job: str, how: GroupO
         )
     except TypeError as error:
         raise JobError(f"method switch: {error}") from error
-    return SwitchGroup.join(how.switch or "", job, rank, workers, wish)
+    if how.fallback is not None:
+        return open_moving_group(how.switch or "", job, rank, addresses, wish, how.fallback, bound)
+    return SwitchGroup.join(how.switch or "", job, rank, len(addresses), wish)
 
 
 def _open_ps_group(

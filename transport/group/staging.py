@@ -73,13 +73,18 @@ class Staged(NamedTuple):
     unit: int = 1
 
 
-def stage(array: Array, op: str, adds: Adds, carrier: str) -> Staged:
-    """What travels for an array. Raises ValueError, naming the carrier, for what it can't do."""
-    dtype = array.dtype
+def route_of(dtype: "np.dtype[Any]", op: str, adds: Adds, carrier: str) -> Route:
+    """How arrays of a type travel. Raises ValueError, naming the carrier, for what it can't do."""
     route = _route(dtype.kind, dtype.itemsize, dtype.name, op, adds.get(op, frozenset()))
     if route is None:
         raise ValueError(f"{carrier} can't do {op} of {dtype}")
-    how, name, wire_op = route
+    return route
+
+
+def stage(array: Array, op: str, adds: Adds, carrier: str) -> Staged:
+    """What travels for an array. Raises ValueError, naming the carrier, for what it can't do."""
+    dtype = array.dtype
+    how, name, wire_op = route_of(dtype, op, adds, carrier)
     wire: Array
     if how == "as it is":
         return Staged(array, wire_op, None)

@@ -6,6 +6,7 @@ bytes on, so any type arrives bit by bit, NaN patterns included.
 Ranks that make different calls are told by the session (W12): a description is all that a barrier sends.
 """
 
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -39,9 +40,17 @@ class SwitchGroup:
         self.classes, self.row = session.classes, session.job.elements
 
     @classmethod
-    def join(cls, switch: str, job: str, rank: int, workers: int, options: JoinOptions | None = None) -> "SwitchGroup":
+    def join(
+        cls,
+        switch: str,
+        job: str,
+        rank: int,
+        workers: int,
+        options: JoinOptions | None = None,
+        cancelled: threading.Event | None = None,
+    ) -> "SwitchGroup":
         """Join a job on the switch whose control address is given, as SwitchSession does. Raises JobError."""
-        return cls(SwitchSession.join(switch, job, rank, workers, options))
+        return cls(SwitchSession.join(switch, job, rank, workers, options, cancelled))
 
     def allreduce(
         self,
@@ -113,6 +122,16 @@ class SwitchGroup:
     def failure(self) -> BaseException | None:
         """See `Group`."""
         return self._session.failure
+
+    @property
+    def asked_to_leave(self) -> str:
+        """The session's."""
+        return self._session.asked_to_leave
+
+    @property
+    def generation(self) -> int:
+        """The job's."""
+        return self._session.job.generation
 
     def set_credit(self, credit_bytes: int | None) -> None:
         """See `Group`: nothing."""

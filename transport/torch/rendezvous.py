@@ -86,6 +86,11 @@ class SwitchOptions:
     """1: a call of more packets than a window uses all streams of its class: for ways that hold more than that."""
     congestion: str = DCTCP
     """`dctcp`: windows follow the marks (ECN) of packets; `none`: they don't. The same on every rank."""
+    job_priority: int = 7
+    """Of the job, 0 (most urgent) to 7: on a full switch a less urgent job that has a `fallback` gives it its slots."""
+    fallback: str = ""
+    """A host method, `ring` for example, that calls take, with the same bits, while the switch has no room for the job.
+    "": a job that finds no room when it starts uses Gloo, and none that runs is asked to leave."""
 
     @classmethod
     def from_environment(cls) -> "SwitchOptions":
@@ -249,7 +254,7 @@ class Rendezvous:
         Raises DistBackendError, on all ranks, if any couldn't join for another reason, or didn't come within the
         group's timeout; it names the rank.
         """
-        place, here = (None, "") if self.method.is_switch else self._bind()
+        place, here = (None, "") if self.method.is_switch and not self.options.fallback else self._bind()
         # The switch's patience is short, the group's is not: a rank may legitimately come here minutes later.
         try:
             told = self._exchange(f"{self.job}/{lane}/here", here, self.timeout_s)
@@ -257,7 +262,7 @@ class Rendezvous:
             if place is not None:
                 place.close()
             raise
-        outcome, session = self._try(lane) if self.method.is_switch else self._try_host_group(lane, place, told)
+        outcome, session = (self._try if self.method.is_switch else self._try_host_group)(lane, place, told)
         try:
             outcomes = self._exchange(f"{self.job}/{lane}/outcome", outcome, self.options.join_timeout_s + GRACE_S)
         except BaseException:
@@ -281,7 +286,7 @@ class Rendezvous:
     def _aim(self) -> str:
         return f"join switch {self.options.switch}" if self.method.is_switch else f"meet for method {self.method}"
 
-    def _try(self, lane: int) -> tuple[str, Group | None]:
+    def _try(self, lane: int, place: "BoundPlace | None", others: list[str]) -> tuple[str, Group | None]:
         from transport.worker.options import JoinOptions  # pulls in ZeroMQ: only for those who use the switch
 
         told = self.options
@@ -301,11 +306,21 @@ class Rendezvous:
                 keys=told.keys or None,
                 codec=self.method.codec or JoinOptions.codec,
                 codec_seed=told.codec_seed,
+                job_priority=told.job_priority,
             )
-            session = self.join(told.switch, f"{self.job}/{lane}", self.rank, self.workers, wish)
-        except JobError as error:
-            return f"{NO_ROOM if error.lacks_room else FAILED}: {error}", None
-        except (OSError, ValueError, AssertionError) as error:
+            job = f"{self.job}/{lane}"
+            if told.fallback:
+                from transport.group.opening import open_moving_group  # every host method: only where one may be used
+
+                addresses = _addresses(others)
+                session = open_moving_group(told.switch, job, self.rank, addresses, wish, told.fallback, place)
+            else:
+                session = self.join(told.switch, job, self.rank, self.workers, wish)
+        except (JobError, OSError, ValueError, AssertionError) as error:
+            if place is not None:
+                place.close()
+            if isinstance(error, JobError):
+                return f"{NO_ROOM if error.lacks_room else FAILED}: {error}", None
             return f"{FAILED}: {type(error).__name__}: {error}", None
         return JOINED, session
 
@@ -314,8 +329,9 @@ class Rendezvous:
         from transport.meshes.opening import bind_place
 
         try:
-            place = bind_place(self.method.link, self.options.own_address())
-        except (JobError, OSError) as error:
+            link = parse(self.options.fallback).link if self.method.is_switch else self.method.link
+            place = bind_place(link, self.options.own_address())
+        except (JobError, OSError, ValueError) as error:
             return None, f"{FAILED}: {error}"
         return place, f"{place.address[0]} {place.address[1]}"
 
@@ -325,14 +341,8 @@ class Rendezvous:
                 place.close()
             return JOINED if place is not None else told[self.rank], None
         assert place is not None
-        addresses = [(host, int(port)) for host, _, port in (words.partition(" ") for words in told)]
-        inner = [rank for rank, (host, _) in enumerate(addresses) if host.startswith("127.")]
         try:
-            if inner and len(inner) < len(addresses):
-                raise JobError(
-                    f"rank {inner[0]} is at {addresses[inner[0]][0]}, where other hosts can't reach it: set "
-                    "SWITCHAGG_BIND there to its address, or SWITCHAGG_INTERFACE"
-                )
+            addresses = _addresses(told)
             from transport.group.opening import GroupOptions, open_group  # only for host methods
 
             codec, elements = self.method.codec or None, self.options.elements or None
@@ -370,3 +380,17 @@ class Rendezvous:
                 f"within {timeout_s:g} s"
             )
         return [self.store.get(key).decode() for key in keys]
+
+
+def _addresses(told: list[str]) -> list[tuple[str, int]]:
+    """Where the ranks are, as each has published it. Raises JobError for what can't be reached."""
+    if faults := [words.partition(": ")[2] for words in told if words.startswith(FAILED)]:
+        raise JobError(faults[0])
+    addresses = [(host, int(port)) for host, _, port in (words.partition(" ") for words in told)]
+    inner = [rank for rank, (host, _) in enumerate(addresses) if host.startswith("127.")]
+    if inner and len(inner) < len(addresses):
+        raise JobError(
+            f"rank {inner[0]} is at {addresses[inner[0]][0]}, where other hosts can't reach it: set "
+            "SWITCHAGG_BIND there to its address, or SWITCHAGG_INTERFACE"
+        )
+    return addresses

@@ -10,7 +10,7 @@ from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.errors import JobError
 from switchagg.job import CONGESTION, DCTCP, STREAMS_MAX, JobConfig
 from switchagg.membership import TIMEOUT_NS_MAX
-from switchagg.priority import class_of
+from switchagg.priority import BEST_EFFORT, class_of
 from transport.links.kind import LinkKind
 from transport.links.table import LINKS, links_with
 from transport.rdma.provider import RdmaOptions
@@ -63,7 +63,9 @@ class JoinOptions:
     of more packets than the smallest window of its class uses all streams of the class at once, on every rank: for ways
     that are longer than a window; elsewhere later calls only wait for it. via: name of the switch that this rank sends
     to, where there are some below the one it joins; "": that one. congestion: "dctcp", windows follow the marks of
-    packets (G6), "reno", as TCP's beside them do, or "none", on every rank.
+    packets (G6), "reno", as TCP's beside them do, or "none", on every rank. job_priority: 0, most urgent, to 7: which
+    of the jobs that can leave gives its slots to another. movable: this job can, as who joins goes on without the
+    switch (`transport.group.moving`). patient: wait for slots as long as timeout_s says.
     """
 
     elements: int | None = None
@@ -86,6 +88,9 @@ class JoinOptions:
     split_calls: bool = False
     via: str = ""
     congestion: str = DCTCP
+    job_priority: int = BEST_EFFORT
+    movable: bool = False
+    patient: bool = False
 
     def __post_init__(self) -> None:
         if self.link not in links_with("switch"):
@@ -100,6 +105,8 @@ class JoinOptions:
         _ = self.codec_spec  # or it raises
         if self.congestion not in CONGESTION:
             raise JobError(f"congestion {self.congestion!r}: one of {', '.join(CONGESTION)}")
+        if not 0 <= self.job_priority <= BEST_EFFORT:
+            raise JobError(f"job_priority {self.job_priority}: 0 to {BEST_EFFORT}")
         if self.core not in CORES:
             raise JobError(f"core {self.core!r}: one of {', '.join(CORES)}")
         if self.core not in ("auto", *self.kind.cores):

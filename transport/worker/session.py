@@ -67,6 +67,9 @@ STATUS_S = 5.0
 LEAVE_S = 1.0
 """How long `close` waits for the switch's echo; without it the lease ends for the others."""
 
+CANCEL_S = 0.1
+"""How soon a wait for the admission ends when it is cancelled."""
+
 ANSWER_MARGIN_S = 10.0
 """How much longer than its own timeout a join may take to report that it failed."""
 
@@ -93,7 +96,14 @@ class SwitchSession:
     method = "switch"
     matching: Matching = "class"
 
-    def __init__(self, end: WorkerEnd, wish: messages.Join, switch: str, options: JoinOptions) -> None:
+    def __init__(
+        self,
+        end: WorkerEnd,
+        wish: messages.Join,
+        switch: str,
+        options: JoinOptions,
+        cancelled: threading.Event | None = None,
+    ) -> None:
         """Private: see `join`."""
         self._pid = os.getpid()
         self._switch = switch
@@ -127,7 +137,7 @@ class SwitchSession:
         self._client = ControlClient(switch, wish, self._on_departure, self._on_end, self._on_beat, keys=keys)
         self._client.start()
         try:
-            admitted = self._client.admitted.result(wish.timeout_ns / 1e9 + ANSWER_MARGIN_S)
+            admitted = self._admission(wish.timeout_ns / 1e9 + ANSWER_MARGIN_S, cancelled)
             self.job: JobConfig = replace(admitted.config(), retry_limit=options.retries, congestion=options.congestion)
             if wish.priorities and admitted.priorities != wish.priorities:
                 raise JobError(f"the switch at {switch} knows no priority classes: it is older than this side")
@@ -164,11 +174,18 @@ class SwitchSession:
 
     @classmethod
     def join(
-        cls, switch: str, job: str, rank: int, workers: int, options: JoinOptions | None = None
+        cls,
+        switch: str,
+        job: str,
+        rank: int,
+        workers: int,
+        options: JoinOptions | None = None,
+        cancelled: threading.Event | None = None,
     ) -> "SwitchSession":
         """Join `job` as `rank` and wait, for at most the options' timeout_s, until all `workers` have.
 
-        switch: "tcp://host:port" of its control plane. options: see JoinOptions.
+        switch: "tcp://host:port" of its control plane. options: see JoinOptions. cancelled: when it is set, the wait
+        ends.
 
         Raises JobError that names the fault: missing ranks, a disagreement, no room, no answer, an impossible argument.
         """
@@ -203,8 +220,11 @@ class SwitchSession:
                 split=options.split_calls,
                 congestion=options.congestion,
                 via=options.via,
+                job_priority=options.job_priority,
+                movable=options.movable,
+                patient=options.patient,
             )
-            return cls(end, wish, switch, options)
+            return cls(end, wish, switch, options, cancelled)
         except BaseException:
             end.close()
             raise
@@ -318,6 +338,11 @@ class SwitchSession:
         """Why the session works no more; None while it does."""
         return self._failure
 
+    @property
+    def asked_to_leave(self) -> str:
+        """Why the switch asks the job to go on without it, or "" (C21)."""
+        return self._client.asked_to_leave
+
     def set_credit(self, credit_bytes: int | None) -> None:
         """Nothing: a stream's window bounds what is in flight (`AllreduceGroup`)."""
 
@@ -350,6 +375,18 @@ class SwitchSession:
         self.close()
 
     # Private: any thread
+
+    def _admission(self, timeout_s: float, cancelled: threading.Event | None) -> messages.Admitted:
+        """Wait for it. Raises JobError, TimeoutError."""
+        if cancelled is None:
+            return self._client.admitted.result(timeout_s)
+        end_s = time.monotonic() + timeout_s
+        while not cancelled.is_set():
+            with contextlib.suppress(TimeoutError):
+                return self._client.admitted.result(min(CANCEL_S, max(0.0, end_s - time.monotonic())))
+            if time.monotonic() >= end_s:
+                raise TimeoutError(f"job {self.name}, rank {self.rank}: not admitted within {timeout_s:g} s")
+        raise JobError(f"job {self.name}, rank {self.rank}: it waits no longer")
 
     def _lane(self, priority: int | None, stream: int | None) -> int:
         """The class of a call; of one that can't be, which is refused elsewhere, any."""

@@ -1,0 +1,80 @@
+"""LeavingController: a controller that asks jobs to leave, so that a more urgent one fits. Rule C21 of PROTOCOL.md."""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+from switchagg.controller import ROOM_LEASES, Controller
+from switchagg.membership import JoinRequest, RunningJob
+
+Fits = Callable[[Collection[RunningJob]], int | None]
+"""Where there is room once these are gone; None: nowhere."""
+
+
+class LeavingController(Controller):
+    """See `Controller`. Jobs that can go on without the switch are asked to leave by their members' `standing`."""
+
+    def join(self, request: JoinRequest, now_ns: int) -> None:
+        """See `Controller`."""
+        super().join(request, now_ns)
+        self._make_room(now_ns)
+
+    def handle_timer(self, now_ns: int) -> None:
+        """See `Controller`; also ends jobs that were asked to leave and haven't."""
+        for job in list(self._jobs.values()):
+            if job.asked_to_leave and now_ns >= self._leaves_by_ns(job):
+                self._fail(job, (), f"it has not left within {ROOM_LEASES} leases: {job.asked_to_leave}")
+        self._make_room(now_ns)
+        super().handle_timer(now_ns)
+
+    def next_deadline_ns(self) -> int | None:
+        """See `Controller`."""
+        deadlines = [self._leaves_by_ns(job) for job in self._jobs.values() if job.asked_to_leave]
+        first = super().next_deadline_ns()
+        return min(deadlines if first is None else [*deadlines, first], default=None)
+
+    # Private
+
+    def _make_room(self, now_ns: int) -> None:
+        """Asks less urgent jobs to leave for each complete gathering that lacks only slots."""
+        running = list(self._jobs.values())
+        for gathering in self._gatherings.values():
+            shares = None if gathering.missing or gathering.name in self._jobs else self._shares(gathering)
+            if shares is None or isinstance(shares, str):
+                continue
+            wanted = gathering.holding
+            fits = partial(self._first_fit, wanted.slots, shares)
+            if fits() is not None or self._quota.fault(self.slots, wanted, [job.holding for job in running]):
+                continue
+            for job in who_leaves(gathering.request.job_priority, running, fits):
+                job.asked_to_leave, job.asked_ns = f"more urgent job {gathering.name!r} needs its slots", now_ns
+                gathering.room_is_made, gathering.complete_ns = True, now_ns + self.lease_ns
+
+    def _leaves_by_ns(self, job: RunningJob) -> int:
+        return job.asked_ns + ROOM_LEASES * self.lease_ns
+
+
+def who_leaves(priority: int, running: Sequence[RunningJob], fits: Fits) -> list[RunningJob]:
+    """The jobs to ask, beside those that were, so that one of this priority fits; [] where asking wouldn't help.
+
+    running: oldest first. Less urgent jobs that can go on without the switch: the least urgent first, of those the
+    youngest; none that isn't needed.
+    """
+    going = [job for job in running if job.asked_to_leave]
+    able = [job for job in reversed(running) if _may_be_asked(job, priority)]
+    able.sort(key=lambda job: job.request.job_priority, reverse=True)
+    chosen: list[RunningJob] = []
+    for job in able:
+        if fits([*going, *chosen]) is not None:
+            break
+        chosen.append(job)
+    if fits([*going, *chosen]) is None:
+        return []
+    for job in tuple(chosen):
+        others = [other for other in chosen if other is not job]
+        if fits([*going, *others]) is not None:
+            chosen = others
+    return chosen
+
+
+def _may_be_asked(job: RunningJob, priority: int) -> bool:
+    return not job.asked_to_leave and job.request.movable and job.request.job_priority > priority

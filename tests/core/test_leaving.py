@@ -1,0 +1,116 @@
+"""Jobs that leave a full switch for a more urgent one (C21)."""
+
+import itertools
+from functools import partial
+
+import pytest
+
+from switchagg.membership import Event, JobAdmitted, JobEvicted, JobFailed, JoinRefused, JoinRequest, Running, Waiting
+from switchagg.sharing.leaving import LeavingController
+from switchagg.sharing.quota import PeerQuota
+
+SECOND = 1_000_000_000
+LEASE = 4 * SECOND
+
+
+class World:
+    """A switch of 256 slots, and jobs of one worker each."""
+
+    def __init__(self) -> None:
+        draw = partial(next, itertools.count(7))
+        self.controller = LeavingController(256, 360, draw, LEASE, SECOND, PeerQuota(slots=1 << 16))
+        self.now_ns = 0
+        self.numbers: dict[str, int] = {}
+        self._next = itertools.count(1)
+
+    def join(self, job: str, slots: int, priority: int = 7, movable: bool = True, patient: bool = False) -> list[Event]:
+        number = self.numbers[job] = next(self._next)
+        address = ("10.0.0.1", 4000 + number)
+        common = JoinRequest(job, 0, 1, 360, 1, slots, address, number, (1000 if patient else 30) * SECOND)
+        more = {"job_priority": priority, "movable": movable, "patient": patient}
+        self.controller.join(JoinRequest(**{**{f: getattr(common, f) for f in common.__slots__}, **more}), self.now_ns)
+        return self.events()
+
+    def events(self) -> list[Event]:
+        events = []
+        while (event := self.controller.next_event()) is not None:
+            events.append(event)
+        return events
+
+    def leave(self, job: str) -> list[Event]:
+        self.controller.leave(self.numbers.pop(job), [0], "")
+        return self.events()
+
+    def wait(self, seconds: float) -> list[Event]:
+        """Time in which all members beat."""
+        end_ns = self.now_ns + round(seconds * SECOND)
+        while self.now_ns < end_ns:
+            self.now_ns += SECOND // 2
+            for number in self.numbers.values():
+                self.controller.heartbeat(number, self.now_ns)
+            self.controller.handle_timer(self.now_ns)
+        return self.events()
+
+    def asked(self) -> set[str]:
+        found = {job: self.controller.standing(number) for job, number in self.numbers.items()}
+        return {job for job, one in found.items() if isinstance(one, Running) and one.asked_to_leave}
+
+
+def test_the_least_urgent_leave_and_no_more_than_are_needed() -> None:
+    world = World()
+    for job, priority in (("a", 3), ("b", 5), ("c", 5), ("d", 1)):
+        world.join(job, 64, priority)
+    assert world.join("urgent", 64, 2) == []
+    assert world.asked() == {"c"}  # of the least urgent the youngest
+    assert isinstance(world.controller.standing(world.numbers["urgent"]), Waiting)
+    left, admitted = world.leave("c")
+    assert isinstance(left, JobEvicted)
+    assert isinstance(admitted, JobAdmitted)
+    assert admitted.name == "urgent"
+    assert world.asked() == set()
+
+
+def test_slots_in_a_row_decide_who_leaves() -> None:
+    world = World()
+    for job, priority in (("a", 5), ("b", 3), ("c", 4), ("d", 6)):
+        world.join(job, 64, priority)
+    world.join("urgent", 128, 0)
+    assert world.asked() == {"d", "c"}  # "a" is less urgent than "c", but not beside "d"
+
+
+@pytest.mark.parametrize(("priority", "movable"), [(0, True), (7, False)], ids=["as urgent", "cannot"])
+def test_nobody_leaves_who_is_as_urgent_or_cannot(priority: int, movable: bool) -> None:
+    world = World()
+    world.join("a", 192, priority, movable)
+    world.join("b", 64, 7)
+    world.join("urgent", 128, 0)
+    assert world.asked() == set()  # that "b" leaves wouldn't help
+    (refused,) = world.wait(8.0)
+    assert isinstance(refused, JoinRefused)
+    assert refused.lacks_room
+
+
+def test_room_that_is_made_is_for_the_urgent_one_alone() -> None:
+    world = World()
+    world.join("a", 128)
+    world.join("b", 128)
+    world.join("urgent", 256, 0)
+    assert world.asked() == {"a", "b"}
+    world.leave("a")
+    assert world.join("a", 128, patient=True) == []
+    assert [type(event) for event in world.leave("b")] == [JobEvicted, JobAdmitted]
+    assert world.wait(100.0) == []  # it waits patiently
+    _, admitted = world.leave("urgent")
+    assert isinstance(admitted, JobAdmitted)
+    assert admitted.name == "a"
+
+
+def test_who_does_not_leave_is_ended() -> None:
+    world = World()
+    world.join("a", 256)
+    world.join("urgent", 256, 0)
+    assert world.wait(7.5) == []
+    _, failed, admitted = world.wait(0.5)
+    assert isinstance(failed, JobFailed)
+    assert failed.reason == "it has not left within 2 leases: more urgent job 'urgent' needs its slots"
+    assert isinstance(admitted, JobAdmitted)

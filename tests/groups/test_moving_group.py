@@ -1,0 +1,157 @@
+"""Jobs that leave a switch for a more urgent one, go on by a ring, and return: the same bits as undisturbed."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from switchagg.errors import AggregationFailed, JobError
+from transport.group.opening import open_group
+from transport.meshes.opening import bind_place
+from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
+
+SOON_S = 60.0
+WORKERS = 2
+ELEMENTS = 5_000
+
+
+@pytest.fixture
+def daemon() -> Iterator[SwitchDaemon]:
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=128, lease_s=1.5)) as running:
+        yield running
+
+
+def together(daemon: SwitchDaemon, job: str, **options: Any) -> list[Any]:
+    """The ranks' groups of a job that takes the whole switch."""
+    places = [bind_place("tcp", "127.0.0.1") for _ in range(WORKERS)]
+    addresses = [place.address for place in places]
+
+    def join(rank: int) -> Any:
+        told = {"switch": daemon.control_endpoint, "bind": "127.0.0.1", "window_slots": 64, **options}
+        return open_group("switch", "udp", rank, addresses, job=job, options=told, bound=places[rank])
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        return list(pool.map(join, range(WORKERS)))
+
+
+def inputs(rank: int, number: int) -> Any:
+    return np.random.default_rng((rank, number)).standard_normal(ELEMENTS).astype(np.float32)
+
+
+class Training:
+    """A job's ranks, each in a thread of its own, one call after the other but for two in flight, until told to end."""
+
+    def __init__(self, groups: list[Any]) -> None:
+        self.groups = groups
+        self.steps = 1 << 30
+        self.sums: list[list[Any]] = [[] for _ in groups]
+        self._pool = ThreadPoolExecutor(len(groups))
+        self._ends = [self._pool.submit(self._train, rank) for rank in range(len(groups))]
+
+    def _train(self, rank: int) -> None:
+        pending: list[Any] = []
+        number = 0
+        while number < self.steps:
+            pending.append(self.groups[rank].allreduce(inputs(rank, number)))
+            number += 1
+            if len(pending) == 2:
+                self.sums[rank].append(pending.pop(0).result(SOON_S))
+            time.sleep(0.001 * (rank + 1))
+        self.sums[rank] += [one.result(SOON_S) for one in pending]
+
+    def end(self) -> None:
+        self.steps = max(map(len, self.sums)) + 100  # more than any rank has begun
+        for end in self._ends:
+            end.result(SOON_S)
+        self._pool.shutdown()
+
+    def moved(self, to: str, times: int = 1) -> bool:
+        return all(group.counters[f"moves_to_{to}"] >= times for group in self.groups)
+
+
+def comes(condition: Callable[[], bool]) -> bool:
+    end_s = time.monotonic() + SOON_S
+    while not condition() and time.monotonic() < end_s:
+        time.sleep(0.02)
+    return condition()
+
+
+def close(groups: list[Any]) -> None:
+    with ThreadPoolExecutor(len(groups)) as pool:
+        list(pool.map(lambda group: group.close(), groups))
+
+
+def undisturbed(daemon: SwitchDaemon, steps: int) -> list[Any]:
+    """The sums of a job that stays on the switch."""
+    groups = together(daemon, "undisturbed")
+    futures = [[group.allreduce(inputs(rank, number)) for number in range(steps)] for rank, group in enumerate(groups)]
+    sums = [future.result(SOON_S) for future in futures[0]]
+    close(groups)
+    return sums
+
+
+def test_a_job_leaves_for_a_more_urgent_one_and_returns_with_the_same_bits(daemon: SwitchDaemon) -> None:
+    training = Training(together(daemon, "patient", fallback="ring"))
+    assert comes(lambda: len(training.sums[0]) > 3)
+    urgent = together(daemon, "urgent", job_priority=0)
+    assert training.moved("hosts")
+    sums = [group.allreduce(np.full(1000, rank + 1, np.int32)) for rank, group in enumerate(urgent)]
+    assert all((one.result(SOON_S) == 3).all() for one in sums)
+    away = len(training.sums[0])
+    assert comes(lambda: len(training.sums[0]) > away + 3)
+    close(urgent)
+    assert comes(lambda: training.moved("switch"))
+    back = len(training.sums[0])
+    assert comes(lambda: len(training.sums[0]) > back + 3)
+    training.end()
+    close(training.groups)
+    expected = undisturbed(daemon, len(training.sums[0]))
+    for own in training.sums:
+        assert [one.tobytes() for one in own] == [one.tobytes() for one in expected]
+
+
+def test_a_job_begins_without_the_switch_while_that_is_full(daemon: SwitchDaemon) -> None:
+    first = together(daemon, "first")
+    training = Training(together(daemon, "second", fallback="ring"))
+    assert comes(lambda: len(training.sums[0]) > 3)
+    assert not training.moved("switch")
+    close(first)
+    assert comes(lambda: training.moved("switch"))
+    training.end()
+    close(training.groups)
+    expected = undisturbed(daemon, len(training.sums[0]))
+    for own in training.sums:
+        assert [one.tobytes() for one in own] == [one.tobytes() for one in expected]
+
+
+def test_who_cannot_leave_is_not_asked(daemon: SwitchDaemon) -> None:
+    groups = together(daemon, "stays", job_priority=7)
+    with pytest.raises(JobError, match="128 slots in a row are needed and 0 of 128 are free"):
+        together(daemon, "urgent", job_priority=0, timeout_s=3.5)
+    assert all(group.failure is None for group in groups)
+    close(groups)
+
+
+def test_a_rank_that_ends_while_the_job_is_away_ends_the_calls_of_the_others(daemon: SwitchDaemon) -> None:
+    groups = together(daemon, "patient", fallback="ring")
+    urgent = together(daemon, "urgent", job_priority=0)
+    groups[1].close()
+    assert isinstance(groups[0].allreduce(np.ones(10, np.int32)).exception(SOON_S), AggregationFailed)
+    close([*groups, *urgent])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"fallback": "switch"}, "option fallback 'switch': one of ring"),
+        ({"fallback": "ring", "codec": "lanes8+ef"}, "with codec fixed_point alone"),
+        ({"job_priority": 8}, "job_priority 8: 0 to 7"),
+    ],
+)
+def test_what_cannot_be_is_refused(daemon: SwitchDaemon, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(JobError, match=words):
+        together(daemon, "odd", **options)

@@ -1,0 +1,408 @@
+"""MovingGroup: a job's calls through the switch while that has slots for it, by a host method while it has not.
+
+Calls of a class are numbered, alike on all ranks. To move, the ranks agree on a number for each class, the largest that
+any of them has come to: calls below it end where the others began them, the rest go the new way. They agree over the
+host method: unlike a session it doesn't end with a switch. As long as a job is away from the switch its ranks tell each
+other, several times a second, whether they are back in it, so all decide by the same table: no rank moves alone (C22).
+"""
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, Self, cast
+
+import numpy as np
+
+from switchagg.codecs.array_codec import Tensors
+from switchagg.description import COMBINING, Kind, Shown
+from switchagg.errors import AggregationFailed, JobError, SwitchaggError
+from switchagg.membership import TIMEOUT_NS_MAX
+from switchagg.priority import BEST_EFFORT, class_of
+from transport.group.contract import NOTHING, Array, Ask, Group, Matching, checked, own_shard
+from transport.group.staging import SWITCH, route_of
+from transport.group.switch_group import SwitchGroup
+from transport.meshes.opening import BoundPlace
+from transport.worker.options import JoinOptions
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.2
+"""How often a rank looks whether it shall move, and away from the switch tells the others where it is."""
+
+REJOIN_S = 2.0
+"""Pause after a refused join."""
+
+CLOSE_S = 5.0
+_NUMBERS = 48
+"""Bits of a call's number in its key; the class is above."""
+
+_TELL = 8 << _NUMBERS
+"""Keys of what ranks tell each other: above those of all classes."""
+
+
+@dataclass(frozen=True)
+class Ways:
+    """join(options, cancelled): the switch's; raises JobError. meet: opens the host method's group. place: the port
+    that it will take, closed if it never does. wish: how to join. told: the host method's name."""
+
+    join: Callable[[JoinOptions, threading.Event], SwitchGroup]
+    meet: Callable[[], Group]
+    place: BoundPlace | None
+    wish: JoinOptions
+    told: str
+
+
+class _Held(NamedTuple):
+    lane: int
+    number: int
+    ask: Ask
+    array: Array
+    future: "Future[Any]"
+
+
+class MovingGroup:
+    """One rank's place: a `contract.Group`. Made by `open_moving_group` on all ranks; `close` it."""
+
+    method = "switch"
+    matching: Matching = "class"
+    compression = None
+
+    def __init__(self, job: str, rank: int, workers: int, ways: Ways) -> None:
+        """Join, or where the switch has no room begin without it. Raises JobError."""
+        self.job, self.rank, self.workers = job, rank, workers
+        self._ways = replace(ways, wish=replace(ways.wish, movable=True))
+        self._pid = os.getpid()
+        wish = ways.wish
+        self.row = wish.packet_elements
+        self.classes = tuple(sorted({class_of(each) for each in wish.priorities or (BEST_EFFORT,)}))
+        self._lock = threading.RLock()  # guards all of the following; around what must be in order of number
+        self._made = dict.fromkeys(self.classes, 0)
+        self._first = dict(self._made)  # number of each class from which on calls go the present way
+        self._held: list[_Held] | None = None  # while the ranks agree
+        self._pending: list[Future[Any]] = []  # of the present way
+        self._earlier_pending: list[Future[Any]] = []
+        self._moves = {"moves_to_hosts": 0, "moves_to_switch": 0}
+        self._rounds = 0
+        self._stays = False
+        self._closed = False
+        self._closing = threading.Event()
+        self._switch: SwitchGroup | None = None
+        self._hosts: Group | None = None
+        self._joined: SwitchGroup | None = None  # in the background
+        try:
+            self._switch = ways.join(self._ways.wish, self._closing)
+        except JobError as error:
+            if not error.lacks_room:
+                raise
+            self._say(f"begins with {ways.told}, without the switch: {error}")
+            self._hosts = ways.meet()
+        self._present: Group = self._switch or cast(Group, self._hosts)
+        self._earlier = self._present
+        self._thread = threading.Thread(target=self._run, name=f"mover-{job}-{rank}", daemon=True)
+        if self._switch is None:
+            self._join_again()
+        self._thread.start()
+        self._close_first()
+
+    @property
+    def link(self) -> str:
+        """Of the present way, as all that follows."""
+        return self._present.link
+
+    @property
+    def core(self) -> str:
+        """See `Group`."""
+        return self._present.core
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Also how often the job moved."""
+        return {**self._present.counters, **self._moves}
+
+    @property
+    def failure(self) -> BaseException | None:
+        """See `Group`."""
+        return self._present.failure
+
+    def set_credit(self, credit_bytes: int | None) -> None:
+        """See `Group`."""
+        self._present.set_credit(credit_bytes)
+
+    def status(self) -> Any:
+        """See `Group`."""
+        return self._present.status()
+
+    def allreduce(
+        self,
+        array: Array,
+        op: str = "sum",
+        *,
+        key: int | None = None,
+        priority: int = 0,
+        asked: int = 0,
+        shown: Shown | None = None,
+        tensors: Tensors | None = None,
+    ) -> "Future[Array]":
+        """See `Group`."""
+        return self._call(Ask("allreduce", op, key, priority, 0, asked, shown), array)
+
+    def reduce_scatter(
+        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, shown: Shown | None = None
+    ) -> "Future[Array]":
+        """See `Group`."""
+        return self._call(Ask("reduce_scatter", op, key, priority, shown=shown), array)
+
+    def reduce(
+        self,
+        array: Array,
+        op: str = "sum",
+        root: int = 0,
+        *,
+        key: int | None = None,
+        priority: int = 0,
+        shown: Shown | None = None,
+    ) -> "Future[Array]":
+        """See `Group`."""
+        return self._call(Ask("reduce", op, key, priority, root, shown=shown), array)
+
+    def all_gather(
+        self, array: Array, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
+    ) -> "Future[Array]":
+        """See `Group`."""
+        return self._call(Ask("all_gather", "sum", key, priority, shown=shown), array)
+
+    def broadcast(
+        self, array: Array, root: int = 0, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
+    ) -> "Future[Array]":
+        """See `Group`."""
+        return self._call(Ask("broadcast", "sum", key, priority, root, shown=shown), array)
+
+    def barrier(self, *, key: int | None = None, priority: int = 0) -> "Future[None]":
+        """See `Group`."""
+        return self._call(Ask("barrier", "sum", key, priority), NOTHING)
+
+    def compare(self, shown: Shown) -> "Future[None]":
+        """See `Group`."""
+        return self._call(Ask("barrier", shown=shown), NOTHING)
+
+    def close(self) -> None:
+        """See `Group`."""
+        if os.getpid() != self._pid or self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._closing.set()
+        self._thread.join(CLOSE_S)
+        for group in (self._switch, self._joined, self._hosts):
+            if group is not None:
+                group.close()
+        if self._ways.place is not None:
+            self._ways.place.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Private: any thread
+
+    def _call(self, ask: Ask, array: Array) -> "Future[Any]":
+        """Begin a call where its number belongs, or hold it while the ranks agree on that."""
+        if os.getpid() != self._pid:
+            raise SwitchaggError(
+                f"job {self.job}, rank {self.rank}: this group belongs to process {self._pid}; a forked child must "
+                f"open its own"
+            )
+        ask = checked(ask, array, self.workers)
+        if ask.kind in COMBINING:  # what any way refuses gets no number
+            route_of(array.dtype, ask.op, SWITCH, "the switch")
+        lane = min(self.classes, key=lambda one: (abs(one - ask.priority), one))
+        with self._lock:
+            number = self._made[lane]
+            self._made[lane] = number + 1
+            if self._held is None:
+                return self._begin(lane, number, ask, array)
+            future: Future[Any] = Future()
+            future.set_running_or_notify_cancel()
+            self._held.append(_Held(lane, number, ask, array, future))
+            return future
+
+    def _begin(self, lane: int, number: int, ask: Ask, array: Array) -> "Future[Any]":
+        """Begin a call; under the lock."""
+        early = number < self._first[lane]
+        pending = self._earlier_pending if early else self._pending
+        while pending and pending[0].done():
+            pending.pop(0)
+        asked = ask._replace(priority=lane, key=lane << _NUMBERS | number)
+        future = _asked_of(self._earlier if early else self._present, asked, array)
+        pending.append(future)
+        return future
+
+    def _release(self) -> None:
+        """Begin what was held; under the lock."""
+        held, self._held = self._held or [], None
+        for lane, number, ask, array, future in held:
+            try:
+                done = self._begin(lane, number, ask, array)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                done.add_done_callback(partial(_pass_on, future))
+
+    # The mover's thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stays and not self._closing.wait(LOOK_S):
+                if self._present is self._hosts:
+                    self._go_back()
+                elif self._present.failure is None and self._switch is not None and self._switch.asked_to_leave:
+                    self._leave(self._switch.asked_to_leave)
+            if not self._stays and self._hosts is not None and self._is_away:
+                self._tell(0)  # the others shall wait for this rank no more
+        except (AggregationFailed, JobError) as error:  # the job stays where it is; its calls fail if that fails
+            logger.info("job %s, rank %d: moves no more: %s", self.job, self.rank, error)
+        finally:
+            self._stays = True
+            with self._lock:
+                self._release()
+
+    @property
+    def _is_away(self) -> bool:
+        """Whether the others may wait for what this rank tells."""
+        return self._present is self._hosts or (self._switch is not None and bool(self._switch.asked_to_leave))
+
+    def _leave(self, reason: str) -> None:
+        """Move from the switch to the hosts."""
+        if self._hosts is None:
+            hosts = self._hosts = self._ways.meet()
+            if self._closed:  # its caller waited no longer
+                hosts.close()
+            self._close_first()
+        if self._agree(lambda: int(self._is_drained()), self._hosts, "moves_to_hosts"):
+            self._say(f"leaves the switch and goes on with {self._ways.told}: {reason}")
+            while not self._is_drained() and not self._closing.wait(LOOK_S / 10):
+                pass
+            if not self._closing.is_set():
+                assert self._switch is not None
+                self._switch.close()
+                self._switch = None
+                self._join_again()
+
+    def _go_back(self) -> None:
+        """Tell the others where this rank is; move to the switch if all are in it."""
+        if self._joined is not None and (self._joined.failure is not None or self._joined.asked_to_leave):
+            self._joined.close()
+            self._joined = None
+            self._join_again()
+        joined = self._joined
+        generation = 0 if joined is None or not self._is_drained() else joined.generation + 1
+
+        def ready() -> int:
+            return generation if joined is not None and joined.failure is None else 0
+
+        if self._agree(ready, joined, "moves_to_switch"):
+            self._switch, self._joined = joined, None
+            self._say("goes through the switch again")
+
+    def _join_again(self) -> None:
+        threading.Thread(target=self._rejoin, name=f"rejoin-{self.job}-{self.rank}", daemon=True).start()
+
+    def _rejoin(self) -> None:
+        """Wait for slots, in a thread of its own."""
+        patient = replace(self._ways.wish, patient=True, timeout_s=TIMEOUT_NS_MAX / 1e9)
+        while not self._closing.is_set():
+            try:
+                joined = self._joined = self._ways.join(patient, self._closing)
+                if self._closing.is_set():
+                    joined.close()
+                self._close_first()
+                return
+            except (JobError, OSError, TimeoutError) as error:
+                logger.info("job %s, rank %d: %s", self.job, self.rank, error)
+                self._closing.wait(REJOIN_S)
+
+    def _agree(self, ready: Callable[[], int], to: Group | None, count: str) -> bool:
+        """Whether all moved there. ready: 0 while this rank can't; else a number that must be the same on all."""
+        if not _same(self._tell(ready())) or self._stays:
+            return False
+        with self._lock:
+            self._held = []
+            made = [self._made[lane] for lane in self.classes]
+        table = self._tell(ready(), made)
+        with self._lock:
+            if agreed := _same(table) and not self._stays:
+                assert to is not None
+                self._first = dict(zip(self.classes, table[:, 1:].max(axis=0).tolist(), strict=True))
+                self._earlier, self._present = self._present, to
+                self._earlier_pending, self._pending = self._pending, []
+                self._moves[count] += 1
+            self._release()
+        return agreed
+
+    def _tell(self, ready: int, made: Sequence[int] = ()) -> Any:
+        """What all ranks say, a row for each: how ready they are, and how many calls of each class they have made."""
+        row = 2 + len(self.classes)
+        table = np.zeros(row * self.workers, np.int64)
+        own_shard(table, self.rank, self.workers)[: 2 + len(made)] = (self._closing.is_set(), ready, *made)
+        self._rounds += 1
+        assert self._hosts is not None
+        self._hosts.all_gather(table, key=_TELL + self._rounds).result()
+        rows = table.reshape(self.workers, row)
+        self._stays = bool(rows[:, 0].any())
+        return rows[:, 1:]
+
+    def _is_drained(self) -> bool:
+        """Whether all calls of the earlier way have ended on this rank."""
+        with self._lock:
+            if any(self._made[lane] < first for lane, first in self._first.items()):
+                return False
+            self._earlier_pending = [one for one in self._earlier_pending if not one.done()]
+            return not self._earlier_pending
+
+    def _close_first(self) -> None:
+        """At the program's end, before the groups in use."""
+        atexit.unregister(self.close)
+        if not self._closed:
+            atexit.register(self.close)
+
+    def _say(self, words: str) -> None:
+        if self.rank == 0:
+            logger.warning("switchagg: job %s %s", self.job, words)
+
+
+def _same(rows: Any) -> bool:
+    """Whether all ranks are ready for the same."""
+    return bool(rows[0, 0] > 0 and (rows[:, 0] == rows[0, 0]).all())
+
+
+def _asked_of(group: Group, ask: Ask, array: Array) -> "Future[Any]":
+    """Make this call of a group."""
+    kind, op, key, priority, root, asked, shown, _ = ask
+    how: dict[str, Any] = {"key": key, "priority": priority}
+    match cast(Kind, kind):
+        case "allreduce":
+            return group.allreduce(array, op, asked=asked, shown=shown, **how)
+        case "reduce_scatter":
+            return group.reduce_scatter(array, op, shown=shown, **how)
+        case "reduce":
+            return group.reduce(array, op, root, shown=shown, **how)
+        case "all_gather":
+            return group.all_gather(array, shown=shown, **how)
+        case "broadcast":
+            return group.broadcast(array, root, shown=shown, **how)
+        case _:
+            return group.barrier(**how) if shown is None else group.compare(shown)
+
+
+def _pass_on(future: "Future[Any]", done: "Future[Any]") -> None:
+    if (failure := done.exception()) is not None:
+        future.set_exception(failure)
+    else:
+        future.set_result(done.result())
