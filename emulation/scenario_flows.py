@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from emulation.scenario_tables import FlowOptions
+if TYPE_CHECKING:  # `mn_custom.py` comes here under the system's Python, which has no NumPy
+    from emulation.scenario_tables import FlowOptions
 
 HOSTS_MOST = 64
 

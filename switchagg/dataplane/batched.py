@@ -115,6 +115,7 @@ class _Group:
             valued, bare = self.share.receivers(to, port)
             rows = [row for row, _, _ in run]
             marks = np.array([self.share.marked[index] for _, index, _ in run], np.uint8)
+            kept = RANK_BITS if self.share.job.partial else ~MARKED & 0xFF  # a parent's result stays as it is
             if valued:
                 frames = _results(bundle, rows, self.share.frame_bytes)
                 headers(frames)["elements"] = self.share.job.elements
@@ -124,12 +125,12 @@ class _Group:
                 elif to <= REMIND:
                     headers(frames)["chunk"] = [self.share.held[index] for _, index, _ in run]
                     headers(frames)["kind"] &= ~ROUTED & 0xFFFFFFFF
-                frames[:, RANK_AT] = frames[:, RANK_AT] & RANK_BITS | marks
+                frames[:, RANK_AT] = frames[:, RANK_AT] & kept | marks
                 outputs.append(Output(frames, valued))
             if bare:
                 frames = _results(bundle, rows, HEADER_BYTES)
                 headers(frames)["elements"] = 0
-                frames[:, RANK_AT] = frames[:, RANK_AT] & RANK_BITS | marks
+                frames[:, RANK_AT] = frames[:, RANK_AT] & kept | marks
                 outputs.append(Output(frames, bare))
             start = end
 

@@ -203,6 +203,16 @@ def unclear_rooms(tree: Tree) -> list[str]:
     return faults
 
 
+def files_of_one_name(tree: Tree) -> list[str]:
+    """Tests that pytest takes for one module: of one name, in folders that are no packages."""
+    paths = [Path(name) for name in tree if name.startswith("tests/") and name.endswith(".py")]
+    alone = [path for path in paths if f"{path.parent.as_posix()}/__init__.py" not in tree]
+    folders: dict[str, list[str]] = {}
+    for path in alone:
+        folders.setdefault(path.name, []).append(path.parent.as_posix())
+    return [f"{name}: in {', '.join(found)}" for name, found in folders.items() if len(found) > 1]
+
+
 def lines_matching(tree: Tree, pattern: re.Pattern[str]) -> list[str]:
     return [
         f"{name}:{number}: {line.strip()}"
@@ -367,6 +377,7 @@ CHECKS: list[Callable[[Tree], list[str]]] = [
     long_parameter_lists,
     vague_names,
     unclear_rooms,
+    files_of_one_name,
     unfinished_work,
     private_paths,
     wrong_imports,
@@ -401,6 +412,7 @@ REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (unclear_rooms, {"transport/links/udp.py": ""}),
     (unclear_rooms, {"transport/links/__init__.py": '"""One.\n\nTwo.\n"""'}),
     (unclear_rooms, ROOM | {f"transport/links/link_{number}.py": "" for number in range(15)}),
+    (files_of_one_name, {"tests/links/test_one.py": "", "tests/worker/test_one.py": ""}),
     (unfinished_work, {"README.md": "TO" + "DO: write this"}),
     (unfinished_work, {"switchagg/job.py": "# " + "X" * 3 + " wrong"}),
     (private_paths, {"Makefile": "test:\n\tcd /wo" + "rk/main"}),

@@ -11,7 +11,7 @@ from transport.switch.xdp import _addresses, _check_mtu, _refuse_impossible, cho
 def interface(
     index: int, name: str, *addresses: str, master: int = 0, kind: str = "veth", up: bool = True
 ) -> Interface:
-    return Interface(index, name, up, False, 1500, master, kind, "", addresses)
+    return Interface(index, name, up, False, 1500, master, kind, addresses=addresses)
 
 
 ETH0 = interface(2, "eth0", "192.0.2.1", kind="")

@@ -61,7 +61,8 @@ def test_an_iteration_waits_for_the_straggler_and_sums_stay_exact(method: str) -
     slow, replicas = train(straggler(1, factor=4, from_iteration=3), method, (9000, 4000), (0.5, 1.0))
     longer = [one.duration_ns - other.duration_ns for one, other in zip(slow.iterations, even.iterations, strict=True)]
     assert longer[:3] == [0, 0, 0]
-    assert all(4 * MS <= longer_ns <= 6 * MS for longer_ns in longer[3:]), longer
+    most = 8 * MS if method == "atp" else 6 * MS  # what its timers flush meanwhile is summed at the server's one link
+    assert all(4 * MS <= longer_ns <= most for longer_ns in longer[3:]), longer
     assert [record.compute_ns for record in slow.iterations] == [2 * MS] * 3 + [8 * MS] * 3
     assert slow.environment["compute_ns"] == [2 * MS, 5 * MS]
     for iteration in range(6):
@@ -85,6 +86,6 @@ def test_schedules_and_asynchronous_ranks_have_stragglers_too(method: str) -> No
     spent = []
     for stragglers in ([], [{"rank": 1, "factor": 5, "from_iteration": 2}]):
         slow = parse('name = "t"\ntitle = "t"\n', "t", {**values, "faults.stragglers": stragglers})
-        result = run_method(slow, parse_method(method), None, lambda *_: None)  # type: ignore[arg-type]
+        result = run_method(slow, parse_method(method, virtual=True), None, lambda *_: None)  # type: ignore[arg-type]
         spent.append(sum(record.duration_ns for record in result.iterations))
     assert 36 * MS <= spent[1] - spent[0] <= 40 * MS

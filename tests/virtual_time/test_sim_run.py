@@ -94,7 +94,7 @@ def train(
     star = SIMULATIONS[method](simulation_config(given))
     training = Training(given, star, replicas, ComputeTimes(given), lambda *_: None)  # type: ignore[arg-type]
     training.run()
-    return training.result(parse_method(method), []), replicas
+    return training.result(parse_method(method, virtual=True), []), replicas
 
 
 @pytest.mark.parametrize("method", METHODS)
