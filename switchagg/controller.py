@@ -35,7 +35,7 @@ from switchagg.membership import (
 )
 from switchagg.sharing.numbers import Generations, JobIds
 from switchagg.sharing.quota import PeerQuota
-from switchagg.sharing.room import first_fit
+from switchagg.sharing.room import range_for
 from switchagg.sharing.switches import ROOT, Share, Switches, limits
 
 WAITING_MAX = 1024
@@ -268,15 +268,19 @@ class Controller:
         for gathering in sorted(self._gatherings.values(), key=lambda one: one.request.job_priority):
             if not gathering.missing and not self._obstacle(gathering):
                 self._admit(gathering)
-            elif gathering.room_is_made and self._waits_for_room(gathering):
+            elif gathering.leavers and self._waits_for_room(gathering):
                 break
 
     def _admit(self, gathering: GatheringJob) -> None:
         shares = self.switches.tree(gathering.vias)
         assert not isinstance(shares, str)
         wish, narrowed = fitted(gathering, shares, self._packets_held(gathering.seats[0].request.elements))
-        first = self._first_fit(wish.slots, shares)
-        assert first is not None
+        place = self._range(gathering, shares)
+        assert place is not None
+        first, count = place
+        if count < wish.slots:
+            narrowed = f"windows have {count} slots in all, not {wish.slots}: its share, or what the switch has free"
+            wish = gathering.request.narrowed(count)
         streams = wish.stream_configs(first)
         generation = self._generations.new(job.admitted.job.generation for job in self._jobs.values())
         job_id = self._job_ids.new({job.admitted.job.job_id for job in self._jobs.values()})
@@ -291,11 +295,17 @@ class Controller:
         self.counters["admitted"] += 1
         self._events.append(admitted)
 
-    def _first_fit(self, count: int, shares: Sequence[Share], gone: Collection[RunningJob] = ()) -> int | None:
-        """First slot of the lowest range of `count` slots that is free at all switches of a job, once some are gone."""
-        running = [job.admitted for job in self._jobs.values() if job not in gone]
-        beside = [job.job.slots for job in running if any(job.is_at(share.switch) for share in shares)]
-        return first_fit(count, limits(shares, self.slots, self.elements_max)[0], beside)
+    def _range(
+        self, gathering: GatheringJob, shares: Sequence[Share], gone: Collection[RunningJob] = ()
+    ) -> tuple[int, int] | None:
+        """First slot and number of slots that it would get at all its switches, once some are gone; None: no room."""
+        running = [job for job in self._jobs.values() if job not in gone]
+        beside = [job for job in running if any(job.admitted.is_at(share.switch) for share in shares)]
+        waiting = [one for one in self._gatherings.values() if not one.missing and one is not gathering]
+        those = [*gathering.leavers, *(job.request for job in (*gone, *beside)), *(one.request for one in waiting)]
+        others = {request.job: request for request in those}.values()
+        taken = [job.admitted.job.slots for job in beside]
+        return range_for(gathering.request, others, limits(shares, self.slots, self.elements_max)[0], taken)
 
     def _obstacle(self, gathering: GatheringJob) -> str:
         """What keeps a complete gathering from being admitted, or ""."""
@@ -307,10 +317,11 @@ class Controller:
         shares = self._shares(gathering)
         if isinstance(shares, str):
             return shares
-        if self._first_fit(wanted.slots, shares) is not None:
+        if self._range(gathering, shares) is not None:
             return self._quota.fault(self.slots, wanted, [job.holding for job in self._jobs.values()])
+        needed = gathering.request.slots_least or wanted.slots
         return (
-            f"{wanted.slots} slots in a row are needed and {self.free_slots()} of {self.slots} are free, "
+            f"{needed} slots in a row are needed and {self.free_slots()} of {self.slots} are free, "
             f"beside {len(self._jobs)} jobs; wait for one to end, ask for a smaller window, or give the switch more"
         )
 

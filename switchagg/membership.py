@@ -16,6 +16,7 @@ from switchagg.sharing.switches import ROOT, Share
 
 NAME_MAX = 200
 CONTRADICTIONS_SHOWN_MAX = 3
+WEIGHT_MAX = 1000
 
 MORE_BUFFER = "give it more there, as root: sysctl -w net.core.rmem_max=16777216"
 TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
@@ -25,7 +26,7 @@ Address = tuple[str, int]
 
 
 ALIKE = ("workers", "elements", "streams", "window_slots", "windows", "priorities", "codec", "split", "congestion",
-         "job_priority", "movable")  # fmt: skip
+         "job_priority", "movable", "weight", "slots_least")  # fmt: skip
 """What all joins of a job must say alike (C1)."""
 
 
@@ -40,7 +41,8 @@ class JoinRequest:
     of its end; ranks that share an address differ in it. codec: name of what sums of floats travel in. packets_held:
     how many its receive buffer holds, 0: enough (C17). split: whether long calls are split (W11). congestion: as of
     JobConfig. via: name of the switch it sends to (C18). job_priority: 0, most urgent, to 7. movable: whether the job
-    can go on without the switch. patient: for room it waits as long as timeout_ns says (C21).
+    can go on without the switch. patient: for room it waits as long as timeout_ns says (C21). weight: of its share of
+    the slots. slots_least: with so many in all it begins, too; 0: only with all (C23).
     """
 
     job: str
@@ -63,6 +65,8 @@ class JoinRequest:
     job_priority: int = BEST_EFFORT
     movable: bool = False
     patient: bool = False
+    weight: int = 1
+    slots_least: int = 0
 
     def narrowed(self, slots: int) -> "JoinRequest":
         """With windows of at most so many slots in all, in proportion; each keeps one."""
@@ -97,6 +101,8 @@ class JoinRequest:
             ("slots in all", self.slots, 1, slots),
             ("timeout_ns", self.timeout_ns, 1, TIMEOUT_NS_MAX),
             ("job_priority", self.job_priority, MOST_URGENT, BEST_EFFORT),
+            ("weight", self.weight, 1, WEIGHT_MAX),
+            ("slots_least", self.slots_least, 0, self.slots),
             ("port", self.address[1], 1, 65_535),
         ):
             if not low <= value <= high:
@@ -262,8 +268,8 @@ class GatheringJob:
     """When the last rank came."""
     contradictions: dict[int, str] = field(default_factory=dict)
     """Of the joins that were refused, by rank: the latest of each."""
-    room_is_made: bool = False
-    """Whether others were asked to leave for it."""
+    leavers: list[JoinRequest] = field(default_factory=list)
+    """Of the jobs that were asked to leave for it."""
 
     @property
     def request(self) -> JoinRequest:

@@ -6,8 +6,8 @@ from functools import partial
 from switchagg.controller import ROOM_LEASES, Controller
 from switchagg.membership import JoinRequest, RunningJob
 
-Fits = Callable[[Collection[RunningJob]], int | None]
-"""Where there is room once these are gone; None: nowhere."""
+Fits = Callable[[Collection[RunningJob]], object]
+"""What there is room for once these are gone; None: nothing."""
 
 
 class LeavingController(Controller):
@@ -42,12 +42,13 @@ class LeavingController(Controller):
             if shares is None or isinstance(shares, str):
                 continue
             wanted = gathering.holding
-            fits = partial(self._first_fit, wanted.slots, shares)
-            if fits() is not None or self._quota.fault(self.slots, wanted, [job.holding for job in running]):
+            fits = partial(self._range, gathering, shares)
+            if fits([]) is not None or self._quota.fault(self.slots, wanted, [job.holding for job in running]):
                 continue
             for job in who_leaves(gathering.request.job_priority, running, fits):
                 job.asked_to_leave, job.asked_ns = f"more urgent job {gathering.name!r} needs its slots", now_ns
-                gathering.room_is_made, gathering.complete_ns = True, now_ns + self.lease_ns
+                gathering.leavers.append(job.request)
+                gathering.complete_ns = now_ns + self.lease_ns
 
     def _leaves_by_ns(self, job: RunningJob) -> int:
         return job.asked_ns + ROOM_LEASES * self.lease_ns

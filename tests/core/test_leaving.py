@@ -1,6 +1,7 @@
 """Jobs that leave a full switch for a more urgent one (C21)."""
 
 import itertools
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -23,12 +24,14 @@ class World:
         self.numbers: dict[str, int] = {}
         self._next = itertools.count(1)
 
-    def join(self, job: str, slots: int, priority: int = 7, movable: bool = True, patient: bool = False) -> list[Event]:
+    def join(
+        self, job: str, slots: int, priority: int = 7, movable: bool = True, patient: bool = False, **more: int
+    ) -> list[Event]:
         number = self.numbers[job] = next(self._next)
         address = ("10.0.0.1", 4000 + number)
         common = JoinRequest(job, 0, 1, 360, 1, slots, address, number, (1000 if patient else 30) * SECOND)
-        more = {"job_priority": priority, "movable": movable, "patient": patient}
-        self.controller.join(JoinRequest(**{**{f: getattr(common, f) for f in common.__slots__}, **more}), self.now_ns)
+        request = replace(common, job_priority=priority, movable=movable, patient=patient, **more)
+        self.controller.join(request, self.now_ns)
         return self.events()
 
     def events(self) -> list[Event]:
@@ -114,3 +117,46 @@ def test_who_does_not_leave_is_ended() -> None:
     assert isinstance(failed, JobFailed)
     assert failed.reason == "it has not left within 2 leases: more urgent job 'urgent' needs its slots"
     assert isinstance(admitted, JobAdmitted)
+
+
+def test_jobs_that_begin_together_get_slots_by_weight() -> None:
+    world = World()
+    world.join("before", 256, movable=False)
+    weights = {"a": 1, "b": 2, "c": 4, "d": 8}
+    for job, weight in weights.items():
+        assert world.join(job, 256, weight=weight, slots_least=8) == []
+    _, *admitted = world.leave("before")
+    ranges = [one.job.slots for one in admitted if isinstance(one, JobAdmitted)]
+    assert ranges == [(0, 17), (17, 51), (51, 119), (119, 256)]  # 1 : 2 : 4 : 8, in whole slots
+
+
+def test_who_leaves_counts_when_slots_are_divided() -> None:
+    world = World()
+    world.join("a", 256, slots_least=64)
+    world.join("urgent", 256, 0, slots_least=64, weight=2)
+    _, admitted = world.leave("a")
+    assert isinstance(admitted, JobAdmitted)
+    assert admitted.job.slots == (0, 256)  # a class is served before any less urgent one
+
+
+def test_a_job_takes_what_is_free_where_nobody_can_leave_and_not_less_than_its_least() -> None:
+    world = World()
+    world.join("a", 200, movable=False)
+    (admitted,) = world.join("b", 256, slots_least=40)
+    assert isinstance(admitted, JobAdmitted)
+    assert admitted.job.slots == (200, 256)
+    assert admitted.narrowed.startswith("windows have 56 slots in all, not 256")
+    assert world.join("c", 64, slots_least=8) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"weight": 0}, "weight 0: this switch takes 1 to 1000"),
+        ({"slots_least": 65}, "slots_least 65: this switch takes 0 to 64"),
+    ],
+)
+def test_what_cannot_be_is_refused(change: dict[str, int], words: str) -> None:
+    (refused,) = World().join("a", 64, **change)
+    assert isinstance(refused, JoinRefused)
+    assert refused.reason == words

@@ -150,8 +150,18 @@ def test_a_rank_that_ends_while_the_job_is_away_ends_the_calls_of_the_others(dae
         ({"fallback": "switch"}, "option fallback 'switch': one of ring"),
         ({"fallback": "ring", "codec": "lanes8+ef"}, "with codec fixed_point alone"),
         ({"job_priority": 8}, "job_priority 8: 0 to 7"),
+        ({"weight": 0}, "weight 0: 1 to 1000"),
     ],
 )
 def test_what_cannot_be_is_refused(daemon: SwitchDaemon, options: dict[str, Any], words: str) -> None:
     with pytest.raises(JobError, match=words):
         together(daemon, "odd", **options)
+
+
+def test_a_job_that_can_do_with_fewer_slots_gets_what_is_free(daemon: SwitchDaemon) -> None:
+    first = together(daemon, "first", streams=1, window_slots=80)
+    with pytest.warns(UserWarning, match="windows have 48 slots in all, not 128"):
+        second = together(daemon, "second", slots_least=16, weight=2)
+    sums = [group.allreduce(np.full(30_000, rank + 1, np.int32)) for rank, group in enumerate(second)]
+    assert all((one.result(SOON_S) == 3).all() for one in sums)
+    close([*first, *second])

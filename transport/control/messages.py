@@ -69,7 +69,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     """Request: see JoinRequest. windows, priorities: one for each stream, or none. queue_pair: ours, over RDMA.
     link: what carries packets, where there are no queue pairs. codec: of sums of floats. packets_held: by our
     receive buffer, 0: enough (C17). split: long calls (W11). congestion: control of it (G5). via: name of the
-    switch that we send to, "" for this one (C18). job_priority, movable, patient: as of JoinRequest (C21)."""
+    switch that we send to, "" for this one (C18). job_priority and what follows: as of JoinRequest (C21, C23)."""
 
     job: Text
     place: Place
@@ -91,6 +91,8 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     job_priority: Small = BEST_EFFORT
     movable: bool = False
     patient: bool = False
+    weight: Small = 1
+    slots_least: Small = 0
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):

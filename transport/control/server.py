@@ -415,6 +415,8 @@ def _join_request(request: messages.Join) -> JoinRequest:
         "job_priority",
         "movable",
         "patient",
+        "weight",
+        "slots_least",
     )
     return JoinRequest(
         **{name: getattr(request, name) for name in alike},

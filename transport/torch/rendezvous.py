@@ -88,6 +88,10 @@ class SwitchOptions:
     """`dctcp`: windows follow the marks (ECN) of packets; `none`: they don't. The same on every rank."""
     job_priority: int = 7
     """Of the job, 0 (most urgent) to 7: on a full switch a less urgent job that has a `fallback` gives it its slots."""
+    weight: int = 1
+    """Of the job's share of the slots where these are short, if it can do with fewer."""
+    slots_least: int = 0
+    """With so many slots in all it can; 0: with all its windows only."""
     fallback: str = ""
     """A host method, `ring` for example, that calls take, with the same bits, while the switch has no room for the job.
     "": a job that finds no room when it starts uses Gloo, and none that runs is asked to leave."""
@@ -307,6 +311,8 @@ class Rendezvous:
                 codec=self.method.codec or JoinOptions.codec,
                 codec_seed=told.codec_seed,
                 job_priority=told.job_priority,
+                weight=told.weight,
+                slots_least=told.slots_least,
             )
             job = f"{self.job}/{lane}"
             if told.fallback:

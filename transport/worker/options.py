@@ -9,7 +9,7 @@ from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.errors import JobError
 from switchagg.job import CONGESTION, DCTCP, STREAMS_MAX, JobConfig
-from switchagg.membership import TIMEOUT_NS_MAX
+from switchagg.membership import TIMEOUT_NS_MAX, WEIGHT_MAX
 from switchagg.priority import BEST_EFFORT, class_of
 from transport.links.kind import LinkKind
 from transport.links.table import LINKS, links_with
@@ -65,7 +65,8 @@ class JoinOptions:
     to, where there are some below the one it joins; "": that one. congestion: "dctcp", windows follow the marks of
     packets (G6), "reno", as TCP's beside them do, or "none", on every rank. job_priority: 0, most urgent, to 7: which
     of the jobs that can leave gives its slots to another. movable: this job can, as who joins goes on without the
-    switch (`transport.group.moving`). patient: wait for slots as long as timeout_s says.
+    switch (`transport.group.moving`). patient: wait for slots as long as timeout_s says. weight: of
+    the job's share where slots are short; slots_least: with so many it begins, too; 0: with all its windows only.
     """
 
     elements: int | None = None
@@ -91,6 +92,8 @@ class JoinOptions:
     job_priority: int = BEST_EFFORT
     movable: bool = False
     patient: bool = False
+    weight: int = 1
+    slots_least: int = 0
 
     def __post_init__(self) -> None:
         if self.link not in links_with("switch"):
@@ -105,6 +108,12 @@ class JoinOptions:
         _ = self.codec_spec  # or it raises
         if self.congestion not in CONGESTION:
             raise JobError(f"congestion {self.congestion!r}: one of {', '.join(CONGESTION)}")
+        for name, given, low, high in (
+            ("weight", self.weight, 1, WEIGHT_MAX),
+            ("slots_least", self.slots_least, 0, self.slots),
+        ):
+            if not low <= given <= high:
+                raise JobError(f"{name} {given}: {low} to {high}")
         if not 0 <= self.job_priority <= BEST_EFFORT:
             raise JobError(f"job_priority {self.job_priority}: 0 to {BEST_EFFORT}")
         if self.core not in CORES:

@@ -223,6 +223,8 @@ class SwitchSession:
                 job_priority=options.job_priority,
                 movable=options.movable,
                 patient=options.patient,
+                weight=options.weight,
+                slots_least=options.slots_least,
             )
             return cls(end, wish, switch, options, cancelled)
         except BaseException:
