@@ -305,7 +305,8 @@ def _bound_of_pushes(name: MethodName, size_bytes: int, network: Network) -> Bou
 
 def wire_bytes_per_server(name: MethodName, size_bytes: int, network: Network) -> tuple[float, float]:
     """Sent and received by each server of `ps` that has a link of its own, if each has the same share."""
-    least, each = bound(name, size_bytes, network), network.workers / network.servers
+    least = bound(name, size_bytes, network)
+    each = 1.0 if METHODS[name.method].servers else network.workers / network.servers  # `atp`: sums of all workers
     sent = least.wire_bytes_per_rank if least.wire_rx_bytes_per_rank is None else least.wire_rx_bytes_per_rank
     return sent * each, least.wire_bytes_per_rank * each
 

@@ -12,16 +12,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from emulation.bounds import servers_of
 from emulation.report import wording
 from emulation.report.topology_figure import places
 from emulation.scenario import from_canonical
 from emulation.scenario_flows import places as hosts_of_flows
 from emulation.topologies.table import topology
 from emulation.topologies.topology import Hop, LinkSettings, Topology
+from transport.group.method_name import METHODS
 
 JOB = "job"
 PANELS_MOST = 4  # methods
 COLUMNS = 2
+ABREAST = 8
+"""Hosts whose labels have room beside each other in half of the width."""
 ACCURACY_STEP = 0.005  # what a target accuracy is a multiple of
 Row = tuple[str, list[tuple[str, str]]]
 
@@ -44,13 +48,14 @@ def loads(built: dict[str, Any]) -> Figure | None:
     entries = sharing(built, "shared_links", "link_loads")[:PANELS_MOST]
     if not entries:
         return None
-    columns = min(COLUMNS, len(entries))
+    networks = [_network(built, entry) for entry in entries]
+    wide = max(len(network.hosts) for network in networks) > ABREAST
+    columns = 1 if wide else min(COLUMNS, len(entries))
     rows = -(-len(entries) // columns)
     figure = Figure(layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     depth = 1.0
-    for axes, entry in zip(panels, entries, strict=False):
-        network = _network(built, entry)
+    for axes, entry, network in zip(panels, entries, networks, strict=False):
         depth = max(depth, *(-y for _, y in places(network).values()))
         _draw(axes, network, link_loads(built, entry))
         axes.set_title(wording.name_of(entry["method"]), loc="left", fontsize=10)
@@ -64,13 +69,15 @@ def _network(built: dict[str, Any], entry: dict[str, Any]) -> Topology:
     """The job's hosts, and those of flows or other jobs."""
     scenario = from_canonical(built["scenario"])
     options = scenario.topology
-    servers = scenario.ps.servers * (entry["method"].method == "ps")
+    servers = servers_of(entry["method"].method, scenario.ps.servers)
     first = options.workers + servers
     flows = max((max(*place.sources, place.to) + 1 for place in hosts_of_flows(scenario.flows, first)), default=first)
     settings = LinkSettings(options.rate_bps, options.delay_ns, options.queue_bytes)
-    jobs = {host for job in entry.get("tenants", {}).get("jobs", []) for host in job["hosts"]}
+    tenants = entry.get("tenants", {}).get("jobs", [])
+    jobs = {host for job in tenants for host in job["hosts"]}
+    of_jobs = sum(METHODS[job["method"]].servers for job in tenants if not job["measured"])
     own = topology(options.fabric, options.workers, servers, settings)
-    others = max(flows - first, len(jobs - set(own.hosts)))
+    others = max(flows - first, len(jobs - set(own.hosts)) + of_jobs)
     return topology(options.fabric, options.workers, servers, settings, others)
 
 

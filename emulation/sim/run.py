@@ -25,7 +25,7 @@ from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.prediction import predicted
 from emulation.sim.sharded import ShardedTraining
-from emulation.sim.sharing.jobs import JobsBeside
+from emulation.sim.sharing.jobs import JobsBeside, servers_of
 from emulation.sim.tensor import TensorTraining
 from emulation.sim.traffic.busy_network import BusyNetwork
 from emulation.sim.training import Progress, Training
@@ -110,7 +110,8 @@ def _simulation(scenario: Scenario, method: str, config: SimulationConfig) -> Si
         return SIMULATIONS[method](config, _busy(scenario, method, config))
     demand_slots = sum(config.windows) or config.streams * config.window_slots
     asked_slots = demand_slots + len(jobs) * config.streams * config.window_slots
-    config = dataclasses.replace(config, others=hosts_of(jobs), pool_slots=switch.slots or asked_slots, first_slot=None)
+    others = hosts_of(jobs) + sum(servers_of(job, method) for job in jobs)
+    config = dataclasses.replace(config, others=others, pool_slots=switch.slots or asked_slots, first_slot=None)
     first = SIMULATIONS[method](config, _busy(scenario, method, config))
     beside = JobsBeside(first, method, jobs, switch.weight, switch.shares, demand_slots)
     first.shared.documents.append(beside.document)

@@ -61,10 +61,10 @@ def topology(fabric: Fabric, workers: int, servers: int, settings: LinkSettings,
     return replace(built, aggregators=PLACEMENTS[fabric.placement](built))
 
 
-def seen_by(network: Topology, workers: tuple[str, ...], placement: str) -> Topology:
-    """A network as another job has it, whose workers are on these hosts."""
-    others = tuple(host for host in network.hosts if host not in workers)
-    job = replace(network, workers=workers, servers=(), others=others, aggregators=())
+def seen_by(network: Topology, workers: tuple[str, ...], placement: str, servers: tuple[str, ...] = ()) -> Topology:
+    """A network as another job has it, whose workers and servers are on these hosts."""
+    others = tuple(host for host in network.hosts if host not in workers + servers)
+    job = replace(network, workers=workers, servers=servers, others=others, aggregators=())
     return replace(job, aggregators=PLACEMENTS[placement](job))
 
 

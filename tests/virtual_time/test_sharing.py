@@ -8,7 +8,7 @@ from emulation.scenario_tables import FIRST_COME, MAX_MIN, JobOptions
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
-from emulation.sim.sharing.jobs import JobsBeside
+from emulation.sim.sharing.jobs import JobsBeside, servers_of
 from emulation.sim.traffic.shares import jain
 
 DELAY_NS = 500_000  # 2 ms there and back: 64 slots are less than what is on the way
@@ -17,7 +17,7 @@ DELAY_NS = 500_000  # 2 ms there and back: 64 slots are less than what is on the
 def run(jobs: list[JobOptions], slots: int, milliseconds: int, policy: str = MAX_MIN, **config: Any) -> dict[str, Any]:
     """What became of jobs of method switch, beside a first one that sends nothing."""
     given: dict[str, Any] = {"window_slots": 64, "streams": 1, "link": LinkConfig(1_000_000_000, DELAY_NS), **config}
-    others = sum(job.workers for job in jobs if not job.on)
+    others = sum(job.workers * (not job.on) + servers_of(job, "switch") for job in jobs)
     first = SIMULATIONS["ring"](
         SimulationConfig(2, others=others, pool_slots=slots, first_slot=None, dataplane="batched", **given)
     )
@@ -53,6 +53,14 @@ def test_first_come_first_served_leaves_the_last_waiting() -> None:
     assert found["jain"] < 0.6
     assert [job["slots"][-1][1] for job in found["jobs"]] == [64, 36, 0, 0]
     assert sent(found)[2:] == [0, 0]
+
+
+def test_jobs_share_aggregators_as_atp_does() -> None:
+    """Whoever comes first has one: weights don't count, and what finds none is summed by the job's own server."""
+    found = run(of_weights(1, 8, method="atp"), slots=20, milliseconds=50)
+    one, other = sent(found)
+    assert one / other == pytest.approx(1, abs=0.1)
+    assert all(job["sums"] > 0 and not job["slots"] for job in found["jobs"])
 
 
 def test_slots_are_divided_anew_when_a_job_begins_or_ends() -> None:

@@ -191,6 +191,7 @@ class AtpSimulation(Simulation):
     codes_in_rounds = False
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None) -> None:
+        config = replace(config, first_slot=config.first_slot or 0)  # slots only number chunks here
         super().__init__(config, shared, 1)
         self.job = job = config.job()
         first, end = job.slots

@@ -18,6 +18,7 @@ from emulation.sim.sharing.slot_division import SlotDivision
 from emulation.sim.traffic.shares import jain
 from emulation.topologies.table import seen_by
 from switchagg.sharing.slot_shares import SlotDemand
+from transport.group.method_name import METHODS
 
 Sums = NDArray[np.int32]
 
@@ -70,6 +71,11 @@ class OtherJob:
         self._time.schedule(self._time.now_ns + self.options.compute_ns, self._next, array, rank)
 
 
+def servers_of(options: JobOptions, method: str) -> int:
+    """How many servers' hosts another job has, where the measured one's method is as given."""
+    return METHODS[method if options.method == SAME else options.method].servers
+
+
 class JobsBeside:
     """The jobs of a scenario on the network of the measured one, `first`, which is one of them where slots are shared.
 
@@ -91,12 +97,20 @@ class JobsBeside:
             hosts = tuple(first.topology.workers[rank] for rank in options.on)
             if not hosts:
                 hosts, own = tuple(own[: options.workers]), own[options.workers :]
-            self._add(number, options, hosts, config)
+            servers, own = tuple(own[: (count := servers_of(options, method))]), own[count:]
+            self._add(number, options, hosts, servers, config)
         self.loads = Loads(self.network)
 
-    def _add(self, number: int, options: JobOptions, hosts: tuple[str, ...], config: SimulationConfig) -> None:
+    def _add(
+        self,
+        number: int,
+        options: JobOptions,
+        hosts: tuple[str, ...],
+        servers: tuple[str, ...],
+        config: SimulationConfig,
+    ) -> None:
         name = self._method if options.method == SAME else options.method
-        place = seen_by(self.network.topology, hosts, config.fabric.placement)
+        place = seen_by(self.network.topology, hosts, config.fabric.placement, servers)
         its = replace(
             config, workers=len(hosts), servers=0, place=place, job_id=number + 2, codec="", windows=(), priorities=()
         )
