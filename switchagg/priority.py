@@ -19,6 +19,9 @@ ECN_MASK = 3
 ECT_0 = 2
 """The ECN bits of who knows what marks mean."""
 
+CE = 3
+"""The network's mark."""
+
 
 def class_of(priority: int) -> int:
     """The class of a stream's priority, which may be any number: what lies beyond the ends counts as the end."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from switchagg.wire import Bundle
-from transport.links.link import Address, Link
+from transport.links.link import Address, Arrival, Link
 
 
 class FaultyLink:
@@ -81,7 +81,10 @@ class FaultyLink:
         while self.held:
             self.inner.send(*self.held.pop())
 
-    def receive(self) -> list[tuple[Bundle, Address]]:
+    def set_tos(self, tos: int) -> None:
+        pass
+
+    def receive(self) -> list[Arrival]:
         return self.inner.receive()
 
     def wait(self, timeout_s: float | None, *, writable: bool = False) -> bool:

@@ -59,7 +59,7 @@ def take(link: Link, datagrams: int) -> list[tuple[bytes, Address]]:
     while len(taken) < datagrams:
         assert time.monotonic() < end, f"{len(taken)} of {datagrams} datagrams arrived"
         link.wait(0.5)
-        for frames, sender in link.receive():
+        for frames, sender, _ in link.receive():
             assert frames.dtype == np.uint8
             assert frames.ndim == 2
             assert frames.flags.c_contiguous
@@ -168,7 +168,7 @@ def test_received_bundles_stay_as_they_are(make: Callable[[], Link]) -> None:
         arrived = 0
         while arrived < rows:
             assert there.wait(LIVENESS_S)
-            for frames, _ in there.receive():
+            for frames, *_ in there.receive():
                 kept.append((frames, frames.tobytes()))
                 arrived += len(frames)
     assert all(frames.tobytes() == copy for frames, copy in kept)
@@ -260,7 +260,7 @@ def test_bundles_arrive_after_garbage(make: Callable[[], Link]) -> None:
     ours: list[bytes] = []
     while len(ours) < 16:
         assert there.wait(LIVENESS_S)
-        ours += [row.tobytes() for frames, sender in there.receive() if sender == here.address for row in frames]
+        ours += [row.tobytes() for frames, sender, _ in there.receive() if sender == here.address for row in frames]
     assert ours == [row.tobytes() for row in bundle(16, 1460)]
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from switchagg.call import array_call, make_call
-from switchagg.dataplane.native import NativePlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig, StreamConfig
@@ -22,7 +21,7 @@ from switchagg.priority import tos_of
 from switchagg.wire import Op, Packet, decode, encode, frame_bytes
 from transport.links import udp
 from transport.links.udp import UdpLink
-from transport.switch.loop import SwitchLoop
+from transport.switch.loop import CommandLoop, SwitchLoop
 from transport.switch.native_loop import NativeSwitchLoop
 from transport.worker.loop import CallLoop, WorkerLoop
 from transport.worker.native_loop import NativeWorkerLoop
@@ -100,7 +99,7 @@ def test_a_job_without_classes_sends_with_the_socket_s_tos(switch: Switch, core:
     loop = loop_of(core, UdpLink(("127.0.0.1", 0), tos=0xB8), job, switch)
     for stream in range(2):
         submit(core, loop, job, stream, 2)
-    assert {switch.receive()[1] for _ in range(4)} == {0xBA if core == "native" else 0xB8}  # ECT(0) (G5)
+    assert {switch.receive()[1] for _ in range(4)} == {0xBA}  # ECT(0) (G5)
     loop.close()
 
 
@@ -169,15 +168,19 @@ def test_the_credit_is_the_socket_s_send_buffer() -> None:
     assert UdpLink(("127.0.0.1", 0)).credit_bytes == 0
 
 
-@pytest.mark.parametrize("plane", ["native", "batched", "reference"])
-def test_s6_results_carry_the_class_of_their_stream(plane: str) -> None:
+def hub_of(plane: str, link: UdpLink, slots: int) -> CommandLoop[Any]:
     if plane == "native" and library.missing():
         pytest.skip(f"native core: {library.missing()}")
+    made = NativeSwitchLoop if plane == "native" else SwitchLoop
+    return made(link, DATAPLANES[plane](slots, ELEMENTS))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("plane", ["native", "batched", "reference"])
+def test_s6_results_carry_the_class_of_their_stream(plane: str) -> None:
     job = job_of(7, 0, 3)
     worker = Switch()
     link = UdpLink(("127.0.0.1", 0))
-    made = NativeSwitchLoop if plane == "native" else SwitchLoop
-    hub = made(link, DATAPLANES[plane](3 * WINDOW, ELEMENTS))  # type: ignore[arg-type]
+    hub = hub_of(plane, link, 3 * WINDOW)
     hub.start()
     plain = JobConfig(2, 1, 1, ELEMENTS, (StreamConfig(3 * WINDOW - 1, 1),))
     short = replace(job.streams[2], window_slots=WINDOW - 1)
@@ -199,12 +202,11 @@ def test_s6_results_carry_the_class_of_their_stream(plane: str) -> None:
     worker.socket.close()
 
 
-def test_g2_a_contribution_that_met_congestion_marks_the_result() -> None:
-    if library.missing():
-        pytest.skip(f"native core: {library.missing()}")
+@pytest.mark.parametrize("plane", ["native", "batched"])
+def test_g2_a_contribution_that_met_congestion_marks_the_result(plane: str) -> None:
     job = JobConfig(1, 1, 2, ELEMENTS, (StreamConfig(0, 2),))
     link, workers = UdpLink(("127.0.0.1", 0)), (Switch(), Switch())
-    hub = NativeSwitchLoop(link, NativePlane(2, ELEMENTS))
+    hub = hub_of(plane, link, 2)
     hub.start()
     hub.admit(job, [worker.address for worker in workers])
     found = []
@@ -222,3 +224,29 @@ def test_g2_a_contribution_that_met_congestion_marks_the_result() -> None:
     hub.stop()
     for worker in workers:
         worker.socket.close()
+
+
+@pytest.mark.parametrize(("core", "family"), [("native", 4), ("python", 4), ("python", 6)])
+def test_g8_a_worker_tells_all_that_results_met_congestion_on_its_link(core: str, family: int) -> None:
+    try:
+        switch = Switch(socket.AF_INET6 if family == 6 else socket.AF_INET)
+    except OSError as error:
+        pytest.skip(f"no IPv6 on the loopback: {error}")
+    level, kind, _ = udp.TOS[switch.socket.family]
+    job = job_of(7)
+    loop = loop_of(core, UdpLink((switch.address[0], 0)), job, switch)
+    future = submit(core, loop, job, 0, 2 * WINDOW)
+    marked = []
+    for chunk in range(2 * WINDOW):
+        (data, tos), to = switch.receive(), loop._link.address  # type: ignore[attr-defined]
+        packet = decode(data)
+        assert (packet.chunk, tos) == (chunk, 2)  # ECT(0) (G5)
+        marked.append(packet.marked)
+        bits = 3 if chunk in (1, 2, 7) else 2
+        result = encode(replace(packet, result=True, marked=False))
+        switch.socket.sendmsg([result], [(level, kind, struct.pack("=i", bits))], 0, to)
+    future.result(SOON_S)
+    loop.close()
+    switch.socket.close()
+    assert marked[:WINDOW] == [False] * WINDOW
+    assert sum(marked) == loop.counters["ecn_marked"] == 3

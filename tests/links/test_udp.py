@@ -36,7 +36,7 @@ def drain(link: UdpLink, datagrams: int) -> list[np.ndarray]:
     bundles: list[np.ndarray] = []
     while sum(map(len, bundles)) < datagrams:
         assert link.wait(10), f"{sum(map(len, bundles))} of {datagrams} datagrams arrived"
-        bundles += [frames for frames, _ in link.receive()]
+        bundles += [frames for frames, *_ in link.receive()]
     return bundles
 
 
@@ -106,15 +106,25 @@ def test_a_shorter_last_segment_comes_as_a_bundle_of_its_own(links: tuple[UdpLin
 def test_consecutive_datagrams_are_one_bundle(links: tuple[UdpLink, UdpLink]) -> None:
     here, there = links
     other = UdpLink(LOOPBACK)
-    for sender, rows, size in ((here, 2, 8), (here, 3, 8), (other, 1, 8), (here, 1, 8), (here, 1, 0), (here, 2, 5)):
-        sender.send(np.full((rows, size), rows, np.uint8), there.address)
+    for sender, rows, size, tos in (
+        (here, 2, 8, None),
+        (here, 3, 8, None),
+        (other, 1, 8, None),
+        (here, 1, 8, None),
+        (here, 1, 0, None),
+        (here, 2, 5, None),
+        (here, 2, 5, 0xE3),
+        (here, 1, 5, 0xE3),
+    ):
+        sender.send(np.full((rows, size), rows, np.uint8), there.address, tos)
     arrived = there.receive()
-    assert [(frames.shape, sender) for frames, sender in arrived] == [
-        ((5, 8), here.address),
-        ((1, 8), other.address),
-        ((1, 8), here.address),
-        ((1, 0), here.address),
-        ((2, 5), here.address),
+    assert [(frames.shape, *came) for frames, *came in arrived] == [
+        ((5, 8), here.address, 0),
+        ((1, 8), other.address, 0),
+        ((1, 8), here.address, 0),
+        ((1, 0), here.address, 0),
+        ((2, 5), here.address, 0),
+        ((3, 5), here.address, 0xE3),
     ]
     assert arrived[0][0][:, 0].tolist() == [2, 2, 3, 3, 3]
     other.close()
@@ -123,7 +133,7 @@ def test_consecutive_datagrams_are_one_bundle(links: tuple[UdpLink, UdpLink]) ->
 def test_one_receive_is_bounded_in_bytes(links: tuple[UdpLink, UdpLink]) -> None:
     here, there = links
     here.send(np.ones((100, 9000), np.uint8), there.address)
-    (frames, _) = there.receive()[0]
+    (frames, *_) = there.receive()[0]
     assert 128 << 10 <= frames.nbytes < 192 << 10
     drain(there, 100 - len(frames))
 
@@ -283,7 +293,7 @@ def test_datagrams_dropped_by_the_kernel_are_counted() -> None:
     here.send(np.ones((100, 1000), np.uint8), there.address)
     arrived = 0
     while there.wait(0.05):
-        arrived += sum(len(frames) for frames, _ in there.receive())
+        arrived += sum(len(frames) for frames, *_ in there.receive())
     assert 0 < arrived < 100
     here.send(np.ones((1, 1000), np.uint8), there.address)  # the next datagram carries the count
     drain(there, 1)

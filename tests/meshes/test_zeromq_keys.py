@@ -191,7 +191,7 @@ def test_a_link_takes_bundles_only_from_peers_with_allowed_keys(folder: Path, lo
             assert time.monotonic() < end
             switch.wait(0.1)
             arrived = switch.receive()
-        assert [(bundle.tobytes(), sender) for bundle, sender in arrived] == [(rows.tobytes(), worker.address)]
+        assert [(bundle.tobytes(), sender) for bundle, sender, _ in arrived] == [(rows.tobytes(), worker.address)]
         while not switch.counters["refused"]:
             assert time.monotonic() < end
             switch.wait(0.05)

@@ -299,7 +299,7 @@ def test_garbage_neither_ends_nor_stalls_a_link() -> None:
             assert time.monotonic() < end, here.counters
             here.wait(0.05)
             arrived += here.receive()
-        found = {sender: bundle.tobytes() for bundle, sender in arrived}
+        found = {sender: bundle.tobytes() for bundle, sender, _ in arrived}
         assert found == {there.address: rows.tobytes(), ("127.0.0.1", 7): b"123456"}
     finally:
         for stranger in strangers:
@@ -340,10 +340,10 @@ def test_a_link_that_does_not_listen_is_answered_on_its_own_connection() -> None
         while len(arrived) < 2:
             assert there.wait(LIVENESS_S)
             arrived += there.receive()
-        assert {sender for _, sender in arrived} == {here.address, other.address}
+        assert {sender for _, sender, _ in arrived} == {here.address, other.address}
         assert there.send(rows[:7], here.address) == 7
         assert here.wait(LIVENESS_S)
-        assert [(bundle.tobytes(), sender) for bundle, sender in here.receive()] == [
+        assert [(bundle.tobytes(), sender) for bundle, sender, _ in here.receive()] == [
             (rows[:7].tobytes(), there.address)
         ]
         assert other.receive() == []
@@ -378,7 +378,7 @@ def test_wait_ends_when_a_full_incoming_connection_has_room() -> None:
         end = time.monotonic() + LIVENESS_S
         while got < sent + 16:
             assert time.monotonic() < end
-            got += sum(len(bundle) for bundle, _ in here.receive())
+            got += sum(len(bundle) for bundle, *_ in here.receive())
             if accepted < 16:
                 there.wait(LIVENESS_S, writable=True)
                 accepted += there.send(rows[accepted:], here.address)

@@ -72,7 +72,7 @@ def test_each_rank_gets_values_or_a_bare_result(name: str) -> None:
         for rank, link in enumerate(links):
             got: dict[int, Packet] = {}
             while len(got) < WINDOW and link.wait(5):
-                for bundle, sender in link.receive():
+                for bundle, sender, _ in link.receive():
                     assert sender == switch.address
                     assert bundle.shape[1] in (HEADER_BYTES, frame_bytes(ELEMENTS))
                     got |= {packet.chunk: packet for packet in map(decode, map(bytes, bundle))}

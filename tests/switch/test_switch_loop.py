@@ -3,6 +3,7 @@
 What SwitchLoop does turn by turn is seen over a scripted link; what both loops owe those who command them, over UDP.
 """
 
+import itertools
 import os
 import socket
 import threading
@@ -25,7 +26,7 @@ from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.wire import Bundle, Op, Packet, decode, encode
-from transport.links.link import Address, LinkClosed
+from transport.links.link import Address, Arrival, LinkClosed
 from transport.links.udp import UdpLink
 from transport.switch.loop import CommandLoop, SwitchLoop
 from transport.switch.native_loop import NativeSwitchLoop
@@ -42,7 +43,7 @@ class ScriptedLink:
     def __init__(self) -> None:
         self.address: Address = ("scripted", 1)
         self.counters = {"sent_rows": 0}
-        self.arrivals: deque[list[tuple[Bundle, Address]]] = deque()
+        self.arrivals: deque[list[Arrival]] = deque()
         self.room = 1 << 30
         self.sent: list[tuple[Address, list[bytes]]] = []
         self.closed = False
@@ -68,7 +69,10 @@ class ScriptedLink:
             self.sent.append((to, [row.tobytes() for row in bundle[:rows]]))
         return rows
 
-    def receive(self) -> list[tuple[Bundle, Address]]:
+    def set_tos(self, tos: int) -> None:
+        pass
+
+    def receive(self) -> list[Arrival]:
         return self.arrivals.popleft() if self.arrivals else []
 
     def wait(self, timeout_s: float | None, *, writable: bool = False) -> bool:
@@ -87,9 +91,9 @@ class ScriptedLink:
     def close(self) -> None:
         self.closed = True
 
-    def deliver(self, *arrivals: tuple[Bundle, Address]) -> None:
-        """Let these arrive in one turn."""
-        self.arrivals.append(list(arrivals))
+    def deliver(self, *arrivals: tuple[Bundle, Address], tos: Sequence[int] = (0,)) -> None:
+        """Let these arrive in one turn. tos: of each, or of all."""
+        self.arrivals.append([(*arrival, mark) for arrival, mark in zip(arrivals, itertools.cycle(tos))])
         self.wake()
 
     def rows_to(self, to: Address) -> list[bytes]:
@@ -176,6 +180,14 @@ def test_an_iteration_handles_one_bundle_per_port_and_sends_one_per_worker(
     until(lambda: len(link.sent) == 4)
     assert [(len(data), port) for data, port in plane.processed] == [(30, 0), (20, 1), (6, 0)]
     assert [(to, list(map(len, data))) for to, data in link.sent] == [(A, [10] * 5), (B, [10] * 5), (A, [6]), (B, [6])]
+
+
+def test_results_keep_their_order_whatever_their_tos(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
+    link, _, _ = scripted
+    link.deliver(*((rows(value), A) for value in range(10, 18)), tos=(2, 3, 3, 2))
+    until(lambda: len(link.rows_to(A)) == 8)
+    assert [row[0] for row in link.rows_to(A)] == list(range(10, 18))
+    assert [len(sent) for _, sent in link.sent] == [1, 2, 2, 2, 1]
 
 
 def test_empty_datagrams_reach_the_data_plane(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
@@ -399,7 +411,7 @@ class Live:
     def results(self, peer: int) -> list[Packet]:
         """What has come for a peer; counters() has waited for the turn that sent it."""
         self.loop.counters()
-        return [decode(row.tobytes()) for bundle, _ in self.peers[peer].receive() for row in bundle]
+        return [decode(row.tobytes()) for bundle, *_ in self.peers[peer].receive() for row in bundle]
 
     def close(self) -> None:
         self.loop.stop()
@@ -587,7 +599,7 @@ def check_sums(make: Callable[[UdpLink], CommandLoop[Any]], sent: str) -> None:
         results: dict[int, Packet] = {}
         while len(results) < 8:
             assert worker.wait(LIVENESS_S)
-            for bundle, sender in worker.receive():
+            for bundle, sender, _ in worker.receive():
                 assert sender == address
                 results |= {packet.chunk: packet for packet in (decode(row.tobytes()) for row in bundle)}
         for chunk, packet in results.items():

@@ -65,7 +65,7 @@ said = []
 for link, silence_s in zip(links, (2.0, 0.2)):  # both get results in turn: the second one's are here by then
     chunks = []
     while len(chunks) < 64 and link.wait(silence_s):
-        for bundle, _ in link.receive():
+        for bundle, *_ in link.receive():
             packets = [decode(row.tobytes()) for row in bundle]
             assert all((packet.values == packet.chunk).all() for packet in packets)
             chunks += [packet.chunk for packet in packets]

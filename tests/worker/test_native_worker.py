@@ -264,15 +264,6 @@ def test_a_full_socket_delays_packets_and_loses_none(requires_root_namespaces: N
     assert counters["link_sent_datagrams"] == counters["sent"]
 
 
-def test_marks_of_congestion_are_counted(net: Callable[..., Net]) -> None:
-    one = net(job_of(2))
-    for sender in (one.switch._link, one.links[1]):
-        sender._socket.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 3)  # as if every queue had marked
-    one.check_sums(calls=2, length=1000)
-    counters = one.workers[0].counters
-    assert counters["ecn_marked"] == counters["results"] > 0
-
-
 @pytest.mark.parametrize(("bind", "level", "option"), [("127.0.0.1", 0, 1), ("::1", 41, 67)])
 def test_a_link_has_the_tos_it_was_given(bind: str, level: int, option: int) -> None:
     link = UdpLink((bind, 0), tos=0xBA)

@@ -16,6 +16,9 @@ from switchagg.wire import Bundle
 Address = tuple[str, int]
 """(host, port): where a link is reached. `Link.resolve` gives the form that compares equal to a sender's."""
 
+Arrival = tuple[Bundle, Address, int]
+"""A bundle, its sender, and the TOS byte that all of it came with; 0 where the link has none."""
+
 
 class LinkClosed(SwitchaggError):
     """A link was used after its `close`: a mistake of the caller, not of the network."""
@@ -61,8 +64,11 @@ class Link(Protocol):
     def slowness(self) -> str:
         """What makes this link slower than it could be, with the remedy, in one line; "" if nothing does."""
 
-    def receive(self) -> list[tuple[Bundle, Address]]:
-        """What has arrived, at most a bounded amount per call, each with its sender; [] if nothing. Never blocks.
+    def set_tos(self, tos: int) -> None:
+        """The TOS byte of all packets from now on that aren't given one of their own; 0 to 255. Of links with one."""
+
+    def receive(self) -> list[Arrival]:
+        """What has arrived, at most a bounded amount per call; [] if nothing. Never blocks.
 
         The bundles are the caller's: no later call changes them. Rows may have any size from 0 bytes on.
         Raises LinkClosed.

@@ -24,7 +24,7 @@ from switchagg.errors import JobError
 from switchagg.priority import socket_priority_of, socket_priority_of_tos, tos_of
 from switchagg.wire import Bundle
 from transport.links.framing import DATAGRAM_BYTES_MAX
-from transport.links.link import Address, LinkClosed
+from transport.links.link import Address, Arrival, LinkClosed
 
 SEGMENTS_HARD_MAX = 64
 """Kernels before 6.9 refuse more segments in one send."""
@@ -38,6 +38,11 @@ SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
 SO_RXQ_OVFL = 40
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, IP_PMTUDISC_OMIT = 10, 3, 5
+TOS = {
+    socket.AF_INET: (socket.IPPROTO_IP, socket.IP_TOS, socket.IP_RECVTOS),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, socket.IPV6_TCLASS, socket.IPV6_RECVTCLASS),
+}
+"""By family: level, option of what is sent, option to be told what has come."""
 
 _MESSAGE_BYTES_MAX = 65_536
 _RECEIVE_BYTES = 1 << 17
@@ -45,7 +50,7 @@ _RECEIVE_BYTES = 1 << 17
 next are still on their way, enough to share out its cost per turn."""
 _ARENA_BYTES = 1 << 20
 _ALIGN = 64
-_ANCILLARY_BYTES = 2 * socket.CMSG_SPACE(4)
+_ANCILLARY_BYTES = 3 * socket.CMSG_SPACE(4)
 _HEADERS_AND_NOTES_BYTES = 42 + 64 + 320
 _BACKOFF_S = 0.001
 GSO_RETRY_NS = 30_000_000_000
@@ -57,7 +62,7 @@ _GSO_REFUSALS = frozenset({errno.EIO, errno.EINVAL, errno.EMSGSIZE, errno.EOPNOT
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Adjacent datagrams in an arena: `rows` of `size` bytes each, up to but not including byte `end`."""
+    """Adjacent datagrams of one TOS in an arena: `rows` of `size` bytes each, up to but not including byte `end`."""
 
     arena: Bundle
     begin: int
@@ -65,6 +70,7 @@ class _Run:
     rows: int
     size: int
     sender: Address
+    tos: int
 
     def bundle(self) -> Bundle:
         return self.arena[self.begin : self.end].reshape(self.rows, self.size)
@@ -132,6 +138,8 @@ class UdpLink:
             self.gso = gso is not False and self._probe(UDP_SEGMENT, 0, required=gso is True)
             self.gro = gso is not False and self._probe(UDP_GRO, 1, required=gso is True)
             self._socket.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
+            self._tos_level, self._tos_kind, told = TOS[self._family]
+            self._socket.setsockopt(self._tos_level, told, 1)
             if tos:
                 self.set_tos(tos)
             self.receive_buffer_bytes = self._size_buffer(SO_RCVBUFFORCE, socket.SO_RCVBUF, receive_buffer_bytes)
@@ -229,9 +237,7 @@ class UdpLink:
         """Ancillary data of one send."""
         controls = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", size))] if rows > 1 else []
         if tos is not None:
-            v6 = self._family == socket.AF_INET6
-            level, kind = (socket.IPPROTO_IPV6, socket.IPV6_TCLASS) if v6 else (socket.IPPROTO_IP, socket.IP_TOS)
-            controls.append((level, kind, struct.pack("=i", tos)))
+            controls.append((self._tos_level, self._tos_kind, struct.pack("=i", tos)))
             if self.socket_priority:  # after the TOS, from which the kernel makes a priority of its own
                 controls.append((socket.SOL_SOCKET, socket.SO_PRIORITY, struct.pack("=i", socket_priority_of_tos(tos))))
         return controls
@@ -271,8 +277,8 @@ class UdpLink:
 
     # Receiving
 
-    def receive(self) -> list[tuple[Bundle, Address]]:
-        """See `Link.receive`. Datagrams of one sender and size that arrive in a row come as one bundle, without a copy.
+    def receive(self) -> list[Arrival]:
+        """See `Link.receive`. Datagrams of one sender, size and TOS that arrive in a row are one bundle, not copied.
 
         Bundles are views of a 1 MB arena that stays alive as long as any of them: copy what you keep.
         """
@@ -298,30 +304,32 @@ class UdpLink:
                 self.counters["receive_errors"] += 1  # a peer's ICMP refusal, an interface that went down: loss
                 self.last_error = f"receiving: {error}"
                 continue
-            segment = size
+            segment, tos = size, 0
             for level, kind, data in ancillary:
                 if level == SOL_UDP and kind == UDP_GRO:
                     segment = int.from_bytes(data[:4], sys.byteorder)
                 elif level == socket.SOL_SOCKET and kind == SO_RXQ_OVFL:
                     self._note_overflow(int.from_bytes(data[:4], sys.byteorder))
+                elif level == self._tos_level and kind == self._tos_kind:
+                    tos = int.from_bytes(data, sys.byteorder) & 0xFF  # one byte, or an int
             self._arena_end = begin + size
             taken_bytes += size
             self._count("received", -(-size // segment) if segment else 1, size)
-            self._append(arrived, begin, size, segment, self._canonical(sender))
-        return [(run.bundle(), run.sender) for run in arrived]
+            self._append(arrived, begin, size, segment, (self._canonical(sender), tos))
+        return [(run.bundle(), run.sender, run.tos) for run in arrived]
 
-    def _append(self, arrived: list["_Run"], begin: int, size: int, segment: int, sender: Address) -> None:
+    def _append(self, arrived: list["_Run"], begin: int, size: int, segment: int, came: tuple[Address, int]) -> None:
         """Book `size` bytes at `begin` of the arena: datagrams of `segment` bytes, the last maybe shorter."""
         whole = size // segment if segment else 1
         last = arrived[-1] if arrived else None
-        if last and last.size == segment and last.sender == sender and last.arena is self._arena:
+        if last and last.size == segment and (last.sender, last.tos) == came and last.arena is self._arena:
             last.end += whole * segment
             last.rows += whole
         else:
-            arrived.append(_Run(self._arena, begin, begin + whole * segment, whole, segment, sender))
+            arrived.append(_Run(self._arena, begin, begin + whole * segment, whole, segment, *came))
         rest = size - whole * segment
         if rest:
-            arrived.append(_Run(self._arena, begin + size - rest, begin + size, 1, rest, sender))
+            arrived.append(_Run(self._arena, begin + size - rest, begin + size, 1, rest, *came))
 
     def _note_overflow(self, total: int) -> None:
         """`total`: the kernel's count of drops since the socket was made, modulo 2**32."""
@@ -411,12 +419,9 @@ class UdpLink:
         return True
 
     def set_tos(self, tos: int) -> None:
-        """The TOS byte of all packets from now on that aren't given one of their own; 0 to 255."""
+        """See `Link.set_tos`."""
         self.tos = tos
-        if self._family == socket.AF_INET6:
-            self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)
-        else:
-            self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+        self._socket.setsockopt(self._tos_level, self._tos_kind, tos)
 
     def set_class(self, kind: int) -> None:
         """The priority class of all packets from now on: its DSCP in our TOS byte, and its SO_PRIORITY."""

@@ -338,7 +338,7 @@ class UdpMesh:
 
     def _run_once(self, connecting: bool) -> None:
         now_ns = time.monotonic_ns()
-        for bundle, address in chain.from_iterable(link.receive() for link in self._links):  # the most urgent first
+        for bundle, address, _ in chain.from_iterable(link.receive() for link in self._links):  # the most urgent first
             peer = self._by_address.get(address)
             for row in bundle:
                 frame = row.tobytes()

@@ -13,7 +13,7 @@ import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,8 +26,8 @@ from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.native import NativePlane, slot_view
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
-from switchagg.priority import marks
-from switchagg.wire import Bundle, headers
+from switchagg.priority import CE, ECN_MASK
+from switchagg.wire import FLAG_RESULT, FLAGS_AT, HEADER_BYTES, MARKED, RANK_AT, Bundle
 from transport.links.link import Address, Link
 from transport.switch.host import Uplink
 
@@ -44,6 +44,7 @@ SLOTS_PER_COMMAND = 256
 """How many slots `slots_of` looks at between packets: a few milliseconds."""
 
 Result = TypeVar("Result")
+Place = TypeVar("Place")
 
 
 @dataclass(slots=True, eq=False)
@@ -295,8 +296,8 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
     """Runs any data plane on any link; see CommandLoop.
 
     queue_bytes_max: bytes that may wait for one worker while the link is full; what exceeds it is dropped and counted
-    (drop_queue_full), and the protocol sends it again. Where the link knows classes results carry
-    that of their stream (S6); what waits here is sent in order all the same.
+    (drop_queue_full), and the protocol sends it again. Where the link has a TOS results have that
+    of the packets that caused them (S6, G4); what waits here is sent in order all the same.
     """
 
     def __init__(
@@ -311,18 +312,6 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
         self._queue_bytes_max = queue_bytes_max
         self._waiting: deque[_QueuedPort] = deque()  # those with a queue; while there are any, the link is full
         self._counters = {"drop_stranger": 0, "drop_queue_full": 0}
-        self._tos: dict[int, tuple[int, ...]] = {}  # of each stream, of the jobs that have classes
-
-    def _admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None) -> None:
-        super()._admit(job, addresses, uplink)
-        self._tos.pop(job.job_id, None)
-        own = self._link.tos
-        if own is not None and (tos := marks([stream.priority for stream in job.streams], own)):
-            self._tos[job.job_id] = tos
-
-    def _evict(self, job_id: int) -> None:
-        super()._evict(job_id)
-        self._tos.pop(job_id, None)
 
     def _open_port(self, number: int, address: Address) -> _QueuedPort:
         return _QueuedPort(number, address)
@@ -336,42 +325,25 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
 
     def _run_once(self) -> None:
         self._send_waiting()
-        for (numbers, _, tos), results in self._decide().items():
-            together = results[0] if len(results) == 1 else np.concatenate(results)
+        for numbers, tos, results in self._decide():
             for number in numbers:
-                self._send(self._ports[number], together, tos)
+                self._send(self._ports[number], results, tos or None)
         self._link.wait(IDLE_S, writable=bool(self._waiting))
 
-    def _decide(self) -> dict[tuple[tuple[int, ...], int, int | None], list[Bundle]]:
-        """Give the data plane what has arrived; returns its outputs by ports, size and TOS, in order."""
-        arrived: dict[tuple[int, int], list[Bundle]] = {}
-        for bundle, sender in self._link.receive():
+    def _decide(self) -> list[tuple[tuple[int, ...], int, Bundle]]:
+        """Give the data plane what has arrived; returns its outputs, with their ports and TOS, in order."""
+        arrived: _Joined[int] = _Joined()
+        for bundle, sender, tos in self._link.receive():
             port = self._by_address.get(sender)
             if port is None:
                 self._counters["drop_stranger"] += len(bundle)
             else:
-                arrived.setdefault((port.number, bundle.shape[1]), []).append(bundle)
-        outputs: dict[tuple[tuple[int, ...], int, int | None], list[Bundle]] = {}
-        for (number, _), bundles in arrived.items():
-            together = bundles[0] if len(bundles) == 1 else np.concatenate(bundles)
+                arrived.add(port.number, _marked(bundle, tos), bundle)
+        outputs: _Joined[tuple[int, ...]] = _Joined()
+        for number, tos, together in arrived.bundles():
             for output in self._dataplane.process(together, number):
-                for tos, bundle in self._by_tos(output.bundle):
-                    outputs.setdefault((output.ports, bundle.shape[1], tos), []).append(bundle)
-        return outputs
-
-    def _by_tos(self, results: Bundle) -> Iterator[tuple[int | None, Bundle]]:
-        """Results cut into runs of one TOS; None: the link's own."""
-        if not self._tos:
-            yield None, results
-            return
-        heads = headers(results)
-        places = zip(heads["job"].tolist(), heads["stream"].tolist(), strict=True)
-        all_tos = [self._tos[job][stream] if job in self._tos else None for job, stream in places]
-        begin = 0
-        for tos, run in itertools.groupby(all_tos):
-            end = begin + len(list(run))
-            yield tos, results[begin:end]
-            begin = end
+                outputs.add(output.ports, tos, output.bundle)
+        return outputs.bundles()
 
     def _send(self, port: _QueuedPort, bundle: Bundle, tos: int | None) -> None:
         """Send to one worker, or queue for it what the link has no room for."""
@@ -408,3 +380,35 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
                 return
             if port.queue:
                 self._waiting.append(port)
+
+
+class _Joined(Generic[Place]):
+    """Bundles of one place, size and TOS as one; of a place and size they stay in order, whatever their TOS: workers
+    take what is overtaken for lost (W8)."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[Place, int, list[Bundle]]] = []
+        self._latest: dict[tuple[Place, int], tuple[int, list[Bundle]]] = {}
+
+    def add(self, place: Place, tos: int, bundle: Bundle) -> None:
+        key = place, bundle.shape[1]
+        latest = self._latest.get(key)
+        if latest is None or latest[0] != tos:
+            latest = self._latest[key] = tos, []
+            self._all.append((place, *latest))
+        latest[1].append(bundle)
+
+    def bundles(self) -> list[tuple[Place, int, Bundle]]:
+        return [
+            (place, tos, bundles[0] if len(bundles) == 1 else np.concatenate(bundles))
+            for place, tos, bundles in self._all
+        ]
+
+
+def _marked(bundle: Bundle, tos: int) -> int:
+    """Contributions that came marked CE say so from now on (G2). Returns the TOS of their results (G4)."""
+    if tos & ECN_MASK != CE or bundle.shape[1] < HEADER_BYTES:
+        return tos
+    contributions = bundle[:, FLAGS_AT] & FLAG_RESULT == 0
+    bundle[contributions, RANK_AT] |= MARKED
+    return tos - 1 if contributions.any() else tos

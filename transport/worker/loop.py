@@ -21,8 +21,8 @@ from switchagg.calls.chunked_call import Call
 from switchagg.codecs.float_environment import use_ieee_arithmetic
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed, SwitchaggError
-from switchagg.job import JobConfig
-from switchagg.priority import marks
+from switchagg.job import UNCONTROLLED, JobConfig
+from switchagg.priority import CE, ECN_MASK, ECT_0, marks
 from switchagg.wire import STREAM_OFFSET, Bundle
 from transport.links.link import Address, Link
 from transport.worker.call_future import CallFuture
@@ -161,7 +161,7 @@ class CallLoop(ABC, Generic[CallT]):
     @property
     @abstractmethod
     def counters(self) -> dict[str, int]:
-        """The endpoint's counters, drop_stranger, and the link's with the prefix link_."""
+        """The endpoint's counters, drop_stranger, ecn_marked, and the link's with the prefix link_."""
 
     def run_for(self, future: CallFuture, timeout_s: float | None) -> float | None:
         """See `Awaited`. Here the thread runs the loop alone: it can't be interrupted in the middle of Python code."""
@@ -282,7 +282,8 @@ class WorkerLoop(CallLoop[Call]):
         self._calls: deque[tuple[int, Call]] = deque()
         self._unsent: Bundle | None = None
         self._held = False
-        self._strangers = 0
+        self._strangers = self._congested = 0
+        allow_marks(self._link, self._job)
         own = self._link.tos
         self._tos = () if own is None else marks([stream.priority for stream in self._job.streams], own)
 
@@ -291,6 +292,7 @@ class WorkerLoop(CallLoop[Call]):
         return {
             **self._endpoint.counters,
             "drop_stranger": self._strangers,
+            "ecn_marked": self._congested,
             **{f"link_{name}": value for name, value in self._link.counters.items()},
         }
 
@@ -319,9 +321,11 @@ class WorkerLoop(CallLoop[Call]):
 
     def _receive(self) -> None:
         switch = self._switch
-        for bundle, sender in self._link.receive():
+        for bundle, sender, tos in self._link.receive():
             if sender == switch:
-                self._endpoint.receive(bundle, time.monotonic_ns())
+                congested = tos & ECN_MASK == CE
+                self._congested += len(bundle) * congested
+                self._endpoint.receive(bundle, time.monotonic_ns(), congested)
             else:
                 self._strangers += len(bundle)
 
@@ -381,6 +385,12 @@ class WorkerLoop(CallLoop[Call]):
             end_ns = min(end_ns, deadline_ns)
         left_s = max(0, end_ns - time.monotonic_ns()) / 1e9
         self._link.wait(left_s, writable=self._unsent is not None or self._held)
+
+
+def allow_marks(link: Link, job: JobConfig) -> None:
+    """From now on packets may be marked (ECT(0)) where windows follow marks, and the link has a TOS (G5)."""
+    if job.congestion != UNCONTROLLED and link.tos is not None and not link.tos & ECN_MASK:
+        link.set_tos(link.tos | ECT_0)
 
 
 def all_of(futures: "Sequence[Future[Any]]", result: object) -> "Future[Any]":

@@ -15,16 +15,15 @@ from functools import lru_cache
 from typing import Any
 
 from switchagg.errors import JobError
-from switchagg.job import UNCONTROLLED
 from switchagg.native import library
 from switchagg.native.endpoint import CALL_COMPLETED, NativeEndpoint, NativeEvent, NativeSubmission, Submitted
-from switchagg.priority import ECN_MASK, ECT_0, marks
+from switchagg.priority import marks
 from switchagg.wire import frame_bytes
 from transport.links.framing import DATAGRAM_BYTES_MAX
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
 from transport.links.udp import UdpLink
 from transport.worker.call_future import CallFuture
-from transport.worker.loop import CallLoop
+from transport.worker.loop import CallLoop, allow_marks
 
 EVENTS_PER_RUN = 64
 
@@ -74,8 +73,7 @@ class NativeWorkerLoop(CallLoop[Submitted]):
         # Only when no thread can be in its functions any more, as one that waits may be after the loop's end.
         weakref.finalize(self, self._library.sa_worker_free, self._worker).atexit = False
         self._worker_counters = self._library.sa_worker_counters(self._worker)
-        if self._job.congestion != UNCONTROLLED and not self._link.tos & ECN_MASK:
-            self._link.set_tos(self._link.tos | ECT_0)
+        allow_marks(self._link, self._job)
         if tos := marks([stream.priority for stream in self._job.streams], self._link.tos):
             self._library.sa_worker_mark(self._worker, (ctypes.c_int32 * len(tos))(*tos), len(tos))
         atexit.register(self._close_at_exit)

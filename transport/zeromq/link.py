@@ -24,7 +24,7 @@ from switchagg.errors import JobError
 from switchagg.wire import Bundle
 from transport.links.addresses import resolve_host, with_secret
 from transport.links.framing import DATAGRAM_BYTES_MAX
-from transport.links.link import Address, LinkClosed
+from transport.links.link import Address, Arrival, LinkClosed
 from transport.switch.ends import Log, OnFailure, SwitchEnd, bound, end_of, plane_of
 from transport.switch.options import DaemonOptions
 from transport.worker.ends import Admission, LinkEnd, WorkerEnd
@@ -213,10 +213,13 @@ class ZeroMqLink:
 
     # Receiving
 
-    def receive(self) -> list[tuple[Bundle, Address]]:
+    def set_tos(self, tos: int) -> None:
+        """See `Link.set_tos`: it has none."""
+
+    def receive(self) -> list[Arrival]:
         """See `Link.receive`."""
         self._require_open()
-        arrived: list[tuple[Bundle, Address]] = []
+        arrived: list[Arrival] = []
         taken_bytes = 0
         for source, address in [
             (self._router, None),
@@ -234,7 +237,7 @@ class ZeroMqLink:
                     self._counts["drop_malformed"] += 1
                     taken_bytes += MALFORMED_BYTES
                 else:
-                    arrived.append(taken)
+                    arrived.append((*taken, 0))
                     taken_bytes += taken[0].size
         return arrived
 
