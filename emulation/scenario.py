@@ -38,7 +38,6 @@ from emulation.scenario_tables import (
 )
 from emulation.topologies.table import topology
 from emulation.topologies.topology import STAR, LinkSettings, Topology
-from emulation.training.tasks.table import WORKLOADS
 from switchagg.priority import CLASSES
 from switchagg.wire import frame_bytes
 from transport.group.method_name import METHODS, MethodName
@@ -480,14 +479,6 @@ def _check_together(scenario: Scenario) -> None:
     _check_ps(scenario)
     _check_codecs(scenario)
     _check_compute(scenario)
-    together = topology.workers * workload.batch_per_worker
-    kind = WORKLOADS[workload.name]
-    if kind.samples is not None and together > kind.samples:
-        raise ScenarioError(
-            f"{scenario.file}: [workload] batch_per_worker: {workload.batch_per_worker} on each of {topology.workers} "
-            f"workers is out of range; allowed: 1 … {kind.samples // topology.workers} ({kind.samples} {kind.unit} to "
-            "learn from)"
-        )
     if switch.streams * switch.window_slots > 65_536:
         raise ScenarioError(
             f"{scenario.file}: [switch] window_slots: {switch.window_slots} for each of {switch.streams} streams is "

@@ -5,23 +5,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from emulation.scenario_flows import HOSTS_MOST, flows_fault, own_hosts
+from emulation.scenario_flows import flows_fault, own_hosts
 from emulation.scenario_tables import MAX_MIN, JobOptions, ParameterServer
 from emulation.topologies.topology import STAR
 from emulation.training.tasks.table import DDP, WORKLOADS
 from switchagg.dataplane.table import DATAPLANES
-from switchagg.job import MAX_PARTIAL
+from switchagg.job import MAX_CHILDREN, MAX_PARTIAL
 from transport.group.method_name import METHODS
 
 if TYPE_CHECKING:
     from emulation.scenario import Scenario
 
+MININET_HOSTS_MOST = 64
+
 
 def fault(scenario: Scenario) -> str:
     """The first one; "" if there is none."""
-    servers, mininet = scenario.ps.servers, bool(scenario.methods.mininet)
-    flows = flows_fault(scenario.flows, scenario.topology.workers, servers, mininet)
-    return flows or _jobs(scenario) or _parallel(scenario) or _synchronisation(scenario) or _partial_sums(scenario)
+    flows = flows_fault(scenario.flows, scenario.topology.workers, bool(scenario.methods.mininet))
+    many = flows or _jobs(scenario) or _hosts(scenario) or _samples(scenario)
+    return many or _parallel(scenario) or _synchronisation(scenario) or _partial_sums(scenario)
+
+
+def _hosts(scenario: Scenario) -> str:
+    """How many there may be."""
+    workers, methods = scenario.topology.workers, scenario.methods
+    hosts = workers + scenario.ps.servers + own_hosts(scenario.flows) + hosts_of(scenario.jobs)
+    if methods.mininet and hosts > MININET_HOSTS_MOST:
+        return (
+            f"[topology] workers: {hosts} hosts in all, with servers and those of [[jobs]] and [[flows]], are too many "
+            f"for Mininet; allowed: {MININET_HOSTS_MOST}, or [methods] mininet = [] and --on sim"
+        )
+    for method in methods.sim:
+        if method.method == "atp" and workers > MAX_CHILDREN:
+            return f"[methods] sim: atp: its packets name {MAX_CHILDREN} ranks; allowed: so many workers at most"
+        if not method.is_switch:
+            continue
+        links = scenario.links(method.method)
+        for name, below in links.children.items():
+            if len(below) > (most := MAX_CHILDREN - (name != links.root)):
+                return (
+                    f"[topology] workers: {len(below)} workers or switches send to one switch of method {method}; "
+                    f"allowed: {most}, in more racks or a fat_tree"
+                )
+    return ""
 
 
 def _partial_sums(scenario: Scenario) -> str:
@@ -73,9 +99,20 @@ def _jobs(scenario: Scenario) -> str:
     if 0 < scenario.switch.slots < (len(jobs) + 1) * scenario.switch.streams and scenario.switch.shares == MAX_MIN:
         least = (len(jobs) + 1) * scenario.switch.streams
         return f"[switch] slots: {scenario.switch.slots} are too few; allowed: {least} or more, one for each stream"
-    if (hosts := workers + scenario.ps.servers + own_hosts(scenario.flows) + hosts_of(jobs)) > HOSTS_MOST:
-        return f"[[jobs]] workers: {hosts} hosts in all are too many; allowed: {HOSTS_MOST}"
     return ""
+
+
+def _samples(scenario: Scenario) -> str:
+    """Each worker learns from samples of its own."""
+    workers, batch = scenario.topology.workers, scenario.workload.batch_per_worker
+    kind = WORKLOADS[scenario.workload.name]
+    if kind.samples is None or workers * batch <= kind.samples:
+        return ""
+    most = f"1 … {kind.samples // workers}" if workers <= kind.samples else f"{kind.samples} workers"
+    return (
+        f"[workload] batch_per_worker: {batch} on each of {workers} workers is out of range; allowed: {most} "
+        f"({kind.samples} {kind.unit} to learn from)"
+    )
 
 
 def hosts_of(jobs: Sequence[JobOptions]) -> int:

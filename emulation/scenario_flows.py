@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:  # `mn_custom.py` comes here under the system's Python, which has no NumPy
     from emulation.scenario_tables import FlowOptions
 
-HOSTS_MOST = 64
-
 
 class FlowPlace(NamedTuple):
     """Hosts by number: the workers' by rank, then those of parameter servers, then the flows' own."""
@@ -38,7 +36,7 @@ def own_hosts(flows: Sequence[FlowOptions]) -> int:
     return max((max(*place.sources, place.to) + 1 for place in places(flows, 0)), default=0) if flows else 0
 
 
-def flows_fault(flows: Sequence[FlowOptions], workers: int, servers: int, mininet: bool) -> str:
+def flows_fault(flows: Sequence[FlowOptions], workers: int, mininet: bool) -> str:
     """What is wrong with them, behind the file's name; "" if nothing is."""
     for flow in flows:
         for key in ("to_rank", "from_rank"):
@@ -54,6 +52,4 @@ def flows_fault(flows: Sequence[FlowOptions], workers: int, servers: int, minine
             )
         if mininet and (flow.start_ns or flow.stop_ns):
             return "[[flows]] start_ns, stop_ns: in Mininet flows last as long as what is counted; allowed: 0"
-    if (hosts := workers + servers + own_hosts(flows)) > HOSTS_MOST:
-        return f"[[flows]] count: {hosts} hosts in all are too many; allowed: {HOSTS_MOST}"
     return ""

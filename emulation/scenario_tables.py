@@ -82,7 +82,7 @@ class TopologyOptions:
         default=1.0, metadata={"kind": float, "low": 1.0, "high": 1_000.0, "unit": "times"}
     )
     placement: str = _choice(EVERY, placement_names)  # every switch that joins workers aggregates, or one for all
-    workers: int = _integer(4, 1, 64, "workers")  # 4: the smallest star whose bound (1.5) leaves 2 cores alive
+    workers: int = _integer(4, 1, 4096, "workers")  # 4: the smallest star whose bound (1.5) leaves 2 cores alive
     rate_bps: int = _integer(
         200_000_000, 1_000_000, 400_000_000_000, "bits/s"
     )  # per port and direction; 0, of a benchmark alone: not shaped

@@ -28,6 +28,15 @@ def config(fabric: Fabric, **values: Any) -> SimulationConfig:
     return SimulationConfig(8, values.pop("link", LinkConfig(RATE_BPS)), fabric=fabric, **values)
 
 
+def test_hundreds_of_workers_lose_packets_and_nothing_of_the_sum() -> None:
+    fabric = Fabric("fat_tree", 16)
+    found = time_allreduce(
+        SimulationConfig(512, LinkConfig(RATE_BPS, loss=0.001), fabric, dataplane=PLANES[0]), "switch", 7_200
+    )
+    assert found.wrong_elements == 0 < found.faults["lost"]
+    assert found.switch_counters["up_again"] > 0 < found.switch_counters["reply"]
+
+
 @pytest.mark.parametrize(
     ("method", "oversubscription", "placement", "arrays"),
     [  # the arrays that the busiest link carries at RATE_BPS

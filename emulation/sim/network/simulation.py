@@ -39,9 +39,10 @@ Connections = Callable[[int, int], ReliableConfig]
 
 @dataclass(frozen=True)
 class SimulationConfig:
-    """workers: 1 … 64. link: both directions of a host's link, each with faults of its own drawn from seed. fabric:
-    what joins hosts; other links are derived from theirs. place: the job's part of a network that it shares: its
-    workers, servers and aggregating switches; None: a network of its own, with so many others' hosts.
+    """workers: 1 … 4,096, through switches of at most 64 children. link: both directions of a host's link, each with
+    faults of its own drawn from seed. fabric: what joins hosts; other links are derived from theirs. place: the job's
+    part of a network that it shares: its workers, servers and aggregating switches; None: a network of its own, with
+    so many others' hosts.
 
     switch_latency_ns: of each switch, from a frame's last bit in to its place in the output queue. elements,
     window_slots, streams, dataplane: of the switch method; priorities, windows: class and window of each of its
