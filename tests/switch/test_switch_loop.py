@@ -3,7 +3,6 @@
 What SwitchLoop does turn by turn is seen over a scripted link; what both loops owe those who command them, over UDP.
 """
 
-import itertools
 import os
 import socket
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dataplane_names import WITHOUT_P4
+from scripted_link import ScriptedLink
 
 import transport.switch.loop
 from switchagg.aggregator import Parent, SlotView
@@ -26,7 +26,7 @@ from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.wire import Bundle, Op, Packet, decode, encode
-from transport.links.link import Address, Arrival, LinkClosed
+from transport.links.link import Address, LinkClosed
 from transport.links.udp import UdpLink
 from transport.switch.loop import CommandLoop, SwitchLoop
 from transport.switch.native_loop import NativeSwitchLoop
@@ -35,69 +35,6 @@ LOOPBACK = ("127.0.0.1", 0)
 SENT = ("gso", "one by one", "without checksums")
 LIVENESS_S = 120.0
 JOB = JobConfig(job_id=1, generation=1, workers=2, elements=4, streams=(StreamConfig(0, 8),))
-
-
-class ScriptedLink:
-    """A link in memory: the test sets what arrives and how many rows there is room for."""
-
-    def __init__(self) -> None:
-        self.address: Address = ("scripted", 1)
-        self.counters = {"sent_rows": 0}
-        self.arrivals: deque[list[Arrival]] = deque()
-        self.room = 1 << 30
-        self.sent: list[tuple[Address, list[bytes]]] = []
-        self.closed = False
-        self.stirred = threading.Event()
-
-    tos = None
-    credit_bytes = 0
-    segments_max = 64
-
-    def resolve(self, address: Address) -> Address:
-        return address
-
-    def has_room(self) -> bool:
-        return self.room > 0
-
-    def slowness(self) -> str:
-        return ""
-
-    def send(self, bundle: Bundle, to: Address, tos: int | None = None) -> int:
-        rows = min(self.room, len(bundle))
-        self.room -= rows
-        if rows:
-            self.sent.append((to, [row.tobytes() for row in bundle[:rows]]))
-        return rows
-
-    def set_tos(self, tos: int) -> None:
-        pass
-
-    def receive(self) -> list[Arrival]:
-        return self.arrivals.popleft() if self.arrivals else []
-
-    def wait(self, timeout_s: float | None, *, writable: bool = False) -> bool:
-        if self.arrivals or (writable and self.room):
-            return True
-        woken = self.stirred.wait(timeout_s)
-        self.stirred.clear()
-        return woken
-
-    def wake(self) -> None:
-        self.stirred.set()
-
-    def fileno(self) -> int:
-        raise AssertionError("not asked for")
-
-    def close(self) -> None:
-        self.closed = True
-
-    def deliver(self, *arrivals: tuple[Bundle, Address], tos: Sequence[int] = (0,)) -> None:
-        """Let these arrive in one turn. tos: of each, or of all."""
-        self.arrivals.append([(*arrival, mark) for arrival, mark in zip(arrivals, itertools.cycle(tos))])
-        self.wake()
-
-    def rows_to(self, to: Address) -> list[bytes]:
-        return [row for address, rows in self.sent for row in rows if address == to]
 
 
 class EchoPlane:
