@@ -165,7 +165,7 @@ def _sent(method: str, network: Network, links: Topology, kind: Kind) -> Iterato
                 yield (child, parent), Fraction(1)
                 yield (parent, child), Fraction(1)
         return
-    if method == "atp":
+    if METHODS[method].servers:
         yield from _sent_by_atp(links)
         return
     nodes = (*links.members, links.root)  # the last is SWITCH, -1

@@ -21,7 +21,6 @@ from emulation import scenario_checks
 from emulation.bounds import Network, elements_most, loads, servers_of
 from emulation.scenario_tables import (
     ADAMW,
-    SGD,
     BoundedLoss,
     ComputeDistribution,
     Faults,
@@ -43,8 +42,6 @@ from switchagg.wire import frame_bytes
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_method
 from transport.links.table import LINKS
-from transport.ps.coded import PushCodec
-from transport.ps.config import BACKUP, BSP, SSP
 
 BACKENDS = ("mininet", "sim")
 ALLREDUCE = "allreduce"  # a workload without training: one allreduce of `bucket_bytes`, repeated; the benchmark's
@@ -476,97 +473,10 @@ def _check_together(scenario: Scenario) -> None:
         )
     if wrong := scenario_checks.fault(scenario):
         raise ScenarioError(f"{scenario.file}: {wrong}")
-    _check_ps(scenario)
-    _check_codecs(scenario)
-    _check_compute(scenario)
     if switch.streams * switch.window_slots > 65_536:
         raise ScenarioError(
             f"{scenario.file}: [switch] window_slots: {switch.window_slots} for each of {switch.streams} streams is "
             "out of range; allowed: at most 65536 slots in all (slot numbers have 16 bits)"
-        )
-
-
-def _check_compute(scenario: Scenario) -> None:
-    """Ranks that compute for different times."""
-    workers, compute_ns = scenario.topology.workers, scenario.workload.compute_ns
-    if isinstance(compute_ns, tuple) and len(compute_ns) != workers:
-        raise ScenarioError(
-            f"{scenario.file}: [workload] compute_ns: {len(compute_ns)} numbers for {workers} workers; allowed: one "
-            "for each"
-        )
-    drawn = compute_ns if isinstance(compute_ns, ComputeDistribution) else None
-    if drawn and drawn.distribution == "shifted_exponential" and drawn.deviation_ns > drawn.mean_ns:
-        raise ScenarioError(
-            f"{scenario.file}: [workload] compute_ns: deviation_ns: {drawn.deviation_ns} is out of range; allowed with "
-            f"a shifted exponential: 0 … mean_ns ({drawn.mean_ns})"
-        )
-    if scenario.faults.tail and scenario.faults.tail.rank >= workers:
-        raise ScenarioError(
-            f"{scenario.file}: [faults] tail: rank: {scenario.faults.tail.rank} is out of range; allowed: "
-            f"-1 … {workers - 1}"
-        )
-    if scenario.faults.tail and scenario.methods.mininet:
-        raise ScenarioError(
-            f"{scenario.file}: [faults] tail: there is none in Mininet; allowed: [methods] mininet = [], and --on sim"
-        )
-    if absent := [straggler.rank for straggler in scenario.faults.stragglers if straggler.rank >= workers]:
-        raise ScenarioError(
-            f"{scenario.file}: [faults] stragglers: rank: {absent[0]} is out of range; allowed: 0 … {workers - 1}"
-        )
-
-
-def _check_codecs(scenario: Scenario) -> None:
-    """Whether so many workers, and the servers' mode, can have the codec of each method."""
-    for backend, methods in vars(scenario.methods).items():
-        for method in methods:
-            where = f"{scenario.file}: [methods] {backend}: {method}"
-            try:
-                if method.codec and scenario.asynchronous(method):
-                    PushCodec(method.codec)
-                elif method.spec:
-                    method.spec.for_workers(scenario.topology.workers)
-            except ValueError as error:
-                raise ScenarioError(f"{where}: {error}") from None
-            if method.codec and method.method == "ps" and scenario.ps.mode == BACKUP:
-                raise ScenarioError(
-                    f"{where}: coded sums need all workers, not [ps] mode = '{BACKUP}'; allowed: the other modes"
-                )
-
-
-def _check_ps(scenario: Scenario) -> None:
-    """What of a mode belongs to it alone."""
-    ps, workers = scenario.ps, scenario.topology.workers
-    if ps.staleness and ps.mode != SSP:
-        raise ScenarioError(
-            f"{scenario.file}: [ps] staleness: {ps.staleness} is not possible with mode = '{ps.mode}'; allowed: 0, "
-            f"or mode = '{SSP}'"
-        )
-    if ps.mode != BACKUP and ps.backups:
-        raise ScenarioError(
-            f"{scenario.file}: [ps] backups: {ps.backups} is not possible with mode = '{ps.mode}'; allowed: 0, or mode "
-            f"= '{BACKUP}'"
-        )
-    if ps.mode == BACKUP and not 1 <= ps.backups < workers:
-        raise ScenarioError(
-            f"{scenario.file}: [ps] backups: {ps.backups} of {workers} workers is out of range; allowed: 1 … "
-            f"{workers - 1} with mode = '{BACKUP}'"
-        )
-    scheduled = [method for method in scenario.methods.mininet if method.method == "ps" and method.schedule]
-    if ps.mode == BACKUP and scheduled:
-        raise ScenarioError(
-            f"{scenario.file}: [methods] mininet: {scheduled[0]}: in real time schedules divide by all workers, not by "
-            f"those that a sum of [ps] mode = '{BACKUP}' holds; allowed: ps, or mode = '{BSP}'"
-        )
-    used = [name for names in vars(scenario.methods).values() for name in names if scenario.asynchronous(name)]
-    if unsuited := next((str(name) for name in used if name.schedule), None):
-        raise ScenarioError(
-            f"{scenario.file}: [methods] {unsuited}: with [ps] mode = '{ps.mode}' there are no sums to schedule; "
-            f"allowed: {unsuited.partition('+')[0]}, whose urgent layers go first anyway, or mode = '{BSP}'"
-        )
-    if used and scenario.workload.optimizer != SGD:
-        raise ScenarioError(
-            f"{scenario.file}: [workload] optimizer: '{scenario.workload.optimizer}' is not possible with [ps] mode = "
-            f"'{ps.mode}', whose servers make the steps; allowed: '{SGD}', then of all methods"
         )
 
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from emulation.scenario_flows import flows_fault, own_hosts
-from emulation.scenario_tables import MAX_MIN, JobOptions, ParameterServer
+from emulation.scenario_tables import MAX_MIN, SGD, ComputeDistribution, JobOptions, ParameterServer
 from emulation.topologies.topology import STAR
 from emulation.training.tasks.table import DDP, WORKLOADS
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import MAX_CHILDREN, MAX_PARTIAL
 from transport.group.method_name import METHODS
+from transport.ps.coded import PushCodec
+from transport.ps.config import BACKUP, BSP, SSP
 
 if TYPE_CHECKING:
     from emulation.scenario import Scenario
@@ -21,9 +23,12 @@ MININET_HOSTS_MOST = 64
 
 def fault(scenario: Scenario) -> str:
     """The first one; "" if there is none."""
-    flows = flows_fault(scenario.flows, scenario.topology.workers, bool(scenario.methods.mininet))
-    many = flows or _jobs(scenario) or _hosts(scenario) or _samples(scenario)
-    return many or _parallel(scenario) or _synchronisation(scenario) or _partial_sums(scenario)
+    checks = (_flows, _jobs, _hosts, _samples, _parallel, _synchronisation, _partial_sums, _servers, _codecs, _compute)
+    return next(filter(None, (check(scenario) for check in checks)), "")
+
+
+def _flows(scenario: Scenario) -> str:
+    return flows_fault(scenario.flows, scenario.topology.workers, bool(scenario.methods.mininet))
 
 
 def _hosts(scenario: Scenario) -> str:
@@ -155,4 +160,73 @@ def _synchronisation(scenario: Scenario) -> str:
         if method.schedule or hooked or (method.method == "ps" and scenario.ps != ParameterServer()):
             allowed = "methods without a schedule, gloo without a codec, [ps] as it is by default"
             return f"{where} [methods] mininet: {method}; allowed: {allowed}"
+    return ""
+
+
+def _servers(scenario: Scenario) -> str:
+    """What of a mode of `ps` belongs to it alone."""
+    ps, workers = scenario.ps, scenario.topology.workers
+    if ps.staleness and ps.mode != SSP:
+        return f"[ps] staleness: {ps.staleness} is not possible with mode = '{ps.mode}'; allowed: 0, or mode = '{SSP}'"
+    if ps.mode != BACKUP and ps.backups:
+        return f"[ps] backups: {ps.backups} is not possible with mode = '{ps.mode}'; allowed: 0, or mode = '{BACKUP}'"
+    if ps.mode == BACKUP and not 1 <= ps.backups < workers:
+        return (
+            f"[ps] backups: {ps.backups} of {workers} workers is out of range; allowed: 1 … {workers - 1} with mode = "
+            f"'{BACKUP}'"
+        )
+    scheduled = [method for method in scenario.methods.mininet if method.method == "ps" and method.schedule]
+    if ps.mode == BACKUP and scheduled:
+        return (
+            f"[methods] mininet: {scheduled[0]}: in real time schedules divide by all workers, not by those that a sum "
+            f"of [ps] mode = '{BACKUP}' holds; allowed: ps, or mode = '{BSP}'"
+        )
+    used = [name for names in vars(scenario.methods).values() for name in names if scenario.asynchronous(name)]
+    if unsuited := next((str(name) for name in used if name.schedule), None):
+        return (
+            f"[methods] {unsuited}: with [ps] mode = '{ps.mode}' there are no sums to schedule; allowed: "
+            f"{unsuited.partition('+')[0]}, whose urgent layers go first anyway, or mode = '{BSP}'"
+        )
+    if used and scenario.workload.optimizer != SGD:
+        return (
+            f"[workload] optimizer: '{scenario.workload.optimizer}' is not possible with [ps] mode = '{ps.mode}', "
+            f"whose servers make the steps; allowed: '{SGD}', then of all methods"
+        )
+    return ""
+
+
+def _codecs(scenario: Scenario) -> str:
+    """Whether so many workers, and the servers' mode, can have the codec of each method."""
+    for backend, methods in vars(scenario.methods).items():
+        for method in methods:
+            where = f"[methods] {backend}: {method}"
+            try:
+                if method.codec and scenario.asynchronous(method):
+                    PushCodec(method.codec)
+                elif method.spec:
+                    method.spec.for_workers(scenario.topology.workers)
+            except ValueError as error:
+                return f"{where}: {error}"
+            if method.codec and method.method == "ps" and scenario.ps.mode == BACKUP:
+                return f"{where}: coded sums need all workers, not [ps] mode = '{BACKUP}'; allowed: the other modes"
+    return ""
+
+
+def _compute(scenario: Scenario) -> str:
+    """Ranks that compute for different times, and links with a tail."""
+    workers, compute_ns, faults = scenario.topology.workers, scenario.workload.compute_ns, scenario.faults
+    if isinstance(compute_ns, tuple) and len(compute_ns) != workers:
+        return f"[workload] compute_ns: {len(compute_ns)} numbers for {workers} workers; allowed: one for each"
+    drawn = compute_ns if isinstance(compute_ns, ComputeDistribution) else None
+    if drawn and drawn.distribution == "shifted_exponential" and drawn.deviation_ns > drawn.mean_ns:
+        return (
+            f"[workload] compute_ns: deviation_ns: {drawn.deviation_ns} is out of range; allowed with a shifted "
+            f"exponential: 0 … mean_ns ({drawn.mean_ns})"
+        )
+    if faults.tail and faults.tail.rank >= workers:
+        return f"[faults] tail: rank: {faults.tail.rank} is out of range; allowed: -1 … {workers - 1}"
+    if faults.tail and scenario.methods.mininet:
+        return "[faults] tail: there is none in Mininet; allowed: [methods] mininet = [], and --on sim"
+    if absent := [straggler.rank for straggler in faults.stragglers if straggler.rank >= workers]:
+        return f"[faults] stragglers: rank: {absent[0]} is out of range; allowed: 0 … {workers - 1}"
     return ""

@@ -44,7 +44,7 @@ def _checked(default: Any, kind: str) -> Any:
 
 
 def _probability() -> Any:
-    return field(default=0.0, metadata={"kind": float, "low": 0.0, "high": 1.0, "unit": "probability"})
+    return _float(0.0, 0.0, 1.0, "probability")
 
 
 def dataplane_names() -> tuple[str, ...]:
@@ -78,9 +78,7 @@ class TopologyOptions:
     kind: str = _choice("star", topology_names)
     # of leaf_spine and fat_tree: how many, or the workers of each, in the order of ranks
     racks: int | tuple[int, ...] = field(default=0, metadata={"kind": "racks"})
-    oversubscription: float = field(  # a rack's workers' rate over its up-link's
-        default=1.0, metadata={"kind": float, "low": 1.0, "high": 1_000.0, "unit": "times"}
-    )
+    oversubscription: float = _float(1.0, 1.0, 1_000.0, "times")  # a rack's workers' rate over its up-link's
     placement: str = _choice(EVERY, placement_names)  # every switch that joins workers aggregates, or one for all
     workers: int = _integer(4, 1, 4096, "workers")  # 4: the smallest star whose bound (1.5) leaves 2 cores alive
     rate_bps: int = _integer(
@@ -103,7 +101,7 @@ class Straggler:
     """A rank whose computing takes `factor` times as long, from one iteration to another, both included."""
 
     rank: int = _integer(MISSING, 0, 63, "rank")
-    factor: float = field(default=2.0, metadata={"kind": float, "low": 0.01, "high": 10_000.0, "unit": "times"})
+    factor: float = _float(2.0, 0.01, 10_000.0, "times")
     from_iteration: int = _integer(0, 0, ITERATIONS_MOST, "iteration")
     to_iteration: int = _integer(ITERATIONS_MOST, 0, ITERATIONS_MOST, "iteration")
 
@@ -248,7 +246,7 @@ class FlowOptions:
     ecn: int = _integer(1, 0, 1, "1: negotiated")
     start_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns")
     stop_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns")  # 0: with the run
-    load: float = field(default=0.1, metadata={"kind": float, "low": 0.001, "high": 1.0, "unit": "of the link"})
+    load: float = _float(0.1, 0.001, 1.0, "of the link")
     most_bytes: int = _integer(1_000_000, 1_000, 30_000_000, "bytes")  # of a short flow
     size_bytes: int = _integer(64_000, 1, 100_000_000, "bytes")  # of each flow of an incast
     period_ns: int = _integer(100_000_000, 1_000, COMPUTE_NS_MOST, "ns")  # from one burst to the next
@@ -264,11 +262,11 @@ class BoundedLoss:
     """Methods that may lose gradients for good: `transport.bounded` says what their options are."""
 
     divide: str = _choice("paper", ("paper", "arrived", "workers"))  # by how many a sum with gaps is scaled
-    mlt_tolerance: float = field(default=0.1, metadata={"kind": float, "low": 0.0, "high": 0.99, "unit": "of a tensor"})
+    mlt_tolerance: float = _float(0.1, 0.0, 0.99, "of a tensor")
     mlt_priorities: int = _integer(1, 0, 1, "1: by layer and magnitude")
-    dgt_share: float = field(default=0.8, metadata={"kind": float, "low": 0.0, "high": 1.0, "unit": "of blocks"})
+    dgt_share: float = _float(0.8, 0.0, 1.0, "of blocks")
     dgt_channels: int = _integer(7, 1, 7, "best-effort channels")
-    ltp_share: float = field(default=0.8, metadata={"kind": float, "low": 0.0, "high": 1.0, "unit": "of a transfer"})
+    ltp_share: float = _float(0.8, 0.0, 1.0, "of a transfer")
     ltp_extra_ns: int = _integer(30_000_000, 0, 60_000_000_000, "ns from the threshold to the deadline")
     ltp_early_close: int = _integer(1, 0, 1, "1: before all is there")
     optireduce_hadamard: str = _choice("auto", ("auto", "always", "never"))

@@ -149,12 +149,14 @@ def test_slots_of_a_job_have_aggregators_of_their_own() -> None:
 def test_allreduces_in_virtual_time_are_exact(fabric: Fabric, loss: float) -> None:
     """Also with fewer aggregators than chunks in flight, where most is summed by the server."""
     for aggregators in (0, 1):
-        link = LinkConfig(200_000_000, loss=loss, duplicate=loss, reorder=loss)
+        link = LinkConfig(200_000_000, loss=loss, duplicate=loss, reorder=loss, corrupt=loss)
         config = SimulationConfig(workers=4, link=link, fabric=fabric, aggregators=aggregators, window_slots=32)
         timing = time_allreduce(config, "atp", 100_000)
         assert timing.wrong_elements == 0
         counters = timing.switch_counters
         assert (counters["collided"] > 0) >= (aggregators == 1)
+        assert (counters["drop_checksum"] > 0) == (timing.drop_checksum > counters["drop_checksum"]) == (loss > 0)
+        assert timing.drop_checksum == pytest.approx(timing.faults["corrupted"], abs=3)  # some are still under way
 
 
 def test_bounds_count_the_links_that_atp_uses() -> None:

@@ -13,6 +13,7 @@ import pytest
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.description import Shown
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
+from transport.control import leaf
 from transport.control.client import query_status
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.impairments import Impairments, parse_impairments
@@ -158,20 +159,21 @@ def failures(futures: "list[object]") -> list[str]:
     return reasons
 
 
-def cut_off(daemon: SwitchDaemon) -> None:
+def cut_off(daemon: SwitchDaemon, patch: pytest.MonkeyPatch) -> None:
     """As if it were killed: it says nothing more to anyone."""
     assert daemon._leaf is not None
-    daemon._leaf._send = lambda *_: None  # type: ignore[method-assign]
+    dead, send = daemon._leaf._thread, leaf.send_request
+    patch.setattr(leaf, "send_request", lambda *sent: threading.current_thread() is not dead and send(*sent))
 
 
-def test_a_leaf_that_dies_or_stops_ends_the_job_for_all_and_is_named() -> None:
+def test_a_leaf_that_dies_or_stops_ends_the_job_for_all_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with tree(rack1="root", rack2="root") as net:
         sessions = net.join(["rack1", "rack1", "rack2", "rack2"])
         futures = wait_in_call(sessions)
         # the switch below rank 3 has rank 2's values, and nothing has gone up from there (C20)
         until(lambda: {tuple(slot["ranks"]) for slot in slots_of(sessions[0])} == {(0, 1, 2)})
         began_s = time.monotonic()
-        cut_off(net.daemons["rack2"])
+        cut_off(net.daemons["rack2"], monkeypatch)
         for reason in failures(futures):
             assert "switch 'rack2' at 127.0.0.1:" in reason
             assert "no heartbeat for 1 s" in reason
@@ -190,12 +192,12 @@ def test_a_leaf_that_dies_or_stops_ends_the_job_for_all_and_is_named() -> None:
             net.join(["rack2"], "late")
 
 
-def test_a_leaf_that_restarts_within_a_call_ends_it_and_serves_the_next_job() -> None:
+def test_a_leaf_that_restarts_within_a_call_ends_it_and_serves_the_next_job(monkeypatch: pytest.MonkeyPatch) -> None:
     with tree(rack1="root", rack2="root") as net:
         sessions = net.join(["rack1", "rack2", "rack2"])
         futures = wait_in_call(sessions)
         old = net.daemons["rack2"]
-        cut_off(old)
+        cut_off(old, monkeypatch)
         assert old._leaf is not None
         old._leaf._reason = "killed"
         port = old.data_address[1]

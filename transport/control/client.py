@@ -13,7 +13,7 @@ import zmq
 
 from switchagg.errors import DecodeError, JobError
 from transport.control import messages
-from transport.control.sockets import HEARTBEAT_S, bound, local_endpoint
+from transport.control.sockets import HEARTBEAT_S, bound, local_endpoint, next_answer, send_request
 from transport.control.stalls import StallDetector
 from transport.links.addresses import parse_endpoint, resolve_host
 from transport.zeromq.keys import Keys, key_advice
@@ -137,7 +137,7 @@ class ControlClient:
                 left_ns = self._due_ns - time.monotonic_ns() if self._phase is not _Phase.ENDED else self._beat_ns
                 poller.poll(max(0, left_ns // 1_000_000 + 1))
                 self._drain_wake()
-                while (answer := self._receive(dealer)) is not None:
+                while (answer := next_answer(dealer, self.switch)) is not None:
                     self._receive_answer(answer)
                 self._check_silence(time.monotonic_ns(), deadline_ns)
         except BaseException as error:
@@ -159,7 +159,7 @@ class ControlClient:
                 break
             self._token += 1
             self._queries[self._token] = future
-            self._send(dealer, messages.StatusQuery(self._token, job, self._wish.incarnation))
+            send_request(dealer, messages.StatusQuery(self._token, job, self._wish.incarnation))
         if self._farewell is not None and self._phase in (_Phase.JOINING, _Phase.RUNNING):
             self._phase = _Phase.LEAVING
             self._due_ns = now_ns
@@ -167,7 +167,7 @@ class ControlClient:
             return
         if self._unanswered_ns is None:
             self._unanswered_ns = now_ns
-        sent = self._send(dealer, self._due_request())
+        sent = send_request(dealer, self._due_request())
         self._due_ns = now_ns + (self._beat_ns if sent else UNSENT_NS)
         if self._phase is _Phase.RUNNING:
             self._on_beat()
@@ -181,27 +181,6 @@ class ControlClient:
             case _:
                 assert self._farewell is not None
                 return messages.Leave(self._wish.incarnation, *self._farewell)
-
-    def _send(self, dealer: "zmq.Socket[bytes]", request: messages.Request) -> bool:
-        """False if there is no connection (yet), or its queue is full."""
-        try:
-            dealer.send_multipart(messages.encode(request), zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        return True
-
-    def _receive(self, dealer: "zmq.Socket[bytes]") -> messages.Answer | None:
-        """The next answer; what is none counts as one that ends the join if only the version is at fault."""
-        while True:
-            try:
-                frames = dealer.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return None
-            try:
-                return messages.decode_answer(frames)
-            except DecodeError as error:
-                if error.reason == "control_version":
-                    return messages.Refused(f"control protocol of switch {self.switch}: {error}")
 
     def _receive_answer(self, answer: messages.Answer) -> None:
         self._heard = True

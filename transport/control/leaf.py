@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import zmq
 
-from switchagg.errors import DecodeError, SwitchaggError
+from switchagg.errors import SwitchaggError
 from switchagg.membership import Address, JobAdmitted, Running
 from transport.control import messages
 from transport.control.shares import config_of, uplink_of
-from transport.control.sockets import HEARTBEAT_S, bound
+from transport.control.sockets import HEARTBEAT_S, bound, next_answer, send_request
 from transport.control.stalls import StallDetector
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.switch.host import SwitchHost
@@ -134,15 +134,15 @@ class LeafAgent:
         while self._reason is None and self._target == target:
             now_ns = time.monotonic_ns()
             if now_ns >= self._due_ns:
-                self._send(dealer, self._request())
+                send_request(dealer, self._request())
                 self._due_ns = now_ns + round(HEARTBEAT_S * 1e9)
             poller.poll(max(0, (self._due_ns - now_ns) // 1_000_000 + 1))
-            while self._reason is None and (answer := self._receive(dealer)) is not None:
+            while self._reason is None and (answer := next_answer(dealer, self._target)) is not None:
                 self._heard_ns = time.monotonic_ns()
                 self._take(answer)
             self._check_silence(time.monotonic_ns())
         if self._lease_ns and self._reason is not None:
-            self._send(dealer, messages.Leave(self.incarnation, [], self._reason[: messages.TEXT_MAX]))
+            send_request(dealer, messages.Leave(self.incarnation, [], self._reason[: messages.TEXT_MAX]))
 
     def _request(self) -> messages.Request:
         if self._lease_ns:
@@ -161,23 +161,6 @@ class LeafAgent:
             place.packets_held,
             place.link,
         )
-
-    def _send(self, dealer: "zmq.Socket[bytes]", request: messages.Request) -> None:
-        """Best effort: it is sent again."""
-        with contextlib.suppress(zmq.Again):
-            dealer.send_multipart(messages.encode(request), zmq.NOBLOCK)
-
-    def _receive(self, dealer: "zmq.Socket[bytes]") -> messages.Answer | None:
-        while True:
-            try:
-                frames = dealer.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return None
-            try:
-                return messages.decode_answer(frames)
-            except DecodeError as error:
-                if error.reason == "control_version":
-                    return messages.Refused(f"control protocol of switch {self._target}: {error}")
 
     def _take(self, answer: messages.Answer) -> None:
         match answer:

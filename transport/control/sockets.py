@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import zmq
 
+from switchagg.errors import DecodeError
 from switchagg.priority import MOST_URGENT, tos_of
+from transport.control import messages
 
 HEARTBEAT_S = 0.5
 """How often a client repeats its request or sends a heartbeat: an eighth of the default lease."""
@@ -32,6 +34,29 @@ def bound(zmq_socket: "zmq.Socket[bytes]") -> None:
     zmq_socket.set(zmq.SNDHWM, QUEUE_MESSAGES)
     zmq_socket.set(zmq.RCVHWM, QUEUE_MESSAGES)
     zmq_socket.set(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
+
+
+def send_request(dealer: "zmq.Socket[bytes]", request: messages.Request) -> bool:
+    """Without waiting; False if there is no connection (yet), or its queue is full: send it again later."""
+    try:
+        dealer.send_multipart(messages.encode(request), zmq.NOBLOCK)
+    except zmq.Again:
+        return False
+    return True
+
+
+def next_answer(dealer: "zmq.Socket[bytes]", switch: str) -> messages.Answer | None:
+    """The next of this switch that has come; what is none counts as a refusal if only the version is at fault."""
+    while True:
+        try:
+            frames = dealer.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        try:
+            return messages.decode_answer(frames)
+        except DecodeError as error:
+            if error.reason == "control_version":
+                return messages.Refused(f"control protocol of switch {switch}: {error}")
 
 
 @dataclass(frozen=True)

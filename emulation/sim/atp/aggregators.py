@@ -55,14 +55,8 @@ class Aggregators:
 
     def __init__(self, count: int) -> None:
         assert 1 <= count <= INDEXES_MOST, count
-        self.count = count
         self.counters = dict.fromkeys(("claimed", "summed", "collided", "flushed", "duplicates", "freed"), 0)
         self._held: dict[int, Update] = {}
-
-    @property
-    def taken(self) -> int:
-        """How many hold a chunk."""
-        return len(self._held)
 
     def take(self, update: Update, below: int) -> Iterator[Update]:
         """What a packet on its way up causes to be sent on. below: ranks of its job whose packets pass this switch."""
@@ -71,7 +65,7 @@ class Aggregators:
             yield from self._flush(update, held)
         elif held is None:
             self.counters["claimed"] += 1
-            self._hold(update)
+            self._held[update.index] = update
             yield from self._complete(update, below)
         elif held.key != update.key:
             self.counters["collided"] += 1
@@ -81,7 +75,7 @@ class Aggregators:
             values = _combined(held.op, held.values, update.values)
             marked = held.marked or update.marked
             merged = replace(held, ranks=held.ranks | update.ranks, values=values, marked=marked)
-            self._hold(merged)
+            self._held[update.index] = merged
             yield from self._complete(merged, below)
         elif not update.ranks & ~held.ranks:
             self.counters["duplicates"] += 1
@@ -95,13 +89,6 @@ class Aggregators:
         if held is not None and held.key == key:
             self.counters["freed"] += 1
             del self._held[index]
-
-    def forget(self, job: int) -> None:
-        """A job has ended."""
-        self._held = {index: held for index, held in self._held.items() if held.key.job != job}
-
-    def _hold(self, update: Update) -> None:
-        self._held[update.index] = update
 
     def _complete(self, held: Update, below: int) -> Iterator[Update]:
         """It stays until its result frees it, so that a duplicate is answered by the sums again."""

@@ -5,7 +5,6 @@ the switches that workers are at, and in the server's. A packet's trailer has wh
 ranks it holds and the aggregator, 12 bytes, so that a packet of 360 elements still fits an MTU of 1500.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
@@ -15,13 +14,11 @@ import numpy as np
 from emulation.sim.atp.aggregators import INDEXES_MOST, Aggregators, ChunkKey, Fallback, Indexes, Result, Update
 from emulation.sim.network.hosts import AggregationHost
 from emulation.sim.network.link import CE, ECT, UDP_FRAMING_BYTES, CorruptedFrame, Link
-from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
+from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.switch_simulation import EndpointSimulation
 from emulation.sim.network.switched_network import SwitchedNetwork
 from switchagg.dataplane.contract import DataPlane, Output
-from switchagg.description import Shown
 from switchagg.endpoint import Endpoint, StreamFailed
-from switchagg.errors import AggregationFailed
-from switchagg.layout import shares_of
 from switchagg.wire import (
     FLAG_RESULT,
     FLAG_RETRANSMISSION,
@@ -97,8 +94,6 @@ class _Admitted:
 class AtpPlane:
     """What a switch of a simulation does with packets for it: aggregators that all jobs share."""
 
-    name = "atp"
-
     def __init__(self, aggregators: int) -> None:
         self.aggregators = Aggregators(aggregators)
         self._jobs: dict[int, _Admitted] = {}
@@ -141,18 +136,13 @@ class AtpHost(AggregationHost):
         update = with_trailer(frame, 1 << self._rank, index, 0)
         return self._link.send(update, size_bytes + TRAILER.itemsize, ready_ns, sender, to)
 
-    def receive(self, frame: Any, sender: int, to: int) -> None:
-        if frame.__class__ is CorruptedFrame:
-            frame = frame.received()
-            if frame is None:
-                self.drop_checksum += 1
-                return
+    def _take(self, frame: Bundle, marked: bool) -> None:
         header = headers(frame)[0]
         slot, chunk = int(header["slot"]), int(header["chunk"])
         if chunk >= self._latest.get(slot, 0):
             self._latest[slot] = chunk
             self._indexes[slot] = trailer_of(frame)[2]
-        super().receive(np.ascontiguousarray(frame[:, : -TRAILER.itemsize]), sender, to)
+        super()._take(np.ascontiguousarray(frame[:, : -TRAILER.itemsize]), marked)
 
 
 class AtpServer:
@@ -184,16 +174,14 @@ def _plane(count: int) -> DataPlane:
     return cast(DataPlane, AtpPlane(count))
 
 
-class AtpSimulation(Simulation):
+class AtpSimulation(EndpointSimulation):
     """A job of workers and a server on a host of its own. config.aggregators: of each switch, for all jobs; the job
     whose simulation is made first decides."""
-
-    codes_in_rounds = False
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None) -> None:
         config = replace(config, first_slot=config.first_slot or 0)  # slots only number chunks here
         super().__init__(config, shared, 1)
-        self.job = job = config.job()
+        job = self.job
         first, end = job.slots
         count = min(INDEXES_MOST, config.aggregators or 2 * max(config.pool_slots, end - first))
         server, (home,) = self.first + config.workers, self.topology.servers
@@ -209,14 +197,10 @@ class AtpSimulation(Simulation):
         self.server = AtpServer(self.uplinks[-1], fallback, (server, self.switches[root].address))
         self._attach(config.workers, self.server.receive)
         indexes = Indexes(job.job_id, range(first, end), count).of
-        self.hosts: list[AtpHost] = []
         for rank, worker in enumerate(self.topology.workers):
             ends = self.first + rank, self.switches[self._switch_of(worker)].address
-            endpoint = Endpoint(job, rank)
-            host = AtpHost(endpoint, self.uplinks[rank], self._failed, ends, config.codec, False, indexes=indexes)
-            host.split_calls, host.codec_seed = config.split_calls, config.codec_seed
-            self._attach(rank, host.receive)
-            self.hosts.append(host)
+            endpoint, uplink = Endpoint(job, rank), self.uplinks[rank]
+            self._add(AtpHost(endpoint, uplink, self._failed, ends, config.codec, False, indexes=indexes))
 
     def _switch_of(self, host: str) -> str:
         return self.topology.neighbours[host][0]
@@ -227,29 +211,11 @@ class AtpSimulation(Simulation):
 
     def _failed(self, rank: int, event: StreamFailed) -> None:
         server = self.topology.servers[0]
-        raise AggregationFailed(
-            f"rank {rank} had no result from parameter server {server} after {event.timeouts} timeouts in a row",
-            job=self.job.job_id,
-            generation=self.job.generation,
-            stream=event.stream,
-            slot=event.slot,
-            chunk=event.chunk,
-            missing=(),
-        )
-
-    def begin(self, rank: int, call: Call) -> None:
-        shown = Shown(call.kind, call.op, call.array.dtype, call.array.size, call.root)
-        shares = shares_of(call.kind, call.root)
-        self.hosts[rank].launch(call.array, call.op, call.done, call.priority, shares, shown, call.coded)
-
-    def retransmissions(self) -> int:
-        return sum(host.endpoint.counters["retransmitted"] for host in self.hosts)
+        self._given_up(event, f"rank {rank} had no result from parameter server {server}", ())
 
     def switch_counters(self) -> dict[str, int]:
-        counted: Counter[str] = Counter()
-        for plane in self._planes.values():
-            counted.update(plane.counters)
-        return {**counted, **{f"server_{name}": count for name, count in self.server.fallback.counters.items()}}
+        server = {f"server_{name}": count for name, count in self.server.fallback.counters.items()}
+        return {**super().switch_counters(), **server}
 
     def drop_checksum(self) -> int:
-        return self.server.drop_checksum + sum(host.drop_checksum for host in self.hosts)
+        return super().drop_checksum() + self.server.drop_checksum

@@ -23,7 +23,7 @@ from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import UNCONTROLLED
 from switchagg.layout import Shares
 from switchagg.partial_endpoint import PartialEndpoint
-from switchagg.wire import STREAM_OFFSET, frame_bytes
+from switchagg.wire import STREAM_OFFSET, Bundle, frame_bytes
 from transport.worker.call_ledger import CallLedger
 
 Done = Callable[[], None]
@@ -213,7 +213,10 @@ class AggregationHost:
             if frame is None:
                 self.drop_checksum += 1
                 return
-        self.endpoint.receive(frame, self._network.now_ns, bool(to & CE))
+        self._take(frame, bool(to & CE))
+
+    def _take(self, frame: Bundle, marked: bool) -> None:
+        self.endpoint.receive(frame, self._network.now_ns, marked)
         self._events()
         self._pump()
 

@@ -1,10 +1,10 @@
-"""Method `switch` in virtual time: switches whose data planes aggregate, and an endpoint on every host."""
+"""Methods with an endpoint on every host in virtual time; and method `switch`, whose switches have data planes."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
@@ -22,23 +22,67 @@ from switchagg.layout import shares_of
 from switchagg.partial_endpoint import endpoint_of
 
 
-class SwitchSimulation(Simulation):
-    """Codecs are the endpoints': they code what packets hold. switches: those that aggregate for the job, by name.
-
-    Without a first slot the job is suspended from the start, until it is given some.
-    """
+class EndpointSimulation(Simulation):
+    """Codecs are the endpoints': they code what packets hold. switches: those that aggregate for the job, by name;
+    hosts: of workers, by rank."""
 
     codes_in_rounds = False
 
+    def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None, servers: int = 0) -> None:
+        super().__init__(config, shared, servers)
+        self.job = config.job()
+        self.switches: dict[str, Switch] = {}
+        self.hosts: list[AggregationHost] = []
+
+    def _add(self, host: AggregationHost) -> None:
+        """The next rank's."""
+        host.split_calls, host.codec_seed = self.config.split_calls, self.config.codec_seed
+        self._attach(len(self.hosts), host.receive)
+        self.hosts.append(host)
+
+    def _given_up(self, event: StreamFailed, what: str, missing: Iterable[int]) -> NoReturn:
+        """The call fails, as of a stream that gave up."""
+        raise AggregationFailed(
+            f"{what} after {event.timeouts} timeouts in a row",
+            job=self.job.job_id,
+            generation=self.job.generation,
+            stream=event.stream,
+            slot=event.slot,
+            chunk=event.chunk,
+            missing=tuple(missing),
+        )
+
+    def begin(self, rank: int, call: Call) -> None:
+        shown = Shown(call.kind, call.op, call.array.dtype, call.array.size, call.root)
+        shares = shares_of(call.kind, call.root)
+        self.hosts[rank].launch(call.array, call.op, call.done, call.priority, shares, shown, call.coded)
+
+    def retransmissions(self) -> int:
+        return sum(host.endpoint.counters["retransmitted"] for host in self.hosts)
+
+    def switch_counters(self) -> dict[str, int]:
+        counted: Counter[str] = Counter()
+        for switch in self.switches.values():
+            assert switch.dataplane is not None
+            counted.update(switch.dataplane.counters)
+        return {**counted, "drop_checksum": self._drop_checksum()}
+
+    def _drop_checksum(self) -> int:
+        return sum(switch.drop_checksum for switch in self.switches.values())
+
+    def drop_checksum(self) -> int:
+        return self._drop_checksum() + sum(host.drop_checksum for host in self.hosts)
+
+
+class SwitchSimulation(EndpointSimulation):
+    """Without a first slot the job is suspended from the start, until it is given some."""
+
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None) -> None:
         super().__init__(config, shared)
-        self.job = config.job()
         self.backups = self.job.backups
         if self.job.partial:
             self.mean_op = "avg"
-        self.switches: dict[str, Switch] = {
-            name: self.shared.aggregator(name, self._dataplane) for name in self.topology.aggregators
-        }
+        self.switches = {name: self.shared.aggregator(name, self._dataplane) for name in self.topology.aggregators}
         self._shares_slots = config.first_slot is None
         self._suspended = self._shares_slots
         self._until: Counter[int | None] = Counter()  # by priority: calls to finish before the job is quiet
@@ -49,26 +93,23 @@ class SwitchSimulation(Simulation):
         self._retransmitted = 0  # in earlier generations
         if not self._shares_slots:
             self._admit()
-        self.hosts: list[AggregationHost] = []
         routed = DATAPLANES[config.dataplane].routes and len(self.switches) == 1  # H2
         for rank, (uplink, worker) in enumerate(zip(self.uplinks, self.topology.workers, strict=True)):
-            parent = self.topology.parent(worker)
-            assert parent is not None
-            endpoint = self._endpoint(rank)
-            ends = self.first + rank, self.switches[parent].address
-            host = AggregationHost(endpoint, uplink, self._failed, ends, config.codec, routed)
-            host.split_calls, host.codec_seed = config.split_calls, config.codec_seed
-            self._attach(rank, host.receive)
-            self.hosts.append(host)
+            ends = self.first + rank, self.switches[self._parent(worker)].address
+            self._add(AggregationHost(self._endpoint(rank), uplink, self._failed, ends, config.codec, routed))
 
     def _dataplane(self) -> DataPlane:
         return DATAPLANES[self.config.dataplane](self.config.pool_slots or self.job.slots[1], self.config.elements)
 
     def _endpoint(self, rank: int) -> Endpoint:
         worker = self.topology.workers[rank]
+        return endpoint_of(self.job, rank, self.topology.children[self._parent(worker)].index(worker))
+
+    def _parent(self, worker: str) -> str:
+        """The switch that a worker sends to."""
         parent = self.topology.parent(worker)
         assert parent is not None
-        return endpoint_of(self.job, rank, self.topology.children[parent].index(worker))
+        return parent
 
     def suspend(self, then: Done) -> None:
         """Begin no calls but those that another rank has begun; `then` is called once those are complete."""
@@ -127,15 +168,7 @@ class SwitchSimulation(Simulation):
         return self.first + self.topology.workers.index(child)
 
     def _failed(self, rank: int, event: StreamFailed) -> None:
-        raise AggregationFailed(
-            f"rank {rank} had no result after {event.timeouts} timeouts in a row",
-            job=self.job.job_id,
-            generation=self.job.generation,
-            stream=event.stream,
-            slot=event.slot,
-            chunk=event.chunk,
-            missing=tuple(sorted(self._missing(self.topology.root, event))),
-        )
+        self._given_up(event, f"rank {rank} had no result", sorted(self._missing(self.topology.root, event)))
 
     def _missing(self, switch: str, event: StreamFailed) -> Iterator[int]:
         """Ranks below a switch from which neither it nor a switch between them has the chunk."""
@@ -169,22 +202,7 @@ class SwitchSimulation(Simulation):
             begun[call.priority] += 1
             self._under_way += 1
             call = call._replace(done=partial(self._ended, call.done))
-        shown = Shown(call.kind, call.op, call.array.dtype, call.array.size, call.root)
-        shares = shares_of(call.kind, call.root)
-        self.hosts[rank].launch(call.array, call.op, call.done, call.priority, shares, shown, call.coded)
+        super().begin(rank, call)
 
     def retransmissions(self) -> int:
-        return self._retransmitted + sum(host.endpoint.counters["retransmitted"] for host in self.hosts)
-
-    def switch_counters(self) -> dict[str, int]:
-        counted: Counter[str] = Counter()
-        for switch in self.switches.values():
-            assert switch.dataplane is not None
-            counted.update(switch.dataplane.counters)
-        return {**counted, "drop_checksum": self._drop_checksum()}
-
-    def _drop_checksum(self) -> int:
-        return sum(switch.drop_checksum for switch in self.switches.values())
-
-    def drop_checksum(self) -> int:
-        return self._drop_checksum() + sum(host.drop_checksum for host in self.hosts)
+        return self._retransmitted + super().retransmissions()
