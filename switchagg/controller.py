@@ -13,7 +13,7 @@ more urgent ones, `sharing.tree_controller` switches below.
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from switchagg.job import MAX_CHILDREN, MAX_ELEMENTS, MAX_SLOTS, MAX_WORKERS, JobConfig
+from switchagg.job import MAX_CHILDREN, MAX_ELEMENTS, MAX_SLOTS, MAX_WORKERS
 from switchagg.membership import (
     Departure,
     Event,
@@ -30,12 +30,11 @@ from switchagg.membership import (
     Seat,
     Standing,
     Waiting,
-    fitted,
     members_of,
 )
 from switchagg.sharing.numbers import Generations, JobIds
 from switchagg.sharing.quota import PeerQuota
-from switchagg.sharing.room import range_for
+from switchagg.sharing.room import fitted, range_for
 from switchagg.sharing.switches import ROOT, Share, Switches, limits
 
 WAITING_MAX = 1024
@@ -281,10 +280,9 @@ class Controller:
         if count < wish.slots:
             narrowed = f"windows have {count} slots in all, not {wish.slots}: its share, or what the switch has free"
             wish = gathering.request.narrowed(count)
-        streams = wish.stream_configs(first)
         generation = self._generations.new(job.admitted.job.generation for job in self._jobs.values())
         job_id = self._job_ids.new({job.admitted.job.job_id for job in self._jobs.values()})
-        job = JobConfig(job_id, generation, wish.workers, wish.elements, streams)
+        job = wish.config(job_id, generation, first)
         below = {share.switch for share in shares} - {ROOT}
         admitted = JobAdmitted(gathering.name, job, members_of(gathering.seats), narrowed, shares if below else ())
         running = RunningJob(admitted, gathering.seats, awaited=below)

@@ -4,7 +4,6 @@ The `Controller` gets requests and returns events; a standing is its answer on o
 """
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
@@ -18,7 +17,6 @@ NAME_MAX = 200
 CONTRADICTIONS_SHOWN_MAX = 3
 WEIGHT_MAX = 1000
 
-MORE_BUFFER = "give it more there, as root: sysctl -w net.core.rmem_max=16777216"
 TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
 
 Address = tuple[str, int]
@@ -26,7 +24,7 @@ Address = tuple[str, int]
 
 
 ALIKE = ("workers", "elements", "streams", "window_slots", "windows", "priorities", "codec", "split", "congestion",
-         "job_priority", "movable", "weight", "slots_least")  # fmt: skip
+         "job_priority", "movable", "weight", "slots_least", "backups", "close_after_ns")  # fmt: skip
 """What all joins of a job must say alike (C1)."""
 
 
@@ -42,7 +40,8 @@ class JoinRequest:
     how many its receive buffer holds, 0: enough (C17). split: whether long calls are split (W11). congestion: as of
     JobConfig. via: name of the switch it sends to (C18). job_priority: 0, most urgent, to 7. movable: whether the job
     can go on without the switch. patient: for room it waits as long as timeout_ns says (C21). weight: of its share of
-    the slots. slots_least: with so many in all it begins, too; 0: only with all (C23).
+    the slots. slots_least: with so many in all it begins, too; 0: only with all (C23). backups, close_after_ns: as of
+    JobConfig (Q1).
     """
 
     job: str
@@ -67,6 +66,8 @@ class JoinRequest:
     patient: bool = False
     weight: int = 1
     slots_least: int = 0
+    backups: int = 0
+    close_after_ns: int = 0
 
     def narrowed(self, slots: int) -> "JoinRequest":
         """With windows of at most so many slots in all, in proportion; each keeps one."""
@@ -78,12 +79,16 @@ class JoinRequest:
         """How many slots the job needs in all."""
         return sum(self.windows) if self.windows else self.streams * self.window_slots
 
-    def stream_configs(self, first_slot: int) -> tuple[StreamConfig, ...]:
-        """The streams, their slot ranges side by side from first_slot on. Only of a request without fault."""
+    def config(self, job_id: int, generation: int, first_slot: int) -> JobConfig:
+        """The job, its streams' slot ranges side by side from first_slot on. Only of a request without fault."""
         windows = self.windows or (self.window_slots,) * self.streams
         priorities = self.priorities or (BEST_EFFORT,) * self.streams
         starts = itertools.accumulate(windows, initial=first_slot)
-        return tuple(map(StreamConfig, starts, windows, priorities))
+        streams = tuple(map(StreamConfig, starts, windows, priorities))
+        backups, close_ns = self.backups, self.close_after_ns
+        return JobConfig(
+            job_id, generation, self.workers, self.elements, streams, backups=backups, close_after_ns=close_ns
+        )
 
     def fault(self, slots: int, elements_max: int, workers_max: int = MAX_CHILDREN) -> str:
         """Why a switch of `slots` slots of up to elements_max values can never serve this, or "" (C1)."""
@@ -115,6 +120,20 @@ class JoinRequest:
             address = IPv4Address(0)
         if address.is_unspecified or address.is_multicast:
             return f"address {self.address[0][:64]!r}: the worker must give the IPv4 address it sends from"
+        return self._partial_fault()
+
+    def _partial_fault(self) -> str:
+        """What partial sums can't have, with the remedy (Q1)."""
+        if not self.backups and not self.close_after_ns:
+            return ""
+        if self.via != ROOT:
+            return f"partial sums are one switch's: join it itself, not by way of {self.via!r}"
+        if self.movable:
+            return "a job with partial sums can't move to a host method and back: leave out its fallback"
+        try:
+            self.config(0, 0, 0)
+        except ValueError as error:
+            return str(error)
         return ""
 
     def contradiction(self, other: "JoinRequest") -> str:
@@ -347,35 +366,6 @@ class RunningJob:
             sum(stream.window_slots for stream in self.admitted.job.streams),
             tuple(member.address[0] for member in self.admitted.members),
         )
-
-
-def fitted(gathering: GatheringJob, shares: Sequence[Share], packets_held: int) -> tuple[JoinRequest, str]:
-    """The request of all members, with windows whose packets fit all receive buffers, and why, or "" (C17).
-
-    packets_held: how many that of the controller's own switch holds, where those of all its children meet; 0: enough.
-    """
-    requests = [seat.request for seat in gathering.seats.values()]
-    bounds = []
-    for share in shares:
-        held = packets_held if share.offer is None else share.offer.packets_held
-        if held:
-            whose = "the switch" if share.offer is None else str(share.offer)
-            senders = len(share.children) + (share.parent is not None)
-            bounds.append((held // senders, f"{whose}'s receive buffer holds {held} packets"))
-    bounds += [
-        (
-            request.packets_held,
-            f"that of rank {request.rank} at {request.address[0]} holds {request.packets_held} packets",
-        )
-        for request in requests
-        if request.packets_held
-    ]
-    slots, whose = min(bounds, default=(0, ""))
-    wish = requests[0]
-    if not bounds or wish.slots <= slots:
-        return wish, ""
-    fitting = wish.narrowed(slots)
-    return fitting, f"windows have {fitting.slots} slots in all, not {wish.slots}: {whose}; {MORE_BUFFER}"
 
 
 Event = JobAdmitted | JobReady | JobEvicted | JoinRefused | JobFailed | MemberLeft

@@ -6,7 +6,8 @@ from collections import deque
 import numpy as np
 
 from switchagg.calls.chunked_call import Call
-from switchagg.endpoint import RESULTS, Endpoint, version_flag
+from switchagg.calls.partial_call import PartialCall
+from switchagg.endpoint import RESULTS, CallCompleted, Endpoint, Event, version_flag
 from switchagg.job import MODULUS, JobConfig
 from switchagg.priority import class_of
 from switchagg.window import Window
@@ -31,6 +32,8 @@ RETAINED_BYTES = 256 << 20
 
 HALF = MODULUS // 2
 
+COUNTED = "chunks_of_"
+
 
 def endpoint_of(job: JobConfig, rank: int, wire_rank: int | None = None) -> Endpoint:
     """The endpoint that a job needs. Arguments: as of `Endpoint`."""
@@ -38,7 +41,8 @@ def endpoint_of(job: JobConfig, rank: int, wire_rank: int | None = None) -> Endp
 
 
 class PartialEndpoint(Endpoint):
-    """counters: also `early` results, which came before their chunks were sent, `early_refused`, `passed`, `closed`."""
+    """counters: also `early` results, which came before their chunks were sent, `early_refused`, `passed`, `closed`,
+    and `chunks_of_m`: data chunks of partial sums that hold the values of m ranks, of calls that are complete."""
 
     def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> None:
         super().__init__(job, rank, wire_rank)
@@ -102,6 +106,13 @@ class PartialEndpoint(Endpoint):
             if len(frames):
                 return frames
         return super().frames_to_send(now_ns, limit, kind)
+
+    def next_event(self) -> Event | None:
+        event = super().next_event()
+        if isinstance(event, CallCompleted) and isinstance(event.call, PartialCall):
+            for ranks, chunks in event.call.counted.items():
+                self._count(f"{COUNTED}{ranks}", chunks)
+        return event
 
     def next_deadline_ns(self) -> int | None:
         deadline_ns = super().next_deadline_ns()

@@ -4,6 +4,7 @@ What of this rank's values isn't in a sum goes to the call's residual, where it 
 as it was given, in place of what its words lacked.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,7 +19,8 @@ from switchagg.wire import Op, Route, Values
 
 
 class PartialCall(ChunkedCall):
-    """presence: of each data chunk a bitmap of the ranks in its result, once that is there; of sums with route ALL."""
+    """presence: of each data chunk a bitmap of the ranks in its result, once that is there; of sums with route ALL.
+    counted: how many of these chunks hold so many ranks."""
 
     def __init__(self, call: ArrayCall, job: JobConfig) -> None:
         self._partly = call.op is Op.SUM and call.shares.route is Route.ALL
@@ -28,6 +30,7 @@ class PartialCall(ChunkedCall):
     def begin(self, rank: int, window: int) -> None:
         super().begin(rank, window)
         self.presence: NDArray[np.uint64] = np.zeros(self._data_chunks, np.uint64)
+        self.counted: Counter[int] = Counter()
         self._own = np.zeros(self._data_chunks, np.int64)
         self._own_known = np.zeros(self._data_chunks, bool)
         self._most = np.zeros(self._data_chunks, np.int64)  # agreed codes
@@ -71,6 +74,7 @@ class PartialCall(ChunkedCall):
         words = values[:, : self._room]
         for count in np.unique(counts).tolist():
             chosen = np.flatnonzero(counts == count)
+            self.counted[count] += len(chosen)
             self._store([data[place] for place in chosen], np.ascontiguousarray(words[chosen]), count)
 
     def _store(self, data: Sequence[int], words: Values, count: int) -> None:

@@ -1,9 +1,12 @@
-"""Which slots are free, and how many of them a job gets (C5, C23)."""
+"""Which slots are free, and how many of them a job gets (C5, C17, C23)."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from switchagg.membership import JoinRequest
+from switchagg.membership import GatheringJob, JoinRequest
 from switchagg.sharing.slot_shares import SlotDemand, max_min
+from switchagg.sharing.switches import Share
+
+MORE_BUFFER = "give it more there, as root: sysctl -w net.core.rmem_max=16777216"
 
 
 def first_fit(count: int, slots: int, taken: Iterable[tuple[int, int]]) -> int | None:
@@ -41,3 +44,32 @@ def share_of(request: JoinRequest, others: Collection[JoinRequest], slots: int) 
         SlotDemand(one.slots, one.weight, one.job_priority, max(1, one.slots_least)) for one in (request, *others)
     ]
     return max_min(slots, demands)[0]
+
+
+def fitted(gathering: GatheringJob, shares: Sequence[Share], packets_held: int) -> tuple[JoinRequest, str]:
+    """The request of all members, with windows whose packets fit all receive buffers, and why, or "" (C17).
+
+    packets_held: how many that of the controller's own switch holds, where those of all its children meet; 0: enough.
+    """
+    requests = [seat.request for seat in gathering.seats.values()]
+    bounds = []
+    for share in shares:
+        held = packets_held if share.offer is None else share.offer.packets_held
+        if held:
+            whose = "the switch" if share.offer is None else str(share.offer)
+            senders = len(share.children) + (share.parent is not None)
+            bounds.append((held // senders, f"{whose}'s receive buffer holds {held} packets"))
+    bounds += [
+        (
+            request.packets_held,
+            f"that of rank {request.rank} at {request.address[0]} holds {request.packets_held} packets",
+        )
+        for request in requests
+        if request.packets_held
+    ]
+    slots, whose = min(bounds, default=(0, ""))
+    wish = requests[0]
+    if not bounds or wish.slots <= slots:
+        return wish, ""
+    fitting = wish.narrowed(slots)
+    return fitting, f"windows have {fitting.slots} slots in all, not {wish.slots}: {whose}; {MORE_BUFFER}"

@@ -1,10 +1,11 @@
 """Backup workers under DDP: a straggler computes few gradients, holds nobody up, and has the same bits as all."""
 
+import contextlib
 import copy
 import hashlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,9 +15,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.contract.meshes import free_addresses
 from tests.groups.test_ps_group import JOIN_S, all_at_once
+from transport.group.switch_group import SwitchGroup
 from transport.ps.config import BACKUP, PsConfig
-from transport.ps.group import PsGroup, PsOptions, open_ps_group
-from transport.torch.backup import BackupRounds
+from transport.ps.group import PsOptions, open_ps_group
+from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
+from transport.torch.backup import ROUNDS_TO_SETTLE, BackupGroup, BackupRounds
+from transport.worker.options import JoinOptions
 
 ROUNDS, SLOWER = 20, 3
 STRAGGLER = 2
@@ -38,35 +43,45 @@ def model() -> torch.nn.Module:
     return layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]  # stub
 
 
-def wait_for_results(group: PsGroup, calls: int) -> None:
+def wait_for_results(group: BackupGroup, sizes: Sequence[int]) -> None:
     until = time.monotonic() + JOIN_S
-    while group.behind < calls:
+    while not group.finished_without(sizes):
         assert time.monotonic() < until, "the others wait for the straggler"
         time.sleep(0.001)
 
 
 @pytest.mark.usefixtures("ranks_alone")
-@pytest.mark.parametrize("keep", [False, True])
-def test_a_straggler_takes_the_rounds_that_it_missed_without_computing(keep: bool) -> None:
+@pytest.mark.parametrize(("method", "keep"), [("ps", False), ("ps", True), ("switch", False)])
+def test_a_straggler_takes_the_rounds_that_it_missed_without_computing(method: str, keep: bool) -> None:
     """keep: DDP's buckets as gradients, which are kept between rounds."""
     places, initial = free_addresses(3), model()
     everybody = threading.Barrier(3)
+    hub: Any = contextlib.nullcontext()
+    if method == "switch":
+        hub = SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), dataplane="batched"))
+
+    def open_group(rank: int) -> Any:
+        if method == "ps":
+            config = PsConfig(3, mode=BACKUP, backups=1)
+            return open_ps_group("tcp", rank, places, config=config, options=PsOptions(JOIN_S))
+        wish = JoinOptions(backups=1, codec="lanes8+ef", window_slots=32, timeout_s=JOIN_S)
+        return contextlib.closing(SwitchGroup.join(hub.control_endpoint, "job", rank, 3, wish))
 
     def train(rank: int) -> tuple[int, int, str]:
         network, computed, calls = copy.deepcopy(initial), 0, 0
         ddp = DistributedDataParallel(network, bucket_cap_mb=0.5, gradient_as_bucket_view=keep)
         optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
         random = torch.Generator().manual_seed(rank)
-        config = PsConfig(3, mode=BACKUP, backups=1)
-        with open_ps_group("tcp", rank, places, config=config, options=PsOptions(JOIN_S)) as group:
+        with open_group(rank) as group:
             rounds = BackupRounds(ddp, group)
             for number in range(ROUNDS):
                 inputs = torch.randn(4, 3, 6, 6, generator=random)
                 if not rounds.take():
                     computed += 1
                     loss = ddp(inputs).square().mean()
-                    if rank == STRAGGLER:  # it takes as long as so many rounds of the others
-                        wait_for_results(group, max(1, len(rounds._buckets)) * min(SLOWER, ROUNDS - number))
+                    if rank == STRAGGLER and number >= ROUNDS_TO_SETTLE:  # it takes as long as so many of the others'
+                        sizes = [one.elements for one in rounds._buckets]
+                        wait_for_results(group, sizes * min(SLOWER, ROUNDS - number))
                     loss.backward()
                 calls = max(calls, len(rounds._buckets))
                 optimizer.step()
@@ -75,9 +90,11 @@ def test_a_straggler_takes_the_rounds_that_it_missed_without_computing(keep: boo
         assert calls > 1
         assert computed + rounds.taken == ROUNDS
         bits = b"".join(parameter.detach().numpy().tobytes() for parameter in network.parameters())
-        return computed, group.counters.get("pushes_saved", 0), hashlib.sha256(bits).hexdigest()
+        saved = group.counters.get("pushes_saved" if method == "ps" else "early", 0)
+        return computed, saved, hashlib.sha256(bits).hexdigest()
 
-    found: list[Any] = all_at_once([lambda rank=rank: train(rank) for rank in range(3)])  # type: ignore[misc]
+    with hub:
+        found: list[Any] = all_at_once([lambda rank=rank: train(rank) for rank in range(3)])  # type: ignore[misc]
     assert len({bits for _, _, bits in found}) == 1, found
     assert [computed for computed, _, _ in found[:STRAGGLER]] == [ROUNDS] * 2
     computed, saved, _ = found[STRAGGLER]

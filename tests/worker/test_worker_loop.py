@@ -348,7 +348,7 @@ def test_an_unexpected_exception_reaches_every_caller(
     def raiser(*args: object) -> None:
         raise bug
 
-    monkeypatch.setattr(broken._endpoint, place, raiser)
+    monkeypatch.setattr(broken.endpoint, place, raiser)
     futures = [broken.submit(stream, make_call(np.ones(50, np.int32), "sum", one.job)) for stream in (0, 1)]
     if place == "receive":
         one.workers[1].submit(0, make_call(np.ones(50, np.int32), "sum", one.job))

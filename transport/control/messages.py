@@ -69,7 +69,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     """Request: see JoinRequest. windows, priorities: one for each stream, or none. queue_pair: ours, over RDMA.
     link: what carries packets, where there are no queue pairs. codec: of sums of floats. packets_held: by our
     receive buffer, 0: enough (C17). split: long calls (W11). congestion: control of it (G5). via: name of the
-    switch that we send to, "" for this one (C18). job_priority and what follows: as of JoinRequest (C21, C23)."""
+    switch that we send to, "" for this one (C18). job_priority and what follows: as of JoinRequest (C21, C23, Q1)."""
 
     job: Text
     place: Place
@@ -93,6 +93,8 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     patient: bool = False
     weight: Small = 1
     slots_least: Small = 0
+    backups: Small = 0
+    close_after_ns: Count = 0
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -163,7 +165,7 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     streams: (first_slot, window_slots) of each. priorities: class of each; none: all best effort.
     queue_pairs: over RDMA the switch's, by rank; else none. narrowed: why the windows are smaller than wished, or "".
     routes: whether packets may have other routes than ALL; else calls travel as W15 says. wire_rank: at the switch
-    whose address it is, one of several; None: the rank (H1).
+    whose address it is, one of several; None: the rank (H1). backups, close_after_ns: as of JobConfig (Q1).
     """
 
     name: str
@@ -181,12 +183,22 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     narrowed: str = ""
     routes: bool = False
     wire_rank: Small | None = None
+    backups: Small = 0
+    close_after_ns: Count = 0
 
     def config(self) -> JobConfig:
         """The job as the core knows it."""
         priorities = self.priorities or [BEST_EFFORT] * len(self.streams)
         streams = tuple(StreamConfig(*place, kind) for place, kind in zip(self.streams, priorities, strict=True))
-        return JobConfig(self.job_id, self.generation, self.workers, self.elements, streams)
+        return JobConfig(
+            self.job_id,
+            self.generation,
+            self.workers,
+            self.elements,
+            streams,
+            backups=self.backups,
+            close_after_ns=self.close_after_ns,
+        )
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):

@@ -332,6 +332,8 @@ class ControlServer:
             narrowed=event.narrowed,
             routes=self.routes and not event.shares,
             wire_rank=wire_rank,
+            backups=job.backups,
+            close_after_ns=job.close_after_ns,
         )
 
     def _carry_out(self) -> None:
@@ -417,6 +419,8 @@ def _join_request(request: messages.Join) -> JoinRequest:
         "patient",
         "weight",
         "slots_least",
+        "backups",
+        "close_after_ns",
     )
     return JoinRequest(
         **{name: getattr(request, name) for name in alike},

@@ -7,7 +7,7 @@ Ranks that make different calls are told by the session (W12): a description is 
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, cast
@@ -27,7 +27,8 @@ class SwitchGroup:
     """One rank's place: a `contract.Group`. Made by `join`, or on a session, which it owns then.
 
     What travels for each type: `staging`. float32 and float64 have the error bound of `switchagg.codecs.fixed_point`;
-    any NaN makes a maximum NaN. priority: the nearest class that the session's streams have.
+    any NaN makes a maximum NaN. priority: the nearest class that the session's streams have. partial: whether sums of
+    all ranks may lack some (Q1).
     """
 
     method = "switch"
@@ -37,7 +38,7 @@ class SwitchGroup:
         self.rank, self.workers, self.link, self.core = session.rank, session.workers, session.link, session.core
         self._session = session
         self.compression = session.compression
-        self.classes, self.row = session.classes, session.job.elements
+        self.classes, self.row, self.partial = session.classes, session.job.elements, session.job.partial
 
     @classmethod
     def join(
@@ -63,9 +64,17 @@ class SwitchGroup:
         shown: Shown | None = None,
         tensors: Tensors | None = None,
     ) -> "Future[Array]":
-        """See `Group`. ValueError for a maximum of 64 bit numbers."""
-        ask = checked(Ask("allreduce", op, key, priority, 0, asked, shown, tensors), array, self.workers)
-        return self._call(ask, array, stage(array, op, SWITCH, "the switch"), array)
+        """See `Group`. ValueError for a maximum of 64 bit numbers. With partial sums also "avg" of floats: the mean of
+        the ranks in each chunk (Q6)."""
+        mean = op == "avg" and self.partial and array.dtype.kind == "f"
+        ops = ("sum", "max", "avg") if mean else ("sum", "max")
+        ask = checked(Ask("allreduce", op, key, priority, 0, asked, shown, tensors), array, self.workers, ops)
+        staged = stage(array, "sum" if mean else op, SWITCH, "the switch")
+        return self._call(ask, array, staged._replace(op="avg") if mean else staged, array)
+
+    def finished_without(self, sizes: Sequence[int]) -> bool:
+        """The session's."""
+        return self._session.finished_without(sizes)
 
     def reduce_scatter(
         self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, shown: Shown | None = None

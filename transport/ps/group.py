@@ -90,12 +90,12 @@ class PsGroup(HostGroup):
         """How many workers are left, as far as known ("shrink")."""
         return self._member.count
 
-    @property
-    def behind(self) -> int:
-        """How many of the next calls without a key the others have finished without us ("backup"): results are here."""
+    def finished_without(self, sizes: Sequence[int]) -> bool:
+        """Whether the others have finished our next calls without a key, means of so many values each ("backup"): the
+        results are here."""
         found: Future[int] = Future()
         self._loop.submit(lambda now_ns: found.set_result(self._member.behind), lambda reason: found.set_result(0))
-        return found.result()
+        return found.result() >= len(sizes)
 
     def close(self) -> None:
         """Leave the job; what is pending fails. A server on this rank serves on while others need it."""

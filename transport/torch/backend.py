@@ -183,7 +183,7 @@ class SwitchProcessGroup(Collectives):
         if compression is None or not compression.remembers:
             return None
         for part in parts:
-            if part.layout is None or part.kind != "allreduce" or part.op != "sum" or part.tensors is not None:
+            if part.layout is None or part.kind != "allreduce" or part.op == "max" or part.tensors is not None:
                 continue
             dtype, values = array_dtype(part.layout.dtype), part.layout.elements
             if compression.takes(dtype, values):

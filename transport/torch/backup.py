@@ -1,6 +1,8 @@
-"""DDP over a parameter server with backup workers: a rank that is late takes the rounds it missed without computing.
+"""DDP with backup workers: a rank that is late takes the rounds it missed without computing.
 
-    rounds = BackupRounds(ddp, group)  # group: open_ps_group(…, config=PsConfig(n, mode="backup", backups=1))
+    group = SwitchGroup.join("tcp://10.0.0.9:5555", "job", rank, n, JoinOptions(backups=1, codec="lanes8+ef"))
+    # or by a parameter server: open_ps_group(…, config=PsConfig(n, mode="backup", backups=1))
+    rounds = BackupRounds(ddp, group)
     for inputs, targets in batches:
         if not rounds.take():  # else this round's gradients are in place
             loss(ddp(inputs), targets).backward()
@@ -10,10 +12,10 @@
 The group has NumPy arrays: models are on the CPU.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -21,12 +23,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 from switchagg.codecs.array_codec import Tensors
 from transport.group.contract import AllreduceGroup
-from transport.ps.group import PsGroup
+from transport.torch.feedback import tensor_of
 
 ROUNDS_TO_SETTLE = 2
 """DDP lays its buckets out anew before the second round, in a broadcast that all ranks take part in; never again."""
 
-Mean = Callable[[torch.Tensor], "torch.futures.Future[torch.Tensor]"]
+Mean = Callable[[torch.Tensor, Tensors], "torch.futures.Future[torch.Tensor]"]
+
+
+class BackupGroup(AllreduceGroup, Protocol):
+    """A group whose means may lack some ranks: a `PsGroup` of mode "backup", a `SwitchGroup` of a job with backups."""
+
+    def finished_without(self, sizes: Sequence[int]) -> bool:
+        """Whether the others have finished our next calls, means of so many values, and all results are here."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -52,14 +62,15 @@ class _Bucket:
 
 
 class BackupRounds:
-    """DDP's communication hook over a PsGroup of mode "backup", on the CPU: means of those that were in time.
+    """DDP's communication hook over a group with backup workers, on the CPU: means of those that were in time.
 
     All ranks take the same steps of the optimiser, and so keep the same bits. group: for these calls alone. mean:
-    starts a bucket's call, in place of the group's allreduce. taken: rounds so far that weren't computed here. Raises
-    ValueError for a model whose passes have DDP wait for all ranks: unused parameters, a static graph, buffers.
+    starts a bucket's call, in place of the group's allreduce, and is told of which parameters it is. taken: rounds so
+    far that weren't computed here. Raises ValueError for a model whose passes have DDP wait for all ranks: unused
+    parameters, a static graph, buffers.
     """
 
-    def __init__(self, ddp: DistributedDataParallel, group: PsGroup, mean: Mean | None = None) -> None:
+    def __init__(self, ddp: DistributedDataParallel, group: BackupGroup, mean: Mean | None = None) -> None:
         if ddp.find_unused_parameters or ddp.static_graph or ddp.will_sync_module_buffers():
             raise ValueError(
                 "backup workers: with find_unused_parameters, static_graph or broadcast_buffers (of a model that has "
@@ -70,21 +81,24 @@ class BackupRounds:
         self._mean = mean or self._reduced
         self._buckets: list[_Bucket] = []
         self._computed = 0
+        self._tensors = {one: tensor_of(name, one) for name, one in ddp.module.named_parameters()}
         ddp.register_comm_hook(None, self._reduce)
 
     @property
     def behind(self) -> bool:
         """Whether the others have finished the next round without us. The first two are always computed."""
-        return self._computed >= ROUNDS_TO_SETTLE and self._group.behind >= len(self._buckets)
+        sizes = [bucket.elements for bucket in self._buckets]
+        return self._computed >= ROUNDS_TO_SETTLE and self._group.finished_without(sizes)
 
     def take(self) -> bool:
         """If the next round is finished, put its gradients in place of a backward pass; else False, and do nothing.
 
-        Its calls are made with zeros: the results are here, and nothing but heads is sent.
+        Its calls are made with zeros: the results are here, and nothing but heads is sent. What a codec kept stays.
         """
         if not self.behind:
             return False
-        calls = [(one, self._mean(torch.zeros(one.elements, dtype=one.dtype))) for one in self._buckets]
+        zeros = [torch.zeros(one.elements, dtype=one.dtype) for one in self._buckets]
+        calls = [(one, self._start(flat, one.parameters)) for one, flat in zip(self._buckets, zeros, strict=True)]
         with torch.no_grad():
             for bucket, call in calls:
                 bucket.put(call.wait())
@@ -101,11 +115,15 @@ class BackupRounds:
             self._buckets = []
             self._computed += 1
         self._buckets.append(_Bucket(flat.numel(), flat.dtype, bucket.parameters()))
-        return self._mean(flat)
+        return self._start(flat, bucket.parameters())
 
-    def _reduced(self, flat: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    def _start(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.futures.Future[torch.Tensor]:
+        return self._mean(flat, [self._tensors[one] for one in parameters])
+
+    def _reduced(self, flat: torch.Tensor, tensors: Tensors) -> torch.futures.Future[torch.Tensor]:
         # A child of the call's Future: DDP would cast an exception that was set on a Future itself to a tensor.
-        future: torch.futures.Future[torch.Tensor] = allreduce(self._group, flat, "avg").then(lambda done: done.value())
+        begun = allreduce(self._group, flat, "avg", tensors)
+        future: torch.futures.Future[torch.Tensor] = begun.then(lambda done: done.value())
         return future
 
 

@@ -92,6 +92,10 @@ class SwitchOptions:
     """Of the job's share of the slots where these are short, if it can do with fewer."""
     slots_least: int = 0
     """With so many slots in all it can; 0: with all its windows only."""
+    backups: int = 0
+    """So many ranks a sum doesn't wait for: it is of the others, and the late ones' values go to their residuals."""
+    close_after_ns: int = 0
+    """A sum doesn't wait either for values that come so long after this rank's own; 0: however long."""
     fallback: str = ""
     """A host method, `ring` for example, that calls take, with the same bits, while the switch has no room for the job.
     "": a job that finds no room when it starts uses Gloo, and none that runs is asked to leave."""
@@ -313,6 +317,8 @@ class Rendezvous:
                 job_priority=told.job_priority,
                 weight=told.weight,
                 slots_least=told.slots_least,
+                backups=told.backups,
+                close_after_ns=told.close_after_ns,
             )
             job = f"{self.job}/{lane}"
             if told.fallback:

@@ -76,7 +76,7 @@ class CodedCalls:
         one = self.compression
         with self._lock:
             lane, rounds = self._lane(asked.priority, asked.stream), None
-            array, sums = asked.array, asked.shown.kind == "allreduce" and asked.op == "sum"
+            array, sums = asked.array, asked.shown.kind == "allreduce" and asked.op in ("sum", "avg")
             if sums and one.takes(array.dtype, array.size, tensors is not None):
                 number = self._made[lane] = self._made.get(lane, 0) + 1
                 rounds = one.rounds(array, tensors, lane << 48 | number)
@@ -107,9 +107,10 @@ class CodedCalls:
         return waiting.future
 
     def _reduce(self, asked: Asked, one: Reduction) -> "Future[Any]":
-        shown = asked.shown._replace(kind=one.kind, op=one.op, dtype=one.array.dtype, elements=one.array.size)
+        op = asked.op if one.op == "sum" else one.op
+        shown = asked.shown._replace(kind=one.kind, op=op, dtype=one.array.dtype, elements=one.array.size)
         shares = shares_of(one.kind)
-        step = Asked(one.array, one.op, shown, shares, asked.priority, asked.stream)
+        step = Asked(one.array, op, shown, shares, asked.priority, asked.stream)
         return self._submit(*step, codec=one.codec or FIXED_POINT, residual=one.residual)
 
     # In the codec's thread

@@ -19,9 +19,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from switchagg.calls.chunked_call import Call
 from switchagg.codecs.float_environment import use_ieee_arithmetic
-from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
+from switchagg.endpoint import CallCompleted, StreamFailed
 from switchagg.errors import AggregationFailed, SwitchaggError
 from switchagg.job import UNCONTROLLED, JobConfig
+from switchagg.partial_endpoint import endpoint_of
 from switchagg.priority import CE, ECN_MASK, ECT_0, marks
 from switchagg.wire import STREAM_OFFSET, Bundle
 from transport.links.link import Address, Link
@@ -273,12 +274,15 @@ class CallLoop(ABC, Generic[CallT]):
 
 
 class WorkerLoop(CallLoop[Call]):
-    """Runs the endpoint of one rank in Python, over any link. Calls are those of `switchagg.call.make_call`."""
+    """Runs the endpoint of one rank in Python, over any link. Calls are those of `switchagg.call.make_call`.
+
+    endpoint: not to be called by others, who may ask it what changes nothing.
+    """
 
     _link: Link
 
     def _prepare(self) -> None:
-        self._endpoint = Endpoint(self._job, self._rank, self._wire_rank)
+        self.endpoint = endpoint_of(self._job, self._rank, self._wire_rank)
         self._calls: deque[tuple[int, Call]] = deque()
         self._unsent: Bundle | None = None
         self._held = False
@@ -290,7 +294,7 @@ class WorkerLoop(CallLoop[Call]):
     @property
     def counters(self) -> dict[str, int]:
         return {
-            **self._endpoint.counters,
+            **self.endpoint.counters,
             "drop_stranger": self._strangers,
             "ecn_marked": self._congested,
             **{f"link_{name}": value for name, value in self._link.counters.items()},
@@ -308,12 +312,12 @@ class WorkerLoop(CallLoop[Call]):
 
     def _run_once(self) -> None:
         while self._calls:
-            self._endpoint.submit(*self._calls.popleft())
+            self.endpoint.submit(*self._calls.popleft())
         self._receive()
         now_ns = time.monotonic_ns()
-        deadline_ns = self._endpoint.next_deadline_ns()
+        deadline_ns = self.endpoint.next_deadline_ns()
         if deadline_ns is not None and now_ns >= deadline_ns:
-            self._endpoint.handle_timer(now_ns)
+            self.endpoint.handle_timer(now_ns)
         more = self._send(now_ns)
         self._report()
         if not more and not self._calls and self._failure is None:
@@ -325,7 +329,7 @@ class WorkerLoop(CallLoop[Call]):
             if sender == switch:
                 congested = tos & ECN_MASK == CE
                 self._congested += len(bundle) * congested
-                self._endpoint.receive(bundle, time.monotonic_ns(), congested)
+                self.endpoint.receive(bundle, time.monotonic_ns(), congested)
             else:
                 self._strangers += len(bundle)
 
@@ -350,9 +354,9 @@ class WorkerLoop(CallLoop[Call]):
         """The next frames, or none while the link's credit is used: what is asked for can't be overtaken any more."""
         link = self._link
         if not link.credit_bytes:
-            return self._endpoint.frames_to_send(now_ns, ROWS_PER_ASK)
+            return self.endpoint.frames_to_send(now_ns, ROWS_PER_ASK)
         self._held = not link.has_room()
-        return self._endpoint.frames_to_send(now_ns, 0 if self._held else link.segments_max)
+        return self.endpoint.frames_to_send(now_ns, 0 if self._held else link.segments_max)
 
     def _hand_over(self, frames: Bundle) -> int:
         """Send, a run of one class at a time: a bundle of the kernel has one TOS (W10)."""
@@ -372,7 +376,7 @@ class WorkerLoop(CallLoop[Call]):
 
     def _report(self) -> None:
         """Resolve the futures of finished calls; see to a failed stream."""
-        while (event := self._endpoint.next_event()) is not None:
+        while (event := self.endpoint.next_event()) is not None:
             if isinstance(event, CallCompleted):
                 self._completed(id(event.call))
             else:
@@ -380,7 +384,7 @@ class WorkerLoop(CallLoop[Call]):
 
     def _sleep(self, now_ns: int) -> None:
         end_ns = self._next_check_ns(now_ns)
-        deadline_ns = self._endpoint.next_deadline_ns()
+        deadline_ns = self.endpoint.next_deadline_ns()
         if deadline_ns is not None:
             end_ns = min(end_ns, deadline_ns)
         left_s = max(0, end_ns - time.monotonic_ns()) / 1e9

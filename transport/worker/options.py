@@ -8,7 +8,7 @@ from pathlib import Path
 from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.errors import JobError
-from switchagg.job import CONGESTION, DCTCP, STREAMS_MAX, JobConfig
+from switchagg.job import CONGESTION, DCTCP, MAX_PARTIAL, MAX_RTO_NS, STREAMS_MAX, JobConfig
 from switchagg.membership import TIMEOUT_NS_MAX, WEIGHT_MAX
 from switchagg.priority import BEST_EFFORT, class_of
 from transport.links.kind import LinkKind
@@ -67,6 +67,8 @@ class JoinOptions:
     of the jobs that can leave gives its slots to another. movable: this job can, as who joins goes on without the
     switch (`transport.group.moving`). patient: wait for slots as long as timeout_s says. weight: of
     the job's share where slots are short; slots_least: with so many it begins, too; 0: with all its windows only.
+    backups: so many ranks a sum doesn't wait for; close_after_ns: nor for any so long after one's own values; 0: for
+    all (Q1). Then the core is Python's.
     """
 
     elements: int | None = None
@@ -94,6 +96,8 @@ class JoinOptions:
     patient: bool = False
     weight: int = 1
     slots_least: int = 0
+    backups: int = 0
+    close_after_ns: int = 0
 
     def __post_init__(self) -> None:
         if self.link not in links_with("switch"):
@@ -111,6 +115,8 @@ class JoinOptions:
         for name, given, low, high in (
             ("weight", self.weight, 1, WEIGHT_MAX),
             ("slots_least", self.slots_least, 0, self.slots),
+            ("backups", self.backups, 0, MAX_PARTIAL - 1),
+            ("close_after_ns", self.close_after_ns, 0, MAX_RTO_NS),
         ):
             if not low <= given <= high:
                 raise JobError(f"{name} {given}: {low} to {high}")
@@ -120,6 +126,8 @@ class JoinOptions:
             raise JobError(f"core {self.core!r}: one of {', '.join(CORES)}")
         if self.core not in ("auto", *self.kind.cores):
             raise JobError(f"core {self.core!r}: the link {self.link} has only {', '.join(self.kind.cores)}")
+        if self.partial:
+            self._check_partial()
 
     def _check_streams(self) -> None:
         """Raise JobError where the lists disagree."""
@@ -130,6 +138,23 @@ class JoinOptions:
             if values and (len(values) != count or count > STREAMS_MAX):
                 given = ", ".join(map(str, values[:STREAMS_MAX]))
                 raise JobError(f"{name} {given}: one for each of {count} streams, of which there may be {STREAMS_MAX}")
+
+    def _check_partial(self) -> None:
+        """Raise JobError for what can't go with sums that lack some ranks."""
+        spec = self.codec_spec
+        for wrong, what in (
+            (not self.kind.bare, f"link {self.link}: its packets are all of one size; take {_links_with_bare()}"),
+            (self.core == "native", "core native: the Python core alone has them; take auto"),
+            (spec.row_codec is None, f"codec {self.codec}: it needs all ranks; take one of rows, as fixed_point"),
+            (spec.feedback == "ef21", f"codec {self.codec}: its totals need every rank's difference; take +ef"),
+        ):
+            if wrong:
+                raise JobError(f"backups, close_after_ns: no partial sums with {what}")
+
+    @property
+    def partial(self) -> bool:
+        """Whether sums may lack some ranks' values."""
+        return self.backups > 0 or self.close_after_ns > 0
 
     @property
     def kind(self) -> LinkKind:
@@ -183,6 +208,10 @@ class JoinOptions:
     def credit(self) -> int | None:
         """`credit_bytes`, or the default of jobs with priorities."""
         return CREDIT_BYTES if self.credit_bytes is None and self.priorities else self.credit_bytes
+
+
+def _links_with_bare() -> str:
+    return " or ".join(name for name in links_with("switch") if LINKS[name].bare)
 
 
 def retry_limit_for(

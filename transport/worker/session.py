@@ -21,7 +21,7 @@ import secrets
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -38,7 +38,7 @@ from switchagg.description import DESCRIBED_WORKERS_MOST, Shown
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import MODULUS, JobConfig
-from switchagg.layout import EVERYONE, Shares
+from switchagg.layout import EVERYONE, Shares, shares_of
 from switchagg.native import library
 from switchagg.native.codec import missing
 from switchagg.priority import class_of
@@ -48,9 +48,10 @@ from transport.group.contract import Ask, Matching, named
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.worker.call_ledger import Call, CallLedger
 from transport.worker.coded_calls import Asked, CodedCalls
+from transport.worker.early_results import EarlyResults
 from transport.worker.ends import Admission, WorkerEnd
 from transport.worker.last_words import last_words, listen
-from transport.worker.loop import CallLoop, all_of
+from transport.worker.loop import CallLoop, WorkerLoop, all_of
 from transport.worker.options import JoinOptions
 from transport.zeromq.keys import as_keys
 
@@ -139,15 +140,14 @@ class SwitchSession:
         try:
             admitted = self._admission(wish.timeout_ns / 1e9 + ANSWER_MARGIN_S, cancelled)
             self.job: JobConfig = replace(admitted.config(), retry_limit=options.retries, congestion=options.congestion)
-            if wish.priorities and admitted.priorities != wish.priorities:
-                raise JobError(f"the switch at {switch} knows no priority classes: it is older than this side")
-            if end.queue_pair and len(admitted.queue_pairs) != self.workers:
-                raise JobError(f"the switch at {switch} knows no {options.kind.label}: it is older than this side")
+            if unknown := _unknown(wish, admitted, options.kind.label if end.queue_pair else ""):
+                raise JobError(f"the switch at {switch} knows no {unknown}: it is older than this side")
             if admitted.narrowed and self.rank == 0:
                 self._warn(admitted.narrowed)
             self._calls = CallLedger([stream.priority for stream in self.job.streams])
             self.classes = self._calls.turns.classes
             self._routed = admitted.routes
+            self._early = EarlyResults(self.job, self._codec, self._least)
             self._generation = self.job.generation
             self._places = {place.rank: place for place in admitted.members}
             self._lease_ns = admitted.lease_ns
@@ -225,6 +225,8 @@ class SwitchSession:
                 patient=options.patient,
                 weight=options.weight,
                 slots_least=options.slots_least,
+                backups=options.backups,
+                close_after_ns=options.close_after_ns,
             )
             return cls(end, wish, switch, options, cancelled)
         except BaseException:
@@ -244,8 +246,9 @@ class SwitchSession:
     ) -> "Future[Any]":
         """Combine `array` over all ranks, in place; the future resolves to the array, or to AggregationFailed.
 
-        array: 1-D, C-contiguous, writable; float32, float64, int32, int64 for op "sum", int32 for "max"; it belongs to
-        the session until the future is done. priority: a class that one of the streams has; default: the least urgent
+        array: 1-D, C-contiguous, writable; float32, float64, int32, int64 for op "sum", int32 for "max", and of partial
+        sums floats for "avg", the mean of the ranks in each chunk (Q6); it belongs to the session until the future is
+        done. priority: a class that one of the streams has; default: the least urgent
         of them. The streams of a class take turns; stream: that one instead. Every rank must make the same calls of
         a class in the same order; calls of different classes may come in any. key: names the array for codecs that
         remember parameters, if tensors don't. asked, tensors: see `AllreduceGroup`. Ranks whose calls differ all fail,
@@ -295,9 +298,11 @@ class SwitchSession:
             shares = shares._replace(routed=self._routed)
         if codec is None:
             codec = self._codec if array.size >= self._least else FIXED_POINT
-        described, travels = self.workers <= DESCRIBED_WORKERS_MOST, array
+        described, travels = self.workers <= DESCRIBED_WORKERS_MOST and not self.job.partial, array
         if not described and not array.size:  # nothing else would say that this rank is there
             travels, shares = np.zeros(1, np.int32), EVERYONE
+            if self.job.partial:  # Q8: a sum wouldn't wait for all
+                shares = shares_of("broadcast")._replace(routed=self._routed)
         whole = array_call(travels, op, self.job, codec, shares, residual)
         cut = {}
         if self._split_calls and stream is None:
@@ -318,6 +323,16 @@ class SwitchSession:
                 call.key = call_key(self._codec_seed, self.rank, *place)
                 futures.append(loop.submit(place[0], call, array, partial(self._finished, place)))
         return futures[0] if len(futures) == 1 else all_of(futures, array)
+
+    def finished_without(self, sizes: Sequence[int]) -> bool:
+        """Whether the others have finished our next calls without us, means of so many float32, and all results are
+        here: those calls end at once, whatever our arrays hold. False while a call is in progress, and without partial
+        sums."""
+        loop = self._loop
+        with self._lock:
+            if not isinstance(loop, WorkerLoop) or self._calls:
+                return False
+            return self._early.are_there(loop.endpoint, self._calls.turns, sizes)
 
     def status(self) -> dict[str, Any]:
         """What the switch reports of itself and its jobs, with this job's slots (`seen`). Raises JobError after 5 s."""
@@ -541,9 +556,19 @@ class SwitchSession:
         return None
 
 
+def _unknown(wish: messages.Join, admitted: messages.Admitted, pairs: str) -> str:
+    """What of a wish a switch has overlooked, or "". pairs: what needs queue pairs, or ""."""
+    if wish.priorities and admitted.priorities != wish.priorities:
+        return "priority classes"
+    if pairs and len(admitted.queue_pairs) != wish.workers:
+        return pairs
+    partial_sums = (wish.backups, wish.close_after_ns) == (admitted.backups, admitted.close_after_ns)
+    return "" if partial_sums else "partial sums"
+
+
 def _chosen_core(options: JoinOptions) -> str:
     """ "native" or "python"; raises JobError for a core that can't be had here."""
-    if options.core == "python" or options.kind.cores == ("python",):
+    if options.core == "python" or options.partial or options.kind.cores == ("python",):
         return "python"
     reason = library.missing() or missing(options.codec_spec.row_codec or FIXED_POINT)
     if not reason:

@@ -1,13 +1,11 @@
 """Hosts that drive the sans-IO protocols. Their computing takes no virtual time."""
 
-import copy
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from emulation.sim.network.link import CE, ECT, UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
@@ -22,9 +20,9 @@ from switchagg.description import DESCRIBED_WORKERS_MOST, Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import UNCONTROLLED
 from switchagg.layout import Shares
-from switchagg.partial_endpoint import PartialEndpoint
 from switchagg.wire import STREAM_OFFSET, Bundle, frame_bytes
 from transport.worker.call_ledger import CallLedger
+from transport.worker.early_results import EarlyResults
 
 Done = Callable[[], None]
 CREDIT_BYTES_MAX = 65_536
@@ -127,7 +125,7 @@ class AggregationHost:
         self._send: Callable[[Any, int, int, int, int], bool] = link.send
         self._on_failure = on_failure
         self._done: dict[int, Done] = {}
-        self._chunks_of: dict[int, int] = {}
+        self._early = EarlyResults(job, self._codec, self._least)
         priorities = [stream.priority for stream in job.streams]
         self._calls = CallLedger(priorities)
         ecn = ECT if job.congestion != UNCONTROLLED and link.config.ecn_bytes is not None else 0
@@ -186,20 +184,7 @@ class AggregationHost:
 
     def has_early(self, sizes: Sequence[int]) -> bool:
         """Whether the results of the next calls are there, means of so many float32, best effort."""
-        assert isinstance(self.endpoint, PartialEndpoint)
-        ends = [0] * len(self._job.streams)
-        turns = copy.deepcopy(self._calls.turns)
-        for size in sizes:
-            ends[turns.take()] += self._chunks(size)
-        return all(self.endpoint.has_early(stream, chunks) for stream, chunks in enumerate(ends))
-
-    def _chunks(self, size: int) -> int:
-        """Of the mean of so many float32."""
-        if size not in self._chunks_of:
-            codec = self._codec if size >= self._least else FIXED_POINT
-            call = array_call(np.zeros(size, np.float32), "avg", self._job, codec)
-            self._chunks_of[size] = chunked_call(call, self._job).chunks
-        return self._chunks_of[size]
+        return self._early.are_there(self.endpoint, self._calls.turns, sizes)
 
     def readmit(self, endpoint: Endpoint) -> None:
         """Go on with a new generation of the job; no call is in progress."""

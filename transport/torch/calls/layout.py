@@ -63,13 +63,15 @@ def op_of(op: Any) -> Op:
 
 class Ranks(NamedTuple):
     """Where this rank stands. switch: whether a switch combines. row: floats of a call share an exponent within so many
-    values; 1 where they don't. compares: whether the group compares calls that travel as others."""
+    values; 1 where they don't. compares: whether the group compares calls that travel as others. partial: whether sums
+    may lack some ranks, so that the group must divide them for a mean."""
 
     rank: int
     workers: int
     switch: bool = True
     row: int = 360
     compares: bool = True
+    partial: bool = False
 
 
 class Layout(NamedTuple):
@@ -249,6 +251,8 @@ def _wire(tensor: torch.Tensor, op: Op, ranks: Ranks, size_bytes: int | None = N
 
 def _combined(kind: Kind, layout: Layout, own: tuple[int, int], op: Op, ranks: Ranks, root: int = 0) -> Part:
     """A call that the group combines. own: what of the array this rank has afterwards."""
+    if kind == "allreduce" and _divided(op, layout.dtype, ranks):
+        return Part(kind, op.name, shown(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
     before, after = _around(op, own, ranks.workers)
     layout = layout._replace(before=before, after=after if layout.takes else None)
     return Part(kind, op.wire, shown(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
@@ -264,11 +268,17 @@ def _packed(tensors: list[torch.Tensor], op: Op, ranks: Ranks) -> Part:
     for tensor in tensors:
         places.append((tensor, end))
         end += -(-tensor.numel() // row) * row
-    before, after = _around(op, (0, end), ranks.workers)
+    divided = _divided(op, wire, ranks)
+    before, after = (None, None) if divided else _around(op, (0, end), ranks.workers)
     layout = Layout(end, wire, tuple(places), tuple(places), None, before, after)
     sizes = [tensor.numel() for tensor in tensors]
     what = shown("allreduce", op, dtype, sum(sizes), zlib.crc32(repr(sizes).encode()) & 0xFF)
-    return Part("allreduce", op.wire, what, layout)
+    return Part("allreduce", op.name if divided else op.wire, what, layout)
+
+
+def _divided(op: Op, wire: torch.dtype, ranks: Ranks) -> bool:
+    """Whether the group makes means itself, of the ranks that are in each sum."""
+    return ranks.partial and op.name == "avg" and wire.is_floating_point
 
 
 def _around(op: Op, own: tuple[int, int], workers: int) -> tuple[Finish | None, Finish | None]:

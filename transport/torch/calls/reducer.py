@@ -137,7 +137,8 @@ class Reducer:
         """Where this rank stands; once `open` was true."""
         group = self._session(0)
         assert group is not None
-        return Ranks(group.rank, group.workers, group.method == "switch", group.row, group.method != "ps")
+        lacking: bool = getattr(group, "partial", False)  # of the switch's groups alone
+        return Ranks(group.rank, group.workers, group.method == "switch", group.row, group.method != "ps", lacking)
 
     def start(
         self,
