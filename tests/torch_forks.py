@@ -15,11 +15,13 @@ import runpy
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 CHANNEL_BYTES = 1 << 18
 PR_SET_CHILD_SUBREAPER = 36
+ONE_AT_A_TIME = threading.Lock()
 
 
 def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -68,20 +70,31 @@ def end() -> None:
 
 
 class Forked(subprocess.Popen[Any]):
-    """As Popen([sys.executable, *arguments]), of a file, -c or -m."""
+    """As Popen([sys.executable, *arguments]), of a file, -c or -m. inside: a process whose network and mount
+    namespaces it joins; it leads a process group of its own there."""
+
+    def __init__(self, args: Any, inside: int | None = None, **options: Any) -> None:
+        self._inside = inside
+        super().__init__(args, **options)
 
     def _execute_child(self, args: Any, *given: Any) -> None:
         _, _, _, _, folder, environment, _, _, _, *pipes = given[:15]
         files = [own if end == -1 else end for end, own in ((pipes[0], 0), (pipes[3], 1), (pipes[5], 2))]
-        order = {"arguments": args[1:], "environment": dict(environment or os.environ), "folder": folder or os.getcwd()}
-        channel, _ = server()
-        adopt(True)
-        try:
-            socket.send_fds(channel, [json.dumps(order).encode()], files)
-            self.pid = int(channel.recv(20))
-            channel.recv(1)  # what was its parent has ended
-        finally:
-            adopt(False)
+        order = {
+            "arguments": args[1:],
+            "environment": dict(environment or os.environ),
+            "folder": str(folder or os.getcwd()),
+        }
+        order["inside"] = self._inside
+        with ONE_AT_A_TIME:
+            channel, _ = server()
+            adopt(True)
+            try:
+                socket.send_fds(channel, [json.dumps(order).encode()], files)
+                self.pid = int(channel.recv(20))
+                channel.recv(1)  # what was its parent has ended
+            finally:
+                adopt(False)
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
@@ -93,6 +106,10 @@ def adopt(on: bool) -> None:
 
 def begin(order: dict[str, Any], files: list[int]) -> None:
     """Be the process that was ordered."""
+    if (place := order["inside"]) is not None:
+        os.setpgid(0, 0)
+        namespaces = [os.open(f"/proc/{place}/ns/{name}", os.O_RDONLY) for name in ("net", "mnt")]
+        assert not any(ctypes.CDLL(None).setns(namespace, 0) for namespace in namespaces)
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.closerange(3, max(files) + 1)

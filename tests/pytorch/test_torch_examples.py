@@ -1,4 +1,5 @@
-"""Every example of a framework, under torchrun with two ranks and a switch: what one process would have computed."""
+"""Every example of a framework, with two ranks as torchrun starts them and a switch: what one process would have
+computed."""
 
 import importlib.util
 import re
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from test_torch_launch import GLOO_ABORTS, LOCAL, ROOT, run
+from test_torch_launch import ROOT, ranks
 from torch.nn.functional import mse_loss
 
 from transport.switch.daemon import SwitchDaemon
@@ -67,11 +68,9 @@ EXAMPLES = (
 def results(example: Example, backend: str, switch: str) -> list[tuple[float, float]]:
     """What each rank printed: its loss, and the sum of its parameters."""
     command = (f"examples/{example.name}.py", "--backend", backend, *example.options)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    done = run(*torchrun, *command, timeout_s=300, SWITCHAGG_SWITCH=switch, HF_HUB_OFFLINE="1", **LOCAL)
-    assert done.returncode == 0 or (backend == "gloo" and GLOO_ABORTS in done.stderr), done.stdout + done.stderr
-    found = re.findall(r"rank (\d): loss ([\d.nan]+), parameters ([\d.]+)", done.stdout)
-    assert sorted(rank for rank, *_ in found) == ["0", "1"], done.stdout
+    said = ranks(*command, SWITCHAGG_SWITCH=switch, HF_HUB_OFFLINE="1")
+    found = re.findall(r"rank (\d): loss ([\d.nan]+), parameters ([\d.]+)", "".join(said))
+    assert sorted(rank for rank, *_ in found) == ["0", "1"], said
     return [(float(loss), float(total)) for _, loss, total in sorted(found)]
 
 
@@ -85,14 +84,14 @@ def test_example(example: Example) -> None:
     try:
         with ThreadPoolExecutor() as threads:
             over_gloo = threads.submit(results, example, "gloo", "") if example.expected is None else None
-            ranks = results(example, "switchagg", switch.control_endpoint)
+            ours = results(example, "switchagg", switch.control_endpoint)
             expected = over_gloo.result() if over_gloo else [example.expected()] * 2 if example.expected else []
     finally:
         switch.stop()
     calls = [int(count) for line in said for count in re.findall(r"left after (\d+) calls", line)]
     assert max(calls, default=0) >= example.calls, said
-    assert ranks[0] == ranks[1] or example.name == "pipeline"  # where each rank has its own stage
-    for rank, (loss, total) in enumerate(ranks):
+    assert ours[0] == ours[1] or example.name == "pipeline"  # where each rank has its own stage
+    for rank, (loss, total) in enumerate(ours):
         assert loss == pytest.approx(expected[rank][0], rel=1e-3, nan_ok=True)
         assert total == pytest.approx(expected[rank][1], rel=1e-4)
 

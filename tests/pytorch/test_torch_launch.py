@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_torch_backend import Launch, launch, switch  # noqa: F401  # fixtures
+from test_torch_backend import Launch, free_port, launch, switch  # noqa: F401  # fixtures
+from torch_forks import Forked
 
 from transport.switch.daemon import SwitchDaemon
 
@@ -28,6 +29,33 @@ def run(*command: str, timeout_s: float = 100, **variables: str) -> "subprocess.
         timeout=timeout_s,
         check=False,
     )
+
+
+def ranks(*command: str, **variables: str) -> list[str]:
+    """What two ranks of a program wrote, with the variables of torchrun and without its processes."""
+    of_torchrun = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "ranks"}
+    of_torchrun |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
+    environment = {**os.environ, **LOCAL, **of_torchrun, **variables}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = [
+        Forked(
+            [sys.executable, *command],
+            env={**environment, "RANK": rank, "LOCAL_RANK": rank},
+            cwd=ROOT,
+            text=True,
+            **streams,
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        said = [rank.communicate(timeout=300) for rank in started]
+    finally:
+        for rank in started:
+            rank.kill()
+            rank.wait()
+    for rank, (_, errors) in zip(started, said, strict=True):
+        assert rank.returncode == 0 or ("gloo" in command and GLOO_ABORTS in errors), errors
+    return [output for output, _ in said]
 
 
 def test_import_torch_is_enough_and_stays_light() -> None:
@@ -59,15 +87,12 @@ print([name for name in sys.modules if name.startswith(needless)])
 
 
 def test_torchrun(switch: SwitchDaemon) -> None:  # noqa: F811
-    common = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "examples/train_ddp.py")
-    variables = {"SWITCHAGG_SWITCH": switch.control_endpoint, **LOCAL}
-    losses = []
-    for backend in ("switchagg", "gloo"):
-        done = run(*common, "--backend", backend, "--steps", "12", **variables)
-        assert done.returncode == 0 or (backend == "gloo" and GLOO_ABORTS in done.stderr), done.stderr
-        losses.append(done.stdout)
-    assert losses[0] == losses[1]
-    assert "step   11  loss" in losses[0]
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    program = ("examples/train_ddp.py", "--steps", "12", "--backend")
+    done = run(*torchrun, *program, "switchagg", SWITCHAGG_SWITCH=switch.control_endpoint, **LOCAL)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "".join(ranks(*program, "gloo"))
+    assert "step   11  loss" in done.stdout
 
 
 @pytest.mark.parametrize(("method", "dies_by"), [("switch", "SIGKILL"), ("ring", "os._exit")])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_trainers import trainers_are_forked  # noqa: F401  # a fixture
 
 from emulation.certificate.fidelity import Bounds
 from emulation.mininet.run import run_method
@@ -17,7 +18,7 @@ from emulation.scenario import parse
 from switchagg.native import library
 from switchagg.priority import BEST_EFFORT, CLASSES, tos_of
 
-pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet", "trainers_are_forked")]
 
 HERE = Path(__file__).parent
 LOAD = [sys.executable, "-S", str(HERE / "load.py")]

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from forked_trainers import trainers_are_forked  # noqa: F401  # a fixture
 
 from emulation.errors import RunFailed
 from emulation.mininet import run as mininet_run
@@ -15,7 +16,7 @@ from emulation.results import summary
 from emulation.scenario import Scenario, parse
 from transport.group.method_name import parse as parse_method
 
-pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet", "trainers_are_forked")]
 METHOD = parse_method("ps@tcp")
 
 

@@ -4,6 +4,7 @@ the bytes of the bound."""
 from pathlib import Path
 
 import pytest
+from forked_trainers import trainers_are_forked  # noqa: F401  # a fixture
 
 from emulation.mininet import run as mininet_run
 from emulation.mininet.run import run_method
@@ -13,7 +14,7 @@ from emulation.training.messages import TrainerConfig
 from emulation.training.trainer import read_config
 from transport.group.method_name import parse as parse_method
 
-pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet", "trainers_are_forked")]
 
 SMALL = """
 from dataclasses import replace
