@@ -33,7 +33,7 @@ def places(flows: Sequence[FlowOptions], first: int) -> list[FlowPlace]:
 
 def own_hosts(flows: Sequence[FlowOptions]) -> int:
     """How many hosts flows have for themselves."""
-    return max((max(*place.sources, place.to) + 1 for place in places(flows, 0)), default=0) if flows else 0
+    return sum(flow.count * (flow.from_rank < 0) + (flow.to_rank < 0) for flow in flows)
 
 
 def flows_fault(flows: Sequence[FlowOptions], workers: int, mininet: bool) -> str:

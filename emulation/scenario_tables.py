@@ -25,7 +25,8 @@ SAME = "same"  # the measured job's method
 MAX_MIN, FIRST_COME = "max_min", "first_come"
 FLOW_KINDS = (*CONTROLS, SHORT, INCAST)
 ADAMW, SGD = "adamw", "sgd"
-CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
+KERNEL = "kernel"  # whatever this machine's default is; in virtual time cubic beside [[flows]], else windows alone
+CONGESTION_CONTROLS = (KERNEL, "cubic", "reno", "bbr", "dctcp")
 COMPUTE_DISTRIBUTIONS = ("normal", "lognormal", "shifted_exponential")
 COMPUTE_NS_MOST = 3_600_000_000_000
 ITERATIONS_MOST = 1_000_000
@@ -89,7 +90,7 @@ class TopologyOptions:
     ecn_bytes: int = _integer(0, 0, 1_000_000_000, "bytes")  # per port: packets behind more are marked CE; 0: none
     mtu_bytes: int = _integer(1500, 576, 65_535, "bytes")  # IP packet; Ethernet's own default
     priority_queues: int = _integer(0, 0, 8, "queues")  # per port: 8, one for each priority class; 0: all in order
-    congestion_control: str = _choice("kernel", CONGESTION_CONTROLS)  # TCP, reported; namespaces may refuse others
+    congestion_control: str = _choice(KERNEL, CONGESTION_CONTROLS)  # TCP, reported; namespaces may refuse others
 
     @property
     def fabric(self) -> Fabric:

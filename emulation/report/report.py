@@ -480,7 +480,6 @@ def _planes(built: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str]
 
 
 _ONLY_FOR = {
-    "congestion_control": " (Mininet only)",
     "compute_ns": " (virtual time only)",
     "stragglers": " (virtual time only)",
     "retry_limit": " (virtual time only)",

@@ -14,6 +14,8 @@ from emulation.errors import RunFailed
 from emulation.results import MethodResult, codec_notes
 from emulation.scenario import Scenario
 from emulation.scenario_checks import hosts_of
+from emulation.scenario_flows import own_hosts
+from emulation.scenario_tables import KERNEL
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.layers import LayeredTraining, Schedule
@@ -27,7 +29,8 @@ from emulation.sim.prediction import predicted
 from emulation.sim.sharded import ShardedTraining
 from emulation.sim.sharing.jobs import JobsBeside, servers_of
 from emulation.sim.tensor import TensorTraining
-from emulation.sim.traffic.busy_network import BusyNetwork
+from emulation.sim.traffic.controls import CONTROLS, CUBIC
+from emulation.sim.traffic.flows_beside import FlowsBeside
 from emulation.sim.training import Progress, Training
 from emulation.sim.tuning import tuned
 from emulation.training.replicas import Replicas
@@ -71,9 +74,7 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
         )
         notes = ["Time is virtual and exact; no certificate is needed.", *codec_notes(scenario, method)]
         if scenario.flows and not method.is_switch:
-            notes.append(
-                "Beside flows this method gives way to none: its connections here have a window, no congestion control."
-            )
+            notes.append(_beside_flows(scenario, method))
         measured_ns = 0
         if workload.compute_ns is None:
             measured_ns = measured_compute_ns(workload.name, workload.batch_per_worker, scenario.seed)
@@ -96,25 +97,41 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
     return result
 
 
-def _busy(scenario: Scenario, method: str, config: SimulationConfig) -> BusyNetwork | None:
-    """The network with the scenario's flows; None: the job has one of its own."""
-    if not scenario.flows:
-        return None
-    return BusyNetwork(config, config.servers if method == "ps" else 0, scenario.flows)
+def _beside_flows(scenario: Scenario, method: MethodName) -> str:
+    """How a host method's messages travel beside flows."""
+    if METHODS[method.method].loses:
+        return "Beside flows this method gives way to none: its connections here have a window, no congestion control."
+    return f"Its connections are TCP with {_tcp(scenario)}, of the kind that flows are."
+
+
+def _tcp(scenario: Scenario) -> str:
+    """As of SimulationConfig: what a scenario names; else cubic beside flows, and windows where a job is alone."""
+    wanted = scenario.topology.congestion_control
+    if wanted == KERNEL:
+        return CUBIC if scenario.flows else ""
+    if wanted not in CONTROLS:
+        allowed = ", ".join((KERNEL, *CONTROLS))
+        raise RunFailed(
+            f"{scenario.file}: [topology] congestion_control: {wanted} is not in virtual time; allowed: {allowed}"
+        )
+    return wanted
 
 
 def _simulation(scenario: Scenario, method: str, config: SimulationConfig) -> Simulation:
     """The measured job, and whatever is beside it."""
-    switch, jobs = scenario.switch, scenario.jobs
-    if not jobs:
-        return SIMULATIONS[method](config, _busy(scenario, method, config))
+    switch, jobs, of_flows = scenario.switch, scenario.jobs, own_hosts(scenario.flows)
     demand_slots = sum(config.windows) or config.streams * config.window_slots
-    asked_slots = demand_slots + len(jobs) * config.streams * config.window_slots
-    others = hosts_of(jobs) + sum(servers_of(job, method) for job in jobs)
-    config = dataclasses.replace(config, others=others, pool_slots=switch.slots or asked_slots, first_slot=None)
-    first = SIMULATIONS[method](config, _busy(scenario, method, config))
-    beside = JobsBeside(first, method, jobs, switch.weight, switch.shares, demand_slots)
-    first.shared.documents.append(beside.document)
+    others = of_flows + hosts_of(jobs) + sum(servers_of(job, method) for job in jobs)
+    config = dataclasses.replace(config, others=others)
+    if jobs:
+        asked_slots = demand_slots + len(jobs) * config.streams * config.window_slots
+        config = dataclasses.replace(config, pool_slots=switch.slots or asked_slots, first_slot=None)
+    first = SIMULATIONS[method](config)
+    if scenario.flows:
+        FlowsBeside(first, scenario.flows)
+    if jobs:
+        beside = JobsBeside(first, method, jobs, switch.weight, switch.shares, demand_slots, of_flows)
+        first.shared.documents.append(beside.document)
     return first
 
 
@@ -125,7 +142,8 @@ def _training(
         config = simulation_config(scenario)
         options = {**config.ps, **replicas.workloads[0].ps_options, "codec": name.codec}
         config = dataclasses.replace(config, ps=options)
-        servers = PsSimulation(config, _busy(scenario, name.method, config))
+        servers = _simulation(scenario, name.method, config)
+        assert isinstance(servers, PsSimulation)
         return AsynchronousTraining(scenario, servers, replicas, compute, progress)
     config = simulation_config(scenario, name.codec)
     if METHODS[name.method].loses:
@@ -160,7 +178,7 @@ def _cost(scenario: Scenario, name: MethodName) -> LinearCost:
     """Of one transfer alone, measured in virtual time."""
     sizes = (SMALL_BYTES, LARGE_BYTES)
     spec = name.spec and dataclasses.replace(name.spec, feedback="", momentum=0.0, least=0, warmup=0)
-    config = simulation_config(scenario, str(spec or ""))
+    config = dataclasses.replace(simulation_config(scenario, str(spec or "")), tcp="")  # not of how it starts
     times = [time_allreduce(config, name.method, size, "float32" if spec else "int32").duration_ns for size in sizes]
     return fit_cost(sizes, times)
 
@@ -216,6 +234,7 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
         reliable=ReliableConfig(segment_bytes=segment_bytes, ack_every_segments=ACK_EVERY_SEGMENTS),
         message_bytes=max(1, RING_MESSAGE_BYTES // segment_bytes) * segment_bytes,
         strict_priority=topology.priority_queues > 0,
+        tcp=_tcp(scenario),
         servers=ps.servers,
         ps=ps.options,
         codec=codec,

@@ -313,8 +313,11 @@ class Training:
             environment["dataplane"] = config.dataplane
         elif not method.in_packets:
             reliable = self.simulation.reliable
-            environment["congestion_control"] = "none: the window alone bounds what is in flight"
-            environment["window_bytes"] = reliable.window_bytes
+            if config.tcp:
+                environment["tcp_congestion_control"] = config.tcp
+            else:
+                environment["congestion_control"] = "none: the window alone bounds what is in flight"
+                environment["window_bytes"] = reliable.window_bytes
             environment["ack_every_segments"] = reliable.ack_every_segments
             environment["segment_bytes"] = reliable.segment_bytes
         return environment

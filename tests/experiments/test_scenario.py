@@ -335,7 +335,7 @@ def test_flows_have_hosts_of_their_own_or_a_rank_s() -> None:
     scenario = parse(text, "t")
     assert from_canonical(canonical(scenario)).flows == scenario.flows
     assert places(scenario.flows, 6) == [((6, 7), 0), ((1,), 8), ((9, 10, 11), 2)]
-    assert own_hosts(scenario.flows) == 6
+    assert (own_hosts(scenario.flows), own_hosts(scenario.flows[2:])) == (6, 3)
     assert "flows" not in canonical(parse('name = "t"\ntitle = "T"\n', "t"))
 
 

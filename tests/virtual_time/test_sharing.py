@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
-from emulation.scenario_tables import FIRST_COME, MAX_MIN, JobOptions
+from emulation.scenario_flows import own_hosts
+from emulation.scenario_tables import FIRST_COME, MAX_MIN, FlowOptions, JobOptions
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.sharing.jobs import JobsBeside, servers_of
+from emulation.sim.traffic.flows_beside import FlowsBeside
 from emulation.sim.traffic.shares import jain
 
 DELAY_NS = 500_000  # 2 ms there and back: 64 slots are less than what is on the way
@@ -85,3 +87,24 @@ def test_jobs_on_the_same_hosts_share_their_links(methods: tuple[str, ...]) -> N
     assert all(sums)
     if set(methods) == {"switch"}:
         assert jain(sums) >= 0.98
+
+
+@pytest.mark.parametrize("method", ["switch", "ring", "atp"])
+def test_jobs_share_links_with_flows_of_their_own_hosts(method: str) -> None:
+    """All bytes of the link to the first host of a job are the job's or the flows'."""
+    flows = [FlowOptions("cubic", count=2)]
+    jobs = [JobOptions("on", on=(0, 1), size_bytes=60_000, method=method), *of_weights(1, method=method)]
+    others = own_hosts(flows) + sum(job.workers * (not job.on) + servers_of(job, method) for job in jobs)
+    link = LinkConfig(100_000_000, 100_000, 100_000)
+    config = SimulationConfig(2, link, others=others, pool_slots=64, first_slot=None, window_slots=32, tcp="cubic")
+    first = SIMULATIONS["ring"](config)
+    beside = FlowsBeside(first, flows)
+    tenants = JobsBeside(first, method, jobs, 1, MAX_MIN, 0, own_hosts(flows))
+    first.network.schedule(200_000_000, lambda *_: first.network.stop())
+    first.run("jobs and flows")
+    assert all(job["sums"] > 0 == job["wrong_elements"] for job in tenants.document()["tenants"]["jobs"][1:])
+    (shared,) = beside.document()["shared_links"]
+    assert set(shared["bytes"]) == {"job on", "cubic 1", "cubic 2"}
+    delivered = first.shared.links["s1", "h1"].delivered_bytes
+    assert 0 <= delivered - sum(shared["bytes"].values()) <= link.queue_bytes, "what is in the queue when it ends"
+    assert min(shared["bytes"].values()) > delivered / 50

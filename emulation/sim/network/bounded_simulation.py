@@ -1,6 +1,7 @@
 """Methods with bounded loss in virtual time: sums of float32 by their parties, everything else exactly, by `direct`."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -85,7 +86,7 @@ class BoundedSimulation(HostSimulation):
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None, *, method: str) -> None:
         self._bounded: list[BoundedHost] = []
-        super().__init__(config, shared, method="direct")
+        super().__init__(replace(config, tcp=""), shared, method="direct")
         kind = BOUNDED[method]
         options = kind.options(**config.bounded)
         workers = config.workers

@@ -31,22 +31,11 @@ class HostSimulation(Simulation):
         connections = self._connections(
             {pair for name in weighed for pair in traffic_matrix(name, config.workers, config.group)}
         )
-        for member, uplink in enumerate(self.uplinks):
+        for member in range(config.workers):
             segment_bytes = config.message_bytes - HEAD_BYTES
             option = config.group if method == "hierarchical" else 0
             party = CollectiveParty(member, config.workers, job=method, option=option, segment_bytes=segment_bytes)
-            host = MeshHost(
-                member,
-                party,
-                connections,
-                uplink,
-                self._settle,
-                job=method,
-                credit_bytes=config.credit_bytes,
-                first=self.first,
-            )
-            self._attach(member, host.receive)
-            self.hosts.append(host)
+            self.hosts.append(self._mesh_host(member, party, connections, self._settle, method))
             self._parties.append(party)
             self._done.append({})
 
@@ -102,8 +91,9 @@ def _measured(config: SimulationConfig) -> Choice:
 
 
 def _one_way_ns(config: SimulationConfig, size_bytes: int) -> int:
+    tail_rank = min(config.tail_rank, 1)
     pair = HostSimulation(
-        replace(config, workers=2, fabric=STAR, place=None, others=0, tail_rank=min(config.tail_rank, 1), trace=False),
+        replace(config, workers=2, fabric=STAR, place=None, others=0, tail_rank=tail_rank, trace=False, tcp=""),
         method="ring",
     )
     array = np.zeros(size_bytes, np.uint8)

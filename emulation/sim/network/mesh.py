@@ -32,7 +32,7 @@ class _Departing(NamedTuple):
     ticket: int
 
 
-class _Flow:
+class MessageFlow:
     """What a priority class has for itself; without classes there is one. uplink: once it has been given something."""
 
     __slots__ = ("departing", "queue", "repeating", "uplink")
@@ -80,7 +80,7 @@ class MeshHost:
         self._alarms: dict[tuple[int, bool], Alarm] = {}
         self._out: dict[int, int] = {}  # first transmissions so far
         self._submitted: dict[int, int] = {}  # segments of all messages so far
-        self._flows = [_Flow(credit_bytes) for _ in range(CLASSES if strict else 1)]  # the most urgent first
+        self._flows = [MessageFlow(credit_bytes) for _ in range(CLASSES if strict else 1)]  # the most urgent first
         self._busy = self._again = False
         self._segment_bytes = connections(member, member).segment_bytes
         self._timer = Alarm(link.network, self._party_due)
@@ -143,18 +143,20 @@ class MeshHost:
             queue.push(message, len(message.head) + len(message.data), message.priority)
         for flow in self._flows:
             while (message := flow.queue.pop()) is not None:  # type: ignore[assignment]
-                to, head, data, ticket, priority = message
-                to += self._first
-                if self._strict:
-                    to = addressed(to, priority)
-                size_bytes = len(head) + len(data)
-                segments = -(-size_bytes // self._segment_bytes) or 1
-                last = self._submitted.get(to, 0) + segments
-                self._submitted[to] = last
-                self._sender(to).submit(len(head), b"".join((head, data)))  # a copy: it may have to be sent again
-                flow.departing.append(_Departing(to, last, size_bytes, ticket))
+                to = message.to + self._first
+                self._carry(flow, addressed(to, message.priority) if self._strict else to, message)
 
-    def _give(self, flow: _Flow, limit: int) -> int:
+    def _carry(self, flow: MessageFlow, to: int, message: Outgoing) -> None:
+        """A message to an address, its class in the upper bits, is below its queue."""
+        head, data = message.head, message.data
+        size_bytes = len(head) + len(data)
+        segments = -(-size_bytes // self._segment_bytes) or 1
+        last = self._submitted.get(to, 0) + segments
+        self._submitted[to] = last
+        self._sender(to).submit(len(head), b"".join((head, data)))  # a copy: it may have to be sent again
+        flow.departing.append(_Departing(to, last, size_bytes, message.ticket))
+
+    def _give(self, flow: MessageFlow, limit: int) -> int:
         """Up to limit frames to the link: repetitions, then messages in order; those behind a full window wait."""
         self._busy = True
         given = 0
@@ -178,17 +180,17 @@ class MeshHost:
             out[to] = out.get(to, 0) + got
             if out[to] == message.last:
                 del departing[index]
-                self._left(flow, message)
+                self._left(flow, message.size_bytes, message.ticket)
             elif got < wanted:
                 full.add(to)
                 index += 1
         self._busy = False
         return given
 
-    def _left(self, flow: _Flow, message: _Departing) -> None:
+    def _left(self, flow: MessageFlow, size_bytes: int, ticket: int) -> None:
         """The last frame of a message is on the link."""
-        flow.queue.returned(message.size_bytes)
-        self.party.sent(message.ticket)
+        flow.queue.returned(size_bytes)
+        self.party.sent(ticket)
         self._notice(self._member)
         self._feed()
         if any(other.departing for other in self._flows if other is not flow) and not self._again:

@@ -38,18 +38,7 @@ class PsSimulation(Simulation):
         connections = self._connections(flows("ps", workers, servers))
         parties: list[PsWorker | Colocated | PsServer] = [*self.workers, *self.servers]
         for member, party in enumerate(parties):
-            host = MeshHost(
-                member,
-                party,
-                connections,
-                self.uplinks[member],
-                self._settle,
-                job="ps",
-                credit_bytes=config.credit_bytes,
-                first=self.first,
-            )
-            self._attach(member, host.receive)
-            self.hosts.append(host)
+            self.hosts.append(self._mesh_host(member, party, connections, self._settle, "ps"))
         for host in self.hosts:
             host.pump()  # hellos, and the first heartbeat
 

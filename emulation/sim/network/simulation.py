@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from emulation.sim.network.hosts import Done
 from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.mesh import MeshHost
 from emulation.sim.network.network import Action
 from emulation.sim.network.switched_network import SwitchedNetwork
+from emulation.sim.traffic.tcp_mesh import TcpMesh, TcpMeshHost
 from emulation.topologies.table import topology
 from emulation.topologies.topology import STAR, Fabric, LinkSettings, Topology
 from switchagg.call import plain_rounds, rounds_of
@@ -29,6 +31,7 @@ from switchagg.layout import shares_of
 from switchagg.priority import BEST_EFFORT
 from transport.group.coded_sums import RoundKeys
 from transport.group.contract import Ask, named
+from transport.meshes.mesh import Party
 from transport.meshes.reliable import ReliableConfig
 
 MESSAGE_BYTES = 45 * 1448  # 65,160: whole frames of MTU 1500
@@ -47,15 +50,15 @@ class SimulationConfig:
     switch_latency_ns: of each switch, from a frame's last bit in to its place in the output queue. elements,
     window_slots, streams, dataplane: of the switch method; priorities, windows: class and window of each of its
     streams, where they differ; split_calls: whether a long call uses all streams of its class; congestion: as of
-    JobConfig. job_id, first_slot, pool_slots (of each of its data planes; 0: what the job needs): where several jobs
-    share them; first_slot None: it waits until it is given some. aggregators: of each switch, of `atp`; 0: as many as
-    slot versions.
+    JobConfig. user: what the job is called where links are shared. job_id, first_slot, pool_slots (of each of its data
+    planes; 0: what the job needs): where several jobs share them; first_slot None: it waits until it is given some.
+    aggregators: of each switch, of `atp`; 0: as many as slot versions.
     codec: of sums of floats, as switchagg.codecs.spec reads it; "": as they are, through a switch in fixed point.
     codec_seed: of codecs with random numbers. strict_priority: links serve priority classes strictly (`StrictLink`),
     else all frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not
     yet on its link), group (ranks per group of `hierarchical`; 0: chosen): of host methods. servers (0: one on every
-    worker), ps (other fields of PsConfig): of `ps`. bounded: options of a method with bounded loss.
-    trace: hash all events.
+    worker), ps (other fields of PsConfig): of `ps`. tcp: congestion control of host methods' connections, which are as
+    in `TcpMesh`; "": a window each. bounded: options of a method with bounded loss. trace: hash all events.
 
     rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
     is below that of real hosts (5 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
@@ -82,6 +85,7 @@ class SimulationConfig:
     servers: int = 0
     ps: Mapping[str, Any] = field(default_factory=dict)
     bounded: Mapping[str, Any] = field(default_factory=dict)
+    tcp: str = ""
     group: int = 0
     trace: bool = False
     priorities: tuple[int, ...] = ()
@@ -93,6 +97,7 @@ class SimulationConfig:
     congestion: str = DCTCP
     backups: int = 0
     close_after_ns: int = 0
+    user: str = "job"
     job_id: int = 1
     first_slot: int | None = 0
     pool_slots: int = 0
@@ -229,12 +234,26 @@ class Simulation(ABC):
         self.uplinks = list(map(self.shared.uplink, members))
         self.downlinks = list(map(self.shared.downlink, members))
         self.first = self.shared.addresses(members)
+        self.shared.users[config.job_id] = config.user
+        self.shared.users_at.update(dict.fromkeys(range(self.first, self.first + len(members)), config.user))
         self._keys = [RoundKeys(rank, config.codec_seed) for rank in range(config.workers)]
         self._compressions: list[Compression] | None = None
         if config.codec:
             spec, workers = parse_sums(config.codec), config.workers
             self._compressions = [Compression(spec, rank, workers, config.codec_seed) for rank in range(workers)]
         self._queues: dict[tuple[int, int | None], deque[tuple[Call, Iterator[Reduction] | None]]] = {}
+        segment_bytes, every = config.reliable.segment_bytes, config.reliable.ack_every_segments
+        self._tcp = TcpMesh(config.tcp, self.uplinks, self.first, segment_bytes, every, config.seed)
+
+    def _mesh_host(
+        self, member: int, party: Party, connections: Connections, notice: Callable[[int], None], job: str
+    ) -> MeshHost:
+        """A member of a host method, at its place in the network."""
+        make = partial(TcpMeshHost, self._tcp) if self.config.tcp else MeshHost
+        uplink, credit_bytes = self.uplinks[member], self.config.credit_bytes
+        host = make(member, party, connections, uplink, notice, job=job, credit_bytes=credit_bytes, first=self.first)
+        self._attach(member, host.receive)
+        return host
 
     def _connections(self, flows: Iterable[tuple[int, int]]) -> Connections:
         """Connections for flows, which may all send at once: pairs of members. Any other pair's are as the smallest."""

@@ -95,8 +95,9 @@ class SwitchedNetwork:
 
     link: what all links have in common, faults above all; each has rate, delay and queue of its own, and faults drawn
     from seed. tail_at: a host whose links alone have the tail. latency_ns: of every switch, see `Switch`. strict: links
-    serve priority classes strictly. trace: as of Network. An address's frames must find its host attached. documents:
-    what a run's results have from those that are on it, beside the measured job.
+    serve priority classes strictly. trace: as of Network. An address's frames must find its host attached. users,
+    users_at: what jobs are called, by number and by the addresses of their members. documents: what a run's results
+    have from those that are on it, beside the measured job.
     """
 
     def __init__(
@@ -118,6 +119,8 @@ class SwitchedNetwork:
         self._kind = StrictLink if strict else Link
         for hop, settings in topology.hops:
             self.links[hop] = self._made(hop, settings)
+        self.users: dict[int, str] = {}
+        self.users_at: dict[int, str] = {}
         self.documents: list[Callable[[], dict[str, Any]]] = []
         self._hosts: dict[str, dict[int, Action]] = {}  # by name: what its addresses do with a frame
         self._addresses = 0

@@ -79,11 +79,19 @@ def servers_of(options: JobOptions, method: str) -> int:
 class JobsBeside:
     """The jobs of a scenario on the network of the measured one, `first`, which is one of them where slots are shared.
 
-    weight: of the measured job. `document` once the run is over.
+    weight: of the measured job. hosts: how many of others' hosts come before those of jobs. `document` once the run is
+    over.
     """
 
     def __init__(
-        self, first: Simulation, method: str, jobs: Sequence[JobOptions], weight: int, policy: str, demand_slots: int
+        self,
+        first: Simulation,
+        method: str,
+        jobs: Sequence[JobOptions],
+        weight: int,
+        policy: str,
+        demand_slots: int,
+        hosts: int = 0,
     ) -> None:
         self.network, self._method = first.shared, method
         config, self._first = first.config, first
@@ -92,13 +100,13 @@ class JobsBeside:
         if isinstance(first, SwitchSimulation):
             self.division.enter(first, SlotDemand(demand_slots, weight, least=config.streams))
         self.jobs: list[OtherJob] = []
-        own = list(self.network.topology.hosts[len(self.network.topology.hosts) - config.others :])
+        own = list(first.topology.others[hosts:])
         for number, options in enumerate(jobs):
-            hosts = tuple(first.topology.workers[rank] for rank in options.on)
-            if not hosts:
-                hosts, own = tuple(own[: options.workers]), own[options.workers :]
+            places = tuple(first.topology.workers[rank] for rank in options.on)
+            if not places:
+                places, own = tuple(own[: options.workers]), own[options.workers :]
             servers, own = tuple(own[: (count := servers_of(options, method))]), own[count:]
-            self._add(number, options, hosts, servers, config)
+            self._add(number, options, places, servers, config)
         self.loads = Loads(self.network)
 
     def _add(
@@ -112,7 +120,15 @@ class JobsBeside:
         name = self._method if options.method == SAME else options.method
         place = seen_by(self.network.topology, hosts, config.fabric.placement, servers)
         its = replace(
-            config, workers=len(hosts), servers=0, place=place, job_id=number + 2, codec="", windows=(), priorities=()
+            config,
+            workers=len(hosts),
+            servers=0,
+            place=place,
+            job_id=number + 2,
+            user=f"{config.user} {options.name}",
+            codec="",
+            windows=(),
+            priorities=(),
         )
         simulation = SIMULATIONS[name](its, self.network)
         job = OtherJob(options, simulation, config.seed + number, partial(self._ended, simulation))

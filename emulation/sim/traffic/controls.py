@@ -4,7 +4,8 @@ from emulation.sim.traffic.bbr import Bbr
 from emulation.sim.traffic.control import Control, Reno
 from emulation.sim.traffic.cubic import Cubic
 
-CONTROLS = ("cubic", "reno", "bbr")
+CUBIC = "cubic"
+CONTROLS = (CUBIC, "reno", "bbr")
 
 
 def control(name: str, seed: str = "") -> Control:
@@ -12,4 +13,4 @@ def control(name: str, seed: str = "") -> Control:
     if name == "bbr":
         return Bbr(seed)
     assert name in CONTROLS
-    return Cubic() if name == "cubic" else Reno()
+    return Cubic() if name == CUBIC else Reno()

@@ -2,22 +2,24 @@
 
 from emulation.sim.traffic.segments import Block, Ranges, Segment, acknowledgement
 
+EVERY = 2  # segments for an acknowledgement (RFC 5681)
 DELAYED_NS = 40_000_000  # Linux's least
 QUICK_SEGMENTS = 16  # a connection's first ones are acknowledged at once
+MERGE_NS = 100_000  # how long a receiver that merges segments (GRO) waits for more
 
 
 class TcpReceiver:
     """Acknowledges every second segment (RFC 5681), and at once what is out of order or fills a gap.
 
-    every: segments for an acknowledgement; a receiver that merges segments (GRO) takes more.
+    merges: segments that arrive within MERGE_NS are one, with an acknowledgement for up to so many of them.
     """
 
-    def __init__(self, flow: int, every: int = 2) -> None:
+    def __init__(self, flow: int, merges: int = EVERY) -> None:
         self.flow = flow
         self.received = 0  # segments, each once
         self.arrived = 0  # those that came again included
-        self._every = every
-        self._upto = 0
+        self._merges = merges
+        self.upto = 0  # all segments below have come
         self._beyond = Ranges()
         self._echo = False  # RFC 3168: until the sender says that it has reduced its window
         self._waiting = 0
@@ -31,18 +33,20 @@ class TcpReceiver:
             self._echo = False
         if marked:
             self._echo = True
-        again = number < self._upto or self._beyond.holding(number) is not None
-        in_order = number == self._upto and not self._beyond
+        again = number < self.upto or self._beyond.holding(number) is not None
+        in_order = number == self.upto and not self._beyond
         if not again:
             self.received += 1
-            if number == self._upto:
-                self._upto = self._beyond.cut(number + 1)
+            if number == self.upto:
+                self.upto = self._beyond.cut(number + 1)
             else:
                 self._beyond.add(number, number + 1)
         self._waiting += 1
-        if in_order and self._waiting < self._every and self.received > QUICK_SEGMENTS:
+        if in_order and self._waiting < self._merges and self.received > QUICK_SEGMENTS:
             if self._deadline_ns is None:
                 self._deadline_ns = now_ns + DELAYED_NS
+            elif self._waiting == EVERY:
+                self._deadline_ns = min(self._deadline_ns, now_ns + MERGE_NS)
             return None
         return self._acknowledge(number, again)
 
@@ -63,4 +67,4 @@ class TcpReceiver:
             first = self._beyond.holding(number)
             others = [block for block in reversed(self._beyond.ranges[-3:]) if block != first]
             blocks = tuple(([first] if first else []) + others)[:3]
-        return acknowledgement(self.flow, self._upto, blocks, self._echo, again)
+        return acknowledgement(self.flow, self.upto, blocks, self._echo, again)

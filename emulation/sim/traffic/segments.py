@@ -2,6 +2,7 @@
 
 import struct
 from copy import copy
+from typing import Any
 
 from emulation.sim.network.link import IP_BYTES, UDP_FRAMING_BYTES
 from transport.links.ethernet import ETHERNET_BYTES
@@ -17,9 +18,10 @@ class Segment:
     payload_bytes: what it would carry. cwr: the sender has reduced its window for an echoed mark. upto: the first
     segment that is missing; blocks: at most three ranges [first, end) received beyond it, the one that just grew first;
     ece: a mark came and no cwr since; again: it was sent before, or what caused this acknowledgement had come before.
+    content: of a host method's segment, what it carries.
     """
 
-    __slots__ = ("again", "blocks", "cwr", "ece", "flow", "intact", "number", "payload_bytes", "upto")
+    __slots__ = ("again", "blocks", "content", "cwr", "ece", "flow", "intact", "number", "payload_bytes", "upto")
 
     def __init__(self, flow: int, number: int, payload_bytes: int) -> None:
         self.flow = flow
@@ -29,6 +31,7 @@ class Segment:
         self.intact = True
         self.upto = 0
         self.blocks: tuple[Block, ...] = ()
+        self.content: Any = None
 
     def damaged(self) -> "Segment":
         """The same, whose checksum its receiver finds wrong."""

@@ -27,14 +27,14 @@ def percentile(values: Sequence[int], part: float) -> int:
 
 @dataclass
 class SharedLink:
-    """One direction of a link. user_of(frame): who a frame is of, and its bytes on the wire. equals: those of whom each
-    should have the same, once all have begun, at from_ns. `watch` when all hosts are attached.
+    """One direction of a link. user_of(frame, sender, to): who a frame is of, and its bytes on the wire. equals:
+    those of whom each should have the same, once all have begun, at from_ns. `watch` when all hosts are attached.
     """
 
     name: str
     link: Link
     equals: tuple[str, ...]
-    user_of: Callable[[Any], tuple[str, int]]
+    user_of: Callable[[Any, int, int], tuple[str, int]]
     from_ns: int = 0
     queue: list[int] = field(default_factory=list)
     _bytes: dict[str, int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class SharedLink:
         receive, user_of, counted = self.link.receive, self.user_of, self._bytes
 
         def counting(frame: Any, sender: int, to: int) -> None:
-            user, size_bytes = user_of(frame)
+            user, size_bytes = user_of(frame, sender, to)
             counted[user] = counted.get(user, 0) + size_bytes
             receive(frame, sender, to)
 

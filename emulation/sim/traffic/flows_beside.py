@@ -1,4 +1,4 @@
-"""A switched network with the flows of a scenario on it, and what became of them beside the job."""
+"""The flows of a scenario on the network of a job, and what became of them beside it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,48 +7,33 @@ import numpy as np
 
 from emulation.scenario_flows import places
 from emulation.scenario_tables import FlowOptions
-from emulation.sim.network.link import UDP_FRAMING_BYTES
-from emulation.sim.network.simulation import SimulationConfig
-from emulation.sim.network.switched_network import MESSAGE_FRAMING_BYTES, SwitchedNetwork
+from emulation.sim.network.link import UDP_FRAMING_BYTES, CorruptedFrame
+from emulation.sim.network.simulation import Simulation
+from emulation.sim.network.switched_network import MESSAGE_FRAMING_BYTES
 from emulation.sim.traffic.flows import Flows, Traffic
-from emulation.sim.traffic.segments import Segment
 from emulation.sim.traffic.sender import PAYLOAD_BYTES
 from emulation.sim.traffic.shares import SharedLink, percentile
-from emulation.topologies.table import topology
-from emulation.topologies.topology import Hop, LinkSettings
+from emulation.topologies.topology import Hop
+from switchagg.wire import job_of
 
-JOB = "job"
 SMALL_BYTES = 100_000  # of short flows, those whose times are reported apart, as papers do
 
 
-class BusyNetwork(SwitchedNetwork):
-    """config, servers: of the job, whose hosts are the first ones; those of flows follow. `document` after the run."""
+class FlowsBeside:
+    """job: the measured one, whose network has hosts for these flows, the first after its own. `document` after the
+    run."""
 
-    def __init__(self, config: SimulationConfig, servers: int, flows: Sequence[FlowOptions]) -> None:
-        first = config.workers + servers
-        found = places(flows, first)
-        hosts = max(first, *(max(*place.sources, place.to) + 1 for place in found))
-        link = config.link
-        settings = LinkSettings(link.rate_bps, link.delay_ns, link.queue_bytes)
-        built = topology(config.fabric, config.workers, hosts - config.workers + config.others, settings)
-        super().__init__(
-            built,
-            link,
-            latency_ns=config.switch_latency_ns,
-            seed=config.seed,
-            strict=config.strict_priority,
-            trace=config.trace,
-        )
-        self._job = built.members[:first]
-        names = built.members
+    def __init__(self, job: Simulation, flows: Sequence[FlowOptions]) -> None:
+        self.network, self._job = job.shared, job
+        names, first = job.topology.hosts, len(job.topology.members)
         entries = [
             Flows(options, tuple(names[source] for source in sources), names[to])
-            for options, (sources, to) in zip(flows, found, strict=True)
+            for options, (sources, to) in zip(flows, places(flows, first), strict=True)
         ]
-        self.traffic = Traffic(self, entries, config.seed)
+        self.traffic = Traffic(self.network, entries, job.config.seed)
         self.shared_links = self._shared_links()
-        self.documents.append(self.document)
-        self.time.schedule(0, self._watch)
+        self.network.documents.append(self.document)
+        self.network.time.schedule(0, self._watch)
 
     def document(self) -> dict[str, Any]:
         """`flows` and `shared_links` of a result, as `results_schema.md` has them."""
@@ -63,7 +48,7 @@ class BusyNetwork(SwitchedNetwork):
 
     def _shared_links(self) -> list[SharedLink]:
         """Those that data of flows cross and the job does, too."""
-        topology, crossing = self.topology, dict[Hop, set[str]]()
+        topology, crossing = self.network.topology, dict[Hop, set[str]]()
         begun: dict[Hop, int] = {}
         for place, (options, sources, to) in enumerate(self.traffic.entries):
             for number in range(options.count if options.endless else 1):
@@ -73,23 +58,29 @@ class BusyNetwork(SwitchedNetwork):
                         if options.endless:
                             users.add(self.traffic.name(place, number))
                             begun[hop] = max(begun.get(hop, 0), options.start_ns)
-        hops = [hop for host in self._job for hop in topology.path(host, topology.root)]
+        job = self._job
+        hops = [hop for host in job.topology.members for hop in topology.path(host, topology.root)]
         jobs = {*hops, *(hop[::-1] for hop in hops)}
+        links, user, name_of = self.network.links, job.config.user, self._user_of
         return [
-            SharedLink("-".join(hop), self.links[hop], (JOB, *sorted(users)), self._user_of, begun.get(hop, 0))
+            SharedLink("-".join(hop), links[hop], (user, *sorted(users)), name_of, begun.get(hop, 0))
             for hop, users in sorted(crossing.items())
             if hop in jobs
         ]
 
-    def _user_of(self, frame: Any) -> tuple[str, int]:
-        if frame.__class__ is Segment:
-            return self.traffic.names.get(frame.flow, ""), frame.wire_bytes
-        size = frame.size + UDP_FRAMING_BYTES if frame.__class__ is np.ndarray else len(frame) + MESSAGE_FRAMING_BYTES
-        return JOB, size
+    def _user_of(self, frame: Any, sender: int, to: int) -> tuple[str, int]:
+        damaged = frame.__class__ is CorruptedFrame
+        if frame.shape is not None if damaged else frame.__class__ is np.ndarray:  # a packet of method `switch`
+            size_bytes = len(frame.data) if damaged else frame.size
+            job = job_of(frame.data if damaged else frame[0])  # of a damaged one maybe another
+            return self.network.users.get(job, self._job.config.user), size_bytes + UDP_FRAMING_BYTES
+        user = self.network.users_at.get(sender) or self.traffic.names[frame.flow]
+        return user, len(frame) + MESSAGE_FRAMING_BYTES
 
     def _told(self, place: int) -> dict[str, Any]:
         traffic, (options, sources, to) = self.traffic, self.traffic.entries[place]
-        end_ns = min(self.time.now_ns, options.stop_ns or self.time.now_ns)
+        now_ns = self.network.time.now_ns
+        end_ns = min(now_ns, options.stop_ns or now_ns)
         seconds = max(end_ns - options.start_ns, 1) / 1e9
         told: dict[str, Any] = {
             "kind": options.kind,

@@ -1,0 +1,40 @@
+"""Host methods over TCP in virtual time: sums under faults, time on idle links, and what a flow beside them gets."""
+
+from dataclasses import replace
+
+import pytest
+
+from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.timing import time_allreduce
+from tests.traffic.test_flows import LINK, beside
+
+CONFIG = SimulationConfig(4, LinkConfig(200_000_000, 10_000, 100_000), tcp="cubic")
+FAULTY = replace(CONFIG.link, loss=0.01, duplicate=0.01, reorder=0.01, corrupt=0.01)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(("method", "tcp"), [("ring", "cubic"), ("direct", "reno"), ("ps", "bbr"), ("gloo", "cubic")])
+def test_sums_are_exact_under_any_faults(method: str, tcp: str, strict: bool) -> None:
+    timing = time_allreduce(replace(CONFIG, link=FAULTY, tcp=tcp, strict_priority=strict), method, 200_000)
+    assert timing.wrong_elements == 0
+    assert timing.retransmissions > 10
+    assert timing.drop_checksum > 5
+
+
+@pytest.mark.parametrize("tcp", ["cubic", "reno", "bbr"])
+def test_a_ring_alone_takes_as_long_as_over_windows(tcp: str) -> None:
+    config = replace(CONFIG, reliable=replace(CONFIG.reliable, ack_every_segments=16))
+    windows, over_tcp = (time_allreduce(replace(config, tcp=name), "ring", 1_000_000) for name in ("", tcp))
+    assert (over_tcp.wrong_elements, over_tcp.retransmissions) == (0, 0)
+    assert 1 < over_tcp.duration_ns / windows.duration_ns < 1.04
+
+
+def test_a_ring_shares_with_a_flow_as_one_where_one_over_windows_takes_nearly_all() -> None:
+    shares = []
+    for tcp in ("cubic", ""):
+        config = SimulationConfig(4, replace(LINK, ecn_bytes=20_000), tcp=tcp)
+        (link,) = beside('[[flows]]\nkind = "cubic"\n', config=config, calls=20).document()["shared_links"]
+        shares.append(link["bytes"]["job"] / link["bytes"]["cubic 1"])
+    assert 0.7 < shares[0] < 1.4
+    assert shares[1] > 4
