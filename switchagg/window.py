@@ -111,7 +111,7 @@ class Window:
         self.in_flight = [False] * window
         self._sent_ns = [0] * window
         self._transmission = [0] * window  # of the chunk's latest frame
-        self._first = [True] * window  # it was the chunk's first
+        self._first = [0] * window  # of the chunk's first frame
         self._transmissions = 0
         self._end = 0  # chunks submitted so far
         self.limit = 0  # chunks below may be sent: all before the first whose call isn't ready for it
@@ -184,7 +184,7 @@ class Window:
             heapq.heappop(self._free)
             self.chunk[offset] = chunk
             self.in_flight[offset] = True
-        self._first[offset] = not again
+            self._first[offset] = self._transmissions
         self._sent_ns[offset] = now_ns
         self._transmission[offset] = self._transmissions
         self._order.append((self._transmissions, chunk))
@@ -216,7 +216,9 @@ class Window:
         self.in_flight[offset] = self._marked[offset] = False
         self.timeouts = 0
         self._timer_start_ns = now_ns
-        if self._first[offset]:  # Karn: a retransmitted chunk's result may answer either copy
+        if (
+            self._transmission[offset] == self._first[offset]
+        ):  # Karn: a retransmitted chunk's result may answer either copy
             heapq.heappushpop(self._newest, self._transmission[offset])
             self._rtt_ns = now_ns - self._sent_ns[offset]
             if self._transmission[offset] < self._before_timeout:  # results were late, not lost
@@ -281,14 +283,15 @@ class Window:
     def time_out(self, now_ns: int) -> None:
         """Resend a few chunks in flight, the lowest, which all ranks choose alike (W7)."""
         self._timer_start_ns = now_ns
-        # Retransmissions have been answered since the last timeout, and after them nothing came.
-        self._certain = self._certain or (self._recovering and self.timeouts == 1)
+        in_flight = [offset for offset in range(self.window) if self.in_flight[offset]]
+        # Retransmissions have been answered since the last timeout, and after them nothing came of what was left.
+        left = any(self._first[offset] < self._before_timeout for offset in in_flight)
+        self._certain = left and (self._certain or (self._recovering and self.timeouts == 1))
         self._recovering = True
         # A chunk first sent later is no reason for doubt: resent before its result can come, it would be answered as a
         # retransmission, let two more follow, and one timeout too early would have every later chunk sent three times.
         self._before_timeout = self._transmissions
-        in_flight = (chunk for chunk, in_flight in zip(self.chunk, self.in_flight, strict=True) if in_flight)
-        self._lowest = deque(sorted(in_flight))
+        self._lowest = deque(sorted(self.chunk[offset] for offset in in_flight))
         self._resend_lowest(PROBES)
 
     def oldest(self) -> tuple[int, int] | None:

@@ -279,6 +279,23 @@ def test_a_second_timeout_after_answered_probes_means_loss(core: str) -> None:
     assert answer(answers[20], answers[4], now_ns=now_ns) == []
 
 
+def test_a_timeout_is_no_evidence_once_all_that_it_found_is_answered(core: str) -> None:
+    """W7: all of a short call was resent and answered; the next call's timeout may be too early again."""
+    bench = Bench(config(window=32, rto_initial_ns=50 * MS, rto_min_ns=20 * MS), core)
+    bench.submit(list(range(2 * PROBES)))
+    endpoint = bench.endpoints[0]
+    answers = bench.through_switch(endpoint.frames_to_send(0))[0]
+    endpoint.handle_timer(50 * MS)
+    assert chunks(endpoint.frames_to_send(50 * MS)) == list(range(PROBES))
+    endpoint.receive(bundle(*answers), 50 * MS)
+    bench.submit(list(range(64)))
+    answers = bench.through_switch(endpoint.frames_to_send(60 * MS))[0]
+    endpoint.handle_timer(110 * MS)
+    assert chunks(endpoint.frames_to_send(110 * MS)) == list(range(PROBES, 2 * PROBES))
+    endpoint.receive(bundle(answers[0]), 110 * MS)
+    assert chunks(endpoint.frames_to_send(110 * MS)) == [PROBES + 31, PROBES + 30]
+
+
 @pytest.mark.parametrize(("rows", "resent"), [(1, 3 * PROBES), (8, PROBES)])
 def test_a_timeout_too_early_costs_a_few_chunks(core: str, rows: int, resent: int) -> None:
     """W7: results that were only late come in bundles of so many; the first of a chunk that wasn't resent ends it."""

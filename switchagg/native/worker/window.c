@@ -177,10 +177,12 @@ uint32_t sa_window_peek(struct sa_window *window) {
 void sa_window_sent(struct sa_window *window, uint32_t offset, int64_t now_ns) {
     struct sa_slot *slot = &window->slots[offset];
     slot->first = slot->state == SA_IS_FREE;
-    if (slot->first)
+    if (slot->first) {
         sa_pop_free(window);
-    else
+        slot->first_transmission = window->transmissions;
+    } else {
         sa_remove(window, offset);
+    }
     slot->sent_ns = now_ns;
     slot->transmission = window->transmissions++;
     sa_append(window, SA_IN_FLIGHT, offset);
@@ -366,10 +368,19 @@ int64_t sa_window_deadline_ns(const struct sa_window *window) {
     return __builtin_add_overflow(since_ns, wait_ns, &deadline_ns) ? INT64_MAX : deadline_ns;
 }
 
+/* Whether a chunk that was in flight at the last timeout has no result yet. */
+static int sa_left_since_timeout(const struct sa_window *window) {
+    for (int state = SA_IN_FLIGHT; state <= SA_TO_RESEND; state++)
+        for (uint32_t at = window->lists[state].head; at != SA_NO_SLOT; at = window->slots[at].after)
+            if (window->slots[at].first_transmission < window->before_timeout) return 1;
+    return 0;
+}
+
 void sa_window_time_out(struct sa_window *window, int64_t now_ns) {
     window->timer_start_ns = now_ns;
-    /* Retransmissions have been answered since the last timeout, and after them nothing came. */
+    /* Retransmissions have been answered since the last timeout, and after them nothing came of what was left. */
     if (window->recovering && window->timeouts == 1) window->certain = 1;
+    if (!sa_left_since_timeout(window)) window->certain = 0;
     window->recovering = 1;
     window->before_timeout = window->transmissions;
     window->lowest_at = window->lowest_count = 0;

@@ -37,6 +37,7 @@ enum sa_slot_state { SA_IS_FREE, SA_IN_FLIGHT, SA_TO_RESEND };
 struct sa_slot {
     uint64_t chunk;
     uint64_t transmission; /* of the chunk's latest frame */
+    uint64_t first_transmission;
     int64_t sent_ns;
     struct sa_running *running;
     uint32_t kind;          /* of the chunk's packets, without flags; of a free slot after sa_window_peek */
