@@ -317,7 +317,7 @@ class Watch:
 
 def test_traffic_reaches_every_verdict_and_reason() -> None:
     reached: Counter[str] = Counter()
-    for seed in range(160):
+    for seed in range(80):
         traffic = Traffic(seed)
         watch = Watch(traffic)
         for bundle, port in traffic.bundles(600):
@@ -348,7 +348,7 @@ def test_traffic_reaches_every_verdict_and_reason() -> None:
         ),
     ]
     wanted.remove("absorbed of 1 workers")  # one worker is complete at once
-    assert [f"{name}: {reached[name]}" for name in wanted if reached[name] < 10] == []
+    assert [f"{name}: {reached[name]}" for name in wanted if reached[name] < 5] == []
     assert {name for name in reached if name.startswith("drop_")} <= set(wanted)
 
 

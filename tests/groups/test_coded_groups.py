@@ -165,7 +165,7 @@ def test_different_codecs_are_refused_naming_both() -> None:
 
 def test_a_switch_refuses_different_codecs_naming_both() -> None:
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=4096)) as daemon:
-        options = {"switch": daemon.control_endpoint, "bind": "127.0.0.1", "timeout_s": 5.0}  # C1: some are told then
+        options = {"switch": daemon.control_endpoint, "bind": "127.0.0.1", "timeout_s": 2.0}  # C1: some are told then
         found = on_every_rank("switch", sums, codec=["fixed_point", "plain", "plain", "plain"], **options)
     assert all(isinstance(one, JobError) for one in found)
     both = ("codec is fixed_point", "says plain"), ("codec is plain", "says fixed_point")

@@ -181,7 +181,7 @@ def test_a_rank_that_leaves_ends_what_the_others_wait_for(method: str) -> None:
 def test_ranks_with_other_codecs_are_refused_at_once(method: str, other: str) -> None:
     """Both named, whatever part of it differs."""
     # Those whom the switch has admitted wait for the one that it hasn't.
-    with pytest.raises(JobError) as refused, groups(method, ["lanes8", other, "lanes8"], timeout_s=3.0):
+    with pytest.raises(JobError) as refused, groups(method, ["lanes8", other, "lanes8"], timeout_s=1.5):
         pass
     assert "lanes8" in str(refused.value)
     assert other in str(refused.value)

@@ -34,7 +34,7 @@ SOURCES = {
 # float-cast-overflow is undefined behaviour, too, but not part of `undefined`. SA_NO_CLONES: the loader chooses among
 # clones before the sanitizers are ready.
 FLAGS = ["-std=gnu11", "-O1", "-g", "-DSA_NO_CLONES", "-fsanitize=fuzzer,address,undefined,float-cast-overflow"]
-SEARCH_S = int(os.environ.get("SWITCHAGG_FUZZ_S", "10"))
+SEARCH_S = int(os.environ.get("SWITCHAGG_FUZZ_S", "5"))
 EMPTY_TARGET = (
     "#include <stddef.h>\nint LLVMFuzzerTestOneInput(const char *d, size_t n) { (void)d; return n > 1u << 31; }"
 )
