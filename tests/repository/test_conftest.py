@@ -95,8 +95,7 @@ def test_it():
 PARALLEL = ("-n", "2")
 
 
-@pytest.mark.parametrize("arguments", [(), PARALLEL])
-@pytest.mark.parametrize("detached", [False, True])
+@pytest.mark.parametrize(("detached", "arguments"), [(False, ()), (True, PARALLEL)])
 def test_a_process_left_behind_fails_the_run(tmp_path: Path, detached: bool, arguments: tuple[str, ...]) -> None:
     status, output = run(tmp_path, LEAK.format(detached=detached), *arguments, **SOON)
     left = [line for line in output.splitlines() if line.endswith("sleep 300")]
