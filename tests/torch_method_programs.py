@@ -16,12 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_programs import RANK, WORLD, assert_same_everywhere, raised, small_model, start, train
 
 from transport.group.host_group import HostGroup
-from transport.torch import switchagg_hook
+from transport.torch import SwitchOptions, switchagg_hook
 
 
-def host_group() -> HostGroup:
-    """What the default group's allreduces go through."""
-    found = dist.group.WORLD.reducer._lanes[0].session
+def host_group(group: Any = None) -> HostGroup:
+    """What a group's allreduces go through, the default group's unless it is given."""
+    found = (group or dist.group.WORLD).reducer._lanes[0].session
     assert isinstance(found, HostGroup)
     return found
 
@@ -260,23 +260,23 @@ def a_rank_dies() -> None:
 
 
 def restarted() -> None:
-    """Under torchrun --max-restarts 1: rank 1 dies in training; the second attempt, on the same store, finishes."""
+    """Under torchrun --max-restarts 1: rank 1 dies in training; the second attempt, on the same store, finishes.
+    One group through the switch, one that is a ring."""
     first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     if RANK == 1 and not first:
         time.sleep(1.0)  # so that the first attempt's keys are all that rank 0 finds of it
     start()
+    ring = dist.new_group(backend="switchagg", pg_options=SwitchOptions(method="ring"))
     model = DistributedDataParallel(small_model())
     train(model, 2)
+    total = torch.full((1000,), RANK + 1.0)
+    dist.all_reduce(total, group=ring)
+    assert total.eq(3).all()
+    assert host_group(ring).method == "ring"
     if first and RANK == 1:
-        if os.environ["DIES_BY"] == "SIGKILL":
-            os.kill(os.getpid(), signal.SIGKILL)
-        os._exit(17)
+        os.kill(os.getpid(), signal.SIGKILL)
     values = train(model, 2)
     assert_same_everywhere(values)
-    subgroup = dist.new_group(backend="switchagg")
-    total = torch.full((1000,), RANK + 1.0)
-    dist.all_reduce(total, group=subgroup)
-    assert total.eq(3).all()
     print(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}: {values.sum().item()}", flush=True)
     dist.destroy_process_group()
 
