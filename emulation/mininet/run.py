@@ -10,7 +10,7 @@ import dataclasses
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,8 @@ from emulation.scenario import Scenario
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
 from emulation.training.messages import Evaluated, Finished, Go, Iteration, Started, TrainerConfig, write_config
 from emulation.training.tasks.table import DDP, WORKLOADS
-from transport.group.method_name import MethodName
+from transport.bounded.calls import COUNTED, loss_of
+from transport.group.method_name import METHODS, MethodName
 from transport.links.table import LINKS
 
 if TYPE_CHECKING:
@@ -289,9 +290,17 @@ def _result(
             **gradient_delays([final.counters for final in finals]),
         },
         first_layer_bytes=members[0].named(Iteration)[-1].first_layer_bytes,
+        gradient_loss=_lost(method, [final.counters for final in finals]),
         **observed.beside,
         timeline=timeline([member.named(Iteration) for member in members], scenario.workload.warmup_iterations),
     )
+
+
+def _lost(method: MethodName, per_rank: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    """What a method with bounded loss has lost for good; {} of others."""
+    if not METHODS[method.method].loses:
+        return {}
+    return loss_of({name: sum(counters[f"packets_{name}"] for counters in per_rank) for name in COUNTED})
 
 
 def timeline(per_rank: Sequence[Sequence[Iteration]], warmup_iterations: int) -> list[Span]:

@@ -35,6 +35,7 @@ from emulation.training.workload import Workload, build_workload, compute_on_one
 from switchagg.codecs.array_codec import Tensor, Tensors
 from switchagg.description import Kind
 from transport.group.contract import AllreduceGroup, Group
+from transport.group.method_name import METHODS
 from transport.group.opening import GroupOptions, open_group
 from transport.ps.config import BACKUP
 from transport.ps.group import PsGroup
@@ -361,8 +362,17 @@ def join_process_group(config: TrainerConfig) -> None:
             split_calls=config.scenario.switch.split_calls,
             congestion=config.scenario.switch.congestion,
             codec=name.codec,
+            bounded=",".join(f"{one}={value}" for one, value in bounded_options(config).items()),
         )
     rendezvous(config, "gloo" if options is None else "switchagg", options)
+
+
+def bounded_options(config: TrainerConfig) -> dict[str, Any]:
+    """Of a method with bounded loss, as numbers and words; {} for others, and for what is its paper's."""
+    if not METHODS[config.name.method].loses:
+        return {}
+    given = config.scenario.bounded.options(config.name.method).items()
+    return {name: int(value) if isinstance(value, bool) else value for name, value in given if value is not None}
 
 
 def host_group(config: TrainerConfig, priorities: Sequence[int] = ()) -> Group:

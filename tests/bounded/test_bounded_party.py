@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from world import PATH, World
 
+from transport.bounded.calls import BoundedJob
 from transport.bounded.optireduce import OptiReduce, OptiReduceOptions
 from transport.bounded.packets import DATA, MISSING, PROBE, STOP, unpacked
-from transport.bounded.party import BoundedParty, Frame
+from transport.bounded.party import BoundedParty
 from transport.bounded.rules import Dgt, DgtOptions, Exact, Ltp, LtpOptions, Mlt, MltOptions, Rule
 from transport.bounded.table import BOUNDED
+from transport.meshes.mesh import Frame
 
 WORKERS, VALUES = 4, 1000
 
@@ -127,13 +129,14 @@ def test_mlt_stops_its_sender_at_the_tolerance_and_a_probe_brings_a_bitmap() -> 
 
 def test_other_options_or_sizes_are_refused_by_name() -> None:
     one, other = (
-        BoundedParty(rank, 2, Mlt(MltOptions()), job="world", path=PATH, terms=terms)
+        BoundedParty(rank, 2, Mlt(MltOptions()), job=BoundedJob("world"), path=PATH, terms=terms)
         for rank, terms in enumerate(("tolerance 0.1", "tolerance 0.2"))
     )
-    one.submit(np.ones(10, np.float32), key=None, priority=0, now_ns=0)
+    for party in (one, other):
+        party.submit(np.ones(10, np.float32), key=None, priority=0, now_ns=0)
     other.receive(one.frames_to_send(1, 0)[0].data, 0, 0)
     assert "rank 0 has other options" in str(other.failure)
-    one, other = (BoundedParty(rank, 2, Exact(), job="world", path=PATH) for rank in range(2))
+    one, other = (BoundedParty(rank, 2, Exact(), job=BoundedJob("world"), path=PATH) for rank in range(2))
     one.submit(np.ones(100, np.float32), key=None, priority=0, now_ns=0)
     other.submit(np.ones(10, np.float32), key=None, priority=0, now_ns=0)
     other.receive(one.frames_to_send(1, 0)[0].data, 0, 0)
@@ -141,7 +144,7 @@ def test_other_options_or_sizes_are_refused_by_name() -> None:
 
 
 def test_a_member_that_stays_silent_fails_the_calls() -> None:
-    party = BoundedParty(0, 2, Exact(), job="world", path=PATH)
+    party = BoundedParty(0, 2, Exact(), job=BoundedJob("world"), path=PATH)
     party.submit(np.ones(10, np.float32), key=None, priority=0, now_ns=0)
     for _ in range(PATH.retry_limit + 2):
         party.frames_to_send(99, party.next_deadline_ns() or 0)

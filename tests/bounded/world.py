@@ -4,10 +4,12 @@ import heapq
 import random
 from collections.abc import Callable
 
+from transport.bounded.calls import BoundedJob, Call
 from transport.bounded.packets import PathConfig
-from transport.bounded.party import BoundedParty, Call, Frame
+from transport.bounded.party import BoundedParty
 from transport.bounded.rules import Rule
 from transport.bounded.transfers import Values
+from transport.meshes.mesh import Frame
 
 DELAY_NS = 100_000
 FRAME_NS = 1_000
@@ -29,7 +31,8 @@ class World:
     ) -> None:
         count = len(rules)
         self.parties = [
-            BoundedParty(rank, count, rule, job="world", path=PATH, owners=owners) for rank, rule in enumerate(rules)
+            BoundedParty(rank, count, rule, job=BoundedJob("world"), path=PATH, owners=owners)
+            for rank, rule in enumerate(rules)
         ]
         self.now_ns = 0
         self.sent: list[tuple[int, Frame]] = []

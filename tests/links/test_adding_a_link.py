@@ -46,7 +46,7 @@ def test_everything_the_table_names_exists(name: str) -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_method_names_include_it() -> None:
-    assert all(links_of(method)[-1] == "toy" for method in METHODS if links_of(method))
+    assert all(links_of(method)[-1] == "toy" for method, one in METHODS.items() if one.end in ("mesh", "switch"))
     assert parse("ring@toy") == MethodName("ring", "toy")
     assert elements_of(parse("switch@toy"), 360, 1500) == 360
     assert payload_share(parse("ring@toy"), 360, 1500) == payload_share(parse("ring@udp"), 360, 1500)

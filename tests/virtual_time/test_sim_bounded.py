@@ -11,11 +11,9 @@ from emulation.sim.network.link import LinkConfig, Tail
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.run import run_method
-from switchagg.errors import JobError
 from transport.bounded.table import BOUNDED
 from transport.group.method_name import METHODS
 from transport.group.method_name import parse as parse_method
-from transport.group.opening import open_group
 
 LINK = LinkConfig(10**9, 10_000, loss=0.02, corrupt=0.001, duplicate=0.001, tail=Tail(3.0, 200_000, 5_000_000))
 SCENARIO = """
@@ -80,11 +78,6 @@ def test_results_say_what_was_lost_and_ranks_may_differ_where_the_method_allows_
 
 def test_what_they_cannot_be_is_refused_in_one_line() -> None:
     for old, new, words in (
-        (
-            "mininet = []",
-            'mininet = ["ltp"]',
-            "[methods] mininet: method ltp exists in virtual time only: in [methods] sim",
-        ),
         ('"ring"', '"optireduce~lanes8"', "method optireduce sends float32 and loses some of it: it takes no codec"),
         ("dgt_share = 0.0", "dgt_share = 2", "[bounded] dgt_share: 2 is out of range; allowed: 0 … 1 (of blocks)"),
         ("dgt_share = 0.0", 'divide = "all"', "[bounded] divide: 'all' is unknown; allowed: paper, arrived, workers"),
@@ -95,7 +88,5 @@ def test_what_they_cannot_be_is_refused_in_one_line() -> None:
     fsdp = SCENARIO.replace("[workload]", '[workload]\nname = "fsdp"')
     with pytest.raises(ScenarioError, match=r"mlt: not with \[workload\] name = 'fsdp'.*any other method"):
         parse(fsdp.replace('"ring", ', ""), "lost.toml")
-    with pytest.raises(JobError, match="method mlt exists in virtual time only"):
-        open_group("mlt", "udp", 0, [("127.0.0.1", 0)], job="lost")
-    assert str(parse_method("ltp+p3", virtual=True)) == "ltp+p3"
+    assert str(parse_method("ltp+p3")) == "ltp+p3"
     assert np.isclose(parse(SCENARIO, "lost.toml").bounded.options("mlt")["tolerance"], 0.1)

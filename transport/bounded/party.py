@@ -5,17 +5,17 @@ The owner adds, in the order of ranks, what is there when the method's rule clos
 to every rank. What a rank lacks of a sum is 0: for its parameters nothing happens in this step.
 
 What comes for a closed transfer is late: dropped, counted, and its sender told to stop. A rank may be ahead of this
-one: what comes for calls that it hasn't made yet is kept.
+one: what comes for calls that it hasn't made yet is kept, up to a bound; beyond it packets count as lost on their way.
 """
 
 import zlib
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
 from switchagg.errors import AggregationFailed
+from transport.bounded.calls import COUNTED, NUMBERED, BoundedJob, Call, Control
 from transport.bounded.packets import (
     ACK,
     ASK,
@@ -39,58 +39,26 @@ from transport.bounded.packets import (
 from transport.bounded.rules import Rule, Sending, Stage
 from transport.bounded.transfers import Incoming, Outgoing, Values, turned
 from transport.collectives.plan import shard
-
-NUMBERED = (1 << 64) - 1
-"""The key of calls without one: their use is their number."""
-
+from transport.meshes.mesh import Frame
 
 NOWHERE = Place(0, 0, 0)
 """Of a packet that belongs to no transfer."""
 
-COUNTED = ("values_up", "lost_up", "values_down", "lost_down", "late", "repeated", "stopped", "strangers")
-"""Values that were to come, and what of them didn't, of other ranks' gradients and of sums; packets that came too late,
-or were sent again; transfers that their receiver stopped; packets of strangers."""
+EARLY_BYTES_MAX = 1 << 28
+"""Most bytes kept for calls that this rank hasn't made."""
 
+PATIENCE = 10
+"""A call that waits while others move gets so many timeouts: it may queue behind them, or have been forgotten."""
 
-class Frame(NamedTuple):
-    """A packet to send. priority: its class. droppable: a queue that fills may drop it first. ahead: it is short, and
-    somebody waits for it."""
-
-    to: int
-    data: bytes
-    priority: int
-    droppable: bool
-    ahead: bool
-
-
-class Control(NamedTuple):
-    """A packet without values, sent until it arrives."""
-
-    kind: int
-    place: Place
-    payload: bytes = b""
-
-
-class Call:
-    """One allreduce of this member."""
-
-    def __init__(self, key: int, use: int) -> None:
-        self.key, self.use = key, use
-        self.array: Values | None = None  # None: others have begun it, this rank hasn't
-        self.name: object = None
-        self.priority = 0
-        self.stages: list[Stage | None] = [None, None]
-        self.incoming: list[dict[int, Incoming]] = [{}, {}]  # by stage and sender
-        self.early: list[tuple[int, Packet]] = []
-        self.index = 0
-        self.summed = False
+_PASSED_MAX = 4096
 
 
 class BoundedParty:
     """One member. Call `submit`; give it `receive` and `handle_timer`; take `frames_to_send` and `events`.
 
     owners: how many ranks have a shard; 0: all. windows: of the path to each member, where they differ from path's.
-    terms: what all ranks must agree on, in words. Raises AggregationFailed for a member that stays silent.
+    terms: what all ranks must agree on, in words. `failure`, once it is there, ends everything: a member that is
+    silent, has left, or calls something else.
     """
 
     def __init__(
@@ -99,7 +67,7 @@ class BoundedParty:
         workers: int,
         rule: Rule,
         *,
-        job: str,
+        job: BoundedJob,
         path: PathConfig,
         windows: Mapping[int, PathConfig] | None = None,
         owners: int = 0,
@@ -108,9 +76,13 @@ class BoundedParty:
         self.member, self.workers, self.rule, self.path = member, workers, rule, path
         self.failure: AggregationFailed | None = None
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
-        self._job, self._name = zlib.crc32(job.encode()), job
+        self._job, self._name = zlib.crc32(f"{job.name} {job.start}".encode()), job.name
         self._owners = owners or workers
-        self._terms = zlib.crc32(f"{workers} {self._owners} {path.block_bytes} {terms}".encode()) & 0xFFFF
+        self._terms = f"{workers} {self._owners} {path.block_bytes} {terms}"
+        self._call_timeout_ns, self._moved_ns = job.call_timeout_ns, 0
+        self._early_bytes = 0
+        self._gone: dict[int, str] = {}  # members that have left or died, and how
+        self._passed: dict[tuple[int, int], str] = {}  # calls of this rank that aren't such sums
         self._each = path.block_bytes // 4
         others = [rank for rank in self._from_here(range(workers)) if rank != member]
         self._senders = {to: PathSender((windows or {}).get(to, path)) for to in others}
@@ -128,26 +100,32 @@ class BoundedParty:
         self._sequence = 0
         self._turned: tuple[Values, Values] | None = None  # the last, and rotated
         self._turn = -1
-        self._look_ns: int | None = None
         self._waiting: dict[tuple[int, int, int], int] = {}  # stages that a rule looks at later
 
     # Calls
 
-    def submit(self, array: Values, *, key: int | None, priority: int, now_ns: int) -> Call:
+    def submit(
+        self, array: Values, *, key: int | None, priority: int, now_ns: int, name: object = None, shown: str = ""
+    ) -> Call:
         """Sum a 1-D contiguous float32 array with those of the others, in place, until its event.
 
         key: what the ranks' calls meet by, free again after its event; None: their running number. priority: lower is
-        more urgent, and nearer the model's front. Raises ValueError for a key in use.
+        more urgent, and nearer the model's front. name: of the values, the same in each iteration; default: the key.
+        shown: what else the ranks compare. Raises ValueError for a key in use, AggregationFailed after a failure.
         """
         place = NUMBERED if key is None else key
         if (place, self._uses[place] - 1) in self._calls and key is not None:
             raise ValueError(f"key {key} is in use")
+        for member, reason in self._gone.items():
+            self._fail(f"rank {self.member} lost rank {member}: {reason}", member)
         if self.failure is not None:
             raise self.failure
         use = self._uses[place]
         self._uses[place] += 1
         call = self._calls.setdefault((place, use), Call(place, use))
-        call.array, call.name, call.priority = array, key, priority
+        call.array, call.name, call.priority = array, key if name is None else name, priority
+        call.terms = zlib.crc32(f"{self._terms} {len(array)} {shown}".encode()) & 0xFFFF
+        call.moved_ns = self._moved_ns = now_ns
         call.index = self._sizes[len(array)]
         self._sizes[len(array)] += 1
         if self.member < self._owners:
@@ -162,9 +140,23 @@ class BoundedParty:
         self._open(call, 1, {owner: self._length(call, owner) for owner in range(self._owners)}, now_ns)
         early, call.early = call.early, []
         for sender, packet in early:
+            self._early_bytes -= len(packet.payload)
             self._take(call, sender, packet, now_ns)
         self._look(call, now_ns)
         return call
+
+    def pass_over(self, key: int | None, words: str) -> None:
+        """This rank's next call with this key is none of ours, but one in these words: what comes for it is wrong."""
+        at = place, use = NUMBERED if key is None else key, self._uses[NUMBERED if key is None else key]
+        self._uses[place] += 1
+        self._passed[place, use] = words
+        if len(self._passed) > _PASSED_MAX:
+            del self._passed[next(iter(self._passed))]
+        if (call := self._calls.pop(at, None)) is not None and call.early:
+            self._mismatch(call.early[0][0], words)
+
+    def _mismatch(self, sender: int, words: str) -> None:
+        self._fail(f"rank {sender} calls a sum of float32, rank {self.member} calls {words}", sender, self.member)
 
     def events(self) -> list[Call]:
         """Calls that have ended since the last time."""
@@ -195,6 +187,8 @@ class BoundedParty:
 
     def _send(self, call: Call, stage: int, to: int, values: Values) -> None:
         assert call.array is not None
+        if to in self._gone:
+            return
         name = None if call.name is None else (call.name, to)
         sending = Sending(name, values, stage, len(call.array), call.index, call.priority, self._each)
         plan = self.rule.plan(sending)
@@ -203,7 +197,7 @@ class BoundedParty:
                 self._turned = values, turned(values, back=False)
             values = self._turned[1]
         timeout = self.rule.timeout_us(stage, len(call.array))
-        place = Place(call.key, call.use, stage, terms=self._terms, timeout_us=timeout)
+        place = Place(call.key, call.use, stage, terms=call.terms, timeout_us=timeout)
         self._sequence += 1
         one = Outgoing(to, place, plan, values, self.path.block_bytes, (call.priority, self._sequence))
         queue = self._outgoing[to]
@@ -216,8 +210,13 @@ class BoundedParty:
     def receive(self, data: bytes, sender: int, now_ns: int) -> None:
         """A frame of a member came."""
         packet = unpacked(data)
-        if packet is None or packet.job != self._job or sender not in self._receivers:
+        if packet is None or packet.job != self._job or sender not in self._receivers or sender in self._gone:
             self.counters["strangers"] += 1
+            return
+        if self.failure is not None:
+            return
+        if packet.kind == DATA and packet.place is not None and self._crowded(packet.place):
+            self.counters["crowded"] += 1  # not acknowledged, so its sender sees that it is lost
             return
         if packet.kind == ACK:
             path = self._senders[sender]
@@ -244,18 +243,23 @@ class BoundedParty:
         else:
             self._take_data(sender, packet, place, now_ns)
 
+    def _crowded(self, place: Place) -> bool:
+        """Whether there is no room to keep what comes for a call that this rank hasn't made."""
+        return place.use >= self._uses[place.key] and self._early_bytes >= EARLY_BYTES_MAX
+
     def _take_data(self, sender: int, packet: Packet, place: Place, now_ns: int) -> None:
-        if place.terms != self._terms:
-            self._fail(f"rank {sender} has other options, or other workers, than rank {self.member}", sender)
-            return
         at = place.key, place.use
         call = self._calls.get(at)
         if call is None and place.use < self._uses[place.key]:
-            self._late(sender, place, packet.kind)
+            if (words := self._passed.get(at)) is not None:
+                self._mismatch(sender, words)
+            else:
+                self._late(sender, place, packet.kind)
             return
         if call is None:
             call = self._calls[at] = Call(*at)
         if call.array is None:
+            self._early_bytes += len(packet.payload)
             call.early.append((sender, packet))
             return
         self._take(call, sender, packet, now_ns)
@@ -270,15 +274,19 @@ class BoundedParty:
             self._fail(f"rank {sender} calls something else than rank {self.member}", sender)
         elif one.closed:
             self._late(sender, place, packet.kind)
+        elif place.blocks != one.blocks:
+            self._fail(f"rank {sender} sums an array of another size than rank {self.member}", sender, self.member)
+        elif place.terms != call.terms:
+            words = f"rank {sender} has other options, other workers or another sum than rank {self.member}"
+            self._fail(words, sender, self.member)
         elif packet.kind == PROBE:
             first = int(np.argmin(one.here))
             missing = first.to_bytes(4, "big") + one.missing_bits(first, self.path.block_bytes - 4)
             self._control[sender].append(Control(MISSING, place, missing))
         else:
             reliable, marked = bool(packet.flags & RELIABLE), bool(packet.flags & MARK)
-            if place.blocks != one.blocks:
-                self._fail(f"rank {sender} sums an array of another size than rank {self.member}", sender)
-            elif one.take(place, reliable, marked, packet.payload, now_ns) and one.full:
+            call.moved_ns = self._moved_ns = now_ns
+            if one.take(place, reliable, marked, packet.payload, now_ns) and one.full:
                 one.closed = True
                 if place.style & PROBES:
                     self._tell(sender, place)
@@ -292,6 +300,8 @@ class BoundedParty:
 
     def _tell(self, sender: int, place: Place) -> None:
         """It shall stop."""
+        if sender in self._gone:
+            return
         self._told[sender, place.key, place.use, place.stage] = None
         if len(self._told) > 4096:
             del self._told[next(iter(self._told))]
@@ -312,7 +322,10 @@ class BoundedParty:
                 again = self.rule.close(stage, rtts, now_ns)
             for one in open_before:
                 if one.closed:
-                    self._tell(one.sender, Place(call.key, call.use, number, terms=self._terms))
+                    self._tell(one.sender, Place(call.key, call.use, number, terms=call.terms))
+                elif one.sender in self._gone and again is None:  # it waits for what won't come
+                    words = f"rank {self.member} lost rank {one.sender} in {call.words}"
+                    self._fail(f"{words}: {self._gone[one.sender]}", one.sender)
             at = call.key, call.use, number
             if all(one.closed for one in stage.incoming):
                 self._waiting.pop(at, None)
@@ -364,15 +377,54 @@ class BoundedParty:
             if to != self.member:
                 self._send(call, 1, to, total)
 
-    def _fail(self, words: str, member: int) -> None:
+    # Failing
+
+    def lost(self, member: int, reason: str, now_ns: int) -> None:
+        """A member has left or died: fails calls that need it, and later ones. A rule that waits a limited time does
+        so."""
+        self._gone[member] = reason
+        self._acks.pop(member, None)
+        self._control[member].clear()
+        self._pings = [to for to in self._pings if to != member]
+        for out in self._outgoing[member]:
+            out.closed = True
+        self._outgoing[member] = []
+        self._by_place = {at: out for at, out in self._by_place.items() if at[0] != member}
+        self._senders[member] = PathSender(self.path)
+        for call in self._made():
+            self._look(call, now_ns)
+
+    def end(self, failure: AggregationFailed) -> None:
+        """Stop for a reason found elsewhere."""
+        self.failure = self.failure or failure
+
+    def _fail(self, words: str, *missing: int) -> None:
         if self.failure is None:
-            self.failure = AggregationFailed(words, job=self._name, missing=(member,))
+            self.failure = AggregationFailed(words, job=self._name, missing=tuple(sorted(missing)))
+
+    def _made(self) -> list[Call]:
+        """Calls that this rank has begun, and that haven't ended."""
+        return [call for call in self._calls.values() if call.array is not None]
+
+    def _look_for_stuck(self, now_ns: int) -> None:
+        """Fail if no call has moved for the timeout, or one for PATIENCE of them."""
+        if self._call_timeout_ns is None:
+            return
+        for call in self._made():
+            still_ns = now_ns - call.moved_ns
+            if now_ns - self._moved_ns < self._call_timeout_ns and still_ns < PATIENCE * self._call_timeout_ns:
+                continue
+            words = f"{call.words} has not moved for {still_ns / 1e9:g} s on rank {self.member}, waiting for "
+            self._fail(words + ", ".join(f"rank {rank}" for rank in call.missing), *call.missing)
+            return
 
     # Sending
 
     def frames_to_send(self, limit: int, now_ns: int) -> list[Frame]:
         """Up to limit frames; fewer: nothing more may leave now."""
         frames: list[Frame] = []
+        if self.failure is not None:
+            return frames
         for sender in list(self._acks)[:limit]:
             del self._acks[sender]
             frames.append(Frame(sender, self._receivers[sender].ack(self._job), 0, False, True))
@@ -469,14 +521,25 @@ class BoundedParty:
             else:
                 self._after(to, out)
 
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for something of ours, as far as is known: this rank may leave."""
+        return self.failure is not None or not (self._by_place or self._acks or any(self._control.values()))
+
     # Time
 
     def next_deadline_ns(self) -> int | None:
+        if self.failure is not None:
+            return None
         deadlines = [path.next_deadline_ns() for path in self._senders.values()]
+        if self._call_timeout_ns is not None and (made := self._made()):
+            forgotten_ns = min(call.moved_ns for call in made) + PATIENCE * self._call_timeout_ns
+            deadlines.append(min(self._moved_ns + self._call_timeout_ns, forgotten_ns))
         return min((each for each in (*deadlines, *self._waiting.values()) if each is not None), default=None)
 
     def handle_timer(self, now_ns: int) -> None:
         """Do what is due. Raises nothing: a failure is `failure`."""
+        self._look_for_stuck(now_ns)
         for to, path in self._senders.items():
             if path.handle_timer(now_ns):
                 self._pings.append(to)

@@ -39,8 +39,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Sending:
-    """A transfer that is about to be sent. name: what the same values are called in each iteration. stage, size, index:
-    as of `Stage`. priority: of its call, lower is more urgent: nearer the model's front. values_each: of a block."""
+    """A transfer that is about to be sent. name: what the same values are called in each iteration, if they have one.
+    stage, size, index: as of `Stage`. priority: of its call, lower is more urgent: nearer the model's front.
+    values_each: of a block."""
 
     name: object
     values: Values
@@ -208,9 +209,10 @@ class Dgt(Exact):
             return all_reliable(sending.blocks, BEST_EFFORT - self.options.channels)
         blocks, memory = sending.blocks, self.options.memory
         now = sending.magnitudes()
-        before = self._contributions.get(sending.name)
+        before = None if sending.name is None else self._contributions.get(sending.name)
         scores = now if before is None or len(before) != blocks else memory * before + (1 - memory) * now
-        self._contributions[sending.name] = scores
+        if sending.name is not None:
+            self._contributions[sending.name] = scores
         ranked = np.argsort(-scores[:-1], kind="stable")  # the last block is reliable anyway, and leaves last
         reliable = np.zeros(blocks, np.bool_)
         top = round(self.options.share * len(ranked))

@@ -13,6 +13,7 @@ from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import CodecSpec
 from switchagg.description import Shown
 from switchagg.errors import AggregationFailed, SwitchaggError
+from transport.bounded.group_party import BoundedGroupParty
 from transport.collectives.auto import AutoParty
 from transport.collectives.party import CollectiveParty
 from transport.group.coded_sums import CodedSums, RoundKeys
@@ -189,7 +190,7 @@ class HostGroup:
         party, said = self._party, threading.Event()
 
         def tell(now_ns: int) -> None:
-            if isinstance(party, CollectiveParty | AutoParty):
+            if isinstance(party, CollectiveParty | AutoParty | BoundedGroupParty):
                 party.fail(failure, (self.rank,))
             said.set()
 

@@ -116,7 +116,7 @@ _OWN = {
 
 
 def _losing(look: Look, differ: bool) -> Method:
-    return Method(look, link="", end="", bounded_by="direct", virtual=True, loses=True, differ=differ)
+    return Method(look, link="udp", end="packets", bounded_by="direct", loses=True, differ=differ)
 
 
 _OWN |= {

@@ -22,7 +22,7 @@ from transport.group.contract import Array, Group
 from transport.group.host_group import HostGroup, Submit
 from transport.group.method_name import METHODS, host_methods, parse
 from transport.links.link import Address
-from transport.links.table import LINKS
+from transport.links.table import LINKS, links_with
 from transport.meshes.loop import CREDIT_BYTES
 from transport.meshes.native_tcp import NativeTcpMesh, in_c
 from transport.meshes.opening import BoundPlace, connect_mesh
@@ -48,6 +48,7 @@ _OPTIONS_OF: dict[str, Callable[[str, bool], bool]] = {
     "switch": lambda method, servers: method == "switch",
     "codec_elements": lambda method, servers: method != "switch",
     "fallback": lambda method, servers: method == "switch",
+    "bounded": lambda method, servers: METHODS[method].loses,
 }
 """Options of methods, and whether a method, with dedicated servers or without, has them."""
 
@@ -68,6 +69,7 @@ class GroupOptions:
     travel, as `switchagg.codecs.spec` reads it; default: as they are, on a switch "fixed_point". codec_elements: with a
     codec, E of the switch whose bits a host method shall give; default 360. codec_seed: of codecs with random numbers.
     fallback: of a switch: the host method that calls take while it has no room for the job (`transport.group.moving`).
+    bounded: options of a method with bounded loss, by name, as {"tolerance": 0.02} (`transport.bounded.table`).
     more: what else JoinOptions has, or what the link takes (`transport.meshes.opening.connect_mesh`); of both,
     priorities: the classes there are.
     """
@@ -83,6 +85,7 @@ class GroupOptions:
     codec_elements: int | None = None
     codec_seed: int = 0
     fallback: str | None = None
+    bounded: Mapping[str, Any] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -95,7 +98,8 @@ class GroupOptions:
     def check(self, method: str, servers: bool) -> None:
         """Raise JobError for an option that this method hasn't."""
         given = {"segment_bytes": self.segment_bytes, "ranks_per_group": self.ranks_per_group, "ps": self.ps,
-                 "switch": self.switch, "codec_elements": self.codec_elements, "fallback": self.fallback}  # fmt: skip
+                 "switch": self.switch, "codec_elements": self.codec_elements, "fallback": self.fallback,
+                 "bounded": self.bounded}  # fmt: skip
         for name, value in given.items():
             if value is not None and not _OPTIONS_OF[name](method, servers):
                 raise JobError(f"option {name}: method {method} {'with' if servers else 'without'} servers has none")
@@ -135,7 +139,8 @@ def open_group(
             raise JobError(f"rank {rank} of {len(addresses)} workers: 0 to {len(addresses) - 1}")
         if method == "ps":
             return _open_ps_group(link, rank, addresses, servers, job, how, bound)
-        return _open_host_group(method, link, rank, addresses, job, how, bound)
+        open_one = _open_bounded_group if METHODS[method].loses else _open_host_group
+        return open_one(method, link, rank, addresses, job, how, bound)
     except BaseException:
         if bound is not None:
             bound.close()
@@ -269,6 +274,44 @@ def _open_host_group(
         if codec is not None:
             group.use_codec(*codec, how.codec_seed)
         return group
+    except BaseException:
+        mesh.close(0.0)
+        raise
+
+
+def _open_bounded_group(
+    method: str,
+    link: str,
+    rank: int,
+    addresses: Sequence[Address],
+    job: str,
+    how: GroupOptions,
+    bound: BoundPlace | None,
+) -> Group:
+    from transport.bounded.table import BOUNDED  # only for those who may lose
+    from transport.group.bounded_group import BoundedGroup
+    from transport.meshes.udp import UdpMesh
+
+    if how.codec is not None:
+        raise JobError(f"option codec {how.codec}: method {method} sends float32 and loses some of it; leave it out")
+    if link not in links_with("packets"):
+        raise JobError(
+            f"link {link}: method {method} needs packets that may be lost: {', '.join(links_with('packets'))}"
+        )
+    try:
+        options = BOUNDED[method].options(**(how.bounded or {}))
+    except (TypeError, ValueError) as error:
+        raise JobError(f"option bounded: {error}") from error
+    more = how.more
+    what = f"{method} {options}"
+    mesh = connect_mesh(link, rank, addresses, job=job, method=what, timeout_s=how.timeout_s, options=more, bound=bound)
+    workers, timeout_s = len(addresses), how.call_timeout_s
+    times = {"call_timeout_ns": round(timeout_s * 1e9), "segment_bytes": LONG_SEGMENT_BYTES}
+    kept: dict[str, Any] = {"workers": workers, "method": method, "job": job, "credit_bytes": how.credit_bytes}
+    try:
+        assert isinstance(mesh, UdpMesh)
+        exact = CollectiveParty(rank, workers, job=job, classes=mesh.classes, **times)
+        return BoundedGroup(mesh, exact, options, call_timeout_s=timeout_s, **kept)
     except BaseException:
         mesh.close(0.0)
         raise

@@ -20,7 +20,8 @@ class LinkKind:
     space. in_kernel: whether data planes in the kernel serve it. impairments: whether the switch emulates bad ones.
     keys: whether it encrypts (CURVE). secrets: whether its switch knows members by their joins' secrets (C15).
     messages: whether packets are joined to messages. bare: whether it carries packets of any size (P2).
-    trees: whether its switches may be below others (H1).
+    trees: whether its switches may be below others (H1). packets: whether its mesh carries packets that may be lost,
+    too (`UdpMesh.carry_packets`).
     congestion_control: whether its mesh lets one choose TCP's (`transport.meshes.tcp_gathering.TcpOptions`).
     """
 
@@ -39,6 +40,7 @@ class LinkKind:
     messages: bool = False
     bare: bool = True
     trees: bool = False
+    packets: bool = False
     congestion_control: bool = False
     link: str = ""
     """The class of its links (`transport.links.link.Link`), made with the address to bind; "": its ends are none."""

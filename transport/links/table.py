@@ -38,6 +38,7 @@ LINKS = {
             in_kernel=True,
             impairments=True,
             trees=True,
+            packets=True,
             link="transport.links.udp:UdpLink",
             place="transport.meshes.opening:bind_udp",
             mesh="transport.meshes.udp:open_mesh",
@@ -66,5 +67,5 @@ LINKS = {
 
 
 def links_with(end: str) -> tuple[str, ...]:
-    """Names of the links that have such an end: "mesh" or "switch"."""
+    """Names of the links that have such an end: "mesh", "packets" (a mesh that carries them, too) or "switch"."""
     return tuple(name for name, kind in LINKS.items() if getattr(kind, end))

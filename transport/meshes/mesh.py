@@ -58,7 +58,11 @@ class Lost(NamedTuple):
     reason: str
 
 
-Event = Received | Sent | Lost
+class Moved(NamedTuple):
+    """Something happened to the packets that the mesh carries beside messages: their party may have finished a call."""
+
+
+Event = Received | Sent | Lost | Moved
 
 Place = Callable[[int, bytes, int], memoryview | None]
 """place(sender, head, size_bytes): where the data of a message that has begun to arrive shall lie, writable and of that
@@ -148,6 +152,40 @@ def checked_classes(priorities: Sequence[int]) -> tuple[int, ...]:
 def link_text(link: str, classes: Sequence[int]) -> str:
     """What members must agree on besides job and method, as their hellos have it."""
     return f"{link}, classes {' '.join(map(str, classes))}" if classes else link
+
+
+class Frame(NamedTuple):
+    """A packet of a `PacketParty`. priority: its class. droppable: a queue that fills may drop it first. ahead: it is
+    short, and somebody waits for it."""
+
+    to: int
+    data: bytes
+    priority: int
+    droppable: bool
+    ahead: bool
+
+
+class PacketParty(Protocol):
+    """What a member does with packets that may be lost, which a mesh carries beside its messages. Pure."""
+
+    @property
+    def counters(self) -> Mapping[str, int]: ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for something of ours, as far as is known."""
+
+    def receive(self, data: bytes, sender: int, now_ns: int) -> None:
+        """A packet of a member came. Raises nothing."""
+
+    def frames_to_send(self, limit: int, now_ns: int) -> list[Frame]:
+        """Up to limit packets; fewer: nothing more may leave now. What is in flight is bounded."""
+
+    def next_deadline_ns(self) -> int | None:
+        """When handle_timer must be called, or None."""
+
+    def handle_timer(self, now_ns: int) -> None:
+        """Do what is due."""
 
 
 class Party(Protocol):

@@ -10,12 +10,14 @@ message is u8 bytes of head | head | data, cut into segments; beside those, data
       | 7 u16 ports of the second and further classes, 0 for none
     "saping" or "sabye!" | u32 number of the receiver
     a refusal: `transport.meshes.hello`
+    packets of a `PacketParty`, known by what they begin with, of any class: they may get lost
 """
 
 import contextlib
 import secrets
 import struct
 import time
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +27,9 @@ from typing import Any
 import numpy as np
 
 from switchagg.errors import AggregationFailed, DecodeError, JobError
-from switchagg.priority import CLASSES
+from switchagg.priority import CLASSES, flow_of
 from switchagg.wire import Bundle
+from transport.links.framing import RELIABLE_BYTES
 from transport.links.link import Address, LinkClosed
 from transport.links.udp import UdpLink
 from transport.meshes.hello import MAGIC, TELL_S, Hello, disagreement, pack_refusal, refusal_in, unpack
@@ -35,6 +38,8 @@ from transport.meshes.mesh import (
     Buffer,
     Event,
     Lost,
+    Moved,
+    PacketParty,
     Place,
     Received,
     Sent,
@@ -135,6 +140,9 @@ class UdpMesh:
         self._past = dict.fromkeys(("retransmitted", "timeouts"), 0)  # of peers that are lost
         self._deadline_ns = 0
         self._closed = False
+        self._packets: PacketParty | None = None
+        self._magic = b""
+        self._unsent: deque[tuple[_Flow, Bundle]] = deque()  # packets that a link had no room for
 
     @classmethod
     def connect(
@@ -180,9 +188,54 @@ class UdpMesh:
             for flow in peer.flows:
                 for name in self._past:
                     counted[name] += flow.sender.counters[name]
+        if self._packets is not None:
+            counted |= {f"packets_{name}": count for name, count in self._packets.counters.items()}
         for name in self._links[0].counters:
             counted[f"link_{name}"] = sum(link.counters[name] for link in self._links)
         return counted
+
+    # Packets beside messages
+
+    @property
+    def start(self) -> int:
+        """A number of this start of the job, the same on all members and of no earlier one."""
+        numbers = {self.member: self._number} | {member: peer.number for member, peer in self._peers.items()}
+        return zlib.crc32(repr(sorted(numbers.items())).encode())
+
+    @property
+    def config(self) -> ReliableConfig:
+        """Of the connections, whose window and timeouts packets are to keep, too."""
+        return self._config
+
+    @property
+    def packet_bytes_max(self) -> int:
+        """Of a packet beside messages: as long as a segment with its header."""
+        return self._config.segment_bytes + RELIABLE_BYTES
+
+    def carry_packets(self, party: PacketParty, magic: bytes) -> None:
+        """Carry this party's packets, too, which begin with two bytes of their own; its timer is the mesh's from now
+        on. What comes before counts as strangers'. Before the mesh gets an event loop."""
+        assert magic not in (_RELIABLE, MAGIC[:2], _PING[:2], _BYE[:2]), magic
+        self._packets, self._magic = party, magic
+
+    def _flush_packets(self, party: PacketParty, now_ns: int) -> None:
+        for _ in range(_FRAMES_PER_TURN // 64):
+            while self._unsent:
+                flow, bundle = self._unsent.popleft()
+                if (accepted := flow.link.send(bundle, flow.address)) < len(bundle):
+                    self._unsent.appendleft((flow, bundle[accepted:]))
+                    return
+            frames: dict[tuple[int, int], list[bytes]] = {}
+            for to, data, priority, _, ahead in (found := party.frames_to_send(64, now_ns)):
+                place = 0 if ahead or not self.classes else flow_of(priority, self.classes)
+                frames.setdefault((to, place), []).append(data)
+            for (to, place), several in frames.items():
+                if (peer := self._peers.get(to)) is not None:
+                    peer.sent_ns = now_ns
+                    self._unsent.extend((peer.flows[place], bundle) for bundle in _bundles(several))
+            if not found:
+                return
+        self._deadline_ns = 0  # there may be more
 
     # Meeting
 
@@ -337,30 +390,50 @@ class UdpMesh:
         return events
 
     def _run_once(self, connecting: bool) -> None:
-        now_ns = time.monotonic_ns()
+        now_ns, moved = time.monotonic_ns(), False
         for bundle, address, _ in chain.from_iterable(link.receive() for link in self._links):  # the most urgent first
             peer = self._by_address.get(address)
             for row in bundle:
                 frame = row.tobytes()
                 if frame[:2] == _RELIABLE and peer is not None and peer.number:
                     self._take(peer, frame, now_ns)
-                elif frame.startswith(MAGIC):
-                    self._receive_hello(frame, address, connecting)
-                elif connecting and peer is not None and (words := refusal_in(frame)):
-                    self._refuse(words, words, peer.member)
+                elif self._packets is not None and frame[:2] == self._magic and peer is not None and peer.number:
+                    self._packets.receive(frame, peer.member, now_ns)
+                    peer.received_ns, moved = now_ns, True
                 else:
-                    self._receive_control(peer, frame, now_ns)
+                    self._receive_other(peer, frame, address, connecting, now_ns)
         due = now_ns >= self._deadline_ns
         self._deadline_ns = now_ns + self._silence_ns // 4
         if due:
             for peer in list(self._peers.values()):
                 if peer.flows:
                     self._timer(peer, now_ns)
+        if (packets := self._packets) is not None:
+            self._run_packets(packets, moved, now_ns)
         for place in range(len(self._links)):
             for peer in self._peers.values():
                 if peer.flows:
                     self._flush(peer.flows[place], now_ns)
                     self._note_deadline(peer.flows[place])
+
+    def _receive_other(self, peer: _Peer | None, frame: bytes, address: Address, connecting: bool, now_ns: int) -> None:
+        if frame.startswith(MAGIC):
+            self._receive_hello(frame, address, connecting)
+        elif connecting and peer is not None and (words := refusal_in(frame)):
+            self._refuse(words, words, peer.member)
+        else:
+            self._receive_control(peer, frame, now_ns)
+
+    def _run_packets(self, party: PacketParty, moved: bool, now_ns: int) -> None:
+        due_ns = party.next_deadline_ns()
+        if due_ns is not None and now_ns >= due_ns:
+            party.handle_timer(now_ns)
+            moved = True
+        self._flush_packets(party, now_ns)
+        if (due_ns := party.next_deadline_ns()) is not None:
+            self._deadline_ns = min(self._deadline_ns, due_ns)
+        if moved:
+            self._events.append(Moved())
 
     def _take(self, peer: _Peer, frame: bytes, now_ns: int) -> None:
         data = len(frame) > KIND_OFFSET and frame[KIND_OFFSET] == DATA
@@ -440,6 +513,7 @@ class UdpMesh:
             return
         for address in {peer.address, *(flow.address for flow in peer.flows)}:
             del self._by_address[address]
+        self._unsent = deque(each for each in self._unsent if each[0].peer is not peer)
         for flow in peer.flows:
             for name in self._past:
                 self._past[name] += flow.sender.counters[name]
@@ -461,7 +535,7 @@ class UdpMesh:
         return self._wait(timeout_s)
 
     def _wait(self, timeout_s: float) -> bool:
-        full = {flow.link for flow in self._flows() if flow.unsent}
+        full = {flow.link for flow in self._flows() if flow.unsent} | {flow.link for flow, _ in self._unsent}
         first, *others = self._links
         return first.wait(timeout_s, writable=first in full, also=[(link, link in full) for link in others])
 
@@ -475,12 +549,12 @@ class UdpMesh:
             return
         until = time.monotonic() + linger_s
         try:
-            while any(flow.marks for flow in self._flows()):
+            while self._owes:
                 self._run_once(connecting=False)
                 left_s = min(until, self._deadline_ns / 1e9) - time.monotonic()
                 if time.monotonic() >= until:
                     break
-                if any(flow.marks for flow in self._flows()):
+                if self._owes:
                     self._wait(max(0.0, left_s))
             for peer in self._peers.values():
                 for _ in range(3 if peer.number else 0):  # without it, silence is noticed
@@ -488,6 +562,12 @@ class UdpMesh:
         finally:
             self._closed = True
             _close_all(self._links)
+
+    @property
+    def _owes(self) -> bool:
+        """Whether something isn't known to have arrived that a member may wait for."""
+        packets = self._packets is not None and not (self._packets.idle and not self._unsent)
+        return packets or any(flow.marks for flow in self._flows())
 
     def _flows(self) -> Iterator[_Flow]:
         return (flow for peer in self._peers.values() for flow in peer.flows)

@@ -76,6 +76,8 @@ class SwitchOptions:
     `elements`."""
     codec_seed: int = 0
     """Of codecs that round at random: with another one, a run has other roundings."""
+    bounded: str = ""
+    """Options of a method with bounded loss, as in SWITCHAGG_BOUNDED=tolerance=0.02,priorities=0."""
     keys: str = ""
     """Folder of keys (`switchagg keys`), for the switch's control plane and for everything over ZeroMQ; "": none."""
     segments_max: int = 16
@@ -359,11 +361,15 @@ class Rendezvous:
 
             codec, elements = self.method.codec or None, self.options.elements or None
             times = self.options.join_timeout_s, self.timeout_s
-            coded = {
+            coded: dict[str, Any] = {
                 "codec": codec,
                 "codec_elements": elements if codec else None,
                 "codec_seed": self.options.codec_seed,
             }
+            if self.options.bounded:
+                from transport.bounded.table import options_in
+
+                coded["bounded"] = options_in(self.options.bounded)
             how = GroupOptions.of({"timeout_s": times[0], "call_timeout_s": times[1], **coded, **self._keys()})
             name, job = self.method, f"{self.job}/{lane}"
             session = open_group(name.method, name.link, self.rank, addresses, job=job, options=how, bound=place)

@@ -14,6 +14,7 @@ from emulation.sim.network.network import Action
 from emulation.sim.network.simulation import Call, SimulationConfig
 from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.switched_network import SwitchedNetwork
+from transport.bounded.calls import BoundedJob, loss_of
 from transport.bounded.packets import HEADER_BYTES, MAGIC, PathConfig
 from transport.bounded.party import BoundedParty
 from transport.bounded.table import BOUNDED
@@ -97,7 +98,7 @@ class BoundedSimulation(HostSimulation):
                 member,
                 workers,
                 kind.make(options, workers),
-                job=method,
+                job=BoundedJob(method),
                 path=min(flows.values(), key=lambda path: path.window_bytes, default=self._path(1 << 20)),
                 windows=flows,
                 terms=str(options),
@@ -138,13 +139,7 @@ class BoundedSimulation(HostSimulation):
         return sum((host.party.counters for host in self._bounded), Counter())
 
     def gradient_loss(self) -> dict[str, float]:
-        counted = self._counted()
-        return {
-            "up": counted["lost_up"] / max(1, counted["values_up"]),
-            "down": counted["lost_down"] / max(1, counted["values_down"]),
-            "late_packets": counted["late"],
-            "stopped_transfers": counted["stopped"],
-        }
+        return loss_of(self._counted())
 
     def retransmissions(self) -> int:
         return super().retransmissions() + self._counted()["repeated"]

@@ -1,0 +1,72 @@
+"""What a `BoundedParty` keeps of a call, hands out to be sent, and counts."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from transport.bounded.packets import Packet, Place
+from transport.bounded.rules import Stage
+from transport.bounded.transfers import Incoming, Values
+
+NUMBERED = (1 << 64) - 1
+"""The key of calls without one: their use is their number."""
+
+
+COUNTED = ("values_up", "lost_up", "values_down", "lost_down", "late", "repeated", "stopped", "strangers", "crowded")
+"""Values that were to come, and what of them didn't, of other ranks' gradients and of sums; packets that came too late,
+or were sent again; transfers that their receiver stopped; packets of strangers, and of ranks too far ahead."""
+
+
+def loss_of(counted: Mapping[str, int]) -> dict[str, float]:
+    """What was lost for good, of all ranks' counters added up, as results have it."""
+    return {
+        "up": counted["lost_up"] / max(1, counted["values_up"]),
+        "down": counted["lost_down"] / max(1, counted["values_down"]),
+        "late_packets": counted["late"],
+        "stopped_transfers": counted["stopped"],
+    }
+
+
+class BoundedJob(NamedTuple):
+    """start: a number of this start of the job, which its packets bear. call_timeout_ns: how long a call may stand
+    still; None: for ever."""
+
+    name: str
+    start: int = 0
+    call_timeout_ns: int | None = None
+
+
+class Control(NamedTuple):
+    """A packet without values, sent until it arrives."""
+
+    kind: int
+    place: Place
+    payload: bytes = b""
+
+
+class Call:
+    """One allreduce of this member."""
+
+    def __init__(self, key: int, use: int) -> None:
+        self.key, self.use = key, use
+        self.array: Values | None = None  # None: others have begun it, this rank hasn't
+        self.name: object = None
+        self.priority = 0
+        self.stages: list[Stage | None] = [None, None]
+        self.incoming: list[dict[int, Incoming]] = [{}, {}]  # by stage and sender
+        self.early: list[tuple[int, Packet]] = []
+        self.terms = 0
+        self.moved_ns = 0  # when something came for it
+        self.index = 0
+        self.summed = False
+
+    @property
+    def words(self) -> str:
+        """For errors, once this rank has begun it."""
+        assert self.array is not None
+        which = self.use if self.key == NUMBERED else f"with key {self.key}"
+        return f"sum {which} of {len(self.array)} float32"
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks whose values it waits for."""
+        return sorted({one.sender for incoming in self.incoming for one in incoming.values() if not one.closed})

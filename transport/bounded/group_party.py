@@ -1,0 +1,86 @@
+"""BoundedGroupParty: a member's sums of float32 by a `BoundedParty`, all its other calls exactly, by `direct`. Pure."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from switchagg.description import Kind
+from switchagg.errors import AggregationFailed
+from transport.bounded.calls import NUMBERED, Call
+from transport.bounded.party import BoundedParty
+from transport.collectives.party import CollectiveParty
+from transport.collectives.table import fitting
+from transport.meshes.mesh import Outgoing
+
+EXACT = "direct"
+
+
+class BoundedGroupParty:
+    """A `transport.group.host_group.GroupParty`. lossy: the mesh that carries the messages of `exact` gives it its
+    packets and its time (`UdpMesh.carry_packets`). What fails one of them fails both, on all ranks."""
+
+    def __init__(self, exact: CollectiveParty, lossy: BoundedParty) -> None:
+        self.exact, self.lossy = exact, lossy
+        self._pending: dict[int, Call] = {}  # sums of float32 that haven't ended
+        self.place, self.receive, self.sent, self.fail = exact.place, exact.receive, exact.sent, exact.fail
+
+    @property
+    def failure(self) -> AggregationFailed | None:
+        return self.exact.failure or self.lossy.failure
+
+    def submit(
+        self,
+        kind: Kind,
+        array: NDArray[Any],
+        op: Any = "sum",
+        *,
+        now_ns: int,
+        key: int | None = None,
+        priority: int = 0,
+        root: Any = 0,
+        name: object = None,
+    ) -> Any:
+        """As of `CollectiveParty`. name: of the values, the same in each iteration; default: the key."""
+        if kind != "allreduce" or op != "sum" or array.dtype != np.float32:
+            self.lossy.pass_over(key, f"{kind} of {len(array)} {array.dtype}")
+            exact, algorithm = self.exact, fitting(kind, EXACT, self.exact.workers)
+            return exact.submit(kind, algorithm, array, op, now_ns=now_ns, key=key, priority=priority, root=root)
+        how: dict[str, Any] = {"key": key, "priority": priority, "name": name, "shown": str(root)}
+        try:
+            call = self.lossy.submit(array, now_ns=now_ns, **how)
+        except AggregationFailed:  # a member has left: the call ends with that, as `events` tells
+            call = Call(NUMBERED, 0)
+        self._pending[id(call)] = call
+        return call
+
+    def events(self) -> list[tuple[Any, AggregationFailed | None]]:
+        """Calls that have ended since the last time."""
+        if (failure := self.lossy.failure) is not None:
+            self.exact.fail(failure.detail, failure.missing)
+        found: list[tuple[Any, AggregationFailed | None]] = [*self.exact.events()]
+        for call in self.lossy.events():
+            del self._pending[id(call)]
+            found.append((call, None))
+        if (failure := self.exact.failure) is not None:
+            self.lossy.end(failure)
+            found += [(call, failure) for call in self._pending.values()]
+            self._pending = {}
+        return found
+
+    def lost(self, member: int, reason: str, now_ns: int) -> None:
+        """As of `Party`. A method whose rule waits a limited time goes on with the calls that it has begun."""
+        self.lossy.lost(member, reason, now_ns)
+        self.exact.lost(member, reason, now_ns)
+
+    def messages_to_send(self) -> list[Outgoing]:
+        """As of `Party`."""
+        return self.exact.messages_to_send()
+
+    def next_deadline_ns(self) -> int | None:
+        """As of `Party`."""
+        return self.exact.next_deadline_ns()
+
+    def handle_timer(self, now_ns: int) -> None:
+        """As of `Party`."""
+        self.exact.handle_timer(now_ns)

@@ -1,0 +1,58 @@
+"""BoundedGroup: a group whose sums of float32 may lack what was lost (`transport.bounded`); all else is exact."""
+
+from concurrent.futures import Future
+from typing import Any
+
+from transport.bounded.calls import COUNTED, BoundedJob, loss_of
+from transport.bounded.group_party import BoundedGroupParty
+from transport.bounded.packets import HEADER_BYTES, MAGIC, PathConfig
+from transport.bounded.party import BoundedParty
+from transport.bounded.table import BOUNDED
+from transport.collectives.party import CollectiveParty
+from transport.group.contract import Ask
+from transport.group.host_group import HostGroup
+from transport.group.staging import Staged
+from transport.meshes.udp import UdpMesh
+
+
+class BoundedGroup(HostGroup):
+    """options: fields of the method's own (`BOUNDED`), the same on all ranks. Raises TypeError, ValueError for others.
+
+    Made by `open_group`. A call's values are known by their tensors' names, or its key, from iteration to iteration.
+    """
+
+    def __init__(
+        self, mesh: UdpMesh, exact: CollectiveParty, options: Any, *, call_timeout_s: float, **kept: Any
+    ) -> None:
+        config = mesh.config
+        kind, workers, method, job = BOUNDED[kept["method"]], kept["workers"], kept["method"], kept["job"]
+        path = PathConfig(
+            block_bytes=(mesh.packet_bytes_max - HEADER_BYTES) // 4 * 4,
+            window_bytes=config.window_bytes,
+            ack_every=config.ack_every_segments,
+            rto_initial_ns=config.rto_initial_ns,
+            rto_min_ns=config.rto_min_ns,
+            rto_max_ns=config.rto_max_ns,
+            retry_limit=config.retry_limit,
+        )
+        lossy = BoundedParty(
+            mesh.member,
+            workers,
+            kind.make(options, workers),
+            job=BoundedJob(job, mesh.start, round(call_timeout_s * 1e9)),
+            path=path,
+            terms=f"{method} {options}",
+        )
+        mesh.carry_packets(lossy, MAGIC.to_bytes(2, "big"))
+        party = BoundedGroupParty(exact, lossy)
+        super().__init__(mesh, party, party.submit, **kept)
+
+    def _begin(self, ask: Ask, staged: Staged, result: object, **more: Any) -> "Future[Any]":
+        if ask.tensors:
+            more["name"] = tuple(tensor.name for tensor in ask.tensors)
+        return super()._begin(ask, staged, result, **more)
+
+    def gradient_loss(self) -> dict[str, float]:
+        """What this rank has lost for good, as `results_schema.md` has it."""
+        counted = self.counters
+        return loss_of({name: counted[f"packets_{name}"] for name in COUNTED})
