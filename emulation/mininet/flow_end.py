@@ -73,8 +73,7 @@ class _Sender:
         self._end = end
 
     def __call__(self, _: Begin | Count) -> Report:
-        if self._end.ecn:
-            Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1", encoding="ascii")
+        Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1" if self._end.ecn else "2", encoding="ascii")  # 2: agree only
         for _number in range(self._end.count):
             one = socket.socket()
             # refused where the kernel has no such control, or this namespace may not have it

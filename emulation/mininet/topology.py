@@ -165,7 +165,7 @@ umount -l /mnt
         )
         return "\n".join(
             [
-                _congestion_control(spec),
+                _tcp(spec),
                 f"ip link set {interface} mtu {spec.mtu_bytes}",
                 f"ip link set {interface} up",
                 f"ip addr add {host_address(self.rank)}/{SUBNET_BITS} dev {interface}",
@@ -212,7 +212,7 @@ class BridgeSwitch(Switch):
         address = self.switch_ip.partition("/")[0]
         lines = ["ip link set lo up"]
         if self.spec is not None:
-            lines.append(_congestion_control(self.spec))
+            lines.append(_tcp(self.spec))
         for port in self._ports():
             lines += self._port_lines(port)
         lines.append(f"ip link set {self.name} up")
@@ -502,15 +502,15 @@ class EmulatedNetwork:
                 if port.name != "lo"
             }
             ports += shaping.read_back(specs, node.name, node.pid, self._readers[node.name])
-        control = netns.run_script(self.workers[0].pid, "cat /proc/sys/net/ipv4/tcp_congestion_control").strip()
+        settings = netns.run_script(self.workers[0].pid, "cd /proc/sys/net/ipv4; cat tcp_congestion_control tcp_ecn")
+        control, ecn = settings.split()
         if self.spec.congestion_control not in (None, control):
             raise UnfitError(f"TCP congestion control is {control}, not {self.spec.congestion_control}, in a namespace")
+        if self.spec.ecn_bytes and ecn != "1":
+            raise UnfitError(f"TCP asks for no marks in a namespace whose links mark: tcp_ecn is {ecn}, not 1")
+        notes, held = list(_notes(self.spec)), "user namespace" if netns.in_user_namespace() else "root"
         return Verification(
-            kernel=platform.release(),
-            privileges="user namespace" if netns.in_user_namespace() else "root",
-            congestion_control=control,
-            ports=ports,
-            notes=list(_notes(self.spec)),
+            kernel=platform.release(), privileges=held, congestion_control=control, ports=ports, notes=notes
         )
 
 
@@ -545,11 +545,10 @@ def _notes(spec: NetworkSpec) -> Iterator[str]:
         yield "in a user namespace socket buffers stay within net.core.rmem_max and wmem_max"
 
 
-def _congestion_control(spec: NetworkSpec) -> str:
-    """A line that sets it. Refusal shows in the read-back: a user namespace may choose only unrestricted ones."""
-    if spec.congestion_control is None:
-        return ":"
-    return f"echo {spec.congestion_control} > /proc/sys/net/ipv4/tcp_congestion_control || :"
+def _tcp(spec: NetworkSpec) -> str:
+    """Lines that choose its control, and have it ask for marks (ECN) where links mark. Refusal shows in the read-back."""
+    wanted = {"tcp_congestion_control": spec.congestion_control, "tcp_ecn": spec.ecn_bytes and 1}
+    return "\n".join(f"echo {value} > /proc/sys/net/ipv4/{name} || :" for name, value in wanted.items() if value) or ":"
 
 
 def _configure(node: Any, script: str) -> None:
