@@ -546,7 +546,7 @@ def _notes(spec: NetworkSpec) -> Iterator[str]:
 
 
 def _tcp(spec: NetworkSpec) -> str:
-    """Lines that choose its control, and have it ask for marks (ECN) where links mark. Refusal shows in the read-back."""
+    """Lines that choose its control, and ask for marks (ECN) where links mark. Refusal shows in the read-back."""
     wanted = {"tcp_congestion_control": spec.congestion_control, "tcp_ecn": spec.ecn_bytes and 1}
     return "\n".join(f"echo {value} > /proc/sys/net/ipv4/{name} || :" for name, value in wanted.items() if value) or ":"
 
