@@ -11,7 +11,7 @@ backward pass begins.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
@@ -25,7 +25,7 @@ from emulation.sim.network.simulation import Call, Simulation
 from emulation.sim.training import Progress, RankClock, Training
 from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
 from emulation.training.replicas import Replicas
-from emulation.training.units import Array, Shards, blocks_of
+from emulation.training.units import Array, Shards, UnitLayout, blocks_of
 from switchagg.description import Kind
 from transport.group.contract import own_shard
 
@@ -96,13 +96,18 @@ class ShardedTraining(Training):
         super().__init__(scenario, simulation, replicas, compute, progress)
         self.first_layer_bytes = 0
         self.units = Units.of(replicas)
+        shapes = [parameter.shape for parameter in replicas.workloads[0].model.parameters()]
+        self.layouts = {
+            unit: UnitLayout([shapes[index] for index in own], self.workers)
+            for unit, own in self.units.parameters.items()
+        }
         self.ranks = [ShardedRank(self, rank) for rank in range(self.workers)]
         self.clocks = self.ranks
 
     @property
     def collective_bytes(self) -> dict[Kind, int]:
         """See the module: the root is gathered once in an iteration, every other unit twice."""
-        sizes = {unit: self.ranks[0].unit_bytes(unit) for unit in self.units.parameters}
+        sizes = self._unit_bytes()
         return {
             "all_gather": 2 * sum(sizes.values()) - sizes.get(ROOT, 0),
             "reduce_scatter": sum(sizes.values()),
@@ -128,8 +133,10 @@ class ShardedTraining(Training):
             self.simulation.network.stop()
 
     def _layout(self) -> dict[str, Any]:
-        sizes = {unit: self.ranks[0].unit_bytes(unit) for unit in self.units.parameters}
-        return {"unit_bytes": sizes}
+        return {"unit_bytes": self._unit_bytes()}
+
+    def _unit_bytes(self) -> dict[str, int]:
+        return {unit: 4 * layout.elements for unit, layout in self.layouts.items()}
 
 
 class ProgramRank(RankClock):
@@ -213,22 +220,20 @@ class ShardedRank(ProgramRank):
         super().__init__(training, rank)
         self._sharded = training
         self._weights = training.replicas.weights_of(rank)
-        flats = {
-            unit: np.concatenate([self._weights[i] for i in own]) for unit, own in training.units.parameters.items()
+        shards = {
+            unit: own_shard(self._packed(unit, self._weights), rank, training.workers).copy()
+            for unit in training.units.parameters
         }
-        shards = {unit: own_shard(flat, rank, training.workers).copy() for unit, flat in flats.items()}
-        self.shards = Shards(training.replicas.workloads[rank], shards)
+        self.shards = Shards(training.replicas.workloads[rank], shards, training.layouts, rank)
 
-    def unit_bytes(self, unit: str) -> int:
-        return sum(self._weights[index].nbytes for index in self._sharded.units.parameters[unit])
+    def _packed(self, unit: str, arrays: Sequence[Array] | dict[int, Array]) -> Array:
+        """Of what there is for each parameter of the model."""
+        return self._sharded.layouts[unit].pack([arrays[index] for index in self._sharded.units.parameters[unit]])
 
     def fill(self, unit: str, whole: Array) -> None:
         """Let the model compute with these parameters of a unit."""
-        low = 0
-        for index in self._sharded.units.parameters[unit]:
-            weights = self._weights[index]
-            np.copyto(weights, whole[low : low + weights.size])
-            low += weights.size
+        weights = [self._weights[index] for index in self._sharded.units.parameters[unit]]
+        self._sharded.layouts[unit].unpack(whole, weights)
 
     def _iteration(self) -> Generator[Step, None, None]:
         """See the module."""
@@ -278,8 +283,7 @@ class ShardedRank(ProgramRank):
             if reduced is not None:
                 yield reduced
                 self._keep_reduced(reduced)
-            flat = np.concatenate([gradients[index] for index in self._sharded.units.parameters[unit]])
-            reduced = self._start("reduce_scatter", unit, flat)
+            reduced = self._start("reduce_scatter", unit, self._packed(unit, gradients))
         if reduced is not None:
             yield reduced
             self._keep_reduced(reduced)
@@ -291,7 +295,7 @@ class ShardedRank(ProgramRank):
 
     def _gather(self, unit: str) -> Transfer:
         """Start to gather a unit's parameters from all ranks' shards."""
-        whole = np.zeros(self.unit_bytes(unit) // 4, np.float32)
+        whole = np.zeros(self._sharded.layouts[unit].elements, np.float32)
         np.copyto(own_shard(whole, self._rank, self._training.workers), self.shards.arrays[unit])
         return self._start("all_gather", unit, whole)
 

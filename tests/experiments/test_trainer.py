@@ -223,8 +223,7 @@ def test_two_ranks_under_fsdp2_train_what_virtual_time_trains(
         (finished,) = member.named(Finished)
         assert finished.parameter_hash == virtual.parameter_hash_per_rank[0]
         assert finished.gradient_bytes == virtual.gradient_bytes
-        padded = {kind: size - virtual.collective_bytes[kind] for kind, size in finished.collective_bytes.items()}
-        assert all(0 <= size < 0.01 * virtual.gradient_bytes for size in padded.values())
+        assert finished.collective_bytes == virtual.collective_bytes
         entries = member.named(Iteration)
         names = [bucket.name for bucket in entries[-1].buckets]
         assert (names[0], names[-1]) == ("all-gather 0", "reduce-scatter 0")

@@ -19,6 +19,7 @@ from emulation.sim.run import run_method
 from emulation.timeline import COMPUTE, NETWORK
 from emulation.training.tasks.table import FSDP, WORKLOADS, WorkloadKind
 from emulation.training.tasks.task import Batch
+from emulation.training.units import UnitLayout
 from transport.group.method_name import parse as parse_method
 
 WIDTH, WORKERS = 48, 3
@@ -88,6 +89,8 @@ def run(name: str, method: str) -> tuple[Scenario, MethodResult]:
 BLOCK_BYTES = 4 * (WIDTH * WIDTH + WIDTH)
 ROOT_BYTES = BLOCK_BYTES + 4 * (2 * WIDTH + 2)
 MODEL_BYTES = ROOT_BYTES + 2 * BLOCK_BYTES
+REDUCED_BYTES = MODEL_BYTES + 4 * (WIDTH + 1)  # two rows for three ranks
+GATHERED_BYTES = REDUCED_BYTES + 2 * BLOCK_BYTES  # all but the root again
 
 
 @pytest.mark.parametrize("method", ["gloo", "ring"])
@@ -105,7 +108,7 @@ def test_it_learns_what_plain_training_learns_with_the_same_bits_on_all_ranks(me
 
 def test_blocks_are_gathered_twice_the_rest_once_and_all_is_reduced_once() -> None:
     _, result = run("toy", "ring")
-    assert result.collective_bytes == {"all_gather": 2 * MODEL_BYTES - ROOT_BYTES, "reduce_scatter": MODEL_BYTES}
+    assert result.collective_bytes == {"all_gather": GATHERED_BYTES, "reduce_scatter": REDUCED_BYTES}
     spans = [span for span in result.timeline if (span.rank, span.iteration) == (0, 1)]
     assert [span.name for span in spans if span.track == COMPUTE] == [
         "forward root", "forward blocks.0", "forward blocks.1", "forward root",
@@ -120,6 +123,21 @@ def test_blocks_are_gathered_twice_the_rest_once_and_all_is_reduced_once() -> No
     assert times["reduce-scatter blocks.1"].start_ns < times["all-gather blocks.0"].end_ns, "they overlap"
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_a_unit_is_laid_out_as_fsdp2_lays_it_out(workers: int) -> None:
+    tensors = [torch.arange(1.0, 1 + math.prod(shape)).reshape(shape) for shape in ((6, 5), (5,), (1, 2, 3), (12,))]
+    layout = UnitLayout([tensor.shape for tensor in tensors], workers)
+    packed = layout.pack([tensor.numpy().reshape(-1) for tensor in tensors])
+    table = torch._chunk_cat(tensors, 0, workers)  # which fills what it reduces
+    assert np.array_equal(packed.reshape(workers, -1), table)
+    for rank, own in enumerate(packed.reshape(workers, -1)):
+        pieces = [each[rank] if rank < len(each := one.chunk(workers)) else one[:0] for one in tensors]
+        assert [one.tolist() for one in layout.pieces(own, rank)] == [one.reshape(-1).tolist() for one in pieces]
+    back = [np.zeros(tensor.numel(), np.float32) for tensor in tensors]
+    layout.unpack(packed, back)
+    assert all(np.array_equal(values, tensor.reshape(-1)) for values, tensor in zip(back, tensors, strict=True))
+
+
 def test_a_reduce_scatter_of_gloo_is_an_allreduce_and_none_is_beyond_its_bound() -> None:
     host, aggregator = "h1", "s1"
     factors = {}
@@ -131,8 +149,8 @@ def test_a_reduce_scatter_of_gloo_is_an_allreduce_and_none_is_beyond_its_bound()
         assert found["wire_tx_bytes_per_rank_iteration"] >= found["bound"]["wire_bytes_per_rank"]
         up = loads(method, scenario.network, "reduce_scatter")[host, aggregator]
         assert up * WORKERS == {"gloo": 4, "ring": 2}[method]
-    gathered = (2 * MODEL_BYTES - ROOT_BYTES) / MODEL_BYTES
-    assert factors == pytest.approx({"gloo": (gathered + 2) * 2 / 3, "ring": (gathered + 1) * 2 / 3})
+    gathered, reduced = GATHERED_BYTES / MODEL_BYTES, REDUCED_BYTES / MODEL_BYTES
+    assert factors == pytest.approx({"gloo": (gathered + 2 * reduced) * 2 / 3, "ring": (gathered + reduced) * 2 / 3})
     entry = document(scenario, "sim", [result])["methods"][0]
     assert entry["collective_bytes"] == result.collective_bytes
     assert not math.isnan(entry["summary"]["algbw_bytes_per_s"])
