@@ -16,7 +16,7 @@ from emulation.bounds import servers_of
 from emulation.report import wording
 from emulation.report.topology_figure import places
 from emulation.scenario import from_canonical
-from emulation.scenario_flows import places as hosts_of_flows
+from emulation.scenario_flows import own_hosts
 from emulation.topologies.table import topology
 from emulation.topologies.topology import Hop, LinkSettings, Topology
 from transport.group.method_name import METHODS
@@ -70,14 +70,12 @@ def _network(built: dict[str, Any], entry: dict[str, Any]) -> Topology:
     scenario = from_canonical(built["scenario"])
     options = scenario.topology
     servers = servers_of(entry["method"].method, scenario.ps.servers)
-    first = options.workers + servers
-    flows = max((max(*place.sources, place.to) + 1 for place in hosts_of_flows(scenario.flows, first)), default=first)
     settings = LinkSettings(options.rate_bps, options.delay_ns, options.queue_bytes)
     tenants = entry.get("tenants", {}).get("jobs", [])
     jobs = {host for job in tenants for host in job["hosts"]}
     of_jobs = sum(METHODS[job["method"]].servers for job in tenants if not job["measured"])
     own = topology(options.fabric, options.workers, servers, settings)
-    others = max(flows - first, len(jobs - set(own.hosts)) + of_jobs)
+    others = own_hosts(scenario.flows) + len(jobs - set(own.hosts)) + of_jobs
     return topology(options.fabric, options.workers, servers, settings, others)
 
 

@@ -13,16 +13,22 @@ from emulation.topologies.topology import Topology
 
 _LINK, _HOST, _SWITCH = "#888888", "#DDDDDD", "#56B4E9"
 
+HOSTS_DRAWN = 64
+"""Of a network with more, the first and the last below each switch stand for all."""
+
 
 def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
     """Hosts at the foot, switches that aggregate framed."""
     has_servers = any(entry["method"].method == "ps" for entry in built["methods"])
     links = scenario.links("ps" if has_servers else "switch")
-    where = places(links)
+    folded = len(links.hosts) > HOSTS_DRAWN
+    where = places(links, folded)
     figure = Figure(figsize=(9, 1.2 + 1.3 * max(-y for _, y in where.values())), layout="constrained")
     axes = figure.subplots()
     axes.axis("off")
     for link in links.links:
+        if link.a not in where or link.b not in where:
+            continue
         (x1, y1), (x2, y2) = where[link.a], where[link.b]
         axes.plot([x1, x2], [y1, y2], color=_LINK, linewidth=1.2, zorder=1)
         if link.a in links.switches and link.b in links.switches:
@@ -37,6 +43,11 @@ def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
         edge = "black" if name in links.aggregators else colour
         frame = {"boxstyle": "round", "facecolor": colour, "edgecolor": edge}
         axes.text(x, y, name, ha="center", va="center", fontsize=8, bbox=frame)
+    for above in links.switches if folded else ():
+        first, *others = below(links, above)
+        if len(others) > 1 and above in where:
+            (x1, y), (x2, _) = where[first], where[others[-1]]
+            axes.text((x1 + x2) / 2, y, f"… {len(others) - 1} more …", ha="center", va="center", fontsize=8)
     for label in axes.texts:
         label.set_in_layout(False)
     axes.margins(0.08, 0.15)
@@ -49,18 +60,32 @@ def _most(entry: dict[str, Any], scenario: Scenario, a: str, b: str) -> float:
     return float(max(crossed[a, b], crossed[b, a]))
 
 
-def places(links: Topology) -> dict[str, tuple[float, float]]:
-    """x, y of each node: leaves side by side, others above the middle of what they lead to; y: minus the depth."""
-    found: dict[str, tuple[float, float]] = {}
-    leaves = 0
+def below(links: Topology, switch: str) -> list[str]:
+    """What a switch leads to, away from the top."""
+    return [
+        name for name in links.neighbours[switch] if switch == links.top or name != links.next_hop(switch, links.top)
+    ]
 
-    def place(node: str, above: str, depth: int) -> float:
+
+def places(links: Topology, folded: bool = False) -> dict[str, tuple[float, float]]:
+    """x, y of each node: leaves side by side, others above the middle of what they lead to; y: minus the depth.
+
+    folded: only of the first and the last below each switch, with room between them.
+    """
+    found: dict[str, tuple[float, float]] = {}
+    leaves = 0.0
+
+    def place(node: str, depth: int) -> float:
         nonlocal leaves
-        below = [place(name, node, depth + 1) for name in links.neighbours[node] if name != above]
-        if not below:
+        names = below(links, node) if node in links.switches else []
+        across = []
+        for name in [names[0], names[-1]] if folded and len(names) > 2 else names:
+            across.append(place(name, depth + 1))
+            leaves += 1.5 * (folded and name is names[0] and len(names) > 2)
+        if not names:
             leaves += 1
-        found[node] = (sum(below) / len(below) if below else float(leaves), -depth)
+        found[node] = (sum(across) / len(across) if across else leaves, -depth)
         return found[node][0]
 
-    place(links.top, "", 0)
+    place(links.top, 0)
     return found

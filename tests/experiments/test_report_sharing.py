@@ -7,9 +7,11 @@ from example_results import SCENARIO, result
 from matplotlib.collections import PolyCollection
 
 from emulation.report import report, sharing
+from emulation.report.topology_figure import places, topology_figure
 from emulation.results import Evaluation, document
 from emulation.scenario import parse
 from tests.experiments.test_report import HOST
+from transport.group.method_name import parse as parse_method
 
 SHARED = parse(
     'name = "tiny"\ntitle = "A tiny one"\n[methods]\nmininet = []\nsim = ["ring", "switch"]\n'
@@ -176,3 +178,23 @@ def test_other_jobs_have_lines_slots_and_rows(tenants: dict[str, Any]) -> None:
     assert rates.lines[1].get_ydata() == pytest.approx([80.0] * 10)
     assert list(slots.lines[0].get_xdata()) == pytest.approx([0.0, 0.03, 0.1])
     assert "↑ 75 %\n↓ 0 %" in [text.get_text() for text in loads.axes[0].texts]
+
+
+def test_hosts_of_flows_and_of_other_jobs_are_all_drawn(tenants: dict[str, Any]) -> None:
+    entry = {**tenants["methods"][0], "flows": FLOWS}
+    built = {**document(SHARED, "sim", [result("switch", 100_000_000)]), "methods": [entry]}
+    assert len(sharing._network(built, entry).others) == 2 + 2  # of cubic; of jobs a and late
+
+
+def test_of_a_large_network_the_first_and_the_last_are_drawn() -> None:
+    scenario = parse(
+        'name = "t"\ntitle = "T"\n[methods]\nmininet = []\nsim = ["switch"]\n[workload]\nbatch_per_worker = 1\n'
+        '[topology]\nkind = "fat_tree"\nracks = 32\nworkers = 1024\n',
+        "t",
+    )
+    figure = topology_figure(scenario, {"methods": [{"method": parse_method("switch")}]})
+    words = [text.get_text() for text in figure.axes[0].texts]
+    assert {"h1", "h32", "h1024"} < set(words)
+    assert "h2" not in words
+    assert words.count("… 30 more …") == 4
+    assert len(places(scenario.links("switch"))) > 1024

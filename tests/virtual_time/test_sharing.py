@@ -103,6 +103,9 @@ def test_jobs_share_links_with_flows_of_their_own_hosts(method: str) -> None:
     first.network.schedule(200_000_000, lambda *_: first.network.stop())
     first.run("jobs and flows")
     assert all(job["sums"] > 0 == job["wrong_elements"] for job in tenants.document()["tenants"]["jobs"][1:])
+    loads = tenants.loads.document()
+    for each in loads["links"]:  # what waits in a queue hasn't crossed its link
+        assert max(each["bytes"]) * 8e9 / loads["bin_ns"] <= each["rate_bps"] * 1.05
     (shared,) = beside.document()["shared_links"]
     assert set(shared["bytes"]) == {"job on", "cubic 1", "cubic 2"}
     delivered = first.shared.links["s1", "h1"].delivered_bytes

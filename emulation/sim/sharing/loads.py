@@ -11,7 +11,7 @@ FIRST_BIN_NS = 100_000
 
 
 class Loads:
-    """What all links have sent, and their queues, sampled from now on. bin_ns doubles when bins are full."""
+    """What has left all links' queues, and what is in them, sampled from now on. bin_ns doubles when bins are full."""
 
     def __init__(self, network: SwitchedNetwork) -> None:
         self.bin_ns = FIRST_BIN_NS
@@ -45,8 +45,9 @@ class Loads:
 
     def _sample(self, _frame: None, _sender: int, _to: int) -> None:
         for hop, link in self._network.links.items():
-            self._totals[_name(hop)].append(link.sent_bytes)
-            self._queues[_name(hop)].append(link.backlog_bytes(self._time.now_ns))
+            backlog_bytes = link.backlog_bytes(self._time.now_ns)
+            self._totals[_name(hop)].append(link.sent_bytes - backlog_bytes)
+            self._queues[_name(hop)].append(backlog_bytes)
         full = next(iter(self._totals.values()))
         if len(full) == BINS_MOST:
             self.bin_ns *= 2
