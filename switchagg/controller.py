@@ -273,7 +273,7 @@ class Controller:
     def _admit(self, gathering: GatheringJob) -> None:
         shares = self.switches.tree(gathering.vias)
         assert not isinstance(shares, str)
-        wish, narrowed = fitted(gathering, shares, self._packets_held(gathering.seats[0].request.elements))
+        wish, narrowed = self._fitted(gathering, shares)
         place = self._range(gathering, shares)
         assert place is not None
         first, count = place
@@ -302,8 +302,11 @@ class Controller:
         waiting = [one for one in self._gatherings.values() if not one.missing and one is not gathering]
         those = [*gathering.leavers, *(job.request for job in (*gone, *beside)), *(one.request for one in waiting)]
         others = {request.job: request for request in those}.values()
-        taken = [job.admitted.job.slots for job in beside]
-        return range_for(gathering.request, others, limits(shares, self.slots, self.elements_max)[0], taken)
+        wish, slots = self._fitted(gathering, shares)[0], limits(shares, self.slots, self.elements_max)[0]
+        return range_for(wish, others, slots, [job.admitted.job.slots for job in beside])
+
+    def _fitted(self, gathering: GatheringJob, shares: Sequence[Share]) -> tuple[JoinRequest, str]:
+        return fitted(gathering, shares, self._packets_held(gathering.request.elements))
 
     def _obstacle(self, gathering: GatheringJob) -> str:
         """What keeps a complete gathering from being admitted, or ""."""

@@ -1,6 +1,7 @@
 """Which slots are free, and how many of them a job gets (C5, C17, C23)."""
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from switchagg.membership import GatheringJob, JoinRequest
 from switchagg.sharing.slot_shares import SlotDemand, max_min
@@ -72,4 +73,5 @@ def fitted(gathering: GatheringJob, shares: Sequence[Share], packets_held: int) 
     if not bounds or wish.slots <= slots:
         return wish, ""
     fitting = wish.narrowed(slots)
+    fitting = replace(fitting, slots_least=min(fitting.slots_least, fitting.slots))
     return fitting, f"windows have {fitting.slots} slots in all, not {wish.slots}: {whose}; {MORE_BUFFER}"

@@ -149,6 +149,15 @@ def test_a_job_takes_what_is_free_where_nobody_can_leave_and_not_less_than_its_l
     assert world.join("c", 64, slots_least=8) == []
 
 
+@pytest.mark.parametrize("least", [0, 100], ids=["all windows", "at least 100"])
+def test_a_job_needs_room_only_for_windows_that_fit_its_receive_buffer(least: int) -> None:
+    world = World()
+    world.join("a", 192, movable=False)
+    (admitted,) = world.join("b", 256, packets_held=64, slots_least=least)  # C17: 64 slots are all it can use
+    assert isinstance(admitted, JobAdmitted)
+    assert admitted.job.slots == (192, 256)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
