@@ -160,7 +160,8 @@ def test_a_rank_whose_codec_fails_ends_the_job_for_all(method: str) -> None:
         futures = [group.allreduce(array) for group, array in zip(ranks, gradients(0), strict=True)]
         later = [group.allreduce(array) for group, array in zip(ranks, gradients(1), strict=True)]
         errors = [future.exception(SOON_S) for future in futures]
-        assert isinstance(errors[1], RuntimeError)
+        # Which call gets as far first, the network says: it is the one that fails with the codec's own error.
+        assert "no more" in {str(one[1].exception(SOON_S)) for one in (futures, later)}
         for rank in (0, 2):
             assert isinstance(errors[rank], AggregationFailed)
             assert "1" in str(errors[rank])
