@@ -95,6 +95,13 @@ class MethodResult:
     # Of a method that may lose gradients for good: shares of values lost on their way "up" to who sums and of sums on
     # their way "down", "late_packets", "stopped_transfers"; whole run; empty: nothing may be lost
     gradient_loss: Mapping[str, float] = field(default_factory=dict)
+    # Of sums that may lack some ranks: "ranks_mean", "ranks_least", "chunks"; rank 0's, whole run; empty: none may
+    partial_sums: Mapping[str, float] = field(default_factory=dict)
+
+
+_ONLY_IF_ANY = (
+    "collective_bytes", "ways", "flows", "shared_links", "tenants", "link_loads", "gradient_loss", "partial_sums",
+)  # fmt: skip
 
 
 def gradient_delays(counters: Sequence[Mapping[str, int]]) -> dict[str, float]:
@@ -316,7 +323,7 @@ def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) 
             entry["environment"]["dataplane"] = scenario.switch.dataplane  # `auto` differs by machine; results don't
         if not entry["wire_tx_bytes_per_server"]:
             del entry["wire_tx_bytes_per_server"], entry["wire_rx_bytes_per_server"]
-        for key in ("collective_bytes", "ways", "flows", "shared_links", "tenants", "link_loads", "gradient_loss"):
+        for key in _ONLY_IF_ANY:
             if not entry[key]:
                 del entry[key]
     summaries = {entry["method"]: entry["summary"] for entry in methods}

@@ -2,6 +2,7 @@
 
 import heapq
 from collections import deque
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -33,6 +34,17 @@ RETAINED_BYTES = 256 << 20
 HALF = MODULUS // 2
 
 COUNTED = "chunks_of_"
+
+
+def ranks_in(counters: Mapping[str, int]) -> dict[str, float]:
+    """Of a rank's counters: how many ranks the chunks of its partial sums hold: mean and least, and how many chunks
+    there are; {} without any."""
+    chunks = {int(name.removeprefix(COUNTED)): count for name, count in counters.items() if name.startswith(COUNTED)}
+    total = sum(chunks.values())
+    if not total:
+        return {}
+    mean = sum(ranks * count for ranks, count in chunks.items()) / total
+    return {"ranks_mean": mean, "ranks_least": min(chunks), "chunks": total}
 
 
 def endpoint_of(job: JobConfig, rank: int, wire_rank: int | None = None) -> Endpoint:

@@ -283,7 +283,11 @@ def _means(values: list[int], span: int = 5) -> list[float]:
 def rows(built: dict[str, Any]) -> list[Row]:
     """Of a job that wasn't alone, whose gradients may be lost, or that had stragglers or a tail; none of any other."""
     methods, faults = built["methods"], built["scenario"]["faults"]
-    special = sharing(built, "flows", "tenants", "gradient_loss") or faults.get("stragglers") or faults.get("tail")
+    special = (
+        sharing(built, "flows", "tenants", "gradient_loss", "partial_sums")
+        or faults.get("stragglers")
+        or faults.get("tail")
+    )
     return [
         *_flow_rows(methods),
         *_job_rows(methods),
@@ -382,10 +386,19 @@ def _queue(entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def _loss_rows(methods: list[dict[str, Any]]) -> list[Row]:
-    """What of the gradients was lost for good."""
-    if not any(entry.get("gradient_loss") for entry in methods):
-        return []
-    return [("Values lost for good", [_lost(entry.get("gradient_loss")) for entry in methods])]
+    """What of the gradients was lost for good, or late."""
+    rows: list[Row] = []
+    if any(entry.get("gradient_loss") for entry in methods):
+        rows.append(("Values lost for good", [_lost(entry.get("gradient_loss")) for entry in methods]))
+    if any(entry.get("partial_sums") for entry in methods):
+        rows.append(("Ranks in a sum", [_held(entry) for entry in methods]))
+    return rows
+
+
+def _held(entry: dict[str, Any]) -> tuple[str, str]:
+    if not (held := entry.get("partial_sums")):
+        return "all", ""
+    return f"{held['ranks_mean']:.2f} in the mean", f"at least {held['ranks_least']}"
 
 
 def _lost(loss: dict[str, float] | None) -> tuple[str, str]:

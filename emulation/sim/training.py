@@ -254,6 +254,7 @@ class Training:
             retransmissions=self.simulation.retransmissions(),
             switch_counters=self.simulation.switch_counters(),
             gradient_loss=self.simulation.gradient_loss(),
+            partial_sums=self.simulation.partial_sums(),
             parameter_hash_per_rank=self.replicas.parameter_hashes(),
             certificate=None,
             notes=[

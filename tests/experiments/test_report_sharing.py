@@ -86,6 +86,8 @@ def test_losses_for_good_stand_beside_methods_that_lose_nothing() -> None:
     ]
     assert "Time to accuracy" in found
     assert "Goodput, cubic" not in found
+    built["methods"][1]["partial_sums"] = {"ranks_mean": 6.987, "ranks_least": 5, "chunks": 100}
+    assert dict(sharing.rows(built))["Ranks in a sum"] == [("all", ""), ("6.99 in the mean", "at least 5")]
 
 
 def test_loads_of_links_are_what_was_counted(shared: dict[str, Any]) -> None:

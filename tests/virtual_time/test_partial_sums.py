@@ -51,12 +51,23 @@ def test_nobody_waits_for_a_slow_rank() -> None:
     assert 60_000_000 < mean_ns(result) < 1.5 * 60_000_000
     assert len(set(result.parameter_hash_per_rank)) == 1
     assert result.switch_counters["passed"] > 0
+    held = result.partial_sums
+    assert (held["ranks_mean"], held["ranks_least"]) == (2, 2)
 
 
 def test_a_chunk_is_closed_on_request() -> None:
     result = trained(scenario("close_after_ns = 3_000_000"), "switch~rotated8+ef")
     assert len(set(result.parameter_hash_per_rank)) == 1
     assert result.switch_counters["drop_late"] > 0
+
+
+def test_a_packet_lost_on_its_way_up_is_missing_once_its_chunk_is_closed() -> None:
+    """Bounded loss through the switch: nobody waits for it longer than that; with what is lost down all wait."""
+    text = SCENARIO.format(switch="close_after_ns = 400_000", seed=1)
+    lossy = text.replace("stragglers = [{ rank = 2, factor = 3 }]", "loss = 0.02")
+    result = trained(parse(lossy, "slow.toml"), "switch~lanes8+ef")
+    assert 2.5 < result.partial_sums["ranks_mean"] < 3 - 0.005
+    assert len(set(result.parameter_hash_per_rank)) == 1
 
 
 @pytest.mark.parametrize(

@@ -390,6 +390,10 @@ class Simulation(ABC):
         """What a method that may lose some has lost of gradients and sums; {} of others."""
         return {}
 
+    def partial_sums(self) -> dict[str, float]:
+        """How many ranks a job's partial sums hold (`switchagg.partial_endpoint.ranks_in`); {} where they hold all."""
+        return {}
+
     def faults(self) -> dict[str, int]:
         """What the network's links did to frames, summed over all of them."""
         return self.shared.faults()

@@ -19,7 +19,7 @@ from switchagg.endpoint import Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import MODULUS
 from switchagg.layout import shares_of
-from switchagg.partial_endpoint import endpoint_of
+from switchagg.partial_endpoint import endpoint_of, ranks_in
 
 
 class EndpointSimulation(Simulation):
@@ -190,6 +190,9 @@ class SwitchSimulation(EndpointSimulation):
 
     def finished_without(self, rank: int, sizes: Sequence[int]) -> bool:
         return self.job.partial and self.hosts[rank].has_early(sizes)
+
+    def partial_sums(self) -> dict[str, float]:
+        return ranks_in(self.hosts[0].endpoint.counters)
 
     def begin(self, rank: int, call: Call) -> None:
         if self.job.partial and call.op == "sum" and call.array.dtype.kind == "f":
