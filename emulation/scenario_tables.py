@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field
+from random import Random
 from typing import Any
 
 from emulation.sim.traffic.controls import CONTROLS
@@ -99,16 +100,20 @@ class TopologyOptions:
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank whose computing takes `factor` times as long, from one iteration to another, both included."""
+    """A rank whose computing takes `factor` times as long, from one iteration to another, both included.
 
-    rank: int = _integer(MISSING, 0, 63, "rank")
+    rank: -1: in each iteration another one, drawn.
+    """
+
+    rank: int = _integer(MISSING, -1, 4095, "rank")
     factor: float = _float(2.0, 0.01, 10_000.0, "times")
     from_iteration: int = _integer(0, 0, ITERATIONS_MOST, "iteration")
     to_iteration: int = _integer(ITERATIONS_MOST, 0, ITERATIONS_MOST, "iteration")
 
-    def slows(self, rank: int, iteration: int) -> bool:
+    def slows(self, rank: int, iteration: int, seed: int, workers: int) -> bool:
         """Whether it does so now."""
-        return rank == self.rank and self.from_iteration <= iteration <= self.to_iteration
+        slow = Random(f"{seed} straggler {iteration}").randrange(workers) if self.rank < 0 else self.rank
+        return rank == slow and self.from_iteration <= iteration <= self.to_iteration
 
 
 @dataclass(frozen=True)

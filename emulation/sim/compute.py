@@ -54,7 +54,7 @@ class ComputeTimes:
         else:
             base_ns = given[rank] if isinstance(given, tuple) else given
         for straggler in self._stragglers:
-            if straggler.slows(rank, iteration):
+            if straggler.slows(rank, iteration, self._seed, self._workers):
                 base_ns = round(base_ns * straggler.factor)
         return base_ns
 

@@ -47,6 +47,14 @@ def test_draws_have_the_mean_and_deviation_asked_for(distribution: str) -> None:
     assert ComputeTimes(given(workload__compute_ns=compute_ns, seed=6)).ns(2, 17) != times.ns(2, 17)
 
 
+def test_a_straggler_may_be_another_rank_in_each_iteration() -> None:
+    times = ComputeTimes(given(workload__compute_ns=10, faults__stragglers=[{"rank": -1, "factor": 3}]))
+    slow = [[rank for rank in range(times._workers) if times.ns(rank, k) == 30] for k in range(100)]
+    assert {len(ranks) for ranks in slow} == {1}
+    assert {rank for (rank,) in slow} == set(range(times._workers))
+    assert slow == [[rank for rank in range(times._workers) if times.ns(rank, k) == 30] for k in range(100)]
+
+
 def test_stragglers_take_longer_for_a_while() -> None:
     slow = [{"rank": 1, "factor": 3, "from_iteration": 2, "to_iteration": 3}, {"rank": 1, "factor": 0.5}]
     times = ComputeTimes(given(workload__compute_ns=10, faults__stragglers=slow))
