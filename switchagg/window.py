@@ -216,9 +216,8 @@ class Window:
         self.in_flight[offset] = self._marked[offset] = False
         self.timeouts = 0
         self._timer_start_ns = now_ns
-        if (
-            self._transmission[offset] == self._first[offset]
-        ):  # Karn: a retransmitted chunk's result may answer either copy
+        # Karn: a retransmitted chunk's result may answer either copy.
+        if self._transmission[offset] == self._first[offset]:
             heapq.heappushpop(self._newest, self._transmission[offset])
             self._rtt_ns = now_ns - self._sent_ns[offset]
             if self._transmission[offset] < self._before_timeout:  # results were late, not lost
