@@ -106,6 +106,21 @@ def test_packets_that_the_link_cannot_carry_are_refused_not_changed(switch: Fake
     assert not switch.joined
 
 
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"backups": 1}, "SWITCHAGG_BACKUPS, SWITCHAGG_CLOSE_AFTER_NS: ring has none; leave them out"),
+        ({"bounded": "tolerance=0.1"}, "option bounded: method ring without servers has none"),
+        ({"method": "mlt", "bounded": "tolerance"}, "'tolerance': as in tolerance=0.02,priorities=0"),
+        ({"method": "mlt", "bounded": "tolerance=2"}, "option bounded: .*tolerance"),
+    ],
+)
+def test_options_that_a_host_method_has_not_are_refused(switch: FakeSwitch, wish: dict[str, Any], words: str) -> None:
+    options = SwitchOptions(**{"method": "ring", "bind": "127.0.0.1", **wish})
+    with pytest.raises(dist.DistBackendError, match=words):
+        Rendezvous(dist.HashStore(), 0, 1, "job", options, 10.0, switch.join).open(0)
+
+
 def test_calls_in_callbacks_do_not_fall_back_to_gloo(switch: FakeSwitch) -> None:
     switch.refusals[0] = NO_ROOM
     assert all("rank 0 of 3 could not join" in str(error) for error in decide(switch, lane=1))

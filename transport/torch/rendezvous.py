@@ -356,6 +356,8 @@ class Rendezvous:
             return JOINED if place is not None else told[self.rank], None
         assert place is not None
         try:
+            if self.options.backups or self.options.close_after_ns:
+                raise JobError(f"SWITCHAGG_BACKUPS, SWITCHAGG_CLOSE_AFTER_NS: {self.method} has none; leave them out")
             addresses = _addresses(told)
             from transport.group.opening import GroupOptions, open_group  # only for host methods
 
