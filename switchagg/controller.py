@@ -240,7 +240,7 @@ class Controller:
         ]
         if len(hosts) >= WAITING_MAX:
             return f"{WAITING_MAX} members are waiting already"
-        return self._quota.joins_fault(request.address[0], hosts.count(request.address[0]))
+        return self._quota.joins_fault(request.address[0], hosts.count(request.address[0]), request.streams)
 
     def _is_too_large(self, request: JoinRequest) -> bool:
         """Whether all that is wrong with a refused request is that it wants more slots than there are."""
@@ -303,10 +303,10 @@ class Controller:
         those = [*gathering.leavers, *(job.request for job in (*gone, *beside)), *(one.request for one in waiting)]
         others = {request.job: request for request in those}.values()
         wish, slots = self._fitted(gathering, shares)[0], limits(shares, self.slots, self.elements_max)[0]
-        return range_for(wish, others, slots, [job.admitted.job.slots for job in beside])
+        return range_for(wish, others, slots, [job.admitted.job.slots for job in beside], self._quota.job_slots)
 
     def _fitted(self, gathering: GatheringJob, shares: Sequence[Share]) -> tuple[JoinRequest, str]:
-        return fitted(gathering, shares, self._packets_held(gathering.request.elements))
+        return fitted(gathering, shares, self._packets_held(gathering.request.elements), self._quota.job_slots)
 
     def _obstacle(self, gathering: GatheringJob) -> str:
         """What keeps a complete gathering from being admitted, or ""."""

@@ -137,7 +137,9 @@ SEGMENTS = typer.Option(min=1, max=64, help="Packets per send: what a shaper's b
 MULTICAST = typer.Option(metavar="INTERFACE", help="Send a result once; at this interface the kernel copies it (BPF)")
 ADVERTISE = typer.Option(metavar="HOST:PORT", help="Data address told to workers, if it isn't the one they see")
 PEER_QUOTA = typer.Option(
-    metavar="QUOTA", help="Most for one address, but 127.0.0.1  [default: joins=256,jobs=64,slots=half of --slots]"
+    metavar="QUOTA",
+    help="Most for one address, but 127.0.0.1, and of any job (job_slots)  [default: joins=256,jobs=64,slots=half of "
+    "--slots]",
 )
 PARENT = typer.Option(metavar="tcp://HOST:PORT", help="Control address of the switch above: this one is its rack's")
 NAME = typer.Option(help="With --parent: what its workers set SWITCHAGG_VIA to  [default: its data address]")

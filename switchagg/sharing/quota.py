@@ -20,7 +20,8 @@ class Holding:
 @dataclass(frozen=True, slots=True)
 class PeerQuota:
     """What one address may have at a time. joins: members that wait for others. jobs: that run and have a member there.
-    slots: of those jobs, each counted by the part of its members that are there; None: half of the switch's.
+    slots: of those jobs, each counted by the part of its members that are there; None: half of the switch's. job_slots:
+    of any job, wherever its members are; None: no less than there are.
 
     A job's members prove their addresses (C15). On loopback all have the same few, so only joins are counted there.
     """
@@ -28,9 +29,12 @@ class PeerQuota:
     joins: int = 256
     jobs: int = 64
     slots: int | None = None
+    job_slots: int | None = None
 
-    def joins_fault(self, host: str, waiting: int) -> str:
-        """Why no more of this host's members may wait beside those that do, or ""."""
+    def joins_fault(self, host: str, waiting: int, streams: int = 1) -> str:
+        """Why no more of this host's members may wait beside those that do, none of a job of so many streams, or ""."""
+        if self.job_slots is not None and streams > self.job_slots:
+            return f"{streams} streams need a slot each and a job may have {self.job_slots}, the switch's --peer-quota"
         return f"{waiting} members from {host} are waiting already, its quota" if waiting >= self.joins else ""
 
     def fault(self, switch_slots: int, wanted: Holding, running: Sequence[Holding]) -> str:
@@ -52,11 +56,11 @@ class PeerQuota:
 
 
 def parse_peer_quota(text: str) -> PeerQuota:
-    """From "joins=256,jobs=64,slots=2048", each of which may be left out. Raises ValueError."""
+    """From "joins=256,jobs=64,slots=2048,job_slots=512", each of which may be left out. Raises ValueError."""
     found: dict[str, int] = {}
     for part in filter(None, text.split(",")):
         name, _, number = part.strip().partition("=")
-        if name not in ("joins", "jobs", "slots") or not number.isdecimal() or not int(number):
-            raise ValueError(f"{part.strip()!r} not understood; allowed: joins=256, jobs=64, slots=2048")
+        if name not in ("joins", "jobs", "slots", "job_slots") or not number.isdecimal() or not int(number):
+            raise ValueError(f"{part.strip()!r} not understood; allowed: joins=256, jobs=64, slots=2048, job_slots=512")
         found[name] = int(number)
     return PeerQuota(**found)

@@ -1,6 +1,7 @@
 """Quotas of an address (C16): no peer takes all that others need."""
 
 import itertools
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -82,9 +83,25 @@ def test_c16_a_peers_jobs_are_counted() -> None:
     assert isinstance(controller.standing(2), Running)
 
 
+def test_c16_no_job_has_more_slots_than_its_quota_even_alone() -> None:
+    controller = new_controller(PeerQuota(job_slots=100))
+    for job, least in (("all", 0), ("some", 8)):
+        controller.join(replace(at("127.0.0.1", 0, job, 1, least, window_slots=256), slots_least=least), 0)
+    first, second = events_of(controller)
+    assert isinstance(first, JobAdmitted)
+    assert isinstance(second, JobAdmitted)
+    assert (first.job.slots, second.job.slots) == ((0, 100), (100, 200))
+    assert first.narrowed == "windows have 100 slots in all, not 512: the switch gives a job no more, its --peer-quota"
+    controller.join(replace(at("127.0.0.1", 0, "streams", 1, 9, window_slots=1), streams=101), 0)
+    (refused,) = events_of(controller)
+    assert isinstance(refused, JoinRefused)
+    assert "101 streams need a slot each and a job may have 100" in refused.reason
+
+
 def test_c16_quotas_are_written_as_words() -> None:
     assert parse_peer_quota("") == PeerQuota()
     assert parse_peer_quota("joins=9, slots=40") == PeerQuota(joins=9, slots=40)
+    assert parse_peer_quota("job_slots=40") == PeerQuota(job_slots=40)
     for wrong in ("slots", "slots=", "slots=0", "slots=x", "rooms=3"):
         with pytest.raises(ValueError, match=r"allowed: joins=256, jobs=64, slots=2048"):
             parse_peer_quota(wrong)
