@@ -100,6 +100,20 @@ def test_a_member_that_goes_silent_is_lost_by_the_others() -> None:
     two.close(0.0)
 
 
+def test_silence_is_noticed_and_beats_are_sent_however_often_the_loop_turns() -> None:
+    links = [BadLink(("127.0.0.1", 0)) for _ in range(3)]
+    one, two, three = meet(3, links, options=UdpMeshOptions(silence_s=0.4))
+    links[2].bad = 1.0
+    events, end = [], time.monotonic() + 10
+    while not events and time.monotonic() < end:
+        events = one.receive()
+        assert two.receive() in ([], [Lost(2, "nothing came from it for 0.4 s")])
+        time.sleep(0.005)
+    assert events == [Lost(2, "nothing came from it for 0.4 s")]
+    for mesh in (one, two, three):
+        mesh.close(0.0)
+
+
 def test_quiet_members_stay() -> None:
     one, two = meet(2, [None, None], options=UdpMeshOptions(silence_s=2.0))  # of this thread, if the machine stalls it
     end = time.monotonic() + 3.0

@@ -138,7 +138,7 @@ class UdpMesh:
         }
         self._by_address = {peer.address: peer for peer in self._peers.values()}
         self._past = dict.fromkeys(("retransmitted", "timeouts"), 0)  # of peers that are lost
-        self._deadline_ns = 0
+        self._deadline_ns = self._look_ns = 0
         self._closed = False
         self._packets: PacketParty | None = None
         self._magic = b""
@@ -401,9 +401,10 @@ class UdpMesh:
                     self._packets.receive(frame, peer.member, now_ns)
                     peer.received_ns, moved = now_ns, True
                 else:
-                    self._receive_other(peer, frame, address, connecting, now_ns)
+                    self._take_other(peer, frame, address, connecting, now_ns)
         due = now_ns >= self._deadline_ns
-        self._deadline_ns = now_ns + self._silence_ns // 4
+        self._look_ns = now_ns + self._silence_ns // 4 if due else self._look_ns  # for silent peers
+        self._deadline_ns = self._look_ns
         if due:
             for peer in list(self._peers.values()):
                 if peer.flows:
@@ -416,7 +417,7 @@ class UdpMesh:
                     self._flush(peer.flows[place], now_ns)
                     self._note_deadline(peer.flows[place])
 
-    def _receive_other(self, peer: _Peer | None, frame: bytes, address: Address, connecting: bool, now_ns: int) -> None:
+    def _take_other(self, peer: _Peer | None, frame: bytes, address: Address, connecting: bool, now_ns: int) -> None:
         if frame.startswith(MAGIC):
             self._receive_hello(frame, address, connecting)
         elif connecting and peer is not None and (words := refusal_in(frame)):
@@ -425,8 +426,7 @@ class UdpMesh:
             self._receive_control(peer, frame, now_ns)
 
     def _run_packets(self, party: PacketParty, moved: bool, now_ns: int) -> None:
-        due_ns = party.next_deadline_ns()
-        if due_ns is not None and now_ns >= due_ns:
+        if (due_ns := party.next_deadline_ns()) is not None and now_ns >= due_ns:
             party.handle_timer(now_ns)
             moved = True
         self._flush_packets(party, now_ns)
