@@ -1,6 +1,8 @@
 """The backend end to end: ranks are processes, the switch is a daemon on the loopback."""
 
+import contextlib
 import os
+import random
 import re
 import socket
 import subprocess
@@ -98,9 +100,11 @@ class Launch:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below those that the kernel gives to connections of anyone, which might take it before it is used."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port := random.randrange(20_000, 32_000)))
+            return port
 
 
 @pytest.fixture

@@ -108,12 +108,14 @@ def test_sessions_allreduce_over_rdma(core: str) -> None:
         sessions = list(pool.map(rank_of, range(2)))
         arrays = [np.arange(50_000, dtype=np.int32) * (rank + 1) for rank in range(2)]
         floats = [np.full(1000, rank + 0.5, np.float32) for rank in range(2)]
+        begun = []  # streams end in any order
         for session, ints, reals in zip(sessions, arrays, floats, strict=True):
             assert (session.core, session.job.elements) == (core, 251)
-            session.allreduce(ints)
-            session.allreduce(reals)
+            begun += [session.allreduce(ints), session.allreduce(reals)]
         futures = [session.allreduce(np.ones(10, np.int64)) for session in sessions]
         assert [future.result(30).tolist() for future in futures] == [[2] * 10] * 2
+        for future in begun:
+            future.result(30)
         for session in sessions:
             assert session.counters["messages_sent"] < session.counters["sent"]
             assert session.status()["data_counters"]["drop_icrc"] == 0
