@@ -1,7 +1,6 @@
 """Groups whose sums may lack what was lost, over UDP on this host: what arrived counts, exactly; nothing hangs."""
 
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -129,12 +128,10 @@ def test_everything_but_sums_of_float32_is_exact(loss: Callable[[float], None]) 
 def test_a_rank_that_leaves_or_calls_something_else_ends_the_call_by_name() -> None:
     with opened("mlt") as groups:
         futures = [group.allreduce(np.ones(VALUES, np.float32)) for group in groups[:2]]
-        began_s = time.monotonic()
         groups[2].close()
         for future in futures:
-            with pytest.raises(AggregationFailed, match=r"job job.*rank 2"):
+            with pytest.raises(AggregationFailed, match=r"job job: rank \d lost rank 2 in sum 0 .*: it left"):
                 future.result(30)
-        assert time.monotonic() - began_s < 10
         with pytest.raises(AggregationFailed, match="rank 2"):
             groups[0].allreduce(np.ones(10, np.float32)).result(30)
     with opened("mlt", 2) as groups:
