@@ -217,6 +217,12 @@ def send_report(report: Report) -> None:
     sys.stdout.buffer.flush()
 
 
+def give_up(error: Exception) -> NoReturn:
+    """Reports what can't be done, in one line, and ends the process."""
+    send_report(Failed(" ".join(str(error).split())[:MESSAGE_LENGTH_MAX] or type(error).__name__))
+    os._exit(1)
+
+
 def serve(config: type[Config], orders: Any, begin: Callable[[Config], Callable[[Any], Report]]) -> NoReturn:
     """A child's main function: `begin` with the configuration in argv[1], then an answer to every command until stdin
     ends.
@@ -233,6 +239,5 @@ def serve(config: type[Config], orders: Any, begin: Callable[[Config], Callable[
         for line in sys.stdin.buffer:
             send_report(execute(decoder.decode(line)))
     except Exception as error:
-        send_report(Failed(" ".join(str(error).split())[:MESSAGE_LENGTH_MAX] or type(error).__name__))
-        os._exit(1)
+        give_up(error)
     os._exit(0)  # connections close with the process; taking torch down takes half a second

@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass, field
 from random import Random
 from typing import Any
 
+from emulation.scenario_flows import INCAST, SHORT
 from emulation.sim.traffic.controls import CONTROLS
 from emulation.topologies.placement import placement_names
 from emulation.topologies.table import topology_names
@@ -21,7 +22,6 @@ from transport.group.method_name import MethodName, host_methods
 from transport.group.method_name import parse as parse_method
 from transport.ps.config import ASYNCHRONOUS, BSP, MODES
 
-SHORT, INCAST = "short", "incast"
 SAME = "same"  # the measured job's method
 MAX_MIN, FIRST_COME = "max_min", "first_come"
 FLOW_KINDS = (*CONTROLS, SHORT, INCAST)
@@ -238,10 +238,10 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class FlowOptions:
-    """Other traffic: TCP flows without end, `short` ones of web-like sizes, or `incast`; `traffic.flows` says more.
+    """Other traffic: TCP flows without end, `short` ones of web-like sizes, or `incast` (`scenario_flows.Arrivals`).
 
     They go to the host of a rank, or with -1 to one of their own, and from the host of a rank, or from hosts of their
-    own, one for each of `count`. They begin with the first iteration, in Mininet with the first that is counted.
+    own, one for each of `count`. Times are from the first iteration, in Mininet from the first that is counted.
     """
 
     kind: str = _choice(MISSING, FLOW_KINDS)

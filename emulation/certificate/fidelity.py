@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from emulation import children
 from emulation.certificate.departures import Departures, Int64Array
-from emulation.certificate.messages import Measured, MonitorPlace, PortPlace, Stop, Watch
+from emulation.certificate.messages import Look, Measured, MonitorPlace, PortPlace, Stop, Watch
 from emulation.children import Child, ChildFailed
 
 if TYPE_CHECKING:
@@ -296,11 +296,13 @@ def _losses(measures: dict[str, Any]) -> str:
 class FidelityMonitor:
     """Measures while a network runs, in a process of its own (some percent of one CPU).
 
-    `start` before the traffic, `watch` for each thread that carries the network, `stop` for the certificate.
+    `start` before the traffic, `watch` for each thread that carries the network, `stop` for the certificate. follow:
+    interfaces of which `looks` has each look afterwards.
     """
 
-    def __init__(self, net: EmulatedNetwork, bounds: Bounds = Bounds()) -> None:
-        self._net = net
+    def __init__(self, net: EmulatedNetwork, bounds: Bounds = Bounds(), follow: Collection[str] = ()) -> None:
+        self.looks: dict[str, list[Look]] = {}
+        self._net, self._follow = net, follow
         self._bounds = bounds
         self._child: Child[Measured] | None = None
 
@@ -315,6 +317,7 @@ class FidelityMonitor:
                 port.ifindex,
                 port.rate_bps,
                 not port.offloads.get("tx-udp-segmentation", True),
+                port.interface in self._follow,
             )
             for port in report.ports
         )
@@ -343,6 +346,7 @@ class FidelityMonitor:
             return Certificate(False, [f"the fidelity monitor failed, nothing was measured: {error}"], None)
         finally:
             self.close()
+        self.looks = answer.looks
         fastest_bps = max(settings.rate_bps for _, settings in self._net.spec.links.hops)
         return judge(answer.measures, fastest_bps, self._bounds)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -10,13 +10,15 @@ from emulation.children import Order, Report
 
 
 class PortPlace(msgspec.Struct, frozen=True):
-    """A shaped interface, in the namespace of `pid`. cuts_bundles: what leaves it are segments, never a GSO bundle."""
+    """A shaped interface, in the namespace of `pid`. cuts_bundles: what leaves it are segments, never a GSO bundle.
+    followed: each look at it is reported, too."""
 
     pid: int
     interface: str
     ifindex: int
     rate_bps: int
     cuts_bundles: bool
+    followed: bool = False
 
 
 class MonitorPlace(msgspec.Struct, frozen=True):
@@ -35,7 +37,16 @@ class Stop(Order):
     """Report, and end."""
 
 
+class Look(NamedTuple):
+    """What an interface has sent until then, and what is queued. at_ns: CLOCK_MONOTONIC."""
+
+    at_ns: int
+    sent_bytes: int
+    backlog_bytes: int
+
+
 class Measured(Report):
-    """JSON-able, as `judge` takes it: it goes into results.json as it is."""
+    """measures: JSON-able, as `judge` takes it: it goes into results.json as it is. looks: by followed interface."""
 
     measures: dict[str, Any]
+    looks: dict[str, list[Look]]

@@ -19,7 +19,7 @@ import numpy as np
 
 from emulation.certificate.departures import Tap
 from emulation.certificate.fidelity import LinkTrace, gap_measures
-from emulation.certificate.messages import Measured, MonitorPlace, PortPlace, Stop, Watch
+from emulation.certificate.messages import Look, Measured, MonitorPlace, PortPlace, Stop, Watch
 from emulation.children import Ready, send_report
 from emulation.mininet import netns
 from emulation.mininet.qdisc import QdiscReader
@@ -45,6 +45,7 @@ class Port:
         self.peak_bps = 0.0
         self._reader = reader
         self._mark = (time.monotonic_ns(), self.first.sent_bytes)
+        self.looks: list[Look] | None = [] if place.followed else None
 
     def poll(self) -> None:
         """Asks what is queued."""
@@ -54,6 +55,8 @@ class Port:
         self.polls += 1
         self.busy_polls += self.last.backlog_bytes > 0
         now, (then, sent_bytes) = time.monotonic_ns(), self._mark
+        if self.looks is not None:
+            self.looks.append(Look(now, self.last.sent_bytes, self.last.backlog_bytes))
         if now - then >= DRAIN_NS:
             self.peak_bps = max(self.peak_bps, (self.last.sent_bytes - sent_bytes) * 8e9 / (now - then))
             self._mark = (now, self.last.sent_bytes)
@@ -224,7 +227,8 @@ def measure(place: MonitorPlace) -> None:
                 port.trace.digest()
     threads.sample()
     cpu_share = (time.process_time_ns() - cpu_start_ns) / (time.monotonic_ns() - start_ns)
-    send_report(Measured(_measures(ports, threads, machine, lateness) | {"monitor_cpu_share": cpu_share}))
+    measures = _measures(ports, threads, machine, lateness) | {"monitor_cpu_share": cpu_share}
+    send_report(Measured(measures, {port.interface: port.looks for port in ports if port.looks is not None}))
 
 
 def _measures(ports: list[Port], threads: Threads, machine: Machine, lateness: list[int]) -> dict[str, Any]:

@@ -1,94 +1,244 @@
-"""One host's end of real TCP flows beside a job: senders that never stop, or receivers that count. A child process."""
+"""One host's end of real TCP flows beside a job: where they come from, or where they go to. A child process.
+
+A thread of it has all its sockets, none of which blocks. Times are CLOCK_MONOTONIC, which all namespaces share.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import resource
+import selectors
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from emulation.children import Done, Order, Report, serve
+from emulation.children import Done, Order, Report, give_up, serve
+from emulation.scenario_flows import Arrival, Arrivals
+from emulation.shares import LOOK_NS, Finished
 
 PIECE_BYTES = 1 << 16
-CONNECT_S = 10.0
+LOOKS_MOST = 4_096  # then every second one is forgotten
+RECEIVER = -1
+WAIT_NS = 1_000_000_000  # with nothing due
+SETTINGS = Path("/proc/sys/net/ipv4")  # of this namespace
 
 
 class FlowEnd(msgspec.Struct, frozen=True):
-    """Of `count` flows to address:port. congestion: what they use; "": this is where they go to, which takes ECN from
-    whoever asks for it. ecn: to ask for it, as all that this namespace connects from now on."""
+    """Of the flows of an entry, to address:port. sources: the addresses that they come from; own: which of them is
+    this end's, or RECEIVER. congestion: what senders use; ecn: whether all that this namespace connects from now on
+    asks for it; where they go to takes ECN from whoever does."""
 
     address: str
     port: int
-    count: int
+    arrivals: Arrivals
+    sources: tuple[str, ...]
+    own: int
     congestion: str = ""
     ecn: bool = False
 
 
 class Begin(Order):
-    """Connect, and send without end."""
+    """The run starts at at_ns: what is due from then on is sent, and counted where it goes to."""
 
-
-class Count(Order):
-    """Say what has come."""
-
-
-class Received(Report):
-    """bytes: of each flow so far, without headers, in the order in which they connected; at_ns: CLOCK_MONOTONIC."""
-
-    bytes: tuple[int, ...]
     at_ns: int
 
 
+class Count(Order):
+    """Say what became of it."""
+
+
+class Received(Report):
+    """looks: the time, and what each flow has brought by then, without headers; in order of time, the last one now. Of
+    an entry whose flows end, what those of each source have brought."""
+
+    looks: tuple[tuple[int, ...], ...]
+
+
+class Sent(Report):
+    """Of flows that end: those that did, from connecting until the receiver had closed after the last byte; how many
+    didn't; and how much later than they were due all of them began."""
+
+    finished: tuple[Finished, ...]
+    unfinished: int
+    late_ns: tuple[int, ...]
+
+
 def begin(end: FlowEnd) -> _Sender | _Receiver:
-    return _Sender(end) if end.congestion else _Receiver(end)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return _Receiver(end) if end.own == RECEIVER else _Sender(end)
+
+
+def _start(loop: Callable[[int], None], at_ns: int) -> None:
+    """A thread whose failure is ours."""
+
+    def run() -> None:
+        try:
+            loop(at_ns)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.EADDRNOTAVAIL):
+                give_up(OSError(f"too many flows at once ({error.strerror}); allowed: less [[flows]] load or count"))
+            give_up(error)
+        except Exception as error:
+            give_up(error)
+
+    threading.Thread(target=run, daemon=True).start()
 
 
 class _Receiver:
     def __init__(self, end: FlowEnd) -> None:
-        self._bytes: list[int] = []
-        listener = socket.create_server((end.address, end.port), backlog=end.count)
-        threading.Thread(target=self._accept, args=(listener, end.count), daemon=True).start()
+        self._sources = end.sources
+        self._endless = end.arrivals.endless
+        self._bytes = [0] * (end.arrivals.count if self._endless else len(end.sources))
+        self._taken = [0] * len(end.sources)
+        self._looks: list[tuple[int, ...]] = []
+        self._buffer = bytearray(4 * PIECE_BYTES)
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.create_server((end.address, end.port), backlog=socket.SOMAXCONN)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def _accept(self, listener: socket.socket, count: int) -> None:
-        for place in range(count):
-            taken, _ = listener.accept()
-            self._bytes.append(0)
-            threading.Thread(target=self._read, args=(taken, place), daemon=True).start()
+    def __call__(self, order: Begin | Count) -> Report:
+        if isinstance(order, Begin):
+            _start(self._run, order.at_ns)
+            return Done()
+        return Received((*self._looks, self._look()))
 
-    def _read(self, taken: socket.socket, place: int) -> None:
-        buffer = bytearray(4 * PIECE_BYTES)
-        with contextlib.suppress(OSError):
-            while size := taken.recv_into(buffer):
-                self._bytes[place] += size
+    def _look(self) -> tuple[int, ...]:
+        return (time.monotonic_ns(), *self._bytes)
 
-    def __call__(self, _: Begin | Count) -> Report:
-        return Received(tuple(self._bytes), time.monotonic_ns())
+    def _run(self, at_ns: int) -> None:
+        due_ns, every_ns = at_ns, LOOK_NS
+        while True:
+            for key, _ in self._selector.select(max(0, due_ns - time.monotonic_ns()) / 1e9):
+                if key.data is None:
+                    self._accept()
+                else:
+                    self._read(key.fileobj, key.data)  # type: ignore[arg-type]  # sockets alone
+            if time.monotonic_ns() >= due_ns:
+                self._looks.append(self._look())
+                due_ns += every_ns
+            if len(self._looks) == LOOKS_MOST:
+                del self._looks[1::2]
+                every_ns *= 2
+
+    def _accept(self) -> None:
+        one, (address, _) = self._listener.accept()
+        one.setblocking(False)
+        source = self._sources.index(address)
+        number = source
+        if self._endless:  # they take the sources in turn
+            number += self._taken[source] * len(self._sources)
+            self._taken[source] += 1
+        self._selector.register(one, selectors.EVENT_READ, number)
+
+    def _read(self, one: socket.socket, number: int) -> None:
+        size = 0
+        with contextlib.suppress(ConnectionError):  # a sender that stopped without end
+            size = one.recv_into(self._buffer)
+        self._bytes[number] += size
+        if not size:
+            self._selector.unregister(one)
+            one.close()
+
+
+@dataclass(eq=False)
+class _Flow:
+    """left_bytes: to be sent; of a flow without end as many as it may send at once."""
+
+    socket: socket.socket
+    size_bytes: int
+    left_bytes: int
+    begun_ns: int
 
 
 class _Sender:
     def __init__(self, end: FlowEnd) -> None:
         self._end = end
+        self._selector = selectors.DefaultSelector()
+        self._piece = memoryview(bytes(PIECE_BYTES))
+        self._open: set[_Flow] = set()
+        self._finished: list[Finished] = []
+        self._late_ns: list[int] = []
+        self._socket().close()  # to be refused before the run
 
-    def __call__(self, _: Begin | Count) -> Report:
-        Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1" if self._end.ecn else "2", encoding="ascii")  # 2: agree only
-        for _number in range(self._end.count):
-            one = socket.socket()
-            # refused where the kernel has no such control, or this namespace may not have it
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._end.congestion.encode())
-            one.settimeout(CONNECT_S)
-            one.connect((self._end.address, self._end.port))
-            one.settimeout(None)
-            threading.Thread(target=self._send, args=(one,), daemon=True).start()
-        return Done()
+    def __call__(self, order: Begin | Count) -> Report:
+        if isinstance(order, Begin):
+            (SETTINGS / "tcp_ecn").write_text("1" if self._end.ecn else "2", encoding="ascii")  # 2: agree only
+            _start(self._run, order.at_ns)
+            return Done()
+        return Sent(tuple(self._finished), len(self._open), tuple(self._late_ns))
 
-    def _send(self, one: socket.socket) -> None:
-        piece = bytes(PIECE_BYTES)
-        with contextlib.suppress(OSError):
-            while True:
-                one.sendall(piece)
+    def _socket(self) -> socket.socket:
+        made = socket.socket()
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._end.congestion.encode())
+        except OSError as error:
+            there = (SETTINGS / "tcp_available_congestion_control").read_text(encoding="ascii").strip()
+            raise ValueError(
+                f"TCP {self._end.congestion} can't be had here ({error.strerror}); this kernel has: {there}"
+            ) from error
+        made.setblocking(False)
+        return made
+
+    def _run(self, at_ns: int) -> None:
+        arrivals = self._end.arrivals
+        coming = (arrival for arrival in arrivals if arrival.source == self._end.own)
+        stop_ns = arrivals.stop_ns if arrivals.endless else 0
+        due = next(coming, None)
+        while True:
+            now_ns = time.monotonic_ns() - at_ns
+            if due is not None and due.at_ns <= now_ns:
+                due = self._connect(due, coming, at_ns)
+            if 0 < stop_ns <= now_ns:
+                self._stop()
+                stop_ns = 0
+            later_ns = [*([] if due is None else [due.at_ns]), *([stop_ns] if stop_ns else [])]
+            wait_ns = min(later_ns, default=now_ns + WAIT_NS) - (time.monotonic_ns() - at_ns)
+            for key, _ in self._selector.select(max(0, wait_ns) / 1e9):
+                self._go_on(key.data)
+
+    def _connect(self, due: Arrival | None, coming: Iterator[Arrival], at_ns: int) -> Arrival | None:
+        """All flows that are due; the next one that isn't."""
+        while due is not None and due.at_ns <= time.monotonic_ns() - at_ns:
+            one, begun_ns = self._socket(), time.monotonic_ns()
+            if (number := one.connect_ex((self._end.address, self._end.port))) not in (0, errno.EINPROGRESS):
+                raise OSError(number, f"can't connect to {self._end.address}")
+            flow = _Flow(one, due.size_bytes, due.size_bytes or PIECE_BYTES, begun_ns)
+            self._selector.register(one, selectors.EVENT_WRITE, flow)
+            self._open.add(flow)
+            self._late_ns.append(begun_ns - at_ns - due.at_ns)
+            due = next(coming, None)
+        return due
+
+    def _go_on(self, flow: _Flow) -> None:
+        if not flow.left_bytes:
+            flow.socket.recv(1)  # nothing but the end, when all has been read
+            self._finished.append(Finished(flow.size_bytes, time.monotonic_ns() - flow.begun_ns))
+            self._close(flow)
+            return
+        with contextlib.suppress(BlockingIOError):
+            sent = flow.socket.send(self._piece[: flow.left_bytes])
+            if flow.size_bytes:
+                flow.left_bytes -= sent
+        if not flow.left_bytes:
+            flow.socket.shutdown(socket.SHUT_WR)
+            self._selector.modify(flow.socket, selectors.EVENT_READ, flow)
+
+    def _stop(self) -> None:
+        for flow in list(self._open):
+            self._close(flow)
+
+    def _close(self, flow: _Flow) -> None:
+        self._selector.unregister(flow.socket)
+        self._open.discard(flow)
+        flow.socket.close()
 
 
 if __name__ == "__main__":

@@ -1,24 +1,32 @@
 """The flows of a scenario in Mininet: real TCP sockets in processes of their hosts, and what they got of the links.
 
-They begin when the counting of the job's bytes begins, and are counted until that ends. A link that several cross is
-described as virtual time does: bytes on the wire of the job, taken together, and of each flow, and Jain's index.
+Their times are from when the counting of the job's bytes begins, and they are counted until that ends. Shared links are
+described as virtual time does: bytes on the wire of the job, taken together, and of flows, and Jain's index.
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
 from emulation import children
-from emulation.children import Child
-from emulation.mininet.flow_end import Begin, Count, FlowEnd, Received
-from emulation.scenario_flows import FlowPlace, places
+from emulation.certificate.messages import Look
+from emulation.children import Child, Order
+from emulation.mininet.flow_end import RECEIVER, Begin, Count, FlowEnd, Received, Sent
+from emulation.scenario import Scenario
+from emulation.scenario_flows import Arrivals, FlowPlace, SharedHop, flow_ways, job_hops, places, shared_hops
 from emulation.scenario_tables import FlowOptions
+from emulation.shares import JOB, LOOK_NS, percentile, shared_link, times
 from emulation.sim.traffic.segments import HEADERS_BYTES
-from emulation.sim.traffic.shares import jain
 from transport.links.ethernet import ETHERNET_BYTES
 
 if TYPE_CHECKING:
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
 
 PORT = 7_000  # of the first entry's flows; each entry has one
 ANSWER_S = 30.0
+BEGIN_NS = 20_000_000  # from when the run is said to begin until it does: by then all have heard it
 MODULE = "emulation.mininet.flow_end"
 
 
@@ -35,25 +44,34 @@ class _Flows:
     place: FlowPlace
     senders: list[Child[Any]]
     receiver: Child[Any]
-    before: Received | None = None
+    looks: npt.NDArray[np.int64] | None = None  # rows as `Received` has them
+    sent: Sequence[Sent] = ()
 
 
 class RunningFlows:
-    """All flows of a run. A context manager; leaving it ends their processes. `begin`, then `end` for what they got."""
+    """All flows of a run. A context manager; leaving it ends their processes. `begin`, then `end`, and `document` for
+    what they got."""
 
-    def __init__(self, network: EmulatedNetwork, flows: Sequence[FlowOptions]) -> None:
+    def __init__(self, network: EmulatedNetwork, scenario: Scenario) -> None:
         self._network = network
         self._flows: list[_Flows] = []
-        first = network.spec.workers + network.spec.servers
-        for number, (options, place) in enumerate(zip(flows, places(flows, first), strict=True)):
-            to, port = network.hosts[place.to], PORT + number
-            each = options.count // len(place.sources)
-            receiver = self._start(place.to, f"flows to {to.name}", FlowEnd(to.address, port, options.count))
-            self._flows.append(_Flows(options, place, [], receiver))
-            for source in place.sources:
-                end = FlowEnd(to.address, port, each, options.kind, bool(options.ecn))
-                name = f"flows from {network.hosts[source].name}"
-                self._flows[-1].senders.append(self._start(source, name, end))
+        self._start_ns = self._end_ns = 0
+        members = network.spec.workers + network.spec.servers
+        for number, (options, place) in enumerate(zip(scenario.flows, places(scenario.flows, members), strict=True)):
+            to, sources = network.hosts[place.to], [network.hosts[source] for source in place.sources]
+            arrivals = Arrivals.of(options, len(sources), network.spec.rate_bps, scenario.seed, number)
+            addresses = tuple(source.address for source in sources)
+            end = FlowEnd(to.address, PORT + number, arrivals, addresses, RECEIVER)
+            flows = _Flows(options, place, [], self._spawn(place.to, f"flows to {to.name}", end))
+            self._flows.append(flows)
+            control = options.kind if options.endless else options.congestion
+            for own, source in enumerate(sources):
+                end = msgspec.structs.replace(end, own=own, congestion=control, ecn=bool(options.ecn))
+                flows.senders.append(self._spawn(place.sources[own], f"flows from {source.name}", end))
+        links, hosts = network.spec.links, [host.name for host in network.hosts]
+        ways = flow_ways(scenario.flows, links, hosts, members)
+        shared = shared_hops(scenario.flows, ways, job_hops(links, hosts[:members]), JOB)
+        self._shared = {network.interface(one.hop): one for one in shared}
 
     def __enter__(self) -> RunningFlows:
         try:
@@ -74,55 +92,87 @@ class RunningFlows:
     def _children(self) -> list[Child[Any]]:
         return [child for flows in self._flows for child in (flows.receiver, *flows.senders)]
 
+    @property
+    def interfaces(self) -> frozenset[str]:
+        """What sends over shared links, whose looks `document` needs."""
+        return frozenset(self._shared)
+
+    def check(self) -> None:
+        """Raises ChildFailed, in one line, if one has ended."""
+        if not self._end_ns and any(child.process.poll() is not None for child in self._children):
+            self._ask(self._children)
+
     def begin(self) -> None:
-        """All flows send from now on. Raises ChildFailed, in one line, if one can't: no such congestion control."""
-        for flows in self._flows:
-            for sender in flows.senders:
-                sender.send(Begin())
-            self._ask(flows.senders)
-            flows.before = self._count(flows)
+        """The run begins: what is due is sent. Raises ChildFailed."""
+        self._start_ns = time.monotonic_ns() + BEGIN_NS
+        for asked in (
+            [flows.receiver for flows in self._flows],
+            [one for flows in self._flows for one in flows.senders],
+        ):
+            self._order(asked, Begin(self._start_ns))
 
-    def end(self, down_bytes: Sequence[int]) -> dict[str, Any]:
-        """What became of them, as `results_schema.md` has it. down_bytes: of each host's link meanwhile."""
-        told: list[dict[str, Any]] = []
-        crossing: dict[int, dict[str, int]] = {}
-        header = HEADERS_BYTES - ETHERNET_BYTES
-        payload = self._network.spec.mtu_bytes - header
+    def end(self) -> None:
+        """The run ends, and with it the flows. Raises ChildFailed."""
         for flows in self._flows:
-            before, after = flows.before, self._count(flows)
-            assert before is not None, "flows begin before they end"
-            counts = [*before.bytes, *[0] * (len(after.bytes) - len(before.bytes))]
-            got = [now - then for now, then in zip(after.bytes, counts, strict=True)]
-            seconds = (after.at_ns - before.at_ns) / 1e9
-            names, options = self._network.hosts, flows.options
-            told.append(
-                {
-                    "kind": options.kind,
-                    "from": [names[source].name for source in flows.place.sources],
-                    "to": names[flows.place.to].name,
-                    "goodput_bps": [size * 8 / seconds for size in got],
-                }
-            )
-            users = crossing.setdefault(flows.place.to, {})
-            for size in got:  # without what was sent again
-                users[f"{options.kind} {len(users) + 1}"] = size * (payload + header + ETHERNET_BYTES) // payload
-        links = []
-        for host, users in sorted(crossing.items()):
-            if host < self._network.spec.workers:
-                users = {"job": max(0, down_bytes[host] - sum(users.values())), **users}
-            name = self._network.hosts[host]
-            links.append({"link": f"{name.port[0]}-{name.name}", "bytes": users, "jain": jain(list(users.values()))})
-        return {"flows": told, "shared_links": links}
+            (received,) = self._order([flows.receiver], Count())
+            assert isinstance(received, Received)
+            flows.looks = np.array(received.looks, np.int64)
+            flows.sent = self._order(flows.senders, Count())
+        self._end_ns = time.monotonic_ns()
+        self.close()
 
-    def _start(self, host: int, name: str, end: FlowEnd) -> Child[Any]:
+    def document(self, looks: Mapping[str, Sequence[Look]]) -> dict[str, Any]:
+        """What became of them, as `results_schema.md` has it. looks: at each of `interfaces`, meanwhile."""
+        return {
+            "flows": [self._told(flows) for flows in self._flows],
+            "shared_links": [
+                self._share(shared, looks[name]) for name, shared in self._shared.items() if looks.get(name)
+            ],
+        }
+
+    def _told(self, flows: _Flows) -> dict[str, Any]:
+        assert flows.looks is not None, "they end before that"
+        options, names = flows.options, [host.name for host in self._network.hosts]
+        last_ns = int(flows.looks[-1, 0]) - self._start_ns
+        seconds = max(min(last_ns, options.stop_ns or last_ns) - options.start_ns, 1) / 1e9
+        sources = [names[source] for source in flows.place.sources]
+        told = {"kind": options.kind, "from": sources, "to": names[flows.place.to]}
+        if options.endless:
+            return {**told, "goodput_bps": [size * 8 / seconds for size in flows.looks[-1, 1:].tolist()]}
+        done = list(chain.from_iterable(sent.finished for sent in flows.sent))
+        late_ns = list(chain.from_iterable(sent.late_ns for sent in flows.sent))
+        told |= times(done, sum(sent.unfinished for sent in flows.sent), seconds)
+        return {**told, "late_p99_ns": percentile(late_ns, 0.99)}
+
+    def _share(self, shared: SharedHop, looks: Sequence[Look]) -> dict[str, Any]:
+        """What else the link carried is the job's."""
+        at_ns, sent_bytes, backlog_bytes = np.array(looks).T
+        grid_ns = np.append(np.arange(self._start_ns, self._end_ns, LOOK_NS), self._end_ns)
+        headers = HEADERS_BYTES - ETHERNET_BYTES
+        payload = self._network.spec.mtu_bytes - headers
+        users: dict[str, npt.NDArray[np.float64]] = {}
+        for way in shared.ways:
+            counted = self._flows[way.place].looks
+            assert counted is not None, "they end before that"
+            had = np.interp(grid_ns, counted[:, 0], counted[:, 1 + way.number])
+            users[way.user] = users.get(way.user, 0.0) + had * (payload + HEADERS_BYTES) / payload
+        link = np.interp(grid_ns, at_ns, sent_bytes)
+        others = link - link[0] - sum(users.values())
+        users = {JOB: np.maximum.accumulate(np.maximum(others, 0.0)), **users}
+        columns = [np.rint(had).astype(np.int64).tolist() for had in users.values()]
+        by_look = [dict(zip(users, had, strict=True)) for had in zip(*columns, strict=True)]
+        inside = (at_ns >= self._start_ns + shared.from_ns) & (at_ns <= self._end_ns)
+        name = "-".join(shared.hop)
+        return shared_link(name, by_look, shared.equals, shared.from_ns, backlog_bytes[inside].tolist())
+
+    def _spawn(self, host: int, name: str, end: FlowEnd) -> Child[Any]:
         spawn: Callable[..., subprocess.Popen[Any]] = partial(self._network.spawn, host)
-        return children.start(spawn, name, MODULE, end, Received)
+        return children.start(spawn, name, MODULE, end, Received | Sent)
 
-    def _count(self, flows: _Flows) -> Received:
-        flows.receiver.send(Count())
-        (counted,) = self._ask([flows.receiver])
-        assert isinstance(counted, Received)
-        return counted
+    def _order(self, asked: Sequence[Child[Any]], order: Order) -> list[Any]:
+        for child in asked:
+            child.send(order)
+        return self._ask(asked)
 
     def _ask(self, asked: Sequence[Child[Any]]) -> list[Any]:
         return children.gather(asked, ANSWER_S)

@@ -87,12 +87,15 @@ def _run(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progre
         progress(0, total, f"starting {workers} workers")
         members = [_start(network, method, switch, rank, out_dir) for rank in range(workers)]
         with (
-            RunningFlows(network.star, scenario.flows) as flows,
+            RunningFlows(network.star, scenario) as flows,
             Observation(network.star, scenario, members, progress, flows) as observed,
         ):
-            Crew(str(method), members, stall_s=stall_s, limit_s=limit_s, alive=network.check_services).follow(
-                observed.on_iteration
-            )
+
+            def alive() -> None:
+                network.check_services()
+                flows.check()
+
+            Crew(str(method), members, stall_s=stall_s, limit_s=limit_s, alive=alive).follow(observed.on_iteration)
         network.end_servers(EXIT_S)
         counters = {} if switch is None else network.switch_counters(switch)
         plane = None if switch is None else switch.plane
@@ -154,7 +157,7 @@ class Observation:
         self._gathers = hold_at_end(scenario)
         self._flows = flows
         self.beside: dict[str, Any] = {}  # what became of the flows
-        self._monitor = FidelityMonitor(network)
+        self._monitor = FidelityMonitor(network, follow=flows.interfaces)
         self._watching = False
         self._first: Snapshot | None = None
         self.certificate: Certificate | None = None
@@ -205,9 +208,10 @@ class Observation:
         first, last = self._first, self._snapshot(done)
         assert first is not None, "the trainers go on only once it is there"
         self.traffic = last.traffic - first.traffic
-        self.beside = self._flows.end(self.traffic.down_bytes)
+        self._flows.end()
         self.packets_resent = last.packets_resent - first.packets_resent
         self.certificate = self._monitor.stop()
+        self.beside = self._flows.document(self._monitor.looks)
 
 
 def _network_threads(member: Member) -> list[int]:

@@ -33,6 +33,7 @@ from emulation.mininet.addresses import (
 )
 from emulation.mininet.services import RunningService, ServiceProcess
 from emulation.mininet.shaping import NetworkSpec, PortReport, UnfitError
+from emulation.topologies.topology import Hop
 from transport.links.ethernet import ETHERNET_BYTES
 
 _DEBIAN_MININET = Path("/usr/lib/python3/dist-packages/mininet")
@@ -407,6 +408,10 @@ class EmulatedNetwork:
         """By node, a process in its namespaces: the switches', then the hosts'."""
         return {node.name: int(node.pid) for node in [*self._net.switches, *self._net.hosts]}
 
+    def interface(self, hop: Hop) -> str:
+        """Name, unique in the network, of what sends over this direction of a link."""
+        return str(self._net.get(hop[0]).connectionsTo(self._net.get(hop[1]))[0][0])
+
     def start_server(self, number: int, service: ServiceProcess) -> RunningService:
         """Starts a parameter server's process on its host; it need not be ready yet."""
         running = RunningService(self.servers[number].pid, service)
@@ -496,11 +501,7 @@ class EmulatedNetwork:
             _wait_until_up(node)
             if node.name not in self._readers:
                 self._readers[node.name] = qdisc.QdiscReader(node.pid)
-            specs = {
-                port.name: self.spec.port(node.name, _peer(port).node.name)
-                for port in node.intfList()
-                if port.name != "lo"
-            }
+            specs = {p.name: self.spec.port(node.name, _peer(p).node.name) for p in node.intfList() if p.name != "lo"}
             ports += shaping.read_back(specs, node.name, node.pid, self._readers[node.name])
         settings = netns.run_script(self.workers[0].pid, "cd /proc/sys/net/ipv4; cat tcp_congestion_control tcp_ecn")
         control, ecn = settings.split()

@@ -17,11 +17,11 @@ from emulation.report import wording
 from emulation.report.topology_figure import places
 from emulation.scenario import from_canonical
 from emulation.scenario_flows import own_hosts
+from emulation.shares import JOB
 from emulation.topologies.table import topology
 from emulation.topologies.topology import Hop, LinkSettings, Topology
 from transport.group.method_name import METHODS
 
-JOB = "job"
 PANELS_MOST = 4  # methods
 COLUMNS = 2
 ABREAST = 8
@@ -102,11 +102,10 @@ def link_loads(built: dict[str, Any], entry: dict[str, Any]) -> dict[Hop, float]
                 hop = (host, network.neighbours[host][0])
                 found[hop] = found.get(hop, 0.0) + bps
     for shared in entry["shared_links"]:
-        if "bin_ns" in shared:
-            over_time = list(shared["bytes_over_time"].values())
-            seen_ns = shared["bin_ns"] * max(map(len, over_time))
-            a, b = shared["link"].split("-")
-            found[a, b] = sum(map(sum, over_time)) * 8e9 / seen_ns
+        over_time = list(shared["bytes_over_time"].values())
+        seen_ns = shared["bin_ns"] * max(map(len, over_time))
+        a, b = shared["link"].split("-")
+        found[a, b] = sum(map(sum, over_time)) * 8e9 / seen_ns
     return found
 
 
@@ -145,7 +144,7 @@ def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float]) -> None:
 
 def shares(built: dict[str, Any]) -> Figure | None:
     """What each user had of the busiest shared link over time, one above the other, a panel for each method."""
-    entries = [entry for entry in sharing(built, "shared_links") if "bin_ns" in _busiest(entry)][:PANELS_MOST]
+    entries = sharing(built, "shared_links")[:PANELS_MOST]
     if not entries:
         return None
     figure = Figure(figsize=(9, 0.8 + 1.9 * len(entries)), layout="constrained")
@@ -169,7 +168,8 @@ def shares(built: dict[str, Any]) -> Figure | None:
         last_s = max(last_s, times[-1])
         keys |= {_family(user): colours[user] for user in users if user != JOB}
         keys[f"the job, {name}"] = colours.get(JOB, "white")
-    panels[-1].set(xlabel="virtual time (s)", xlim=(0, last_s))
+    clock = "time" if built["backend"] == "mininet" else "virtual time"
+    panels[-1].set(xlabel=f"{clock} (s)", xlim=(0, last_s))
     handles = [Patch(color=colour, label=name) for name, colour in sorted(keys.items(), key=lambda key: key[0])]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(6, len(handles)), frameon=False)
     return figure
@@ -186,11 +186,9 @@ def _direction(link: dict[str, Any]) -> str:
 
 
 def _fairness(link: dict[str, Any]) -> str:
-    words = f"Jain's index {link['jain']:.2f}"
-    if "converged_ns" in link:
-        ns = link["converged_ns"]
-        words += ", which never stays at 0.9" if ns is None else f", at 0.9 from {wording.time_text(ns)} on"
-    return words
+    ns = link["converged_ns"]
+    when = "which never stays at 0.9" if ns is None else f"at 0.9 from {wording.time_text(ns)} on"
+    return f"Jain's index {link['jain']:.2f}, {when}"
 
 
 def _family(user: str) -> str:
@@ -306,7 +304,7 @@ def _flow_rows(methods: list[dict[str, Any]]) -> list[Row]:
         (f"Time of a flow, 99th percentile, {kind}", [_times(entry, kind) for entry in methods]) for kind in timed
     ]
     found.append(("Busiest shared link: Jain's index", [_index(entry) for entry in methods]))
-    if any("queue_p99_bytes" in link for entry in methods for link in entry.get("shared_links", [])):
+    if any(entry.get("shared_links") for entry in methods):
         found.append(("Its queue, 99th percentile", [_queue(entry) for entry in methods]))
     return found
 
@@ -365,7 +363,8 @@ def _times(entry: dict[str, Any], kind: str) -> tuple[str, str]:
     if not flows:
         return _NONE
     worst = max(flows, key=lambda flow: flow["time_p99_ns"])
-    note = f"median {wording.time_text(worst['time_p50_ns'])}, {sum(flow['finished'] for flow in flows)} finished"
+    done, left = (sum(flow.get(key, 0) for flow in flows) for key in ("finished", "unfinished"))
+    note = f"median {wording.time_text(worst['time_p50_ns'])}, {done} finished{f', {left} not' if left else ''}"
     if "small_time_p99_ns" in worst:
         note += f"; of up to 100 kB {wording.time_text(worst['small_time_p99_ns'])}"
     return wording.time_text(worst["time_p99_ns"]), note
@@ -380,8 +379,9 @@ def _index(entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def _queue(entry: dict[str, Any]) -> tuple[str, str]:
-    if "queue_p99_bytes" not in (link := _busiest(entry) if entry.get("shared_links") else {}):
+    if not entry.get("shared_links"):
         return _NONE
+    link = _busiest(entry)
     return wording.bytes_text(link["queue_p99_bytes"]), f"median {wording.bytes_text(link['queue_p50_bytes'])}"
 
 

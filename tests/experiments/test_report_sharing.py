@@ -21,8 +21,8 @@ SHARED = parse(
 )
 FLOWS = [
     {"kind": "cubic", "from": ["h5", "h6"], "to": "h1", "goodput_bps": [20_123_456.7, 10_000_000.0]},
-    {"kind": "short", "from": ["h2"], "to": "h1", "goodput_bps": [5e6], "finished": 30, "time_p50_ns": 2_000_000,
-     "time_p99_ns": 40_000_000, "small_time_p99_ns": 9_000_000},
+    {"kind": "short", "from": ["h2"], "to": "h1", "goodput_bps": [5e6], "finished": 30, "unfinished": 2,
+     "time_p50_ns": 2_000_000, "time_p99_ns": 40_000_000, "small_time_p99_ns": 9_000_000},
 ]  # fmt: skip
 LINK = {
     "link": "s1-h1",
@@ -56,7 +56,7 @@ def shared() -> dict[str, Any]:
         ("Goodput, short", [("5 Mb/s", "")] * 2),
         (
             "Time of a flow, 99th percentile, short",
-            [("40.0 ms", "median 2.00 ms, 30 finished; of up to 100 kB 9.00 ms")] * 2,
+            [("40.0 ms", "median 2.00 ms, 30 finished, 2 not; of up to 100 kB 9.00 ms")] * 2,
         ),
         (
             "Busiest shared link: Jain's index",
@@ -125,12 +125,11 @@ def test_a_job_alone_has_none_of_it() -> None:
     assert "What else was on the links" not in report.render(built, HOST, {})
 
 
-def test_in_mininet_shares_are_known_as_sums_alone(shared: dict[str, Any]) -> None:
-    known = {key: LINK[key] for key in ("link", "bytes", "jain")}
-    built = document(SHARED, "mininet", [result("gloo", 1, "mininet", flows=FLOWS, shared_links=[known])])
-    assert sharing.shares(built) is None
-    assert "Its queue, 99th percentile" not in dict(sharing.rows(built))
-    assert ("s1", "h1") in sharing.link_loads(built, built["methods"][0])
+def test_in_mininet_they_are_drawn_over_real_time() -> None:
+    built = document(SHARED, "mininet", [result("gloo", 1, "mininet", flows=FLOWS, shared_links=[LINK])])
+    figure = sharing.shares(built)
+    assert figure is not None
+    assert figure.axes[0].get_xlabel() == "time (s)"
 
 
 # ---- other jobs

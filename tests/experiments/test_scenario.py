@@ -348,7 +348,10 @@ def test_flows_have_hosts_of_their_own_or_a_rank_s() -> None:
         ('kind = "cubic"\nfrom_rank = 0', r"from_rank: 0 is where they go to; allowed: another rank, or -1"),
         ('kind = "cubic"\nstart_ns = 5\nstop_ns = 5', r"stop_ns: 5 is not after start_ns = 5"),
         ('kind = "cubic"\ncount = 61', r"workers: 65 hosts in all, with .* too many for Mininet; allowed: 64, or"),
-        ('kind = "short"', r"'short' is in virtual time alone; allowed: \[methods\] mininet = \[\], and --on sim"),
+        (
+            'kind = "short"\nfrom_rank = 1\n[[flows]]\nkind = "bbr"\nfrom_rank = 1\necn = 0',
+            r"ecn: 0 and 1 of flows from rank 1; allowed in Mininet: the same, or from_rank = -1",
+        ),
     ],
 )
 def test_flows_that_can_t_be_are_refused(flow: str, said: str) -> None:

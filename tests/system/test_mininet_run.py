@@ -20,6 +20,7 @@ from emulation.mininet.launch import congestion_control
 from emulation.mininet.run import merge_iterations, run_method, time_limits
 from emulation.results import IterationRecord
 from emulation.scenario import Scenario, parse
+from emulation.scenario_flows import Arrivals
 from emulation.training.messages import Iteration
 from transport.group.method_name import parse as parse_method
 
@@ -108,10 +109,10 @@ def test_trainers_go_on_once_they_are_watched_and_their_bytes_noted(warmup: int,
         return [SimpleNamespace(up_bytes=1000 * len(said), down_bytes=2000 * len(said), **none)] * 2
 
     network: Any = SimpleNamespace(counters=counters, segments_resent=lambda: 0)
-    flows = SimpleNamespace(begin=lambda: None, end=lambda _: {})
+    flows = SimpleNamespace(begin=lambda: None, end=lambda: None, interfaces=(), document=lambda _: {})
     observed = mininet_run.Observation(network, scenario, members, lambda *_: None, flows)  # type: ignore[arg-type]
     watching: list[int] = []
-    observed._monitor = SimpleNamespace(start=lambda: watching.append(len(said)), stop=lambda: None)  # type: ignore[assignment]
+    observed._monitor = SimpleNamespace(start=lambda: watching.append(len(said)), stop=lambda: None, looks={})  # type: ignore[assignment]
     for done in range(1, 11):
         said.append(record(done - 1, retransmissions=done - 1))
         observed.on_iteration(done)
@@ -131,17 +132,36 @@ def test_flows_share_a_rank_s_link_and_the_certificate_still_judges_it(
     text = (
         'name = "t"\ntitle = "T"\n[topology]\nworkers = 2\nrate_bps = 100_000_000\nqueue_bytes = 200_000\n'
         '[workload]\niterations = 25\nwarmup_iterations = 2\n[[flows]]\nkind = "cubic"\ncount = 2\n'
-        '[[flows]]\nkind = "bbr"\nfrom_rank = 1\nto_rank = -1\n'
+        '[[flows]]\nkind = "bbr"\nfrom_rank = 1\nto_rank = -1\nstart_ns = 100_000_000\n'
+        '[[flows]]\nkind = "short"\nload = 0.2\nmost_bytes = 20_000\ncount = 2\nto_rank = -1\nstop_ns = 200_000_000\n'
+        '[[flows]]\nkind = "incast"\ncount = 3\nsize_bytes = 9_000\nperiod_ns = 80_000_000\nfrom_rank = 1\n'
     )
-    found = run_method(parse(text, "t"), GLOO, tmp_path, lambda *_: None)
-    cubic, bbr = found.flows
+    scenario = parse(text, "t")
+    found = run_method(scenario, GLOO, tmp_path, lambda *_: None)
+    cubic, bbr, short, incast = found.flows
     assert (cubic["kind"], cubic["from"], cubic["to"]) == ("cubic", ["h3", "h4"], "h1")
     assert (bbr["kind"], bbr["from"], bbr["to"]) == ("bbr", ["h2"], "h5")
     assert all(goodput > 0 for goodput in [*cubic["goodput_bps"], *bbr["goodput_bps"]])
-    down, alone = found.shared_links
-    assert (down["link"], list(down["bytes"])) == ("s1-h1", ["job", "cubic 1", "cubic 2"])
-    assert min(down["bytes"].values()) > 0
-    assert alone["bytes"].keys() == {"bbr 1"}
+    sizes = [one.size_bytes for one in Arrivals.of(scenario.flows[2], 2, 100_000_000, scenario.seed, 2)]
+    assert (short["finished"], short["unfinished"]) == (len(sizes), 0), "what the seed draws, also in virtual time"
+    assert short["goodput_bps"] == [sum(sizes) * 8 / 0.2], "each byte of them"
+    assert 0 < short["time_p50_ns"] < short["time_p99_ns"] == short["small_time_p99_ns"]
+    assert incast["from"] == ["h2"]
+    assert (incast["finished"] + incast["unfinished"]) % 3 == 0
+    assert incast["finished"] > 0
+    assert found.shared_links[1]["bytes"]["incast"] >= 9_000 * incast["finished"], "read by whom they went to"
+    links = {link["link"]: link for link in found.shared_links}
+    assert list(links) == ["h2-s1", "s1-h1"], "those that the job crosses, too"
+    assert list(links["s1-h1"]["bytes"]) == ["cubic 1", "cubic 2", "job", "incast"]
+    assert links["h2-s1"]["bytes"].keys() == {"bbr 1", "job", "incast"}
+    for name, link in links.items():
+        assert min(link["bytes"].values()) > 0
+        counted = found.wire_tx_bytes_per_rank[1] if name == "h2-s1" else found.wire_rx_bytes_per_rank[0]
+        carried = sum(map(sum, link["bytes_over_time"].values()))
+        assert carried == pytest.approx(counted, rel=0.3), "by the kernel, until a moment before"
+        assert 0 <= link["queue_p50_bytes"] <= link["queue_p99_bytes"] <= 220_000
+    late = links["h2-s1"]
+    assert not sum(late["bytes_over_time"]["bbr 1"][: 100_000_000 // late["bin_ns"] - 1])
     assert found.wire_tx_bytes_per_server == []
     assert found.certificate is not None
     assert found.certificate.measures["backlogged_gaps"] > 100

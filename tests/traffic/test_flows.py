@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from emulation.scenario import parse
-from emulation.scenario_flows import own_hosts
+from emulation.scenario_flows import WEB_SEARCH, mean_web_bytes, own_hosts, web_size_bytes
+from emulation.shares import jain
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import Call, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
-from emulation.sim.traffic.flows import WEB_SEARCH, mean_web_bytes, web_size_bytes
 from emulation.sim.traffic.flows_beside import FlowsBeside
-from emulation.sim.traffic.shares import jain
 
 LINK = LinkConfig(rate_bps=50_000_000, delay_ns=100_000, queue_bytes=100_000)
 

@@ -6,12 +6,12 @@ import pytest
 
 from emulation.scenario_flows import own_hosts
 from emulation.scenario_tables import FIRST_COME, MAX_MIN, FlowOptions, JobOptions
+from emulation.shares import jain
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.sharing.jobs import JobsBeside, servers_of
 from emulation.sim.traffic.flows_beside import FlowsBeside
-from emulation.sim.traffic.shares import jain
 
 DELAY_NS = 500_000  # 2 ms there and back: 64 slots are less than what is on the way
 

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from emulation.results import spread
 from emulation.scenario_tables import SAME, JobOptions
+from emulation.shares import jain
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.sharing.loads import Loads
 from emulation.sim.sharing.slot_division import SlotDivision
-from emulation.sim.traffic.shares import jain
 from emulation.topologies.table import seen_by
 from switchagg.sharing.slot_shares import SlotDemand
 from transport.group.method_name import METHODS

@@ -5,18 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from emulation.scenario_flows import places
+from emulation.scenario_flows import flow_ways, job_hops, places, shared_hops
 from emulation.scenario_tables import FlowOptions
+from emulation.shares import times
 from emulation.sim.network.link import UDP_FRAMING_BYTES, CorruptedFrame
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.network.switched_network import MESSAGE_FRAMING_BYTES
 from emulation.sim.traffic.flows import Flows, Traffic
 from emulation.sim.traffic.sender import PAYLOAD_BYTES
-from emulation.sim.traffic.shares import SharedLink, percentile
-from emulation.topologies.topology import Hop
+from emulation.sim.traffic.shares import SharedLink
 from switchagg.wire import job_of
-
-SMALL_BYTES = 100_000  # of short flows, those whose times are reported apart, as papers do
 
 
 class FlowsBeside:
@@ -48,24 +46,12 @@ class FlowsBeside:
 
     def _shared_links(self) -> list[SharedLink]:
         """Those that data of flows cross and the job does, too."""
-        topology, crossing = self.network.topology, dict[Hop, set[str]]()
-        begun: dict[Hop, int] = {}
-        for place, (options, sources, to) in enumerate(self.traffic.entries):
-            for number in range(options.count if options.endless else 1):
-                for source in sources if not options.endless else [sources[number % len(sources)]]:
-                    for hop in topology.path(source, to):
-                        users = crossing.setdefault(hop, set())
-                        if options.endless:
-                            users.add(self.traffic.name(place, number))
-                            begun[hop] = max(begun.get(hop, 0), options.start_ns)
-        job = self._job
-        hops = [hop for host in job.topology.members for hop in topology.path(host, topology.root)]
-        jobs = {*hops, *(hop[::-1] for hop in hops)}
-        links, user, name_of = self.network.links, job.config.user, self._user_of
+        job, links, topology = self._job, self.network.links, self.network.topology
+        flows, members = [entry.options for entry in self.traffic.entries], job.topology.members
+        ways = flow_ways(flows, topology, job.topology.hosts, len(members))
         return [
-            SharedLink("-".join(hop), links[hop], (user, *sorted(users)), name_of, begun.get(hop, 0))
-            for hop, users in sorted(crossing.items())
-            if hop in jobs
+            SharedLink("-".join(hop), links[hop], equals, self._user_of, from_ns)
+            for hop, _, equals, from_ns in shared_hops(flows, ways, job_hops(topology, members), job.config.user)
         ]
 
     def _user_of(self, frame: Any, sender: int, to: int) -> tuple[str, int]:
@@ -91,13 +77,4 @@ class FlowsBeside:
         if options.endless:
             received = [one.receiver.received * PAYLOAD_BYTES for one in traffic.connections[place]]
             return {**told, "goodput_bps": [size * 8 / seconds for size in received]}
-        done = traffic.finished[place]
-        times = [flow.time_ns for flow in done]
-        told |= {
-            "goodput_bps": [sum(flow.size_bytes for flow in done) * 8 / seconds],
-            "finished": len(done),
-            "time_p50_ns": percentile(times, 0.5),
-            "time_p99_ns": percentile(times, 0.99),
-        }
-        small = [flow.time_ns for flow in done if flow.size_bytes <= SMALL_BYTES]
-        return {**told, **({"small_time_p99_ns": percentile(small, 0.99)} if small else {})}
+        return {**told, **times(traffic.finished[place], len(traffic.running[place]), seconds)}
