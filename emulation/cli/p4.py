@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -327,11 +328,15 @@ def _serve(host: Host, program: Path, control: str | None, seconds: float | None
     if ready_file is not None:
         ready_file.write_text(f"{host.control.address if host.control else ''}\n")
     sys.stdout.flush()
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    heard = [number for number in ends if signal.getsignal(number) is not signal.SIG_IGN]
+    # a pass is finished first: what it has sent is counted and captured
+    before = {number: signal.signal(number, lambda *_: host.stop()) for number in heard}
     try:
         host.run(seconds)
-    except KeyboardInterrupt:
-        pass
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         typer.echo("\n".join(host.summary()))
         sys.stdout.flush()
 

@@ -147,15 +147,15 @@ class Host:
     def run(self, seconds: float | None = None) -> None:
         """Process packets and commands until `stop`, or for so many seconds."""
         end = None if seconds is None else time.monotonic() + seconds
-        self._stopping = False
         while not self._stopping and (end is None or time.monotonic() < end):
             left = IDLE_S if end is None else min(IDLE_S, max(0.0, end - time.monotonic()))
             self.turn(left)
             self._listen()
+        self._stopping = False
         self._show_log()
 
     def stop(self) -> None:
-        """Let `run` return after this pass; any thread or signal handler may call it."""
+        """Let `run`, this one or the next, return after a pass; any thread or signal handler may call it."""
         self._stopping = True
 
     def _listen(self) -> None:
