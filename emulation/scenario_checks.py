@@ -41,8 +41,8 @@ def _hosts(scenario: Scenario) -> str:
             f"for Mininet; allowed: {MININET_HOSTS_MOST}, or [methods] mininet = [] and --on sim"
         )
     for method in methods.sim:
-        if method.method == "atp" and workers > MAX_CHILDREN:
-            return f"[methods] sim: atp: its packets name {MAX_CHILDREN} ranks; allowed: so many workers at most"
+        if METHODS[method.method].trailer_bytes and workers > MAX_CHILDREN:
+            return f"[methods] sim: {method}: its packets name {MAX_CHILDREN} ranks; allowed: so many workers at most"
         if not method.is_switch:
             continue
         links = scenario.links(method.method)
@@ -72,8 +72,8 @@ def _partial_sums(scenario: Scenario) -> str:
         able = ", ".join(each.name for each in DATAPLANES.values() if each.partial)
         return f"{where}: not with dataplane = '{switch.dataplane}'; allowed: auto, {able}"
     for backend, methods in vars(scenario.methods).items():
-        if any(method.method == "atp" for method in methods):
-            return f"[methods] {backend}: atp: {where} is of method switch; allowed: without atp"
+        if other := next((method for method in methods if METHODS[method.method].trailer_bytes), None):
+            return f"[methods] {backend}: {other}: {where} is of method switch; allowed: without {other}"
         for method in (method for method in methods if method.is_switch):
             if backend == "mininet":
                 return f"[methods] mininet: {method}: {where} is for virtual time; allowed: --on sim, mininet = []"
@@ -101,6 +101,8 @@ def _jobs(scenario: Scenario) -> str:
             return f"[[jobs]] on: {absent[0]} is out of range; allowed: 0 … {workers - 1}"
         if job.stop_ns and job.stop_ns <= job.start_ns:
             return f"[[jobs]] stop_ns: {job.stop_ns} is not after start_ns = {job.start_ns}; allowed: later, or 0"
+        if job.stop_ns and job.sums:
+            return f"[[jobs]] sums: {job.sums} beside stop_ns = {job.stop_ns}; allowed: one of the two"
     if 0 < scenario.switch.slots < (len(jobs) + 1) * scenario.switch.streams and scenario.switch.shares == MAX_MIN:
         least = (len(jobs) + 1) * scenario.switch.streams
         return f"[switch] slots: {scenario.switch.slots} are too few; allowed: {least} or more, one for each stream"

@@ -189,7 +189,9 @@ class SwitchOptions:
     weight: int = _integer(1, 1, 1_000, "times")  # the measured job's share of slots, beside those of [[jobs]]
     retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # sim: then the call fails, naming who is missing
     congestion: str = _choice(DCTCP, CONGESTION)  # windows follow marks as DCTCP's or, beside TCP, Reno's
-    aggregators: int = _integer(0, 0, 65_536, "aggregators")  # of each switch, of `atp`; 0: as many as slot versions
+    aggregators: int = _integer(
+        0, 0, 65_536, "aggregators"
+    )  # of each switch, of `atp` and `esa`; 0: as many as slot versions
     dataplane: str = _choice("auto", dataplane_names)  # auto: the fastest that passes its test; xdp: in Mininet only
 
     @property
@@ -227,13 +229,14 @@ class JobOptions:
     on: tuple[int, ...] = _checked((), "ranks")  # or on those of the measured job's ranks
     method: str = _choice(SAME, (SAME, "switch", "gloo", *host_methods()))
     weight: int = _integer(1, 1, 1_000, "times")  # its share of slots
-    priority: int = _integer(0, 0, 7, "class")  # of slots: lower ones are served first
+    priority: int = _integer(0, 0, 7, "class")  # of slots, and of `esa`: lower ones go first
     quota_slots: int = _integer(0, 0, 65_536, "slots")  # at most; 0: as many as its windows
     size_bytes: int = _integer(1_000_000, 4, 1_000_000_000, "bytes")  # of a sum
     in_flight: int = _integer(4, 1, 64, "sums")  # at once
     compute_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns")  # after each
     start_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns")
     stop_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns")  # 0: with the run
+    sums: int = _integer(0, 0, 1_000_000, "sums")  # after which it ends; 0: none
 
 
 @dataclass(frozen=True)

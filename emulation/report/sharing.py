@@ -328,7 +328,8 @@ def _sum_time(entry: dict[str, Any], name: str) -> tuple[str, str]:
     if not job.get("sum_ns"):
         return _NONE
     wrong = f"{wording.count_text(job['wrong_elements'])} wrong elements"
-    return wording.time_text(job["sum_ns"]["median"]), f"median of {wording.count_text(job['sums'])}; {wrong}"
+    ended = f"; ended at {wording.time_text(job['ended_ns'])}" if job.get("ended_ns") else ""
+    return wording.time_text(job["sum_ns"]["median"]), f"median of {wording.count_text(job['sums'])}; {wrong}{ended}"
 
 
 def _fullest(entry: dict[str, Any]) -> tuple[str, str]:

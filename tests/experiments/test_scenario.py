@@ -366,7 +366,7 @@ def test_flows_that_can_t_be_are_refused(flow: str, said: str) -> None:
         ('kind = "leaf_spine"\nracks = 8\nworkers = 512', r"64 workers or switches send .* allowed: 63, in more racks"),
         ('kind = "leaf_spine"\nracks = 65\nworkers = 130', r"65 workers or switches send .* allowed: 64, in more"),
         ('kind = "fat_tree"\nracks = 128\nworkers = 4096', r"on each of 4096 .* 1437 workers \(1437 images"),
-        ('kind = "leaf_spine"\nracks = 8\nworkers = 128\n[methods]\nsim = ["atp"]', r"atp: its packets name 64 ranks"),
+        ('kind = "leaf_spine"\nracks = 8\nworkers = 128\n[methods]\nsim = ["esa"]', r"esa: its packets name 64 ranks"),
     ],
 )
 def test_more_workers_than_switches_have_places_for_are_refused(topology: str, said: str) -> None:
@@ -392,6 +392,7 @@ def test_other_jobs_are_named_and_kept_in_results() -> None:
         ('name = "a"\non = [0, 0]', r"names a rank twice"),
         ('name = "a"\n[[jobs]]\nname = "a"', r"'a' is there twice"),
         ('name = "a"\nstart_ns = 2\nstop_ns = 1', r"stop_ns: 1 is not after start_ns = 2"),
+        ('name = "a"\nstop_ns = 1\nsums = 3', r"sums: 3 beside stop_ns = 1; allowed: one of the two"),
         ('name = "a"\n[switch]\nslots = 3', r"\[switch\] slots: 3 are too few; allowed: 4 or more"),
         ('name = "a"\n[switch]\nbackups = 1', r"partial sums never are"),
     ],

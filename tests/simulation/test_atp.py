@@ -1,4 +1,4 @@
-"""ATP's aggregators and server: exact sums under any order, loss and duplication, in one and two levels."""
+"""ATP's and ESA's aggregators and server: exact sums under any order, loss and duplication, in one and two levels."""
 
 import random
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from emulation.bounds import Network, bound
-from emulation.sim.atp.aggregators import Aggregators, ChunkKey, Fallback, Indexes, Update
+from emulation.sim.atp.aggregators import Aggregators, ChunkKey, Fallback, Indexes, Preemptive, Update
 from emulation.sim.atp.simulation import AtpServer
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
@@ -23,7 +23,14 @@ RACKS = {1: (0b00111, 0b11000), 0: (0b11111,)}
 class World:
     """Two jobs on shared aggregators, every packet by itself: delivered in any order, lost, duplicated, resent."""
 
-    def __init__(self, seed: int, levels: int, aggregators: int, server: type[Fallback] = Fallback) -> None:
+    def __init__(
+        self,
+        seed: int,
+        levels: int,
+        aggregators: int,
+        server: type[Fallback] = Fallback,
+        kind: type[Aggregators] = Aggregators,
+    ) -> None:
         self.random = random.Random(seed)
         self.levels = levels
         racks = RACKS[levels - 1]
@@ -31,8 +38,8 @@ class World:
             rank: number for number, ranks in enumerate(racks) for rank in range(WORKERS) if ranks >> rank & 1
         }
         self.below = racks
-        self.leaves = [Aggregators(aggregators) for _ in racks]
-        self.root = Aggregators(aggregators) if levels == 2 else None
+        self.leaves = [kind(aggregators) for _ in racks]
+        self.root = kind(aggregators) if levels == 2 else None
         self.values = {
             (job, rank, chunk): np.int32([self.random.randrange(-(2**31), 2**31) for _ in range(2)])
             for job in (1, 2)
@@ -54,7 +61,8 @@ class World:
         chunk = self.next[job, rank, slot]
         index = self.index[job, rank][slot]
         op = Op.MAX if chunk % 2 else Op.SUM
-        update = Update(self.key(job, chunk), index, 1 << rank, op, self.values[job, rank, chunk], resend)
+        values, priority = self.values[job, rank, chunk], 2 - job
+        update = Update(self.key(job, chunk), index, 1 << rank, op, values, resend, priority=priority)
         self.flying.append(("leaf", self.racks[rank], update))
 
     def deliver(self, where: str, at: int, packet) -> None:
@@ -114,12 +122,32 @@ class World:
 
 @pytest.mark.parametrize("aggregators", [1, 3, 4, 64])
 @pytest.mark.parametrize("levels", [1, 2])
-def test_every_sum_is_exact_in_any_order(levels: int, aggregators: int) -> None:
-    for seed in range(25):
-        world = World(seed, levels, aggregators)
+@pytest.mark.parametrize("kind", [Aggregators, Preemptive])
+def test_every_sum_is_exact_in_any_order(
+    kind: type[Aggregators], levels: int, aggregators: int, request: pytest.FixtureRequest
+) -> None:
+    for seed in range(max(1, request.config.getoption("--seeds") // 8)):
+        world = World(seed, levels, aggregators, kind=kind)
         world.run(loss=0.1, duplicate=0.1)
         assert len(world.results) == 2 * WORKERS * SLOTS * TURNS
         assert world.wrong() == 0, seed
+
+
+def test_more_urgent_packets_take_what_others_hold() -> None:
+    """Whose partial sum goes on as it is, once; a chunk whose sum has gone up leaves nothing behind."""
+    switch = Preemptive(1)
+
+    def take(chunk: int, rank: int, value: int, priority: int) -> list[tuple[int, int, list[int], bool]]:
+        update = Update(ChunkKey(1, 0, 0, chunk), 0, 1 << rank, Op.SUM, np.int32([value]), priority=priority)
+        return [(sent.key.chunk, sent.ranks, [*sent.values], sent.collided) for sent in switch.take(update, 0b111)]
+
+    assert take(1, 0, 5, 3) == take(1, 2, 6, 3) == []
+    assert take(2, 0, 1, 3) == [(2, 0b001, [1], True)], "as urgent"
+    assert take(3, 1, 2, 2) == [(1, 0b101, [11], True)]
+    assert take(3, 0, 3, 2) == []
+    assert take(3, 2, 4, 2) == [(3, 0b111, [9], False)]
+    assert take(4, 0, 7, 7) == []
+    assert switch.counters["evicted"] == 1
 
 
 class Careless(Fallback):
@@ -148,13 +176,13 @@ def test_slots_of_a_job_have_aggregators_of_their_own() -> None:
 @pytest.mark.parametrize(("fabric", "loss"), [(STAR, 0.0), (STAR, 0.02), (Fabric("leaf_spine", 2, 4.0), 0.02)])
 def test_allreduces_in_virtual_time_are_exact(fabric: Fabric, loss: float) -> None:
     """Also with fewer aggregators than chunks in flight, where most is summed by the server."""
-    for aggregators in (0, 1):
+    for method, aggregators in (("atp", 0), ("atp", 1), ("esa", 1)):
         link = LinkConfig(200_000_000, loss=loss, duplicate=loss, reorder=loss, corrupt=loss)
         config = SimulationConfig(workers=4, link=link, fabric=fabric, aggregators=aggregators, window_slots=32)
-        timing = time_allreduce(config, "atp", 100_000)
+        timing = time_allreduce(config, method, 100_000)
         assert timing.wrong_elements == 0
         counters = timing.switch_counters
-        assert (counters["collided"] > 0) >= (aggregators == 1)
+        assert (counters["collided"] > 0) >= ((method, aggregators) == ("atp", 1))
         assert (counters["drop_checksum"] > 0) == (timing.drop_checksum > counters["drop_checksum"]) == (loss > 0)
         assert timing.drop_checksum == pytest.approx(timing.faults["corrupted"], abs=3)  # some are still under way
 

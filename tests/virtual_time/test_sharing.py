@@ -18,10 +18,11 @@ DELAY_NS = 500_000  # 2 ms there and back: 64 slots are less than what is on the
 
 def run(jobs: list[JobOptions], slots: int, milliseconds: int, policy: str = MAX_MIN, **config: Any) -> dict[str, Any]:
     """What became of jobs of method switch, beside a first one that sends nothing."""
-    given: dict[str, Any] = {"window_slots": 64, "streams": 1, "link": LinkConfig(1_000_000_000, DELAY_NS), **config}
+    link = LinkConfig(1_000_000_000, DELAY_NS)
+    given: dict[str, Any] = {"workers": 2, "window_slots": 64, "streams": 1, "link": link, **config}
     others = sum(job.workers * (not job.on) + servers_of(job, "switch") for job in jobs)
     first = SIMULATIONS["ring"](
-        SimulationConfig(2, others=others, pool_slots=slots, first_slot=None, dataplane="batched", **given)
+        SimulationConfig(others=others, pool_slots=slots, first_slot=None, dataplane="batched", **given)
     )
     beside = JobsBeside(first, "switch", jobs, 1, policy, 0)
     first.network.schedule(milliseconds * 1_000_000, lambda *_: first.network.stop())
@@ -63,6 +64,40 @@ def test_jobs_share_aggregators_as_atp_does() -> None:
     one, other = sent(found)
     assert one / other == pytest.approx(1, abs=0.1)
     assert all(job["sums"] > 0 and not job["slots"] for job in found["jobs"])
+
+
+def completion_ms(method: str, slots: int, sums: int, policy: str = MAX_MIN, *, by_class: bool = True) -> list[float]:
+    """How long each of four jobs takes to its end; the later one comes, the shorter and more urgent it is.
+
+    Each has four of eight hosts, so that workers are behind others by what their links carry for other jobs.
+    """
+    places = ((0, 1, 2, 3), (2, 3, 4, 5), (4, 5, 6, 7), (0, 2, 4, 6))
+    jobs = [
+        JobOptions(
+            f"job{n}",
+            on=on,
+            method=method,
+            size_bytes=60_000,
+            sums=sums >> n,
+            start_ns=n * sums * 125_000,
+            priority=3 - n if by_class else 0,
+        )
+        for n, on in enumerate(places)
+    ]
+    found = run(jobs, slots, 10 * sums, policy, workers=8, aggregators=2 * slots)
+    return [(told["ended_ns"] - job.start_ns) / 1e6 for told, job in zip(found["jobs"], jobs, strict=True)]
+
+
+def test_urgent_jobs_end_sooner_where_they_may_take_what_others_hold() -> None:
+    """Slots by class, or ESA's aggregators: the shortest job, the last to come, ends sooner, and all do on average.
+    First come, first served, it waits longest."""
+    waiting = completion_ms("switch", 24, 8, FIRST_COME, by_class=False)
+    slots, by_class = (completion_ms("switch", 24, 8, by_class=classes) for classes in (False, True))
+    atp, esa = (completion_ms(method, 12, 8) for method in ("atp", "esa"))
+    assert by_class[-1] < slots[-1] < waiting[-1]
+    assert sum(by_class) < min(sum(slots), sum(waiting))
+    assert esa[-1] < atp[-1]
+    assert sum(esa) < sum(atp)
 
 
 def test_slots_are_divided_anew_when_a_job_begins_or_ends() -> None:

@@ -103,6 +103,22 @@ _OWN = {
         servers=1,
         virtual=True,
     ),
+    "esa": Method(
+        Look(
+            "ESA",
+            "as ATP, but more urgent jobs take aggregators from less urgent ones, whose partial sums go to the server",
+            "#AA4499",
+            "h",
+            article="",
+        ),
+        link="",
+        end="",
+        bounded_by="",
+        packets=True,
+        trailer_bytes=12,
+        servers=1,
+        virtual=True,
+    ),
     "auto": Method(
         Look(
             "auto",

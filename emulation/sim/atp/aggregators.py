@@ -5,6 +5,8 @@ takes the aggregator that its index names if it is free, and passes on to the se
 The server adds what comes, whole or in parts, and its result frees the aggregators on its way to the workers. Here a
 packet says which ranks it holds, of any level, in one bitmap (ATP: in one for each of two levels).
 
+`Preemptive` is ESA's way: a more urgent packet takes an aggregator from a less urgent one.
+
 Pure: no clock, no randomness. Exact under any order, loss and duplication of packets.
 """
 
@@ -16,7 +18,8 @@ from zlib import crc32
 import numpy as np
 
 from switchagg.aggregator import older
-from switchagg.wire import Op, Values
+from switchagg.priority import BEST_EFFORT
+from switchagg.wire import Bundle, Op, Values
 
 INDEXES_MOST = 1 << 16
 
@@ -34,7 +37,8 @@ class ChunkKey(NamedTuple):
 class Update:
     """Sums on their way to the server. ranks: bitmap of those in them; index: of the aggregator; resend: sent again by
     a worker, or flushed by such a packet; collided: it found its aggregator taken by another chunk; marked: congestion
-    was met on the way."""
+    was met on the way; priority: of its job, lower is more urgent, which `Preemptive` alone looks at;
+    head: the header of its packets, unread here."""
 
     key: ChunkKey
     index: int
@@ -44,6 +48,8 @@ class Update:
     resend: bool = False
     collided: bool = False
     marked: bool = False
+    priority: int = 0
+    head: Bundle | None = None
 
 
 def _combined(op: Op, one: Values, other: Values) -> Values:
@@ -68,8 +74,7 @@ class Aggregators:
             self._held[update.index] = update
             yield from self._complete(update, below)
         elif held.key != update.key:
-            self.counters["collided"] += 1
-            yield replace(update, collided=True)
+            yield from self._collide(update, held, below)
         elif not held.ranks & update.ranks:
             self.counters["summed"] += 1
             values = _combined(held.op, held.values, update.values)
@@ -90,6 +95,11 @@ class Aggregators:
             self.counters["freed"] += 1
             del self._held[index]
 
+    def _collide(self, update: Update, _held: Update, _below: int) -> Iterator[Update]:
+        """Another chunk has the aggregator."""
+        self.counters["collided"] += 1
+        yield replace(update, collided=True)
+
     def _complete(self, held: Update, below: int) -> Iterator[Update]:
         """It stays until its result frees it, so that a duplicate is answered by the sums again."""
         if held.ranks == below:
@@ -108,6 +118,37 @@ class Aggregators:
         yield replace(held, ranks=ranks, values=values, resend=True, marked=held.marked or update.marked)
         if not disjoint and update.ranks & ~held.ranks:
             yield update
+
+
+class Preemptive(Aggregators):
+    """After the abstract of "Efficient Data-Plane Memory Scheduling for In-Network Aggregation" (ESA, arXiv
+    2201.06398): aggregators are taken from the less urgent. What one held goes on to the server, which adds it as any
+    part; what of the chunk comes later, and can't be complete here, is flushed by whoever misses the result. A chunk
+    whose sum has gone up gives way to any other.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.counters["evicted"] = 0
+
+    def _collide(self, update: Update, held: Update, below: int) -> Iterator[Update]:
+        if update.priority >= held.priority:
+            yield from super()._collide(update, held, below)
+            return
+        if held.priority != _SENT:
+            self.counters["evicted"] += 1
+            yield replace(held, collided=True)
+        self.counters["claimed"] += 1
+        self._held[update.index] = update
+        yield from self._complete(update, below)
+
+    def _complete(self, held: Update, below: int) -> Iterator[Update]:
+        for whole in super()._complete(held, below):
+            self._held[held.index] = replace(held, priority=_SENT)
+            yield replace(whole, priority=min(held.priority, BEST_EFFORT))
+
+
+_SENT = BEST_EFFORT + 1  # the priority of a chunk whose sum has gone up
 
 
 @dataclass(frozen=True, slots=True, eq=False)

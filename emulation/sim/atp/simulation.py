@@ -1,4 +1,4 @@
-"""Method `atp` in virtual time: our workers and packets, ATP's aggregators in switches, and its server behind them.
+"""Methods `atp` and `esa` in virtual time: our workers and packets, aggregators in switches, a server behind them.
 
 Only what is ATP's differs from method `switch`: who has which aggregator, what repairs a loss, and where sums are: in
 the switches that workers are at, and in the server's. A packet's trailer has what ATP's header has beside ours: the
@@ -32,7 +32,8 @@ from switchagg.wire import (
 )
 
 TRAILER = np.dtype([("ranks", ">u8"), ("index", ">u2"), ("other", ">u2")])
-"""other: of an update, 1 if it found its aggregator taken; of a result, the index of the slot's next chunk."""
+"""other: of an update, 256 times its priority, plus 1 where it found its aggregator taken, or lost it; of a result, the
+index of the slot's next chunk."""
 
 
 def with_trailer(frame: Bundle, ranks: int, index: int, other: int) -> Bundle:
@@ -56,7 +57,18 @@ def _update(frame: Bundle) -> Update:
     values = frame[0, HEADER_BYTES : -TRAILER.itemsize].view(">i4").astype(np.int32)
     kind = int(header["kind"])
     resend, marked = bool(kind & FLAG_RETRANSMISSION), bool(header["rank"] & MARKED)
-    return Update(_key(header), index, ranks, op_of(kind), values, resend, bool(other), marked)
+    return Update(
+        _key(header),
+        index,
+        ranks,
+        op_of(kind),
+        values,
+        resend,
+        bool(other & 1),
+        marked,
+        other >> 8,
+        frame[:, :HEADER_BYTES],
+    )
 
 
 def _packed(frame: Bundle, sums: Update | Result, flags: int, trailer: tuple[int, int, int]) -> Bundle:
@@ -94,8 +106,8 @@ class _Admitted:
 class AtpPlane:
     """What a switch of a simulation does with packets for it: aggregators that all jobs share."""
 
-    def __init__(self, aggregators: int) -> None:
-        self.aggregators = Aggregators(aggregators)
+    def __init__(self, aggregators: Aggregators) -> None:
+        self.aggregators = aggregators
         self._jobs: dict[int, _Admitted] = {}
 
     @property
@@ -109,31 +121,34 @@ class AtpPlane:
     def process(self, bundle: Bundle, port: int) -> list[Output]:
         """Of one packet (1, size): what it causes to be sent, and where to."""
         header = headers(bundle)[0]
-        admitted = self._jobs[int(header["job"])]
         if int(header["kind"]) & FLAG_RESULT:
             ranks, index, _ = trailer_of(bundle)
             self.aggregators.free(_key(header), index)
-            return [Output(bundle, tuple(each.address for each in admitted.below if each.ranks & ranks))]
+            below = self._jobs[int(header["job"])].below
+            return [Output(bundle, tuple(each.address for each in below if each.ranks & ranks))]
         sent = []
-        for update in self.aggregators.take(_update(bundle), admitted.ranks):
+        for update in self.aggregators.take(_update(bundle), self._jobs[int(header["job"])].ranks):
+            assert update.head is not None
             flags = FLAG_RETRANSMISSION if update.resend else 0
-            trailer = (update.ranks, update.index, int(update.collided))
-            sent.append(Output(_packed(bundle, update, flags, trailer), (admitted.above,)))
+            trailer = (update.ranks, update.index, update.collided | update.priority << 8)
+            above = self._jobs[update.key.job].above  # which need not be that of the packet, if it evicted another's
+            sent.append(Output(_packed(update.head, update, flags, trailer), (above,)))
         return sent
 
 
 class AtpHost(AggregationHost):
     """A worker: packets say where they shall be summed; results say where the slot's next chunk shall be."""
 
-    def __init__(self, *args: Any, indexes: Mapping[int, int], **more: Any) -> None:
+    def __init__(self, *args: Any, indexes: Mapping[int, int], priority: int, **more: Any) -> None:
         super().__init__(*args, **more)
+        self._priority = priority
         self._indexes = dict(indexes)
         self._latest: dict[int, int] = {}  # by slot: the chunk whose result named the index
         self._send = self._send_update
 
     def _send_update(self, frame: Bundle, size_bytes: int, ready_ns: int, sender: int, to: int) -> bool:
         index = self._indexes[int(headers(frame)["slot"][0])]
-        update = with_trailer(frame, 1 << self._rank, index, 0)
+        update = with_trailer(frame, 1 << self._rank, index, self._priority << 8)
         return self._link.send(update, size_bytes + TRAILER.itemsize, ready_ns, sender, to)
 
     def _take(self, frame: Bundle, marked: bool) -> None:
@@ -169,16 +184,17 @@ class AtpServer:
             self._link.send(sent, sent.size + UDP_FRAMING_BYTES, self._link.network.now_ns, address, switch | to & ECT)
 
 
-def _plane(count: int) -> DataPlane:
-    """As a switch of a simulation has it, which asks it for `process` and `counters` alone."""
-    return cast(DataPlane, AtpPlane(count))
-
-
 class AtpSimulation(EndpointSimulation):
-    """A job of workers and a server on a host of its own. config.aggregators: of each switch, for all jobs; the job
-    whose simulation is made first decides."""
+    """A job of workers and a server on a host of its own. kind, and config.aggregators: of each switch, for all jobs;
+    the job whose simulation is made first decides."""
 
-    def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None) -> None:
+    def __init__(
+        self,
+        config: SimulationConfig,
+        shared: SwitchedNetwork | None = None,
+        *,
+        kind: type[Aggregators] = Aggregators,
+    ) -> None:
         config = replace(config, first_slot=config.first_slot or 0)  # slots only number chunks here
         super().__init__(config, shared, 1)
         job = self.job
@@ -188,7 +204,12 @@ class AtpSimulation(EndpointSimulation):
         below: dict[str, list[Below]] = {self._switch_of(home): []}
         for rank, worker in enumerate(self.topology.workers):
             below.setdefault(self._switch_of(worker), []).append(Below(self.first + rank, 1 << rank))
-        root, *leaves = self.switches = {name: self.shared.aggregator(name, lambda: _plane(count)) for name in below}
+
+        def plane() -> DataPlane:
+            """A switch of a simulation asks it for `process` and `counters` alone."""
+            return cast(DataPlane, AtpPlane(kind(count)))
+
+        root, *leaves = self.switches = {name: self.shared.aggregator(name, plane) for name in below}
         for name in leaves:
             below[root].append(Below(self.switches[name].address, sum(each.ranks for each in below[name])))
             self._planes[name].join(job.job_id, self.switches[root].address, below[name])
@@ -200,7 +221,8 @@ class AtpSimulation(EndpointSimulation):
         for rank, worker in enumerate(self.topology.workers):
             ends = self.first + rank, self.switches[self._switch_of(worker)].address
             endpoint, uplink = Endpoint(job, rank), self.uplinks[rank]
-            self._add(AtpHost(endpoint, uplink, self._failed, ends, config.codec, False, indexes=indexes))
+            own: dict[str, Any] = {"indexes": indexes, "priority": config.priority}
+            self._add(AtpHost(endpoint, uplink, self._failed, ends, config.codec, False, **own))
 
     def _switch_of(self, host: str) -> str:
         return self.topology.neighbours[host][0]

@@ -52,7 +52,7 @@ class SimulationConfig:
     streams, where they differ; split_calls: whether a long call uses all streams of its class; congestion: as of
     JobConfig. user: what the job is called where links are shared. job_id, first_slot, pool_slots (of each of its data
     planes; 0: what the job needs): where several jobs share them; first_slot None: it waits until it is given some.
-    aggregators: of each switch, of `atp`; 0: as many as slot versions.
+    aggregators: of each switch, of `atp` and `esa`; 0: as many as slot versions. priority: of the job, of `esa`.
     codec: of sums of floats, as switchagg.codecs.spec reads it; "": as they are, through a switch in fixed point.
     codec_seed: of codecs with random numbers. strict_priority: links serve priority classes strictly (`StrictLink`),
     else all frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not
@@ -102,6 +102,7 @@ class SimulationConfig:
     first_slot: int | None = 0
     pool_slots: int = 0
     aggregators: int = 0
+    priority: int = 0
 
     def job(self) -> JobConfig:
         """Streams side by side."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from emulation.sim.atp.aggregators import Preemptive
 from emulation.sim.atp.simulation import AtpSimulation
 from emulation.sim.network.bounded_simulation import BoundedSimulation
 from emulation.sim.network.gloo_simulation import GlooSimulation
@@ -16,6 +17,7 @@ from transport.group.method_name import host_methods
 SIMULATIONS: dict[str, Callable[..., Simulation]] = {
     "switch": SwitchSimulation,
     "atp": AtpSimulation,
+    "esa": partial(AtpSimulation, kind=Preemptive),
     **{method: partial(HostSimulation, method=method) for method in (*host_methods(), "auto")},
     "ps": PsSimulation,
     "gloo": GlooSimulation,

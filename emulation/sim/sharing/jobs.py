@@ -25,11 +25,12 @@ Sums = NDArray[np.int32]
 
 class OtherJob:
     """One entry of `[[jobs]]`: in_flight sums of size_bytes at once, each followed by computing for compute_ns, from
-    start_ns until stop_ns; `ended` is called when the last is complete on all ranks."""
+    start_ns until stop_ns, or so many sums; `ended` is called when the last is complete on all ranks."""
 
     def __init__(self, options: JobOptions, simulation: Simulation, seed: int, ended: Callable[[], None]) -> None:
         self.options, self.simulation = options, simulation
         self.durations_ns: list[int] = []  # of sums, on rank 0
+        self.ended_ns: int | None = None
         self.wrong_elements = 0
         self._time, self._ended = simulation.network, ended
         workers, count = simulation.config.workers, options.size_bytes // 4
@@ -38,7 +39,7 @@ class OtherJob:
         self._sum = np.sum(self._own, axis=0, dtype=np.int32)
         self._begun = [0] * workers  # sums, by rank
         self._complete = [0] * workers
-        self._last: int | None = None  # sums of a job that has been stopped
+        self._last = options.sums or None  # how many there are, once that is known
 
     def start(self, _frame: None = None, _sender: int = 0, _to: int = 0) -> None:
         """Begin now."""
@@ -51,8 +52,7 @@ class OtherJob:
         stop_ns = self.options.stop_ns
         if self._last is None and stop_ns and self._time.now_ns >= stop_ns:
             self._last = max(self._begun)  # those that any rank has begun: all have to
-            if all(complete == self._last for complete in self._complete):
-                self._ended()
+            self._note_end()
         if number == self._last:
             return
         self._begun[rank] = number + 1
@@ -65,10 +65,16 @@ class OtherJob:
         self._complete[rank] += 1
         if not rank:
             self.durations_ns.append(self._time.now_ns - since_ns)
-        if self._last is not None and all(complete == self._last for complete in self._complete):
-            self._ended()
-            return
-        self._time.schedule(self._time.now_ns + self.options.compute_ns, self._next, array, rank)
+        if not self._note_end():
+            self._time.schedule(self._time.now_ns + self.options.compute_ns, self._next, array, rank)
+
+    def _note_end(self) -> bool:
+        """Whether all ranks have the last sum."""
+        if self._last is None or any(complete != self._last for complete in self._complete):
+            return False
+        self.ended_ns = self._time.now_ns
+        self._ended()
+        return True
 
 
 def servers_of(options: JobOptions, method: str) -> int:
@@ -129,6 +135,7 @@ class JobsBeside:
             codec="",
             windows=(),
             priorities=(),
+            priority=options.priority,
         )
         simulation = SIMULATIONS[name](its, self.network)
         job = OtherJob(options, simulation, config.seed + number, partial(self._ended, simulation))
@@ -177,5 +184,6 @@ class JobsBeside:
                 "sums": len(job.durations_ns),
                 "sum_ns": spread(job.durations_ns) if job.durations_ns else None,
                 "wrong_elements": job.wrong_elements,
+                "ended_ns": job.ended_ns,
             }
         return told
