@@ -7,7 +7,7 @@ events. The methods come in four families: inputs from members (`join`, `heartbe
 
 A job's life: *gathering* under its name, until all ranks are there; *running*, from its admission to its eviction.
 A name may have both: the next start gathers while the last one ends (C4). `sharing.leaving` adds jobs that leave for
-more urgent ones, `sharing.tree_controller` switches below.
+more urgent ones, `sharing.dividing` jobs that move to share slots anew, `sharing.tree_controller` switches below.
 """
 
 from collections import deque
@@ -17,7 +17,6 @@ from switchagg.job import MAX_CHILDREN, MAX_ELEMENTS, MAX_SLOTS, MAX_WORKERS
 from switchagg.membership import (
     Departure,
     Event,
-    GatheringJob,
     JobAdmitted,
     JobEvicted,
     JobFailed,
@@ -26,15 +25,13 @@ from switchagg.membership import (
     Member,
     MemberLeft,
     Running,
-    RunningJob,
-    Seat,
     Standing,
     Waiting,
-    members_of,
 )
 from switchagg.sharing.numbers import Generations, JobIds
-from switchagg.sharing.quota import PeerQuota
-from switchagg.sharing.room import fitted, range_for
+from switchagg.sharing.quota import Holding, PeerQuota
+from switchagg.sharing.room import Beside, KeptRange, Range, fitted, overlap
+from switchagg.sharing.seats import GatheringJob, RunningJob, Seat, members_of
 from switchagg.sharing.switches import ROOT, Share, Switches, limits
 
 WAITING_MAX = 1024
@@ -43,6 +40,7 @@ WAITING_MAX = 1024
 STANDINGS_KEPT = 4096
 """How many ended members are remembered, so that each can get the reason again (C9)."""
 
+Jobs = Collection[RunningJob]
 ROOM_LEASES = 2
 """How long a complete gathering waits for slots, in leases: those of a job that died come free within one (C6)."""
 
@@ -50,11 +48,10 @@ ROOM_LEASES = 2
 class Controller:
     """The control plane's decisions for one switch.
 
-    slots: how many the switch has, 1 to 65536. elements_max: the largest E it can hold. draw_generation:
-    gives a random number below 2**32 that nobody can foresee (C5). lease_ns: time without a message after which
-    a member is dead (C6). claim_ns: how long after a join for a held rank its holder's heartbeat may still be an old
-    one (C4). quota: of each address (C16). packets_held: how many packets of so
-    many elements its receive buffer holds, 0: enough (C17).
+    slots: how many the switch has, 1 to 65536. elements_max: the largest E it can hold. draw_generation: gives a random
+    number below 2**32 that nobody can foresee (C5). lease_ns: time without a message after which a member is dead (C6).
+    claim_ns: how long after a join for a held rank its holder's heartbeat may still be an old one (C4). quota: of each
+    address (C16). packets_held: how many packets of so many elements its receive buffer holds, 0: enough (C17).
     """
 
     def __init__(
@@ -83,6 +80,8 @@ class Controller:
         self._stopped = ""
         self._gatherings: dict[str, GatheringJob] = {}
         self._jobs: dict[str, RunningJob] = {}
+        self._kept: dict[str, KeptRange] = {}
+        self._now_ns = 0
         self._home: dict[int, GatheringJob | RunningJob] = {}
         self._ended: dict[int, JoinRefused | JobFailed] = {}
         self._events: deque[Event] = deque()
@@ -91,6 +90,7 @@ class Controller:
 
     def join(self, request: JoinRequest, now_ns: int) -> None:
         """A worker asks to join; the answer comes as an event, and as its `standing` until then (C1 to C5)."""
+        self._now_ns = now_ns
         if request.incarnation in self._home or request.incarnation in self._ended:
             self.heartbeat(request.incarnation, now_ns)  # C2: asked again
             return
@@ -168,6 +168,7 @@ class Controller:
 
     def handle_timer(self, now_ns: int) -> None:
         """Ends what is over at now_ns: leases (C6) and gatherings (C5). Call it after the messages that have come."""
+        self._now_ns = now_ns
         self.switches.expire(now_ns)
         self._end_jobs_of_lost()
         for job in list(self._jobs.values()):
@@ -209,14 +210,14 @@ class Controller:
             if home.awaited:
                 awaited = ", ".join(map(repr, sorted(home.awaited)))
                 return Waiting(home.admitted.name, home.admitted.members, (), f"switches {awaited} have yet to take it")
-            return Running(home.admitted, tuple(home.departures), home.asked_to_leave)
+            return home.standing
         reason = home.contradicted if home.missing else self._obstacle(home)
         return Waiting(home.name, members_of(home.seats), home.missing, reason)
 
     def jobs(self) -> Iterator[Running]:
         """The running jobs, oldest first."""
         for job in self._jobs.values():
-            yield Running(job.admitted, tuple(job.departures), job.asked_to_leave)
+            yield job.standing
 
     def waiting(self) -> Iterator[Waiting]:
         """The gatherings, oldest first."""
@@ -235,9 +236,7 @@ class Controller:
             return self._stopped
         if fault := request.fault(self.slots, self.elements_max, self._workers_max):
             return fault
-        hosts = [
-            seat.request.address[0] for gathering in self._gatherings.values() for seat in gathering.seats.values()
-        ]
+        hosts = [seat.request.address[0] for one in self._gatherings.values() for seat in one.seats.values()]
         if len(hosts) >= WAITING_MAX:
             return f"{WAITING_MAX} members are waiting already"
         return self._quota.joins_fault(request.address[0], hosts.count(request.address[0]), request.streams)
@@ -276,37 +275,42 @@ class Controller:
         wish, narrowed = self._fitted(gathering, shares)
         place = self._range(gathering, shares)
         assert place is not None
-        first, count = place
+        first, count = place[0], place[1] - place[0]
         if count < wish.slots:
             narrowed = f"windows have {count} slots in all, not {wish.slots}: its share, or what the switch has free"
-            wish = gathering.request.narrowed(count)
         generation = self._generations.new(job.admitted.job.generation for job in self._jobs.values())
         job_id = self._job_ids.new({job.admitted.job.job_id for job in self._jobs.values()})
-        job = wish.config(job_id, generation, first)
+        job = wish.narrowed(count).config(job_id, generation, first)
         below = {share.switch for share in shares} - {ROOT}
         admitted = JobAdmitted(gathering.name, job, members_of(gathering.seats), narrowed, shares if below else ())
-        running = RunningJob(admitted, gathering.seats, awaited=below)
+        running = RunningJob(admitted, gathering.seats, wish, self._now_ns, awaited=below)
         self._jobs[gathering.name] = running
+        self._kept.pop(gathering.name, None)
         del self._gatherings[gathering.name]
         for seat in running.seats.values():
             self._home[seat.request.incarnation] = running
         self.counters["admitted"] += 1
         self._events.append(admitted)
 
-    def _range(
-        self, gathering: GatheringJob, shares: Sequence[Share], gone: Collection[RunningJob] = ()
-    ) -> tuple[int, int] | None:
-        """First slot and number of slots that it would get at all its switches, once some are gone; None: no room."""
-        running = [job for job in self._jobs.values() if job not in gone]
-        beside = [job for job in running if any(job.admitted.is_at(share.switch) for share in shares)]
-        waiting = [one for one in self._gatherings.values() if not one.missing and one is not gathering]
-        those = [*gathering.leavers, *(job.request for job in (*gone, *beside)), *(one.request for one in waiting)]
-        others = {request.job: request for request in those}.values()
-        wish, slots = self._fitted(gathering, shares)[0], limits(shares, self.slots, self.elements_max)[0]
-        return range_for(wish, others, slots, [job.admitted.job.slots for job in beside], self._quota.job_slots)
+    def _range(self, gathering: GatheringJob, shares: Sequence[Share], gone: Jobs = ()) -> Range | None:
+        """Which slots it would get at all its switches, once some jobs are gone; None: no room."""
+        wish, switches = self._fitted(gathering, shares)[0], frozenset(share.switch for share in shares)
+        beside = [job for job in self._jobs.values() if job not in gone and job.switches & switches]
+        kept = self._kept.get(gathering.name)
+        if kept is not None and kept.fits(wish, switches):
+            return None if any(overlap(kept.place, job.admitted.job.slots) for job in beside) else kept.place
+        waiting = [one.request for one in self._gatherings.values() if self._waits_for_room(one)]
+        others = [*gathering.leavers, *waiting, *(job.request for job in gone)]
+        slots = limits(shares, self.slots, self.elements_max)[0]
+        room = self._quota.room(self.slots, gathering.holding.hosts, self._holdings)
+        return Beside(beside, switches, slots, self._kept).range_for(wish, others, self._quota.job_slots, room)
 
     def _fitted(self, gathering: GatheringJob, shares: Sequence[Share]) -> tuple[JoinRequest, str]:
         return fitted(gathering, shares, self._packets_held(gathering.request.elements), self._quota.job_slots)
+
+    @property
+    def _holdings(self) -> list[Holding]:
+        return [job.holding for job in self._jobs.values()]
 
     def _obstacle(self, gathering: GatheringJob) -> str:
         """What keeps a complete gathering from being admitted, or ""."""
@@ -314,27 +318,23 @@ class Controller:
         if earlier is not None:
             who = ", ".join(str(seat.member) for seat in earlier.seats.values())
             return f"job {gathering.name!r} still runs, with {who}"
-        wanted = gathering.holding
         shares = self._shares(gathering)
         if isinstance(shares, str):
             return shares
-        if self._range(gathering, shares) is not None:
-            return self._quota.fault(self.slots, wanted, [job.holding for job in self._jobs.values()])
-        needed = gathering.request.slots_least or wanted.slots
+        place = self._range(gathering, shares)
+        if place is not None:
+            wanted = gathering.holding.of(place[1] - place[0])
+            return self._quota.fault(self.slots, wanted, self._holdings)
+        if gathering.name in self._kept:
+            return str(self._kept[gathering.name])
         return (
-            f"{needed} slots in a row are needed and {self.free_slots()} of {self.slots} are free, "
+            f"{gathering.holding.slots} slots in a row are needed and {self.free_slots()} of {self.slots} are free, "
             f"beside {len(self._jobs)} jobs; wait for one to end, ask for a smaller window, or give the switch more"
         )
 
     def _shares(self, gathering: GatheringJob) -> tuple[Share, ...] | str:
         """What a complete gathering's job has of each switch, or why that can't be (C18)."""
-        shares = self.switches.tree(gathering.vias)
-        request = gathering.seats[0].request
-        for share in () if isinstance(shares, str) else shares:
-            if (offer := share.offer) and (request.slots > offer.slots or request.elements > offer.elements):
-                wanted = f"the job needs {request.slots} slots of {request.elements}"
-                return f"{offer} has {offer.slots} slots of up to {offer.elements} elements, {wanted}"
-        return shares
+        return self.switches.tree_for(gathering.vias, gathering.request.slots, gathering.request.elements)
 
     def _end_jobs_of_lost(self) -> None:
         """Ends the jobs of switches that have died, stopped or been restarted, at all levels (H6)."""

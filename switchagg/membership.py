@@ -10,11 +10,10 @@ from ipaddress import IPv4Address
 from switchagg.codecs import FIXED_POINT
 from switchagg.job import DCTCP, MAX_CHILDREN, MAX_SLOTS, STREAMS_MAX, JobConfig, StreamConfig
 from switchagg.priority import BEST_EFFORT, MOST_URGENT
-from switchagg.sharing.quota import Holding
+from switchagg.sharing.slot_shares import SlotDemand
 from switchagg.sharing.switches import ROOT, Share
 
 NAME_MAX = 200
-CONTRADICTIONS_SHOWN_MAX = 3
 WEIGHT_MAX = 1000
 
 TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
@@ -256,129 +255,17 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Standing of a member of a running job. asked_to_leave: why, or "" (C21)."""
+    """Standing of a member of a running job. asked_to_leave: why, or "" (C21, C24). demand: what it asked for, its
+    weight and class; None: it runs below another switch, which knows."""
 
     admitted: JobAdmitted
     departed: tuple[Departure, ...]
     asked_to_leave: str = ""
-
-
-@dataclass(slots=True)
-class Seat:
-    """A member's place in a gathering or job: its request, when it came, and when it was last heard."""
-
-    request: JoinRequest
-    joined_ns: int
-    heard_ns: int
-
-    @property
-    def member(self) -> Member:
-        """Who has it."""
-        return Member(self.request.rank, self.request.address, self.request.incarnation)
-
-
-@dataclass(slots=True)
-class GatheringJob:
-    """The seats of a job's next start, by rank."""
-
-    name: str
-    seats: dict[int, Seat] = field(default_factory=dict)
-    complete_ns: int = 0
-    """When the last rank came."""
-    contradictions: dict[int, str] = field(default_factory=dict)
-    """Of the joins that were refused, by rank: the latest of each."""
-    leavers: list[JoinRequest] = field(default_factory=list)
-    """Of the jobs that were asked to leave for it."""
-
-    @property
-    def request(self) -> JoinRequest:
-        """Of any member: what all say alike."""
-        return next(iter(self.seats.values())).request
-
-    @property
-    def workers(self) -> int:
-        """How many there shall be."""
-        return self.request.workers
-
-    @property
-    def holding(self) -> Holding:
-        """What it will need."""
-        return Holding(self.request.slots, tuple(seat.request.address[0] for seat in self.seats.values()))
-
-    @property
-    def vias(self) -> list[tuple[str, Address]]:
-        """Of a complete one: each rank's switch, and where it sends from."""
-        requests = (self.seats[rank].request for rank in sorted(self.seats))
-        return [(request.via, request.address) for request in requests]
-
-    def seat_of(self, incarnation: int) -> Seat:
-        """Of a member that has one."""
-        return _seat_of(self.seats, incarnation)
-
-    def timeout_reason(self, obstacle: str) -> str:
-        """Why it is given up. obstacle: what a complete one lacks."""
-        if not self.missing:
-            return f"job {self.name!r} can't start: {obstacle}"
-        waited_ns = min(seat.request.timeout_ns for seat in self.seats.values())
-        ranks = ("rank " if len(self.missing) == 1 else "ranks ") + ", ".join(map(str, self.missing))
-        present = ", ".join(map(str, members_of(self.seats)))
-        late = f"did not join job {self.name!r} within {waited_ns / 1e9:g} s"
-        refused = f"; refused: {self.contradicted}" if self.contradictions else ""
-        return f"{ranks} of {self.workers} {late}; present: {present}{refused}"
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """Ranks that have not come."""
-        return tuple(rank for rank in range(self.workers) if rank not in self.seats)
-
-    @property
-    def contradicted(self) -> str:
-        """Why joins were refused, the lowest ranks' first, or "" (C1)."""
-        return "; ".join(reason for _, reason in sorted(self.contradictions.items())[:CONTRADICTIONS_SHOWN_MAX])
-
-
-@dataclass(slots=True)
-class RunningJob:
-    """A job from its admission to its eviction."""
-
-    admitted: JobAdmitted
-    seats: dict[int, Seat]
-    departures: list[Departure] = field(default_factory=list)
-    awaited: set[str] = field(default_factory=set)
-    """Switches that have not said yet that they took it."""
-    asked_to_leave: str = ""
-    asked_ns: int = 0
-    """Why, and since when (C21)."""
-
-    @property
-    def request(self) -> JoinRequest:
-        """Of any member that is left: what all say alike."""
-        return next(iter(self.seats.values())).request
-
-    def seat_of(self, incarnation: int) -> Seat:
-        """Of a member that has one."""
-        return _seat_of(self.seats, incarnation)
-
-    @property
-    def holding(self) -> Holding:
-        """What it has."""
-        return Holding(
-            sum(stream.window_slots for stream in self.admitted.job.streams),
-            tuple(member.address[0] for member in self.admitted.members),
-        )
+    demand: SlotDemand | None = field(default=None, compare=False)
 
 
 Event = JobAdmitted | JobReady | JobEvicted | JoinRefused | JobFailed | MemberLeft
 Standing = Waiting | Running | JoinRefused | JobFailed
-
-
-def members_of(seats: dict[int, Seat]) -> tuple[Member, ...]:
-    """By rank."""
-    return tuple(seats[rank].member for rank in sorted(seats))
-
-
-def _seat_of(seats: dict[int, Seat], incarnation: int) -> Seat:
-    return next(seat for seat in seats.values() if seat.request.incarnation == incarnation)
 
 
 def _said(value: int | str | tuple[int, ...]) -> str:

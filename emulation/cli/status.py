@@ -38,6 +38,13 @@ def _job_lines(job: JobStatus) -> Iterator[str]:
         f"job {job.name!r} (id {job.job_id}, generation {job.generation}): {job.workers} workers, "
         f"{job.elements} elements, {len(job.streams)} streams"
     )
+    first, end = min(start for start, _ in job.streams), max(start + window for start, window in job.streams)
+    asked = f" of {job.asked_slots} that it asks for" if job.asked_slots else ""
+    least = f", {job.least_slots} at least" if job.least_slots < job.asked_slots else ""
+    share = f"; weight {job.weight}, priority {job.job_priority}" if job.asked_slots else ""
+    yield f"  slots {first} to {end - 1}: {end - first}{asked}{least}{share}"
+    if job.leaving:
+        yield f"  is asked to leave: {job.leaving}"
     for member in job.members:
         yield f"  {member}"
     for gone in job.departed:

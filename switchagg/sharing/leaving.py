@@ -1,12 +1,13 @@
 """LeavingController: a controller that asks jobs to leave, so that a more urgent one fits. Rule C21 of PROTOCOL.md."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from switchagg.controller import ROOM_LEASES, Controller
-from switchagg.membership import JoinRequest, RunningJob
+from switchagg.controller import ROOM_LEASES, Controller, Jobs
+from switchagg.membership import JoinRequest
+from switchagg.sharing.seats import RunningJob
 
-Fits = Callable[[Collection[RunningJob]], object]
+Fits = Callable[[Jobs], object]
 """What there is room for once these are gone; None: nothing."""
 
 
@@ -21,14 +22,14 @@ class LeavingController(Controller):
     def handle_timer(self, now_ns: int) -> None:
         """See `Controller`; also ends jobs that were asked to leave and haven't."""
         for job in list(self._jobs.values()):
-            if job.asked_to_leave and now_ns >= self._leaves_by_ns(job):
+            if job.leaves_by_ns is not None and now_ns >= job.leaves_by_ns:
                 self._fail(job, (), f"it has not left within {ROOM_LEASES} leases: {job.asked_to_leave}")
         self._make_room(now_ns)
         super().handle_timer(now_ns)
 
     def next_deadline_ns(self) -> int | None:
         """See `Controller`."""
-        deadlines = [self._leaves_by_ns(job) for job in self._jobs.values() if job.asked_to_leave]
+        deadlines = [job.leaves_by_ns for job in self._jobs.values() if job.leaves_by_ns is not None]
         first = super().next_deadline_ns()
         return min(deadlines if first is None else [*deadlines, first], default=None)
 
@@ -38,20 +39,18 @@ class LeavingController(Controller):
         """Asks less urgent jobs to leave for each complete gathering that lacks only slots."""
         running = list(self._jobs.values())
         for gathering in self._gatherings.values():
-            shares = None if gathering.missing or gathering.name in self._jobs else self._shares(gathering)
-            if shares is None or isinstance(shares, str):
+            shares = self._shares(gathering) if self._waits_for_room(gathering) else ""
+            if isinstance(shares, str) or gathering.name in self._kept:
                 continue
             wanted = gathering.holding
             fits = partial(self._range, gathering, shares)
             if fits([]) is not None or self._quota.fault(self.slots, wanted, [job.holding for job in running]):
                 continue
             for job in who_leaves(gathering.request.job_priority, running, fits):
-                job.asked_to_leave, job.asked_ns = f"more urgent job {gathering.name!r} needs its slots", now_ns
+                job.asked_to_leave = f"more urgent job {gathering.name!r} needs its slots"
+                job.leaves_by_ns = now_ns + ROOM_LEASES * self.lease_ns
                 gathering.leavers.append(job.request)
                 gathering.complete_ns = now_ns + self.lease_ns
-
-    def _leaves_by_ns(self, job: RunningJob) -> int:
-        return job.asked_ns + ROOM_LEASES * self.lease_ns
 
 
 def who_leaves(priority: int, running: Sequence[RunningJob], fits: Fits) -> list[RunningJob]:
@@ -60,7 +59,7 @@ def who_leaves(priority: int, running: Sequence[RunningJob], fits: Fits) -> list
     running: oldest first. Less urgent jobs that can go on without the switch: the least urgent first, of those the
     youngest; none that isn't needed.
     """
-    going = [job for job in running if job.asked_to_leave]
+    going = [job for job in running if job.leaves_by_ns is not None]
     able = [job for job in reversed(running) if _may_be_asked(job, priority)]
     able.sort(key=lambda job: job.request.job_priority, reverse=True)
     chosen: list[RunningJob] = []
@@ -78,4 +77,4 @@ def who_leaves(priority: int, running: Sequence[RunningJob], fits: Fits) -> list
 
 
 def _may_be_asked(job: RunningJob, priority: int) -> bool:
-    return not job.asked_to_leave and job.request.movable and job.request.job_priority > priority
+    return job.leaves_by_ns is None and job.request.movable and job.request.job_priority > priority

@@ -12,6 +12,10 @@ class Holding:
     slots: int
     hosts: tuple[str, ...]
 
+    def of(self, slots: int) -> "Holding":
+        """With so many slots."""
+        return Holding(slots, self.hosts)
+
     def slots_of(self, host: str) -> int:
         """The host's part: the slots are shared evenly among the members."""
         return self.slots * self.hosts.count(host) // len(self.hosts)
@@ -39,7 +43,7 @@ class PeerQuota:
 
     def fault(self, switch_slots: int, wanted: Holding, running: Sequence[Holding]) -> str:
         """Why a job would give one of its hosts more than its quota, beside those that run, or ""."""
-        most = switch_slots // 2 if self.slots is None else self.slots
+        most = self._most(switch_slots)
         for host in sorted(set(wanted.hosts)):
             if IPv4Address(host).is_loopback:
                 continue
@@ -53,6 +57,18 @@ class PeerQuota:
                     f"for a smaller window, or raise the switch's --peer-quota"
                 )
         return ""
+
+    def room(self, switch_slots: int, hosts: Sequence[str], running: Sequence[Holding]) -> int:
+        """The most slots that a job with a member at each of these may have beside those that run."""
+        room = [switch_slots]
+        for host in set(hosts):
+            if not IPv4Address(host).is_loopback:
+                free = self._most(switch_slots) - sum(job.slots_of(host) for job in running)
+                room.append(((free + 1) * len(hosts) - 1) // hosts.count(host))
+        return max(0, min(room))
+
+    def _most(self, switch_slots: int) -> int:
+        return switch_slots // 2 if self.slots is None else self.slots
 
 
 def parse_peer_quota(text: str) -> PeerQuota:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import lcm
 
+LEVELS = 1 << 16
+"""Steps of slots per weight in which all jobs rise together; single slots come after."""
+
 
 @dataclass(frozen=True)
 class SlotDemand:
@@ -68,9 +71,13 @@ def _fill(shares: list[int], slots: int, jobs: Sequence[int], demands: Sequence[
     """Weighted max-min of some jobs, each between its least and its most: a next slot goes to whom it gives the least,
     (slots + 1) / weight."""
     unit = lcm(*(demands[job].weight for job in jobs))  # so that the quotients are integers
+    low, high = 0, LEVELS * max((demands[job].most for job in jobs), default=0)
+    while low < high:  # the highest level that all can reach at once; what is left then is about a slot for each
+        level = (low + high + 1) // 2
+        low, high = (level, high) if sum(_at(level, demands[job]) for job in jobs) <= slots else (low, level - 1)
     waiting = []
     for job in jobs:
-        shares[job] = demands[job].least
+        shares[job] = _at(low, demands[job])
         waiting.append(((shares[job] + 1) * unit // demands[job].weight, job))
     left = slots - sum(shares[job] for job in jobs)
     heapify(waiting)
@@ -80,3 +87,8 @@ def _fill(shares: list[int], slots: int, jobs: Sequence[int], demands: Sequence[
             shares[job] += 1
             left -= 1
             heappush(waiting, (reached + unit // demands[job].weight, job))
+
+
+def _at(level: int, demand: SlotDemand) -> int:
+    """The slots of a job when all have level / LEVELS for their weight."""
+    return min(max(level * demand.weight // LEVELS, demand.least), demand.most)

@@ -169,6 +169,15 @@ class Switches:
                 )
         return tuple(shares)
 
+    def tree_for(self, vias: Sequence[tuple[str, Address]], slots: int, elements: int) -> tuple[Share, ...] | str:
+        """`tree`, where each switch has so many slots of so many elements, or why not."""
+        shares = self.tree(vias)
+        for share in () if isinstance(shares, str) else shares:
+            if (offer := share.offer) and (slots > offer.slots or elements > offer.elements):
+                wanted = f"the job needs {slots} slots of {elements}"
+                return f"{offer} has {offer.slots} slots of up to {offer.elements} elements, {wanted}"
+        return shares
+
     def _add(
         self,
         shares: list[Share],

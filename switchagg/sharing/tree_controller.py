@@ -1,12 +1,12 @@
 """TreeController: a controller whose switch is the root of others. Rules C18 to C20 of PROTOCOL.md."""
 
 from switchagg.membership import JobAdmitted, JobReady
-from switchagg.sharing.leaving import LeavingController
+from switchagg.sharing.dividing import DividingController
 from switchagg.sharing.switches import ROOT, Held, Share, SwitchOffer
 
 
-class TreeController(LeavingController):
-    """See `LeavingController`; in addition inputs from switches below: `register`, `beat`, `withdraw`."""
+class TreeController(DividingController):
+    """See `DividingController`; in addition inputs from switches below: `register`, `beat`, `withdraw`."""
 
     def register(self, offer: SwitchOffer, now_ns: int) -> tuple[str, bool]:
         """A switch wants to serve below (C18); returns why it may not, and whether it may ask again."""

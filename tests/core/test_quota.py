@@ -42,6 +42,17 @@ def test_c16_a_peer_that_floods_with_joins_leaves_room_for_others() -> None:
     assert [type(event) for event in events_of(controller)] == [JobAdmitted]
 
 
+@pytest.mark.parametrize(("least", "slots"), [(64, 112), (114, 0)])
+def test_c16_a_job_that_can_do_with_fewer_slots_has_what_the_quota_leaves(least: int, slots: int) -> None:
+    controller = new_controller()
+    for name, incarnation in (("first", 1), ("second", 2)):
+        controller.join(replace(at("10.6.6.6", 0, name, 1, incarnation, 200), slots_least=least), 0)
+    held = [event.job.slots for event in events_of(controller) if isinstance(event, JobAdmitted)]
+    assert held == [(0, 400), (400, 512)][: 1 + bool(slots)]
+    standing = controller.standing(2)
+    assert slots or (isinstance(standing, Waiting) and "10.6.6.6 would have 514 of 1024 slots" in standing.reason)
+
+
 @pytest.mark.parametrize("jobs", [1, 4])
 def test_c16_no_peer_takes_more_than_half_of_the_slots(jobs: int) -> None:
     controller = new_controller()

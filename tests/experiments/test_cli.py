@@ -223,11 +223,15 @@ def test_status_with_and_without_a_running_switch() -> None:
 def test_status_names_the_ranks_a_slot_waits_for() -> None:
     members = [messages.Place(rank, "10.0.0.1", 7000 + rank) for rank in range(3)]
     slots = [messages.SlotStatus(4, 1, 9, [0, 2]), messages.SlotStatus(5, 0, 10, [0, 1, 2])]
-    job = messages.JobStatus("train", 7, 3, 3, 360, [(0, 8)], members, [messages.Gone(members[1], [12], "")], slots)
+    gone = [messages.Gone(members[1], [12], "")]
+    share = {"asked_slots": 64, "least_slots": 4, "weight": 2, "job_priority": 3, "leaving": "others come"}
+    job = messages.JobStatus("train", 7, 3, 3, 360, [(0, 8)], members, gone, slots, **share)
     waiting = {"other": messages.Gathering([members[0]], [1], "")}
     lines = status_lines(messages.StatusAnswer(1, 16, 8, 1, 1, True, [job], waiting, {"requests": 2}, {"accepted": 0}))
     assert "8 of 16 slots in use" in lines
     assert "job 'train' (id 7, generation 3): 3 workers, 360 elements, 1 streams" in lines
+    assert "  slots 0 to 7: 8 of 64 that it asks for, 4 at least; weight 2, priority 3" in lines
+    assert "  is asked to leave: others come" in lines
     assert "  rank 1 at 10.0.0.1:7001 has left" in lines
     assert "  slot 4 version 1 chunk 9: seen from [0, 2], waits for ranks 1" in lines
     assert not any("slot 5" in line for line in lines)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from switchagg.errors import AggregationFailed, JobError
+from transport.control.client import query_status
 from transport.group.opening import open_group
 from transport.meshes.opening import bind_place
 from transport.switch.daemon import SwitchDaemon
@@ -60,7 +61,7 @@ class Training:
             number += 1
             if len(pending) == 2:
                 self.sums[rank].append(pending.pop(0).result(SOON_S))
-            time.sleep(0.001 * (rank + 1))
+            time.sleep(0.004 * (rank + 1))
         self.sums[rank] += [one.result(SOON_S) for one in pending]
 
     def end(self) -> None:
@@ -112,6 +113,36 @@ def test_a_job_leaves_for_a_more_urgent_one_and_returns_with_the_same_bits(daemo
     expected = undisturbed(daemon, len(training.sums[0]))
     for own in training.sums:
         assert [one.tobytes() for one in own] == [one.tobytes() for one in expected]
+
+
+def slots_of(daemon: SwitchDaemon) -> dict[str, int]:
+    """How many each running job has."""
+    return {job.name: sum(window for _, window in job.streams) for job in query_status(daemon.control_endpoint).jobs}
+
+
+@pytest.mark.filterwarnings("ignore:.*windows have 32 slots in all, not 128")
+def test_slots_are_divided_anew_while_jobs_run_with_the_same_bits(daemon: SwitchDaemon) -> None:
+    how = {"fallback": "ring", "slots_least": 16}
+    trainings = {"first": Training(together(daemon, "first", **how))}
+    assert slots_of(daemon) == {"first": 128}
+    with pytest.warns(UserWarning, match="windows have 96 slots in all, not 128"):
+        trainings["second"] = Training(together(daemon, "second", weight=3, **how))
+    assert comes(lambda: slots_of(daemon) == {"first": 32, "second": 96})
+    shown = {job.name: job for job in query_status(daemon.control_endpoint).jobs}["second"]
+    assert (shown.asked_slots, shown.least_slots, shown.weight) == (128, 16, 3)
+    assert comes(lambda: trainings["first"].moved("switch"))
+    both = [len(training.sums[0]) for training in trainings.values()]
+    assert comes(lambda: all(len(one.sums[0]) > had + 3 for one, had in zip(trainings.values(), both, strict=True)))
+    trainings["second"].end()
+    close(trainings["second"].groups)
+    assert comes(lambda: trainings["first"].moved("switch", 2) and slots_of(daemon) == {"first": 128})
+    back = len(trainings["first"].sums[0])
+    assert comes(lambda: len(trainings["first"].sums[0]) > back + 3)
+    trainings["first"].end()
+    close(trainings["first"].groups)
+    expected = undisturbed(daemon, max(len(training.sums[0]) for training in trainings.values()))
+    for own in (sums for training in trainings.values() for sums in training.sums):
+        assert [one.tobytes() for one in own] == [one.tobytes() for one in expected[: len(own)]]
 
 
 def test_a_job_begins_without_the_switch_while_that_is_full(daemon: SwitchDaemon) -> None:

@@ -275,7 +275,9 @@ class SlotStatus(msgspec.Struct, frozen=True):
 
 
 class JobStatus(msgspec.Struct, frozen=True):
-    """A running job; slots: the versions that have seen any rank, if the query named the job."""
+    """A running job; slots: the versions that have seen any rank, if the query named the job. asked_slots, least_slots:
+    how many its windows would be in all, and with how many it does (C23); 0: it runs below another switch, which knows.
+    leaving: why it was asked to, or ""."""
 
     name: str
     job_id: int
@@ -287,6 +289,11 @@ class JobStatus(msgspec.Struct, frozen=True):
     departed: list[Gone]
     slots: list[SlotStatus]
     priorities: list[int] = []
+    asked_slots: int = 0
+    least_slots: int = 0
+    weight: int = 1
+    job_priority: int = BEST_EFFORT
+    leaving: str = ""
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, tag="status_answer"):

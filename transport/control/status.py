@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from switchagg.controller import Controller
 from switchagg.membership import Running, Waiting
+from switchagg.priority import BEST_EFFORT
+from switchagg.sharing.slot_shares import SlotDemand
 from transport.control import messages
 from transport.control.snapshots import HostSnapshot
 
@@ -81,7 +83,7 @@ def status_answer(
 
 def _job_status(running: Running, snapshot: HostSnapshot) -> messages.JobStatus:
     """Slot versions: unfinished ones first."""
-    job = running.admitted.job
+    job, demand = running.admitted.job, running.demand or SlotDemand(0, priority=BEST_EFFORT)
     views = sorted(snapshot.slots.items(), key=lambda item: len(item[1].ranks) == job.workers)
     return messages.JobStatus(
         name=running.admitted.name,
@@ -97,4 +99,9 @@ def _job_status(running: Running, snapshot: HostSnapshot) -> messages.JobStatus:
             for (slot, version), view in views[: messages.SLOTS_REPORTED_MAX]
         ],
         priorities=[stream.priority for stream in job.streams],
+        asked_slots=demand.slots,
+        least_slots=min(demand.least, demand.slots),
+        weight=demand.weight,
+        job_priority=demand.priority,
+        leaving=running.asked_to_leave,
     )

@@ -1,0 +1,157 @@
+"""DividingController: a controller that divides its slots anew while jobs run. Rule C24 of PROTOCOL.md.
+
+Who moves, and to where, is decided in `redivision`. Here: when; and the slots are kept until those they are for are
+there.
+"""
+
+from typing import Any
+
+from switchagg.controller import ROOM_LEASES
+from switchagg.membership import JoinRequest
+from switchagg.sharing.leaving import LeavingController
+from switchagg.sharing.redivision import Divisible, Division, redivision
+from switchagg.sharing.room import KeptRange, overlap
+from switchagg.sharing.seats import RunningJob
+from switchagg.sharing.switches import limits
+
+SETTLED_LEASES = 2
+"""How long a job runs, at least, before it is asked to move; four times as long each time that a division it moved for
+failed, since somebody was late."""
+
+FREE_LEASES = 1
+"""How long slots that came free are left to whoever had them, or comes, before running jobs move to have them."""
+
+KEPT_LEASES = 3
+"""How long slots are kept for jobs that move, and for those that they move for."""
+
+FAILED_KEPT = 4096
+"""How many jobs are remembered that moved for a division that failed."""
+
+Switches = frozenset[str]
+
+
+class DividingController(LeavingController):
+    """See `Controller`. Jobs that can go on without the switch, and with other numbers of slots, are asked to leave and
+    come back; one division at a time."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._failed: dict[str, int] = {}
+        self._freed_ns = -FREE_LEASES * self.lease_ns
+        self._movers: tuple[str, ...] = ()
+        self._seen: dict[Switches, Divisible] = {}  # where nothing was worth moving
+
+    def next_deadline_ns(self) -> int | None:
+        """See `Controller`."""
+        deadlines = [kept.until_ns for kept in self._kept.values()]
+        if not self._kept:
+            settled = [self._settled_ns(job) for job in self._jobs.values() if job.is_divisible]
+            deadlines += [due_ns for due_ns in (self._free_ns, *settled) if settled and due_ns > self._now_ns]
+        first = super().next_deadline_ns()
+        return min(deadlines if first is None else [*deadlines, first], default=None)
+
+    # Private
+
+    def _admit_what_can_be(self) -> None:
+        """See `Controller`; before that slots are divided anew, where that is worth it."""
+        self._end_division()
+        if not self._kept:
+            places = dict.fromkeys(job.switches for job in self._jobs.values() if job.is_divisible)
+            self._seen = {switches: what for switches, what in self._seen.items() if switches in places}
+            for switches in places:
+                if (division := self._division(switches)) is not None:
+                    self._begin(division, switches)
+                    break
+        super()._admit_what_can_be()
+
+    def _end_division(self) -> None:
+        """Keeps slots no longer: after a time, and where a more urgent job took some."""
+        stay = [job for job in self._jobs.values() if not job.asked_to_leave]
+        for name, kept in list(self._kept.items()):
+            if any(job.switches & kept.switches and overlap(job.admitted.job.slots, kept.place) for job in stay):
+                del self._kept[name]
+        if any(kept.until_ns <= self._now_ns for kept in self._kept.values()):
+            self._kept.clear()
+            for name in self._movers:
+                self._failed[name] = self._failed.pop(name, 0) + 1
+            while len(self._failed) > FAILED_KEPT:
+                del self._failed[next(iter(self._failed))]
+
+    def _evict(self, job: RunningJob) -> None:
+        """See `Controller`."""
+        super()._evict(job)
+        self._freed_ns = self._now_ns
+
+    @property
+    def _free_ns(self) -> int:
+        return self._freed_ns + FREE_LEASES * self.lease_ns
+
+    def _division(self, switches: Switches) -> Division | None:
+        """Of the slots of jobs that have exactly these switches."""
+        beside = [job for job in self._jobs.values() if job.switches & switches]
+        move = [
+            job
+            for job in beside
+            if job.is_divisible and job.switches == switches and self._settled_ns(job) <= self._now_ns
+        ]
+        waiting = self._waiting_at(switches) if move else {}
+        if not move or (self._now_ns < self._free_ns and not waiting):
+            return None
+        shares = move[0].admitted.shares
+        what = Divisible(
+            limits(shares, self.slots, self.elements_max)[0] if shares else self.slots,
+            [job.admitted.job.slots for job in beside if job not in move],
+            {job.admitted.name: (job.request, job.admitted.job.slots) for job in move},
+            waiting,
+            self._quota.job_slots,
+        )
+        if self._seen.get(switches) == what:
+            return None
+        division = redivision(what)
+        if division is None or not self._within_quota(division):
+            self._seen[switches] = what
+            return None
+        return division
+
+    def _waiting_at(self, switches: Switches) -> dict[str, tuple[JoinRequest, int]]:
+        """By job, what those ask for that lack nothing but slots there, and what they would have without a division."""
+        found = {}
+        for gathering in self._gatherings.values():
+            shares = self._shares(gathering) if self._waits_for_room(gathering) and not gathering.leavers else ""
+            if isinstance(shares, str) or frozenset(share.switch for share in shares) != switches:
+                continue
+            least = gathering.holding
+            if self._quota.room(self.slots, least.hosts, self._holdings) >= least.slots:
+                first, end = self._range(gathering, shares) or (0, 0)
+                found[gathering.name] = (self._fitted(gathering, shares)[0], end - first)
+        return found
+
+    def _within_quota(self, division: Division) -> bool:
+        """Whether no host has more than its quota then (C16)."""
+        counts = {name: end - first for name, (first, end) in division.ranges.items()}
+        stay = [job.holding for name, job in self._jobs.items() if name not in division.movers]
+        for name, slots in counts.items():
+            one = self._jobs[name] if name in self._jobs else self._gatherings[name]
+            wanted = one.holding.of(slots)
+            if self._quota.fault(self.slots, wanted, stay):
+                return False
+            stay.append(wanted)
+        return True
+
+    def _begin(self, division: Division, switches: Switches) -> None:
+        """Asks the movers to leave, and keeps what they shall come back to."""
+        until_ns = self._now_ns + KEPT_LEASES * self.lease_ns
+        self._movers = division.movers
+        for name, place in division.ranges.items():
+            one = self._jobs[name] if name in self._jobs else self._gatherings[name]
+            self._kept[name] = KeptRange(place, switches, one.request.job_priority, until_ns)
+            if name in self._gatherings:  # given up a lease later, for it may find other slots then
+                self._gatherings[name].complete_ns = until_ns + (1 - ROOM_LEASES) * self.lease_ns
+        for name in division.movers:
+            job, (first, end) = self._jobs[name], division.ranges.get(name, (0, 0))
+            job.asked_to_leave = f"slots are divided anew: {end - first} are its share, it has {job.holding.slots}"
+
+    def _settled_ns(self, job: RunningJob) -> int:
+        """From when on it may be asked."""
+        again: int = 4 ** self._failed.get(job.admitted.name, 0)
+        return job.since_ns + SETTLED_LEASES * self.lease_ns * again
