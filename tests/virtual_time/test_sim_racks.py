@@ -37,6 +37,28 @@ def test_hundreds_of_workers_lose_packets_and_nothing_of_the_sum() -> None:
     assert found.switch_counters["up_again"] > 0 < found.switch_counters["reply"]
 
 
+def near(workers: int, racks: int, host_ns: int, link_ns: int = 20, switch_ns: int = 100) -> SimulationConfig:
+    """100 Gb/s over short links. host_ns: from a host's program to its link, and back."""
+    link = LinkConfig(100_000_000_000, link_ns, 4_000_000)
+    plain = SimulationConfig(workers, link, Fabric("leaf_spine", racks), switch_latency_ns=switch_ns)
+    built = plain.built()
+    links = tuple(
+        replace(each, settings=replace(each.settings, delay_ns=link_ns + host_ns))
+        if {each.a, each.b} & set(built.hosts)
+        else each
+        for each in built.links
+    )
+    return replace(plain, place=replace(built, links=links))
+
+
+@pytest.mark.parametrize(("method", "steps"), [("switch", 1), ("recursive_doubling", 5)])
+def test_a_small_sum_passes_so_many_hosts_one_after_the_other(method: str, steps: int) -> None:
+    """So a switch is faster by the logarithm of 32 where hosts are slow; `docs/topologies.md` has 128."""
+    fast, slow = (time_allreduce(near(32, 4, host_ns), method, 8) for host_ns in (300, 1_300))
+    assert fast.wrong_elements == slow.wrong_elements == 0
+    assert slow.duration_ns - fast.duration_ns == 2 * steps * 1_000
+
+
 @pytest.mark.parametrize(
     ("method", "oversubscription", "placement", "arrays"),
     [  # the arrays that the busiest link carries at RATE_BPS
