@@ -115,7 +115,12 @@ def _ended(running: dict[Any, Cell]) -> Iterator[tuple[Cell, dict[str, Any]]]:
 def _end_when_told() -> None:
     """Ctrl-C is the parent's business, who ends its children by SIGTERM; they end theirs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the pool tells again once one has ended: that cut clean-ups short
+    sys.exit(1)
 
 
 def _unless_told(train: Callable[[Cell], dict[str, Any]], cell: Cell) -> dict[str, Any]:

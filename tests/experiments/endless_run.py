@@ -22,6 +22,7 @@ def trained(cell: Cell) -> dict[str, Any]:
             number.touch()
             time.sleep(30)
         finally:
+            time.sleep(0.5)  # as ranks need to end: time for whatever would interrupt it
             sleeper.kill()
             sleeper.wait()
             number.unlink()

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -261,28 +262,28 @@ def test_by_hand_with_the_switch_daemon(tmp_path: Path, monkeypatch: pytest.Monk
 # ---- as a plain user
 
 
-def as_nobody(folder: Path, program: str, *prefix: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program as a user without rights, on a copy of our files that this user can read."""
-    package = folder / "code"
-    shutil.copytree(REPOSITORY / "emulation", package / "emulation", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("switchagg/errors.py", "switchagg/priority.py", "transport/links/ethernet.py"):
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(REPOSITORY / name, package / name)
-    (package / "program.py").write_text(program)
-    for path in [*folder.parents, folder]:
-        if path.stat().st_uid == os.getuid() and not path.stat().st_mode & 0o001:
-            path.chmod(path.stat().st_mode | 0o011)
+def as_nobody(program: str, *prefix: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program as a user without rights, on a copy of our files that this user can read: not in tmp_path, for
+    each run of pytest that begins takes others' rights to its parent away."""
     user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(package), "HOME": "/"}
-    return subprocess.run(
-        [*user, *prefix, system_python(), "program.py"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=package,
-        env=environment | {"SWITCHAGG_TEST_RUN": os.environ["SWITCHAGG_TEST_RUN"]},
-        check=False,
-    )
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        package = Path(folder)
+        package.chmod(0o755)
+        shutil.copytree(REPOSITORY / "emulation", package / "emulation", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("switchagg/errors.py", "switchagg/priority.py", "transport/links/ethernet.py"):
+            (package / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPOSITORY / name, package / name)
+        (package / "program.py").write_text(program)
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": folder, "HOME": "/"}
+        return subprocess.run(
+            [*user, *prefix, system_python(), "program.py"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=package,
+            env=environment | {"SWITCHAGG_TEST_RUN": os.environ["SWITCHAGG_TEST_RUN"]},
+            check=False,
+        )
 
 
 def system_python() -> str:
@@ -323,8 +324,8 @@ with EmulatedNetwork(NetworkSpec(workers=2, rate_bps=100_000_000)) as net:
     [(("unshare", "-Urnm"), ""), ((), "netns.run_in_user_namespace()")],
     ids=["inside unshare", "by itself"],
 )
-def test_a_plain_user_can_run_it_in_a_user_namespace(tmp_path: Path, prefix: tuple[str, ...], reexec: str) -> None:
-    done = as_nobody(tmp_path, ROOTLESS.replace("REEXEC", reexec), *prefix)
+def test_a_plain_user_can_run_it_in_a_user_namespace(prefix: tuple[str, ...], reexec: str) -> None:
+    done = as_nobody(ROOTLESS.replace("REEXEC", reexec), *prefix)
     assert done.returncode == 0, done.stderr
     assert " 0% packet loss" in done.stdout
     privileges, rate_bps, packets = json.loads(done.stdout.splitlines()[-1])
@@ -332,8 +333,8 @@ def test_a_plain_user_can_run_it_in_a_user_namespace(tmp_path: Path, prefix: tup
     assert packets >= 1
 
 
-def test_a_plain_user_without_namespaces_is_told_how_to_get_them(tmp_path: Path) -> None:
-    done = as_nobody(tmp_path, ROOTLESS.replace("REEXEC", ""))
+def test_a_plain_user_without_namespaces_is_told_how_to_get_them() -> None:
+    done = as_nobody(ROOTLESS.replace("REEXEC", ""))
     assert done.returncode != 0
     assert (
         done.stderr.rstrip()
