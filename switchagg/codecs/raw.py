@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from switchagg.codecs.codec import Array, CallShape, Codec, Codes, RowIndex
+from switchagg.codecs.codec import Array, CallShape, Codec, RowIndex
+from switchagg.codecs.plain import Unchanged
 
 
 class Raw(Codec):
@@ -23,16 +24,7 @@ class Raw(Codec):
         return _Bytes(shape.workers)
 
 
-class _Bytes:
-    def __init__(self, workers: int) -> None:
-        self.ranks = workers
-
-    def prepare(self, values: Array, rows: RowIndex) -> Codes:
-        raise AssertionError("there is nothing to agree on")
-
-    def agree(self, first: int, codes: Codes) -> None:
-        raise AssertionError("there is nothing to agree on")
-
+class _Bytes(Unchanged):
     def encode(self, values: Array, rows: RowIndex) -> Array:
         return np.ascontiguousarray(values).view(">i4").astype(np.int32)
 

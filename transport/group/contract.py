@@ -160,6 +160,9 @@ class Group(AllreduceGroup, Protocol):
     def compare(self, shown: Shown) -> "Future[None]":
         """Done when every rank has made this call, which another library carries out: nothing but it is sent."""
 
+    def ask(self, ask: "Ask", array: Array) -> "Future[Any]":
+        """Make the call that is described, of this array."""
+
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...

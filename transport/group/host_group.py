@@ -6,18 +6,17 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
-from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import CodecSpec
-from switchagg.description import Shown
 from switchagg.errors import AggregationFailed, SwitchaggError
 from transport.bounded.group_party import BoundedGroupParty
 from transport.collectives.auto import AutoParty
 from transport.collectives.party import CollectiveParty
+from transport.group.asking import AskingGroup
 from transport.group.coded_sums import CodedSums, RoundKeys
-from transport.group.contract import NOTHING, Array, Ask, Matching, checked, own_shard
+from transport.group.contract import Array, Ask, Matching, checked
 from transport.group.staging import Restore, Staged
 from transport.meshes.loop import CREDIT_BYTES, MeshLoop
 from transport.meshes.mesh import Mesh, Party
@@ -40,7 +39,7 @@ Submit = Callable[..., Any]
 """submit(kind, array, op, now_ns=, key=, priority=, root=): begins a call of the party, and returns it."""
 
 
-class HostGroup:
+class HostGroup(AskingGroup):
     """A group whose ranks talk to each other, or to servers: a `contract.Group`. Made by `open_group`; `close` it.
 
     mesh, party: the group's from now on. submit: how the party begins a call. Doesn't survive a fork: in a child every
@@ -79,59 +78,9 @@ class HostGroup:
         atexit.register(self.close)
         listen()
 
-    def allreduce(
-        self,
-        array: Array,
-        op: str = "sum",
-        *,
-        key: int | None = None,
-        priority: int = 0,
-        asked: int = 0,
-        shown: Shown | None = None,
-        tensors: Tensors | None = None,
-    ) -> "Future[Array]":
-        """See `Group`."""
-        return self._call(Ask("allreduce", op, key, priority, 0, asked, shown, tensors), array, array)
-
-    def reduce_scatter(
-        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, shown: Shown | None = None
-    ) -> "Future[Array]":
-        """See `Group`."""
-        mine = own_shard(array, self.rank, self.workers)
-        return self._call(Ask("reduce_scatter", op, key, priority, shown=shown), array, mine)
-
-    def reduce(
-        self,
-        array: Array,
-        op: str = "sum",
-        root: int = 0,
-        *,
-        key: int | None = None,
-        priority: int = 0,
-        shown: Shown | None = None,
-    ) -> "Future[Array]":
-        """See `Group`."""
-        return self._call(Ask("reduce", op, key, priority, root, shown=shown), array, array)
-
-    def all_gather(
-        self, array: Array, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
-    ) -> "Future[Array]":
-        """See `Group`."""
-        return self._call(Ask("all_gather", "sum", key, priority, shown=shown), array, array)
-
-    def broadcast(
-        self, array: Array, root: int = 0, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
-    ) -> "Future[Array]":
-        """See `Group`."""
-        return self._call(Ask("broadcast", "sum", key, priority, root, shown=shown), array, array)
-
-    def barrier(self, *, key: int | None = None, priority: int = 0) -> "Future[None]":
-        """See `Group`."""
-        return self._call(Ask("barrier", "sum", key, priority), NOTHING, None)
-
-    def compare(self, shown: Shown) -> "Future[None]":
-        """See `Group`."""
-        return self._call(Ask("barrier", shown=shown), NOTHING, None)
+    def ask(self, ask: Ask, array: Array) -> "Future[Any]":
+        """See `AskingGroup`."""
+        return self._call(ask, array, self.result_of(ask, array))
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -172,12 +121,6 @@ class HostGroup:
         self._loop.close()
         if self._coded is not None:
             self._coded.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Private
 

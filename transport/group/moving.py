@@ -14,16 +14,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from switchagg.codecs.array_codec import Tensors
-from switchagg.description import COMBINING, Kind, Shown
+from switchagg.description import COMBINING
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.membership import TIMEOUT_NS_MAX
 from switchagg.priority import BEST_EFFORT, class_of
-from transport.group.contract import NOTHING, Array, Ask, Group, Matching, checked, own_shard
+from transport.group.asking import AskingGroup
+from transport.group.contract import Array, Ask, Group, Matching, checked, own_shard
 from transport.group.staging import SWITCH, route_of
 from transport.group.switch_group import SwitchGroup
 from transport.meshes.opening import BoundPlace
@@ -65,7 +65,7 @@ class _Held(NamedTuple):
     future: "Future[Any]"
 
 
-class MovingGroup:
+class MovingGroup(AskingGroup):
     """One rank's place: a `contract.Group`. Made by `open_moving_group` on all ranks; `close` it."""
 
     method = "switch"
@@ -137,59 +137,6 @@ class MovingGroup:
         """See `Group`."""
         return self._present.status()
 
-    def allreduce(
-        self,
-        array: Array,
-        op: str = "sum",
-        *,
-        key: int | None = None,
-        priority: int = 0,
-        asked: int = 0,
-        shown: Shown | None = None,
-        tensors: Tensors | None = None,
-    ) -> "Future[Array]":
-        """See `Group`."""
-        return self._call(Ask("allreduce", op, key, priority, 0, asked, shown), array)
-
-    def reduce_scatter(
-        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, shown: Shown | None = None
-    ) -> "Future[Array]":
-        """See `Group`."""
-        return self._call(Ask("reduce_scatter", op, key, priority, shown=shown), array)
-
-    def reduce(
-        self,
-        array: Array,
-        op: str = "sum",
-        root: int = 0,
-        *,
-        key: int | None = None,
-        priority: int = 0,
-        shown: Shown | None = None,
-    ) -> "Future[Array]":
-        """See `Group`."""
-        return self._call(Ask("reduce", op, key, priority, root, shown=shown), array)
-
-    def all_gather(
-        self, array: Array, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
-    ) -> "Future[Array]":
-        """See `Group`."""
-        return self._call(Ask("all_gather", "sum", key, priority, shown=shown), array)
-
-    def broadcast(
-        self, array: Array, root: int = 0, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
-    ) -> "Future[Array]":
-        """See `Group`."""
-        return self._call(Ask("broadcast", "sum", key, priority, root, shown=shown), array)
-
-    def barrier(self, *, key: int | None = None, priority: int = 0) -> "Future[None]":
-        """See `Group`."""
-        return self._call(Ask("barrier", "sum", key, priority), NOTHING)
-
-    def compare(self, shown: Shown) -> "Future[None]":
-        """See `Group`."""
-        return self._call(Ask("barrier", shown=shown), NOTHING)
-
     def close(self) -> None:
         """See `Group`."""
         if os.getpid() != self._pid or self._closed:
@@ -204,16 +151,10 @@ class MovingGroup:
         if self._ways.place is not None:
             self._ways.place.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # Private: any thread
 
-    def _call(self, ask: Ask, array: Array) -> "Future[Any]":
-        """Begin a call where its number belongs, or hold it while the ranks agree on that."""
+    def ask(self, ask: Ask, array: Array) -> "Future[Any]":
+        """See `AskingGroup`: begun where its number belongs, or held while the ranks agree on that."""
         if os.getpid() != self._pid:
             raise SwitchaggError(
                 f"job {self.job}, rank {self.rank}: this group belongs to process {self._pid}; a forked child must "
@@ -240,7 +181,7 @@ class MovingGroup:
         while pending and pending[0].done():
             pending.pop(0)
         asked = ask._replace(priority=lane, key=lane << _NUMBERS | number)
-        future = _asked_of(self._earlier if early else self._present, asked, array)
+        future = (self._earlier if early else self._present).ask(asked, array)
         pending.append(future)
         return future
 
@@ -380,25 +321,6 @@ class MovingGroup:
 def _same(rows: Any) -> bool:
     """Whether all ranks are ready for the same."""
     return bool(rows[0, 0] > 0 and (rows[:, 0] == rows[0, 0]).all())
-
-
-def _asked_of(group: Group, ask: Ask, array: Array) -> "Future[Any]":
-    """Make this call of a group."""
-    kind, op, key, priority, root, asked, shown, _ = ask
-    how: dict[str, Any] = {"key": key, "priority": priority}
-    match cast(Kind, kind):
-        case "allreduce":
-            return group.allreduce(array, op, asked=asked, shown=shown, **how)
-        case "reduce_scatter":
-            return group.reduce_scatter(array, op, shown=shown, **how)
-        case "reduce":
-            return group.reduce(array, op, root, shown=shown, **how)
-        case "all_gather":
-            return group.all_gather(array, shown=shown, **how)
-        case "broadcast":
-            return group.broadcast(array, root, shown=shown, **how)
-        case _:
-            return group.barrier(**how) if shown is None else group.compare(shown)
 
 
 def _pass_on(future: "Future[Any]", done: "Future[Any]") -> None:
