@@ -55,6 +55,7 @@ def main() -> None:
         dist.all_reduce(mean, dist.ReduceOp.AVG)
         if rank == 0 and (step % 10 == 0 or step == arguments.steps - 1):
             print(f"step {step:4d}  loss {mean.item():.4f}", flush=True)
+    del model  # first: a Gloo group that ends with DDP's reducer ends with the GIL held, for which its thread may wait
     dist.destroy_process_group()
 
 

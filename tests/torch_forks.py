@@ -6,6 +6,7 @@ environment, files, a `__main__` of its own, an end of its own; our modules it i
 """
 
 import array
+import contextlib
 import ctypes
 import functools
 import gc
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +121,40 @@ def begin(order: dict[str, Any], files: list[int]) -> None:
     import torch.distributed
 
     torch.distributed.set_debug_level_from_env()  # as its import does
-    first, *rest = order["arguments"]
+    with gloo_held():
+        execute(order["arguments"], order["folder"])
+
+
+@contextlib.contextmanager
+def gloo_held() -> Iterator[None]:
+    """Let no group of Gloo end before the program.
+
+    Its end waits for its thread, which may need the GIL to let a tensor go. DDP's reducer keeps the GIL: where it was
+    the last to have the group both wait forever, and a group that is left to the interpreter's end may abort that. Here
+    Python is the last, which releases the GIL.
+    """
+    from torch.distributed import distributed_c10d
+
+    make, groups = distributed_c10d._new_process_group_helper, []
+
+    def made(*arguments: Any, **options: Any) -> Any:
+        found = make(*arguments, **options)
+        if distributed_c10d._world.pg_map.get(found[0], ("",))[0] == "gloo":
+            groups.append(found[0])
+        return found
+
+    distributed_c10d._new_process_group_helper = made
+    try:
+        yield
+    finally:
+        groups.clear()
+
+
+def execute(arguments: list[str], folder: str) -> None:
+    """As the interpreter does with these."""
+    first, *rest = arguments
     if first == "-m":
-        sys.argv, sys.path[0] = rest, order["folder"]
+        sys.argv, sys.path[0] = rest, folder
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
         return
     if first == "-c":
