@@ -49,6 +49,9 @@ class _Share:
 
     def __init__(self, job: JobConfig, ports: Sequence[int], parent: Parent | None) -> None:
         self.job = job
+        self.partial = job.partial
+        self.rank_bits = RANK_BITS if job.partial else ~MARKED
+        self.decide = _decide_partly if job.partial else _decide
         self.ports = tuple(ports)
         self.parent = parent
         self.first, end = job.slots
@@ -86,6 +89,11 @@ class _Share:
         )
 
 
+def _places(numbers: list[int]) -> slice | list[int]:
+    """For NumPy, which copies nothing for a slice."""
+    return slice(numbers[0], numbers[0] + 1) if len(numbers) == 1 else numbers
+
+
 class _Group:
     """Rows of one bundle, one job, whose values are still to be combined, and results still to be copied out.
 
@@ -114,23 +122,25 @@ class _Group:
             run, to = sends[start:end], sends[start][2]
             valued, bare = self.share.receivers(to, port)
             rows = [row for row, _, _ in run]
-            marks = np.array([self.share.marked[index] for _, index, _ in run], np.uint8)
-            kept = RANK_BITS if self.share.job.partial else ~MARKED & 0xFF  # a parent's result stays as it is
+            marks = [self.share.marked[index] for _, index, _ in run]
+            turned = self.share.partial or any(marks)  # else the headers' bytes of ranks are right as they are
             if valued:
                 frames = _results(bundle, rows, self.share.frame_bytes)
                 headers(frames)["elements"] = self.share.job.elements
-                payload(frames)[:] = sums[[index for _, index, _ in run]]
+                payload(frames)[:] = sums[_places([index for _, index, _ in run])]
                 if to in (UP, UP_AGAIN):
                     self._turn_up(frames, again=to == UP_AGAIN)
                 elif to <= REMIND:
                     headers(frames)["chunk"] = [self.share.held[index] for _, index, _ in run]
                     headers(frames)["kind"] &= ~ROUTED & 0xFFFFFFFF
-                frames[:, RANK_AT] = frames[:, RANK_AT] & kept | marks
+                if turned:
+                    self._turn_ranks(frames, marks)
                 outputs.append(Output(frames, valued))
             if bare:
                 frames = _results(bundle, rows, HEADER_BYTES)
                 headers(frames)["elements"] = 0
-                frames[:, RANK_AT] = frames[:, RANK_AT] & kept | marks
+                if turned:
+                    self._turn_ranks(frames, marks)
                 outputs.append(Output(frames, bare))
             start = end
 
@@ -138,15 +148,20 @@ class _Group:
         sums = self.share.sums
         if self.clear:
             sums[self.clear] = 0
-        rows, slots = self.write
-        if rows:
+        if self.write[0]:
+            rows, slots = map(_places, self.write)
             sums[slots] = values[rows]
-        rows, slots = self.add
-        if rows:
+        if self.add[0]:
+            rows, slots = map(_places, self.add)
             sums[slots] += values[rows]
-        rows, slots = self.maximum
-        if rows:
+        if self.maximum[0]:
+            rows, slots = map(_places, self.maximum)
             sums[slots] = np.maximum(sums[slots], values[rows])
+
+    def _turn_ranks(self, frames: Bundle, marks: list[int]) -> None:
+        """Bytes of ranks with these marks alone (G3, Q1); of a parent's result the rest stays as it is."""
+        kept = RANK_BITS if self.share.partial else ~MARKED & 0xFF
+        frames[:, RANK_AT] = frames[:, RANK_AT] & kept | np.array(marks, np.uint8)
 
     def _turn_up(self, frames: Bundle, *, again: bool) -> None:
         """Make results what this switch gives as a rank of its parent (H3, H4)."""
@@ -204,7 +219,7 @@ class BatchedPlane:
         counts: dict[str, int] = {}
         for row, (kind, job, slot, generation, stream, rank, elements, chunk) in enumerate(headers(bundle).tolist()):
             share = self._shares.get(job)
-            reason = fault(kind, elements, size, share is not None and share.job.partial) or _stranger(
+            reason = fault(kind, elements, size, share is not None and share.partial) or _stranger(
                 share, kind, generation, stream, slot, rank, elements, port
             )
             if reason or share is None:
@@ -218,7 +233,7 @@ class BatchedPlane:
                 group = _Group(share, size == HEADER_BYTES)
             if values is None:
                 values = payload(bundle).astype(np.int32)
-            decide = _take_down if kind & FLAG_RESULT else _decide_partly if share.job.partial else _decide
+            decide = _take_down if kind & FLAG_RESULT else share.decide
             name = decide(group, row, index, rank, kind, chunk)
             counts[name] = counts.get(name, 0) + 1
         if group is not None and values is not None:
@@ -248,7 +263,7 @@ def _stranger(
     first, end = share.ranges[stream]
     if not first <= slot < end:
         return "slot"
-    rank &= ~MARKED ^ (CLOSE if job.partial else 0)
+    rank &= share.rank_bits
     if not down and rank >= len(share.ports):
         return "rank"
     if not down and share.ports[rank] != port:
@@ -260,8 +275,9 @@ def _stranger(
         if not owner_of(kind) < len(share.ports) > 1:
             return "owner"
         wanted *= givers(kind, share.full) >> rank & 1
-    bare = job.partial and not (elements or kind & ROUTE_BITS)
-    return "" if elements == wanted or bare else "elements"
+    if elements == wanted or (share.partial and not (elements or kind & ROUTE_BITS)):
+        return ""
+    return "elements"
 
 
 def _decide(group: _Group, row: int, index: int, rank: int, kind: int, chunk: int) -> str:
