@@ -92,6 +92,7 @@ class MethodResult:
     shared_links: list[dict[str, Any]] = field(default_factory=list)
     tenants: dict[str, Any] = field(default_factory=dict)  # jobs of one network, and the load of its links
     link_loads: dict[str, Any] = field(default_factory=dict)
+    pauses: dict[str, Any] = field(default_factory=dict)  # of links that can be paused
     # Of a method that may lose gradients for good: shares of values lost on their way "up" to who sums and of sums on
     # their way "down", "late_packets", "stopped_transfers"; whole run; empty: nothing may be lost
     gradient_loss: Mapping[str, float] = field(default_factory=dict)
@@ -100,7 +101,8 @@ class MethodResult:
 
 
 _ONLY_IF_ANY = (
-    "collective_bytes", "ways", "flows", "shared_links", "tenants", "link_loads", "gradient_loss", "partial_sums",
+    "collective_bytes", "ways", "flows", "shared_links", "tenants", "link_loads", "pauses",
+    "gradient_loss", "partial_sums",
 )  # fmt: skip
 
 

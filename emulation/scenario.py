@@ -128,6 +128,8 @@ _TABLES: dict[str, Any] = {
     "bounded": BoundedLoss,
     "sweep": Sweep,
 }
+_ONLY_IF_SET = {"faults": ("stragglers", "tail"), "topology": scenario_checks.UNUSUAL_QUEUES}
+"""What `canonical` has only where it isn't empty or 0."""
 SWEEPS_MOST = 32
 _TOP_KEYS = ("name", "title", "seed")
 _SEED_HIGH = 2**32 - 1
@@ -211,12 +213,15 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
         del values["workload"]["optimizer"]
     if not scenario.workload.synchronisation:
         del values["workload"]["synchronisation"]
+    if not scenario.topology.ecn_most_bytes:
+        del values["topology"]["ecn_chance"]
     if scenario.topology.fabric == STAR:
         for key in ("racks", "oversubscription", "placement"):
             del values["topology"][key]
-    for key in ("stragglers", "tail"):
-        if not getattr(scenario.faults, key):
-            del values["faults"][key]
+    for table, keys in _ONLY_IF_SET.items():
+        for key in keys:
+            if not getattr(getattr(scenario, table), key):
+                del values[table][key]
     values["methods"] = {backend: list(map(str, names)) for backend, names in vars(scenario.methods).items()}
     return values
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from emulation.scenario_flows import flows_fault, own_hosts
-from emulation.scenario_tables import MAX_MIN, SGD, ComputeDistribution, JobOptions, ParameterServer
+from emulation.scenario_tables import MAX_MIN, SGD, ComputeDistribution, JobOptions, ParameterServer, TopologyOptions
 from emulation.topologies.topology import STAR
 from emulation.training.tasks.table import DDP, WORKLOADS
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import MAX_CHILDREN, MAX_PARTIAL
 from transport.group.method_name import METHODS
+from transport.links.ethernet import ETHERNET_BYTES
 from transport.ps.coded import PushCodec
 from transport.ps.config import BACKUP, BSP, SSP
 
@@ -19,12 +20,79 @@ if TYPE_CHECKING:
     from emulation.scenario import Scenario
 
 MININET_HOSTS_MOST = 64
+PAUSE_KEYS = ("pfc_xon_bytes", "pfc_headroom_bytes", "pfc_flows", "ecn_most_bytes")
+UNUSUAL_QUEUES = ("drop_bytes", "pfc_bytes", *PAUSE_KEYS)
+"""Keys of [topology] that results have only where they aren't 0."""
+DROPPING = ("mlt", "dgt")
+"""Methods whose packets say whether a queue may drop them first."""
 
 
 def fault(scenario: Scenario) -> str:
     """The first one; "" if there is none."""
-    checks = (_flows, _jobs, _hosts, _samples, _parallel, _synchronisation, _partial_sums, _servers, _codecs, _compute)
+    checks = (
+        _queues,
+        _flows,
+        _jobs,
+        _hosts,
+        _samples,
+        _parallel,
+        _synchronisation,
+        _partial_sums,
+        _servers,
+        _codecs,
+        _compute,
+    )
     return next(filter(None, (check(scenario) for check in checks)), "")
+
+
+def _queues(scenario: Scenario) -> str:
+    """What queues do that Linux's don't."""
+    topology, methods = scenario.topology, scenario.methods
+    if topology.pfc_bytes or any(getattr(topology, key) for key in PAUSE_KEYS):
+        return _pauses(scenario)
+    if not topology.drop_bytes:
+        return ""
+    where = "[topology] drop_bytes"
+    if methods.mininet:
+        return f"{where}: no queue in Mininet knows what may go first; allowed: [methods] mininet = [], and --on sim"
+    if topology.drop_bytes >= topology.queue_bytes:
+        return f"{where}: {topology.drop_bytes} is out of range; allowed: below queue_bytes ({topology.queue_bytes})"
+    if not any(method.method in DROPPING for method in methods.sim):
+        return f"{where}: none of the methods says what may go first; allowed: 0, or one of {', '.join(DROPPING)}"
+    return ""
+
+
+def _pauses(scenario: Scenario) -> str:
+    """What goes with links that can be paused."""
+    topology, faults = scenario.topology, scenario.faults
+    where = f"[topology] pfc_bytes: {topology.pfc_bytes}"
+    if not topology.pfc_bytes:
+        key = next(key for key in PAUSE_KEYS if getattr(topology, key))
+        return (
+            f"[topology] {key}: {getattr(topology, key)} is of links that can be paused; allowed: 0, or with pfc_bytes"
+        )
+    if scenario.methods.mininet:
+        return f"{where}: Linux's shapers send no pauses; allowed: [methods] mininet = [], and --on sim"
+    if topology.pfc_bytes < 2 * frame_bytes_of(topology):
+        return f"{where} holds less than two frames; allowed: {2 * frame_bytes_of(topology)} or more"
+    if topology.pfc_xon_bytes > topology.pfc_bytes:
+        return f"[topology] pfc_xon_bytes: {topology.pfc_xon_bytes} is out of range; allowed: 0 … pfc_bytes"
+    if topology.ecn_most_bytes and not 0 < topology.ecn_bytes < topology.ecn_most_bytes:
+        return (
+            f"[topology] ecn_most_bytes: {topology.ecn_most_bytes} is out of range; allowed: 0, or above an ecn_bytes"
+        )
+    if topology.priority_queues:
+        return f"{where}: a link has one lossless class; allowed: priority_queues = 0"
+    if topology.drop_bytes:
+        return f"{where}: nothing is dropped there; allowed: drop_bytes = 0"
+    if faults.tail or faults.duplicate or faults.reorder:
+        return f"{where}: headroom is for links that deliver once, after delay_ns; allowed: [faults] loss, corrupt"
+    return ""
+
+
+def frame_bytes_of(topology: TopologyOptions) -> int:
+    """The largest on a link."""
+    return topology.mtu_bytes + ETHERNET_BYTES
 
 
 def _flows(scenario: Scenario) -> str:

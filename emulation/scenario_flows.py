@@ -225,6 +225,12 @@ def flows_fault(flows: Sequence[FlowOptions], workers: int, mininet: bool) -> st
 
 def _fault_in_mininet(flows: Sequence[FlowOptions]) -> str:
     """Whether connections ask for marks is a setting of their host's namespace."""
+    for flow in flows:
+        if flow.rdma:
+            control = flow.kind if flow.endless else flow.congestion
+            return (
+                f"[[flows]] kind: '{control}' is in virtual time alone; allowed: [methods] mininet = [], and --on sim"
+            )
     for rank in {flow.from_rank for flow in flows if flow.from_rank >= 0}:
         if len({flow.ecn for flow in flows if flow.from_rank == rank}) > 1:
             return f"[[flows]] ecn: 0 and 1 of flows from rank {rank}; allowed in Mininet: the same, or from_rank = -1"

@@ -24,10 +24,12 @@ from transport.ps.config import ASYNCHRONOUS, BSP, MODES
 
 SAME = "same"  # the measured job's method
 MAX_MIN, FIRST_COME = "max_min", "first_come"
-FLOW_KINDS = (*CONTROLS, SHORT, INCAST)
+RDMA_CONTROLS = ("dcqcn", "roce")  # RoCE: with congestion control, or with losses or pauses alone to hold it back
+ENDLESS = (*CONTROLS, *RDMA_CONTROLS)
+FLOW_KINDS = (*ENDLESS, SHORT, INCAST)
 ADAMW, SGD = "adamw", "sgd"
 KERNEL = "kernel"  # whatever this machine's default is; in virtual time cubic beside [[flows]], else windows alone
-CONGESTION_CONTROLS = (KERNEL, "cubic", "reno", "bbr", "dctcp")
+CONGESTION_CONTROLS = (KERNEL, "cubic", "reno", "bbr", "dctcp")  # of TCP
 COMPUTE_DISTRIBUTIONS = ("normal", "lognormal", "shifted_exponential")
 COMPUTE_NS_MOST = 3_600_000_000_000
 ITERATIONS_MOST = 1_000_000
@@ -89,6 +91,14 @@ class TopologyOptions:
     delay_ns: int = _integer(0, 0, 1_000_000_000, "ns")  # one way per link; 0: netem is missing on many kernels
     queue_bytes: int = _integer(1_000_000, 3_000, 1_000_000_000, "bytes")  # per port: two default windows
     ecn_bytes: int = _integer(0, 0, 1_000_000_000, "bytes")  # per port: packets behind more are marked CE; 0: none
+    drop_bytes: int = _integer(0, 0, 1_000_000_000, "bytes")  # sim: of mlt and dgt what matters least goes; 0: none
+    # sim: links without loss (PFC). A switch's port that holds more of the lossless class pauses it; 0: links drop
+    pfc_bytes: int = _integer(0, 0, 1_000_000_000, "bytes")
+    pfc_xon_bytes: int = _integer(0, 0, 1_000_000_000, "bytes")  # it goes on below; 0: two frames less than pfc_bytes
+    pfc_headroom_bytes: int = _integer(0, 0, 1_000_000_000, "bytes")  # 0: all that a link still brings after a pause
+    pfc_flows: int = _integer(0, 0, 1, "1: TCP of [[flows]] is in the lossless class, too")  # 0: in one that drops
+    ecn_most_bytes: int = _integer(0, 0, 1_000_000_000, "bytes")  # with pfc_bytes: marks by chance (RED) up to here, …
+    ecn_chance: float = _float(0.01, 0.0, 1.0, "probability")  # … where it is this; 0 bytes: all above ecn_bytes
     mtu_bytes: int = _integer(1500, 576, 65_535, "bytes")  # IP packet; Ethernet's own default
     priority_queues: int = _integer(0, 0, 8, "queues")  # per port: 8, one for each priority class; 0: all in order
     congestion_control: str = _choice(KERNEL, CONGESTION_CONTROLS)  # TCP, reported; namespaces may refuse others
@@ -241,7 +251,8 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class FlowOptions:
-    """Other traffic: TCP flows without end, `short` ones of web-like sizes, or `incast` (`scenario_flows.Arrivals`).
+    """Other traffic: TCP flows without end, or RoCE in virtual time, `short` ones of web-like sizes, or `incast`
+    (`scenario_flows.Arrivals`).
 
     They go to the host of a rank, or with -1 to one of their own, and from the host of a rank, or from hosts of their
     own, one for each of `count`. Times are from the first iteration, in Mininet from the first that is counted.
@@ -251,7 +262,7 @@ class FlowOptions:
     to_rank: int = _integer(0, -1, 63, "rank")
     from_rank: int = _integer(-1, -1, 63, "rank")
     count: int = _integer(1, 1, 64, "flows")  # incast: of each burst; short: hosts that they come from
-    congestion: str = _choice("cubic", CONTROLS)  # of short and incast
+    congestion: str = _choice("cubic", ENDLESS)  # of short and incast
     ecn: int = _integer(1, 0, 1, "1: negotiated")
     start_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns")
     stop_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns")  # 0: with the run
@@ -263,7 +274,12 @@ class FlowOptions:
     @property
     def endless(self) -> bool:
         """Whether its flows last as long as the run."""
-        return self.kind in CONTROLS
+        return self.kind in ENDLESS
+
+    @property
+    def rdma(self) -> bool:
+        """Whether they are RoCE, not TCP."""
+        return (self.kind if self.endless else self.congestion) in RDMA_CONTROLS
 
 
 @dataclass(frozen=True)

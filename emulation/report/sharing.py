@@ -23,13 +23,17 @@ from emulation.topologies.topology import Hop, LinkSettings, Topology
 from transport.group.method_name import METHODS
 
 PANELS_MOST = 4  # methods
+PAUSED_MOST = 6  # links that a row names
 COLUMNS = 2
 ABREAST = 8
 """Hosts whose labels have room beside each other in half of the width."""
 ACCURACY_STEP = 0.005  # what a target accuracy is a multiple of
 Row = tuple[str, list[tuple[str, str]]]
 
-_SHADES = {"cubic": "Greens", "reno": "YlOrBr", "bbr": "Purples", "short": "Greys", "incast": "RdPu"}
+_SHADES = {
+    "cubic": "Greens", "reno": "YlOrBr", "bbr": "Purples", "dcqcn": "BuGn", "roce": "OrRd", "short": "Greys",
+    "incast": "RdPu",
+}  # fmt: skip
 _LOADS = colormaps["YlOrRd"]
 _SWITCH, _HOST, _OTHER_HOST = "#56B4E9", "#DDDDDD", "#FFFFFF"
 _NONE = ("–", "")  # noqa: RUF001
@@ -289,6 +293,7 @@ def rows(built: dict[str, Any]) -> list[Row]:
     return [
         *_flow_rows(methods),
         *_job_rows(methods),
+        *_pause_rows(methods),
         *_loss_rows(methods),
         *(_accuracy_rows(built) if special else []),
     ]
@@ -341,6 +346,29 @@ def _fullest(entry: dict[str, Any]) -> tuple[str, str]:
         f"{link['from']} to {link['to']}; in all {wording.count_text(marks)} marks, {wording.count_text(drops)} drops"
     )
     return wording.bytes_text(link["queue_p99_bytes"]), note
+
+
+def _pause_rows(methods: list[dict[str, Any]]) -> list[Row]:
+    """Of links that can be paused; none without."""
+    if not any(entry.get("pauses") for entry in methods):
+        return []
+    return [("Pauses of links", [_paused(entry.get("pauses")) for entry in methods])]
+
+
+def _paused(told: dict[str, Any] | None) -> tuple[str, str]:
+    if not told:
+        return _NONE
+    count, percent, links = wording.count_text, wording.percent_text, told["links"]
+    paused = sorted((link for link in links if link["pauses"]), key=lambda link: -link["paused_ns"])
+    parts = [percent(link["paused_ns"] / told["run_ns"], 1) for link in paused]
+    notes = [
+        f"{link['from']} to {link['to']} {count(link['pauses'])}, {part} of the time"
+        for link, part in zip(paused[:PAUSED_MOST], parts, strict=False)
+    ]
+    if len(paused) > PAUSED_MOST:
+        notes.append(f"{len(paused) - PAUSED_MOST} more links")
+    notes.append(f"{count(sum(link['lossless_drops'] for link in links))} lossless frames lost for want of headroom")
+    return count(sum(link["pauses"] for link in links)), "; ".join(notes)
 
 
 def _of_kind(entry: dict[str, Any], kind: str) -> list[dict[str, Any]]:

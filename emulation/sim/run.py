@@ -10,15 +10,18 @@ import dataclasses
 import functools
 from pathlib import Path
 
+from emulation.bounds import servers_of as servers_with_hosts
 from emulation.errors import RunFailed
 from emulation.results import MethodResult, codec_notes
 from emulation.scenario import Scenario
-from emulation.scenario_checks import hosts_of
+from emulation.scenario_checks import frame_bytes_of, hosts_of
 from emulation.scenario_flows import own_hosts
 from emulation.scenario_tables import KERNEL
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.layers import LayeredTraining, Schedule
+from emulation.sim.lossless.network import LosslessNetwork
+from emulation.sim.lossless.pausing import PfcConfig, Red
 from emulation.sim.network.link import LinkConfig, Tail
 from emulation.sim.network.network import SimulationError
 from emulation.sim.network.ps_simulation import PsSimulation
@@ -39,11 +42,14 @@ from emulation.training.tasks.task import WorkloadError
 from emulation.training.tensor_ranks import TensorReplicas
 from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError
+from switchagg.priority import BEST_EFFORT
 from transport.group.method_name import METHODS, MethodName
 from transport.links.table import LINKS
 from transport.meshes.reliable import ReliableConfig
 from transport.schedule.scheduler import LinearCost, Policy, Profile, fit_cost, parse_policy
 
+STUCK_NS, STUCK_FRAMES = 100_000_000, 1_000
+"""A paused port whose buffer holds still for longer, and for so many frames of the slowest link, is a deadlock."""
 RING_MESSAGE_BYTES = 65_536  # at most; cut to whole frames
 ACK_EVERY_SEGMENTS = 16  # as receivers that merge segments do (GRO); every second one would cost the ring 2 %
 SMALL_BYTES, LARGE_BYTES = 4_000, 1_000_000
@@ -126,13 +132,37 @@ def _simulation(scenario: Scenario, method: str, config: SimulationConfig) -> Si
     if jobs:
         asked_slots = demand_slots + len(jobs) * config.streams * config.window_slots
         config = dataclasses.replace(config, pool_slots=switch.slots or asked_slots, first_slot=None)
-    first = SIMULATIONS[method](config)
+    first = SIMULATIONS[method](config, _lossless(scenario, method, config) if scenario.topology.pfc_bytes else None)
     if scenario.flows:
         FlowsBeside(first, scenario.flows)
     if jobs:
         beside = JobsBeside(first, method, jobs, switch.weight, switch.shares, demand_slots, of_flows)
         first.shared.documents.append(beside.document)
     return first
+
+
+def _lossless(scenario: Scenario, method: str, config: SimulationConfig) -> LosslessNetwork:
+    """The network of a method where links can be paused: one lossless class, and one that drops for TCP of flows."""
+    options, built = scenario.topology, config.built(servers_with_hosts(method, scenario.ps.servers))
+    frame_bytes = frame_bytes_of(options)
+    slowest_bps = min(link.settings.rate_bps for link in built.links)
+    red = None
+    if options.ecn_most_bytes:
+        red = Red(options.ecn_bytes, options.ecn_most_bytes, options.ecn_chance)
+    pfc = PfcConfig(
+        xoff_bytes=options.pfc_bytes,
+        xon_bytes=options.pfc_xon_bytes or options.pfc_bytes - 2 * frame_bytes,
+        headroom_bytes=options.pfc_headroom_bytes or None,
+        classes=frozenset({BEST_EFFORT}),
+        red=red,
+        stuck_ns=max(STUCK_NS, STUCK_FRAMES * frame_bytes * 8_000_000_000 // slowest_bps),
+        frame_bytes=frame_bytes,
+        strict=False,
+    )
+    network = LosslessNetwork(built, config.link, pfc, latency_ns=config.switch_latency_ns, seed=config.seed)
+    if options.pfc_flows:
+        network.tcp_bits = 0
+    return network
 
 
 def _training(
@@ -212,6 +242,7 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
             delay_ns=topology.delay_ns,
             queue_bytes=topology.queue_bytes,
             ecn_bytes=topology.ecn_bytes or None,
+            drop_bytes=topology.drop_bytes or None,
             loss=faults.loss,
             duplicate=faults.duplicate,
             reorder=faults.reorder,

@@ -48,6 +48,8 @@ def test_dgt_ranks_by_contributions_that_remember_and_its_last_block_closes() ->
     assert first.order.tolist() == [1, 3, 2, 0, 4]
     assert first.reliable.tolist() == [False, True, False, True, True]
     assert first.classes.tolist() == [7, 5, 6, 5, 7]  # type: ignore[union-attr]
+    assert first.droppable is not None
+    assert first.droppable.tolist() == [True, False, True, False, False]
     second = rule.plan(sending(blocks(4, 0, 3, 4, 0)))  # 0.3 c + 0.7 mean: 3.1, 1.5, 3, 4
     assert second.order.tolist() == [3, 0, 2, 1, 4]
     assert rule.plan(sending(blocks(1, 2), stage=1)).reliable.all()

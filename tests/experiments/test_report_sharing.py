@@ -170,6 +170,18 @@ def test_other_jobs_have_lines_slots_and_rows(tenants: dict[str, Any]) -> None:
     assert found["Job late: a sum"] == [("–", "")]  # noqa: RUF001
     assert found["Queue of the fullest link, 99th percentile"] == [("2.00 kB", "s1 to h1; in all 4 marks, 2 drops")]
     assert sharing.link_loads(tenants, tenants["methods"][0])["h1", "s1"] == pytest.approx(75e6)
+    paused = {"from": "h1", "to": "s1", "pauses": 1_200, "paused_ns": 250, "lossless_drops": 0}
+    links = [
+        paused,
+        paused | {"pauses": 0, "lossless_drops": 2},
+        paused | {"from": "h2", "pauses": 3, "paused_ns": 500},
+    ]
+    lost = "lossless frames lost for want of headroom"
+    note = f"h2 to s1 3, 50.0 % of the time; h1 to s1 1 200, 25.0 % of the time; 2 {lost}"
+    assert sharing._paused({"run_ns": 1_000, "links": links}) == ("1 203", note)
+    assert dict(sharing.rows({**tenants, "methods": [tenants["methods"][0] | {"pauses": {"run_ns": 1, "links": []}}]}))[
+        "Pauses of links"
+    ] == [("0", f"0 {lost}")]
     figure, loads = sharing.jobs(tenants), sharing.loads(tenants)
     assert figure is not None
     assert loads is not None

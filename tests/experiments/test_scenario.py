@@ -342,7 +342,10 @@ def test_flows_have_hosts_of_their_own_or_a_rank_s() -> None:
 @pytest.mark.parametrize(
     ("flow", "said"),
     [
-        ('kind = "vegas"', r"\[\[flows\]\] kind: 'vegas' is unknown; allowed: cubic, reno, bbr, short, incast"),
+        (
+            'kind = "vegas"',
+            r"\[\[flows\]\] kind: 'vegas' is unknown; allowed: cubic, reno, bbr, dcqcn, roce, short, incast",
+        ),
         ("count = 2", r"\[\[flows\]\] kind: missing"),
         ('kind = "cubic"\nto_rank = 4', r"to_rank: 4 is out of range; allowed: -1 … 3"),
         ('kind = "cubic"\nfrom_rank = 0', r"from_rank: 0 is where they go to; allowed: another rank, or -1"),

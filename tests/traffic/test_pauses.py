@@ -1,19 +1,22 @@
 """Lossless links in virtual time: pauses lose nothing; DCQCN; deadlocks are found and their ports named."""
 
 import functools
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from emulation.scenario import ScenarioError, canonical, from_canonical, parse
 from emulation.sim.lossless.dcqcn import QueuePair
 from emulation.sim.lossless.deadlock import DeadlockWatch, buffer_cycle, refuse_cycles
 from emulation.sim.lossless.network import LosslessNetwork
 from emulation.sim.lossless.pausing import Charges, PausableLink, PfcConfig, Port, Red
-from emulation.sim.network.link import NODE_MASK, LinkConfig
+from emulation.sim.network.link import CLASS_SHIFT, NODE_MASK, Link, LinkConfig
 from emulation.sim.network.network import Network, SimulationError
 from emulation.sim.network.simulation import Call, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
+from emulation.sim.run import _simulation, simulation_config
 from emulation.topologies.topology import Fabric
 from switchagg.wire import headers
 
@@ -36,7 +39,7 @@ class Lossless:
                 )
         for hop, link in self.links.items():
             if hop[1].isupper():
-                self.ports[hop] = Port(link, self.links[hop[::-1]], self._at(hop[1]), self.pfc)
+                self.ports[hop] = Port(link, self.links[hop[::-1]], self.pfc)
 
     def _at(self, node):
         def receive(frame, sender, to):
@@ -110,6 +113,7 @@ def dcqcn_pairs(count, pfc):
     for number in range(count):
         links = net.links[f"h{number}", "S"], net.links["to", "S"]
         pairs.append(QueuePair(number, links, (number, to), (to, number)))
+        pairs[-1].write(None)
         net.links["S", f"h{number}"].receive = pairs[number].receive
     net.links["S", "to"].receive = lambda frame, sender, to: pairs[sender].receive(frame, sender, to)
     return net, pairs
@@ -135,6 +139,152 @@ def test_dcqcn_keeps_the_queue_short_and_shares_evenly():
     assert sum(results["marks"][0]) > 0.8
     assert results["marks"][1] == 0
     assert min(results["marks"][0]) > 0.4 * sum(results["marks"][0])
+
+
+def test_time_in_pauses_is_counted_and_classes_share_a_link_fairly_unless_one_is_paused():
+    net = star(2, PfcConfig(classes=frozenset({7}), strict=False))
+    link, to = net.links["h0", "S"], net.hosts.index("to")
+    lossy = 1 << CLASS_SHIFT
+    for _ in range(100):
+        link.send(bytes(1500), 1500, 0, 0, to)
+        link.send(bytes(1500), 1500, 0, 0, to | lossy)
+    order = []
+    link.receive = lambda _frame, _sender, to: order.append(to & lossy)
+    net.run(0.6)  # 50 frames less the way
+    assert 48 <= len(order) <= 50
+    assert abs(2 * sum(map(bool, order)) - len(order)) <= 1
+    link.pause(7, True)
+    net.run(0.12)
+    link.pause(7, False)
+    assert (link.paused_ns(7), link.pauses) == (120_000, 1)
+    assert all(order[51:59])  # the paused class has none, and asks for no more than its part afterwards
+    net.run(0.6)
+    assert abs(2 * sum(map(bool, order[62:])) - len(order[62:])) <= 1
+
+
+SCENARIO = """
+name = "pauses"
+title = "Pauses"
+[methods]
+mininet = []
+sim = ["switch", "ring", "ps", "mlt"]
+[topology]
+kind = "leaf_spine"
+racks = 2
+workers = 4
+rate_bps = 100_000_000
+delay_ns = 2_000
+queue_bytes = 60_000
+pfc_bytes = 20_000
+[switch]
+streams = 1
+window_slots = 64
+[[flows]]
+kind = "roce"
+count = 3
+[[flows]]
+kind = "cubic"
+[[flows]]
+kind = "incast"
+congestion = "dcqcn"
+count = 2
+size_bytes = 20_000
+period_ns = 20_000_000
+"""
+
+
+def job_beside(text, method, elements=40_000):
+    """One sum of int32 beside the scenario's flows, exact; its network's result."""
+    scenario = parse(text, "pauses.toml")
+    job = _simulation(scenario, method, simulation_config(scenario))
+    arrays, left = [np.full(elements, rank, np.int32) for rank in range(4)], [4]
+
+    def done():
+        left[0] -= 1
+        if not left[0]:
+            job.network.stop()
+
+    for rank, array in enumerate(arrays):
+        job.launch(rank, array, "sum", done)
+    job.network.schedule(2_000_000_000, lambda *_: job.network.stop())
+    job.run("the sum")
+    assert all((array == 6).all() for array in arrays)
+    found = {}
+    for document in job.shared.documents:
+        found |= document()
+    return job, found
+
+
+@pytest.mark.parametrize("method", ["switch", "ring", "ps", "mlt"])
+def test_every_method_s_links_pause_and_only_tcp_loses_anything(method):
+    job, found = job_beside(SCENARIO, method)
+    links = found["pauses"]["links"]
+    assert sum(link["pauses"] for link in links) > 10
+    assert not any(link["lossless_drops"] for link in links)
+    assert sum(link["dropped_frames"] for link in links) == job.faults()["drop_queue"] > 0
+    assert all(0 <= link["paused_ns"] <= found["pauses"]["run_ns"] for link in links)
+    assert all(link["held_most_bytes"] <= 20_000 + link["headroom_bytes"] for link in links)
+    roce, cubic, incast = found["flows"]
+    assert all(link["queue_most_bytes"] <= 12_500 for link in links if link["from"] in roce["from"])  # 1 ms of a host
+    assert roce["goodput_bps"][0] > 0
+    assert incast["finished"] > 0
+    assert cubic["counters"]["retransmitted"] > 0
+
+
+def test_tcp_in_the_lossless_class_loses_nothing_either_and_thresholds_are_derived_or_given():
+    shared = SCENARIO.replace("pfc_bytes", "pfc_flows = 1\npfc_bytes")
+    _, found = job_beside(shared, "ring", 10_000)
+    assert found["flows"][1]["counters"]["retransmitted"] == 0
+    assert not any(link["lossless_drops"] + link["dropped_frames"] for link in found["pauses"]["links"])
+    assert found["pauses"]["xon_bytes"] == 20_000 - 2 * 1_514
+    headroom = {link["to"]: link["headroom_bytes"] for link in found["pauses"]["links"]}
+    assert (headroom["h1"], headroom["leaf1"]) == (0, 100 + 3 * 1_514 + 64)  # 2 · 2 us at 200 Mb/s
+    given = parse(SCENARIO.replace("pfc_bytes", "pfc_headroom_bytes = 9\npfc_xon_bytes = 7\npfc_bytes"), "t")
+    network = _simulation(given, "ring", simulation_config(given)).shared
+    assert (network.pfc.xon_bytes, network.pfc.headroom(LINK)) == (7, 9)
+
+
+def test_a_queue_pair_s_last_packets_and_acknowledgements_may_be_lost():
+    network = Network(events_max=20_000)
+    ways = [Link(network, replace(LINK, loss=0.2), lambda *frame: pair.receive(*frame), seed) for seed in "ab"]
+    pair = QueuePair(0, (ways[0], ways[1]), (0, 1), (1, 0), control="roce")
+    ended = []
+    pair.ended = lambda: ended.append(network.now_ns) or (pair.write(7) if len(ended) < 4 else network.stop())
+    pair.write(7)
+    pair.open()
+    network.run()
+    assert (len(ended), pair.received) == (4, 28)
+    assert pair.counters["retransmitted"] > 0
+
+
+def test_dcqcn_on_links_that_drop_goes_back_to_what_was_lost():
+    text = SCENARIO.replace("pfc_bytes = 20_000", "").replace("count = 2", "count = 12").replace('"roce"', '"cubic"')
+    _, found = job_beside(text, "ring", 10_000)
+    assert "pauses" not in found
+    assert found["flows"][2]["counters"]["retransmitted"] > 0 < found["flows"][2]["finished"]
+
+
+def test_what_links_with_pauses_cannot_have_is_refused_in_one_line():
+    for old, new, words in (
+        ("mininet = []", 'mininet = ["gloo"]', "pfc_bytes: 20000: Linux's shapers send no pauses; allowed: [methods]"),
+        ("pfc_bytes = 20_000", "pfc_bytes = 2_000", "holds less than two frames; allowed: 3028 or more"),
+        ("pfc_bytes = 20_000", "pfc_xon_bytes = 9", "pfc_xon_bytes: 9 is of links that can be paused; allowed: 0, or"),
+        ("pfc_bytes", "pfc_xon_bytes = 30_000\npfc_bytes", "pfc_xon_bytes: 30000 is out of range; allowed: 0 … pfc_"),
+        ("pfc_bytes", "ecn_most_bytes = 9\npfc_bytes", "ecn_most_bytes: 9 is out of range; allowed: 0, or above an"),
+        ("pfc_bytes", "priority_queues = 8\npfc_bytes", "a link has one lossless class; allowed: priority_queues = 0"),
+        ("pfc_bytes", "drop_bytes = 9\npfc_bytes", "nothing is dropped there; allowed: drop_bytes = 0"),
+        ("[switch]", "[faults]\nreorder = 0.1\n[switch]", "headroom is for links that deliver once, after delay_ns"),
+    ):
+        with pytest.raises(ScenarioError) as refused:
+            parse(SCENARIO.replace(old, new, 1), "pauses.toml")
+        assert words in str(refused.value)
+        assert len(str(refused.value).splitlines()) == 1
+    alone = SCENARIO.replace("mininet = []", 'mininet = ["gloo"]').replace("pfc_bytes = 20_000", "")
+    with pytest.raises(ScenarioError, match="kind: 'roce' is in virtual time alone"):
+        parse(alone, "pauses.toml")
+    given = parse(SCENARIO, "pauses.toml")
+    assert from_canonical(canonical(given)) == replace(given, file="scenario")
+    assert "pfc_bytes" not in canonical(parse(SCENARIO.replace("pfc_bytes = 20_000", ""), "t"))["topology"]
 
 
 RING = [("a", "A"), ("b", "B"), ("c", "C"), ("A", "B"), ("B", "C"), ("C", "A")]
@@ -207,7 +357,7 @@ HELD = {}
 
 
 def hold_until_whole(network, port):
-    receive = port._receive
+    receive = port.link.receive
 
     def slot(frame):
         header = headers(frame)[0]
@@ -219,7 +369,7 @@ def hold_until_whole(network, port):
             for charge in HELD.pop(slot(frame), []):
                 charge.port.release(charge)
 
-    port._receive = receive_and_release
+    port.link.receive = receive_and_release
     port.absorbed = lambda charge, frame: HELD.setdefault(slot(frame), []).append(charge)
 
 

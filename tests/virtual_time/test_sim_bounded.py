@@ -1,5 +1,7 @@
 """Methods with bounded loss in virtual time: what they lose is reported, everything else is exact."""
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,15 +9,22 @@ import pytest
 
 from emulation.results import document, unequal_ranks
 from emulation.scenario import ScenarioError, canonical, from_canonical, parse
-from emulation.sim.network.link import LinkConfig, Tail
+from emulation.sim.network.bounded_simulation import BoundedSimulation
+from emulation.sim.network.link import DROPPABLE, Link, LinkConfig, Tail
+from emulation.sim.network.network import Network
 from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.run import run_method
+from emulation.topologies.topology import Fabric
+from transport.bounded.packets import Place
 from transport.bounded.table import BOUNDED
+from transport.bounded.transfers import Outgoing, Plan
 from transport.group.method_name import METHODS
 from transport.group.method_name import parse as parse_method
 
 LINK = LinkConfig(10**9, 10_000, loss=0.02, corrupt=0.001, duplicate=0.001, tail=Tail(3.0, 200_000, 5_000_000))
+METHODS_SIM = 'sim = ["ring", "mlt", "dgt"]\n[topology]'
 SCENARIO = """
 name = "lost"
 title = "Lost"
@@ -51,6 +60,58 @@ def test_integers_are_exact_and_two_runs_alike(method: str) -> None:
     assert first.drop_checksum + first.faults["corrupted"] > 0
 
 
+@pytest.mark.parametrize("kind", [Link, StrictLink])
+def test_a_queue_above_the_threshold_drops_what_may_go_first_and_nothing_else(kind: type[Link]) -> None:
+    network, came = Network(), []
+    link = kind(network, LinkConfig(10**9, drop_bytes=2_500), lambda frame, _sender, _to: came.append(frame))
+    for number, to in enumerate((0, 0, DROPPABLE, DROPPABLE, 0, DROPPABLE)):
+        assert link.send(bytes([number]), 1_000, 0, 0, to) == (number not in (3, 5))
+    network.schedule(10**6, lambda *_: network.stop())
+    network.run()
+    assert came == [b"\0", b"\1", b"\2", b"\4"]
+    assert (link.faults["drop_first"], link.faults["drop_queue"]) == (2, 0)
+
+
+def test_every_value_that_a_queue_dropped_is_counted() -> None:
+    """Of sums of ones: what they lack was lost on its way up, and what is 0 was lost on its way down."""
+    racks = Fabric("leaf_spine", racks=2, oversubscription=4.0)
+    config = SimulationConfig(4, LinkConfig(10**9, 10_000, drop_bytes=20_000), racks)
+    simulation = BoundedSimulation(replace(config, bounded={"tolerance": 0.3}), method="mlt")
+    arrays, left = [np.ones(60_000, np.float32) for _ in range(4)], [4]
+
+    def done() -> None:
+        left[0] -= 1
+        if not left[0]:
+            simulation.network.stop()
+
+    for rank, array in enumerate(arrays):
+        simulation.launch(rank, array, "sum", done, priority=3)
+    simulation.run("the sums")
+    simulation.network.schedule(simulation.network.now_ns + 10**9, lambda *_: simulation.network.stop())
+    simulation.run("what is on its way")
+    counted = sum((host.party.counters for host in simulation._bounded), Counter())
+    own = [arrays[rank][rank * 15_000 : (rank + 1) * 15_000] for rank in range(4)]
+    assert counted["lost_up"] == sum(int((4 - sums).sum()) for sums in own) > 0
+    assert counted["lost_down"] == sum(int(np.count_nonzero(array == 0)) for array in arrays)
+    sums = np.concatenate(own)
+    assert all(((array == sums) | (array == 0)).all() for array in arrays)
+    left, came = (np.sum(each, axis=0) for each in simulation._packets())
+    faults = simulation.faults()
+    assert (left - came).tolist() == [0, faults["drop_first"]] == [faults["drop_queue"], faults["drop_first"]]
+    told = simulation.gradient_loss()
+    assert (told["kept"], told["droppable"]) == (0, (left[1] - came[1]) / left[1])
+    assert told["droppable"] > 0
+    assert {link.config.drop_bytes for link in simulation.uplinks} == {None}  # a host's own queue waits instead
+
+
+def test_what_was_asked_for_again_is_kept() -> None:
+    plan = Plan(np.zeros(2, np.bool_), np.arange(2), 7, np.array([True, False]), probes=True)
+    out = Outgoing(1, Place(0, 0, 0), plan, np.zeros(2, np.float32), 4, (0, 0))
+    assert [out.may_drop(out.next_block()) for _ in range(2)] == [True, False]
+    out.missing(0, b"\1")
+    assert not out.may_drop(out.next_block())
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_without_loss_only_mlt_gives_anything_away(strict: bool) -> None:
     config = SimulationConfig(3, LinkConfig(10**9, 10_000), strict_priority=strict)
@@ -80,10 +141,22 @@ def test_what_they_cannot_be_is_refused_in_one_line() -> None:
     for old, new, words in (
         ('"ring"', '"optireduce~lanes8"', "method optireduce sends float32 and loses some of it: it takes no codec"),
         ("dgt_share = 0.0", "dgt_share = 2", "[bounded] dgt_share: 2 is out of range; allowed: 0 … 1 (of blocks)"),
+        ("workers = 2", "workers = 2\ndrop_bytes = 1_000_000", "drop_bytes: 1000000 is out of range; allowed: below"),
+        (
+            f"[]\n{METHODS_SIM}",
+            '["gloo"]\n[topology]\ndrop_bytes = 9',
+            "drop_bytes: no queue in Mininet knows what may go",
+        ),
+        (
+            METHODS_SIM,
+            'sim = ["ltp"]\n[topology]\ndrop_bytes = 9',
+            "none of the methods says what may go first; allowed: 0",
+        ),
         ("dgt_share = 0.0", 'divide = "all"', "[bounded] divide: 'all' is unknown; allowed: paper, arrived, workers"),
     ):
         with pytest.raises(ScenarioError) as refused:
             parse(SCENARIO.replace(old, new), "lost.toml")
+        assert len(str(refused.value).splitlines()) == 1
         assert words in str(refused.value)
     fsdp = SCENARIO.replace("[workload]", '[workload]\nname = "fsdp"')
     with pytest.raises(ScenarioError, match=r"mlt: not with \[workload\] name = 'fsdp'.*any other method"):

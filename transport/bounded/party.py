@@ -478,10 +478,9 @@ class BoundedParty:
         path = self._senders[to]
         number, asks = path.sent((out, block), len(payload) + HEADER_BYTES, more, now_ns)
         flags = (RELIABLE if reliable else 0) | (MARK if out.marks(block) else 0) | (ASK if asks else 0)
-        droppable = out.plan.droppable is not None and bool(out.plan.droppable[block])
         frame = packed(DATA, flags, self._job, number, out.place._replace(block=block), payload)
         self._after(to, out)
-        return Frame(to, frame, out.class_of(block), droppable, False)
+        return Frame(to, frame, out.class_of(block), out.may_drop(block), False)
 
     def _after(self, to: int, out: Outgoing) -> None:
         """A transfer may have nothing more to send."""

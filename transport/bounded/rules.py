@@ -145,7 +145,8 @@ class Mlt(Exact):
 
     Priorities: front layers are urgent (their class is the call's priority). Packets of front layers, and those with
     small gradients, are dropped first by a queue that fills (a low threshold; the paper does it with ECN-incapable
-    packets under RED), others are kept. Within a transfer large gradients leave first, so that a stop cuts off the
+    packets under RED), others are kept, and what the receiver asks for is (ours: while others fill the queue it would
+    never come). Within a transfer large gradients leave first, so that a stop cuts off the
     small ones (ours: the paper leaves the order to its load balancing; in order, a stop would always cut off the same
     parameters).
     """
@@ -195,7 +196,8 @@ class Dgt(Exact):
     Each block's contribution is c = 0.3 c + 0.7 mean |g|, over iterations. The top share of the blocks, and the last,
     travel reliably in channel 0; the others once only, in channels 1 to C, sorted by contribution, whose type of
     service falls with the number (GeoMX: TOS (C - channel) 32). The last reliable block follows all others: when it and
-    all reliable ones are there, what is missing counts 0. Gradients alone travel so: sums come back reliably.
+    all reliable ones are there, what is missing counts 0. Gradients alone travel so: sums come back reliably. What is
+    sent once may be dropped first by a queue that fills (ours: the paper leaves it to the type of service).
     """
 
     def __init__(self, options: DgtOptions) -> None:
@@ -223,7 +225,7 @@ class Dgt(Exact):
         if len(others):
             classes[others] += 1 + np.arange(len(others)) * self.options.channels // len(others)
         classes[-1] = BEST_EFFORT  # nothing that it closes for is overtaken by it
-        return Plan(reliable, np.append(ranked, blocks - 1), classes)
+        return Plan(reliable, np.append(ranked, blocks - 1), classes, ~reliable)
 
     def close(self, stage: Stage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
         """See `Rule`."""

@@ -40,6 +40,7 @@ class Outgoing:
         self.probing = False  # it was asked what is missing
         self.sent_once = False
         self.first_sent = 0
+        self.repeating = False  # the last that left had left before
         self.in_flight = 0  # blocks
         self._bytes = memoryview(values.tobytes())
         self._block_bytes = block_bytes
@@ -66,7 +67,8 @@ class Outgoing:
         """Of those it wants to send."""
         queue = self._again or self._first or self._later
         block = queue.popleft()
-        if queue is self._first:
+        self.repeating = queue is not self._first
+        if not self.repeating:
             self.first_sent += 1
             self.sent_once = not self._first
         return block
@@ -76,6 +78,10 @@ class Outgoing:
 
     def marks(self, block: int) -> bool:
         return block in self._marked
+
+    def may_drop(self, block: int) -> bool:
+        """Whether a queue that fills may drop it before others, as it left last: not what its receiver waits for."""
+        return self.plan.droppable is not None and not self.repeating and bool(self.plan.droppable[block])
 
     def class_of(self, block: int) -> int:
         classes = self.plan.classes

@@ -63,6 +63,8 @@ class DeadlockWatch:
         self._later()
 
     def _later(self) -> None:
+        if not self._network.pending and self._network.now_ns:
+            return  # nothing is left to happen, and the run shall end
         self._network.schedule(self._network.now_ns + self._stuck_ns // CHECKS, self._check)
 
     def _check(self, _frame: None, _sender: int, _to: int) -> None:

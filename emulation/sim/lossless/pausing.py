@@ -35,7 +35,9 @@ class Red:
 @dataclass(frozen=True)
 class PfcConfig:
     """Of every port. classes: those that are lossless. headroom_bytes, None: what a link to it can still bring after a
-    pause. stuck_ns: a port paused for so long, from whose buffer nothing left, is a deadlock.
+    pause, in frames of at most frame_bytes. strict: the most urgent class is served first; else all that wait have the
+    same part of a link (enhanced transmission selection, IEEE 802.1Qaz, with equal weights). stuck_ns: a port paused
+    for so long, from whose buffer nothing left, is a deadlock.
 
     ValueError if xon_bytes is above xoff_bytes.
     """
@@ -46,6 +48,8 @@ class PfcConfig:
     classes: frozenset[int] = frozenset(range(CLASSES))
     red: Red | None = None
     stuck_ns: int = 100_000_000
+    frame_bytes: int = LARGEST_FRAME_BYTES
+    strict: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.xon_bytes <= self.xoff_bytes:
@@ -56,7 +60,7 @@ class PfcConfig:
         if self.headroom_bytes is not None:
             return self.headroom_bytes
         way_bytes = -(-2 * link.delay_ns * link.rate_bps // 8_000_000_000)
-        return way_bytes + 3 * LARGEST_FRAME_BYTES + PAUSE_FRAME_BYTES
+        return way_bytes + 3 * self.frame_bytes + PAUSE_FRAME_BYTES
 
 
 class Charge:
@@ -77,11 +81,27 @@ class Charge:
             self.port.release(self)
 
 
+class Held:
+    """Frames of one sender in its host's queue. then: called when one has left it."""
+
+    __slots__ = ("_then", "frames")
+    port = None
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self.frames = 0
+        self._then = then
+
+    def left(self) -> None:
+        """One of them has."""
+        self.frames -= 1
+        self._then()
+
+
 class Charges:
-    """What the frame that a switch is working on now is charged to; one for all ports of a network."""
+    """What the frame that a switch, or a host, is working on now is charged to; one for all of a network."""
 
     def __init__(self) -> None:
-        self.now: Charge | None = None
+        self.now: Charge | Held | None = None
 
 
 class _Waiting(NamedTuple):
@@ -89,14 +109,14 @@ class _Waiting(NamedTuple):
     size_bytes: int
     sender: int
     to: int
-    charge: Charge | None
+    charge: Charge | Held | None
 
 
 class PausableLink(Link):
-    """As `Link`, serving classes strictly, each with a queue of its own, which can be paused.
+    """As `Link`, with a queue for each class, which can be paused.
 
     Frames of a lossless class are never dropped here: the ports they came in by limit them. `port`: where it leads to,
-    if that can pause it; None: a host, which takes all.
+    if that can pause it; None: a host, which takes all. most_bytes: the longest that any class's queue was.
     """
 
     def __init__(
@@ -107,8 +127,12 @@ class PausableLink(Link):
         self.port: Port | None = None
         self.paused_since_ns: list[int | None] = [None] * CLASSES
         self.pauses = 0
+        self.most_bytes = 0
+        self._paused_ns = 0  # of pauses that are over, in all classes
+        self._served = [0] * CLASSES  # start-time fair queueing, in bytes: what a class's next frame begins at …
+        self._turn = 0  # … and what the last that was served began at
         self._pfc = pfc
-        self._charges = charges
+        self.charges = charges
         self._queues: list[deque[_Waiting]] = [deque() for _ in range(CLASSES)]
         self._queued = [0] * CLASSES
         self._serving: _Waiting | None = None
@@ -116,7 +140,7 @@ class PausableLink(Link):
 
     def send(self, frame: Any, size_bytes: int, ready_ns: int, sender: int = 0, to: int = 0) -> bool:
         """See `Link.send`. True also for a frame that is ready later."""
-        charge = self._charges.now
+        charge = self.charges.now
         if charge is not None:
             charge.frames += 1
         waiting = _Waiting(frame, size_bytes, sender, to, charge)
@@ -149,9 +173,16 @@ class PausableLink(Link):
         if on and self.paused_since_ns[kind] is None:
             self.paused_since_ns[kind] = self.network.now_ns
             self.pauses += 1
-        elif not on:
+        elif not on and self.paused_since_ns[kind] is not None:
+            self._paused_ns = self.paused_ns(kind)
             self.paused_since_ns[kind] = None
+            self._waits_again(kind)
             self._serve()
+
+    def paused_ns(self, *kinds: int) -> int:
+        """How long classes have been paused, all pauses that are over and those of these kinds added up."""
+        since = [self.paused_since_ns[kind] for kind in kinds]
+        return self._paused_ns + sum(self.network.now_ns - begun_ns for begun_ns in since if begun_ns is not None)
 
     def wire_busy_ns(self) -> int:
         """How long the frame on the wire still takes."""
@@ -167,9 +198,13 @@ class PausableLink(Link):
             return False
         if waiting.to & ECT and self._marks(queued):
             waiting = waiting._replace(to=waiting.to | CE)
+            self.marked_frames += 1
+        if not queued:
+            self._waits_again(kind)
         self.sent_frames += 1
         self.sent_bytes += waiting.size_bytes
         self._queued[kind] += waiting.size_bytes
+        self.most_bytes = max(self.most_bytes, self._queued[kind])
         (self._queues[kind].appendleft if waiting.to & AHEAD else self._queues[kind].append)(waiting)
         self._serve()
         return True
@@ -184,17 +219,18 @@ class PausableLink(Link):
         return queued > red.most_bytes or self._chance() < red.chance * part
 
     def _serve(self) -> None:
-        """If the wire is idle: the next frame of the most urgent class that isn't paused."""
+        """If the wire is idle: the next frame of the class whose turn it is, of those that aren't paused."""
         if self._serving is not None:
             return
-        for kind, queue in enumerate(self._queues):
-            if queue and self.paused_since_ns[kind] is None:
-                break
-        else:
+        ready = self._ready_kinds()
+        if not ready:
             return
+        kind = ready[0] if self._pfc.strict else min(ready, key=self._served.__getitem__)
         now_ns = self.network.now_ns
-        waiting = self._serving = queue.popleft()
+        waiting = self._serving = self._queues[kind].popleft()
         self._queued[kind] -= waiting.size_bytes
+        self._turn = self._served[kind]
+        self._served[kind] += waiting.size_bytes
         cost_ns, remainder = divmod(waiting.size_bytes * 8_000_000_000, self._rate)
         if self._free_ns + (1 if self._remainder else 0) < now_ns:
             self._free_ns, self._remainder = now_ns, 0
@@ -203,23 +239,31 @@ class PausableLink(Link):
         idle_ns = self._free_ns + (1 if self._remainder else 0)
         self.network.schedule(idle_ns, self._sent)
 
+    def _ready_kinds(self) -> list[int]:
+        return [kind for kind, queue in enumerate(self._queues) if queue and self.paused_since_ns[kind] is None]
+
+    def _waits_again(self, kind: int) -> None:
+        """A class that was idle or paused has no claim to what others had meanwhile."""
+        self._served[kind] = max(self._served[kind], self._turn)
+
+    def _arrives(self, size_bytes: int) -> Action:
+        return self.receive if self.port is None else partial(self.port.arrived, size_bytes)
+
     def _sent(self, _frame: None, _sender: int, _to: int) -> None:
         waiting, self._serving = self._serving, None
         assert waiting is not None
         if waiting.charge is not None:
             waiting.charge.left()
         arrival_ns = self.network.now_ns + self._delay_ns
-        receive = self.receive if self.port is None else partial(self.port.arrived, waiting.size_bytes)
-        self.delivered_frames += 1
-        self.delivered_bytes += waiting.size_bytes
-        self.network.schedule(arrival_ns, receive, waiting.frame, waiting.sender, waiting.to)
+        self._deliver(arrival_ns, waiting.frame, waiting.size_bytes, waiting.sender, waiting.to)
         self._serve()
 
 
 class Port:
-    """Where a link comes in at a switch. reverse: the other direction, on which pauses travel; receive: the switch."""
+    """Where a link comes in at a switch, which is what the link delivers to. reverse: the other direction, on which
+    pauses travel."""
 
-    def __init__(self, link: PausableLink, reverse: PausableLink, receive: Action, pfc: PfcConfig) -> None:
+    def __init__(self, link: PausableLink, reverse: PausableLink, pfc: PfcConfig) -> None:
         self.link = link
         self.held_bytes = [0] * CLASSES
         self.most_bytes = 0
@@ -228,10 +272,9 @@ class Port:
         self.dropped = 0  # for want of headroom
         self.absorbed: Callable[[Charge, Any], None] = lambda charge, _frame: self.release(charge)
         self._reverse = reverse
-        self._receive = receive
         self._pfc = pfc
         self._room_bytes = pfc.xoff_bytes + pfc.headroom(link.config)
-        self._charges = link._charges
+        self._charges = link.charges
         link.port = self
 
     def arrived(self, size_bytes: int, frame: Any, sender: int, to: int) -> None:
@@ -239,7 +282,7 @@ class Port:
         it sends nothing for, because it was folded into a sum or dropped, holds none."""
         kind = BEST_EFFORT - (to >> CLASS_SHIFT & CLASS_MASK)
         if kind not in self._pfc.classes:
-            self._receive(frame, sender, to)
+            self.link.receive(frame, sender, to)
             return
         if self.held_bytes[kind] + size_bytes > self._room_bytes:
             self.dropped += 1
@@ -248,7 +291,7 @@ class Port:
         self.most_bytes = max(self.most_bytes, self.held_bytes[kind])
         charge = self._charges.now = Charge(self, kind, size_bytes)
         charge.frames = 1  # until the switch has seen it
-        self._receive(frame, sender, to)
+        self.link.receive(frame, sender, to)
         self._charges.now = None
         charge.frames -= 1
         if not charge.frames:

@@ -9,13 +9,13 @@ import numpy as np
 
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.hosts import Alarm, Done, Uplink
-from emulation.sim.network.link import NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
+from emulation.sim.network.link import DROPPABLE, NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
 from emulation.sim.network.network import Action
 from emulation.sim.network.simulation import Call, SimulationConfig
 from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.switched_network import SwitchedNetwork
 from transport.bounded.calls import BoundedJob, loss_of
-from transport.bounded.packets import HEADER_BYTES, MAGIC, PathConfig
+from transport.bounded.packets import DATA, HEADER_BYTES, MAGIC, PathConfig
 from transport.bounded.party import BoundedParty
 from transport.bounded.table import BOUNDED
 from transport.collectives.cost import traffic_matrix
@@ -23,6 +23,7 @@ from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import RELIABLE_BYTES
 
 _MAGIC = MAGIC.to_bytes(2, "big")
+KIND_AT = 2
 _REST = RELIABLE_BYTES - HEADER_BYTES + ETHERNET_BYTES + 20 - UDP_FRAMING_BYTES
 """Less values than a segment of the reliable connections, so that a frame is as long as theirs."""
 
@@ -33,6 +34,7 @@ class BoundedHost:
     def __init__(self, party: BoundedParty, link: Link, first: int) -> None:
         self.party = party
         self.drop_checksum = 0
+        self.left, self.came = [0, 0], [0, 0]  # packets of values: others, droppable ones
         self._link, self._strict, self._first = link, isinstance(link, StrictLink), first
         self._network = link.network
         self._done: dict[int, Done] = {}
@@ -46,12 +48,13 @@ class BoundedHost:
         self._done[id(begun)] = call.done
         self._go_on()
 
-    def receive(self, frame: Any, sender: int) -> None:
+    def receive(self, frame: Any, sender: int, to: int) -> None:
         if frame.__class__ is CorruptedFrame:
             frame = frame.received()
             if frame is None:
                 self.drop_checksum += 1
                 return
+        self.came[bool(to & DROPPABLE)] += frame[KIND_AT] == DATA
         self.party.receive(frame, sender - self._first, self._network.now_ns)
         self._go_on()
 
@@ -69,6 +72,8 @@ class BoundedHost:
         for frame in frames:
             to = self._first + frame.to
             to = addressed(to, frame.priority) if self._strict else to
+            to |= DROPPABLE * frame.droppable
+            self.left[frame.droppable] += frame.data[KIND_AT] == DATA
             send = self._link.send_ahead if frame.ahead else self._link.send
             send(frame.data, len(frame.data) + UDP_FRAMING_BYTES, now_ns, self._first + self.party.member, to)
         if frames:
@@ -124,7 +129,7 @@ class BoundedSimulation(HostSimulation):
     def _received(self, member: int, otherwise: Action, frame: Any, sender: int, to: int) -> None:
         data = frame.data if frame.__class__ is CorruptedFrame else frame
         if bytes(data[:2]) == _MAGIC:
-            self._bounded[member].receive(frame, sender & NODE_MASK)
+            self._bounded[member].receive(frame, sender & NODE_MASK, to)
         else:
             otherwise(frame, sender, to)
 
@@ -139,7 +144,17 @@ class BoundedSimulation(HostSimulation):
         return sum((host.party.counters for host in self._bounded), Counter())
 
     def gradient_loss(self) -> dict[str, float]:
-        return loss_of(self._counted())
+        told = loss_of(self._counted())
+        left, came = ([sum(counts) for counts in zip(*each, strict=True)] for each in self._packets())
+        if left[True]:
+            told |= {
+                name: (left[kind] - came[kind]) / max(1, left[kind]) for kind, name in enumerate(("kept", "droppable"))
+            }
+        return told
+
+    def _packets(self) -> tuple[list[list[int]], list[list[int]]]:
+        """Of values, that left each host and that came: others, droppable ones."""
+        return [host.left for host in self._bounded], [host.came for host in self._bounded]
 
     def retransmissions(self) -> int:
         return super().retransmissions() + self._counted()["repeated"]

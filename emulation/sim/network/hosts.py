@@ -129,7 +129,8 @@ class AggregationHost:
         priorities = [stream.priority for stream in job.streams]
         self._calls = CallLedger(priorities)
         ecn = ECT if job.congestion != UNCONTROLLED and link.config.ecn_bytes is not None else 0
-        self._to = [addressed(switch, priority) | ecn for priority in priorities]  # by stream
+        strict = isinstance(link, StrictLink)  # elsewhere a job has one class
+        self._to = [(addressed(switch, priority) if strict else switch) | ecn for priority in priorities]  # by stream
         frame = frame_bytes(job.elements) + UDP_FRAMING_BYTES
         if isinstance(link, StrictLink):  # a credit for each class: none waits for another's bytes
             self._uplinks = [

@@ -38,6 +38,7 @@ NODE_MASK = AHEAD - 1
 CLASS_MASK = 7
 ECT = 1 << 20  # in the `to` of a frame whose sender knows ECN, and …
 CE = 1 << 21  # … of one that met congestion on its way
+DROPPABLE = 1 << 22  # in the `to` of a frame that a queue may drop first
 
 
 def addressed(node: int, priority: int) -> int:
@@ -88,8 +89,9 @@ class LinkConfig:
     """Rate in bit/s (1 … 400·10⁹ and more), one-way delay in ns, queue in bytes, faults as probabilities per packet.
 
     queue_bytes bounds the bytes not yet sent, the rest of the frame on the wire and the arriving one included.
-    ecn_bytes: frames with ECT that find more of them before themselves are marked CE; None: none is. tail: of the
-    delay; None: it is always delay_ns.
+    ecn_bytes: frames with ECT that find more of them before themselves are marked CE; None: none is. drop_bytes:
+    frames that are DROPPABLE and find more before themselves are dropped; None: as any other. tail: of the delay; None:
+    it is always delay_ns.
     ValueError for a value out of range.
     """
 
@@ -102,6 +104,7 @@ class LinkConfig:
     corrupt: float = 0.0
     tail: Tail | None = None
     ecn_bytes: int | None = None
+    drop_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.rate_bps < 1:
@@ -112,6 +115,8 @@ class LinkConfig:
             raise ValueError(f"queue_bytes must be at least 1, not {self.queue_bytes}")
         if self.ecn_bytes is not None and self.ecn_bytes < 0:
             raise ValueError(f"ecn_bytes must be 0 or more, not {self.ecn_bytes}")
+        if self.drop_bytes is not None and self.drop_bytes < 0:
+            raise ValueError(f"drop_bytes must be 0 or more, not {self.drop_bytes}")
         for name in ("loss", "duplicate", "reorder", "corrupt"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must be a probability from 0 to 1, not {getattr(self, name)}")
@@ -177,13 +182,15 @@ class Link:
         self.delivered_bytes = 0
         self.marked_frames = 0
         self.users = 1  # jobs and flows at the host it comes from
-        self.faults = {"drop_queue": 0, "lost": 0, "duplicated": 0, "held_back": 0, "corrupted": 0}
+        self.faults = {"drop_queue": 0, "drop_first": 0, "lost": 0, "duplicated": 0, "held_back": 0, "corrupted": 0}
         self.network = network
         self.receive = receive
         self._rate = config.rate_bps
         self._delay_ns = config.delay_ns
         self._queue_cost = config.queue_bytes * 8_000_000_000
-        self._ecn_cost = inf if config.ecn_bytes is None else config.ecn_bytes * 8_000_000_000
+        self._ecn_cost, self._drop_cost = (
+            inf if least is None else least * 8_000_000_000 for least in (config.ecn_bytes, config.drop_bytes)
+        )
         self._free_ns = 0  # the link is idle from _free_ns + _remainder / rate on
         self._remainder = 0
         self._cost: dict[int, tuple[int, int]] = {}  # size -> (ns, remainder)
@@ -206,6 +213,9 @@ class Link:
             backlog = (free_ns - ready_ns) * rate + remainder
             if backlog + size_bytes * 8_000_000_000 > self._queue_cost:
                 self.faults["drop_queue"] += 1
+                return False
+            if to & DROPPABLE and backlog > self._drop_cost:
+                self.faults["drop_first"] += 1
                 return False
             if backlog > self._ecn_cost and to & ECT:
                 to |= CE
@@ -259,7 +269,11 @@ class Link:
             return
         self.delivered_frames += 1
         self.delivered_bytes += size_bytes
-        self.network.schedule(arrival_ns, self.receive, frame, sender, to)
+        self.network.schedule(arrival_ns, self._arrives(size_bytes), frame, sender, to)
+
+    def _arrives(self, _size_bytes: int) -> Action:
+        """What takes a frame at the other end."""
+        return self.receive
 
     def _deliver_with_faults(self, arrival_ns: int, frame: Any, size_bytes: int, sender: int, to: int) -> None:
         chance = self._random
@@ -281,7 +295,7 @@ class Link:
         for time_ns in times_ns:
             self.delivered_frames += 1
             self.delivered_bytes += size_bytes
-            self.network.schedule(time_ns, self.receive, frame, sender, to)
+            self.network.schedule(time_ns, self._arrives(size_bytes), frame, sender, to)
 
     def _corrupt(self, frame: Any) -> Any:
         """Flip a burst: its first and last bit, and each between with probability 1/2."""

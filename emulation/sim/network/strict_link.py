@@ -7,14 +7,14 @@ class. A frame's class is in its address, as a datagram's is in the DSCP: see `a
 from collections import deque
 from typing import Any
 
-from emulation.sim.network.link import AHEAD, CE, CLASS_MASK, CLASS_SHIFT, ECT, Link, LinkConfig
+from emulation.sim.network.link import AHEAD, CE, CLASS_MASK, CLASS_SHIFT, DROPPABLE, ECT, Link, LinkConfig
 from emulation.sim.network.network import Action, Network
 from switchagg.priority import BEST_EFFORT, CLASSES
 
 
 class StrictLink(Link):
-    """As `Link`, with a queue of queue_bytes for each class; marks depend on what all classes hold. With frames of one
-    class it does what `Link` does.
+    """As `Link`, with a queue of queue_bytes for each class, whose own length decides what is dropped; marks depend on
+    what all classes hold. With frames of one class it does what `Link` does.
 
     The frame whose turn it is next is chosen at the instant the wire falls idle. What arrives in the very nanosecond in
     which that happens counts as arrived, in the order of the events.
@@ -57,6 +57,9 @@ class StrictLink(Link):
             held += (self._wire_ns - now_ns) * rate + self._wire_remainder
         if held and held + units > self._queue_cost:
             self.faults["drop_queue"] += 1
+            return False
+        if to & DROPPABLE and held > self._drop_cost:
+            self.faults["drop_first"] += 1
             return False
         if to & ECT and (self._free_ns - now_ns) * rate + self._remainder > self._ecn_cost:
             to |= CE

@@ -96,8 +96,8 @@ class SwitchedNetwork:
     link: what all links have in common, faults above all; each has rate, delay and queue of its own, and faults drawn
     from seed. tail_at: a host whose links alone have the tail. latency_ns: of every switch, see `Switch`. strict: links
     serve priority classes strictly. trace: as of Network. An address's frames must find its host attached. users,
-    users_at: what jobs are called, by number and by the addresses of their members. documents: what a run's results
-    have from those that are on it, beside the measured job.
+    users_at: what jobs are called, by number and by the addresses of their members. tcp_bits: the class of flows' TCP,
+    in the `to` of its frames. documents: what a run's results have from those that are on it, beside the measured job.
     """
 
     def __init__(
@@ -121,6 +121,7 @@ class SwitchedNetwork:
             self.links[hop] = self._made(hop, settings)
         self.users: dict[int, str] = {}
         self.users_at: dict[int, str] = {}
+        self.tcp_bits = 0
         self.documents: list[Callable[[], dict[str, Any]]] = []
         self._hosts: dict[str, dict[int, Action]] = {}  # by name: what its addresses do with a frame
         self._addresses = 0
@@ -166,12 +167,18 @@ class SwitchedNetwork:
     def _made(self, hop: Hop, settings: LinkSettings) -> Link:
         """One direction. A host never overflows its own queue: `Uplink` waits instead."""
         hosts, (sender, to) = self.topology.hosts, hop
-        queue_bytes, name = settings.queue_bytes, f"{sender} to {to}"
+        queue_bytes, drop_bytes, name = settings.queue_bytes, self._link.drop_bytes, f"{sender} to {to}"
         if sender in hosts:
-            queue_bytes, name = max(queue_bytes, HOST_QUEUE_BYTES), f"up {hosts.index(sender)}"
+            queue_bytes, drop_bytes, name = max(queue_bytes, HOST_QUEUE_BYTES), None, f"up {hosts.index(sender)}"
         elif to in hosts:
             name = f"down {hosts.index(to)}"
-        config = replace(self._link, rate_bps=settings.rate_bps, delay_ns=settings.delay_ns, queue_bytes=queue_bytes)
+        config = replace(
+            self._link,
+            rate_bps=settings.rate_bps,
+            delay_ns=settings.delay_ns,
+            queue_bytes=queue_bytes,
+            drop_bytes=drop_bytes,
+        )
         if self._tail_at is not None and self._tail_at not in hop:
             config = replace(config, tail=None)
         made = self._kind(self.time, config, _nobody, f"{self._seed} {name}")

@@ -1,10 +1,11 @@
 """TCP connections on links in virtual time: both ends of each, and the one place where their frames arrive."""
 
-from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
-from emulation.sim.network.hosts import CREDIT_BYTES_MAX, CREDIT_NS, Alarm
+from emulation.sim.network.hosts import Alarm
 from emulation.sim.network.link import CE, ECT, Link
+from emulation.sim.traffic.host_queue import HostQueue
 from emulation.sim.traffic.receiver import TcpReceiver
 from emulation.sim.traffic.segments import Segment, acknowledgement
 from emulation.sim.traffic.sender import RTO_FIRST_NS, TcpSender
@@ -29,6 +30,7 @@ class Connection:
         nodes: tuple[int, int],
         ways: tuple[int, int],
     ) -> None:
+        self.flow = sender.flow
         self.sender = sender
         self.receiver = receiver
         self.opened_ns = -1
@@ -40,10 +42,8 @@ class Connection:
         self._nodes = nodes
         self._ways = ways
         self._open = False
-        credit_bytes = min(CREDIT_BYTES_MAX, self._forward.config.rate_bps * CREDIT_NS // 8_000_000_000)
-        self._credit = max(2, credit_bytes // Segment(0, 0, sender.payload_bytes).wire_bytes)
-        self._queued: deque[int] = deque()  # when each segment in the host's queue will have left it
         self._alarm = Alarm(self._network, self._ring)
+        self._queue = HostQueue(self._forward, Segment(0, 0, sender.payload_bytes).wire_bytes, self._alarm)
         self._patience = Alarm(self._network, self._delayed)
         self._tries = 0
 
@@ -96,29 +96,41 @@ class Connection:
         if not self._open:
             self._try()
 
+    @property
+    def payload_bytes(self) -> int:
+        """Of a segment."""
+        return self.sender.payload_bytes
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Of the sender."""
+        return self.sender.counters
+
+    @property
+    def received_bytes(self) -> int:
+        """Without headers."""
+        return self.receiver.received * self.sender.payload_bytes
+
     def _send(self, segment: Segment) -> None:
         """Only new data may be marked (RFC 3168)."""
         to = self._ways[0]
         if self.sender.ecn and segment.number >= 0 and not segment.again:
             to |= ECT
-        self._forward.send(segment, segment.wire_bytes, self._network.now_ns, self._nodes[0], to)
+        self._queue.send(segment, segment.wire_bytes, self._nodes[0], to)
 
     def _send_back(self, ack: Segment | None) -> None:
         if ack is not None:
             self._backward.send(ack, ack.wire_bytes, self._network.now_ns, self._nodes[1], self._ways[1])
 
     def _pump(self) -> None:
-        now_ns, queued, sender = self._network.now_ns, self._queued, self.sender
-        while queued and queued[0] <= now_ns:
-            queued.popleft()
-        while len(queued) < self._credit and not self.stopped:
+        now_ns, queue, sender = self._network.now_ns, self._queue, self.sender
+        while queue.has_room and not self.stopped:
             segment = sender.next_segment(now_ns)
             if segment is None:
                 break
             self._send(segment)
-            queued.append(max(now_ns + 1, self._forward.time_at_backlog_ns(0)))
         else:
-            self._alarm.set(queued[len(queued) // 2] if queued else None)
+            self._alarm.set(queue.room_ns)
         self._alarm.set(sender.next_deadline_ns(now_ns))
 
     def _ring(self) -> None:
@@ -135,15 +147,24 @@ class Connection:
             self._patience.set(self.receiver.next_deadline_ns())
 
 
+class Arrives(Protocol):
+    """A connection, of whatever kind."""
+
+    flow: int
+
+    def arrived(self, frame: Segment, marked: bool) -> None:
+        """See `Connection`."""
+
+
 class Connections:
     """All connections of a network, by the number of their flow; `receive` is what their hosts' links deliver to."""
 
     def __init__(self) -> None:
-        self._by_flow: dict[int, Connection] = {}
+        self._by_flow: dict[int, Arrives] = {}
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: Arrives) -> None:
         """Frames of its flow are for it."""
-        self._by_flow[connection.sender.flow] = connection
+        self._by_flow[connection.flow] = connection
 
     def remove(self, flow: int) -> None:
         """What still comes is dropped."""

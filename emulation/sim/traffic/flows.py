@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from emulation.scenario_flows import Arrival, Arrivals, user_of
-from emulation.scenario_tables import FlowOptions
+from emulation.scenario_tables import RDMA_CONTROLS, FlowOptions
 from emulation.shares import Finished
+from emulation.sim.lossless.dcqcn import PAYLOAD_BYTES, QueuePair
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.traffic.connection import Connection, Connections
 from emulation.sim.traffic.controls import control
 from emulation.sim.traffic.receiver import TcpReceiver
-from emulation.sim.traffic.sender import PAYLOAD_BYTES, TcpSender
+from emulation.sim.traffic.sender import TcpSender
 
 
 class Flows(NamedTuple):
@@ -26,15 +27,18 @@ class Traffic:
     the link to the receiver.
     """
 
-    def __init__(self, network: SwitchedNetwork, entries: Sequence[Flows], seed: int = 1) -> None:
+    def __init__(
+        self, network: SwitchedNetwork, entries: Sequence[Flows], seed: int = 1, rdma_bytes: int = PAYLOAD_BYTES
+    ) -> None:
         self.entries = tuple(entries)
-        self.connections: list[list[Connection]] = [[] for _ in entries]  # of flows without end
+        self.connections: list[list[Connection | QueuePair]] = [[] for _ in entries]  # of flows without end
         self.finished: list[list[Finished]] = [[] for _ in entries]
         self.names: dict[int, str] = {}  # of users of links, by flow
-        self.running: list[set[Connection]] = [set() for _ in entries]  # of those that have an end
+        self.running: list[set[Connection | QueuePair]] = [set() for _ in entries]  # of those that have an end
         self._ended_counters: list[dict[str, int]] = [{} for _ in entries]
         self._network = network
         self._seed = seed
+        self._rdma_bytes = rdma_bytes  # of a packet of RoCE
         self._everything = Connections()
         self._addresses: dict[str, int] = {}
         self._flows = 0
@@ -50,20 +54,27 @@ class Traffic:
         """What the senders counted, all together."""
         total = dict(self._ended_counters[place])
         for one in (*self.connections[place], *self.running[place]):
-            for name, count in one.sender.counters.items():
+            for name, count in one.counters.items():
                 total[name] = total.get(name, 0) + count
         return total
 
-    def _new(self, place: int, source: str, ended: Callable[[Connection], None] | None) -> Connection:
+    def _new(
+        self, place: int, source: str, ended: Callable[[Connection | QueuePair], None] | None
+    ) -> Connection | QueuePair:
         (options, _, to), network, flow = self.entries[place], self._network, self._flows
         self._flows += 1
         name = options.kind if options.endless else options.congestion
         every = [entry.options for entry in self.entries]
         self.names[flow] = user_of(every, place, len(self.connections[place]))
-        sender = TcpSender(flow, control(name, f"{self._seed} flow {flow}"), ecn=bool(options.ecn))
         ends = self._addresses[source], self._addresses[to]
         links = network.uplink(source), network.uplink(to)
-        made = Connection(sender, TcpReceiver(flow), links, ends, ends[::-1])
+        made: Connection | QueuePair
+        if name in RDMA_CONTROLS:
+            made = QueuePair(flow, links, ends, ends[::-1], control=name, payload_bytes=self._rdma_bytes)
+        else:
+            sender = TcpSender(flow, control(name, f"{self._seed} flow {flow}"), ecn=bool(options.ecn))
+            ways = ends[1] | network.tcp_bits, ends[0] | network.tcp_bits
+            made = Connection(sender, TcpReceiver(flow), links, ends, ways)
         if ended is not None:
             made.ended = lambda: ended(made)
         self._everything.add(made)
@@ -100,16 +111,16 @@ class Traffic:
     def _send(self, place: int, source: str, size_bytes: int) -> None:
         """A flow with an end."""
 
-        def ended(made: Connection) -> None:
+        def ended(made: Connection | QueuePair) -> None:
             time_ns = self._network.time.now_ns - made.opened_ns
             self.finished[place].append(Finished(size_bytes, time_ns))
-            for name, count in made.sender.counters.items():
+            for name, count in made.counters.items():
                 self._ended_counters[place][name] = self._ended_counters[place].get(name, 0) + count
             self.running[place].discard(made)
-            self._everything.remove(made.sender.flow)
+            self._everything.remove(made.flow)
             made.stop()
 
         made = self._new(place, source, ended)
-        made.write(-(-size_bytes // PAYLOAD_BYTES))
+        made.write(-(-size_bytes // made.payload_bytes))
         made.open()
         self.running[place].add(made)

@@ -21,6 +21,7 @@ class Segment:
     content: of a host method's segment, what it carries.
     """
 
+    header_bytes = TCP_BYTES  # after the IP header
     __slots__ = ("again", "blocks", "content", "cwr", "ece", "flow", "intact", "number", "payload_bytes", "upto")
 
     def __init__(self, flow: int, number: int, payload_bytes: int) -> None:
@@ -42,16 +43,16 @@ class Segment:
     @property
     def wire_bytes(self) -> int:
         """With all headers, as links count."""
-        return self.payload_bytes + HEADERS_BYTES
+        return self.payload_bytes + self.header_bytes + ETHERNET_BYTES + IP_BYTES
 
     def __len__(self) -> int:
         """From after the IP header, as bridges of host methods count."""
-        return self.payload_bytes + TCP_BYTES
+        return self.payload_bytes + self.header_bytes
 
     @property
     def size(self) -> int:
         """From after a UDP header, as bridges of method `switch` count."""
-        return self.payload_bytes + HEADERS_BYTES - UDP_FRAMING_BYTES
+        return self.wire_bytes - UDP_FRAMING_BYTES
 
     @property
     def data(self) -> bytes:

@@ -1,0 +1,49 @@
+"""A connection's part of its host's queue: about a millisecond of it, as TCP small queues and NICs have it."""
+
+from collections import deque
+from typing import Any
+
+from emulation.sim.lossless.pausing import Held, PausableLink
+from emulation.sim.network.hosts import CREDIT_BYTES_MAX, CREDIT_NS, Alarm
+from emulation.sim.network.link import Link
+
+
+class HostQueue:
+    """Frames of at most frame_bytes that leave by a link. alarm: rings when half of them have left, if it may pause;
+    else set it to `room_ns`."""
+
+    def __init__(self, link: Link, frame_bytes: int, alarm: Alarm) -> None:
+        credit_bytes = min(CREDIT_BYTES_MAX, link.config.rate_bps * CREDIT_NS // 8_000_000_000)
+        self._most = max(2, credit_bytes // frame_bytes)
+        self._link, self._network, self._alarm = link, link.network, alarm
+        self._leaving: deque[int] = deque()  # when each will have left it
+        self._pausable = link if isinstance(link, PausableLink) else None
+        self._held = Held(self._left)
+
+    @property
+    def has_room(self) -> bool:
+        leaving, now_ns = self._leaving, self._network.now_ns
+        while leaving and leaving[0] <= now_ns:
+            leaving.popleft()
+        return len(leaving) + self._held.frames < self._most
+
+    @property
+    def room_ns(self) -> int | None:
+        """When half of what is there will have left; None: the alarm will ring."""
+        return self._leaving[len(self._leaving) // 2] if self._leaving else None
+
+    def send(self, frame: Any, size_bytes: int, sender: int, to: int) -> None:
+        """Put a frame there, room or not."""
+        link, now_ns = self._link, self._network.now_ns
+        if self._pausable is None:
+            link.send(frame, size_bytes, now_ns, sender, to)
+            self._leaving.append(max(now_ns + 1, link.time_at_backlog_ns(0)))
+            return
+        charges = self._pausable.charges
+        outer, charges.now = charges.now, self._held
+        link.send(frame, size_bytes, now_ns, sender, to)
+        charges.now = outer
+
+    def _left(self) -> None:
+        if self._held.frames <= self._most // 2:
+            self._alarm.set(self._network.now_ns)
