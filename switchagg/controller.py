@@ -11,7 +11,8 @@ more urgent ones, `sharing.dividing` jobs that move to share slots anew, `sharin
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 
 from switchagg.job import MAX_CHILDREN, MAX_ELEMENTS, MAX_SLOTS, MAX_WORKERS
 from switchagg.membership import (
@@ -31,7 +32,7 @@ from switchagg.membership import (
 from switchagg.sharing.numbers import Generations, JobIds
 from switchagg.sharing.quota import Holding, PeerQuota
 from switchagg.sharing.room import Beside, KeptRange, Range, fitted, overlap
-from switchagg.sharing.seats import GatheringJob, RunningJob, Seat, members_of
+from switchagg.sharing.seats import GatheringJob, Jobs, RunningJob, Seat, members_of
 from switchagg.sharing.switches import ROOT, Share, Switches, limits
 
 WAITING_MAX = 1024
@@ -40,7 +41,6 @@ WAITING_MAX = 1024
 STANDINGS_KEPT = 4096
 """How many ended members are remembered, so that each can get the reason again (C9)."""
 
-Jobs = Collection[RunningJob]
 ROOM_LEASES = 2
 """How long a complete gathering waits for slots, in leases: those of a job that died come free within one (C6)."""
 
@@ -299,8 +299,8 @@ class Controller:
         kept = self._kept.get(gathering.name)
         if kept is not None and kept.fits(wish, switches):
             return None if any(overlap(kept.place, job.admitted.job.slots) for job in beside) else kept.place
-        waiting = [one.request for one in self._gatherings.values() if self._waits_for_room(one)]
-        others = [*gathering.leavers, *waiting, *(job.request for job in gone)]
+        waiting = (one.request for one in self._gatherings.values() if self._waits_for_room(one))
+        others = chain(gathering.leavers, waiting, (job.request for job in gone))  # looked at only if need be
         slots = limits(shares, self.slots, self.elements_max)[0]
         room = self._quota.room(self.slots, gathering.holding.hosts, self._holdings)
         return Beside(beside, switches, slots, self._kept).range_for(wish, others, self._quota.job_slots, room)

@@ -15,8 +15,8 @@ from switchagg.sharing.seats import RunningJob
 from switchagg.sharing.switches import limits
 
 SETTLED_LEASES = 2
-"""How long a job runs, at least, before it is asked to move; four times as long each time that a division it moved for
-failed, since somebody was late."""
+"""How long a job runs, at least, before it is asked to move; four times as long for each time in a row that a division
+it moved for failed, since somebody was late."""
 
 FREE_LEASES = 1
 """How long slots that came free are left to whoever had them, or comes, before running jobs move to have them."""
@@ -70,10 +70,15 @@ class DividingController(LeavingController):
         for name, kept in list(self._kept.items()):
             if any(job.switches & kept.switches and overlap(job.admitted.job.slots, kept.place) for job in stay):
                 del self._kept[name]
+        if self._movers and not self._kept:  # all that moved are there
+            for name in self._movers:
+                self._failed.pop(name, None)
+            self._movers = ()
         if any(kept.until_ns <= self._now_ns for kept in self._kept.values()):
             self._kept.clear()
             for name in self._movers:
                 self._failed[name] = self._failed.pop(name, 0) + 1
+            self._movers = ()
             while len(self._failed) > FAILED_KEPT:
                 del self._failed[next(iter(self._failed))]
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from switchagg.controller import ROOM_LEASES, Controller, Jobs
+from switchagg.controller import ROOM_LEASES, Controller
 from switchagg.membership import JoinRequest
-from switchagg.sharing.seats import RunningJob
+from switchagg.sharing.seats import Jobs, RunningJob
 
 Fits = Callable[[Jobs], object]
 """What there is room for once these are gone; None: nothing."""

@@ -102,10 +102,13 @@ class Beside:
             for name, one in self.kept.items()
             if name != wish.job and one.switches & self.switches and one.priority <= wish.job_priority
         ]
+        taken = [*stays, *(job.admitted.job.slots for job in divided)]
+        if not wish.slots_least or max(gaps(self.slots, taken)) < wish.slots_least:  # whatever its share is
+            return range_for(wish, 0, self.slots, taken)
         wishes = {one.job: one for one in (*others, *(job.request for job in divided)) if one.job not in self.kept}
         wishes[wish.job] = wish
         share = min(shares_of(sum(gaps(self.slots, stays)), list(wishes.values()), most)[wish.job], room)
-        return range_for(wish, share, self.slots, [*stays, *(job.admitted.job.slots for job in divided)])
+        return range_for(wish, share, self.slots, taken)
 
 
 def fitted(

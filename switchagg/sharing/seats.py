@@ -1,5 +1,6 @@
 """The seats of jobs that gather and of jobs that run: what a controller knows of them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from switchagg.membership import Address, Departure, JobAdmitted, JoinRequest, Member, Running
@@ -130,6 +131,9 @@ class RunningJob:
             sum(stream.window_slots for stream in self.admitted.job.streams),
             tuple(member.address[0] for member in self.admitted.members),
         )
+
+
+Jobs = Collection[RunningJob]
 
 
 def members_of(seats: dict[int, Seat]) -> tuple[Member, ...]:
