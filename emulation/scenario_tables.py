@@ -17,7 +17,7 @@ from emulation.topologies.table import topology_names
 from emulation.topologies.topology import EVERY, Fabric
 from emulation.training.tasks.table import workload_names
 from switchagg.dataplane.table import DATAPLANES
-from switchagg.job import CONGESTION, DCTCP
+from switchagg.job import CONGESTION, FRIENDLY
 from transport.group.method_name import MethodName, host_methods
 from transport.group.method_name import parse as parse_method
 from transport.ps.config import ASYNCHRONOUS, BSP, MODES
@@ -198,7 +198,7 @@ class SwitchOptions:
     shares: str = _choice(MAX_MIN, (MAX_MIN, FIRST_COME))  # of slots: by weight, or all it asks for while any are left
     weight: int = _integer(1, 1, 1_000, "times")  # the measured job's share of slots, beside those of [[jobs]]
     retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # sim: then the call fails, naming who is missing
-    congestion: str = _choice(DCTCP, CONGESTION)  # windows follow marks as DCTCP's or, beside TCP, Reno's
+    congestion: str = _choice(FRIENDLY, CONGESTION)  # windows follow marks: fair beside TCP, or as DCTCP's
     aggregators: int = _integer(
         0, 0, 65_536, "aggregators"
     )  # of each switch, of `atp` and `esa`; 0: as many as slot versions

@@ -25,8 +25,8 @@ MAX_PRIORITY = (1 << 31) - 1
 MAX_RTO_NS = 1 << 60
 """36 years; the compiled core counts nanoseconds in 64 bits."""
 
-UNCONTROLLED, DCTCP, RENO = "none", "dctcp", "reno"
-CONGESTION = (DCTCP, RENO, UNCONTROLLED)
+UNCONTROLLED, DCTCP, RENO, FRIENDLY = "none", "dctcp", "reno", "friendly"
+CONGESTION = (FRIENDLY, DCTCP, RENO, UNCONTROLLED)
 """What a job's ranks may agree on: how windows follow marks, or that they don't (G5)."""
 
 MODULUS = 1 << 32
@@ -80,7 +80,7 @@ class JobConfig:
     retry_limit: int = 30
     backups: int = 0
     close_after_ns: int = 0
-    congestion: str = DCTCP
+    congestion: str = FRIENDLY
 
     def __post_init__(self) -> None:
         for name, value, low, high in (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
 from switchagg.codecs import FIXED_POINT
-from switchagg.job import DCTCP, MAX_CHILDREN, MAX_SLOTS, STREAMS_MAX, JobConfig, StreamConfig
+from switchagg.job import FRIENDLY, MAX_CHILDREN, MAX_SLOTS, STREAMS_MAX, JobConfig, StreamConfig
 from switchagg.priority import BEST_EFFORT, MOST_URGENT
 from switchagg.sharing.slot_shares import SlotDemand
 from switchagg.sharing.switches import ROOT, Share
@@ -58,7 +58,7 @@ class JoinRequest:
     codec: str = FIXED_POINT.name
     packets_held: int = 0
     split: bool = False
-    congestion: str = DCTCP
+    congestion: str = FRIENDLY
     via: str = ROOT
     job_priority: int = BEST_EFFORT
     movable: bool = False

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from switchagg.calls.chunked_call import Call
-from switchagg.job import RENO, UNCONTROLLED, JobConfig
+from switchagg.job import DCTCP, FRIENDLY, RENO, UNCONTROLLED, JobConfig
 from switchagg.rto import RetransmissionTimeout
 
 PROBES = 4
@@ -19,33 +19,41 @@ switch merely waits for a slow rank."""
 OVERTAKEN = 4
 """Later chunks with results that make a chunk lost: results keep the order of sending but for losses."""
 
+BACKOFF_MAX = 20
+"""Doublings of a timeout at most."""
+
 SHIFT = 16
 ONE = 1 << SHIFT
 GAIN_SHIFT = 4
 """RFC 8257: g = 1/16."""
+
+LEAST_ALPHA = {DCTCP: 0, RENO: ONE, FRIENDLY: 2 * ONE // 5}
+"""Reno's is a cut to a half. Friendly's is one to 0.8, as RFC 8511 has it: a link whose threshold is a quarter of its
+bandwidth-delay product stays full."""
 
 
 class CongestionWindow:
     """`chunks` of a stream with so many slots may be in flight: all of them until a mark, never fewer than one (G6).
 
     DCTCP (RFC 8257) in whole numbers: the same results give the same on every rank, in Python and in C. alpha: estimate
-    of the marked part, from 0 to ONE; halves: it stays ONE, as Reno takes marks (RFC 3168).
+    of the marked part, from least_alpha to ONE. Where that isn't 0 the window grows as much more slowly than Reno's as
+    it is cut less.
     """
 
-    __slots__ = ("_halves", "_hold", "_marks", "_most", "_results", "_round", "_window", "alpha", "chunks")
+    __slots__ = ("_hold", "_least_alpha", "_marks", "_most", "_results", "_round", "_window", "alpha", "chunks")
 
-    def __init__(self, slots: int, halves: bool = False) -> None:
-        self._halves = halves
+    def __init__(self, slots: int, least_alpha: int = 0) -> None:
+        self._least_alpha = least_alpha
         self.chunks = slots
         self.alpha = ONE
         self._most = self._window = slots << SHIFT
-        self._round = slots  # results until its end
+        self._round = 0  # results until its end; 0: no mark yet
         self._results = self._marks = 0  # of this round
         self._hold = 0  # results that answer what was sent before the last cut, and say nothing new
 
     def unmarked(self, results: int) -> None:
         """So many results came without a mark."""
-        while results:
+        while results and self._round:
             some = min(results, self._round - self._results)
             results -= some
             self._hold = max(0, self._hold - some)
@@ -58,6 +66,7 @@ class CongestionWindow:
         if not self._hold:
             self._hold = self._window >> SHIFT
             self._window = max(ONE, self._window - (self._window * self.alpha >> SHIFT + 1))
+            self._round = self._round or self._window >> SHIFT
         self._count(1, 1)
         self.chunks = self._window >> SHIFT
 
@@ -66,11 +75,14 @@ class CongestionWindow:
         self._marks += marks
         if self._results < self._round:
             return
-        if not self._halves:
-            part = (self._marks << SHIFT) // self._results
-            self.alpha += (part >> GAIN_SHIFT) - (self.alpha >> GAIN_SHIFT)
+        part = (self._marks << SHIFT) // self._results
+        self.alpha += (part >> GAIN_SHIFT) - (self.alpha >> GAIN_SHIFT)
+        growth = ONE
+        if self._least_alpha:
+            self.alpha = max(self.alpha, self._least_alpha)
+            growth = (3 * self.alpha << SHIFT) // (4 * ONE - self.alpha)
         if not self._marks:
-            self._window = min(self._window + ONE, self._most)
+            self._window = min(self._window + growth, self._most)
         self._round = self.chunks = self._window >> SHIFT
         self._results = self._marks = 0
 
@@ -106,6 +118,7 @@ class Window:
         self.failed = False
         self.differs = False  # another worker describes a call differently: no later one is complete (W12)
         self.timeouts = 0  # in a row, without any result
+        self._doublings = 0  # of the timeout, while no first transmission could tell a longer round trip
         self.chunk = list(range(window))  # in flight, or next for that slot
         self.kind = [0] * window  # of the chunk in flight (`Call.kind`)
         self.in_flight = [False] * window
@@ -132,7 +145,7 @@ class Window:
         self.to_mark = 0  # results that met congestion on the way down: so many new chunks will say so (G8)
         self.congestion: CongestionWindow | None = None
         if job.congestion != UNCONTROLLED:
-            self.congestion = CongestionWindow(window, halves=job.congestion == RENO)
+            self.congestion = CongestionWindow(window, LEAST_ALPHA[job.congestion])
         self._unmarked = 0  # results that `congestion` doesn't know of yet
         self._reserve = 0  # slots that stay free because of congestion (G7)
 
@@ -220,6 +233,7 @@ class Window:
         if self._transmission[offset] == self._first[offset]:
             heapq.heappushpop(self._newest, self._transmission[offset])
             self._rtt_ns = now_ns - self._sent_ns[offset]
+            self._doublings = 0
             if self._transmission[offset] < self._before_timeout:  # results were late, not lost
                 self._recovering = self._certain = False
         elif self._recovering:
@@ -276,12 +290,14 @@ class Window:
         if self.failed or (oldest is None and self._to_resend() is None):
             return None
         sent_ns = self._timer_start_ns if oldest is None else self._sent_ns[oldest[1] % self.window]
-        timeout = self._timeout
-        return max(sent_ns, self._timer_start_ns) + min(timeout.rto_ns << min(self.timeouts, 20), timeout.max_ns)
+        timeout, doublings = self._timeout, min(max(self.timeouts, self._doublings), BACKOFF_MAX)
+        return max(sent_ns, self._timer_start_ns) + min(timeout.rto_ns << doublings, timeout.max_ns)
 
     def time_out(self, now_ns: int) -> None:
         """Resend a few chunks in flight, the lowest, which all ranks choose alike (W7)."""
         self._timer_start_ns = now_ns
+        if len(self._free) + PROBES >= self.window:  # all are resent: none of their results is a sample (Karn)
+            self._doublings = min(self._doublings + 1, BACKOFF_MAX)
         in_flight = [offset for offset in range(self.window) if self.in_flight[offset]]
         # Retransmissions have been answered since the last timeout, and after them nothing came of what was left.
         left = any(self._first[offset] < self._before_timeout for offset in in_flight)

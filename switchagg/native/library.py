@@ -8,7 +8,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from switchagg.job import DCTCP, RENO, UNCONTROLLED, JobConfig
+from switchagg.job import DCTCP, FRIENDLY, RENO, UNCONTROLLED, JobConfig
 
 ABI = 19
 """As SA_ABI in abi.h."""
@@ -115,7 +115,7 @@ def job_struct(job: JobConfig) -> Job:
         job.retry_limit,
         job.partial,
         job.backups,
-        (UNCONTROLLED, DCTCP, RENO).index(job.congestion),
+        (UNCONTROLLED, DCTCP, RENO, FRIENDLY).index(job.congestion),
         job.rto_initial_ns,
         job.rto_min_ns,
         job.rto_max_ns,

@@ -290,3 +290,22 @@ def test_scripts_reach_losses_timeouts_and_completions() -> None:
     assert events.count("Differs") > 5
     assert all(count > 5 for count in counters.values()), counters
     assert len(counters) == 17
+
+
+@pytest.mark.parametrize("congestion", CONGESTION)
+def test_windows_that_follow_marks_are_the_same_in_the_long_run(congestion: str) -> None:
+    """G6: hundreds of rounds, in which the estimate falls from 1 to its least and rises again."""
+    rng = random.Random(4)
+    pair = Pair(JobConfig(1, 1, 1, 1, (StreamConfig(0, 40),), congestion=congestion), 0, 0)
+    array = np.zeros(6000, np.int32)
+    pair.submit(0, array, "sum", Shares(), None, FIXED_POINT, False)
+    sent = []
+    while not pair.compare():
+        frames = pair.frames_to_send(0, 64).copy()
+        sent.append(len(frames))
+        frames[:, FLAGS_AT] |= FLAG_RESULT
+        share = (0.02, 0, 0.6, 0.02)[len(sent) // 60 % 4]
+        for row in frames:
+            row[RANK_AT] |= MARKED * (rng.random() < share)
+        pair.receive(frames, 0)
+    assert (min(sent) == 40) == (congestion == "none")

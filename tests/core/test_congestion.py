@@ -5,7 +5,8 @@ from fractions import Fraction
 
 import pytest
 
-from switchagg.window import ONE, CongestionWindow
+from switchagg.job import DCTCP, FRIENDLY, RENO
+from switchagg.window import LEAST_ALPHA, ONE, CongestionWindow
 
 
 def drawn_marks(seed: int, results: int = 3000) -> list[bool]:
@@ -26,21 +27,26 @@ def test_without_marks_all_slots_are_in_use(slots: int) -> None:
         assert window.chunks == slots
 
 
+@pytest.mark.parametrize("least", [LEAST_ALPHA[DCTCP], LEAST_ALPHA[FRIENDLY]])
 @pytest.mark.parametrize("number", range(6))
-def test_it_is_the_documented_rule_rounded_down(number: int) -> None:
+def test_it_is_the_documented_rule_rounded_down(number: int, least: int) -> None:
     slots = random.Random(number).choice([1, 3, 16, 256])
-    made, w, a = CongestionWindow(slots), Fraction(slots), Fraction(1)
-    length, results, marks, hold = slots, 0, 0, 0
+    made, w, a = CongestionWindow(slots, least), Fraction(slots), Fraction(1)
+    length, results, marks, hold = 0, 0, 0, 0
     for marked in drawn_marks(number):
         made.marked() if marked else made.unmarked(1)
         hold = max(0, hold - 1)
         if marked and not hold:
             hold = int(w)
             w = max(Fraction(1), w - Fraction(int(w * a / 2 * ONE), ONE))
-        results, marks = results + 1, marks + marked
-        if results == length:
+            length = length or int(w)
+        if length:
+            results, marks = results + 1, marks + marked
+        if length and results == length:
             a = a - Fraction(int(a * ONE) // 16, ONE) + Fraction((marks << 16) // results // 16, ONE)
-            w = min(w + 1, Fraction(slots)) if not marks else w
+            a = max(a, Fraction(least, ONE))
+            growth = Fraction(int(3 * a / (4 - a) * ONE), ONE) if least else 1
+            w = min(w + growth, Fraction(slots)) if not marks else w
             length, results, marks = int(w), 0, 0
         assert made.chunks == int(w)
         assert 1 <= made.chunks <= slots
@@ -83,7 +89,7 @@ def test_the_estimate_converges_to_the_marked_part_and_the_window_comes_back() -
 
 
 def test_reno_halves_once_a_window_however_many_are_marked() -> None:
-    window = CongestionWindow(64, halves=True)
+    window = CongestionWindow(64, LEAST_ALPHA[RENO])
     for _ in range(640):  # until DCTCP's estimate would be next to nothing
         window.unmarked(1)
     window.marked()
@@ -93,3 +99,20 @@ def test_reno_halves_once_a_window_however_many_are_marked() -> None:
     assert window.chunks == 32
     window.marked()
     assert window.chunks == 16
+
+
+def test_a_friendly_window_is_cut_to_0_8_and_grows_by_a_third() -> None:
+    """AIMD that is fair to Reno's (Floyd, Handley and Padhye, 2000): a cut of b, and 3b/(2 - b) for each round."""
+    window = CongestionWindow(64, LEAST_ALPHA[FRIENDLY])
+    window.marked()
+    assert window.chunks == 32  # what the first mark says is strong is unknown yet
+    for _ in range(128):
+        window.unmarked(64)
+    assert window.chunks == 64
+    window.marked()
+    assert window.chunks == 51
+    rounds = 0
+    while window.chunks < 64:
+        window.unmarked(window.chunks)
+        rounds += 1
+    assert rounds == 40  # 64 / 5 chunks, a third of one in each but the first, which has the mark

@@ -290,10 +290,10 @@ def test_a_timeout_is_no_evidence_once_all_that_it_found_is_answered(core: str) 
     endpoint.receive(bundle(*answers), 50 * MS)
     bench.submit(list(range(64)))
     answers = bench.through_switch(endpoint.frames_to_send(60 * MS))[0]
-    endpoint.handle_timer(110 * MS)
-    assert chunks(endpoint.frames_to_send(110 * MS)) == list(range(PROBES, 2 * PROBES))
-    endpoint.receive(bundle(answers[0]), 110 * MS)
-    assert chunks(endpoint.frames_to_send(110 * MS)) == [PROBES + 31, PROBES + 30]
+    endpoint.handle_timer(160 * MS)
+    assert chunks(endpoint.frames_to_send(160 * MS)) == list(range(PROBES, 2 * PROBES))
+    endpoint.receive(bundle(answers[0]), 160 * MS)
+    assert chunks(endpoint.frames_to_send(160 * MS)) == [PROBES + 31, PROBES + 30]
 
 
 @pytest.mark.parametrize(("rows", "resent"), [(1, 3 * PROBES), (8, PROBES)])
@@ -338,6 +338,22 @@ def test_rto_follows_the_round_trip(core: str) -> None:
         assert deadline is not None
         assert low_ms * MS <= deadline - now <= high_ms * MS
         endpoint.receive(bundle(*bench.through_switch(bundle(frame_of(endpoint)))[0]), now)
+
+
+def test_a_small_window_learns_of_a_longer_round_trip(core: str) -> None:
+    """W7: a timeout resends all of it, so that no result is a sample; the next one must come later."""
+    bench = Bench(config(window=2, rto_min_ns=5 * MS), core)
+    bench.submit(list(range(80)))
+    endpoint, now, under_way = bench.endpoints[0], 0, deque[tuple[int, Bundle]]()
+    while not isinstance(endpoint.next_event(), CallCompleted):
+        frames = endpoint.frames_to_send(now)
+        round_trip_ms = 1 if endpoint.counters["sent"] < 20 else 30
+        under_way.extend((now + round_trip_ms * MS, bundle(row)) for row in bench.through_switch(frames)[0])
+        now += MS
+        while under_way and under_way[0][0] <= now:
+            endpoint.receive(under_way.popleft()[1], now)
+        endpoint.handle_timer(now)
+    assert 0 < endpoint.counters["retransmitted"] <= 8
 
 
 def frame_of(endpoint: Endpoint | NativeEndpoint) -> bytes:

@@ -65,7 +65,7 @@ static void begin(void) {
     job.stream_count = count_of(STREAMS);
     uint32_t limits = byte();
     job.retry_limit = 1 + limits % 32;
-    job.congestion = limits >> 5 & 1;
+    job.congestion = limits >> 5 & 3;
     job.rto_initial_ns = 1000;
     job.rto_min_ns = 1 + byte();
     job.rto_max_ns = 1000 + 100 * byte();

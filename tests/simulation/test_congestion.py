@@ -30,7 +30,7 @@ def test_a_chunk_below_all_in_flight_needs_no_credit(monkeypatch: pytest.MonkeyP
         run_worlds()
 
 
-def allreduce(marked: float, down: float, waits: tuple[int, ...] = (), congestion: str = "dctcp") -> list[list[int]]:
+def allreduce(marked: float, down: float, waits: tuple[int, ...] = (), congestion: str = "friendly") -> list[list[int]]:
     """After each step, how many chunks each rank may have in flight. marked, down: part of contributions, of results,
     that meet congestion on their way. waits: of each rank, how many steps it takes for one of another."""
     rng, job = random.Random(3), JobConfig(1, 1, 3, 4, (StreamConfig(0, 32),), congestion=congestion)

@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--core", default="auto")
     parser.add_argument("--segments", type=int, default=16)
     parser.add_argument("--tos", type=int, default=0)
-    parser.add_argument("--congestion", default="dctcp")
+    parser.add_argument("--congestion", default="friendly")
     parser.add_argument("--bind")
     parser.add_argument("--no-check", dest="check", action="store_false")
     parser.add_argument("--after-first", action="store_true", help="say `first` after one call, wait for a line")

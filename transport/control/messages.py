@@ -11,7 +11,7 @@ import msgspec
 
 from switchagg.codecs import FIXED_POINT
 from switchagg.errors import DecodeError
-from switchagg.job import DCTCP, JobConfig, StreamConfig
+from switchagg.job import FRIENDLY, JobConfig, StreamConfig
 from switchagg.membership import Departure, Member
 from switchagg.priority import BEST_EFFORT
 from transport.rdma.places import QueuePairEnd
@@ -87,7 +87,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     packets_held: Small = 0
     split: bool = False
     via: Text = ""
-    congestion: Text = DCTCP
+    congestion: Text = FRIENDLY
     job_priority: Small = BEST_EFFORT
     movable: bool = False
     patient: bool = False
@@ -238,7 +238,7 @@ class Share(msgspec.Struct, frozen=True):
     children: Annotated[list[tuple[str, Small]], msgspec.Meta(max_length=64)]
     ranks: list[list[Small]]
     parent: tuple[str, Small, Small] | None = None
-    congestion: Text = DCTCP
+    congestion: Text = FRIENDLY
 
 
 class Shares(msgspec.Struct, frozen=True, tag="shares"):

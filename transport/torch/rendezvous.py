@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from switchagg.errors import JobError
-from switchagg.job import DCTCP
+from switchagg.job import FRIENDLY
 from transport.group.contract import Group
 from transport.group.method_name import MethodName, parse
 from transport.links.addresses import facing, resolve_host
@@ -86,8 +86,9 @@ class SwitchOptions:
     """Name of the switch that this rank sends to, where there are some below the one that all join; "": that one."""
     split_calls: int = 0
     """1: a call of more packets than a window uses all streams of its class: for ways that hold more than that."""
-    congestion: str = DCTCP
-    """`dctcp`: windows follow the marks (ECN) of packets; `none`: they don't. The same on every rank."""
+    congestion: str = FRIENDLY
+    """`friendly`: windows follow the marks (ECN) of packets, fairly beside TCP; `dctcp`, `reno`: as theirs do; `none`:
+    they don't. The same on every rank."""
     job_priority: int = 7
     """Of the job, 0 (most urgent) to 7: on a full switch a less urgent job that has a `fallback` gives it its slots."""
     weight: int = 1

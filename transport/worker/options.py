@@ -8,7 +8,7 @@ from pathlib import Path
 from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.errors import JobError
-from switchagg.job import CONGESTION, DCTCP, MAX_PARTIAL, MAX_RTO_NS, STREAMS_MAX, JobConfig
+from switchagg.job import CONGESTION, FRIENDLY, MAX_PARTIAL, MAX_RTO_NS, STREAMS_MAX, JobConfig
 from switchagg.membership import TIMEOUT_NS_MAX, WEIGHT_MAX
 from switchagg.priority import BEST_EFFORT, class_of
 from transport.links.kind import LinkKind
@@ -62,9 +62,9 @@ class JoinOptions:
     if it is only in Python, so is the core. codec_seed: of codecs that draw random numbers (F10). split_calls: a call
     of more packets than the smallest window of its class uses all streams of the class at once, on every rank: for ways
     that are longer than a window; elsewhere later calls only wait for it. via: name of the switch that this rank sends
-    to, where there are some below the one it joins; "": that one. congestion: "dctcp", windows follow the marks of
-    packets (G6), "reno", as TCP's beside them do, or "none", on every rank. job_priority: 0, most urgent, to 7: which
-    of the jobs that can leave gives its slots to another. movable: this job can, as who joins goes on without the
+    to, where there are some below the one it joins; "": that one. congestion: "friendly", windows follow the marks
+    of packets, fairly beside TCP (G6), "dctcp", "reno" or "none", on every rank. job_priority: 0, most urgent, to 7:
+    which of the jobs that can leave gives its slots to another. movable: this job can, as who joins goes on without the
     switch (`transport.group.moving`). patient: wait for slots as long as timeout_s says. weight: of
     the job's share where slots are short; slots_least: with so many it begins, too; 0: with all its windows only.
     backups: so many ranks a sum doesn't wait for; close_after_ns: nor for any so long after one's own values; 0: for
@@ -90,7 +90,7 @@ class JoinOptions:
     codec_seed: int = 0
     split_calls: bool = False
     via: str = ""
-    congestion: str = DCTCP
+    congestion: str = FRIENDLY
     job_priority: int = BEST_EFFORT
     movable: bool = False
     patient: bool = False

@@ -26,7 +26,7 @@ from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import parse_sums
 from switchagg.description import COMBINING, Kind
-from switchagg.job import DCTCP, JobConfig, StreamConfig
+from switchagg.job import FRIENDLY, JobConfig, StreamConfig
 from switchagg.layout import shares_of
 from switchagg.priority import BEST_EFFORT
 from transport.group.coded_sums import RoundKeys
@@ -94,7 +94,7 @@ class SimulationConfig:
     codec: str = ""
     codec_seed: int = 0
     split_calls: bool = False
-    congestion: str = DCTCP
+    congestion: str = FRIENDLY
     backups: int = 0
     close_after_ns: int = 0
     user: str = "job"

@@ -241,16 +241,20 @@ static void sa_keep_newest(struct sa_window *window, uint64_t transmission) {
     newest[at] = transmission;
 }
 
-#define SA_DCTCP 1
+/* Of DCTCP, Reno and what is friendly to it (struct sa_job); the last is a cut to 0.8, as RFC 8511 has it. */
+static const uint32_t sa_least_alpha[] = {0, 0, 1u << SA_FRACTION_BITS, (2u << SA_FRACTION_BITS) / 5u};
 
 static void sa_end_round(struct sa_window *window) {
     struct sa_congestion *congestion = &window->congestion;
-    if (congestion->followed == SA_DCTCP) {
-        uint32_t part = (uint32_t)(((uint64_t)congestion->marks << SA_FRACTION_BITS) / congestion->results);
-        congestion->alpha += (part >> SA_GAIN_SHIFT) - (congestion->alpha >> SA_GAIN_SHIFT);
+    uint32_t part = (uint32_t)(((uint64_t)congestion->marks << SA_FRACTION_BITS) / congestion->results);
+    uint64_t growth = 1u << SA_FRACTION_BITS;
+    congestion->alpha += (part >> SA_GAIN_SHIFT) - (congestion->alpha >> SA_GAIN_SHIFT);
+    if (congestion->least_alpha) {
+        if (congestion->alpha < congestion->least_alpha) congestion->alpha = congestion->least_alpha;
+        growth = ((uint64_t)(3 * congestion->alpha) << SA_FRACTION_BITS) / ((4u << SA_FRACTION_BITS) - congestion->alpha);
     }
     if (!congestion->marks && congestion->window < congestion->most) {
-        congestion->window += 1u << SA_FRACTION_BITS;
+        congestion->window += growth;
         if (congestion->window > congestion->most) congestion->window = congestion->most;
     }
     congestion->round = (uint32_t)(congestion->window >> SA_FRACTION_BITS);
@@ -261,13 +265,15 @@ static void sa_end_round(struct sa_window *window) {
 /* A result came (G6). */
 SA_INLINE void sa_follow(struct sa_window *window, uint32_t marked) {
     struct sa_congestion *congestion = &window->congestion;
-    if (!congestion->followed) return;
+    if (!congestion->followed || !(congestion->round || marked)) return;
     if (congestion->hold) congestion->hold--;
     if (marked && !congestion->hold) {
         congestion->hold = (uint32_t)(congestion->window >> SA_FRACTION_BITS);
         congestion->window -= congestion->window * congestion->alpha >> (SA_FRACTION_BITS + 1);
         if (congestion->window < 1u << SA_FRACTION_BITS) congestion->window = 1u << SA_FRACTION_BITS;
-        window->reserve = window->window - (uint32_t)(congestion->window >> SA_FRACTION_BITS);
+        uint32_t chunks = (uint32_t)(congestion->window >> SA_FRACTION_BITS);
+        window->reserve = window->window - chunks;
+        if (!congestion->round) congestion->round = chunks;
     }
     congestion->marks += marked;
     if (++congestion->results >= congestion->round) sa_end_round(window);
@@ -284,6 +290,7 @@ void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_n
         sa_keep_newest(window, slot->transmission + 1);
         window->rtt_ns = (int64_t)((uint64_t)now_ns - (uint64_t)slot->sent_ns);
         window->sampled = 1;
+        window->doublings = 0;
         if (slot->transmission < window->before_timeout) window->recovering = window->certain = 0; /* late, not lost */
     } else if (window->recovering) {
         window->resend_due += 2;
@@ -361,7 +368,8 @@ int64_t sa_window_deadline_ns(const struct sa_window *window) {
     if (window->failed || (oldest == SA_NO_SLOT && window->lists[SA_TO_RESEND].head == SA_NO_SLOT)) return -1;
     int64_t since_ns = window->timer_start_ns, deadline_ns;
     if (oldest != SA_NO_SLOT && window->slots[oldest].sent_ns > since_ns) since_ns = window->slots[oldest].sent_ns;
-    uint32_t doublings = window->timeouts < SA_BACKOFF_MAX ? window->timeouts : SA_BACKOFF_MAX;
+    uint32_t doublings = window->timeouts > window->doublings ? window->timeouts : window->doublings;
+    if (doublings > SA_BACKOFF_MAX) doublings = SA_BACKOFF_MAX;
     const struct sa_timeout *timeout = window->timeout;
     int64_t wait_ns = timeout->rto_max_ns;
     if (timeout->rto_ns <= timeout->rto_max_ns >> doublings) wait_ns = timeout->rto_ns << doublings;
@@ -378,6 +386,9 @@ static int sa_left_since_timeout(const struct sa_window *window) {
 
 void sa_window_time_out(struct sa_window *window, int64_t now_ns) {
     window->timer_start_ns = now_ns;
+    /* All are resent: none of their results is a sample (Karn). */
+    if (window->ring_count + window->heap_count + SA_PROBES >= window->window && window->doublings < SA_BACKOFF_MAX)
+        window->doublings++;
     /* Retransmissions have been answered since the last timeout, and after them nothing came of what was left. */
     if (window->recovering && window->timeouts == 1) window->certain = 1;
     if (!sa_left_since_timeout(window)) window->certain = 0;
@@ -430,8 +441,8 @@ int sa_window_init(struct sa_window *windows, const struct sa_job *job, uint32_t
         .congestion = {.followed = job->congestion,
                        .window = (uint64_t)config->window << SA_FRACTION_BITS,
                        .most = (uint64_t)config->window << SA_FRACTION_BITS,
-                       .alpha = 1u << SA_FRACTION_BITS,
-                       .round = config->window},
+                       .least_alpha = sa_least_alpha[job->congestion],
+                       .alpha = 1u << SA_FRACTION_BITS},
         .own_timeout = {.rto_ns = job->rto_initial_ns, .rto_min_ns = job->rto_min_ns, .rto_max_ns = job->rto_max_ns},
         .timeout = &first->own_timeout,
     };

@@ -60,8 +60,9 @@ struct sa_timeout {
 struct sa_congestion {
     uint32_t followed; /* as of struct sa_job; 0: nothing of this is used */
     uint64_t window, most; /* in chunks, with SA_FRACTION_BITS after the point */
+    uint32_t least_alpha;  /* 0: the window grows by 1, else as much more slowly as it is cut less */
     uint32_t alpha;        /* the part of results that was marked, of 1 << SA_FRACTION_BITS */
-    uint32_t round, results, marks; /* results that make a round, and what came in this one */
+    uint32_t round, results, marks; /* results that make a round, 0 before the first mark, and what came in this one */
     uint32_t hold; /* results that answer what was sent before the last cut */
 };
 
@@ -71,6 +72,7 @@ struct sa_window {
     uint32_t failed;
     uint32_t differs; /* another worker describes a call differently: no later one is complete (W12) */
     uint32_t timeouts; /* in a row, without any result */
+    uint32_t doublings; /* of the timeout, while no first transmission could tell a longer round trip (W7) */
     struct sa_slot *slots;
     struct sa_list lists[3]; /* SA_IN_FLIGHT by transmission; SA_TO_RESEND in the order of marking */
 
