@@ -211,21 +211,19 @@ def test_errors_are_those_of_the_codes() -> None:
     assert (found["clipped"], found["carried"]) == (0, 0)
 
 
-def method_run(method: str) -> tuple[dict[str, object], dict[str, object]]:
-    """By the method in processes, and in float32 in this one."""
+def record_of(method: str) -> dict[str, object]:
+    """Of a run by the method, in processes; float32: in this one."""
     setting = plan.Setting("digits", (2,), 16, 8, 4, (0.02,), ())
-    of_method, plain = (training.train(plan.cell(setting, codec, 2, 1, 0.02)) for codec in (method, "float32"))
-    return {**of_method, "seconds": 0}, {**plain, "seconds": 0}
+    return {**training.train(plan.cell(setting, method, 2, 1, 0.02)), "seconds": 0}
 
 
 def test_a_training_method_has_the_batches_and_rates_of_the_others() -> None:
-    synchronous, plain = method_run("od_sgd:warm_up=8")
+    synchronous, plain = record_of("od_sgd:warm_up=8"), record_of("float32")
     assert {**plain, **{name: synchronous[name] for name in ("up_bytes", "down_bytes", "rounds")}} == synchronous
 
 
-def test_cd_sgd_repeats_its_bits_and_counts_exact_and_coded_steps() -> None:
-    (found, _), (again, _) = (method_run("cd_sgd:warm_up=2,period=3~ternary") for _ in range(2))
-    assert found == again
+def test_cd_sgd_counts_exact_and_coded_steps() -> None:
+    found = record_of("cd_sgd:warm_up=2,period=3~ternary")
     assert found["ranks_alike"]
     values = int(str(found["parameters"]))
     exact, coded = Traffic(2), Counted(parse_codec("ternary"), 0, 2)

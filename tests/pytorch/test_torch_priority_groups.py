@@ -1,19 +1,16 @@
 """The priority wrapper over real groups: Gloo, host methods, a parameter server, the switch; and the example."""
 
-import os
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from fake_groups import FakeNetwork, run_ranks
+from test_torch_launch import ranks
 from test_torch_priority import assert_same_bits, mlp, ordinary, sgd, trained
 from torch.distributed.distributed_c10d import ProcessGroup
 
@@ -28,7 +25,6 @@ from transport.torch.rendezvous import SwitchOptions
 from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
-ROOT = Path(__file__).parents[2]
 WORKERS = 2
 """Two numbers have one sum, in whichever order and pieces they are added."""
 
@@ -180,23 +176,7 @@ def test_a_rank_that_leaves_ends_the_others(switch: SwitchDaemon) -> None:
 
 def test_the_example_program_runs() -> None:
     """Processes, and torch's default group."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "examples/train_priority.py", "--steps", "12"],
-            env={**os.environ, **shared, "RANK": str(rank), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    told = [rank.communicate(timeout=90)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], told
+    told = ranks("examples/train_priority.py", "--steps", "12")
     found = re.findall(r"rank \d: parameters (\w{16})", "".join(told))
     assert len(found) == 2
     assert len(set(found)) == 1
