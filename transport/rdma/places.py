@@ -19,7 +19,6 @@ PACKETS_DEFAULT = 16
 """Packets of a message, by default: at MTU 1024 a message is 16 kB, which a switch answers while the next is sent."""
 
 PACKETS_MAX = 128
-PSN_MODULUS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ class Acked:
     in_flight_before: int
     in_flight: int
     rtt_ns: int | None = None
-    smoothed_rtt_ns: int = 0
     delayed: bool = False
     rate_delivered: int = 0
     rate_interval_ns: int = 0

@@ -104,7 +104,7 @@ class TcpSender:
             self._timer_from_ns = now_ns
         self._probe_answered(ack, now_ns)
         self._change_state(ack, acked.lost, now_ns)
-        acked.in_flight, acked.smoothed_rtt_ns = self._pipe, self._rtt_ns
+        acked.in_flight = self._pipe
         acked.delayed = acked.acked == 1 and before > 1
         acked.limited = before >= int(self.control.window)
         acked.recovering, acked.timed_out = self._state >= RECOVERY, self._state == LOSS
