@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from emulation.scenario_flows import flows_fault, own_hosts
-from emulation.scenario_tables import MAX_MIN, SGD, ComputeDistribution, JobOptions, ParameterServer, TopologyOptions
+from emulation.scenario_tables import (
+    MAX_MIN,
+    RDMA_CONTROLS,
+    SGD,
+    ComputeDistribution,
+    JobOptions,
+    ParameterServer,
+    TopologyOptions,
+)
 from emulation.topologies.topology import STAR
 from emulation.training.tasks.table import DDP, WORKLOADS
 from switchagg.dataplane.table import DATAPLANES
@@ -48,6 +56,9 @@ def fault(scenario: Scenario) -> str:
 def _queues(scenario: Scenario) -> str:
     """What queues do that Linux's don't."""
     topology, methods = scenario.topology, scenario.methods
+    if topology.congestion_control in RDMA_CONTROLS and methods.mininet:
+        where = f"[topology] congestion_control: {topology.congestion_control}"
+        return f"{where}: RoCE is in virtual time alone; allowed: [methods] mininet = [], and --on sim"
     if topology.pfc_bytes or any(getattr(topology, key) for key in PAUSE_KEYS):
         return _pauses(scenario)
     if not topology.drop_bytes:

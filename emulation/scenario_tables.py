@@ -24,12 +24,12 @@ from transport.ps.config import ASYNCHRONOUS, BSP, MODES
 
 SAME = "same"  # the measured job's method
 MAX_MIN, FIRST_COME = "max_min", "first_come"
+KERNEL = "kernel"  # whatever this machine's default is; in virtual time cubic beside [[flows]], else windows alone
 RDMA_CONTROLS = ("dcqcn", "roce")  # RoCE: with congestion control, or with losses or pauses alone to hold it back
+CONGESTION_CONTROLS = (KERNEL, "cubic", "reno", "bbr", "dctcp", *RDMA_CONTROLS)
 ENDLESS = (*CONTROLS, *RDMA_CONTROLS)
 FLOW_KINDS = (*ENDLESS, SHORT, INCAST)
 ADAMW, SGD = "adamw", "sgd"
-KERNEL = "kernel"  # whatever this machine's default is; in virtual time cubic beside [[flows]], else windows alone
-CONGESTION_CONTROLS = (KERNEL, "cubic", "reno", "bbr", "dctcp")  # of TCP
 COMPUTE_DISTRIBUTIONS = ("normal", "lognormal", "shifted_exponential")
 COMPUTE_NS_MOST = 3_600_000_000_000
 ITERATIONS_MOST = 1_000_000
@@ -101,7 +101,7 @@ class TopologyOptions:
     ecn_chance: float = _float(0.01, 0.0, 1.0, "probability")  # … where it is this; 0 bytes: all above ecn_bytes
     mtu_bytes: int = _integer(1500, 576, 65_535, "bytes")  # IP packet; Ethernet's own default
     priority_queues: int = _integer(0, 0, 8, "queues")  # per port: 8, one for each priority class; 0: all in order
-    congestion_control: str = _choice(KERNEL, CONGESTION_CONTROLS)  # TCP, reported; namespaces may refuse others
+    congestion_control: str = _choice(KERNEL, CONGESTION_CONTROLS)  # of host methods; namespaces may refuse others
 
     @property
     def fabric(self) -> Fabric:

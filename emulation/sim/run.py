@@ -16,7 +16,7 @@ from emulation.results import MethodResult, codec_notes
 from emulation.scenario import Scenario
 from emulation.scenario_checks import frame_bytes_of, hosts_of
 from emulation.scenario_flows import own_hosts
-from emulation.scenario_tables import KERNEL
+from emulation.scenario_tables import ENDLESS, KERNEL, RDMA_CONTROLS
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.layers import LayeredTraining, Schedule
@@ -32,7 +32,7 @@ from emulation.sim.prediction import predicted
 from emulation.sim.sharded import ShardedTraining
 from emulation.sim.sharing.jobs import JobsBeside, servers_of
 from emulation.sim.tensor import TensorTraining
-from emulation.sim.traffic.controls import CONTROLS, CUBIC
+from emulation.sim.traffic.controls import CUBIC
 from emulation.sim.traffic.flows_beside import FlowsBeside
 from emulation.sim.training import Progress, Training
 from emulation.sim.tuning import tuned
@@ -107,7 +107,9 @@ def _beside_flows(scenario: Scenario, method: MethodName) -> str:
     """How a host method's messages travel beside flows."""
     if METHODS[method.method].loses:
         return "Beside flows this method gives way to none: its connections here have a window, no congestion control."
-    return f"Its connections are TCP with {_tcp(scenario)}, of the kind that flows are."
+    if (control := _tcp(scenario)) in RDMA_CONTROLS:
+        return f"Its connections are RoCE, {'with DCQCN' if control == 'dcqcn' else 'without congestion control'}."
+    return f"Its connections are TCP with {control}, of the kind that flows are."
 
 
 def _tcp(scenario: Scenario) -> str:
@@ -115,8 +117,8 @@ def _tcp(scenario: Scenario) -> str:
     wanted = scenario.topology.congestion_control
     if wanted == KERNEL:
         return CUBIC if scenario.flows else ""
-    if wanted not in CONTROLS:
-        allowed = ", ".join((KERNEL, *CONTROLS))
+    if wanted not in ENDLESS:
+        allowed = ", ".join((KERNEL, *ENDLESS))
         raise RunFailed(
             f"{scenario.file}: [topology] congestion_control: {wanted} is not in virtual time; allowed: {allowed}"
         )

@@ -15,6 +15,7 @@ import numpy as np
 
 from emulation.results import Evaluation, IterationRecord, MethodResult
 from emulation.scenario import Scenario
+from emulation.scenario_tables import RDMA_CONTROLS
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulation import Simulation
 from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
@@ -315,7 +316,8 @@ class Training:
         elif not method.in_packets:
             reliable = self.simulation.reliable
             if config.tcp:
-                environment["tcp_congestion_control"] = config.tcp
+                rdma = config.tcp in RDMA_CONTROLS
+                environment["rdma_congestion_control" if rdma else "tcp_congestion_control"] = config.tcp
             else:
                 environment["congestion_control"] = "none: the window alone bounds what is in flight"
                 environment["window_bytes"] = reliable.window_bytes

@@ -1,4 +1,4 @@
-"""Host methods over TCP in virtual time: sums under faults, time on idle links, and what a flow beside them gets."""
+"""Host methods over TCP or RoCE in virtual time: sums under faults, time on idle links, what flows beside them get."""
 
 from dataclasses import replace
 
@@ -14,7 +14,10 @@ FAULTY = replace(CONFIG.link, loss=0.01, duplicate=0.01, reorder=0.01, corrupt=0
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize(("method", "tcp"), [("ring", "cubic"), ("direct", "reno"), ("ps", "bbr"), ("gloo", "cubic")])
+@pytest.mark.parametrize(
+    ("method", "tcp"),
+    [("ring", "cubic"), ("direct", "reno"), ("ps", "bbr"), ("gloo", "cubic"), ("ps", "dcqcn"), ("ring", "roce")],
+)
 def test_sums_are_exact_under_any_faults(method: str, tcp: str, strict: bool) -> None:
     timing = time_allreduce(replace(CONFIG, link=FAULTY, tcp=tcp, strict_priority=strict), method, 200_000)
     assert timing.wrong_elements == 0
@@ -22,7 +25,7 @@ def test_sums_are_exact_under_any_faults(method: str, tcp: str, strict: bool) ->
     assert timing.drop_checksum > 5
 
 
-@pytest.mark.parametrize("tcp", ["cubic", "reno", "bbr"])
+@pytest.mark.parametrize("tcp", ["cubic", "reno", "bbr", "dcqcn"])
 def test_a_ring_alone_takes_as_long_as_over_windows(tcp: str) -> None:
     config = replace(CONFIG, reliable=replace(CONFIG.reliable, ack_every_segments=16))
     windows, over_tcp = (time_allreduce(replace(config, tcp=name), "ring", 1_000_000) for name in ("", tcp))

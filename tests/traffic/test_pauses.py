@@ -257,6 +257,22 @@ def test_a_queue_pair_s_last_packets_and_acknowledgements_may_be_lost():
     assert pair.counters["retransmitted"] > 0
 
 
+@pytest.mark.parametrize("control", ["dcqcn", "roce"])
+def test_a_job_over_roce_loses_nothing_and_hears_of_its_queues(control):
+    """On up-links of a quarter of what their racks send."""
+    more = f'oversubscription = 4\necn_bytes = 4_000\ncongestion_control = "{control}"\npfc_bytes'
+    text = SCENARIO[: SCENARIO.index("[[flows]]")].replace("pfc_bytes", more)
+    job, found = job_beside(text, "direct")
+    links = found["pauses"]["links"]
+    assert sum(link["pauses"] for link in links) > 0 == job.retransmissions()
+    assert not any(link["lossless_drops"] + link["dropped_frames"] for link in links)
+    pairs = job._tcp.connections
+    assert len(pairs) == 12
+    assert all(pair.payload_bytes == 1024 for pair in pairs)
+    assert sum(pair.counters["cnps"] for pair in pairs) > 0
+    assert all((pair._rate is not None) == (control == "dcqcn") for pair in pairs)
+
+
 def test_dcqcn_on_links_that_drop_goes_back_to_what_was_lost():
     text = SCENARIO.replace("pfc_bytes = 20_000", "").replace("count = 2", "count = 12").replace('"roce"', '"cubic"')
     _, found = job_beside(text, "ring", 10_000)
@@ -280,6 +296,8 @@ def test_what_links_with_pauses_cannot_have_is_refused_in_one_line():
         assert words in str(refused.value)
         assert len(str(refused.value).splitlines()) == 1
     alone = SCENARIO.replace("mininet = []", 'mininet = ["gloo"]').replace("pfc_bytes = 20_000", "")
+    with pytest.raises(ScenarioError, match="congestion_control: roce: RoCE is in virtual time alone"):
+        parse(alone.replace("[switch]", 'congestion_control = "roce"\n[switch]'), "pauses.toml")
     with pytest.raises(ScenarioError, match="kind: 'roce' is in virtual time alone"):
         parse(alone, "pauses.toml")
     given = parse(SCENARIO, "pauses.toml")

@@ -6,7 +6,7 @@ from emulation.scenario_tables import RDMA_CONTROLS
 from emulation.sim.network.hosts import Alarm
 from emulation.sim.network.link import CE, ECT, Link
 from emulation.sim.traffic.host_queue import HostQueue
-from emulation.sim.traffic.segments import Segment
+from emulation.sim.traffic.segments import TCP_BYTES, Segment
 from transport.rdma.dcqcn import CNP_INTERVAL_NS, DcqcnConfig, ReactionPoint, default_config
 
 ACKNOWLEDGEMENT, CNP = -1, -3  # numbers of what isn't data; CNP: a congestion notification
@@ -25,12 +25,10 @@ class Packet(Segment):
     header_bytes = 8 + 12 + 4
 
 
-def payload_of(mtu_bytes: int) -> int:
-    """Bytes of a packet: the largest MTU of RoCE that fits an IP packet of this size. ValueError below 300 bytes."""
-    fitting = [size for size in MTUS if size + Packet.header_bytes + 20 <= mtu_bytes]
-    if not fitting:
-        raise ValueError(f"RoCE has no packets for an MTU of {mtu_bytes}")
-    return fitting[0]
+def rdma_bytes_of(segment_bytes: int) -> int:
+    """Of a packet: the largest MTU of RoCE that fits where a segment of TCP does; at least 256."""
+    room = segment_bytes + TCP_BYTES - Packet.header_bytes
+    return next((size for size in MTUS if size <= room), MTUS[-1])
 
 
 class QueuePair:
@@ -157,8 +155,9 @@ class QueuePair:
             self._next, self._progress_ns = self._acknowledged, now_ns
         self._pump()
 
-    def _packet(self, number: int) -> Packet:
-        return Packet(self.flow, number, self.payload_bytes)
+    def _put(self, packet: Packet) -> None:
+        """Of data, into the host's queue."""
+        self._queue.send(packet, packet.wire_bytes, self._nodes[0], self._ways[0] | ECT)
 
     def _pump(self) -> None:
         now_ns, rate, queue = self._network.now_ns, self._rate, self._queue
@@ -168,12 +167,12 @@ class QueuePair:
                 break
             if self._next == self._acknowledged:
                 self._progress_ns = now_ns
-            frame = self._packet(self._next)
+            frame = Packet(self.flow, self._next, self.payload_bytes)
             self.counters["retransmitted" if self._next < self._most else "sent"] += 1
             self._next += 1
             self._most = max(self._most, self._next)
             frame.cwr = self._next == self._end
-            queue.send(frame, frame.wire_bytes, self._nodes[0], self._ways[0] | ECT)
+            self._put(frame)
             if rate is not None:
                 rate.sent(frame.wire_bytes, now_ns)
         else:

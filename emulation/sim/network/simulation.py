@@ -57,8 +57,9 @@ class SimulationConfig:
     codec_seed: of codecs with random numbers. strict_priority: links serve priority classes strictly (`StrictLink`),
     else all frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not
     yet on its link), group (ranks per group of `hierarchical`; 0: chosen): of host methods. servers (0: one on every
-    worker), ps (other fields of PsConfig): of `ps`. tcp: congestion control of host methods' connections, which are as
-    in `TcpMesh`; "": a window each. bounded: options of a method with bounded loss. trace: hash all events.
+    worker), ps (other fields of PsConfig): of `ps`. tcp: congestion control of host methods' connections, TCP's or
+    RoCE's, which are as in `TcpMesh`; "": a window each. bounded: options of a method with bounded loss. trace:
+    hash all events.
 
     rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
     is below that of real hosts (5 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in

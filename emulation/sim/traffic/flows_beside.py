@@ -8,12 +8,11 @@ import numpy as np
 from emulation.scenario_flows import flow_ways, job_hops, places, shared_hops
 from emulation.scenario_tables import FlowOptions
 from emulation.shares import times
-from emulation.sim.lossless.dcqcn import payload_of
-from emulation.sim.network.link import IP_BYTES, UDP_FRAMING_BYTES, CorruptedFrame
+from emulation.sim.lossless.dcqcn import rdma_bytes_of
+from emulation.sim.network.link import UDP_FRAMING_BYTES, CorruptedFrame
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.network.switched_network import MESSAGE_FRAMING_BYTES
 from emulation.sim.traffic.flows import Flows, Traffic
-from emulation.sim.traffic.segments import TCP_BYTES
 from emulation.sim.traffic.shares import SharedLink
 from switchagg.wire import job_of
 
@@ -29,8 +28,7 @@ class FlowsBeside:
             Flows(options, tuple(names[source] for source in sources), names[to])
             for options, (sources, to) in zip(flows, places(flows, first), strict=True)
         ]
-        mtu_bytes = job.config.reliable.segment_bytes + TCP_BYTES + IP_BYTES
-        self.traffic = Traffic(self.network, entries, job.config.seed, payload_of(mtu_bytes))
+        self.traffic = Traffic(self.network, entries, job.config.seed, rdma_bytes_of(job.config.reliable.segment_bytes))
         self.shared_links = self._shared_links()
         self.network.documents.append(self.document)
         self.network.time.schedule(0, self._watch)

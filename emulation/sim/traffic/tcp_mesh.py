@@ -1,4 +1,4 @@
-"""Host methods over TCP in virtual time: the same members and messages as over windows, on connections like a flow's.
+"""Host methods over TCP or RoCE in virtual time: the same members and messages, on connections like a flow's.
 
 Connections stay as they are while a job computes: no slow start after idle (net.ipv4.tcp_slow_start_after_idle = 0).
 """
@@ -7,91 +7,90 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+from emulation.scenario_tables import RDMA_CONTROLS
+from emulation.sim.lossless.dcqcn import Packet, QueuePair, rdma_bytes_of
 from emulation.sim.network.link import CE, CLASS_SHIFT, NODE_MASK, Link
 from emulation.sim.network.mesh import MeshHost, MessageFlow
 from emulation.sim.traffic.connection import Connection
 from emulation.sim.traffic.controls import control
+from emulation.sim.traffic.messages import Messages
 from emulation.sim.traffic.receiver import TcpReceiver
 from emulation.sim.traffic.segments import Segment
 from emulation.sim.traffic.sender import TcpSender
 from transport.meshes.mesh import Outgoing
 
 
-class Content(NamedTuple):
-    """What a segment carries of a message. head_bytes: how much of the message is its head, in its last segment; else
-    -1. left: called when that is on the link."""
-
-    piece: memoryview
-    head_bytes: int = -1
-    left: Callable[[], None] | None = None
-
-
 class MessageConnection(Connection):
-    """A connection that carries messages in order; each begins with a segment of its own."""
+    """A connection of TCP that carries messages in order."""
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
-        self._contents: dict[int, Content] = {}  # by segment: not yet acknowledged
-        self._written = self._put = self._kept = 0  # segments; those before _kept are acknowledged
-        self._there: dict[int, Content] = {}  # at the receiver, not yet taken
-        self._taken = 0
-        self._pieces: list[memoryview] = []
+        self._messages = Messages(self.payload_bytes)
 
     def submit(self, head_bytes: int, data: bytes, left: Callable[[], None]) -> None:
-        """Send a message (may be empty) after all those before; `left` is called once its last byte is on the link."""
-        size, view = self.sender.payload_bytes, memoryview(data)
-        last = max(0, len(data) - 1) // size
-        for place in range(last):
-            self._contents[self._written + place] = Content(view[place * size : (place + 1) * size])
-        self._contents[self._written + last] = Content(view[last * size :], head_bytes, left)
-        self._written += last + 1
-        self.write(last + 1)
+        """Send a message: see `Messages.add`."""
+        self.write(self._messages.add(head_bytes, data, left))
         if self.opened_ns < 0:
             self.open()
 
     def arrived(self, frame: Segment, marked: bool) -> None:
         """See `Connection`."""
-        if frame.number >= self._taken:
-            assert frame.content is not None
-            self._there[frame.number] = frame.content
+        if frame.number >= 0:
+            self._messages.came(frame)
         super().arrived(frame, marked)
-        while self._kept < self.sender.unacknowledged:
-            del self._contents[self._kept]
-            self._kept += 1
+        self._messages.acknowledged(self.sender.unacknowledged)
 
     def messages(self) -> list[tuple[bytes, memoryview]]:
         """Those that are whole since the last call: head and data."""
-        found = []
-        while self._taken < self.receiver.upto:
-            content = self._there.pop(self._taken)
-            self._taken += 1
-            self._pieces.append(content.piece)
-            if content.head_bytes >= 0:
-                data = b"".join(self._pieces)
-                self._pieces = []
-                found.append((data[: content.head_bytes], memoryview(data)[content.head_bytes :]))
-        return found
+        return self._messages.whole(self.receiver.upto)
 
     def _send(self, segment: Segment) -> None:
         if segment.number < 0:
             super()._send(segment)
             return
-        content = segment.content = self._contents[segment.number]
-        segment.payload_bytes = len(content.piece)
+        self._messages.fill(segment)
         super()._send(segment)
-        if segment.number == self._put:
-            self._put += 1
-            if content.left is not None:
-                content.left()
+        self._messages.has_left(segment)
+
+
+class MessagePair(QueuePair):
+    """A queue pair of RoCE that carries messages in order."""
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._messages = Messages(self.payload_bytes)
+
+    def submit(self, head_bytes: int, data: bytes, left: Callable[[], None]) -> None:
+        """Send a message: see `Messages.add`."""
+        self.write(self._messages.add(head_bytes, data, left))
+        if self.opened_ns < 0:
+            self.open()
+
+    def arrived(self, frame: Segment, marked: bool) -> None:
+        """See `QueuePair`."""
+        if frame.number >= 0:
+            self._messages.came(frame)
+        super().arrived(frame, marked)
+        self._messages.acknowledged(self._acknowledged)
+
+    def messages(self) -> list[tuple[bytes, memoryview]]:
+        """Those that are whole since the last call: head and data."""
+        return self._messages.whole(self.received)
+
+    def _put(self, packet: Packet) -> None:
+        self._messages.fill(packet)
+        super()._put(packet)
+        self._messages.has_left(packet)
 
 
 @dataclass(frozen=True)
 class TcpMesh:
     """What the members of a job have in common. uplinks: of their hosts; a member's address is `first` and its number.
 
-    name: of a congestion control. every: segments that receivers merge, as they do that arrive close to each other.
+    name: of a congestion control, of TCP or of RoCE. every: segments that receivers merge, as they do that arrive close
+    to each other.
     """
 
     name: str
@@ -100,33 +99,39 @@ class TcpMesh:
     segment_bytes: int
     every: int
     seed: int
-    connections: list[MessageConnection] = field(default_factory=list)  # by flow
+    connections: list[MessageConnection | MessagePair] = field(default_factory=list)  # by flow
 
-    def connect(self, sender: int, to: int) -> MessageConnection:
+    def connect(self, sender: int, to: int) -> MessageConnection | MessagePair:
         """From a member's address to another's, whose priority class is in the upper bits: see `addressed`."""
         flow, kind = len(self.connections), to >> CLASS_SHIFT << CLASS_SHIFT
         links = self.uplinks[sender - self.first], self.uplinks[(to & NODE_MASK) - self.first]
+        nodes, ways = (sender, to & NODE_MASK), (to, sender | kind)
+        if self.name in RDMA_CONTROLS:
+            pair = MessagePair(
+                flow, links, nodes, ways, control=self.name, payload_bytes=rdma_bytes_of(self.segment_bytes)
+            )
+            self.connections.append(pair)
+            return pair
         marks = links[0].config.ecn_bytes is not None
         half = TcpSender(flow, control(self.name, f"{self.seed} member {flow}"), ecn=marks)
         half.payload_bytes = self.segment_bytes
-        nodes, ways = (sender, to & NODE_MASK), (to, sender | kind)
         made = MessageConnection(half, TcpReceiver(flow, merges=self.every), links, nodes, ways)
         self.connections.append(made)
         return made
 
 
 class TcpMeshHost(MeshHost):
-    """As `MeshHost`, over TCP: a connection to each member, and for each class, that it sends to."""
+    """As `MeshHost`, over TCP or RoCE: a connection to each member, and for each class, that it sends to."""
 
     def __init__(self, mesh: TcpMesh, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         self._mesh = mesh
-        self._ways: dict[int, MessageConnection] = {}
+        self._ways: dict[int, MessageConnection | MessagePair] = {}
         self._departed: deque[tuple[MessageFlow, int, int]] = deque()  # messages on the link: flow, bytes, ticket
 
     @property
     def retransmissions(self) -> int:
-        return sum(way.sender.counters["retransmitted"] for way in self._ways.values())
+        return sum(way.counters["retransmitted"] for way in self._ways.values())
 
     def pump(self) -> None:
         """Send what the party has, as far as credit goes; continues automatically."""
