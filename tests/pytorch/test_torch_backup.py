@@ -21,6 +21,8 @@ from transport.ps.group import PsOptions, open_ps_group
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 from transport.torch.backup import ROUNDS_TO_SETTLE, BackupGroup, BackupRounds
+from transport.torch.hook import switchagg_hook
+from transport.torch.rendezvous import SwitchOptions
 from transport.worker.options import JoinOptions
 
 ROUNDS, SLOWER = 20, 3
@@ -118,3 +120,21 @@ def test_models_whose_passes_wait_for_all_ranks_are_refused(network: torch.nn.Mo
         pytest.raises(ValueError, match="backup workers: with find_unused_parameters, static_graph or broadcast_buff"),
     ):
         BackupRounds(DistributedDataParallel(network, **how), group)
+
+
+@pytest.mark.usefixtures("ranks_alone")
+def test_sums_of_ddp_without_a_hook_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """They may lack ranks, and DDP divides by all; hooks and sums outside of a backward pass don't do that."""
+    options = SwitchOptions(switch="tcp://127.0.0.1:9", backups=1)
+    group = dist.new_group(backend="switchagg", pg_options=options)
+    group._switchable, group.reducer.open = True, lambda: False  # as of more ranks than one, on a full switch
+    hooked = DistributedDataParallel(torch.nn.Linear(2, 2), process_group=group)
+    hooked.register_comm_hook(group, switchagg_hook)
+    plain = DistributedDataParallel(torch.nn.Linear(2, 2), process_group=group)
+    dist.all_reduce(torch.ones(2), group=group)
+    hooked(torch.ones(1, 2)).sum().backward()
+    assert not caplog.records
+    for _ in range(2):
+        plain(torch.ones(1, 2)).sum().backward()
+    (record,) = caplog.records
+    assert "plain sums, which may lack some ranks (backups 1, close_after_ns 0)" in record.getMessage()

@@ -106,6 +106,13 @@ def test_packets_that_the_link_cannot_carry_are_refused_not_changed(switch: Fake
     assert not switch.joined
 
 
+def test_options_of_bounded_loss_are_refused_with_the_switch(switch: FakeSwitch) -> None:
+    options = SwitchOptions(switch="tcp://fake:1", bounded="tolerance=0.1")
+    with pytest.raises(dist.DistBackendError, match="SWITCHAGG_BOUNDED: switch loses nothing; leave it out"):
+        Rendezvous(dist.HashStore(), 0, 1, "job", options, 10.0, switch.join).open(0)
+    assert not switch.joined
+
+
 @pytest.mark.parametrize(
     ("wish", "words"),
     [

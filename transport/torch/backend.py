@@ -95,7 +95,7 @@ class SwitchProcessGroup(Collectives):
         self._switchable = 1 < size <= most
         self.rendezvous = Rendezvous(store, rank, size, job, options, timeout.total_seconds(), join)
         self._what = f"switchagg group {name} (job {job or 'none'}, rank {rank} of {size})"
-        self._warned = False
+        self._warned = self._warned_of_sum = False
         self._agreed = False
         self._aim = "the switch" if self._method.is_switch else str(self._method)
         self.reducer = Reducer(self.rendezvous.open, self._what, timeout.total_seconds() + WAIT_MARGIN_S)
@@ -144,6 +144,7 @@ class SwitchProcessGroup(Collectives):
         Also of one that can only fail: DDP calls this inside backward and can't go on after an exception from it.
         """
         results = tensors if results is None else results
+        self._warn_of_partial_sum(kind, op, tensors)
         parts: list[Part] = []
         if self.reducer.failure is None:
             try:
@@ -193,6 +194,21 @@ class SwitchProcessGroup(Collectives):
                     "by group.allreduce_tensors(flat, tensors); float64 and integers are never coded"
                 )
         return None
+
+    def _warn_of_partial_sum(self, kind: Kind, op: Op, tensors: list[torch.Tensor]) -> None:
+        """Once, of a plain sum within a backward pass where sums may lack some ranks: DDP's own, as it seems."""
+        told = self.rendezvous.options
+        partial_sums = self._switchable and self._method.is_switch and (told.backups or told.close_after_ns)
+        if self._warned_of_sum or not partial_sums or kind != "allreduce" or op.name != "sum":
+            return
+        if torch._C._current_graph_task_id() < 0 or not any(one.is_floating_point() for one in tensors):
+            return
+        self._warned_of_sum = True
+        logger.warning(
+            "%s: a backward pass asks for plain sums, which may lack some ranks (backups %d, close_after_ns %d); DDP "
+            "without a hook divides them by all: register transport.torch.switchagg_hook, or use compress",
+            *(self._what, told.backups, told.close_after_ns),
+        )
 
     def by_gloo(self, seen: Shown | None, forward: Forward, results: list[torch.Tensor], size_bytes: int) -> dist.Work:
         """The Work of a collective that Gloo carries out, which fails as soon as the ranks turn out to differ.

@@ -29,6 +29,7 @@ from transport.links.table import LINKS, links_with
 
 if TYPE_CHECKING:
     from transport.meshes.opening import BoundPlace
+    from transport.worker.options import JoinOptions
 
 logger = logging.getLogger(__name__)
 
@@ -146,6 +147,37 @@ class SwitchOptions:
             return facing(resolve_host(master), 9)  # nothing is sent
         except JobError as error:
             raise JobError(f"{error}; set SWITCHAGG_BIND to this host's address, or SWITCHAGG_INTERFACE") from error
+
+    def join_options(self, call_timeout_s: float) -> "JoinOptions":
+        """Of a session with the switch. Raises JobError for what can't be together, DistBackendError as `name`."""
+        from transport.worker.options import JoinOptions  # pulls in ZeroMQ: only for those who use the switch
+
+        name = self.name
+        if self.bounded:
+            raise JobError(
+                f"SWITCHAGG_BOUNDED: {name} loses nothing; leave it out, or choose a method that does, as mlt"
+            )
+        return JoinOptions(
+            elements=self.elements or None,
+            streams=len(self.priorities) or self.streams,
+            window_slots=self.window_slots or None,
+            segments_max=self.segments_max,
+            priorities=self.priorities,
+            split_calls=bool(self.split_calls),
+            congestion=self.congestion,
+            via=self.via,
+            timeout_s=self.join_timeout_s,
+            call_timeout_s=call_timeout_s,
+            link=name.link,
+            keys=self.keys or None,
+            codec=name.codec or JoinOptions.codec,
+            codec_seed=self.codec_seed,
+            job_priority=self.job_priority,
+            weight=self.weight,
+            slots_least=self.slots_least,
+            backups=self.backups,
+            close_after_ns=self.close_after_ns,
+        )
 
     def require_switch(self) -> None:
         """Raise DistBackendError, with what to do, if no switch was named."""
@@ -298,31 +330,9 @@ class Rendezvous:
         return f"join switch {self.options.switch}" if self.method.is_switch else f"meet for method {self.method}"
 
     def _try(self, lane: int, place: "BoundPlace | None", others: list[str]) -> tuple[str, Group | None]:
-        from transport.worker.options import JoinOptions  # pulls in ZeroMQ: only for those who use the switch
-
         told = self.options
         try:
-            wish = JoinOptions(
-                elements=told.elements or None,
-                streams=len(told.priorities) or told.streams,
-                window_slots=told.window_slots or None,
-                segments_max=told.segments_max,
-                priorities=told.priorities,
-                split_calls=bool(told.split_calls),
-                congestion=told.congestion,
-                via=told.via,
-                timeout_s=told.join_timeout_s,
-                call_timeout_s=self.timeout_s,
-                link=self.method.link,
-                keys=told.keys or None,
-                codec=self.method.codec or JoinOptions.codec,
-                codec_seed=told.codec_seed,
-                job_priority=told.job_priority,
-                weight=told.weight,
-                slots_least=told.slots_least,
-                backups=told.backups,
-                close_after_ns=told.close_after_ns,
-            )
+            wish = told.join_options(self.timeout_s)
             job = f"{self.job}/{lane}"
             if told.fallback:
                 from transport.group.opening import open_moving_group  # every host method: only where one may be used
