@@ -275,8 +275,9 @@ def _of_servers(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
     }
 
 
-def comparison(baseline: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Speed-ups of `other` over `baseline` (two summaries), and what the communication speed-up consists of.
+def comparison(baseline: dict[str, Any], other: dict[str, Any], *, same_wait: bool = True) -> dict[str, Any]:
+    """Speed-ups of `other` over `baseline` (two summaries), and what the communication speed-up consists of. same_wait:
+    the sums of both wait for as many ranks; else compute, of those that are waited for, differs since this does.
 
     communication speed-up = bound speed-up × relative efficiency, where relative efficiency is the ratio of the shares
     of their own bounds that the two methods reach. It exceeds the bound exactly when the baseline wastes more.
@@ -294,7 +295,8 @@ def comparison(baseline: dict[str, Any], other: dict[str, Any]) -> dict[str, Any
         "iteration_speedup_at_equal_compute": ratio(compute + exposed, compute + exposed_here),
         "iteration_speedup_if_communication_were_free": ratio(iteration, compute),
         "compute_ratio": ratio(compute_here, compute),
-        "compute_alike": max(compute, compute_here) <= COMPUTE_ALIKE * min(compute, compute_here),
+        "compute_alike": not same_wait or max(compute, compute_here) <= COMPUTE_ALIKE * min(compute, compute_here),
+        **({} if same_wait else {"same_wait": False}),
         "communication_speedup": speedup,
         "communication_speedup_bound": limit,
         "relative_efficiency": ratio(speedup, limit) if speedup is not None and limit else None,
@@ -331,7 +333,10 @@ def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) 
     summaries = {entry["method"]: entry["summary"] for entry in methods}
     for entry in methods:
         compared = baseline in summaries and entry["method"] != baseline
-        entry["comparison"] = comparison(summaries[baseline], entry["summary"]) if baseline and compared else None
+        entry["comparison"] = None
+        if baseline and compared:
+            same_wait = len({scenario.backups_of(method) or 0 for method in (baseline, entry["method"])}) == 1
+            entry["comparison"] = comparison(summaries[baseline], entry["summary"], same_wait=same_wait)
     certificates = [entry["certificate"] for entry in methods if entry["certificate"] is not None]
     return {
         "schema": SCHEMA,

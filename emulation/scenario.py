@@ -42,6 +42,7 @@ from switchagg.wire import frame_bytes
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_method
 from transport.links.table import LINKS
+from transport.ps.config import BACKUP
 
 BACKENDS = ("mininet", "sim")
 ALLREDUCE = "allreduce"  # a workload without training: one allreduce of `bucket_bytes`, repeated; the benchmark's
@@ -98,10 +99,16 @@ class Scenario:
 
     @property
     def unequal_compute(self) -> str | None:
-        """The key that makes ranks compute for different times, which needs virtual time; None if none does."""
+        """The key that makes ranks compute for different times; None if none does."""
         if self.faults.stragglers:
             return "[faults] stragglers"
         return "[workload] compute_ns" if isinstance(self.workload.compute_ns, (tuple, ComputeDistribution)) else None
+
+    def backups_of(self, method: MethodName) -> int | None:
+        """How many ranks a sum of the method doesn't wait for; None where sums wait for all, as long as it takes."""
+        if method.is_switch and self.switch.partial:
+            return self.switch.backups
+        return self.ps.backups if method.method == "ps" and self.ps.mode == BACKUP else None
 
     def asynchronous(self, method: MethodName) -> bool:
         """Whether the method's servers keep weights, and ranks don't wait for each other's gradients."""

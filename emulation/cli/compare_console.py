@@ -138,7 +138,7 @@ def _print(heads: Sequence[str], rows: Sequence[tuple[str, list[tuple[str, str]]
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, head in enumerate(heads):
-        table.add_column(head, min_width=28 if place == 0 else None, overflow="fold")
+        table.add_column(head, min_width=28 if place == 0 and not head else None, overflow="fold")
     for label, cells in rows:
         table.add_row(label, *(f"{value}  [dim]({note})[/dim]" if note else value for value, note in cells))
     console = Console(width=None if sys.stdout.isatty() else TABLE_COLUMNS, highlight=False, soft_wrap=False)

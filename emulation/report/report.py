@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from emulation.report import figures, sharing, wording
 from emulation.results import differing, unequal_ranks
+from emulation.scenario import from_canonical
 from emulation.timeline import Span
 from transport.group.method_name import MethodName
 
@@ -182,7 +183,9 @@ def turned(names: Sequence[str], rows: Sequence[Row], *, notes: bool = True) -> 
     if len(names) <= COLUMNS_MOST:
         return ["", *names], list(rows)
     brief = _BRIEF_CODED if any(label == BITS for label, _ in rows) else _BRIEF
-    chosen = [row for row in rows if row[0] in brief]
+    labels = {label for label, _ in rows}
+    left_out = _LESS_TELLING if labels & _SPECIAL else set()
+    chosen = [row for row in rows if row[0] in brief and row[0] not in left_out]
     heads = ["Method", *(brief[label] for label, _ in chosen)]
     return heads, [
         (name, [(cells[index][0], cells[index][1] if notes else "") for _, cells in chosen])
@@ -199,6 +202,7 @@ _BRIEF = {
     "Wire bytes per rank, sent": "Sent per rank",
     "Retransmissions": "Resent",
     "Values lost for good": "Lost",
+    "Ranks in a sum": "Ranks",
     "Time to accuracy": "To accuracy",
     "Final test accuracy": "Accuracy",
     "Speed-up of an iteration": "Iteration speed-up",
@@ -212,11 +216,18 @@ _BRIEF_CODED = {
     "Communication time": "Communication",
     "Wire bytes per rank, sent": "Sent per rank",
     "Wire bytes per rank, received": "Received",
+    "Ranks in a sum": "Ranks",
+    "Time to accuracy": "To accuracy",
     "Final test accuracy": "Accuracy",
     "Final test loss": "Test loss",
     "Speed-up of an iteration": "Speed-up",
 }
 """The same where some method has a codec."""
+
+
+_SPECIAL = {"Values lost for good", "Ranks in a sum", "Time to accuracy"}
+_LESS_TELLING = {"Compute time", "First layer: gradient ready to sum back", "Wire bytes per rank, received"}
+"""Where any of the former are there, these make the table of many methods too wide for a page."""
 
 
 def _prediction_rows(methods: list[dict[str, Any]]) -> list[Row]:
@@ -338,7 +349,8 @@ def _iteration_speedup(entry: dict[str, Any]) -> tuple[str, str]:
     free = wording.times_text(numbers["iteration_speedup_if_communication_were_free"])
     equal = wording.times_text(numbers["iteration_speedup_at_equal_compute"])
     note = "" if numbers["compute_alike"] else f"{equal} at equal compute; "
-    return wording.times_text(numbers["iteration_speedup"]), f"{note}{free} if communication were free"
+    note = f"{note}{free} if communication were free" if numbers.get("same_wait", True) else "waits for fewer ranks"
+    return wording.times_text(numbers["iteration_speedup"]), note
 
 
 def _communication_speedup(entry: dict[str, Any]) -> tuple[str, str]:
@@ -480,8 +492,7 @@ def _planes(built: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str]
 
 
 _ONLY_FOR = {
-    "compute_ns": " (virtual time only)",
-    "stragglers": " (virtual time only)",
+    "compute_ns": " (virtual time only)",  # where ranks are alike
     "retry_limit": " (virtual time only)",
 }
 """Keys of a scenario that the other backend has no use for."""
@@ -490,9 +501,11 @@ _ONLY_FOR = {
 def _scenario_rows(scenario: dict[str, Any]) -> list[tuple[str, str]]:
     """The scenario as [table] key = value, in the file's order."""
     rows = [("seed", str(scenario["seed"]))]
+    alike = from_canonical(scenario).unequal_compute is None
+    only_for = {key: text for key, text in _ONLY_FOR.items() if alike or key != "compute_ns"}
     for table in ("topology", "faults", "workload", "switch", "ps"):
         rows += [
-            (f"[{table}] {key}{_ONLY_FOR.get(key, '')}", _value_text(value))
+            (f"[{table}] {key}{only_for.get(key, '')}", _value_text(value))
             for key, value in scenario.get(table, {}).items()  # [ps] is there if a method reads it
         ]
     return rows

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from emulation.bounds import servers_of
 from emulation.report import wording
 from emulation.report.topology_figure import places
-from emulation.scenario import from_canonical
+from emulation.scenario import Scenario, from_canonical
 from emulation.scenario_flows import own_hosts
 from emulation.shares import JOB
 from emulation.topologies.table import topology
@@ -294,7 +294,7 @@ def rows(built: dict[str, Any]) -> list[Row]:
         *_flow_rows(methods),
         *_job_rows(methods),
         *_pause_rows(methods),
-        *_loss_rows(methods),
+        *_loss_rows(built),
         *(_accuracy_rows(built) if special else []),
     ]
 
@@ -414,20 +414,23 @@ def _queue(entry: dict[str, Any]) -> tuple[str, str]:
     return wording.bytes_text(link["queue_p99_bytes"]), f"median {wording.bytes_text(link['queue_p50_bytes'])}"
 
 
-def _loss_rows(methods: list[dict[str, Any]]) -> list[Row]:
+def _loss_rows(built: dict[str, Any]) -> list[Row]:
     """What of the gradients was lost for good, or late."""
     rows: list[Row] = []
+    methods, scenario = built["methods"], from_canonical(built["scenario"])
     if any(entry.get("gradient_loss") for entry in methods):
         rows.append(("Values lost for good", [_lost(entry.get("gradient_loss")) for entry in methods]))
-    if any(entry.get("partial_sums") for entry in methods):
-        rows.append(("Ranks in a sum", [_held(entry) for entry in methods]))
+    if any(scenario.backups_of(entry["method"]) is not None for entry in methods):
+        rows.append(("Ranks in a sum", [_held(entry, scenario) for entry in methods]))
     return rows
 
 
-def _held(entry: dict[str, Any]) -> tuple[str, str]:
+def _held(entry: dict[str, Any], scenario: Scenario) -> tuple[str, str]:
     if not (held := entry.get("partial_sums")):
-        return "all", ""
-    return f"{held['ranks_mean']:.2f} in the mean", f"at least {held['ranks_least']}"
+        if not (backups := scenario.backups_of(entry["method"])):
+            return "all", ""
+        return str(scenario.topology.workers - backups), "at least: whoever is first"
+    return f"{held['ranks_mean']:.2f}", f"in the mean; at least {held['ranks_least']}"
 
 
 def _lost(loss: dict[str, float] | None) -> tuple[str, str]:

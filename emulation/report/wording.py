@@ -72,9 +72,11 @@ def codec_text(entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def against_baseline(built: dict[str, Any], entry: dict[str, Any], key: str) -> str:
-    """What training with a codec came to, beside the baseline; "" for methods without one. key: of the summary."""
+    """What training came to, beside the baseline; "" for methods without a codec whose sums are exact. key: of the
+    summary."""
     base = next((other for other in built["methods"] if other["method"] == built["baseline"]), None)
-    if "codec" not in entry["summary"] or entry["comparison"] is None or base is None:
+    told = "codec" in entry["summary"] or _inexact(built, entry)
+    if not told or entry["comparison"] is None or base is None:
         return ""
     before, after = base["summary"][key], entry["summary"][key]
     if before is None or after is None:
@@ -267,10 +269,17 @@ def fastest_compared(built: dict[str, Any]) -> list[dict[str, Any]]:
     return compared[: upto + 1]
 
 
+def _inexact(built: dict[str, Any], entry: dict[str, Any]) -> bool:
+    """Whether a method's sums may differ from those of all ranks' gradients: rounded, with gaps, or of some ranks."""
+    method = entry["method"]
+    partial_sums = from_canonical(built["scenario"]).backups_of(method) is not None
+    return bool(entry["summary"].get("codec", {}).get("lossy") or METHODS[method.method].loses or partial_sums)
+
+
 def _learned(built: dict[str, Any], entry: dict[str, Any]) -> bool:
-    """Whether a method's accuracy is within ACCURACY_LOST of the baseline's; of one that rounds nothing, it is."""
+    """Whether a method's accuracy is within ACCURACY_LOST of the baseline's; of one whose sums are exact, it is."""
     base = next((other for other in built["methods"] if other["method"] == built["baseline"]), None)
-    if base is None or not entry["summary"].get("codec", {}).get("lossy"):
+    if base is None or not _inexact(built, entry):
         return True
     before, after = base["summary"]["final_accuracy"], entry["summary"]["final_accuracy"]
     return before is None or after is None or after >= before - ACCURACY_LOST
@@ -279,6 +288,8 @@ def _learned(built: dict[str, Any], entry: dict[str, Any]) -> bool:
 def headline(built: dict[str, Any]) -> str:
     """The finding in a few sentences, from the numbers alone: the fastest method that learned what the baseline did."""
     *worse, compared = fastest_compared(built) or (None,)
+    if none_learned := compared is not None and not _learned(built, compared):
+        worse, compared = [*worse, compared], (worse or [compared])[0]
     alone = built["scenario"]["topology"]["workers"] == 1  # no host allreduce happens: nothing to compare with
     if alone or compared is None or compared["comparison"]["iteration_speedup"] is None:
         only = built["methods"][0]
@@ -290,18 +301,22 @@ def headline(built: dict[str, Any]) -> str:
     which, count = in_text(compared["method"]), len(built["methods"])
     if count > 2:
         first = "the fastest" if numbers["iteration_speedup"] >= 1 else "the fastest but the baseline"
-        among = f"{count} methods" if not worse else f"those that learned as much as {baseline}"
+        among = f"those that learned as much as {baseline}" if worse and not none_learned else f"{count} methods"
         which = f"{which}, {first} of {among},"
     text = f"Over {links_text(built)}, an iteration with {which} was {verdict}."
-    lossy = compared["summary"].get("codec", {}).get("lossy")
-    if lossy and (accuracy := against_baseline(built, compared, "final_accuracy")):
+    if (
+        not none_learned
+        and _inexact(built, compared)
+        and (accuracy := against_baseline(built, compared, "final_accuracy"))
+    ):
         text += f" Its sums are not exact: test accuracy in the end {accuracy}."
     if worse:
         lost = ", ".join(
             f"{in_text(each['method'])} ({against_baseline(built, each, 'final_accuracy').partition(' against')[0]})"
             for each in worse
         )
-        text += f" Faster, but worse by more than a point: {lost}."
+        which = f"None learned as much as {baseline}" if none_learned else "Faster, but worse by more than a point"
+        text += f" {which}: {lost}."
     if not numbers["compute_alike"]:
         text += f" {unequal_compute(built, compared)}"
     if numbers["communication_speedup"] is not None and numbers["communication_speedup_bound"]:
@@ -345,6 +360,7 @@ def _communication_explained(built: dict[str, Any], entry: dict[str, Any]) -> st
         losses = "to latency between its steps" if built["backend"] == "sim" else "to latency, TCP and CPU time"
         if from_canonical(built["scenario"]).faults.of_packets:
             losses += " and to the repair of faults"
+            losses += ", which the other may do without," * METHODS[entry["method"].method].loses
         text += (
             f" It is beyond the bound: the part above {numbers['communication_speedup_bound']:.2f} is no merit of "
             f"{in_text(entry['method'])} but what {baseline} loses {losses} on these links."
@@ -356,6 +372,11 @@ def _iteration_explained(built: dict[str, Any], entry: dict[str, Any]) -> str:
     base = next(other for other in built["methods"] if other["method"] == built["baseline"])
     numbers, baseline = entry["comparison"], in_text(built["baseline"])
     before, after = (each["summary"]["compute_ns"]["median"] for each in (base, entry))
+    if not numbers.get("same_wait", True):
+        return (
+            f"Iteration speed-up {numbers['iteration_speedup']:.2f}: the slowest rank that a sum waits for computes "
+            f"for {time_text(before)} with {baseline}, for {time_text(after)} with {in_text(entry['method'])}."
+        )
     compute = f"compute ({time_text(before)}) is not what a method changes"
     if not numbers["compute_alike"]:
         compute = (

@@ -237,6 +237,23 @@ def test_speedup_beyond_the_bound_is_explained() -> None:
     assert wording.explanations(document(SCENARIO, "sim", [result("ring", 1000)])) == []
 
 
+def test_computing_of_ranks_that_no_sum_waits_for_is_not_called_unequal() -> None:
+    waiting = replace(SCENARIO, switch=replace(SCENARIO.switch, backups=1))
+    ring, switch = result("ring", 10_000_000), result("switch", 10_000_000)
+    slow = [replace(one, compute_ns=30_000_000, duration_ns=40_000_000) for one in ring.iterations]
+    for scenario, same_wait in ((waiting, False), (SCENARIO, True)):
+        built = document(scenario, "sim", [replace(ring, iterations=slow), switch])
+        compared = built["methods"][1]["comparison"]
+        assert compared["compute_ratio"] == 1 / 3
+        assert (compared["compute_alike"], "same_wait" not in compared) == (not same_wait, same_wait)
+        assert bool(problems(built)) == same_wait
+        assert (wording.against_baseline(built, built["methods"][1], "final_accuracy") == "") == same_wait
+        assert ("Compute differed" in wording.headline(built)) == same_wait
+        explained = "the slowest rank that a sum waits for computes for 30.0 ms with the ring, for 10.0 ms with the sw"
+        assert (explained in wording.explanations(built)[1]) != same_wait
+        assert (dict(table_rows(built))["Speed-up of an iteration"][1][1] == "waits for fewer ranks") != same_wait
+
+
 def test_headline_says_faster_slower_or_equal() -> None:
     assert wording.headline(sim_document()) == (
         "Over 4 workers on 100 Mb/s links, an iteration with the switch was 1.45× faster than with the ring. "  # noqa: RUF001
@@ -299,6 +316,11 @@ def test_methods_with_codecs_stand_beside_float32_by_what_they_learned() -> None
     assert "with Gloo with bf16, the fastest of those that learned as much as the ring, was 1.86" in said
     assert "Its sums are not exact: test accuracy in the end +0.00 points against the ring." in said
     assert "Faster, but worse by more than a point: the ring with topk+ef (-2.50 points)." in said
+    lost = [result(method, 5_000_000, evaluations=worse) for method in ("mlt", "ring~topk:ratio=0.01+ef")]
+    said = wording.headline(document(SCENARIO, "sim", [result("ring", 150_000_000), *lost]))
+    assert "with MLT, the fastest of 3 methods, was" in said
+    assert "None learned as much as the ring: MLT (-2.50 points), the ring with topk+ef (-2.50 points)." in said
+    assert "not exact" not in said
     names = wording.short_names([entry["method"] for entry in built["methods"]]).values()
     assert list(names) == ["ring", "switch", "Gloo, bf16", "ring, topk+ef"]
     assert "Bits per value" not in dict(table_rows(sim_document()))

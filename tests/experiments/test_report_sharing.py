@@ -1,5 +1,6 @@
 """What the report says of a network that a job shares: loads of links, shares over time, rows of the table."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from emulation.report import report, sharing
 from emulation.report.topology_figure import places, topology_figure
 from emulation.results import Evaluation, document
 from emulation.scenario import parse
+from emulation.scenario_tables import ParameterServer
 from tests.experiments.test_report import HOST
 from transport.group.method_name import parse as parse_method
 
@@ -76,7 +78,7 @@ def test_the_table_says_what_others_had(shared: dict[str, Any], label: str, cell
 def test_losses_for_good_stand_beside_methods_that_lose_nothing() -> None:
     built = document(SCENARIO, "sim", [result("ring", 1), result("switch", 1)])
     assert sharing.rows(built) == []
-    built["scenario"]["faults"]["stragglers"] = [3.0]
+    built["scenario"]["faults"]["stragglers"] = [{"rank": 1}]
     assert [label for label, _ in sharing.rows(built)] == ["Time to accuracy"]
     built["methods"][1]["gradient_loss"] = LOSS
     found = dict(sharing.rows(built))
@@ -86,8 +88,14 @@ def test_losses_for_good_stand_beside_methods_that_lose_nothing() -> None:
     ]
     assert "Time to accuracy" in found
     assert "Goodput, cubic" not in found
+    assert "Ranks in a sum" not in found
+    built["scenario"]["switch"]["backups"] = 1
     built["methods"][1]["partial_sums"] = {"ranks_mean": 6.987, "ranks_least": 5, "chunks": 100}
-    assert dict(sharing.rows(built))["Ranks in a sum"] == [("all", ""), ("6.99 in the mean", "at least 5")]
+    assert dict(sharing.rows(built))["Ranks in a sum"] == [("all", ""), ("6.99", "in the mean; at least 5")]
+    methods = dataclasses.replace(SCENARIO.methods, sim=(parse_method("ring"), parse_method("ps")))
+    waiting = dataclasses.replace(SCENARIO, methods=methods, ps=ParameterServer(mode="backup", backups=1))
+    servers = document(waiting, "sim", [result("ring", 1), result("ps", 1)])
+    assert dict(sharing.rows(servers))["Ranks in a sum"] == [("all", ""), ("3", "at least: whoever is first")]
 
 
 def test_loads_of_links_are_what_was_counted(shared: dict[str, Any]) -> None:
