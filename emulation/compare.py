@@ -16,6 +16,7 @@ from emulation.host import host_facts
 from emulation.report.wording import unequal_compute, why_different
 from emulation.results import MethodResult, differing, document, unequal_ranks, write_json
 from emulation.scenario import Scenario, ScenarioError
+from emulation.scenario_checks import paced_fault
 from emulation.timeline import write_trace
 from emulation.topologies.topology import ONE
 from p4vm.planes.program import PROGRAM_VARIABLE
@@ -57,8 +58,8 @@ def choose_backend(scenario: Scenario, wanted: str | None) -> tuple[str, str]:
                 f"{scenario.file}: [methods] {wanted} is empty: this scenario is not meant for {wanted}; "
                 f"allowed: --on {other}"
             )
-        if wanted == "mininet" and scenario.unequal_compute:
-            raise _only_simulated(scenario)
+        if wanted == "mininet" and (fault := paced_fault(scenario)):
+            raise _only_simulated(scenario, fault)
         if wanted == "sim" and scenario.workload.synchronisation:
             raise ScenarioError(
                 f"{scenario.file}: [workload] synchronisation: virtual time synchronises in every step; allowed: --on "
@@ -68,12 +69,12 @@ def choose_backend(scenario: Scenario, wanted: str | None) -> tuple[str, str]:
             raise RunFailed(f"mininet cannot run here: {missing}; or use --on sim")
         return wanted, "as asked"
     simulated = scenario.methods_for("sim") and not scenario.workload.synchronisation
-    if scenario.unequal_compute:
-        if not simulated:
-            raise _only_simulated(scenario)
-        return "sim", f"{scenario.unequal_compute} needs virtual time"
     if not scenario.methods_for("mininet"):
         return "sim", "the scenario is meant for virtual time only"
+    if fault := paced_fault(scenario):
+        if not simulated:
+            raise _only_simulated(scenario, fault)
+        return "sim", fault
     missing = _mininet_missing()
     if not simulated:
         if missing:
@@ -89,11 +90,8 @@ def choose_backend(scenario: Scenario, wanted: str | None) -> tuple[str, str]:
     return "mininet", "root and Mininet are available"
 
 
-def _only_simulated(scenario: Scenario) -> ScenarioError:
-    return ScenarioError(
-        f"{scenario.file}: {scenario.unequal_compute}: real ranks compute as fast as their machine lets them; allowed: "
-        "--on sim"
-    )
+def _only_simulated(scenario: Scenario, fault: str) -> ScenarioError:
+    return ScenarioError(f"{scenario.file}: {fault}; allowed: --on sim")
 
 
 def _mininet_missing() -> str | None:

@@ -21,6 +21,7 @@ from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import MAX_CHILDREN, MAX_PARTIAL
 from transport.group.method_name import METHODS
 from transport.links.ethernet import ETHERNET_BYTES
+from transport.links.table import LINKS, links_with
 from transport.ps.coded import PushCodec
 from transport.ps.config import BACKUP, BSP, SSP
 
@@ -154,12 +155,13 @@ def _partial_sums(scenario: Scenario) -> str:
         if other := next((method for method in methods if METHODS[method.method].trailer_bytes), None):
             return f"[methods] {backend}: {other}: {where} is of method switch; allowed: without {other}"
         for method in (method for method in methods if method.is_switch):
-            if backend == "mininet":
-                return f"[methods] mininet: {method}: {where} is for virtual time; allowed: --on sim, mininet = []"
             if method.schedule:
-                return f"[methods] sim: {method}: schedules have no partial sums; allowed: without one"
+                return f"[methods] {backend}: {method}: schedules have no partial sums; allowed: without one"
             if method.spec and (method.spec.row_codec is None or method.spec.feedback == "ef21"):
-                return f"[methods] sim: {method}: its sums need all ranks; allowed: codecs of rows, without +ef21"
+                return f"[methods] {backend}: {method}: its sums need all ranks; allowed: codecs of rows, without +ef21"
+            if not LINKS[method.link].bare:
+                able = ", ".join(name for name in links_with("switch") if LINKS[name].bare)
+                return f"[methods] {backend}: {method}: {where}: its packets are all of one size; allowed: {able}"
     return ""
 
 
@@ -290,6 +292,20 @@ def _codecs(scenario: Scenario) -> str:
                 return f"{where}: {error}"
             if method.codec and method.method == "ps" and scenario.ps.mode == BACKUP:
                 return f"{where}: coded sums need all workers, not [ps] mode = '{BACKUP}'; allowed: the other modes"
+    return ""
+
+
+def paced_fault(scenario: Scenario) -> str:
+    """Why real ranks can't compute for such different times as virtual ones; "" if they can, or needn't."""
+    key, workload = scenario.unequal_compute, scenario.workload
+    if not key:
+        return ""
+    if WORKLOADS[workload.name].parallel != DDP:
+        return f"{key}: in real time only DDP's ranks compute for different times, not those of '{workload.name}'"
+    if scheduled := [method for method in scenario.methods.mininet if method.schedule]:
+        return f"{key}: with a schedule ({scheduled[0]}) real ranks compute as fast as their machine lets them"
+    if workload.compute_ns is None and any(slow.factor < 1 for slow in scenario.faults.stragglers):
+        return f"{key}: factor: no real rank is faster than it is; with [workload] compute_ns it could be, or from 1 on"
     return ""
 
 

@@ -145,7 +145,7 @@ class Faults:
     duplicate: float = _probability()
     reorder: float = _probability()
     corrupt: float = _probability()
-    stragglers: tuple[Straggler, ...] = field(default=(), metadata={"kind": Straggler})  # sim: several slow a rank more
+    stragglers: tuple[Straggler, ...] = field(default=(), metadata={"kind": Straggler})  # several slow a rank more
     tail: LinkTail | None = field(default=None, metadata={"kind": LinkTail})
 
     @property
@@ -177,7 +177,8 @@ class Workload:
     bucket_bytes: int = _integer(1_048_576, 4_096, 1_073_741_824, "bytes")  # DDP's cap: its own first-bucket size
     optimizer: str = _choice(ADAMW, (ADAMW, SGD))  # sgd: at a constant rate, the only one of [ps] that keeps weights
     synchronisation: str = field(default="", metadata={"kind": "training"})  # a training method; "": in every step
-    # sim: forward+backward of all ranks, one each, or drawn; None: measured once. Real ranks take what they take.
+    # Forward+backward of all ranks, one each, or drawn; None: measured once. Real ranks take what they take, but where
+    # ranks differ, stragglers among them, they sleep until then (training/pace.py).
     compute_ns: int | tuple[int, ...] | ComputeDistribution | None = field(
         default=None, metadata={"kind": int, "low": 0, "high": COMPUTE_NS_MOST, "unit": "ns", "table": True}
     )
@@ -192,8 +193,8 @@ class SwitchOptions:
     window_slots: int = _integer(256, 1, 16_384, "slots")
     streams: int = _integer(2, 1, 64, "streams")  # one bucket may overtake another's tail
     split_calls: int = _integer(0, 0, 1, "1: a long call uses all streams of its class")  # where a way exceeds a window
-    backups: int = _integer(0, 0, 62, "workers")  # sim: a sum doesn't wait for the last so many
-    close_after_ns: int = _integer(0, 0, 10**12, "ns")  # sim: a sum waits so long at most; 0: for all but the backups
+    backups: int = _integer(0, 0, 62, "workers")  # a sum doesn't wait for the last so many
+    close_after_ns: int = _integer(0, 0, 10**12, "ns")  # a sum waits so long at most; 0: for all but the backups
     slots: int = _integer(0, 0, 65_536, "slots")  # of each switch, for all jobs; 0: as many as they ask for
     shares: str = _choice(MAX_MIN, (MAX_MIN, FIRST_COME))  # of slots: by weight, or all it asks for while any are left
     weight: int = _integer(1, 1, 1_000, "times")  # the measured job's share of slots, beside those of [[jobs]]

@@ -23,9 +23,11 @@ from emulation.mininet.launch import RENDEZVOUS_PORT, RunningScenario, Switch, T
 from emulation.mininet.shaping import UnfitError
 from emulation.results import Evaluation, IterationRecord, MethodResult, codec_notes, gradient_delays, write_json
 from emulation.scenario import Scenario
+from emulation.sim.compute import ComputeTimes
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
 from emulation.training.messages import Evaluated, Finished, Go, Iteration, Started, TrainerConfig, write_config
 from emulation.training.tasks.table import DDP, WORKLOADS
+from switchagg.partial_endpoint import ranks_in
 from transport.bounded.calls import COUNTED, loss_of
 from transport.group.method_name import METHODS, MethodName
 from transport.links.table import LINKS
@@ -111,8 +113,11 @@ def time_limits(scenario: Scenario, method: MethodName) -> tuple[float, float]:
     """Longest time without a report of any rank, and longest run, in seconds."""
     bounds = [bound(name, GRADIENT_BYTES_MOST, scenario.network) for name in (MethodName("gloo", ""), method)]
     ideal_s = max(one.communication_ns for one in bounds) / 1e9
-    silence_s = SILENCE_S + SILENCE_PER_WORKER_S * scenario.topology.workers + SLOW_FACTOR * ideal_s
-    return silence_s, silence_s + scenario.workload.iterations * (SLOW_FACTOR * ideal_s + COMPUTE_S)
+    compute_s = COMPUTE_S
+    if scenario.unequal_compute:
+        compute_s += ComputeTimes(scenario, round(COMPUTE_S * 1e9)).most_ns() / 1e9
+    silence_s = SILENCE_S + SILENCE_PER_WORKER_S * scenario.topology.workers + SLOW_FACTOR * ideal_s + compute_s
+    return silence_s, silence_s + scenario.workload.iterations * (SLOW_FACTOR * ideal_s + compute_s)
 
 
 def hold_after(scenario: Scenario) -> int:
@@ -256,7 +261,6 @@ def _result(
     environment: dict[str, Any],
 ) -> MethodResult:
     finals = [member.named(Finished)[0] for member in members]
-    spare = scenario.ps.backups if method.method == "ps" else 0
     hosts = len(members) + (scenario.ps.servers if method.method == "ps" else 0)  # the job's
     link = LINKS.get(method.link)
     if link is not None and not link.framing.stream:
@@ -269,7 +273,7 @@ def _result(
         method=method,
         backend="mininet",
         workers=len(members),
-        iterations=merge_iterations([member.named(Iteration) for member in members], spare),
+        iterations=merge_iterations([member.named(Iteration) for member in members], scenario.backups_of(method)),
         evaluations=[
             Evaluation(score.iteration, score.time_ns, score.accuracy, score.loss)
             for score in members[0].named(Evaluated)
@@ -295,6 +299,7 @@ def _result(
         },
         first_layer_bytes=members[0].named(Iteration)[-1].first_layer_bytes,
         gradient_loss=_lost(method, [final.counters for final in finals]),
+        partial_sums=ranks_in(finals[0].counters),
         **observed.beside,
         timeline=timeline([member.named(Iteration) for member in members], scenario.workload.warmup_iterations),
     )
@@ -340,20 +345,25 @@ def _spans(rank: int, record: Iteration) -> list[Span]:
     return spans
 
 
-def merge_iterations(per_rank: Sequence[Sequence[Iteration]], spare: int = 0) -> list[IterationRecord]:
+def merge_iterations(per_rank: Sequence[Sequence[Iteration]], backups: int | None = None) -> list[IterationRecord]:
     """One record per iteration of the ranks' own: it ends with the slowest's; duration and compute of the slowest, the
-    least communication. spare: so many ranks aren't waited for, those that are last by each of these."""
-    merged = []
+    least communication. backups: so many ranks aren't waited for, those that are last by each of these; and since late
+    ranks take rounds in bursts, an iteration lasts from the end of the one before, as in virtual time."""
+    merged: list[IterationRecord] = []
+    spare = backups or 0
     slowest = len(per_rank) - 1 - spare
     for records in zip(*per_rank, strict=True):
         numbers = {record.iteration for record in records}
         if len(numbers) != 1:
             raise RunFailed(f"ranks disagree on which iteration comes next: {sorted(numbers)}")
+        end_ns = sorted(record.start_ns + record.duration_ns for record in records)[slowest]
         duration_ns = sorted(record.duration_ns for record in records)[slowest]
+        if backups is not None:
+            duration_ns = end_ns - (merged[-1].start_ns + merged[-1].duration_ns if merged else 0)
         merged.append(
             IterationRecord(
                 iteration=numbers.pop(),
-                start_ns=sorted(record.start_ns + record.duration_ns for record in records)[slowest] - duration_ns,
+                start_ns=end_ns - duration_ns,
                 duration_ns=duration_ns,
                 compute_ns=sorted(record.compute_ns for record in records)[slowest],
                 communication_ns=sorted(record.communication_ns for record in records)[spare],

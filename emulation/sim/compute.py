@@ -58,6 +58,12 @@ class ComputeTimes:
                 base_ns = round(base_ns * straggler.factor)
         return base_ns
 
+    def most_ns(self) -> int:
+        """No rank takes longer for an iteration; of what is drawn, but for values ten deviations off."""
+        drawn = self._given.deviation_ns if isinstance(self._given, ComputeDistribution) else 0
+        factors = (max(1.0, straggler.factor) for straggler in self._stragglers)
+        return round((self.planned_ns + 10 * drawn) * math.prod(factors))
+
     def means_ns(self) -> int | list[int]:
         """The mean over all iterations, by rank; one number if nothing makes them differ."""
         if isinstance(self._given, int) and not self._stragglers:

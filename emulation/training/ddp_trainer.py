@@ -20,6 +20,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from emulation.children import send_report
+from emulation.training.kept_weights import KeptWeights
 from emulation.training.messages import (
     GROUP_JOB,
     GROUP_PORT,
@@ -31,15 +32,14 @@ from emulation.training.messages import (
     TrainerConfig,
     Transfer,
 )
+from emulation.training.pace import Pace
 from emulation.training.workload import Workload, build_workload, compute_on_one_thread
 from switchagg.codecs.array_codec import Tensor, Tensors
 from switchagg.description import Kind
 from transport.group.contract import AllreduceGroup, Group
 from transport.group.method_name import METHODS
 from transport.group.opening import GroupOptions, open_group
-from transport.ps.config import BACKUP
-from transport.ps.group import PsGroup
-from transport.torch.backup import BackupRounds, allreduce
+from transport.torch.backup import BackupGroup, BackupRounds, allreduce
 from transport.torch.rendezvous import SwitchOptions
 
 HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
@@ -145,7 +145,9 @@ class Trainer:
         hook = HOOKS[self.name.codec] if self.name.method == "gloo" and self.name.codec else None
         self._buckets = BucketClock(config.workers, hook)
         self._group: AllreduceGroup | None = None  # of our own; None: torch's
-        self._rounds: BackupRounds | None = None  # with backup workers
+        self._rounds: BackupRounds | None = None  # where sums may lack some ranks
+        self._kept: KeptWeights | None = None  # where nobody waits for an evaluation
+        self._pace = Pace(config.scenario, config.rank)
 
     def run(self) -> None:
         config, plan = self.config, self.config.scenario.workload
@@ -194,17 +196,21 @@ class Trainer:
     def _attach(self, workload: Workload) -> None:
         """Connect to the other ranks, and let gradients be reduced from now on. Threads that carry packets start
         here."""
-        plan = self.config.scenario.workload
-        if self.config.on_known_ports:
-            rendezvous(self.config, "gloo")
-            self._group = self._buckets.group = host_group(self.config)
-            self._buckets.counted = self.config.scenario.ps.mode == BACKUP
+        config, plan = self.config, self.config.scenario.workload
+        group: Any = None
+        if config.partial:
+            rendezvous(config, "gloo")
+            group = partial_group(config) if self.name.is_switch else host_group(config)
+        elif config.on_known_ports:
+            rendezvous(config, "gloo")
+            group = host_group(config)
         else:
-            join_process_group(self.config)
+            join_process_group(config)
+        self._group = self._buckets.group = group
         self._model = DistributedDataParallel(workload.model, bucket_cap_mb=plan.bucket_bytes / (1 << 20))
-        if self._buckets.counted:
-            assert isinstance(self._group, PsGroup)
-            self._rounds = BackupRounds(self._model, self._group, self._buckets.mean)
+        if config.partial:
+            self._buckets.counted, self._kept = True, KeptWeights(workload)
+            self._rounds = BackupRounds(self._model, group, self._buckets.mean)
         else:
             spec = self.name.spec
             if spec is not None and (spec.row_codec is None or spec.feedback or spec.warmup):
@@ -233,10 +239,19 @@ class Trainer:
 
     def _core(self) -> str | None:
         """What carries the switch's packets: "native" or "python"."""
-        return switch_group().reducer.core() if self.name.is_switch else None
+        if not self.name.is_switch:
+            return None
+        return switch_group().reducer.core() if self._group is None else self._group.core
 
     def _notes(self) -> list[str]:
-        return []
+        return self._pace.notes()
+
+    def _forward(self, workload: Workload, model: torch.nn.Module, iteration: int) -> torch.Tensor:
+        """The loss; after as long as the rank is to compute, less what its backward pass will take."""
+        self._pace.begin()
+        loss = workload.loss(model, iteration)
+        self._pace.rest(iteration)
+        return loss
 
     def _train(self, workload: Workload) -> None:
         plan = self.config.scenario.workload
@@ -260,10 +275,11 @@ class Trainer:
         start_ns = time.monotonic_ns()
         rounds = self._rounds
         finished = rounds is not None and rounds.behind  # by the others; a gradient of ours would be dropped
-        loss = None if finished else workload.loss(self._model, iteration)
+        loss = None if finished else self._forward(workload, self._model, iteration)
         forward_end_ns = time.monotonic_ns()
         if loss is not None:
             loss.backward()  # returns when all buckets are back
+            self._pace.computed()
         elif rounds is not None:
             rounds.take()
         backward_end_ns = time.monotonic_ns()
@@ -295,16 +311,38 @@ class Trainer:
         return 0
 
     def _evaluate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
-        """On rank 0; the others wait. Training time stands still."""
+        """On rank 0; the others wait. Training time stands still. Where a sum needn't wait for all ranks, an evaluation
+        doesn't either: rank 0 keeps its weights, and evaluates in the end."""
         since_ns = time.monotonic_ns()
+        time_ns = clock.at(since_ns)
+        if self._kept is not None:
+            if self.config.rank == 0:
+                self._kept.keep(iteration, time_ns)
+            if iteration + 1 == self.config.scenario.workload.iterations:
+                self._evaluate_kept(workload)
+            return
         if self.config.rank == 0:
-            score = workload.evaluate()
-            send_report(Evaluated(iteration, clock.at(since_ns), score.accuracy, score.loss))
+            self._report_score(workload, iteration, time_ns)
         dist.barrier()
         clock.leave_out(since_ns)
 
+    def _evaluate_kept(self, workload: Workload) -> None:
+        """All are through with the last iteration. Its weights are in the model again afterwards."""
+        assert self._kept is not None
+        dist.barrier()
+        if self.config.rank == 0:
+            for kept, time_ns in self._kept.each():
+                self._report_score(workload, kept, time_ns)
+        dist.barrier()
+
+    def _report_score(self, workload: Workload, iteration: int, time_ns: int) -> None:
+        score = workload.evaluate()
+        send_report(Evaluated(iteration, time_ns, score.accuracy, score.loss))
+
     def _hold(self, clock: TrainingClock) -> None:
         """Until the process that started us says go; nothing is on its way. Training time stands still."""
+        if self._kept is not None:
+            dist.barrier()  # some may be behind: for all of them time stands still from the same moment on
         since_ns = time.monotonic_ns()
         line = sys.stdin.buffer.readline()
         if not line:
@@ -344,27 +382,45 @@ def switch_group() -> Any:
 
 def join_process_group(config: TrainerConfig) -> None:
     """Rendezvous of all ranks. Raises what torch.distributed raises, after timeout_s at the latest."""
-    name, options = config.name, None
-    if name.method != "gloo":
-        import transport.torch  # noqa: F401  # registers the backend
+    if config.name.method == "gloo":
+        rendezvous(config, "gloo", None)
+        return
+    import transport.torch  # noqa: F401  # registers the backend
 
-        options = replace(
-            SwitchOptions.from_environment(),
-            method=name.method,
-            link=name.link,
-            interface="" if name.is_switch else config.interface,
-            switch=config.switch or "",
-            via=config.via,
-            elements=config.elements,
-            streams=config.scenario.switch.streams,
-            window_slots=config.scenario.switch.window_slots,
-            segments_max=config.segments_max,
-            split_calls=config.scenario.switch.split_calls,
-            congestion=config.scenario.switch.congestion,
-            codec=name.codec,
-            bounded=",".join(f"{one}={value}" for one, value in bounded_options(config).items()),
-        )
-    rendezvous(config, "gloo" if options is None else "switchagg", options)
+    rendezvous(config, "switchagg", session_options(config))
+
+
+def session_options(config: TrainerConfig) -> SwitchOptions:
+    """How a rank sends, by any method but Gloo."""
+    name, switch = config.name, config.scenario.switch
+    return replace(
+        SwitchOptions.from_environment(),
+        method=name.method,
+        link=name.link,
+        interface="" if name.is_switch else config.interface,
+        switch=config.switch or "",
+        via=config.via,
+        elements=config.elements,
+        streams=switch.streams,
+        window_slots=switch.window_slots,
+        segments_max=config.segments_max,
+        split_calls=switch.split_calls,
+        congestion=switch.congestion,
+        codec=name.codec,
+        bounded=",".join(f"{one}={value}" for one, value in bounded_options(config).items()),
+        backups=switch.backups if name.is_switch else 0,
+        close_after_ns=switch.close_after_ns if name.is_switch else 0,
+    )
+
+
+def partial_group(config: TrainerConfig) -> BackupGroup:
+    """The group of a job at the switch whose sums may lack some ranks. Raises JobError."""
+    from transport.group.switch_group import SwitchGroup  # imports ZeroMQ: only for the switch
+
+    options = session_options(config)
+    return SwitchGroup.join(
+        options.switch, GROUP_JOB, config.rank, config.workers, options.join_options(config.timeout_s)
+    )
 
 
 def bounded_options(config: TrainerConfig) -> dict[str, Any]:

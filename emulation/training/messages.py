@@ -57,6 +57,11 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return METHODS[name.method].end == "mesh" and (bool(name.schedule) or own_servers)
 
     @property
+    def partial(self) -> bool:
+        """Whether sums may lack some ranks."""
+        return self.scenario.backups_of(self.name) is not None
+
+    @property
     def elements(self) -> int:
         """Values in a packet of the switch's method."""
         return elements_of(self.name, self.scenario.switch.elements, self.scenario.topology.mtu_bytes)

@@ -7,14 +7,13 @@ gradient has been applied, all ranks pull the servers' weights, and those are ev
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 
 from emulation.children import send_report
 from emulation.training.ddp_trainer import Trainer, TrainingClock, rendezvous
-from emulation.training.messages import GROUP_JOB, GROUP_PORT, Evaluated, Iteration, TrainerConfig, Transfer
+from emulation.training.kept_weights import KeptWeights
+from emulation.training.messages import GROUP_JOB, GROUP_PORT, Iteration, TrainerConfig, Transfer
 from emulation.training.workload import Workload
 from transport.ps.config import PsConfig
 from transport.ps.group import PsClient, PsOptions, open_ps_client
@@ -49,29 +48,6 @@ class TimedClient:
         return noted
 
 
-class KeptWeights:
-    """A model's weights at several times, in a file without a name."""
-
-    def __init__(self, workload: Workload) -> None:
-        self._arrays = [parameter.detach().numpy() for parameter in workload.model.parameters()]
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115
-        self._kept: list[tuple[int, int]] = []
-
-    def keep(self, iteration: int, time_ns: int) -> None:
-        for array in self._arrays:
-            self._file.write(array.data)
-        self._kept.append((iteration, time_ns))
-
-    def each(self) -> Iterator[tuple[int, int]]:
-        """(iteration, time) of each, while it is in the model."""
-        self._file.seek(0)
-        for kept in self._kept:
-            for array in self._arrays:
-                assert self._file.readinto(array.data) == array.nbytes
-            yield kept
-        self._file.close()
-
-
 class PsTrainer(Trainer):
     """See the module. The process group (Gloo) is for the rendezvous and the start."""
 
@@ -79,7 +55,6 @@ class PsTrainer(Trainer):
         super().__init__(config)
         self._client: TimedClient
         self._optimizer: PsOptimizer
-        self._kept: KeptWeights
 
     def _attach(self, workload: Workload) -> None:
         rendezvous(self.config, "gloo")
@@ -106,16 +81,18 @@ class PsTrainer(Trainer):
 
     def _notes(self) -> list[str]:
         return [
+            *super()._notes(),
             "The servers keep the weights: a rank's gradient is a step by itself, and the rank goes on with the "
-            "weights that answer it. Nobody waits for an evaluation; what is evaluated in between are rank 0's weights."
+            "weights that answer it. Nobody waits for an evaluation; what is evaluated meanwhile are rank 0's weights.",
         ]
 
     def _iterate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
         spans = self._client.spans = []
         start_ns = time.monotonic_ns()
-        loss = workload.loss(workload.model, iteration)
+        loss = self._forward(workload, workload.model, iteration)
         forward_end_ns = time.monotonic_ns()
         loss.backward()
+        self._pace.computed()
         backward_end_ns = time.monotonic_ns()
         self._optimizer.step()
         end_ns = time.monotonic_ns()
@@ -137,6 +114,7 @@ class PsTrainer(Trainer):
 
     def _evaluate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
         """Keeps what is to be evaluated; after the last iteration, evaluates all that was kept."""
+        assert self._kept is not None
         last = iteration + 1 == self.config.scenario.workload.iterations
         if not last:
             if self.config.rank == 0:
@@ -150,7 +128,3 @@ class PsTrainer(Trainer):
         self._optimizer.pull()
         if self.config.rank == 0:
             self._report_score(workload, iteration, end_ns)
-
-    def _report_score(self, workload: Workload, iteration: int, time_ns: int) -> None:
-        score = workload.evaluate()
-        send_report(Evaluated(iteration, time_ns, score.accuracy, score.loss))

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -144,13 +145,27 @@ def test_training_methods_are_for_real_ranks(mininet: Callable[[str | None], Non
         choose_backend(scenario, None)
 
 
-def test_ranks_that_compute_unequally_need_virtual_time(mininet: Callable[[str | None], None]) -> None:
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"methods.mininet": ["gloo", "ring+p3"]}, r"with a schedule \(ring\+p3\) real ranks compute as fast as"),
+        ({"workload.name": "fsdp"}, "only DDP's ranks compute for different times, not those of 'fsdp'"),
+        ({"faults.stragglers": [{"rank": 1, "factor": 0.5}]}, "no real rank is faster than it is"),
+    ],
+)
+def test_some_ranks_compute_unequally_in_virtual_time_alone(
+    mininet: Callable[[str | None], None], more: dict[str, Any], words: str
+) -> None:
     mininet(None)
-    slow = parse('name = "t"\ntitle = "t"\n', "t.toml", {"faults.stragglers": [{"rank": 1}]})
-    assert choose_backend(slow, None) == ("sim", "[faults] stragglers needs virtual time")
+    tables = {"faults.stragglers": [{"rank": 1}]}
+    assert choose_backend(parse('name = "t"\ntitle = "t"\n', "t.toml", tables), None)[0] == "mininet"
+    slow = parse('name = "t"\ntitle = "t"\n', "t.toml", {**tables, **more})
+    backend, reason = choose_backend(slow, None)
+    assert backend == "sim"
+    assert re.search(words, reason)
     only_real = dataclasses.replace(slow, methods=dataclasses.replace(slow.methods, sim=()))
     for scenario, wanted in ((slow, "mininet"), (only_real, None)):
-        with pytest.raises(ScenarioError, match=r"t\.toml: \[faults\] stragglers: real ranks .* allowed: --on sim"):
+        with pytest.raises(ScenarioError, match=rf"t\.toml: \[faults\] stragglers: .*{words}.*; allowed: --on sim"):
             choose_backend(scenario, wanted)
 
 

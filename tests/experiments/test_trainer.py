@@ -27,8 +27,6 @@ from emulation.sim.run import run_method
 from emulation.training import ddp_trainer
 from emulation.training.ddp_trainer import exposed_ns
 from emulation.training.messages import (
-    GROUP_JOB,
-    GROUP_PORT,
     Evaluated,
     Finished,
     Go,
@@ -44,7 +42,6 @@ from emulation.training.scheduled_trainer import ScheduledTrainer
 from emulation.training.tasks.table import FSDP, WORKLOADS
 from emulation.training.trainer import one_line, read_config
 from transport.group.method_name import parse as parse_method
-from transport.ps.group import PsOptions, open_ps_server
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 from transport.worker.session import SwitchSession
@@ -556,48 +553,3 @@ def test_a_rank_that_is_killed_is_named_by_the_others(start: Callable[..., list[
     (said,) = members[0].named(TrainingFailed)
     assert "rank 1" in said.message
     assert "train" in said.message
-
-
-# ---- backup workers
-
-
-STRAGGLER = """
-import sys
-from emulation.training import trainer, workload
-
-loss = workload.Workload.loss
-
-def held(workload_, model, iteration):
-    if iteration >= 2 and workload_.rank == 1:
-        workload.Workload.loss = loss
-        sys.stdin.readline()
-    return loss(workload_, model, iteration)
-
-workload.Workload.loss = held
-trainer.main()
-"""
-"""A trainer whose rank 1 takes as long for its third gradient as the test says."""
-
-
-def test_a_straggler_takes_the_rounds_that_it_missed_without_computing(start: Callable[..., list[Member]]) -> None:
-    """The other one trains to the end meanwhile."""
-    iterations = 20
-    more = {"workload.iterations": iterations, "workload.evaluate_every": iterations}
-    given = [asynchronous(rank, 2, "backup", more, servers=["127.0.0.9"]) for rank in range(2)]
-    places = [[(address, GROUP_PORT) for address in given[0][kind]] for kind in ("addresses", "servers")]
-    members = start(*given, program=("-c", STRAGGLER))
-    options = PsOptions(LIMIT_S)
-    server = open_ps_server(parse_method("ps").link, 0, *places, job=GROUP_JOB, options=options)
-    try:
-        read_until(members[0], Iteration, iterations)
-        members[1].child.send(Go())
-        follow(members)
-        assert server.wait(LIMIT_S)
-    finally:
-        server.close()
-    finals = [member.named(Finished)[0] for member in members]
-    assert finals[0].parameter_hash == finals[1].parameter_hash
-    skipped = [sum(entry.loss is None for entry in member.named(Iteration)) for member in members]
-    assert skipped[0] == 0
-    assert skipped[1] > iterations - 6, "but the first three, and those whose results were still on their way"
-    assert finals[1].counters["pushes_saved"] >= skipped[1]

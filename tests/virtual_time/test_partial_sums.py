@@ -90,11 +90,11 @@ def test_codecs_that_need_all_ranks_are_refused(method: str, words: str) -> None
         parse(text, "slow.toml")
 
 
-def test_trees_and_mininet_are_refused() -> None:
+def test_trees_and_links_whose_packets_have_one_size_are_refused() -> None:
     text = SCENARIO.format(switch="backups = 1", seed=1)
     for wrong, words in (
         (text.replace("workers = 3", 'workers = 4\nkind = "leaf_spine"\nracks = 2'), "a tree of switches"),
-        (text.replace("mininet = []", 'mininet = ["switch"]').replace("stragglers", "#"), "virtual time"),
+        (text.replace("mininet = []", 'mininet = ["switch@rdma"]'), r"mininet: switch@rdma: .*allowed: zeromq, udp"),
     ):
         with pytest.raises(ScenarioError, match=words):
             parse(wrong, "slow.toml")

@@ -1,0 +1,142 @@
+"""Ranks of a real run that compute for different times: how long each sleeps, and what of them makes an iteration."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+from test_trainer import LIMIT_S, asynchronous, follow, read_until, start  # noqa: F401  # a fixture
+
+from emulation.mininet.crew import Member
+from emulation.mininet.run import merge_iterations, time_limits
+from emulation.scenario import Scenario, parse
+from emulation.sim.compute import ComputeTimes
+from emulation.training.messages import GROUP_JOB, GROUP_PORT, Evaluated, Finished, Go, Iteration
+from emulation.training.pace import Pace
+from switchagg.partial_endpoint import ranks_in
+from transport.group.method_name import parse as parse_method
+from transport.ps.group import PsOptions, open_ps_server
+from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
+
+
+def test_a_rank_sleeps_for_what_virtual_time_says_beyond_its_own_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it takes itself is CPU time, and the last iteration's."""
+    slept_ns: list[int] = []
+    now_ns = 0
+
+    def scenario(compute_ns: int | None) -> Scenario:
+        known = {} if compute_ns is None else {"workload.compute_ns": compute_ns}
+        changes = {"faults.stragglers": [{"rank": -1, "factor": 3}], "topology.workers": 4, **known}
+        return parse('name = "try"\ntitle = "try"\n', "try.toml", changes)
+
+    def run(given: Scenario, own_ns: Sequence[int]) -> list[int]:
+        nonlocal now_ns
+        slept_ns.clear()
+        paced = Pace(given, 1, lambda seconds: slept_ns.append(round(seconds * 1e9)))
+        for iteration, took_ns in enumerate(own_ns):
+            paced.begin()
+            paced.rest(iteration)
+            now_ns += took_ns
+            paced.computed()
+        return list(slept_ns)
+
+    monkeypatch.setattr(time, "thread_time_ns", lambda: now_ns)
+    given, own_ns = scenario(100), [10 + number for number in range(30)]
+    planned = ComputeTimes(given)
+    slow = [planned.ns(1, iteration) == 300 for iteration in range(30)]
+    assert 1 < sum(slow) < 20
+    before_ns = [0, *own_ns[:-1]]
+    assert run(given, own_ns) == [planned.ns(1, k) - took_ns for k, took_ns in enumerate(before_ns)]
+    assert run(scenario(5), own_ns)[1:] == [max(0, 15 - 10 - k) if slow[k + 1] else 0 for k in range(29)]
+    assert run(scenario(None), own_ns) == [2 * took_ns * late for took_ns, late in zip(before_ns, slow, strict=True)]
+
+
+def iteration(number: int, start_ns: int, end_ns: int, compute_ns: int) -> Iteration:
+    times = (start_ns, start_ns, end_ns, end_ns)
+    waited_ns = end_ns - start_ns - compute_ns
+    return Iteration.of(times, [], waited_ns, iteration=number, start_ns=start_ns, loss=1.0, retransmissions=0)
+
+
+def test_where_a_sum_does_not_wait_an_iteration_ends_with_those_that_it_waits_for() -> None:
+    """Rank 2 is late, and then takes two rounds at once."""
+    even = [[iteration(k, 100 * k, 100 * k + 100, 80) for k in range(3)] for _ in range(2)]
+    late = [iteration(0, 0, 290, 290), iteration(1, 290, 295, 1), iteration(2, 295, 301, 1)]
+    waits = merge_iterations([*even, late])
+    assert [record.duration_ns for record in waits] == [290, 100, 100]
+    goes_on = merge_iterations([*even, late], 1)
+    assert [(record.start_ns, record.duration_ns, record.compute_ns) for record in goes_on] == [
+        (0, 100, 80),
+        (100, 100, 80),
+        (200, 100, 80),
+    ]
+    closed_by_time = merge_iterations([*even, late], 0)
+    assert [record.duration_ns for record in closed_by_time] == [290, 5, 6]
+
+
+def test_a_run_may_last_as_long_as_its_stragglers() -> None:
+    changes = {"workload.compute_ns": 10**10, "workload.iterations": 20}
+    alone, slow = (
+        time_limits(parse('name = "t"\ntitle = "t"\n', "t", {**changes, **more}), parse_method("switch"))
+        for more in ({}, {"faults.stragglers": [{"rank": 1, "factor": 6}]})
+    )
+    assert slow[0] > max(alone[0], 60)
+    assert slow[1] > alone[1] + 20 * 60
+
+
+STRAGGLER = """
+import sys
+from emulation.training import trainer, workload
+
+loss = workload.Workload.loss
+
+def held(workload_, model, iteration):
+    if iteration >= 2 and workload_.rank == 1:
+        workload.Workload.loss = loss
+        sys.stdin.readline()
+    return loss(workload_, model, iteration)
+
+workload.Workload.loss = held
+trainer.main()
+"""
+"""A trainer whose rank 1 takes as long for its third gradient as the test says."""
+
+
+@pytest.mark.parametrize("method", ["ps", "switch"])
+def test_a_straggler_takes_the_rounds_that_it_missed_without_computing(
+    start: Callable[..., list[Member]],  # noqa: F811
+    method: str,
+) -> None:
+    """The other one trains to the end meanwhile, and waits for no evaluation."""
+    iterations = 20
+    more = {"workload.iterations": iterations, "workload.evaluate_every": iterations // 2}
+    more |= {"workload.name": "images", "switch.backups": 1}
+    given = [asynchronous(rank, 2, "backup", more, method, servers=["127.0.0.9"]) for rank in range(2)]
+    with contextlib.ExitStack() as running:
+        if method == "switch":
+            daemon = running.enter_context(SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0))))
+            given = [one | {"switch": daemon.control_endpoint} for one in given]
+        members = start(*given, program=("-c", STRAGGLER))
+        if method == "ps":
+            places = [[(address, GROUP_PORT) for address in given[0][kind]] for kind in ("addresses", "servers")]
+            server = open_ps_server(parse_method("ps").link, 0, *places, job=GROUP_JOB, options=PsOptions(LIMIT_S))
+            running.callback(server.close)
+        read_until(members[0], Iteration, iterations)
+        members[1].child.send(Go())
+        follow(members)
+        assert method == "switch" or server.wait(LIMIT_S)
+    finals = [member.named(Finished)[0] for member in members]
+    assert finals[0].parameter_hash == finals[1].parameter_hash
+    skipped = [sum(entry.loss is None for entry in member.named(Iteration)) for member in members]
+    assert skipped[0] == 0
+    assert skipped[1] > iterations - 6, "but the first three, and those whose results were still on their way"
+    counters = finals[1].counters
+    if method == "switch":
+        assert counters["chunks_of_1"] > 0.9 * ranks_in(counters)["chunks"]
+        assert ranks_in(counters) == ranks_in(finals[0].counters)
+    else:
+        assert counters["pushes_saved"] >= skipped[1]
+    middle, end = members[0].named(Evaluated)
+    assert (middle.iteration, end.iteration) == (iterations // 2 - 1, iterations - 1)
+    assert middle.time_ns < members[0].named(Iteration)[-1].start_ns < end.time_ns
+    assert middle.loss != end.loss
