@@ -440,23 +440,19 @@ def test_a_wrong_configuration_is_refused_by_name(tmp_path: Path, changes: dict[
         read_config(path)
 
 
-def said_by_trainer(*words: str) -> tuple[int, str, str]:
-    """Its status, and what it wrote."""
-    files = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = Forked([sys.executable, "-m", TRAINER, *words], text=True, **files)
-    written, errors = process.communicate(timeout=LIMIT_S)
-    return process.returncode, written, errors
+def said_by_trainer(*words: str) -> tuple[str, str, int]:
+    """What it wrote, and its status."""
+    process = Forked([sys.executable, "-m", TRAINER, *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return (*process.communicate(timeout=LIMIT_S), process.returncode)
 
 
 def test_a_configuration_that_is_not_there_ends_with_status_2(tmp_path: Path) -> None:
-    status, _, errors = said_by_trainer("--config", str(tmp_path / "none.json"))
-    assert (status, errors) == (2, f"trainer: {tmp_path}/none.json: No such file or directory\n")
+    _, errors, status = said_by_trainer("--config", str(tmp_path / "none.json"))
+    assert (errors, status) == (f"trainer: {tmp_path}/none.json: No such file or directory\n", 2)
 
 
 def test_help_has_examples() -> None:
-    status, text, _ = said_by_trainer("--help")
-    assert status == 0
-    _, _, example = text.partition("One rank alone, to try it:")
+    _, _, example = said_by_trainer("--help")[0].partition("One rank alone, to try it:")
     config, _, _ = example.partition("More:")
     assert json.loads(config)["workers"] == 1
 
