@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from itertools import product
 
 import numpy as np
 
-from emulation.topologies.table import topology
+from emulation.topologies.table import over_each_top, topology, trees
 from emulation.topologies.topology import STAR, Fabric, Hop, LinkSettings, Topology
 from switchagg.call import share_of_chunks, share_of_rounds
 from switchagg.codecs import FIXED_POINT, ArrayCodec, Codec
@@ -35,6 +35,7 @@ class Network:
 
     servers: of `ps`, with links of their own; 0: one beside each worker. backups: of `ps`, workers that an answer
     doesn't wait for. keeps_weights: its servers do, so a codec is of what workers push alone. fabric: what joins hosts.
+    trees: that the switch sums over where the fabric has several spines; 0: as many as there are.
     """
 
     workers: int
@@ -45,10 +46,24 @@ class Network:
     backups: int = 0
     keeps_weights: bool = False
     fabric: Fabric = STAR
+    trees: int = 0
 
     def links(self, method: str) -> Topology:
         """Those that a method has."""
         return topology(self.fabric, self.workers, servers_of(method, self.servers), LinkSettings(self.rate_bps))
+
+    def ways(self, method: str) -> tuple[Topology, ...]:
+        """Those links once for each top that has an equal part of what a method sends: of the switch its trees; of the
+        others all, as if their flows spread perfectly, which a hash of each does not."""
+        links, placement = self.links(method), self.fabric.placement
+        if METHODS[method].end == "switch":
+            return trees(links, placement, self.trees)
+        return over_each_top(links, placement)
+
+    @property
+    def folded(self) -> Network:
+        """The same for what spreads perfectly: one spine stands for all."""
+        return replace(self, fabric=replace(self.fabric, spines=1))
 
 
 def servers_of(method: str, servers: int) -> int:
@@ -148,11 +163,12 @@ def elements_that_fit(mtu_bytes: int) -> int:
 @cache
 def loads(method: str, network: Network, kind: Kind = "allreduce") -> Mapping[Hop, Fraction]:
     """How often each direction of a link carries a long array in a call of this kind, exactly."""
-    links = network.links(method)
-    found = {hop: Fraction(0) for hop, _ in links.hops}
-    for (sender, to), arrays in _sent(method, network, links, kind):
-        for hop in links.path(sender, to):
-            found[hop] += arrays
+    ways = network.ways(method)
+    found = {hop: Fraction(0) for hop, _ in ways[0].hops}
+    for links in ways:
+        for (sender, to), arrays in _sent(method, network, links, kind):
+            for hop in links.path(sender, to):
+                found[hop] += arrays / len(ways)
     return found
 
 
@@ -187,7 +203,7 @@ def _sent_by_atp(links: Topology) -> Iterator[tuple[tuple[str, str], Fraction]]:
 def _shares_of_servers(network: Network) -> Iterator[tuple[Hop, list[int], list[int]]]:
     """Of `ps`, how often a link carries what is pushed to each server, and what answers each worker: a server's share
     of an array."""
-    links = network.links("ps")
+    links = network.folded.links("ps")
     servers = links.servers or links.workers
     values: Counter[tuple[Hop, str]] = Counter()
     answers: Counter[tuple[Hop, str]] = Counter()
@@ -215,6 +231,7 @@ def busiest(method: str, network: Network) -> Busiest:
     """What no long array of the method can pass faster: the most bytes over the rate that transports them."""
     links = network.links(method)
     if method == "ps" and network.backups:
+        links = network.folded.links(method)
         carried: Mapping[Hop, Fraction] = {
             hop: sum(both, Fraction()) for hop, both in _loads_with_backups(network).items()
         }
@@ -281,7 +298,7 @@ def _codes_pushes(name: MethodName, network: Network) -> bool:
 def _bound_of_pushes(name: MethodName, size_bytes: int, network: Network) -> Bound:
     """Where servers keep weights: each gradient is coded on its way there, and weights come back as they are."""
     plain = float(payload_share(name, network.elements, network.mtu_bytes))
-    pushed_bytes, links = PushCodec(name.codec).size_bytes(size_bytes // 4), network.links("ps")
+    pushed_bytes, links = PushCodec(name.codec).size_bytes(size_bytes // 4), network.folded.links("ps")
     first = _loads_with_backups(network)
     wire = {
         hop: float(values * pushed_bytes + answers * size_bytes) / plain for hop, (values, answers) in first.items()

@@ -36,7 +36,7 @@ from emulation.scenario_tables import (
     Workload,
 )
 from emulation.topologies.table import topology
-from emulation.topologies.topology import STAR, LinkSettings, Topology
+from emulation.topologies.topology import SPRAY, STAR, LinkSettings, Topology
 from switchagg.priority import CLASSES
 from switchagg.wire import frame_bytes
 from transport.group.method_name import METHODS, MethodName
@@ -89,6 +89,7 @@ class Scenario:
             backups=options.workers - 1 if self.ps.keeps_weights else self.ps.backups,
             keeps_weights=self.ps.keeps_weights,
             fabric=options.fabric,
+            trees=min(self.switch.trees or self.switch.streams, self.switch.streams),
         )
 
     def links(self, method: str) -> Topology:
@@ -234,7 +235,9 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
 
 
 def _drop_others(values: dict[str, Any]) -> None:
-    """What there is only with other jobs or flows."""
+    """What there is only with other jobs or flows, or several spines."""
+    if (values["topology"]["spines"], values["topology"]["paths"]) == (1, SPRAY):
+        del values["topology"]["spines"], values["topology"]["paths"], values["switch"]["trees"]
     if not values["jobs"]:
         for key in ("slots", "shares", "weight"):
             del values["switch"][key]
@@ -278,7 +281,13 @@ def _build(document: dict[str, Any], file: str) -> Scenario:
         _ = scenario.links("switch"), scenario.links("ps")
     except ValueError as error:
         raise ScenarioError(f"{file}: [topology] kind: {scenario.topology.kind}: {error}") from None
-    if "window_slots" not in document.get("switch", {}):
+    given = document.get("switch", {})
+    if (trees := scenario.switch.trees or scenario.topology.spines) > 1:  # a stream for each, and all for a long call
+        streams = scenario.switch.streams if "streams" in given else max(trees, scenario.switch.streams)
+        split = scenario.switch.split_calls if "split_calls" in given else 1
+        fitted = dataclasses.replace(scenario.switch, streams=streams, split_calls=split)
+        scenario = dataclasses.replace(scenario, switch=fitted)
+    if "window_slots" not in given:
         fitted = dataclasses.replace(scenario.switch, window_slots=_window_that_fits(scenario))
         scenario = dataclasses.replace(scenario, switch=fitted)
     _check_together(scenario)

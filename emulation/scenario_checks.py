@@ -15,7 +15,7 @@ from emulation.scenario_tables import (
     ParameterServer,
     TopologyOptions,
 )
-from emulation.topologies.topology import STAR
+from emulation.topologies.topology import HASH, SPRAY, STAR
 from emulation.training.tasks.table import DDP, WORKLOADS
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import MAX_CHILDREN, MAX_PARTIAL
@@ -40,6 +40,7 @@ def fault(scenario: Scenario) -> str:
     """The first one; "" if there is none."""
     checks = (
         _queues,
+        _spines,
         _flows,
         _jobs,
         _hosts,
@@ -105,6 +106,25 @@ def _pauses(scenario: Scenario) -> str:
 def frame_bytes_of(topology: TopologyOptions) -> int:
     """The largest on a link."""
     return topology.mtu_bytes + ETHERNET_BYTES
+
+
+def _spines(scenario: Scenario) -> str:
+    """Several of them, and trees over them."""
+    spines, switch = scenario.topology.spines, scenario.switch
+    if spines > 1 and scenario.methods.mininet:
+        return (
+            f"[topology] spines: {spines}: bridges in Mininet spread nothing over several; allowed: 1, or [methods] "
+            "mininet = [] and --on sim"
+        )
+    if spines > 1 and scenario.topology.pfc_bytes:
+        return f"[topology] spines: {spines}: links that can be paused lead over one; allowed: 1, or pfc_bytes = 0"
+    rdma = scenario.topology.congestion_control in RDMA_CONTROLS or any(flow.rdma for flow in scenario.flows)
+    if spines > 1 and rdma and scenario.topology.paths == SPRAY:
+        return f"[topology] paths: {SPRAY}: RoCE takes what is overtaken for lost; allowed: {HASH}"
+    if switch.trees > (most := min(spines, switch.streams)):
+        what = f"spines = {spines}" if most == spines else f"streams = {most}, one at least for each"
+        return f"[switch] trees: {switch.trees} are too many for {what}; allowed: 0 … {most}"
+    return ""
 
 
 def _flows(scenario: Scenario) -> str:

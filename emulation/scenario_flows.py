@@ -81,19 +81,22 @@ class FlowWay(NamedTuple):
 def flow_ways(flows: Sequence[FlowOptions], links: Topology, hosts: Sequence[str], members: int) -> list[FlowWay]:
     """Of all flows, those of an entry in the order of their numbers. hosts: by number, the first `members` the job's.
 
-    Flows take the sources of their entry in turn.
+    Flows take the sources of their entry in turn. Hops: those of all ways, where these may lead over any of several
+    tops.
     """
     found = []
     for place, (options, (sources, to)) in enumerate(zip(flows, places(flows, members), strict=True)):
         for number in range(options.count if options.endless else len(sources)):
-            hops = links.path(hosts[sources[number % len(sources)]], hosts[to])
+            ends = hosts[sources[number % len(sources)]], hosts[to]
+            hops = dict.fromkeys(hop for view in links.views for hop in view.path(*ends))
             found.append(FlowWay(place, number, user_of(flows, place, number), tuple(hops)))
     return found
 
 
 def job_hops(links: Topology, members: Sequence[str]) -> set[Hop]:
-    """Directions of links that a job among these hosts crosses."""
-    up = {hop for host in members for hop in links.path(host, links.root)}
+    """Directions of links that a job among these hosts crosses, or may, with several tops."""
+    ends = links.tops if len(links.tops) > 1 else (links.root,)
+    up = {hop for host in members for end in ends for hop in links.path(host, end)}
     return up | {(b, a) for a, b in up}
 
 

@@ -14,7 +14,7 @@ from emulation.scenario_flows import INCAST, SHORT
 from emulation.sim.traffic.controls import CONTROLS
 from emulation.topologies.placement import placement_names
 from emulation.topologies.table import topology_names
-from emulation.topologies.topology import EVERY, Fabric
+from emulation.topologies.topology import EVERY, PATHS, SPRAY, Fabric
 from emulation.training.tasks.table import workload_names
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import CONGESTION, FRIENDLY
@@ -83,6 +83,8 @@ class TopologyOptions:
     # of leaf_spine and fat_tree: how many, or the workers of each, in the order of ranks
     racks: int | tuple[int, ...] = field(default=0, metadata={"kind": "racks"})
     oversubscription: float = _float(1.0, 1.0, 1_000.0, "times")  # a rack's workers' rate over its up-link's
+    spines: int = _integer(1, 1, 64, "spines")  # sim: of a fat_tree cores, which divide the rate of up-links equally
+    paths: str = _choice(SPRAY, PATHS)  # over them: each frame takes the shortest queue, or each flow one by a hash
     placement: str = _choice(EVERY, placement_names)  # every switch that joins workers aggregates, or one for all
     workers: int = _integer(4, 1, 4096, "workers")  # 4: the smallest star whose bound (1.5) leaves 2 cores alive
     rate_bps: int = _integer(
@@ -105,7 +107,7 @@ class TopologyOptions:
 
     @property
     def fabric(self) -> Fabric:
-        return Fabric(self.kind, self.racks, self.oversubscription, self.placement)
+        return Fabric(self.kind, self.racks, self.oversubscription, self.placement, self.spines, self.paths)
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,7 @@ class SwitchOptions:
     # Per stream; 256 or, with large packets or small queues, as many as the queue of a port holds of all streams
     window_slots: int = _integer(256, 1, 16_384, "slots")
     streams: int = _integer(2, 1, 64, "streams")  # one bucket may overtake another's tail
+    trees: int = _integer(0, 0, 64, "trees")  # with several spines: its streams in turn; 0: one over each spine
     split_calls: int = _integer(0, 0, 1, "1: a long call uses all streams of its class")  # where a way exceeds a window
     backups: int = _integer(0, 0, 62, "workers")  # a sum doesn't wait for the last so many
     close_after_ns: int = _integer(0, 0, 10**12, "ns")  # a sum waits so long at most; 0: for all but the backups

@@ -5,6 +5,7 @@ From the results document alone, and only where it has something to say about it
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 from matplotlib import colormaps
@@ -14,7 +15,7 @@ from matplotlib.patches import Patch
 
 from emulation.bounds import servers_of
 from emulation.report import wording
-from emulation.report.topology_figure import places
+from emulation.report.topology_figure import aggregating, places
 from emulation.scenario import Scenario, from_canonical
 from emulation.scenario_flows import own_hosts
 from emulation.shares import JOB
@@ -59,9 +60,10 @@ def loads(built: dict[str, Any]) -> Figure | None:
     figure = Figure(layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     depth = 1.0
+    aggregators = aggregating(from_canonical(built["scenario"]))
     for axes, entry, network in zip(panels, entries, networks, strict=False):
         depth = max(depth, *(-y for _, y in places(network).values()))
-        _draw(axes, network, link_loads(built, entry))
+        _draw(axes, network, link_loads(built, entry), aggregators)
         axes.set_title(wording.name_of(entry["method"]), loc="left", fontsize=10)
     for axes in panels[len(entries) :]:
         axes.axis("off")
@@ -113,7 +115,7 @@ def link_loads(built: dict[str, Any], entry: dict[str, Any]) -> dict[Hop, float]
     return found
 
 
-def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float]) -> None:
+def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float], aggregators: Set[str]) -> None:
     where = places(network)
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
     axes.axis("off")
@@ -135,7 +137,7 @@ def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float]) -> None:
         axes.text(x, y, text, fontsize=7, bbox=box, ha="center", va="center")
     for name, (x, y) in where.items():
         colour = _SWITCH if name in network.switches else _OTHER_HOST if name in network.others else _HOST
-        edge = "black" if name in network.aggregators else "#AAAAAA"
+        edge = "black" if name in aggregators else "#AAAAAA"
         frame = {"boxstyle": "round", "facecolor": colour, "edgecolor": edge}
         axes.text(x, y, name, ha="center", va="center", fontsize=8, bbox=frame)
     for label in axes.texts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 from emulation.bounds import loads
 from emulation.report.wording import name_of, rate_text
 from emulation.scenario import Scenario
-from emulation.topologies.topology import Topology
+from emulation.topologies.topology import Link, Topology
 
 _LINK, _HOST, _SWITCH = "#888888", "#DDDDDD", "#56B4E9"
 
@@ -26,21 +27,25 @@ def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(9, 1.2 + 1.3 * max(-y for _, y in where.values())), layout="constrained")
     axes = figure.subplots()
     axes.axis("off")
+    upward: dict[str, list[Link]] = {}
     for link in links.links:
         if link.a not in where or link.b not in where:
             continue
         (x1, y1), (x2, y2) = where[link.a], where[link.b]
         axes.plot([x1, x2], [y1, y2], color=_LINK, linewidth=1.2, zorder=1)
         if link.a in links.switches and link.b in links.switches:
-            crossing = [
-                f"{name_of(entry['method'])} {_most(entry, scenario, link.a, link.b):.2f}×"  # noqa: RUF001
-                for entry in built["methods"]
-            ]
-            text = "\n".join([rate_text(link.settings.rate_bps), *crossing])
-            axes.text((x1 + x2) / 2, (y1 + y2) / 2, text, ha="center", va="center", fontsize=8, backgroundcolor="white")
+            upward.setdefault(min(link.a, link.b, key=lambda end: where[end][1]), []).append(link)
+    for lower, beside in upward.items():  # one label for links beside each other, near the switch that they are of
+        text = "\n".join([_rates(beside), *(_crossing(entry, scenario, beside) for entry in built["methods"])])
+        ends = [where[end] for link in beside for end in (link.a, link.b)]
+        x, y = (sum(each) / len(ends) for each in zip(*ends, strict=True))
+        if beside[1:]:
+            x, y = where[lower][0], where[lower][1] + 0.45
+        axes.text(x, y, text, ha="center", va="center", fontsize=8, backgroundcolor="white")
+    aggregators = aggregating(scenario)
     for name, (x, y) in where.items():
         colour = _SWITCH if name in links.switches else _HOST
-        edge = "black" if name in links.aggregators else colour
+        edge = "black" if name in aggregators else colour
         frame = {"boxstyle": "round", "facecolor": colour, "edgecolor": edge}
         axes.text(x, y, name, ha="center", va="center", fontsize=8, bbox=frame)
     for above in links.switches if folded else ():
@@ -54,21 +59,32 @@ def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
     return figure
 
 
-def _most(entry: dict[str, Any], scenario: Scenario, a: str, b: str) -> float:
-    """Arrays over a link, in its busier direction."""
+def aggregating(scenario: Scenario) -> set[str]:
+    """The switches that sum, in any of the job's trees."""
+    return {name for way in scenario.network.ways("switch") for name in way.aggregators}
+
+
+def _rates(beside: Sequence[Link]) -> str:
+    return f"{len(beside)} × " * (len(beside) > 1) + rate_text(beside[0].settings.rate_bps)  # noqa: RUF001
+
+
+def _crossing(entry: dict[str, Any], scenario: Scenario, beside: Sequence[Link]) -> str:
+    """Arrays over each of some links beside each other, in its busier direction."""
     crossed = loads(entry["method"].method, scenario.network)
-    return float(max(crossed[a, b], crossed[b, a]))
+    found = sorted({float(max(crossed[link.a, link.b], crossed[link.b, link.a])) for link in beside})
+    words = " or ".join(f"{arrays:.2f}×" for arrays in found)  # noqa: RUF001
+    return f"{name_of(entry['method'])} {words}"
 
 
 def below(links: Topology, switch: str) -> list[str]:
     """What a switch leads to, away from the top."""
-    return [
-        name for name in links.neighbours[switch] if switch == links.top or name != links.next_hop(switch, links.top)
-    ]
+    above = set() if switch in (tops := links.tops or (links.top,)) else {*tops, links.next_hop(switch, links.top)}
+    return [name for name in links.neighbours[switch] if name not in above]
 
 
 def places(links: Topology, folded: bool = False) -> dict[str, tuple[float, float]]:
-    """x, y of each node: leaves side by side, others above the middle of what they lead to; y: minus the depth.
+    """x, y of each node: leaves side by side, others above the middle of what they lead to; y: minus the depth. Tops
+    lie side by side.
 
     folded: only of the first and the last below each switch, with room between them.
     """
@@ -87,5 +103,8 @@ def places(links: Topology, folded: bool = False) -> dict[str, tuple[float, floa
         found[node] = (sum(across) / len(across) if across else leaves, -depth)
         return found[node][0]
 
-    place(links.top, 0)
+    middle, tops = place(links.top, 0), links.tops or (links.top,)
+    apart = leaves / len(tops)
+    for number, top in enumerate(tops):
+        found[top] = (middle + (number - (len(tops) - 1) / 2) * apart, 0)
     return found

@@ -11,6 +11,7 @@ from emulation.bounds import busiest
 from emulation.scenario import from_canonical
 from emulation.topologies.racks import workers_by_rack
 from emulation.topologies.table import TOPOLOGIES
+from emulation.topologies.topology import HASH
 from transport.group.method_name import METHODS, MethodName
 from transport.links.table import LINKS
 from transport.ps.config import BACKUP, BSP
@@ -228,14 +229,19 @@ def topology_text(built: dict[str, Any]) -> str:
     for entry in built["methods"]:
         most = busiest(entry["method"].method, scenario.network)
         limits.append(f"of {in_text(entry['method'])} {' to '.join(most.hop)}, {float(most.arrays):.2f}×")
-    links = scenario.links("switch")
+    links, ways = scenario.links("switch"), scenario.network.ways("switch")
     if racks := TOPOLOGIES[scenario.topology.kind].racks:
         sizes = workers_by_rack(scenario.topology.fabric, scenario.topology.workers)
         summary += f" (workers in a rack: {', '.join(map(str, sizes))}; oversubscription of up-links "
         summary += f"{scenario.topology.oversubscription:g}:1)"
-    if racks or len(links.aggregators) > 1:
-        summary += f". Switches that aggregate: {', '.join(links.aggregators)}"
-        summary += "; the others forward" * (links.switches != links.aggregators)
+    if (spines := scenario.topology.spines) > 1:
+        summary += f"; {spines} at the top, each with an equal part of the rate of up-links, where a host method's "
+        summary += "flow takes one by a hash" if scenario.topology.paths == HASH else "frame takes any"
+        summary += f"; the switch sums over {len(ways)} tree{'s' * (len(ways) > 1)}"
+    aggregating = [name for name in links.switches if any(name in way.aggregators for way in ways)]
+    if racks or len(aggregating) > 1:
+        summary += f". Switches that aggregate: {', '.join(aggregating)}"
+        summary += "; the others forward" * (len(links.switches) > len(aggregating))
     return f"The network: {summary}. The busiest link, and how often it carries the gradients: {'; '.join(limits)}."
 
 
@@ -361,6 +367,8 @@ def _communication_explained(built: dict[str, Any], entry: dict[str, Any]) -> st
         if from_canonical(built["scenario"]).faults.of_packets:
             losses += " and to the repair of faults"
             losses += ", which the other may do without," * METHODS[entry["method"].method].loses
+        if (fabric := from_canonical(built["scenario"]).topology.fabric).spines > 1 and fabric.paths == HASH:
+            losses += ", and to flows that share a spine while another is idle,"
         text += (
             f" It is beyond the bound: the part above {numbers['communication_speedup_bound']:.2f} is no merit of "
             f"{in_text(entry['method'])} but what {baseline} loses {losses} on these links."

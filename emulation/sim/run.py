@@ -257,6 +257,7 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
         elements=switch.elements,
         window_slots=switch.window_slots,
         streams=switch.streams,
+        trees=switch.trees,
         aggregators=switch.aggregators,
         split_calls=bool(switch.split_calls),
         congestion=switch.congestion,

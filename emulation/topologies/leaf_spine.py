@@ -1,16 +1,18 @@
-"""Leaf and spine: a leaf switch for each rack, and a spine switch that joins them.
+"""Leaf and spine: a leaf switch for each rack, and spine switches, each of which joins them all.
 
-Real ones have several spines, over which flows spread. This is the tree that a job uses: one spine, whose links have
-the rate of all of a leaf's together.
+One spine stands for as many as there are, over which everything is spread perfectly: its links have the rate of all of
+a leaf's together. Several divide that rate equally.
 """
 
 from __future__ import annotations
 
-from emulation.topologies.racks import racks_of
-from emulation.topologies.topology import Fabric, Link, LinkSettings, Topology
+from emulation.topologies.racks import links_to, racks_of, tops_of
+from emulation.topologies.topology import Fabric, LinkSettings, Topology
 
 
 def leaf_spine(fabric: Fabric, workers: int, servers: int, settings: LinkSettings) -> Topology:
-    racks, spine = racks_of(fabric, workers, servers, settings), "spine1"
-    uplinks = [Link(leaf, spine, uplink) for leaf, uplink in zip(racks.leaves, racks.uplinks, strict=True)]
-    return Topology(racks.workers, racks.servers, (*racks.leaves, spine), spine, (*racks.links, *uplinks))
+    racks, spines = racks_of(fabric, workers, servers, settings), tops_of(fabric, "spine")
+    links = [*racks.links]
+    for leaf, uplink in zip(racks.leaves, racks.uplinks, strict=True):
+        links += links_to(spines, leaf, uplink)
+    return Topology(racks.workers, racks.servers, (*racks.leaves, *spines), spines[0], tuple(links), tops=spines)

@@ -48,3 +48,14 @@ def racks_of(fabric: Fabric, workers: int, servers: int, settings: LinkSettings)
     )
     links = tuple(Link(host, leaf, settings) for host, leaf in zip(hosts + server_hosts, homes, strict=True))
     return Racks(hosts, server_hosts, leaves, uplinks, links)
+
+
+def tops_of(fabric: Fabric, name: str) -> tuple[str, ...]:
+    """The switches that join all racks."""
+    return tuple(f"{name}{number + 1}" for number in range(fabric.spines))
+
+
+def links_to(tops: tuple[str, ...], below: str, settings: LinkSettings) -> list[Link]:
+    """A switch's link to each of them: equal parts of a rate, each with a queue of its own."""
+    part = replace(settings, rate_bps=max(1, settings.rate_bps // len(tops)))
+    return [Link(below, top, part) for top in tops]

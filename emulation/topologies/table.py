@@ -53,8 +53,9 @@ def topology(fabric: Fabric, workers: int, servers: int, settings: LinkSettings,
     kind = TOPOLOGIES[fabric.kind]
     if kind.racks and not fabric.racks:
         raise ValueError("racks: missing; allowed: how many, or a list of the workers in each")
-    if not kind.racks and (fabric.racks or fabric.oversubscription != 1):
-        key, racked = "racks" if fabric.racks else "oversubscription", [name for name in TOPOLOGIES if has_racks(name)]
+    if not kind.racks and (fabric.racks or fabric.oversubscription != 1 or fabric.spines > 1):
+        key = "racks" if fabric.racks else "spines" if fabric.spines > 1 else "oversubscription"
+        racked = [name for name in TOPOLOGIES if has_racks(name)]
         raise ValueError(f"{key}: it has no racks; leave {key} out, or take kind = {' or '.join(racked)}")
     built = kind.build(fabric, workers, servers + others, settings)
     built = replace(built, servers=built.servers[:servers], others=built.servers[servers:])
@@ -66,6 +67,19 @@ def seen_by(network: Topology, workers: tuple[str, ...], placement: str, servers
     others = tuple(host for host in network.hosts if host not in workers + servers)
     job = replace(network, workers=workers, servers=servers, others=others, aggregators=())
     return replace(job, aggregators=PLACEMENTS[placement](job))
+
+
+def over_each_top(network: Topology, placement: str) -> tuple[Topology, ...]:
+    """A network as a job has it whose ways lead over its first top, its second …"""
+    return tuple(view.over(view.top, PLACEMENTS[placement](view)) for view in network.views)
+
+
+def trees(network: Topology, placement: str, most: int = 0, first: int = 0) -> tuple[Topology, ...]:
+    """The trees by which a job may sum, over a network's tops in turn, from number first on. most: of them; 0: as many
+    as there are tops. Their roots differ: where no top is one, as for workers of one rack, there is one tree."""
+    every = over_each_top(network, placement)
+    turns = [every[(first + number) % len(every)] for number in range(min(most or len(every), len(every)))]
+    return tuple({tree.root: tree for tree in reversed(turns)}.values())[::-1]
 
 
 def has_racks(kind: str) -> bool:

@@ -1,18 +1,23 @@
 """The contract of a topology: nodes, full-duplex links, switches that aggregate, and the way between any two nodes.
 
-Links form a tree, so there is one way between two nodes, and the switches that aggregate for a job form one, too.
+Links form a tree, or one for each of several switches at its top, which stand beside each other. So there is one way
+between two nodes over each top, and the switches that aggregate for a job form a tree, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
 Hop = tuple[str, str]
 """One direction of a link: the nodes that frames come from and go to."""
 EVERY, ONE = "every", "one"  # of `placement`
+HASH, SPRAY = "hash", "spray"
+PATHS = (SPRAY, HASH)
+"""How a switch with several links on the way divides what it forwards: frame by frame, or by flow; see
+`emulation.sim.spines.paths`."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +26,15 @@ class Fabric:
 
     racks: how many, or how many workers each has, where the kind has racks. oversubscription: the rate of a rack's
     workers together over that of its up-link, 1 or more. placement: which switches aggregate, a name of `placement`.
+    spines: switches at the top, each with an equal part of that rate; paths: how frames are spread over them.
     """
 
     kind: str = "star"
     racks: int | tuple[int, ...] = 0
     oversubscription: float = 1.0
     placement: str = EVERY
+    spines: int = 1
+    paths: str = SPRAY
 
 
 STAR = Fabric()
@@ -56,8 +64,10 @@ class Topology:
 
     workers: hosts by rank. servers: hosts of parameter servers, the members after the workers. others: hosts of other
     jobs and flows, for which a job's view of a shared network has no use. top: the switch that all
-    others are below. aggregators: those that sum, as a placement says; all others only forward. Raises ValueError if a
-    host has not exactly one link, links form no tree, or no aggregator is above all others and all workers.
+    others are below; tops: those that could be, if there are several, top among them. Ways here lead over `top`: `over`
+    is the same network with another. aggregators: those that sum, as a placement says; all others only forward. Raises
+    ValueError if a host has not exactly one link, links form no tree for each top, or no aggregator is above all
+    others and all workers.
     """
 
     workers: tuple[str, ...]
@@ -67,12 +77,13 @@ class Topology:
     links: tuple[Link, ...]
     aggregators: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    tops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         nodes = self.nodes
         if len(set(nodes)) != len(nodes) or any(not name.isalnum() or len(name) > 8 for name in nodes):
             raise ValueError("names of nodes must be unique, 1 to 8 letters and digits")
-        for name in (self.top, *self.aggregators):
+        for name in (self.top, *self.tops, *self.aggregators):
             if name not in self.switches:
                 raise ValueError(f"{name} aggregates or is on top, but is no switch of the topology")
         if not {end for link in self.links for end in (link.a, link.b)} <= set(nodes):
@@ -80,11 +91,33 @@ class Topology:
         for host in self.hosts:
             if len(self.neighbours[host]) != 1:
                 raise ValueError(f"host {host} has {len(self.neighbours[host])} links, not 1")
-        if len(self.links) != len(nodes) - 1 or len(self._next(self.top)) != len(nodes) - 1:
-            raise ValueError("links must form a tree over all nodes")
+        if self.top not in (self.tops or (self.top,)):
+            raise ValueError(f"{self.top} is on top, but not one of tops: {', '.join(self.tops)}")
+        for top in self.tops or (self.top,):
+            if not self._is_tree(set(self.tops) - {top}):
+                raise ValueError("links must form a tree over all nodes" + f" below {top}" * bool(self.tops))
         without = [name for name in self.aggregators + self.workers if self.parent(name) is None]
         if self.aggregators and without[1:]:
             raise ValueError(f"{without[0]} and {without[1]} have no aggregating switch in common")
+
+    def _is_tree(self, without: set[str]) -> bool:
+        """Whether the links between all other nodes form one."""
+        (first, *_), links = self.hosts, [link for link in self.links if not without & {link.a, link.b}]
+        reached, seen = [first], {first, *without}
+        for node in reached:
+            new = [neighbour for neighbour in self.neighbours[node] if neighbour not in seen]
+            reached += new
+            seen.update(new)
+        return len(links) == len(reached) - 1 and seen == set(self.nodes)
+
+    def over(self, top: str, aggregators: tuple[str, ...] = ()) -> Topology:
+        """The same network, whose ways lead over another of its tops. aggregators: of a job that has its root there."""
+        return replace(self, top=top, aggregators=aggregators)
+
+    @property
+    def views(self) -> tuple[Topology, ...]:
+        """The network over each of its tops, without a job's aggregators."""
+        return tuple(map(self.over, self.tops or (self.top,)))
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -127,9 +160,25 @@ class Topology:
                 found[parent].append(node)
         return {name: tuple(nodes) for name, nodes in found.items()}
 
+    def next_hops(self, node: str, to: str) -> tuple[str, ...]:
+        """The neighbours to which a node may send what is for another node, all of them as near to that as any."""
+        if to not in self._routes:
+            steps, nearer = {to: 0}, dict[str, list[str]]()
+            reached = [to]
+            for there in reached:
+                for neighbour in self.neighbours[there]:
+                    if neighbour not in steps:
+                        steps[neighbour] = steps[there] + 1
+                        reached.append(neighbour)
+                    if steps[neighbour] > steps[there]:
+                        nearer.setdefault(neighbour, []).append(there)
+            self._routes[to] = {there: tuple(hops) for there, hops in nearer.items()}
+        return self._routes[to][node]
+
     def next_hop(self, node: str, to: str) -> str:
-        """The neighbour to which a node sends what is for another node."""
-        return self._next(to)[node]
+        """The neighbour to which a node sends what is for another node: the top, if it may be any of several."""
+        hops = self.next_hops(node, to)
+        return self.top if self.top in hops else hops[0]
 
     def path(self, sender: str, to: str) -> list[Hop]:
         """The directions of links that a frame crosses, in order."""
@@ -155,21 +204,8 @@ class Topology:
         return found
 
     @cached_property
-    def _routes(self) -> dict[str, dict[str, str]]:
+    def _routes(self) -> dict[str, dict[str, tuple[str, ...]]]:
         return {}
-
-    def _next(self, to: str) -> dict[str, str]:
-        """By node: its neighbour on the way to one node."""
-        if to not in self._routes:
-            towards: dict[str, str] = {}
-            reached = [to]
-            for node in reached:
-                for neighbour in self.neighbours[node]:
-                    if neighbour != to and neighbour not in towards:
-                        towards[neighbour] = node
-                        reached.append(neighbour)
-            self._routes[to] = towards
-        return self._routes[to]
 
 
 def host_names(workers: int, servers: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -8,6 +8,7 @@ import pytest
 
 from emulation.bounds import Network, algbw_bound, busiest, loads
 from emulation.compare import choose_plane
+from emulation.report.topology_figure import topology_figure
 from emulation.report.wording import topology_text
 from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
 from emulation.topologies.table import topology
@@ -101,6 +102,10 @@ def test_a_ring_of_all_ranks_enters_every_rack_once() -> None:
         ("oversubscription = 2", "star: oversubscription: it has no racks; leave oversubscription out"),
         ('kind = "fat_tree"\nracks = "2"', "racks: '2' is not allowed; allowed: how many, or a list like [4, 2]"),
         ('kind = "fat_tree"\nracks = []', "racks: [] is not allowed; allowed: how many, or a list like [4, 2]"),
+        ("spines = 2", "kind: star: spines: it has no racks; leave spines out, or take kind = leaf_spine or fat_tree"),
+        ('kind = "leaf_spine"\nracks = 2\nspines = 0', "spines: 0 is out of range; allowed: 1 … 64 (spines)"),
+        ('kind = "leaf_spine"\nracks = 2\nspines = 2', "spines: 2: bridges in Mininet spread nothing over several; "),
+        ('paths = "ecmp"', "paths: 'ecmp' is unknown; allowed: spray, hash"),
         ("oversubscription = 0.5", "oversubscription: 0.5 is out of range; allowed: 1 … 1000 (times)"),
         ('placement = "leaf"', "placement: 'leaf' is unknown; allowed: every, one"),
     ],
@@ -133,3 +138,59 @@ def test_windows_fit_the_queue_of_a_port_that_many_workers_packets_cross() -> No
     racks = 'kind = "leaf_spine"\nworkers = 8\nracks = 2\n'
     assert scenario(racks).switch.window_slots == 256
     assert scenario(racks + 'placement = "one"').switch.window_slots == 1_000_000 // (2 * 1502 * 4)
+
+
+SPINES = 'name = "r"\ntitle = "r"\nmethods = {mininet = []}\n[topology]\nkind = "leaf_spine"\nracks = 2\nspines = 3\n'
+
+
+def test_several_spines_have_a_stream_and_a_tree_each_and_a_report_that_says_so() -> None:
+    given = parse(SPINES + 'paths = "hash"\n', "r.toml")
+    assert (given.switch.trees, given.switch.streams, given.switch.split_calls) == (0, 3, 1)
+    assert from_canonical(canonical(given)).topology == given.topology
+    assert [way.root for way in given.network.ways("switch")] == ["spine1", "spine2", "spine3"]
+    built = {"scenario": canonical(given), "methods": [{"method": parse_method(name)} for name in ("ring", "switch")]}
+    words = topology_text(built)
+    assert "3 at the top, each with an equal part" in words
+    assert "flow takes one by a hash; the switch sums over 3 trees. Switches that aggregate: leaf1, leaf2, " in words
+    labels = [text.get_text() for text in topology_figure(given, built).axes[0].texts]
+    assert labels[:2] == ["3 × 133.333 Mb/s\nring 0.50×\nswitch 0.33×"] * 2  # noqa: RUF001
+    assert [given.network.folded.links("ring").settings(("leaf1", "spine1")).rate_bps] == [2 * RATE_BPS]
+
+
+def test_a_method_s_trees_are_bound_by_the_spines_that_they_use() -> None:
+    given = parse(SPINES + "workers = 8\noversubscription = 4\n[switch]\ntrees = 2\n", "r.toml")
+    assert (given.switch.streams, given.network.trees) == (2, 2)
+    most = {method: busiest(method, given.network) for method in ("switch", "ring", "ps")}
+    assert {method: each.arrays / each.rate_bps * RATE_BPS for method, each in most.items()} == pytest.approx(
+        {"switch": 1.5, "ring": 1.75, "ps": 4}
+    )
+    backed_up = [busiest("ps", replace(each, backups=2)) for each in (given.network, given.network.folded)]
+    assert backed_up[0] == backed_up[1]
+
+
+@pytest.mark.parametrize(
+    ("switch", "said"),
+    [
+        ("trees = 4", "[switch] trees: 4 are too many for spines = 3; allowed: 0 … 3"),
+        ("trees = 3\nstreams = 2", "trees: 3 are too many for streams = 2, one at least for each; allowed: 0 … 2"),
+    ],
+)
+def test_more_trees_than_there_can_be_are_refused(switch: str, said: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        parse(f"{SPINES}[switch]\n{switch}\n", "r.toml")
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("pfc_bytes = 30000", "spines: 3: links that can be paused lead over one; allowed: 1, or pfc_bytes = 0"),
+        ('congestion_control = "roce"', "paths: spray: RoCE takes what is overtaken for lost; allowed: hash"),
+        ('[[flows]]\nkind = "dcqcn"', "paths: spray: RoCE takes what is overtaken for lost; allowed: hash"),
+    ],
+)
+def test_what_spines_can_t_be_with_is_refused(lines: str, said: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        parse(f"{SPINES}{lines}\n", "r.toml")
+    assert said in str(refused.value)
+    parse(f"{SPINES}paths = 'hash'\n{lines}\n".replace("pfc_bytes", "queue_bytes"), "r.toml")

@@ -51,7 +51,9 @@ def sum_together(made: list[Simulation]) -> list[list[np.ndarray[Any, Any]]]:
     return arrays
 
 
-@pytest.mark.parametrize("fabric", [Fabric(), Fabric("leaf_spine", (2, 2)), Fabric("leaf_spine", (2, 2), 2.0, "one")])
+@pytest.mark.parametrize(
+    "fabric", [Fabric(), Fabric("leaf_spine", (2, 2), spines=2, paths="hash"), Fabric("leaf_spine", (2, 2), 2.0, "one")]
+)
 @pytest.mark.parametrize("of_first", [(), (1, 3)], ids=["own hosts", "shared hosts"])
 def test_jobs_of_any_methods_sum_beside_each_other(fabric: Fabric, of_first: tuple[int, ...]) -> None:
     link = LinkConfig(1_000_000_000, 10_000, loss=0.003, reorder=0.003)

@@ -219,7 +219,7 @@ class AtpSimulation(EndpointSimulation):
         self._attach(config.workers, self.server.receive)
         indexes = Indexes(job.job_id, range(first, end), count).of
         for rank, worker in enumerate(self.topology.workers):
-            ends = self.first + rank, self.switches[self._switch_of(worker)].address
+            ends = self.first + rank, {job: self.switches[self._switch_of(worker)].address}
             endpoint, uplink = Endpoint(job, rank), self.uplinks[rank]
             own: dict[str, Any] = {"indexes": indexes, "priority": config.priority}
             self._add(AtpHost(endpoint, uplink, self._failed, ends, config.codec, False, **own))

@@ -29,7 +29,9 @@ class LosslessNetwork(SwitchedNetwork):
         seed: int = 1,
         trace: bool = False,
     ) -> None:
-        refuse_cycles(topology.path(sender, to) for sender, to in permutations(topology.hosts, 2))
+        refuse_cycles(
+            view.path(sender, to) for view in topology.views for sender, to in permutations(topology.hosts, 2)
+        )
         self.pfc = pfc
         self.charges = Charges()
         self.pausable: dict[Hop, PausableLink] = {}

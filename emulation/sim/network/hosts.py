@@ -1,7 +1,7 @@
 """Hosts that drive the sans-IO protocols. Their computing takes no virtual time."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from emulation.sim.network.link import CE, ECT, UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
 from emulation.sim.network.network import Network
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
+from emulation.sim.spines.trees import TreeEndpoints
 from switchagg.call import array_call, chunked_call, split
 from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.array_codec import Reduction
@@ -18,9 +19,9 @@ from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_sums
 from switchagg.description import DESCRIBED_WORKERS_MOST, Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
-from switchagg.job import UNCONTROLLED
+from switchagg.job import UNCONTROLLED, JobConfig
 from switchagg.layout import Shares
-from switchagg.wire import STREAM_OFFSET, Bundle, frame_bytes
+from switchagg.wire import STREAM_OFFSET, Bundle, frame_bytes, job_of
 from transport.worker.call_ledger import CallLedger
 from transport.worker.early_results import EarlyResults
 
@@ -96,16 +97,16 @@ class Uplink:
 class AggregationHost:
     """A worker of the `switch` method: an Endpoint on a link. `on_failure` is called with a stream that gave up.
 
-    ends: addresses, its own and its switch's. routed: whether it knows routes (W15). split_calls, codec_seed: as of a
-    session's options.
+    ends: its own address; by job, one for each of its trees, that of the switch it sends to. routed: whether it knows
+    routes (W15). split_calls, codec_seed: as of a session's options.
     """
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: Endpoint | TreeEndpoints,
         link: Link,
         on_failure: Callable[[int, StreamFailed], None],
-        ends: tuple[int, int],
+        ends: tuple[int, Mapping[JobConfig, int]],
         codec: str = "",
         routed: bool = True,
     ) -> None:
@@ -116,7 +117,7 @@ class AggregationHost:
         self.drop_checksum = 0
         self._network = network = link.network
         self._rank = endpoint.rank
-        self._address, switch = ends
+        self._address, switches = ends
         self._job = job = endpoint.job
         spec = parse_sums(codec or FIXED_POINT.name).for_workers(job.workers)
         self._codec = spec.row_codec or FIXED_POINT
@@ -126,11 +127,13 @@ class AggregationHost:
         self._on_failure = on_failure
         self._done: dict[int, Done] = {}
         self._early = EarlyResults(job, self._codec, self._least)
-        priorities = [stream.priority for stream in job.streams]
-        self._calls = CallLedger(priorities)
+        self._calls = CallLedger([stream.priority for stream in job.streams])
         ecn = ECT if job.congestion != UNCONTROLLED and link.config.ecn_bytes is not None else 0
         strict = isinstance(link, StrictLink)  # elsewhere a job has one class
-        self._to = [(addressed(switch, priority) if strict else switch) | ecn for priority in priorities]  # by stream
+        self._to = {  # by job and stream, as packets name them
+            each.job_id: [(addressed(switch, stream.priority) if strict else switch) | ecn for stream in each.streams]
+            for each, switch in switches.items()
+        }
         frame = frame_bytes(job.elements) + UDP_FRAMING_BYTES
         if isinstance(link, StrictLink):  # a credit for each class: none waits for another's bytes
             self._uplinks = [
@@ -185,9 +188,9 @@ class AggregationHost:
 
     def has_early(self, sizes: Sequence[int]) -> bool:
         """Whether the results of the next calls are there, means of so many float32, best effort."""
-        return self._early.are_there(self.endpoint, self._calls.turns, sizes)
+        return isinstance(self.endpoint, Endpoint) and self._early.are_there(self.endpoint, self._calls.turns, sizes)
 
-    def readmit(self, endpoint: Endpoint) -> None:
+    def readmit(self, endpoint: Endpoint | TreeEndpoints) -> None:
         """Go on with a new generation of the job; no call is in progress."""
         self.endpoint = endpoint
         self._job = endpoint.job
@@ -219,9 +222,9 @@ class AggregationHost:
 
     def _give(self, limit: int, kind: int | None = None) -> int:
         now_ns, count = self._network.now_ns, 0
-        send, sender, to = self._send, self._address, self._to
+        send, sender = self._send, self._address
         while len(bundle := self.endpoint.frames_to_send(now_ns, limit - count, kind)):
-            size = bundle.shape[1] + UDP_FRAMING_BYTES
+            size, to = bundle.shape[1] + UDP_FRAMING_BYTES, self._to[job_of(bundle[0])]
             for row in range(len(bundle)):
                 send(bundle[row : row + 1], size, now_ns, sender, to[bundle[row, STREAM_OFFSET]])
             count += len(bundle)

@@ -20,7 +20,7 @@ from emulation.sim.network.network import Action
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.traffic.tcp_mesh import TcpMesh, TcpMeshHost
 from emulation.topologies.table import topology
-from emulation.topologies.topology import STAR, Fabric, LinkSettings, Topology
+from emulation.topologies.topology import SPRAY, STAR, Fabric, LinkSettings, Topology
 from switchagg.call import plain_rounds, rounds_of
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
@@ -49,7 +49,8 @@ class SimulationConfig:
 
     switch_latency_ns: of each switch, from a frame's last bit in to its place in the output queue. elements,
     window_slots, streams, dataplane: of the switch method; priorities, windows: class and window of each of its
-    streams, where they differ; split_calls: whether a long call uses all streams of its class; congestion: as of
+    streams, where they differ; trees: over how many tops of the network it sums, its streams in turn (0: as many as
+    there are and it has streams for); split_calls: whether a long call uses all streams of its class; congestion: as of
     JobConfig. user: what the job is called where links are shared. job_id, first_slot, pool_slots (of each of its data
     planes; 0: what the job needs): where several jobs share them; first_slot None: it waits until it is given some.
     aggregators: of each switch, of `atp` and `esa`; 0: as many as slot versions. priority: of the job, of `esa`.
@@ -94,6 +95,7 @@ class SimulationConfig:
     strict_priority: bool = False
     codec: str = ""
     codec_seed: int = 0
+    trees: int = 0
     split_calls: bool = False
     congestion: str = FRIENDLY
     backups: int = 0
@@ -145,6 +147,7 @@ class SimulationConfig:
             latency_ns=self.switch_latency_ns,
             seed=self.seed,
             strict=self.strict_priority,
+            paths=self.fabric.paths,
             trace=self.trace,
         )
 
@@ -261,11 +264,19 @@ class Simulation(ABC):
         """Connections for flows, which may all send at once: pairs of members. Any other pair's are as the smallest."""
         members, topology = self.topology.members, self.topology
         ways = {
-            pair: [hop for hop in topology.path(*(members[end] for end in pair)) if hop[0] in topology.switches]
-            for pair in flows
+            (sender, to): [
+                hop
+                for hop in self.shared.path(members[sender], members[to], (self.first + sender, self.first + to))
+                if hop[0] in topology.switches
+            ]
+            for sender, to in flows
         }
         crossing = Counter(itertools.chain.from_iterable(ways.values()))
         share = {hop: self.config.share_bytes(topology.settings(hop), count) for hop, count in crossing.items()}
+        if self.config.fabric.paths == SPRAY:  # queues beside each other are as one
+            share = {
+                hop: each * (len(topology.tops) if {*hop} & {*topology.tops} else 1) for hop, each in share.items()
+            }
         made = {pair: self.config.connection(min(share[hop] for hop in hops)) for pair, hops in ways.items()}
         if made:
             self.reliable = min(made.values(), key=lambda connection: connection.window_bytes)

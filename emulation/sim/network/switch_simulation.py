@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 from emulation.sim.network.hosts import AggregationHost, Done
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
 from emulation.sim.network.switched_network import Switch, SwitchedNetwork
+from emulation.sim.spines.trees import TreeEndpoints, jobs_of
+from emulation.topologies.table import trees
+from emulation.topologies.topology import Topology
 from switchagg.aggregator import Parent
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.description import Shown
 from switchagg.endpoint import Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed
-from switchagg.job import MODULUS
+from switchagg.job import MODULUS, JobConfig
 from switchagg.layout import shares_of
 from switchagg.partial_endpoint import endpoint_of, ranks_in
 
@@ -75,14 +78,19 @@ class EndpointSimulation(Simulation):
 
 
 class SwitchSimulation(EndpointSimulation):
-    """Without a first slot the job is suspended from the start, until it is given some."""
+    """Without a first slot the job is suspended from the start, until it is given some. trees: those that it sums over,
+    its streams in turn; jobs beside each other begin with different ones."""
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None) -> None:
         super().__init__(config, shared)
         self.backups = self.job.backups
         if self.job.partial:
             self.mean_op = "avg"
-        self.switches = {name: self.shared.aggregator(name, self._dataplane) for name in self.topology.aggregators}
+        first, most = config.job_id - 1, min(config.trees or config.streams, config.streams)
+        self.trees = trees(self.topology, config.fabric.placement, most, first)
+        names = dict.fromkeys(name for tree in self.trees for name in tree.aggregators)
+        self.switches = {name: self.shared.aggregator(name, self._dataplane) for name in names}
+        self.shared.users.update((job.job_id, config.user) for job in jobs_of(self.job, len(self.trees)))
         self._shares_slots = config.first_slot is None
         self._suspended = self._shares_slots
         self._until: Counter[int | None] = Counter()  # by priority: calls to finish before the job is quiet
@@ -93,23 +101,24 @@ class SwitchSimulation(EndpointSimulation):
         self._retransmitted = 0  # in earlier generations
         if not self._shares_slots:
             self._admit()
-        routed = DATAPLANES[config.dataplane].routes and len(self.switches) == 1  # H2
+        routed = DATAPLANES[config.dataplane].routes and all(len(tree.aggregators) == 1 for tree in self.trees)  # H2
         for rank, (uplink, worker) in enumerate(zip(self.uplinks, self.topology.workers, strict=True)):
-            ends = self.first + rank, self.switches[self._parent(worker)].address
+            ends = self.first + rank, {job: self.switches[_parent(tree, worker)].address for job, tree in self._parts()}
             self._add(AggregationHost(self._endpoint(rank), uplink, self._failed, ends, config.codec, routed))
 
     def _dataplane(self) -> DataPlane:
         return DATAPLANES[self.config.dataplane](self.config.pool_slots or self.job.slots[1], self.config.elements)
 
-    def _endpoint(self, rank: int) -> Endpoint:
-        worker = self.topology.workers[rank]
-        return endpoint_of(self.job, rank, self.topology.children[self._parent(worker)].index(worker))
+    def _parts(self) -> Iterator[tuple[JobConfig, Topology]]:
+        """What the job is at the switches of each tree."""
+        return zip(jobs_of(self.job, len(self.trees)), self.trees, strict=True)
 
-    def _parent(self, worker: str) -> str:
-        """The switch that a worker sends to."""
-        parent = self.topology.parent(worker)
-        assert parent is not None
-        return parent
+    def _endpoint(self, rank: int) -> Endpoint | TreeEndpoints:
+        worker = self.topology.workers[rank]
+        every = [
+            endpoint_of(job, rank, tree.children[_parent(tree, worker)].index(worker)) for job, tree in self._parts()
+        ]
+        return TreeEndpoints(self.job, every) if every[1:] else every[0]
 
     def suspend(self, then: Done) -> None:
         """Begin no calls but those that another rank has begun; `then` is called once those are complete."""
@@ -130,9 +139,9 @@ class SwitchSimulation(EndpointSimulation):
 
     def evict(self) -> None:
         """Leave all slots; the job is quiet."""
-        for switch in self.switches.values():
-            assert switch.dataplane is not None
-            switch.dataplane.evict(self.job.job_id)
+        for job, tree in self._parts():
+            for name in tree.aggregators:
+                self._plane(name).evict(job.job_id)
 
     def resume(self, first_slot: int, slots: int) -> None:
         """Go on as a new generation, which has these slots, at least one for each stream."""
@@ -155,12 +164,16 @@ class SwitchSimulation(EndpointSimulation):
         self._note_quiet()
 
     def _admit(self) -> None:
-        children = self.topology.children
-        for name, switch in self.switches.items():
-            above = self.topology.parent(name)
-            parent = Parent(self.switches[above].address, children[above].index(name)) if above else None
-            assert switch.dataplane is not None
-            switch.dataplane.admit(self.job, [self._address(child) for child in children[name]], parent)
+        for job, tree in self._parts():
+            for name, children in tree.children.items():
+                above = tree.parent(name)
+                parent = Parent(self.switches[above].address, tree.children[above].index(name)) if above else None
+                self._plane(name).admit(job, [self._address(child) for child in children], parent)
+
+    def _plane(self, switch: str) -> DataPlane:
+        dataplane = self.switches[switch].dataplane
+        assert dataplane is not None
+        return dataplane
 
     def _address(self, child: str) -> int:
         if child in self.switches:
@@ -168,19 +181,18 @@ class SwitchSimulation(EndpointSimulation):
         return self.first + self.topology.workers.index(child)
 
     def _failed(self, rank: int, event: StreamFailed) -> None:
-        self._given_up(event, f"rank {rank} had no result", sorted(self._missing(self.topology.root, event)))
+        tree = self.trees[event.stream % len(self.trees)]
+        self._given_up(event, f"rank {rank} had no result", sorted(self._missing(tree, tree.root, event)))
 
-    def _missing(self, switch: str, event: StreamFailed) -> Iterator[int]:
+    def _missing(self, tree: Topology, switch: str, event: StreamFailed) -> Iterator[int]:
         """Ranks below a switch from which neither it nor a switch between them has the chunk."""
-        dataplane = self.switches[switch].dataplane
-        assert dataplane is not None
-        view = dataplane.seen(event.slot, event.version)
+        view = self._plane(switch).seen(event.slot, event.version)
         seen = view.ranks if view.chunk == event.chunk % MODULUS else ()
-        for place, child in enumerate(self.topology.children[switch]):
+        for place, child in enumerate(tree.children[switch]):
             if place in seen:
                 continue
             if child in self.switches:
-                yield from self._missing(child, event)
+                yield from self._missing(tree, child, event)
             else:
                 yield self.topology.workers.index(child)
 
@@ -209,3 +221,10 @@ class SwitchSimulation(EndpointSimulation):
 
     def retransmissions(self) -> int:
         return self._retransmitted + super().retransmissions()
+
+
+def _parent(tree: Topology, worker: str) -> str:
+    """The switch that a worker sends to."""
+    parent = tree.parent(worker)
+    assert parent is not None
+    return parent

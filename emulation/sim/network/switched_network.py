@@ -6,6 +6,7 @@ for each job that has a member there, and an aggregating switch has one. Switche
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from emulation.sim.network.link import (
 )
 from emulation.sim.network.network import Action, Network
 from emulation.sim.network.strict_link import StrictLink
-from emulation.topologies.topology import Hop, LinkSettings, Topology
+from emulation.sim.spines.paths import HashedPaths, SprayedPaths
+from emulation.topologies.topology import SPRAY, Hop, LinkSettings, Topology
 from switchagg.dataplane.contract import DataPlane
 from switchagg.wire import FLAG_RESULT, FLAGS_AT, MARKED, RANK_AT
 from transport.links.ethernet import ETHERNET_BYTES
@@ -36,15 +38,15 @@ class Switch:
     """Forwards every frame to the port it is addressed to, damaged ones too: checking is the receiver's work. Of frames
     for itself its data plane takes one packet at a time, as they arrive; results enter the queues of their ports.
 
-    `ports[address]` is the link on the way there; latency_ns is the time from a frame's last bit in to its place in the
-    queue. Packets of method `switch` are arrays (1, size) uint8, whose bytes begin after the UDP header; those of other
-    frames begin after the IP header.
+    `ports[address]` is the link on the way there, or those of several ways; latency_ns is the time from a frame's last
+    bit in to its place in the queue. Packets of method `switch` are arrays (1, size) uint8, whose bytes begin after the
+    UDP header; those of other frames begin after the IP header.
     """
 
     def __init__(self, time: Network, latency_ns: int) -> None:
         self.dataplane: DataPlane | None = None
         self.address = NO_ADDRESS
-        self.ports: list[Link] = []
+        self.ports: list[Link | HashedPaths] = []
         self.drop_checksum = 0
         self._time = time
         self._latency_ns = latency_ns
@@ -95,9 +97,10 @@ class SwitchedNetwork:
 
     link: what all links have in common, faults above all; each has rate, delay and queue of its own, and faults drawn
     from seed. tail_at: a host whose links alone have the tail. latency_ns: of every switch, see `Switch`. strict: links
-    serve priority classes strictly. trace: as of Network. An address's frames must find its host attached. users,
-    users_at: what jobs are called, by number and by the addresses of their members. tcp_bits: the class of flows' TCP,
-    in the `to` of its frames. documents: what a run's results have from those that are on it, beside the measured job.
+    serve priority classes strictly. paths: how switches spread what has several ways. trace: as of Network. An
+    address's frames must find its host attached. users, users_at: what jobs are called, by number and by the addresses
+    of their members. tcp_bits: the class of flows' TCP, in the `to` of its frames. documents: what a run's results have
+    from those that are on it, beside the measured job.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class SwitchedNetwork:
         latency_ns: int = 0,
         seed: int = 1,
         strict: bool = False,
+        paths: str = SPRAY,
         trace: bool = False,
     ) -> None:
         self.topology = topology
@@ -124,7 +128,9 @@ class SwitchedNetwork:
         self.tcp_bits = 0
         self.documents: list[Callable[[], dict[str, Any]]] = []
         self._hosts: dict[str, dict[int, Action]] = {}  # by name: what its addresses do with a frame
-        self._addresses = 0
+        self._names: list[str] = []  # of nodes, by address
+        self._spread = SprayedPaths if paths == SPRAY else HashedPaths
+        self._several: dict[tuple[Hop, ...], HashedPaths] = {}
 
     def uplink(self, host: str) -> Link:
         """From a host to its switch."""
@@ -136,14 +142,36 @@ class SwitchedNetwork:
 
     def addresses(self, nodes: Sequence[str]) -> int:
         """The first of new addresses, one after the other, of these nodes: of a host for a member of a job."""
-        first = self._addresses
+        first = len(self._names)
         for node in nodes:
             for name, switch in self.switches.items():
-                somewhere = self.topology.neighbours[name][0]  # to itself a switch sends nothing
-                way = self.topology.next_hop(name, node) if node != name else somewhere
-                switch.ports.append(self.links[name, way])
-        self._addresses += len(nodes)
+                somewhere = self.topology.neighbours[name][:1]  # to itself a switch sends nothing
+                switch.ports.append(
+                    self._port(name, self.topology.next_hops(name, node) if node != name else somewhere)
+                )
+        self._names += nodes
         return first
+
+    def _port(self, name: str, to: Sequence[str]) -> Link | HashedPaths:
+        """From a switch to the only one of its neighbours on the way, or to any of several."""
+        hops = tuple((name, each) for each in to)
+        if len(hops) == 1:
+            return self.links[hops[0]]
+        if hops not in self._several:
+            self._several[hops] = self._spread([self.links[hop] for hop in hops], self._seed, self._who)
+        return self._several[hops]
+
+    def _who(self, address: int) -> str:
+        return f"{self.users_at.get(address, '')} {self._names[address]}"
+
+    def path(self, sender: str, to: str, ends: tuple[int, int], flow: int = 0) -> list[Hop]:
+        """What frames of a flow between these addresses cross, in order; where each has its own way, of one of them."""
+        nodes = [sender]
+        while nodes[-1] != to:
+            hops = self.topology.next_hops(nodes[-1], to)
+            port = self.switches[nodes[-1]].ports[ends[1]] if len(hops) > 1 else None
+            nodes.append(hops[port.place((*ends, flow))] if isinstance(port, HashedPaths) else hops[0])
+        return list(pairwise(nodes))
 
     def attach(self, host: str, address: int, receive: Action) -> None:
         """receive(frame, sender, to): what an address of a host does with frames for it."""

@@ -37,7 +37,7 @@ class FlowsBeside:
         """`flows` and `shared_links` of a result, as `results_schema.md` has them."""
         return {
             "flows": [self._told(place) for place in range(len(self.traffic.entries))],
-            "shared_links": [link.document() for link in self.shared_links],
+            "shared_links": [link.document() for link in self.shared_links if link.shared],
         }
 
     def _watch(self, _frame: None, _sender: int, _to: int) -> None:
@@ -50,7 +50,7 @@ class FlowsBeside:
         flows, members = [entry.options for entry in self.traffic.entries], job.topology.members
         ways = flow_ways(flows, topology, job.topology.hosts, len(members))
         return [
-            SharedLink("-".join(hop), links[hop], equals, self._user_of, from_ns)
+            SharedLink("-".join(hop), links[hop], equals, self._user_of, from_ns, len(topology.tops) > 1)
             for hop, _, equals, from_ns in shared_hops(flows, ways, job_hops(topology, members), job.config.user)
         ]
 

@@ -14,7 +14,8 @@ QUEUE_NS = 1_000_000  # between two looks at the queue
 @dataclass
 class SharedLink:
     """One direction of a link. user_of(frame, sender, to): who a frame is of, and its bytes on the wire. equals:
-    those of whom each should have the same, once all have begun, at from_ns. `watch` when all hosts are attached.
+    those of whom each should have the same, once all have begun, at from_ns; spread: or those of them that cross it, a
+    link of several on their way. `watch` when all hosts are attached.
     """
 
     name: str
@@ -22,9 +23,15 @@ class SharedLink:
     equals: tuple[str, ...]
     user_of: Callable[[Any, int, int], tuple[str, int]]
     from_ns: int = 0
+    spread: bool = False
     queue: list[int] = field(default_factory=list)
     _bytes: dict[str, int] = field(default_factory=dict)
     _over_time: list[dict[str, int]] = field(default_factory=list)  # every LOOK_NS: until then
+
+    @property
+    def shared(self) -> bool:
+        """Whether the first of `equals` crosses it, and somebody else."""
+        return not self.spread or (len(self._bytes) > 1 and self.equals[0] in self._bytes)
 
     def watch(self) -> None:
         """Count from now on."""
@@ -49,4 +56,5 @@ class SharedLink:
         """As `results_schema.md` has a shared link."""
         start = -(-self.from_ns // LOOK_NS) * LOOK_NS // QUEUE_NS
         looks = [*self._over_time, dict(self._bytes)]
-        return shared_link(self.name, looks, self.equals, self.from_ns, self.queue[start:])
+        equals = [user for user in self.equals if not self.spread or user in self._bytes]
+        return shared_link(self.name, looks, equals, self.from_ns, self.queue[start:])
