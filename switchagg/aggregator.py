@@ -214,7 +214,7 @@ class Aggregator:
         self._seen[version][slot] = now
         # marked (G3): from here on the packet stands for all that came for its chunk
         marked = self._marked[version][slot] = packet.marked or (not fresh and self._marked[version][slot])
-        packet = replace(packet, marked=marked)
+        packet = packet if packet.marked == marked else replace(packet, marked=marked)
         # sums (S4)
         gave = self._givers(packet)
         if gave & bit:
@@ -246,7 +246,7 @@ class Aggregator:
         if fresh:
             self._have[version][slot] = 0
         marked = self._marked[version][slot] = packet.marked or (not fresh and self._marked[version][slot])
-        packet = replace(packet, marked=marked)
+        packet = packet if packet.marked == marked else replace(packet, marked=marked)
         again, closed = bool(before & bit), before > everyone
         now = self._seen[version][slot] = before | bit
         if closed:
