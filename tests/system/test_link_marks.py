@@ -10,7 +10,7 @@ from emulation.mininet import marks, netns
 from emulation.mininet.shaping import NetworkSpec, marking_missing, shape_lines
 
 PROBE = """
-import json, socket, struct
+import json, socket, struct, time
 receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 receiver.bind(("127.0.0.1", 0))
 receiver.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
@@ -19,11 +19,20 @@ sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for number in range(80):
     sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x20 | 2 * (number % 2))
     sender.sendto(struct.pack("=I", number) + bytes(954), receiver.getsockname())
-found = []
-for _ in range(80):
-    data, ancillary, _, _ = receiver.recvmsg(2000, 64)
-    found.append((struct.unpack("=I", data[:4])[0], ancillary[0][2][0]))
-print(json.dumps(found))
+def receive(count):
+    found = []
+    for _ in range(count):
+        data, ancillary, _, _ = receiver.recvmsg(2000, 64)
+        found.append((struct.unpack("=I", data[:4])[0], ancillary[0][2][0]))
+    return found
+single = receive(80)
+time.sleep(0.1)  # an empty queue, whose burst is back
+sender.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, bytes([1] * 40))
+sender.setsockopt(socket.IPPROTO_UDP, 103, 10)  # UDP_SEGMENT
+sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x22)
+for number in range(40):
+    sender.sendto(struct.pack("=I6x", number) * 20, receiver.getsockname())
+print(json.dumps([single, receive(40 * 20)]))
 """
 
 
@@ -34,13 +43,17 @@ def test_only_capable_packets_behind_more_than_the_threshold_are_marked() -> Non
     script = "\n".join(["ip link set lo up", *shape_lines(spec, "lo"), f"exec {sys.executable} -c '{PROBE}'"])
     done = subprocess.run(["unshare", "-n", "sh", "-es"], input=script, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    tos = dict(json.loads(done.stdout))
+    single, bundled = json.loads(done.stdout)
+    tos = dict(single)
     assert sorted(tos) == list(range(80))
     assert {tos[number] for number in range(0, 80, 2)} == {0x20}
     first = next(number for number in range(1, 80, 2) if tos[number] == 0x23)
     before = (spec.ecn_bytes + spec.burst_bytes) / 1000  # packets of 1000 bytes with their framing, sent at once
     assert before - 2 <= first <= before + 8
     assert {tos[number] for number in range(first, 80, 2)} == {0x23}
+    first = next(number for number, tos in bundled if tos == 0x23)
+    before = (spec.ecn_bytes + spec.burst_bytes) / (20 * 92)  # a bundle counts as its segments, each with all headers
+    assert before - 1 <= first <= before + 5
 
 
 def test_each_port_has_a_program_with_its_numbers() -> None:

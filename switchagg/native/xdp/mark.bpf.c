@@ -6,8 +6,6 @@
 
 #include <bpf/bpf_helpers.h>
 
-#define FRAMING_BYTES 42u /* of each datagram of a GSO packet: Ethernet, IPv4, UDP */
-
 /* Written into the object's file before it is loaded: see emulation/mininet/marks.py. */
 const volatile uint64_t ns_per_mebibyte = 0x5a5a5a5a5a5a5a01;
 const volatile uint64_t threshold_ns = 0x5a5a5a5a5a5a5a02;
@@ -32,8 +30,7 @@ int sa_mark(struct __sk_buff *packet) {
     uint32_t zero = 0;
     struct queue *queue = bpf_map_lookup_elem(&queues, &zero);
     if (!queue) return -1;
-    uint64_t bytes = packet->len, now_ns = bpf_ktime_get_ns();
-    if (packet->gso_segs > 1) bytes += (packet->gso_segs - 1) * FRAMING_BYTES;
+    uint64_t bytes = packet->wire_len, now_ns = bpf_ktime_get_ns(); /* a bundle as its segments, as the shaper counts */
     bpf_spin_lock(&queue->lock);
     uint64_t idle_ns = queue->idle_ns > now_ns ? queue->idle_ns : now_ns, wait_ns = idle_ns - now_ns;
     if (wait_ns <= limit_ns) queue->idle_ns = idle_ns + (bytes * ns_per_mebibyte >> 20); /* else it is dropped */
