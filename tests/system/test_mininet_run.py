@@ -48,7 +48,7 @@ def test_ranks_are_merged_into_the_slowest_and_the_least_delayed() -> None:
     behind = [record(0, start_ns=20, duration_ns=2, compute_ns=2, communication_ns=9)]
     assert merge_iterations([*ranks[:1], behind])[0].start_ns == 22 - 10, "it ends with the rank that is behind"
     skipped = [record(0, start_ns=90, duration_ns=1, compute_ns=0, communication_ns=1, loss=None)]
-    assert merge_iterations([*ranks, skipped], spare=1) == [IterationRecord(0, 5, 10, 2, 5, 1.5)]
+    assert merge_iterations([*ranks, skipped], backups=1) == [IterationRecord(0, 0, 15, 2, 5, 1.5)]
     with pytest.raises(RunFailed, match=r"ranks disagree on which iteration comes next: \[0, 1\]"):
         merge_iterations([[record(0)], [record(1)]])
 
