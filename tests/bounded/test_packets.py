@@ -1,6 +1,6 @@
 """Numbered packets: acknowledged in any order, lost by being overtaken, never by a timeout alone."""
 
-from transport.bounded.packets import DATA, PathConfig, PathReceiver, PathSender, Place, packed, unpacked
+from transport.bounded.packets import AHEAD, DATA, PathConfig, PathReceiver, PathSender, Place, packed, unpacked
 
 CONFIG = PathConfig(block_bytes=8, window_bytes=80, ack_every=4, rto_initial_ns=1000, rto_min_ns=100)
 
@@ -16,7 +16,7 @@ def test_a_packet_comes_back_as_it_was_and_rubbish_is_none() -> None:
 def test_what_was_overtaken_by_three_is_lost_and_what_came_later_is_not() -> None:
     sender, receiver = PathSender(CONFIG), PathReceiver()
     for thing in "abcdef":
-        sender.sent(thing, 8, True, 0)
+        sender.sent(thing, 8, True, 0, 7)
     for number in (0, 2, 3, 5):
         receiver.take(number)
     ack = unpacked(receiver.ack(1))
@@ -30,13 +30,31 @@ def test_what_was_overtaken_by_three_is_lost_and_what_came_later_is_not() -> Non
     assert sender.rtt_min_ns == 50
 
 
+def test_more_urgent_packets_overtake_and_pings_do_not() -> None:
+    sender, receiver = PathSender(CONFIG), PathReceiver()
+    for thing, priority in zip("abcdef", (5, 5, AHEAD, 3, 3, 3), strict=True):
+        sender.sent(thing, 8, True, 0, priority)
+    for number in (3, 4, 5):
+        receiver.take(number)
+    ack = unpacked(receiver.ack(1))
+    assert ack is not None
+    assert sender.acknowledged(ack.number, ack.payload, 50) == (["d", "e", "f"], ["c"]), "a and b may be queued"
+    number, priority = sender.ping(1000)
+    assert priority == 5
+    receiver.take(0)
+    receiver.take(number)
+    ack = unpacked(receiver.ack(1))
+    assert ack is not None
+    assert sender.acknowledged(ack.number, ack.payload, 1100) == (["a"], ["b"])
+
+
 def test_a_timeout_repeats_nothing_and_the_acknowledged_ping_shows_what_is_lost() -> None:
     sender, receiver = PathSender(CONFIG), PathReceiver()
     for thing in "ab":
-        sender.sent(thing, 8, True, 0)
+        sender.sent(thing, 8, True, 0, 7)
     assert not sender.handle_timer(999)
     assert sender.handle_timer(1000)
-    number = sender.ping(1000)
+    number, _ = sender.ping(1000)
     receiver.take(0)  # it was late, not lost
     assert receiver.take(number), "a gap is acknowledged at once"
     ack = unpacked(receiver.ack(1))
@@ -47,6 +65,6 @@ def test_a_timeout_repeats_nothing_and_the_acknowledged_ping_shows_what_is_lost(
 
 def test_the_window_bounds_what_is_in_flight_and_the_last_packet_asks() -> None:
     sender = PathSender(CONFIG)
-    asks = [sender.sent(number, 8, number < 9, 0)[1] for number in range(10)]
+    asks = [sender.sent(number, 8, number < 9, 0, 7)[1] for number in range(10)]
     assert asks == [False, False, False, True, False, False, False, True, False, True]
     assert not sender.has_room

@@ -72,21 +72,42 @@ def test_a_queue_above_the_threshold_drops_what_may_go_first_and_nothing_else(ki
     assert (link.faults["drop_first"], link.faults["drop_queue"]) == (2, 0)
 
 
-def test_every_value_that_a_queue_dropped_is_counted() -> None:
-    """Of sums of ones: what they lack was lost on its way up, and what is 0 was lost on its way down."""
-    racks = Fabric("leaf_spine", racks=2, oversubscription=4.0)
-    config = SimulationConfig(4, LinkConfig(10**9, 10_000, drop_bytes=20_000), racks)
-    simulation = BoundedSimulation(replace(config, bounded={"tolerance": 0.3}), method="mlt")
-    arrays, left = [np.ones(60_000, np.float32) for _ in range(4)], [4]
+def summed(simulation: BoundedSimulation, sizes: list[int]) -> list[list[np.ndarray]]:
+    """Sums of ones of 4 ranks, each more urgent than the one before."""
+    calls = [[np.ones(size, np.float32) for _ in range(4)] for size in sizes]
+    left = [4 * len(calls)]
 
     def done() -> None:
         left[0] -= 1
         if not left[0]:
             simulation.network.stop()
 
-    for rank, array in enumerate(arrays):
-        simulation.launch(rank, array, "sum", done, priority=3)
+    for number, arrays in enumerate(calls):
+        for rank, array in enumerate(arrays):
+            simulation.launch(rank, array, "sum", done, priority=3 * (len(calls) - number))
     simulation.run("the sums")
+    return calls
+
+
+@pytest.mark.parametrize(("method", "options"), [("mlt", {"tolerance": 0}), ("dgt", {})])
+def test_what_is_queued_behind_more_urgent_packets_is_not_lost(method: str, options: dict[str, float]) -> None:
+    """Without loss each packet leaves once, whatever overtakes it on an oversubscribed link."""
+    racks = Fabric("leaf_spine", racks=2, oversubscription=4.0)
+    config = SimulationConfig(4, LinkConfig(10**9, 10_000, queue_bytes=200_000), racks, strict_priority=True)
+    simulation = BoundedSimulation(replace(config, bounded=options), method=method)
+    calls = summed(simulation, [100_000, 100_000])
+    assert all((array == 4).all() for arrays in calls for array in arrays)
+    blocks = -(-25_000 * 4 // simulation._bounded[0].party.path.block_bytes)
+    assert np.sum(simulation._packets()[0]) == 2 * 2 * 4 * 3 * blocks
+    assert simulation._counted()["repeated"] == simulation.faults()["drop_queue"] == 0
+
+
+def test_every_value_that_a_queue_dropped_is_counted() -> None:
+    """Of sums of ones: what they lack was lost on its way up, and what is 0 was lost on its way down."""
+    racks = Fabric("leaf_spine", racks=2, oversubscription=4.0)
+    config = SimulationConfig(4, LinkConfig(10**9, 10_000, drop_bytes=20_000), racks)
+    simulation = BoundedSimulation(replace(config, bounded={"tolerance": 0.3}), method="mlt")
+    (arrays,) = summed(simulation, [60_000])
     simulation.network.schedule(simulation.network.now_ns + 10**9, lambda *_: simulation.network.stop())
     simulation.run("what is on its way")
     counted = sum((host.party.counters for host in simulation._bounded), Counter())

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from transport.bounded.packets import Packet, Place
+from transport.bounded.packets import AHEAD, Packet, Place
 from transport.bounded.rules import Stage
 from transport.bounded.transfers import Incoming, Values
 
@@ -36,11 +36,13 @@ class BoundedJob(NamedTuple):
 
 
 class Control(NamedTuple):
-    """A packet without values, sent until it arrives."""
+    """A packet without values, sent until it arrives. priority: the least urgent class of what it asks about; AHEAD:
+    it goes ahead of all."""
 
     kind: int
     place: Place
     payload: bytes = b""
+    priority: int = AHEAD
 
 
 class Call:

@@ -2,8 +2,9 @@
 
 As in QUIC every packet has a number of its own, also one that repeats something: which of them arrived is never in
 doubt. An acknowledgement names the newest packet that came and, one bit each, those before it (LTP's out-of-order
-ACKs). A packet that REORDER later ones have overtaken is lost: the sender hears of it, and decides. A timeout declares
-nothing lost: it sends a ping, whose acknowledgement shows what is; so a round trip that grows repeats nothing. What is
+ACKs). A packet that REORDER later ones have overtaken, no more urgent than itself, is lost: the sender hears of it, and
+decides. More urgent ones overtake it in queues. A timeout declares nothing lost: it sends a ping, no more urgent than
+what is in flight, whose acknowledgement shows what is; so a round trip that grows repeats nothing. What is
 in flight is bounded by a window alone, as on the reliable connections of the other host methods.
 
      0 u16 magic "BL" | 2 u8 kind | 3 u8 flags | 4 u32 job | 8 u64 packet number (ACK: the newest that came)
@@ -17,6 +18,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from switchagg.priority import CLASSES, MOST_URGENT
 from switchagg.rto import RetransmissionTimeout
 
 DATA, ACK, STOP, PROBE, MISSING, PING = range(1, 7)
@@ -25,6 +27,9 @@ RELIABLE, MARK, ASK = 1, 2, 4
 
 ROTATED, PROBES = 1, 2
 """Of a transfer: its values are rotated; its sender goes on until it is told to stop."""
+
+AHEAD = -1
+"""Instead of a class: a packet that goes ahead of all that waits, and so says nothing of it."""
 
 MAGIC = 0x424C
 REORDER = 3
@@ -103,10 +108,11 @@ class PathConfig:
 
 
 class InFlight(NamedTuple):
-    """A packet on its way. thing: the sender's own name for what is in it."""
+    """A packet on its way. priority: its class, or AHEAD. thing: the sender's own name for what is in it."""
 
     sent_ns: int
     size_bytes: int
+    priority: int
     thing: object
 
 
@@ -122,6 +128,7 @@ class PathSender:
         self._number = 0
         self._since_ask = 0
         self._pings: set[int] = set()
+        self._newest = dict.fromkeys(range(AHEAD, CLASSES), -1)  # by class: what came, or what a ping stands for
         self._rto = RetransmissionTimeout(config.rto_initial_ns, config.rto_min_ns, config.rto_max_ns)
         self._progress_ns = 0
 
@@ -134,17 +141,19 @@ class PathSender:
         """Whether nothing is in flight."""
         return not self._flight
 
-    def ping(self, now_ns: int) -> int:
-        """The number of a ping that leaves now."""
+    def ping(self, now_ns: int) -> tuple[int, int]:
+        """(number, class) of a ping that leaves now: behind all that is in flight."""
         self._pings.add(self._number)
-        return self.sent(None, 0, False, now_ns)[0]
+        priority = max((one.priority for one in self._flight.values()), default=MOST_URGENT)
+        return self.sent(None, 0, False, now_ns, priority)[0], max(MOST_URGENT, priority)
 
-    def sent(self, thing: object, size_bytes: int, more: bool, now_ns: int) -> tuple[int, bool]:
-        """(number, whether to ask for an acknowledgement) of a packet that leaves now. more: others will follow."""
+    def sent(self, thing: object, size_bytes: int, more: bool, now_ns: int, priority: int) -> tuple[int, bool]:
+        """(number, whether to ask for an acknowledgement) of a packet that leaves now. more: others will follow.
+        priority: its class, or AHEAD."""
         if not self._flight:
             self._progress_ns = now_ns
         number, self._number = self._number, self._number + 1
-        self._flight[number] = InFlight(now_ns, size_bytes, thing)
+        self._flight[number] = InFlight(now_ns, size_bytes, priority, thing)
         self._flight_bytes += size_bytes
         self._since_ask += 1
         asks = not more or not self.has_room or self._since_ask >= self.config.ack_every
@@ -155,8 +164,9 @@ class PathSender:
     def acknowledged(self, newest: int, seen: bytes, now_ns: int) -> tuple[list[object], list[object]]:
         """(things that have arrived, things that are lost): an acknowledgement came."""
         bits = int.from_bytes(seen, "little")  # bit i: newest - 1 - i
-        arrived, lost, came = [], [], False
-        late = 1 if newest in self._pings else REORDER  # a ping follows a pause: nothing is on its way beside it
+        arrived: list[object] = []
+        lost: list[object] = []
+        missing, came = [], False
         for number in list(self._flight):
             if number > newest:
                 break
@@ -165,20 +175,32 @@ class PathSender:
                 if number == newest:
                     self._sample(now_ns - one.sent_ns)
                 came = True
-                if one.thing is not None:
-                    arrived.append(one.thing)
-            elif newest - number >= late:
-                if one.thing is not None:
-                    lost.append(one.thing)
+                self._landed(number, arrived)
             else:
-                continue
-            self._pings.discard(number)
-            del self._flight[number]
-            self._flight_bytes -= one.size_bytes
+                missing.append(number)
+        for number in missing:
+            no_more_urgent = range(self._flight[number].priority, CLASSES)
+            if max(self._newest[each] for each in no_more_urgent) - number >= REORDER:
+                self._forget(number, lost)
         if came:
             self.timeouts = 0
             self._progress_ns = now_ns
         return arrived, lost
+
+    def _landed(self, number: int, arrived: list[object]) -> None:
+        # A ping follows a pause: nothing is on its way beside it.
+        reaches = number + REORDER - 1 if number in self._pings else number
+        priority = self._flight[number].priority
+        self._newest[priority] = max(self._newest[priority], reaches)
+        self._forget(number, arrived)
+
+    def _forget(self, number: int, things: list[object]) -> None:
+        """A packet is no longer in flight."""
+        one = self._flight.pop(number)
+        self._pings.discard(number)
+        self._flight_bytes -= one.size_bytes
+        if one.thing is not None:
+            things.append(one.thing)
 
     def next_deadline_ns(self) -> int | None:
         return self._progress_ns + self._rto.rto_ns if self._flight else None

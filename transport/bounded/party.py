@@ -15,9 +15,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from switchagg.errors import AggregationFailed
+from switchagg.priority import MOST_URGENT
 from transport.bounded.calls import COUNTED, NUMBERED, BoundedJob, Call, Control
 from transport.bounded.packets import (
     ACK,
+    AHEAD,
     ASK,
     DATA,
     HEADER_BYTES,
@@ -430,8 +432,8 @@ class BoundedParty:
             frames.append(Frame(sender, self._receivers[sender].ack(self._job), 0, False, True))
         while self._pings and len(frames) < limit:
             to = self._pings.pop()
-            ping = packed(PING, ASK, self._job, self._senders[to].ping(now_ns), NOWHERE)
-            frames.append(Frame(to, ping, 0, False, False))  # behind what waits
+            number, priority = self._senders[to].ping(now_ns)
+            frames.append(Frame(to, packed(PING, ASK, self._job, number, NOWHERE), priority, False, False))
         for to, queue in self._control.items():
             while queue and len(frames) < limit:
                 frames.append(self._controlled(to, queue.popleft(), now_ns))
@@ -476,26 +478,27 @@ class BoundedParty:
         out.in_flight += 1
         more = out.wants or any(each.wants for each in self._outgoing[to])
         path = self._senders[to]
-        number, asks = path.sent((out, block), len(payload) + HEADER_BYTES, more, now_ns)
+        priority = out.class_of(block)
+        number, asks = path.sent((out, block), len(payload) + HEADER_BYTES, more, now_ns, priority)
         flags = (RELIABLE if reliable else 0) | (MARK if out.marks(block) else 0) | (ASK if asks else 0)
         frame = packed(DATA, flags, self._job, number, out.place._replace(block=block), payload)
         self._after(to, out)
-        return Frame(to, frame, out.class_of(block), out.may_drop(block), False)
+        return Frame(to, frame, priority, out.may_drop(block), False)
 
     def _after(self, to: int, out: Outgoing) -> None:
         """A transfer may have nothing more to send."""
         if out.plan.probes and not out.wants and not out.probing and not out.closed:
             out.probing = True
-            self._control[to].append(Control(PROBE, out.place))
+            self._control[to].append(Control(PROBE, out.place, priority=out.least_urgent))
         if out.done:
             self._outgoing[to] = [each for each in self._outgoing[to] if each is not out]
             self._by_place.pop((to, out.place.key, out.place.use, out.place.stage), None)
 
     def _controlled(self, to: int, control: Control, now_ns: int) -> Frame:
         size = HEADER_BYTES + len(control.payload)
-        number, _ = self._senders[to].sent(control, size, False, now_ns)
+        number, _ = self._senders[to].sent(control, size, False, now_ns, control.priority)
         frame = packed(control.kind, ASK, self._job, number, control.place, control.payload)
-        return Frame(to, frame, 0, False, True)
+        return Frame(to, frame, max(MOST_URGENT, control.priority), False, control.priority == AHEAD)
 
     def _arrived(self, things: list[object]) -> None:
         for thing in things:

@@ -87,6 +87,11 @@ class Outgoing:
         classes = self.plan.classes
         return classes if isinstance(classes, int) else int(classes[block])
 
+    @property
+    def least_urgent(self) -> int:
+        """The class of the last of its blocks to come, where queues have classes."""
+        return int(np.max(self.plan.classes))
+
     def lost(self, block: int) -> bool:
         """A block has not arrived; whether it will be sent again."""
         if self.closed:
