@@ -71,6 +71,16 @@ def shared_link(
     }
 
 
+def busiest_shared(entry: dict[str, Any]) -> dict[str, Any] | None:
+    """Of a method's results: the link direction, of those that others used, too, that carried most bytes."""
+    return max(entry.get("shared_links") or (), key=lambda link: sum(link["bytes"].values()), default=None)
+
+
+def part_of_job(link: dict[str, Any]) -> float:
+    """Of a shared link's bytes, from 0 to 1."""
+    return float(link["bytes"].get(JOB, 0) / (sum(link["bytes"].values()) or 1))
+
+
 def _converged_ns(counts: Sequence[list[int]], first: int, bin_ns: int) -> int | None:
     """From when on, counted from bin `first`, the index over ten bins stays at least FAIR; None: never."""
     spans = range(first, min(map(len, counts), default=0) - 9)

@@ -18,7 +18,7 @@ from emulation.report import wording
 from emulation.report.topology_figure import aggregating, places
 from emulation.scenario import Scenario, from_canonical
 from emulation.scenario_flows import own_hosts
-from emulation.shares import JOB
+from emulation.shares import JOB, busiest_shared, part_of_job
 from emulation.topologies.table import topology
 from emulation.topologies.topology import Hop, LinkSettings, Topology
 from transport.group.method_name import METHODS
@@ -159,7 +159,8 @@ def shares(built: dict[str, Any]) -> Figure | None:
     keys: dict[str, Any] = {}
     last_s = 0.0
     for axes, entry in zip(panels, entries, strict=True):
-        link = _busiest(entry)
+        link = busiest_shared(entry)
+        assert link is not None
         users = sorted(link["bytes_over_time"], key=lambda user: user != JOB)
         colours = _colours(users, entry["method"].look.colour)
         bins = len(link["bytes_over_time"][users[0]]) - 1  # the last one may be cut short
@@ -179,11 +180,6 @@ def shares(built: dict[str, Any]) -> Figure | None:
     handles = [Patch(color=colour, label=name) for name, colour in sorted(keys.items(), key=lambda key: key[0])]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(6, len(handles)), frameon=False)
     return figure
-
-
-def _busiest(entry: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = max(entry["shared_links"], key=lambda link: sum(link["bytes"].values()))
-    return found
 
 
 def _direction(link: dict[str, Any]) -> str:
@@ -402,17 +398,15 @@ def _times(entry: dict[str, Any], kind: str) -> tuple[str, str]:
 
 
 def _index(entry: dict[str, Any]) -> tuple[str, str]:
-    if not entry.get("shared_links"):
+    if (link := busiest_shared(entry)) is None:
         return _NONE
-    link = _busiest(entry)
-    share = link["bytes"].get(JOB, 0) / (sum(link["bytes"].values()) or 1)
-    return f"{link['jain']:.2f}", f"{_direction(link)}; the job had {wording.percent_text(share, 0)} of its bytes"
+    part = wording.percent_text(part_of_job(link), 0)
+    return f"{link['jain']:.2f}", f"{_direction(link)}; the job had {part} of its bytes"
 
 
 def _queue(entry: dict[str, Any]) -> tuple[str, str]:
-    if not entry.get("shared_links"):
+    if (link := busiest_shared(entry)) is None:
         return _NONE
-    link = _busiest(entry)
     return wording.bytes_text(link["queue_p99_bytes"]), f"median {wording.bytes_text(link['queue_p50_bytes'])}"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from emulation.bounds import busiest
 from emulation.scenario import from_canonical
+from emulation.shares import busiest_shared, part_of_job
 from emulation.topologies.racks import workers_by_rack
 from emulation.topologies.table import TOPOLOGIES
 from emulation.topologies.topology import HASH
@@ -16,6 +17,9 @@ from transport.group.method_name import METHODS, MethodName
 from transport.links.table import LINKS
 from transport.ps.config import BACKUP, BSP
 from transport.schedule.table import POLICIES
+
+PART_TOLD = 0.03
+"""Parts of a shared link that differ by so much are told beside a speed-up."""
 
 ACCURACY_LOST = 0.01
 """A method that rounds and ends this far below the baseline's accuracy is no finding, however fast it was."""
@@ -373,6 +377,14 @@ def _communication_explained(built: dict[str, Any], entry: dict[str, Any]) -> st
             f" It is beyond the bound: the part above {numbers['communication_speedup_bound']:.2f} is no merit of "
             f"{in_text(entry['method'])} but what {baseline} loses {losses} on these links."
         )
+    links = [busiest_shared(each) for each in (base, entry)]
+    if links[0] is not None and links[1] is not None:
+        before, after = (part_of_job(link) for link in links if link is not None)
+        if abs(after - before) >= PART_TOLD:
+            text += (
+                f" Of the busiest shared link the job had {percent_text(after, 0)} with {in_text(entry['method'])} and "
+                f"{percent_text(before, 0)} with {baseline}: what it takes from others, or leaves them, is no merit."
+            )
     return text
 
 

@@ -7,7 +7,7 @@ import pytest
 from example_results import SCENARIO, result
 from matplotlib.collections import PolyCollection
 
-from emulation.report import report, sharing
+from emulation.report import report, sharing, wording
 from emulation.report.topology_figure import places, topology_figure
 from emulation.results import Evaluation, document
 from emulation.scenario import parse
@@ -73,6 +73,16 @@ def shared() -> dict[str, Any]:
 )
 def test_the_table_says_what_others_had(shared: dict[str, Any], label: str, cells: list[tuple[str, str]]) -> None:
     assert dict(sharing.rows(shared))[label] == cells
+
+
+def test_a_speedup_is_told_beside_what_others_lost_by_it(shared: dict[str, Any]) -> None:
+    """75 % of the link in both; once 60 % for the ring."""
+    assert "shared link" not in wording.explanations(shared)[0]
+    less = {**LINK, "bytes": {**LINK["bytes"], "job": 150_000}}
+    runs = [result("ring", 150_000_000, flows=FLOWS, shared_links=[less]),
+            result("switch", 100_000_000, flows=FLOWS, shared_links=[LINK])]  # fmt: skip
+    told = wording.explanations(document(SHARED, "sim", runs))[0]
+    assert " the job had 75 % with the switch and 60 % with the ring: what it takes from others" in told
 
 
 def test_losses_for_good_stand_beside_methods_that_lose_nothing() -> None:
