@@ -106,7 +106,8 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
 def _beside_flows(scenario: Scenario, method: MethodName) -> str:
     """How a host method's messages travel beside flows."""
     if METHODS[method.method].loses:
-        return "Beside flows this method gives way to none: its connections here have a window, no congestion control."
+        marks = "follow marks" if scenario.topology.ecn_bytes else "would follow marks, but no queue has any here"
+        return f"Beside flows its windows {marks}; losses change nothing in them."
     if (control := _tcp(scenario)) in RDMA_CONTROLS:
         return f"Its connections are RoCE, {'with DCQCN' if control == 'dcqcn' else 'without congestion control'}."
     return f"Its connections are TCP with {control}, of the kind that flows are."

@@ -21,7 +21,7 @@ from emulation.sim.network.simulation import Simulation
 from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
 from emulation.training.replicas import Replicas
 from switchagg.description import Kind
-from transport.group.method_name import MethodName
+from transport.group.method_name import METHODS, MethodName
 
 Progress = Callable[[int, int, str], None]
 
@@ -319,7 +319,10 @@ class Training:
                 rdma = config.tcp in RDMA_CONTROLS
                 environment["rdma_congestion_control" if rdma else "tcp_congestion_control"] = config.tcp
             else:
-                environment["congestion_control"] = "none: the window alone bounds what is in flight"
+                follows = METHODS[method.method].loses
+                environment["congestion_control"] = (
+                    "friendly: windows follow marks" if follows else "none: the window alone bounds what is in flight"
+                )
                 environment["window_bytes"] = reliable.window_bytes
             environment["ack_every_segments"] = reliable.ack_every_segments
             environment["segment_bytes"] = reliable.segment_bytes

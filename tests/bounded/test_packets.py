@@ -1,6 +1,18 @@
 """Numbered packets: acknowledged in any order, lost by being overtaken, never by a timeout alone."""
 
-from transport.bounded.packets import AHEAD, DATA, PathConfig, PathReceiver, PathSender, Place, packed, unpacked
+from dataclasses import replace
+
+from transport.bounded.packets import (
+    AHEAD,
+    DATA,
+    HEADER_BYTES,
+    PathConfig,
+    PathReceiver,
+    PathSender,
+    Place,
+    packed,
+    unpacked,
+)
 
 CONFIG = PathConfig(block_bytes=8, window_bytes=80, ack_every=4, rto_initial_ns=1000, rto_min_ns=100)
 
@@ -61,6 +73,31 @@ def test_a_timeout_repeats_nothing_and_the_acknowledged_ping_shows_what_is_lost(
     assert ack is not None
     assert sender.acknowledged(ack.number, ack.payload, 1100) == (["a"], ["b"])
     assert sender.next_deadline_ns() is None
+
+
+def test_the_window_follows_marks_once_in_a_window_and_comes_back() -> None:
+    """Of 20 packets the first mark takes half (G6: a is 1 at first); what was in flight then says nothing new."""
+    sender, receiver = PathSender(replace(CONFIG, window_bytes=20 * (8 + HEADER_BYTES))), PathReceiver()
+
+    def flight(marked: bool, now_ns: int) -> int:
+        packets = 0
+        while sender.has_room:
+            number, _ = sender.sent(None, 8 + HEADER_BYTES, True, now_ns, 7)
+            receiver.take(number, marked)
+            packets += 1
+        ack = unpacked(receiver.ack(1))
+        assert ack is not None
+        sender.acknowledged(ack.number, ack.payload, now_ns)
+        sender.acknowledged(ack.number, ack.payload, now_ns)  # it came twice
+        return packets
+
+    assert [flight(False, 1), flight(True, 2), flight(False, 3)] == [20, 20, 10]
+    grown = [flight(False, 4) for _ in range(40)]
+    assert grown == sorted(grown)
+    assert (grown[0], grown[-1]) == (10, 20)
+    for _ in range(60):
+        last = flight(True, 1000)
+    assert last == 1, "one packet may always leave"
 
 
 def test_the_window_bounds_what_is_in_flight_and_the_last_packet_asks() -> None:

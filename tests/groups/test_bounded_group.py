@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from switchagg.errors import AggregationFailed, JobError
+from switchagg.priority import CE
 from tests.contract.meshes import free_addresses
 from tests.groups.test_ps_group import all_at_once
 from transport.bounded.table import BOUNDED
@@ -17,6 +18,7 @@ from transport.collectives.plan import shard
 from transport.group.bounded_group import BoundedGroup
 from transport.group.opening import open_group
 from transport.links.udp import UdpLink
+from transport.meshes import udp
 
 WORKERS, VALUES = 3, 60_000
 NOTHING_LOST = {"mlt": {"tolerance": 0.0}, "dgt": {"share": 1.0}, "ltp": {"early_close": 0}}
@@ -155,3 +157,13 @@ def test_what_it_cannot_be_is_refused_in_a_line(link: str, options: dict[str, An
         open_group("ltp", link, 0, free_addresses(1), job="job", options=options)
     with pytest.raises(JobError, match="option bounded: method ring without servers has none"):
         open_group("ring", "tcp", 0, free_addresses(1), job="job", options={"bounded": {}})
+
+
+def test_packets_may_be_marked_and_marks_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = np.ones((2, VALUES), np.float32)
+    with opened("mlt", 2, bounded={"tolerance": 0.0}) as groups:
+        assert (sums(groups, list(given.copy()))[0] == 2).all()
+        assert not any(group.counters["packets_marked"] for group in groups)
+        monkeypatch.setattr(udp, "ECT_0", CE)  # as if all queues on the way were long
+        assert (sums(groups, list(given.copy()))[0] == 2).all()
+        assert all(group.counters["packets_marked"] > 20 for group in groups)

@@ -20,7 +20,7 @@ def flows(text):
     return parse(f'name = "t"\ntitle = "T"\n[methods]\nmininet = []\n{text}', "t").flows
 
 
-def beside(text, method="ring", calls=6, elements=50_000, config=None):
+def beside(text, method="ring", calls=6, elements=50_000, config=None, dtype=np.int32):
     """A job of four that sums so many arrays, one after the other, beside flows; these after it."""
     config = config or SimulationConfig(workers=4, link=LINK, streams=1, window_slots=32, tcp="cubic")
     job = SIMULATIONS[method](replace(config, others=own_hosts(flows(text))))
@@ -29,7 +29,7 @@ def beside(text, method="ring", calls=6, elements=50_000, config=None):
 
     def launch(rank, number):
         nonlocal left
-        array = np.full(elements, rank + number, np.int32)
+        array = np.full(elements, rank + number, dtype)
 
         def done():
             nonlocal left

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from emulation.sim.network.link import LinkConfig
@@ -41,3 +42,12 @@ def test_a_ring_shares_with_a_flow_as_one_where_one_over_windows_takes_nearly_al
         shares.append(link["bytes"]["job"] / link["bytes"]["cubic 1"])
     assert 0.7 < shares[0] < 1.4
     assert shares[1] > 4
+
+
+def test_bounded_loss_follows_marks_and_leaves_a_flow_its_share() -> None:
+    """Three ranks send to the link's host, over a path each; without congestion control they take nearly all."""
+    bounded = {"early_close": False}  # nothing is lost: the sums are exact
+    config = SimulationConfig(4, replace(LINK, ecn_bytes=20_000), bounded=bounded)
+    made = beside('[[flows]]\nkind = "cubic"\n', "ltp", 20, config=config, dtype=np.float32)
+    (link,) = made.document()["shared_links"]
+    assert link["bytes"]["job"] / link["bytes"]["cubic 1"] < 3

@@ -102,16 +102,18 @@ def test_what_is_queued_behind_more_urgent_packets_is_not_lost(method: str, opti
     assert simulation._counted()["repeated"] == simulation.faults()["drop_queue"] == 0
 
 
-def test_every_value_that_a_queue_dropped_is_counted() -> None:
+@pytest.mark.parametrize("ecn_bytes", [None, 15_000])
+def test_every_value_that_a_queue_dropped_is_counted(ecn_bytes: int | None) -> None:
     """Of sums of ones: what they lack was lost on its way up, and what is 0 was lost on its way down."""
     racks = Fabric("leaf_spine", racks=2, oversubscription=4.0)
-    config = SimulationConfig(4, LinkConfig(10**9, 10_000, drop_bytes=20_000), racks)
+    config = SimulationConfig(4, LinkConfig(10**9, 10_000, drop_bytes=20_000, ecn_bytes=ecn_bytes), racks)
     simulation = BoundedSimulation(replace(config, bounded={"tolerance": 0.3}), method="mlt")
     (arrays,) = summed(simulation, [60_000])
     simulation.network.schedule(simulation.network.now_ns + 10**9, lambda *_: simulation.network.stop())
     simulation.run("what is on its way")
     counted = sum((host.party.counters for host in simulation._bounded), Counter())
     own = [arrays[rank][rank * 15_000 : (rank + 1) * 15_000] for rank in range(4)]
+    assert (counted["marked"] > 0) == (ecn_bytes is not None)
     assert counted["lost_up"] == sum(int((4 - sums).sum()) for sums in own) > 0
     assert counted["lost_down"] == sum(int(np.count_nonzero(array == 0)) for array in arrays)
     sums = np.concatenate(own)

@@ -4,13 +4,15 @@ As in QUIC every packet has a number of its own, also one that repeats something
 doubt. An acknowledgement names the newest packet that came and, one bit each, those before it (LTP's out-of-order
 ACKs). A packet that REORDER later ones have overtaken, no more urgent than itself, is lost: the sender hears of it, and
 decides. More urgent ones overtake it in queues. A timeout declares nothing lost: it sends a ping, no more urgent than
-what is in flight, whose acknowledgement shows what is; so a round trip that grows repeats nothing. What is
-in flight is bounded by a window alone, as on the reliable connections of the other host methods.
+what is in flight, whose acknowledgement shows what is; so a round trip that grows repeats nothing.
+What is in flight is bounded by a window. Acknowledgements count the packets that came marked (ECN), and the window
+follows them by rule G6 of switchagg/PROTOCOL.md, `friendly`. Losses change nothing: to bear them is what these are for.
 
      0 u16 magic "BL" | 2 u8 kind | 3 u8 flags | 4 u32 job | 8 u64 packet number (ACK: the newest that came)
     16 u64 key | 24 u32 use | 28 u8 stage | 29 u8 style | 30 u16 terms: a CRC of what ranks agree on
     32 u32 blocks of the transfer | 36 u32 of them, how many are reliable | 40 u32 this block | 44 u32 timeout in us
-    48 payload (DATA: values; MISSING: u32 first block, a bit for each from there on; ACK: at 16, a bit for each before)
+    48 payload (DATA: values; MISSING: u32 first block, a bit for each from there on; ACK: at 16 u64 packets that came
+       marked, then a bit for each before)
 """
 
 import struct
@@ -18,8 +20,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from switchagg.job import FRIENDLY
 from switchagg.priority import CLASSES, MOST_URGENT
 from switchagg.rto import RetransmissionTimeout
+from switchagg.window import LEAST_ALPHA, CongestionWindow
 
 DATA, ACK, STOP, PROBE, MISSING, PING = range(1, 7)
 RELIABLE, MARK, ASK = 1, 2, 4
@@ -89,7 +93,8 @@ def unpacked(frame: bytes) -> Packet | None:
 
 @dataclass(frozen=True)
 class PathConfig:
-    """block_bytes: of a packet's values, a multiple of 4. window_bytes: most of what may be in flight to one member.
+    """block_bytes: of a packet's values, a multiple of 4. window_bytes: most of what may be in flight to one member,
+    as long as nothing is marked.
     ack_every: packets. Times in ns. retry_limit: timeouts in a row, with something reliable in flight."""
 
     block_bytes: int = 1_424  # MTU 1500 less IP, UDP and the header
@@ -131,10 +136,14 @@ class PathSender:
         self._newest = dict.fromkeys(range(AHEAD, CLASSES), -1)  # by class: what came, or what a ping stands for
         self._rto = RetransmissionTimeout(config.rto_initial_ns, config.rto_min_ns, config.rto_max_ns)
         self._progress_ns = 0
+        self._packet_bytes = config.block_bytes + HEADER_BYTES
+        self._congestion = CongestionWindow(-(-config.window_bytes // self._packet_bytes), LEAST_ALPHA[FRIENDLY])
+        self._marks = 0  # as the receiver counts them
 
     @property
     def has_room(self) -> bool:
-        return self._flight_bytes + self.config.block_bytes <= self.config.window_bytes
+        most_bytes = min(self.config.window_bytes, self._congestion.chunks * self._packet_bytes)
+        return self._flight_bytes + self.config.block_bytes <= most_bytes
 
     @property
     def quiet(self) -> bool:
@@ -161,12 +170,12 @@ class PathSender:
             self._since_ask = 0
         return number, asks
 
-    def acknowledged(self, newest: int, seen: bytes, now_ns: int) -> tuple[list[object], list[object]]:
+    def acknowledged(self, newest: int, payload: bytes, now_ns: int) -> tuple[list[object], list[object]]:
         """(things that have arrived, things that are lost): an acknowledgement came."""
-        bits = int.from_bytes(seen, "little")  # bit i: newest - 1 - i
+        marks, bits = int.from_bytes(payload[:8], "big"), int.from_bytes(payload[8:], "little")  # i: newest - 1 - i
         arrived: list[object] = []
         lost: list[object] = []
-        missing, came = [], False
+        missing, came = [], 0
         for number in list(self._flight):
             if number > newest:
                 break
@@ -174,7 +183,7 @@ class PathSender:
             if number == newest or bits >> (newest - 1 - number) & 1:
                 if number == newest:
                     self._sample(now_ns - one.sent_ns)
-                came = True
+                came += 1
                 self._landed(number, arrived)
             else:
                 missing.append(number)
@@ -185,7 +194,16 @@ class PathSender:
         if came:
             self.timeouts = 0
             self._progress_ns = now_ns
+            self._follow(marks, came)
         return arrived, lost
+
+    def _follow(self, marks: int, came: int) -> None:
+        """Of so many packets those that were marked, as the receiver counts."""
+        marked = min(came, max(0, marks - self._marks))
+        self._marks = max(self._marks, marks)
+        for _ in range(marked):
+            self._congestion.marked()
+        self._congestion.unmarked(came - marked)
 
     def _landed(self, number: int, arrived: list[object]) -> None:
         # A ping follows a pause: nothing is on its way beside it.
@@ -225,9 +243,11 @@ class PathReceiver:
     def __init__(self) -> None:
         self._newest = -1
         self._bits = 0  # bit i: newest - 1 - i
+        self._marked = 0
 
-    def take(self, number: int) -> bool:
-        """Whether a packet must be acknowledged at once: it isn't the one after the last."""
+    def take(self, number: int, marked: bool = False) -> bool:
+        """Whether a packet must be acknowledged at once: it isn't the one after the last. marked: it met a queue."""
+        self._marked += marked
         ahead = number - self._newest
         if ahead > 0:
             before = (self._bits << 1 | 1) if self._newest >= 0 else 0
@@ -240,4 +260,4 @@ class PathReceiver:
     def ack(self, job: int) -> bytes:
         """An acknowledgement of all that came."""
         bits = self._bits.to_bytes((self._bits.bit_length() + 7) // 8, "little")
-        return _NUMBERED.pack(MAGIC, ACK, 0, job, self._newest) + bits
+        return _NUMBERED.pack(MAGIC, ACK, 0, job, self._newest) + self._marked.to_bytes(8, "big") + bits

@@ -209,8 +209,8 @@ class BoundedParty:
 
     # Receiving
 
-    def receive(self, data: bytes, sender: int, now_ns: int) -> None:
-        """A frame of a member came."""
+    def receive(self, data: bytes, sender: int, now_ns: int, marked: bool = False) -> None:
+        """A frame of a member came. marked: with the network's mark (CE)."""
         packet = unpacked(data)
         if packet is None or packet.job != self._job or sender not in self._receivers or sender in self._gone:
             self.counters["strangers"] += 1
@@ -226,7 +226,8 @@ class BoundedParty:
             self._arrived(arrived)
             self._lost(sender, lost)
             return
-        at_once = self._receivers[sender].take(packet.number)
+        self.counters["marked"] += marked
+        at_once = self._receivers[sender].take(packet.number, marked)
         if at_once or packet.flags & ASK:
             self._acks[sender] = None
         place = packet.place

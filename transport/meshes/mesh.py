@@ -175,8 +175,8 @@ class PacketParty(Protocol):
     def idle(self) -> bool:
         """Whether nobody waits for something of ours, as far as is known."""
 
-    def receive(self, data: bytes, sender: int, now_ns: int) -> None:
-        """A packet of a member came. Raises nothing."""
+    def receive(self, data: bytes, sender: int, now_ns: int, marked: bool = False) -> None:
+        """A packet of a member came. marked: with the network's mark (CE). Raises nothing."""
 
     def frames_to_send(self, limit: int, now_ns: int) -> list[Frame]:
         """Up to limit packets; fewer: nothing more may leave now. What is in flight is bounded."""

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from switchagg.errors import AggregationFailed, DecodeError, JobError
-from switchagg.priority import CLASSES, flow_of
+from switchagg.priority import CE, CLASSES, ECN_MASK, ECT_0, flow_of
 from switchagg.wire import Bundle
 from transport.links.framing import RELIABLE_BYTES
 from transport.links.link import Address, LinkClosed
@@ -222,7 +222,7 @@ class UdpMesh:
         for _ in range(_FRAMES_PER_TURN // 64):
             while self._unsent:
                 flow, bundle = self._unsent.popleft()
-                if (accepted := flow.link.send(bundle, flow.address)) < len(bundle):
+                if (accepted := flow.link.send(bundle, flow.address, flow.link.tos & ~ECN_MASK | ECT_0)) < len(bundle):
                     self._unsent.appendleft((flow, bundle[accepted:]))
                     return
             frames: dict[tuple[int, int], list[bytes]] = {}
@@ -391,14 +391,14 @@ class UdpMesh:
 
     def _run_once(self, connecting: bool) -> None:
         now_ns, moved = time.monotonic_ns(), False
-        for bundle, address, _ in chain.from_iterable(link.receive() for link in self._links):  # the most urgent first
+        for bundle, address, tos in chain.from_iterable(link.receive() for link in self._links):  # urgent ones first
             peer = self._by_address.get(address)
             for row in bundle:
                 frame = row.tobytes()
                 if frame[:2] == _RELIABLE and peer is not None and peer.number:
                     self._take(peer, frame, now_ns)
                 elif self._packets is not None and frame[:2] == self._magic and peer is not None and peer.number:
-                    self._packets.receive(frame, peer.member, now_ns)
+                    self._packets.receive(frame, peer.member, now_ns, tos & ECN_MASK == CE)
                     peer.received_ns, moved = now_ns, True
                 else:
                     self._take_other(peer, frame, address, connecting, now_ns)

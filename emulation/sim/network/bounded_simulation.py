@@ -9,7 +9,7 @@ import numpy as np
 
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.hosts import Alarm, Done, Uplink
-from emulation.sim.network.link import DROPPABLE, NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
+from emulation.sim.network.link import CE, DROPPABLE, ECT, NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
 from emulation.sim.network.network import Action
 from emulation.sim.network.simulation import Call, SimulationConfig
 from emulation.sim.network.strict_link import StrictLink
@@ -37,6 +37,7 @@ class BoundedHost:
         self.left, self.came = [0, 0], [0, 0]  # packets of values: others, droppable ones
         self._link, self._strict, self._first = link, isinstance(link, StrictLink), first
         self._network = link.network
+        self._ecn = 0 if link.config.ecn_bytes is None else ECT
         self._done: dict[int, Done] = {}
         frame_bytes = party.path.block_bytes + HEADER_BYTES + UDP_FRAMING_BYTES
         self._uplink = Uplink(self._network, link, frame_bytes, self._give)
@@ -55,7 +56,7 @@ class BoundedHost:
                 self.drop_checksum += 1
                 return
         self.came[bool(to & DROPPABLE)] += frame[KIND_AT] == DATA
-        self.party.receive(frame, sender - self._first, self._network.now_ns)
+        self.party.receive(frame, sender - self._first, self._network.now_ns, bool(to & CE))
         self._go_on()
 
     def _go_on(self) -> None:
@@ -72,7 +73,7 @@ class BoundedHost:
         for frame in frames:
             to = self._first + frame.to
             to = addressed(to, frame.priority) if self._strict else to
-            to |= DROPPABLE * frame.droppable
+            to |= DROPPABLE * frame.droppable | self._ecn
             self.left[frame.droppable] += frame.data[KIND_AT] == DATA
             send = self._link.send_ahead if frame.ahead else self._link.send
             send(frame.data, len(frame.data) + UDP_FRAMING_BYTES, now_ns, self._first + self.party.member, to)
