@@ -162,11 +162,18 @@ class Topology:
 
     def next_hops(self, node: str, to: str) -> tuple[str, ...]:
         """The neighbours to which a node may send what is for another node, all of them as near to that as any."""
+        if to in self._switch_of:  # its switch's routes, with a step more: there are far fewer of them
+            switch = self._switch_of[to]
+            return (to,) if node == switch else self.next_hops(node, switch)
+        if node in self._switch_of:
+            return (self._switch_of[node],)
         if to not in self._routes:
             steps, nearer = {to: 0}, dict[str, list[str]]()
             reached = [to]
             for there in reached:
                 for neighbour in self.neighbours[there]:
+                    if neighbour in self._switch_of:
+                        continue
                     if neighbour not in steps:
                         steps[neighbour] = steps[there] + 1
                         reached.append(neighbour)
@@ -194,6 +201,11 @@ class Topology:
     @cached_property
     def _settings(self) -> dict[Hop, LinkSettings]:
         return dict(self.hops)
+
+    @cached_property
+    def _switch_of(self) -> dict[str, str]:
+        """By host."""
+        return {host: self.neighbours[host][0] for host in self.hosts}
 
     @cached_property
     def neighbours(self) -> dict[str, list[str]]:
