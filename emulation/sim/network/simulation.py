@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from emulation.sim.hollow import Hollow
 from emulation.sim.network.hosts import Done
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.mesh import MeshHost
@@ -289,7 +290,7 @@ class Simulation(ABC):
     def launch(
         self,
         rank: int,
-        array: NDArray[Any],
+        array: NDArray[Any] | Hollow,
         op: str,
         done: Done,
         priority: int | None = None,
@@ -300,8 +301,10 @@ class Simulation(ABC):
         """Rank begins a collective now, in place: see `Call`. Sums of floats go through the configured codec, if any.
 
         All ranks launch the same ones: in the same order, or, by host methods, with the same keys. tensors: as of a
-        group's allreduce.
+        group's allreduce. A Hollow array is summed as zeros.
         """
+        if isinstance(array, Hollow):
+            array = array.zeros()
         call = Call(array, op, done, priority, key, kind)
         if self._compressions is None or op != "sum" or kind not in COMBINING:
             self._enter(rank, call, None)

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
+from emulation.sim.hollow import Hollow
 from emulation.sim.network.hosts import AggregationHost, Done
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
 from emulation.sim.network.switched_network import Switch, SwitchedNetwork
@@ -196,7 +197,7 @@ class SwitchSimulation(EndpointSimulation):
             else:
                 yield self.topology.workers.index(child)
 
-    def launch(self, rank: int, array: NDArray[Any], op: str, done: Done, *args: Any, **how: Any) -> None:
+    def launch(self, rank: int, array: NDArray[Any] | Hollow, op: str, done: Done, *args: Any, **how: Any) -> None:
         """As of `Simulation`; partial sums are coded as sums, and come back as means of the ranks that are in them."""
         super().launch(rank, array, "sum" if op == "avg" else op, done, *args, **how)
 
