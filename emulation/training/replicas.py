@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from emulation.profiles.buckets import Bucket, bucket_layout
 from emulation.scenario_tables import ADAMW
 from emulation.training.workload import Score, build_workload, compute_on_one_thread
 from switchagg.codecs.array_codec import Tensor
@@ -23,20 +24,6 @@ from transport.schedule.scheduler import LayerProfile, Profile, TensorProfile
 
 BUCKET_BYTES_DEFAULT = 1 << 20
 MEASURED_ITERATIONS = 5
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """Gradients that are reduced together, as DDP lays them out.
-
-    parameters: indices into the model's parameters, in the order in which their gradients arrive. elements: float32
-    values of all of them. ready_fraction: the share (0 … 1] of the backward pass, counted in floating-point operations,
-    after which the last of them is there.
-    """
-
-    parameters: tuple[int, ...]
-    elements: int
-    ready_fraction: float
 
 
 @dataclass(frozen=True)
@@ -237,7 +224,8 @@ class Replicas:
         workload.optimizer.zero_grad(set_to_none=True)
         backward_flops = total_flops - forward_flops
         fractions = {index: (flops - forward_flops) / backward_flops for index, flops in arrivals}
-        groups = bucket_layout([index for index, _ in arrivals], parameters, bucket_bytes)
+        sizes_bytes = [parameter.numel() * parameter.element_size() for parameter in parameters]
+        groups = bucket_layout([index for index, _ in arrivals], sizes_bytes, bucket_bytes)
         return tuple(
             Bucket(
                 tuple(group),
@@ -246,16 +234,3 @@ class Replicas:
             )
             for group in groups
         ), forward_flops / total_flops
-
-
-def bucket_layout(arrivals: Sequence[int], parameters: Sequence[nn.Parameter], bucket_bytes: int) -> list[list[int]]:
-    """Parameter indices in order of arrival, cut as DDP does: a bucket closes once it has reached `bucket_bytes`."""
-    groups: list[list[int]] = [[]]
-    size_bytes = 0
-    for index in arrivals:
-        if size_bytes >= bucket_bytes:
-            groups.append([])
-            size_bytes = 0
-        groups[-1].append(index)
-        size_bytes += parameters[index].numel() * parameters[index].element_size()
-    return groups

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from emulation.training.replicas import Replicas, bucket_layout
+from emulation.profiles.buckets import bucket_layout
+from emulation.training.replicas import Replicas
 from emulation.training.tasks import text as text_module
 from emulation.training.tasks.digits import Digits
 from emulation.training.tasks.images import Images
@@ -235,9 +236,9 @@ def test_buckets_cover_all_parameters_and_become_ready_in_order() -> None:
 
 
 def test_a_bucket_closes_once_it_is_full() -> None:
-    parameters = [nn.Parameter(torch.zeros(size)) for size in (10, 300, 10, 10)]
-    assert bucket_layout([3, 2, 1, 0], parameters, 80) == [[3, 2], [1], [0]]
-    assert bucket_layout([3, 2, 1, 0], parameters, 1 << 20) == [[3, 2, 1, 0]]
+    sizes_bytes = [40, 1200, 40, 40]
+    assert bucket_layout([3, 2, 1, 0], sizes_bytes, 80) == [[3, 2], [1], [0]]
+    assert bucket_layout([3, 2, 1, 0], sizes_bytes, 1 << 20) == [[3, 2, 1, 0]]
 
 
 def test_measuring_changes_no_parameters() -> None:

@@ -1,0 +1,29 @@
+"""What reading a profile or a trace may end with, and how files are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FILE_BYTES_MOST = 1 << 30
+
+
+class ProfileError(Exception):
+    """A profile or trace is wrong: one line, for the user, that names the file, and the line, layer or node."""
+
+
+def read_bytes(path: Path, most: int = FILE_BYTES_MOST) -> bytes:
+    """All of a file. Raises ProfileError if it can't be read or is larger than that."""
+    try:
+        if (size := path.stat().st_size) > most:
+            raise ProfileError(f"{path}: {size} bytes; allowed: {most} at most")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise ProfileError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def read_text(path: Path, most: int = FILE_BYTES_MOST) -> str:
+    """The same as text."""
+    try:
+        return read_bytes(path, most).decode()
+    except UnicodeDecodeError as error:
+        raise ProfileError(f"{path}: byte {error.start}: not UTF-8 text") from error
