@@ -1,5 +1,6 @@
 """Plans in C: the same bits as NumPy's, on a mesh in C without Python, whatever the pieces in which bytes arrive."""
 
+import ctypes
 import gc
 import random
 import socket
@@ -12,11 +13,13 @@ import pytest
 from collective_net import ByHand, Net
 
 from switchagg.native.library import missing
+from switchagg.native.programs import CompiledProgram, NativeProgram
 from tests.meshes.test_tcp_mesh import Kind, a_mesh_and_a_bare_peer, frame
-from transport.collectives.execution import SEGMENT_BYTES
+from transport.collectives.collective import Task
+from transport.collectives.execution import SEGMENT_BYTES, compile_plan
 from transport.collectives.native_execution import NativeExecution
 from transport.collectives.party import CollectiveParty
-from transport.collectives.table import COLLECTIVES
+from transport.collectives.table import COLLECTIVES, plan
 from transport.group.opening import open_group
 from transport.meshes.credit_queue import Credited
 from transport.meshes.mesh import Lost, Received, Sent
@@ -61,6 +64,27 @@ def test_random_plans_give_the_same_bits_in_any_order(seed: int, monkeypatch: py
         assert net.failures() == [""] * workers
         found.append([array.tobytes() for array in arrays])
     assert found[0] == found[1]
+
+
+def test_plans_compile_to_the_same_programs_in_c() -> None:
+    for seed in range(150):
+        chance = random.Random(seed)
+        workers, elements = chance.randrange(1, 10), chance.choice([0, 3, chance.randrange(2000)])
+        kinds = [(kind, name) for kind, name in KINDS_OF_CALLS if COLLECTIVES[name].kinds[kind].fits(workers)]
+        kind, algorithm = chance.choice(kinds)
+        itemsize, segment_bytes = chance.choice([1, 4, 8]), chance.choice([1, chance.randrange(1, 300), 65_000])
+        one = plan(Task(kind, algorithm, chance.randrange(workers), workers, elements))
+        expected = compile_plan(one, itemsize, segment_bytes).native
+        compiled = CompiledProgram(
+            one.operations, members=workers, elements=elements, itemsize=itemsize, segment_bytes=segment_bytes
+        )
+        for name, kind_of in NativeProgram._fields_:
+            found = getattr(compiled.native, name)
+            if kind_of is ctypes.c_void_p:
+                array = expected._arrays[name]
+                assert ctypes.string_at(found, array.nbytes) == array.tobytes(), (seed, name)
+            else:
+                assert found == getattr(expected, name)
 
 
 @pytest.mark.parametrize(("op", "dtype"), [("sum", np.float16), ("max", np.float32), ("sum", np.dtype(">i4"))])

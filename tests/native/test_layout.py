@@ -46,6 +46,7 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "sa_qp_attributes": soft.NativeAttributes,
     "sa_label": programs.NativeLabel,
     "sa_program": programs.NativeProgram,
+    "sa_operations": programs.NativeOperations,
     "sa_mesh_event": native_tcp.MeshEvent,
     "sa_mesh_outgoing": native_tcp.MeshOutgoing,
 }
@@ -105,7 +106,15 @@ def test_ctypes_layouts_match_the_compiler_s(tmp_path: Path) -> None:
         pytest.skip("needs a C compiler")
     wanted = expected()
     lines = "\n".join(f'    printf("%llu\\n", (unsigned long long)({expression}));' for expression in wanted)
-    core = ("roce/dcqcn", "rdma/rdma", "network/switch", "rdma/uc_switch", "worker/worker", "hosts/mesh")
+    core = (
+        "roce/dcqcn",
+        "rdma/rdma",
+        "network/switch",
+        "rdma/uc_switch",
+        "worker/worker",
+        "hosts/mesh",
+        "hosts/compile",
+    )
     headers = ("<stddef.h>", "<stdio.h>", *(f'"{name}.h"' for name in core))
     source = "".join(f"#include {header}\n" for header in headers)
     (tmp_path / "layout.c").write_text(f"{source}int main(void) {{\n{lines}\n    return 0;\n}}\n")

@@ -301,24 +301,12 @@ void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_n
     if (--slot->running->missing == 0) window->complete++;
 }
 
-/* Update the retransmission timeout as RFC 6298 does, within the job's bounds (W7). Shifts of signed numbers round
-   down, as Python's divisions do. */
+/* Update the retransmission timeout as RFC 6298 does, within the job's bounds (W7). */
 static void sa_sample(struct sa_window *window) {
-    struct sa_timeout *timeout = window->timeout;
     int64_t rtt_ns = window->rtt_ns;
     if (rtt_ns > SA_RTT_MAX_NS) rtt_ns = SA_RTT_MAX_NS;
     if (rtt_ns < -SA_RTT_MAX_NS) rtt_ns = -SA_RTT_MAX_NS;
-    if (timeout->srtt_ns == 0) {
-        timeout->srtt_ns = rtt_ns;
-        timeout->rttvar_ns = rtt_ns >> 1;
-    } else {
-        int64_t off_ns = timeout->srtt_ns - rtt_ns;
-        timeout->rttvar_ns = (3 * timeout->rttvar_ns + (off_ns < 0 ? -off_ns : off_ns)) >> 2;
-        timeout->srtt_ns = (7 * timeout->srtt_ns + rtt_ns) >> 3;
-    }
-    int64_t rto_ns = timeout->srtt_ns + 4 * timeout->rttvar_ns;
-    if (rto_ns < timeout->rto_min_ns) rto_ns = timeout->rto_min_ns;
-    timeout->rto_ns = rto_ns < timeout->rto_max_ns ? rto_ns : timeout->rto_max_ns;
+    sa_timeout_sample(window->timeout, rtt_ns);
     window->sampled = 0;
 }
 

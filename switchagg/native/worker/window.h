@@ -6,6 +6,7 @@
 
 #include "worker/call.h"
 #include "worker/endpoint.h"
+#include "worker/timeout.h"
 
 #define SA_PROBES 4u
 #define SA_OVERTAKEN 4u
@@ -51,11 +52,6 @@ struct sa_list {
     uint32_t head, tail;
 };
 
-/* The retransmission timeout of RFC 6298 (W7). */
-struct sa_timeout {
-    int64_t srtt_ns, rttvar_ns, rto_ns, rto_min_ns, rto_max_ns;
-};
-
 /* How much of a window may be in flight (G6). */
 struct sa_congestion {
     uint32_t followed; /* as of struct sa_job; 0: nothing of this is used */
@@ -92,7 +88,7 @@ struct sa_window {
     uint64_t transmissions;
     uint64_t newest[SA_OVERTAKEN]; /* answered first transmissions plus 1, the least one first: evidence of loss (W8) */
 
-    struct sa_timeout own_timeout;
+    struct sa_timeout own_timeout; /* W7 */
     struct sa_timeout *timeout; /* that of the first stream of this priority (W7) */
     int64_t rtt_ns;
     int64_t timer_start_ns;  /* the last result or timeout */
