@@ -25,6 +25,7 @@ from emulation.scenario_tables import (
     ComputeDistribution,
     Faults,
     FlowOptions,
+    HostOptions,
     JobOptions,
     LinkTail,
     Methods,
@@ -71,6 +72,7 @@ class Scenario:
     switch: SwitchOptions
     ps: ParameterServer = field(default_factory=ParameterServer)
     bounded: BoundedLoss = field(default_factory=BoundedLoss)
+    hosts: HostOptions = field(default_factory=HostOptions)
     sweep: Sweep = field(default_factory=Sweep)
     flows: tuple[FlowOptions, ...] = ()
     jobs: tuple[JobOptions, ...] = ()
@@ -129,6 +131,7 @@ class Scenario:
 _TABLES: dict[str, Any] = {
     "methods": Methods,
     "topology": TopologyOptions,
+    "hosts": HostOptions,
     "faults": Faults,
     "workload": Workload,
     "switch": SwitchOptions,
@@ -235,7 +238,9 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
 
 
 def _drop_others(values: dict[str, Any]) -> None:
-    """What there is only with other jobs or flows, or several spines."""
+    """What there is only with other jobs or flows, several spines, or hosts that transfers cost something."""
+    if not any(values["hosts"].values()):
+        del values["hosts"]
     if (values["topology"]["spines"], values["topology"]["paths"]) == (1, SPRAY):
         del values["topology"]["spines"], values["topology"]["paths"], values["switch"]["trees"]
     if not values["jobs"]:

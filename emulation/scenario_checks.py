@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from emulation.scenario_flows import flows_fault, own_hosts
 from emulation.scenario_tables import (
+    KERNEL,
     MAX_MIN,
     RDMA_CONTROLS,
     SGD,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from emulation.scenario import Scenario
 
 MININET_HOSTS_MOST = 64
+FLOW_BPS_LEAST = 1_000_000  # as of links
 PAUSE_KEYS = ("pfc_xon_bytes", "pfc_headroom_bytes", "pfc_flows", "ecn_most_bytes")
 UNUSUAL_QUEUES = ("drop_bytes", "pfc_bytes", *PAUSE_KEYS)
 """Keys of [topology] that results have only where they aren't 0."""
@@ -41,6 +43,7 @@ def fault(scenario: Scenario) -> str:
     checks = (
         _queues,
         _spines,
+        _costs,
         _flows,
         _jobs,
         _hosts,
@@ -124,6 +127,28 @@ def _spines(scenario: Scenario) -> str:
     if switch.trees > (most := min(spines, switch.streams)):
         what = f"spines = {spines}" if most == spines else f"streams = {most}, one at least for each"
         return f"[switch] trees: {switch.trees} are too many for {what}; allowed: 0 … {most}"
+    return ""
+
+
+def _costs(scenario: Scenario) -> str:
+    """What transfers cost hosts."""
+    key = next((name for name, value in vars(scenario.hosts).items() if value), "")
+    if not key:
+        return ""
+    where = f"[hosts] {key}"
+    if scenario.methods.mininet:
+        return f"{where}: hosts of Mininet take what they take; allowed: 0, or [methods] mininet = [] and --on sim"
+    used = [method.method for method in scenario.methods.sim] + [job.method for job in scenario.jobs]
+    for name in used:
+        if name in METHODS and (METHODS[name].trailer_bytes or METHODS[name].loses):
+            return f"{where}: not with {name}, whose packets are no transfers; allowed: the other methods"
+    if scenario.hosts.flow_bps and (scenario.flows or scenario.topology.congestion_control != KERNEL):
+        return (
+            "[hosts] flow_bps: TCP and RoCE have a rate of their own; allowed: 0, or no [[flows]] and [topology] "
+            f"congestion_control = '{KERNEL}'"
+        )
+    if 0 < scenario.hosts.flow_bps < FLOW_BPS_LEAST:
+        return f"[hosts] flow_bps: {scenario.hosts.flow_bps} is out of range; allowed: 0, or {FLOW_BPS_LEAST} and more"
     return ""
 
 

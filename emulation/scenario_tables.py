@@ -111,6 +111,14 @@ class TopologyOptions:
 
 
 @dataclass(frozen=True)
+class HostOptions:
+    """sim: what transfers cost every host, and the rate of one connection: `emulation.sim.host_costs`."""
+
+    transfer_ns: int = _integer(0, 0, 1_000_000_000, "ns")  # of each that it sends, and of each that comes
+    flow_bps: int = _integer(0, 0, 400_000_000_000, "bits/s")  # most of one connection; 0: as much as links carry
+
+
+@dataclass(frozen=True)
 class Straggler:
     """A rank whose computing takes `factor` times as long, from one iteration to another, both included.
 

@@ -19,6 +19,7 @@ from emulation.scenario_flows import own_hosts
 from emulation.scenario_tables import ENDLESS, KERNEL, RDMA_CONTROLS
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.compute import ComputeTimes
+from emulation.sim.host_costs import HostCosts
 from emulation.sim.layers import LayeredTraining, Schedule
 from emulation.sim.lossless.network import LosslessNetwork
 from emulation.sim.lossless.pausing import PfcConfig, Red
@@ -273,4 +274,5 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
         servers=ps.servers,
         ps=ps.options,
         codec=codec,
+        costs=HostCosts(**vars(scenario.hosts)),
     )

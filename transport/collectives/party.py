@@ -484,6 +484,11 @@ _FAILURE_HEAD = struct.pack(">HB", _MAGIC, _FAILURE)
 _BLAMED_MAX = 20
 
 
+def begins_transfer(head: bytes) -> bool:
+    """Whether a message is the first segment of one of a plan's."""
+    return len(head) == HEAD_BYTES and _PLACE.unpack_from(head, _CALL.size)[2] == 0
+
+
 def _is_call(head: bytes) -> bool:
     if len(head) != HEAD_BYTES:
         return False

@@ -126,6 +126,13 @@ def unpack(head: bytes) -> Head | None:
         return None
 
 
+def begins_transfer(head: bytes, servers: int) -> bool:
+    """Whether a message is the first of its call between a worker and one of so many servers, who have slices in
+    turn."""
+    parsed = unpack(head)
+    return parsed is not None and parsed.kind in (Kind.PUSH, Kind.ANSWER, Kind.RESULT) and parsed.number < servers
+
+
 def shown(head: Head) -> str:
     """A call as errors name it: "allreduce 7 with 1000 float32"."""
     name = {

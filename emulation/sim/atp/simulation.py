@@ -188,6 +188,8 @@ class AtpSimulation(EndpointSimulation):
     """A job of workers and a server on a host of its own. kind, and config.aggregators: of each switch, for all jobs;
     the job whose simulation is made first decides."""
 
+    transfers_cost = False
+
     def __init__(
         self,
         config: SimulationConfig,

@@ -90,6 +90,7 @@ class BoundedSimulation(HostSimulation):
     """method: a name in BOUNDED. Calls without a key are told apart by their number alone: contributions need keys."""
 
     names_calls = True
+    transfers_cost = False
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None, *, method: str) -> None:
         self._bounded: list[BoundedHost] = []

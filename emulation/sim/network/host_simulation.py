@@ -12,7 +12,7 @@ from emulation.topologies.topology import STAR
 from switchagg.priority import BEST_EFFORT
 from transport.collectives.choice import SIZES_BYTES, Choice, fit, to_words
 from transport.collectives.cost import traffic_matrix
-from transport.collectives.party import HEAD_BYTES, CollectiveParty
+from transport.collectives.party import HEAD_BYTES, CollectiveParty, begins_transfer
 from transport.collectives.table import COLLECTIVES, fitting
 
 
@@ -35,7 +35,7 @@ class HostSimulation(Simulation):
             segment_bytes = config.message_bytes - HEAD_BYTES
             option = config.group if method == "hierarchical" else 0
             party = CollectiveParty(member, config.workers, job=method, option=option, segment_bytes=segment_bytes)
-            self.hosts.append(self._mesh_host(member, party, connections, self._settle, method))
+            self.hosts.append(self._mesh_host(member, party, connections, self._settle, method, begins_transfer))
             self._parties.append(party)
             self._done.append({})
 

@@ -1,4 +1,4 @@
-"""Hosts that drive the sans-IO protocols. Their computing takes no virtual time."""
+"""Hosts that drive the sans-IO protocols. Their computing takes no virtual time, but what `HostCosts` says."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from emulation.sim.host_costs import HostCosts, Pace, Processor
 from emulation.sim.network.link import CE, ECT, UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
 from emulation.sim.network.network import Network
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
@@ -143,6 +144,15 @@ class AggregationHost:
         else:
             self._uplinks = [Uplink(network, link, frame, self._give)]
         self._alarm = Alarm(network, self._ring)
+        self._transfer_ns = 0
+        self._pace: Pace | None = None
+        self._host = Processor(network)
+        self._paced = Alarm(network, self._pump)
+
+    def has_costs(self, costs: HostCosts) -> None:
+        """From the start: a call is a transfer to the switch, and one from there."""
+        self._transfer_ns = costs.transfer_ns
+        self._pace = Pace(costs.flow_bps) if costs.flow_bps else None
 
     def launch(
         self,
@@ -158,6 +168,19 @@ class AggregationHost:
 
         `done` is called once it is complete. coded: how it is coded; None: as sums of its size are.
         """
+        then = partial(self._host.run, self._transfer_ns, done)
+        self._host.run(self._transfer_ns, partial(self._launch, array, op, then, priority, shares, shown, coded))
+
+    def _launch(
+        self,
+        array: NDArray[Any],
+        op: str,
+        done: Done,
+        priority: int | None,
+        shares: Shares,
+        shown: Shown,
+        coded: Reduction | None,
+    ) -> None:
         job, shares = self._job, shares._replace(routed=self._routed)
         if coded is None:
             codec, residual = self._codec if array.size >= self._least else FIXED_POINT, None
@@ -188,7 +211,11 @@ class AggregationHost:
 
     def has_early(self, sizes: Sequence[int]) -> bool:
         """Whether the results of the next calls are there, means of so many float32, best effort."""
-        return isinstance(self.endpoint, Endpoint) and self._early.are_there(self.endpoint, self._calls.turns, sizes)
+        return (
+            self._host.idle
+            and isinstance(self.endpoint, Endpoint)
+            and self._early.are_there(self.endpoint, self._calls.turns, sizes)
+        )
 
     def readmit(self, endpoint: Endpoint | TreeEndpoints) -> None:
         """Go on with a new generation of the job; no call is in progress."""
@@ -221,13 +248,19 @@ class AggregationHost:
             uplink.pump()
 
     def _give(self, limit: int, kind: int | None = None) -> int:
-        now_ns, count = self._network.now_ns, 0
+        now_ns, count, pace = self._network.now_ns, 0, self._pace
         send, sender = self._send, self._address
+        if pace is not None:
+            limit = min(limit, int(pace.next_ns <= now_ns))
         while len(bundle := self.endpoint.frames_to_send(now_ns, limit - count, kind)):
             size, to = bundle.shape[1] + UDP_FRAMING_BYTES, self._to[job_of(bundle[0])]
             for row in range(len(bundle)):
                 send(bundle[row : row + 1], size, now_ns, sender, to[bundle[row, STREAM_OFFSET]])
+                if pace is not None:
+                    pace.left(now_ns, size)
             count += len(bundle)
+        if pace is not None and pace.next_ns > now_ns:
+            self._paced.set(pace.next_ns)
         if count:
             self._alarm.set(self.endpoint.next_deadline_ns())
         return count

@@ -4,14 +4,16 @@ Messages wait in a CreditQueue, most urgent first; what left it goes out message
 reliable connection to each member it is for. If links serve classes strictly, each class has all of this for itself, as
 in a real mesh with `classes`: no message waits for another class's credit, and what is overtaken on the way does not
 look lost. Acknowledgements go past data that waits. A message is `Sent`, and its credit back, when its last frame was
-put on the link. Frames come and go in virtual time; the party's computing takes none.
+put on the link. Frames come and go in virtual time; the party's computing takes none, unless `HostCosts` says so: then
+messages leave the queue, and reach the party, as the host gets to them.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from emulation.sim.host_costs import FREE, HostCosts, Pace, Processor
 from emulation.sim.network.hosts import Alarm, Uplink
 from emulation.sim.network.link import AHEAD, CLASS_SHIFT, IP_BYTES, NODE_MASK, CorruptedFrame, Link, addressed
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
@@ -21,6 +23,9 @@ from transport.links.framing import RELIABLE_BYTES
 from transport.meshes.credit_queue import CreditQueue
 from transport.meshes.mesh import Outgoing, Party
 from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
+
+Begins = Callable[[bytes], bool]
+"""Whether a message is the first of a transfer, by its head."""
 
 
 class _Departing(NamedTuple):
@@ -84,6 +89,15 @@ class MeshHost:
         self._busy = self._again = False
         self._segment_bytes = connections(member, member).segment_bytes
         self._timer = Alarm(link.network, self._party_due)
+        self._costs = FREE
+        self._begins: Begins = bool
+        self._host = Processor(link.network)
+        self._paces: dict[int, Pace] = {}  # of connections
+        self._paced = Alarm(link.network, self.pump)
+
+    def has_costs(self, costs: HostCosts, begins: Begins) -> None:
+        """From the start: what transfers cost the host."""
+        self._costs, self._begins = costs, begins
 
     @property
     def retransmissions(self) -> int:
@@ -122,19 +136,37 @@ class MeshHost:
             receiver = self._receiver(peer)
             receiver.receive(frame, now_ns)
             self._acknowledge(peer, receiver)
-            came = False
+            messages = []
             while (message := receiver.next_message()) is not None:
-                data = memoryview(message.data)
-                self.party.receive(sender - self._first, message.data[: message.tag], data[message.tag :], now_ns)
-                came = True
-            if not came:
-                return
-            self._notice(self._member)
+                messages.append((message.data[: message.tag], memoryview(message.data)[message.tag :]))
+            self._came(sender - self._first, messages)
         else:
             connection = self._sender(peer)
             connection.receive(frame, now_ns)
             self._after_input(peer, connection)
+            self.pump()
+
+    def _came(self, member: int, messages: Sequence[tuple[bytes, memoryview]]) -> None:
+        """Whole messages of a member, head and data: the party has those that cost its host nothing at once."""
+        if not messages:
+            return
+        if not self._costs.transfer_ns:
+            for head, data in messages:
+                self.party.receive(member, head, data, self._network.now_ns)
+            self._notice(self._member)
+            self.pump()
+            return
+        for head, data in messages:
+            self._host.run(self._cost_ns(head), partial(self._take, member, head, data))
+
+    def _take(self, member: int, head: bytes, data: memoryview) -> None:
+        self.party.receive(member, head, data, self._network.now_ns)
+        self._notice(self._member)
         self.pump()
+
+    def _cost_ns(self, head: bytes) -> int:
+        """What a message takes its host, at either end."""
+        return self._costs.transfer_ns if self._costs.transfer_ns and self._begins(head) else 0
 
     def _feed(self) -> None:
         """From the party to the queues, from the queues to the connections."""
@@ -142,9 +174,15 @@ class MeshHost:
             queue = self._flows[class_of(message.priority) if self._strict else 0].queue
             queue.push(message, len(message.head) + len(message.data), message.priority)
         for flow in self._flows:
-            while (message := flow.queue.pop()) is not None:  # type: ignore[assignment]
+            while self._host.idle and (message := flow.queue.pop()) is not None:  # type: ignore[assignment]
                 to = message.to + self._first
-                self._carry(flow, addressed(to, message.priority) if self._strict else to, message)
+                to = addressed(to, message.priority) if self._strict else to
+                cost_ns = self._cost_ns(message.head)
+                self._host.run(cost_ns, partial(self._carry_and_go_on if cost_ns else self._carry, flow, to, message))
+
+    def _carry_and_go_on(self, flow: MessageFlow, to: int, message: Outgoing) -> None:
+        self._carry(flow, to, message)
+        self.pump()
 
     def _carry(self, flow: MessageFlow, to: int, message: Outgoing) -> None:
         """A message to an address, its class in the upper bits, is below its queue."""
@@ -202,11 +240,20 @@ class MeshHost:
         self.pump()
 
     def _put(self, to: int, sender: Sender, limit: int) -> int:
-        now_ns = self._network.now_ns
+        now_ns, pace = self._network.now_ns, None
+        if self._costs.flow_bps:
+            pace = self._paces.setdefault(to, Pace(self._costs.flow_bps))
+            limit = min(limit, int(pace.next_ns <= now_ns))
+            if not limit:
+                self._paced.set(pace.next_ns)
         frames = sender.frames_to_send(now_ns, limit)
         send, address = self._link.send, self._address
         for frame in frames:
-            send(frame, len(frame) + ETHERNET_BYTES + IP_BYTES, now_ns, address, to)
+            size_bytes = len(frame) + ETHERNET_BYTES + IP_BYTES
+            send(frame, size_bytes, now_ns, address, to)
+            if pace is not None:
+                pace.left(now_ns, size_bytes)
+                self._paced.set(pace.next_ns)
         if frames:
             self._alarm(to, True).set(sender.next_deadline_ns())
         return len(frames)

@@ -11,9 +11,9 @@ from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
 from switchagg.priority import BEST_EFFORT
 from transport.group.method_name import flows
-from transport.ps.colocated import Colocated
+from transport.ps.colocated import FOR_SERVER, Colocated
 from transport.ps.config import BACKUP, PsConfig
-from transport.ps.messages import HEAD_BYTES
+from transport.ps.messages import HEAD_BYTES, begins_transfer
 from transport.ps.server import PsServer
 from transport.ps.worker import PsCall, PsWorker
 
@@ -37,8 +37,13 @@ class PsSimulation(Simulation):
         self._done: dict[PsCall, Done] = {}
         connections = self._connections(flows("ps", workers, servers))
         parties: list[PsWorker | Colocated | PsServer] = [*self.workers, *self.servers]
+        prefix_bytes = 0 if servers else len(FOR_SERVER)
+
+        def begins(head: bytes) -> bool:
+            return begins_transfer(head[prefix_bytes:], ps.servers)
+
         for member, party in enumerate(parties):
-            self.hosts.append(self._mesh_host(member, party, connections, self._settle, "ps"))
+            self.hosts.append(self._mesh_host(member, party, connections, self._settle, "ps", begins))
         for host in self.hosts:
             host.pump()  # hellos, and the first heartbeat
 

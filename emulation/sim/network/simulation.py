@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from emulation.sim.hollow import Hollow
+from emulation.sim.host_costs import FREE, HostCosts
 from emulation.sim.network.hosts import Done
 from emulation.sim.network.link import LinkConfig
-from emulation.sim.network.mesh import MeshHost
+from emulation.sim.network.mesh import Begins, MeshHost
 from emulation.sim.network.network import Action
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.traffic.tcp_mesh import TcpMesh, TcpMeshHost
@@ -60,8 +61,8 @@ class SimulationConfig:
     else all frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not
     yet on its link), group (ranks per group of `hierarchical`; 0: chosen): of host methods. servers (0: one on every
     worker), ps (other fields of PsConfig): of `ps`. tcp: congestion control of host methods' connections, TCP's or
-    RoCE's, which are as in `TcpMesh`; "": a window each. bounded: options of a method with bounded loss. trace:
-    hash all events.
+    RoCE's, which are as in `TcpMesh`; "": a window each. bounded: options of a method with bounded loss. costs: what
+    transfers cost hosts. trace: hash all events.
 
     rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
     is below that of real hosts (5 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
@@ -107,6 +108,12 @@ class SimulationConfig:
     pool_slots: int = 0
     aggregators: int = 0
     priority: int = 0
+    costs: HostCosts = FREE
+
+    @property
+    def of_hosts(self) -> str:
+        """A key that gives hosts a time or rate of their own, which the engine in Python alone has; "": none."""
+        return next((name for name, value in vars(self.costs).items() if value), "")
 
     def job(self) -> JobConfig:
         """Streams side by side."""
@@ -229,8 +236,10 @@ class Simulation(ABC):
     backups = 0  # members that a sum doesn't wait for
     names_calls = False  # training tells it which parameters a call's are, and how near the model's front
     codes_in_rounds = True  # the codec's plain reductions are the method's, one after the other
+    transfers_cost = True  # its hosts are as `config.costs` says
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None, servers: int = 0) -> None:
+        assert self.transfers_cost or not config.costs, f"{type(self).__name__} has no {config.of_hosts}"
         self.config = config
         self.topology = config.built(servers)
         self.reliable = config.connection(config.reliable.window_bytes)
@@ -252,12 +261,20 @@ class Simulation(ABC):
         self._tcp = TcpMesh(config.tcp, self.uplinks, self.first, segment_bytes, every, config.seed)
 
     def _mesh_host(
-        self, member: int, party: Party, connections: Connections, notice: Callable[[int], None], job: str
+        self,
+        member: int,
+        party: Party,
+        connections: Connections,
+        notice: Callable[[int], None],
+        job: str,
+        begins: Begins,
     ) -> MeshHost:
-        """A member of a host method, at its place in the network."""
+        """A member of a host method, at its place in the network. begins: as of MeshHost."""
+        assert not (self.config.tcp and self.config.costs.flow_bps), "TCP's connections have a congestion control"
         make = partial(TcpMeshHost, self._tcp) if self.config.tcp else MeshHost
         uplink, credit_bytes = self.uplinks[member], self.config.credit_bytes
         host = make(member, party, connections, uplink, notice, job=job, credit_bytes=credit_bytes, first=self.first)
+        host.has_costs(self.config.costs, begins)
         self._attach(member, host.receive)
         return host
 

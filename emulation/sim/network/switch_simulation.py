@@ -41,6 +41,7 @@ class EndpointSimulation(Simulation):
     def _add(self, host: AggregationHost) -> None:
         """The next rank's."""
         host.split_calls, host.codec_seed = self.config.split_calls, self.config.codec_seed
+        host.has_costs(self.config.costs)
         self._attach(len(self.hosts), host.receive)
         self.hosts.append(host)
 

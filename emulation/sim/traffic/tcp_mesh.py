@@ -151,12 +151,7 @@ class TcpMeshHost(MeshHost):
             return
         connection = self._mesh.connections[frame.flow]
         connection.arrived(frame, bool(to & CE))
-        if messages := connection.messages():
-            now_ns = self._network.now_ns
-            for head, data in messages:
-                self.party.receive(sender - self._first, head, data, now_ns)
-            self._notice(self._member)
-            self.pump()
+        self._came(sender - self._first, connection.messages())
 
     def _carry(self, flow: MessageFlow, to: int, message: Outgoing) -> None:
         way = self._ways.get(to)

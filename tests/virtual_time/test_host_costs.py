@@ -1,0 +1,123 @@
+"""What transfers cost hosts, and connections slower than their links: times of whole allreduces, by arithmetic."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from emulation.scenario import ScenarioError, canonical, from_canonical, parse
+from emulation.sim.host_costs import FREE, HostCosts
+from emulation.sim.network.link import UDP_FRAMING_BYTES, LinkConfig
+from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.timing import time_allreduce
+from switchagg.wire import frame_bytes
+
+DELAY_NS = 500
+TRANSFER_NS = 20_000
+RATE_BPS = 8_000_000_000  # a byte in a nanosecond
+FRAME = 1514  # a full segment's; of its 1448 bytes a message's head takes 48
+OVERHEAD = FRAME - 1448
+PACKET = frame_bytes(360) + UDP_FRAMING_BYTES
+
+
+def took(method: str, size_bytes: int, *, workers: int = 2, costs: HostCosts = FREE, **config: Any) -> int:
+    link = LinkConfig(RATE_BPS, DELAY_NS)
+    run = time_allreduce(SimulationConfig(workers, link, streams=1, costs=costs, **config), method, size_bytes)
+    assert (run.wrong_elements, run.retransmissions) == (0, 0)
+    return run.duration_ns
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_each_step_of_a_ring_costs_both_hosts_a_transfer(workers: int) -> None:
+    piece = 1000
+    on_the_way = 2 * (piece + 48 + OVERHEAD + DELAY_NS)
+    steps = 2 * (workers - 1)
+    ns = took("ring", workers * piece, workers=workers, costs=HostCosts(TRANSFER_NS))
+    assert ns == steps * (TRANSFER_NS + on_the_way + TRANSFER_NS)
+
+
+def test_segments_of_a_message_are_one_transfer() -> None:
+    two_frames = FRAME + 600 + OVERHEAD  # 2000 bytes and the head
+    on_the_way = max(FRAME, 600 + OVERHEAD) + two_frames + 2 * DELAY_NS
+    assert took("ring", 4000, costs=HostCosts(TRANSFER_NS)) == 2 * (2 * TRANSFER_NS + on_the_way)
+    cut = took("ring", 4000, costs=HostCosts(TRANSFER_NS), message_bytes=1448)  # the same in two messages each way
+    assert abs(cut - 2 * (2 * TRANSFER_NS + on_the_way)) < TRANSFER_NS
+
+
+def test_a_host_deals_with_its_peers_one_after_the_other() -> None:
+    """`direct` among 4. What comes goes first: two sends, two that came, a send, and the last that comes; both ways."""
+    on_the_way = 2 * (1000 + 48 + OVERHEAD + DELAY_NS)
+    assert took("direct", 4000, workers=4, costs=HostCosts(TRANSFER_NS)) == 2 * (6 * TRANSFER_NS + on_the_way)
+
+
+def test_a_call_costs_a_worker_of_the_switch_two_transfers() -> None:
+    for size_bytes in (4, 1440, 100_000):
+        assert took("switch", size_bytes, costs=HostCosts(TRANSFER_NS)) == took("switch", size_bytes) + 2 * TRANSFER_NS
+
+
+def test_a_server_takes_a_transfer_for_each_worker_each_way() -> None:
+    on_the_way = 2 * (1000 + 48 + OVERHEAD + DELAY_NS)
+    for workers in (2, 3):
+        ns = took("ps", 1000, workers=workers, servers=1, costs=HostCosts(TRANSFER_NS))
+        assert ns == (1 + 2 * workers + 1) * TRANSFER_NS + 2 * on_the_way
+
+
+def test_a_connection_is_no_faster_than_its_rate() -> None:
+    slot = 4 * FRAME  # at a quarter of the link's rate
+    size_bytes = 2 * (3 * 1448 - 48)  # two pieces of three frames: one goes there, then the sum of the other
+    ns = took("ring", size_bytes, costs=HostCosts(flow_bps=RATE_BPS // 4))
+    assert ns == 5 * slot + 2 * (FRAME + DELAY_NS)
+
+
+def test_a_worker_of_the_switch_is_one_connection() -> None:
+    later = 100  # packets after the first: so many of values, behind one that describes the call (W12)
+    for rate_bps in (RATE_BPS // 4, RATE_BPS // 3):
+        ns = took("switch", 100 * 1440, costs=HostCosts(flow_bps=rate_bps))
+        assert ns == -(-later * PACKET * 8_000_000_000 // rate_bps) + 2 * (PACKET + DELAY_NS)  # no nanosecond is lost
+
+
+def test_slow_connections_beside_each_other_fill_a_link() -> None:
+    """Three peers of `direct`, a quarter of the rate each, are nearly three times as fast as one of a ring's."""
+    config: dict[str, Any] = {"workers": 4, "costs": HostCosts(flow_bps=RATE_BPS // 4)}
+    ring, direct = (took(method, 400_000, **config) for method in ("ring", "direct"))
+    assert 2.8 < ring / direct < 3.1
+
+
+def scenario(lines: str) -> Any:
+    return parse(f'name = "h"\ntitle = "h"\n{lines}', "h.toml")
+
+
+ALONE = '[methods]\nmininet = []\nsim = ["ring", "switch"]\n'
+
+
+def test_keys_reach_the_simulation_and_results() -> None:
+    pytest.importorskip("torch", reason="training needs torch")
+    from emulation.sim.run import simulation_config
+
+    one = scenario(ALONE + "[hosts]\ntransfer_ns = 30_000\nflow_bps = 12e9")
+    config = simulation_config(one)
+    assert (config.costs, config.of_hosts) == (HostCosts(30_000, 12_000_000_000), "transfer_ns")
+    assert replace(config, costs=HostCosts()).of_hosts == "" != replace(config, costs=HostCosts(0, 1)).of_hosts
+    assert from_canonical(canonical(one)) == replace(one, file="scenario")
+    assert "hosts" not in canonical(scenario(""))
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("[hosts]\ntransfer_ns = 1", "[hosts] transfer_ns: hosts of Mininet take what they take; allowed: 0, or"),
+        ("[hosts]\nflow_bps = 1e9", "[hosts] flow_bps: hosts of Mininet"),
+        (ALONE + "[hosts]\nflow_bps = 10", "[hosts] flow_bps: 10 is out of range; allowed: 0, or 1000000 and more"),
+        (ALONE.replace("ring", "atp") + "[hosts]\ntransfer_ns = 1", "[hosts] transfer_ns: not with atp"),
+        (ALONE.replace("ring", "mlt") + "[hosts]\ntransfer_ns = 1", "[hosts] transfer_ns: not with mlt"),
+        (
+            ALONE + '[hosts]\nflow_bps = 1e9\n[topology]\ncongestion_control = "cubic"',
+            "[hosts] flow_bps: TCP and RoCE have a rate of their own; allowed: 0, or no [[flows]]",
+        ),
+    ],
+)
+def test_what_hosts_cannot_have_is_one_line(lines: str, words: str) -> None:
+    with pytest.raises(ScenarioError) as error:
+        scenario(lines)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
