@@ -139,7 +139,7 @@ _TABLES: dict[str, Any] = {
     "bounded": BoundedLoss,
     "sweep": Sweep,
 }
-_ONLY_IF_SET = {"faults": ("stragglers", "tail"), "topology": scenario_checks.UNUSUAL_QUEUES}
+_ONLY_IF_SET = {"ps": ("push_then_pull",), "faults": ("stragglers", "tail"), "topology": scenario_checks.UNUSUAL_QUEUES}
 """What `canonical` has only where it isn't empty or 0."""
 SWEEPS_MOST = 32
 _TOP_KEYS = ("name", "title", "seed")
@@ -231,7 +231,7 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
             del values["topology"][key]
     for table, keys in _ONLY_IF_SET.items():
         for key in keys:
-            if not getattr(getattr(scenario, table), key):
+            if table in values and not getattr(getattr(scenario, table), key):
                 del values[table][key]
     values["methods"] = {backend: list(map(str, names)) for backend, names in vars(scenario.methods).items()}
     return values

@@ -296,6 +296,8 @@ def _servers(scenario: Scenario) -> str:
     ps, workers = scenario.ps, scenario.topology.workers
     if ps.staleness and ps.mode != SSP:
         return f"[ps] staleness: {ps.staleness} is not possible with mode = '{ps.mode}'; allowed: 0, or mode = '{SSP}'"
+    if ps.push_then_pull and ps.mode != BSP:
+        return f"[ps] push_then_pull: 1 is not possible with mode = '{ps.mode}'; allowed: 0, or mode = '{BSP}'"
     if ps.mode != BACKUP and ps.backups:
         return f"[ps] backups: {ps.backups} is not possible with mode = '{ps.mode}'; allowed: 0, or mode = '{BACKUP}'"
     if ps.mode == BACKUP and not 1 <= ps.backups < workers:

@@ -230,11 +230,13 @@ class ParameterServer:
     mode: str = _choice(BSP, MODES)
     staleness: int = _integer(0, 0, 1_000_000, "iterations")  # ssp: how far the slowest worker may be behind
     backups: int = _integer(0, 0, 63, "workers")  # backup: a sum doesn't wait for the last so many
+    push_then_pull: int = _integer(0, 0, 1, "1: no answer before all of a call was pushed")  # bsp; 0: slice by slice
 
     @property
     def options(self) -> dict[str, Any]:
         """Fields of PsConfig."""
-        return {"mode": self.mode, "staleness": self.staleness, "backups": self.backups}
+        told = {"mode": self.mode, "staleness": self.staleness, "backups": self.backups}
+        return {**told, "push_then_pull": bool(self.push_then_pull)}
 
     @property
     def keeps_weights(self) -> bool:

@@ -343,6 +343,7 @@ def test_impossible_calls_are_refused(kind: str, array: Array, options: dict[str
         ({"backups": 1}, "only mode backup has any"),
         ({"mode": BACKUP, "backups": 3}, "backups 3: 0 to 2"),
         ({"staleness": 1}, "only mode ssp bounds it"),
+        ({"push_then_pull": True, "mode": "asp"}, "push_then_pull True: only mode bsp can wait"),
         ({"learning_rate": float("nan")}, "a finite number"),
         ({"heartbeat_s": 20.0}, "the first below the second"),
     ],

@@ -1,5 +1,6 @@
 """Parameter servers in virtual time: exact, repeatable, near the bound; late workers cost what the mode allows."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,42 @@ def test_sums_are_exact_and_near_the_bound_of_the_servers_links() -> None:
     bound_ns = 4 / 2 * 500_000 * 8 * 8 * 1e9 / RATE_BPS * 1514 / 1448
     slices = 14 // 2  # of each server
     assert bound_ns < max(ended) < 1.15 * bound_ns * (slices + 1) / slices
+
+
+def test_pushes_and_pulls_of_a_call_need_not_overlap() -> None:
+    """A worker and a server, 7 slices of 40 full segments each: all of it there, an acknowledgement, all of it back."""
+    elements = (40 * 1448 - 48) // 8
+    config = SimulationConfig(1, LinkConfig(8_000_000_000, 500), servers=1)  # a byte in a nanosecond
+    ended = []
+    for apart in (True, False):
+        ps = {"slice_elements": elements, "push_then_pull": apart}
+        made = PsSimulation(replace(config, ps=ps))
+        (one,), (array,) = allreduce(made, 7 * elements, late_ns=1_000_000)  # hellos are there
+        assert (array == 1).all()
+        ended.append(one - 1_000_000)
+    whole = 7 * 40 * 1514 + 1514 + 2 * 500
+    assert ended[0] == whole + (32 + 34) + whole
+    assert ended[1] < whole + whole // 4
+
+
+def test_servers_that_answer_whole_calls_sum_exactly_among_others() -> None:
+    made = star(workers=5, servers=3, push_then_pull=True)
+    sizes = [100_000, 3, 40_000, 250_001]  # with slices for all servers, for one, and for some
+    arrays = [[np.full(size, rank + 1, np.int64) for size in sizes] for rank in range(5)]
+    left = 5 * len(sizes)
+
+    def finish() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            made.network.stop()
+
+    for rank, own in enumerate(arrays):
+        for array in own:
+            made.launch(rank, array, "sum", finish)
+    made.run("the sums")
+    assert all((array == 15).all() for own in arrays for array in own)
+    assert all(server.idle for server in made.servers)
 
 
 def test_the_same_seed_gives_the_same_trace_also_with_losses() -> None:

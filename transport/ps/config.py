@@ -31,6 +31,8 @@ class PsConfig:
         what comes later is dropped. "ssp", "asp", "dc_asgd": the servers keep weights, a gradient is applied when it
         comes and answered with weights; with "ssp" only when no worker is more than `staleness` iterations behind its
         sender, with "dc_asgd" after delay compensation. Barriers and broadcasts wait for all workers in every mode.
+    push_then_pull: "bsp": a server answers the slices of a sum once it has all that it gets of it, so the directions
+        of a call don't overlap, as ps-lite's don't within a key; else each as soon as it is complete.
     slice_elements: longer arrays are cut into slices of at most so many elements, spread over all servers.
     order: "rank": values are added in the order of ranks, so sums always have the same bits; "arrival":
         as they come, which needs less memory at a server while a low rank is late.
@@ -51,6 +53,7 @@ class PsConfig:
     mode: str = BSP
     backups: int = 0
     staleness: int = 0
+    push_then_pull: bool = False
     slice_elements: int = SLICE_ELEMENTS
     order: str = "rank"
     retained_bytes: int = 256 << 20
@@ -81,14 +84,17 @@ class PsConfig:
         for name, (low, high) in whole.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} {getattr(self, name)}: {low} to {high}")
-        if self.backups and self.mode != BACKUP:
-            raise ValueError(f"backups {self.backups}: only mode {BACKUP} has any, not {self.mode}")
+        for name, mode, has in (
+            ("backups", BACKUP, "has any"),
+            ("push_then_pull", BSP, "can wait for all of a call"),
+            ("staleness", SSP, "bounds it"),
+        ):
+            if getattr(self, name) and self.mode != mode:
+                raise ValueError(f"{name} {getattr(self, name)}: only mode {mode} {has}, not {self.mode}")
         if self.codec and self.keeps_weights:
             PushCodec(self.codec)
         elif self.codec and (self.mode != BSP or self.on_worker_loss != "end"):
             raise ValueError(f"{self.codec}: its sums need all workers: mode {BSP}, and a loss that ends the job")
-        if self.staleness and self.mode != SSP:
-            raise ValueError(f"staleness {self.staleness}: only mode {SSP} bounds it, not {self.mode}")
         for name in ("learning_rate", "momentum", "weight_decay", "compensation"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ValueError(f"{name} {getattr(self, name)}: a finite number, 0 or more")

@@ -81,6 +81,7 @@ class PsServer:
         self._open: dict[Place, deque[Aggregate]] = {}
         self._kept: dict[Place, KeptSlice] = {}
         self._holding: set[Place] = set()
+        self._complete_slices: dict[int, list[Aggregate]] = {}  # by key: of calls that aren't yet
         self._retained_bytes = 0
         self._waits_for_memory = False
         self._ends_ns: int | None = None
@@ -269,6 +270,7 @@ class PsServer:
         self._open.clear()
         self._kept.clear()
         self._holding.clear()
+        self._complete_slices.clear()
 
     def _look_again(self) -> None:
         """A worker has left or died: what waited only for it continues; what needs it ends the job."""
@@ -422,18 +424,35 @@ class PsServer:
             kept.apply(None, total.view, self._arithmetic)
             self._pool.release(total)
             aggregate.result = kept.snapshot(self._pool)
-        for part in aggregate.waiting:
-            self._answer(part.rank, part.head, aggregate.result, aggregate.contributions)
-        aggregate.waiting.clear()
+        if self.config.push_then_pull and head.op in COMBINING:
+            self._answer_if_whole(aggregate)
+        else:
+            self._answer_waiting(aggregate)
         if self._numbered(head):
             told = head._replace(kind=Kind.RESULT, root=aggregate.contributions, priority=LEAST_URGENT)
             for worker in sorted(self._coming - aggregate.arrived):
                 self._lend(worker, told, aggregate.result if head.sink in (EVERYBODY, worker) else None)
         self._retained_bytes += aggregate.retained_bytes
 
+    def _answer_waiting(self, aggregate: Aggregate) -> None:
+        for part in aggregate.waiting:
+            self._answer(part.rank, part.head, aggregate.result, aggregate.contributions)
+        aggregate.waiting.clear()
+
+    def _answer_if_whole(self, last: Aggregate) -> None:
+        """Answer a call once the last of its slices here, which servers have in turn, is complete."""
+        head = last.head
+        there = self._complete_slices.setdefault(head.key, [])
+        there.append(last)
+        if len(there) == len(range(head.number % self.config.servers, head.slices, self.config.servers)):
+            del self._complete_slices[head.key]
+            for aggregate in there:
+                self._answer_waiting(aggregate)
+                self._free((head.key, aggregate.head.number), aggregate)
+
     def _free(self, where: Place, aggregate: Aggregate) -> None:
         """Forget a slice when no other worker will come for it."""
-        if not aggregate.complete or not self._coming <= aggregate.arrived:
+        if not aggregate.complete or aggregate.waiting or not self._coming <= aggregate.arrived:
             return
         rounds = self._open.get(where, deque())
         if aggregate not in rounds:
