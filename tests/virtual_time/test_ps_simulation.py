@@ -73,7 +73,8 @@ def test_servers_that_answer_whole_calls_sum_exactly_among_others() -> None:
     made = star(workers=5, servers=3, push_then_pull=True)
     sizes = [100_000, 3, 40_000, 250_001]  # with slices for all servers, for one, and for some
     arrays = [[np.full(size, rank + 1, np.int64) for size in sizes] for rank in range(5)]
-    left = 5 * len(sizes)
+    shards = [np.full(5, rank + 1, np.int64) for rank in range(5)]  # 5 slices: two servers have two, one has one
+    left = 5 * (len(sizes) + 1)
 
     def finish() -> None:
         nonlocal left
@@ -84,8 +85,10 @@ def test_servers_that_answer_whole_calls_sum_exactly_among_others() -> None:
     for rank, own in enumerate(arrays):
         for array in own:
             made.launch(rank, array, "sum", finish)
+        made.launch(rank, shards[rank], "sum", finish, kind="reduce_scatter")
     made.run("the sums")
     assert all((array == 15).all() for own in arrays for array in own)
+    assert [array[rank] for rank, array in enumerate(shards)] == [15] * 5
     assert all(server.idle for server in made.servers)
 
 
