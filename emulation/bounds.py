@@ -185,7 +185,8 @@ def _sent(method: str, network: Network, links: Topology, kind: Kind) -> Iterato
         yield from _sent_by_atp(links)
         return
     nodes = (*links.members, links.root)  # the last is SWITCH, -1
-    for (sender, to), arrays in flows(method, network.workers, len(links.servers), kind).items():
+    group = network.fabric.group(network.workers) if method == "hierarchical" else 0
+    for (sender, to), arrays in flows(method, network.workers, len(links.servers), kind, group).items():
         yield (nodes[sender], nodes[to]), arrays
 
 

@@ -239,6 +239,9 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
 
 def _drop_others(values: dict[str, Any]) -> None:
     """What there is only with other jobs or flows, several spines, or hosts that transfers cost something."""
+    if values["topology"]["ranks_per_host"] == 1:
+        for key in ("ranks_per_host", "inside_bps", "inside_sums"):
+            del values["topology"][key]
     if not any(values["hosts"].values()):
         del values["hosts"]
     if (values["topology"]["spines"], values["topology"]["paths"]) == (1, SPRAY):

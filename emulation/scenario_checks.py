@@ -43,6 +43,7 @@ def fault(scenario: Scenario) -> str:
     checks = (
         _queues,
         _spines,
+        _shared_nics,
         _costs,
         _flows,
         _jobs,
@@ -127,6 +128,24 @@ def _spines(scenario: Scenario) -> str:
     if switch.trees > (most := min(spines, switch.streams)):
         what = f"spines = {spines}" if most == spines else f"streams = {most}, one at least for each"
         return f"[switch] trees: {switch.trees} are too many for {what}; allowed: 0 … {most}"
+    return ""
+
+
+def _shared_nics(scenario: Scenario) -> str:
+    """Several ranks on each host."""
+    topology = scenario.topology
+    where = f"[topology] ranks_per_host: {topology.ranks_per_host}"
+    if topology.ranks_per_host == 1:
+        return ""
+    if scenario.methods.mininet:
+        return (
+            f"{where}: in Mininet each rank has a host of its own; allowed: 1, or [methods] mininet = [] and --on sim"
+        )
+    if topology.pfc_bytes:
+        return f"{where}: what joins ranks inside a host can't be paused; allowed: 1, or pfc_bytes = 0"
+    for name in [method.method for method in scenario.methods.sim] + [job.method for job in scenario.jobs]:
+        if name in METHODS and METHODS[name].trailer_bytes:
+            return f"{where}: {name} sums in the switch that a worker is at, not in a host; allowed: other methods"
     return ""
 
 

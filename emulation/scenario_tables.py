@@ -86,6 +86,10 @@ class TopologyOptions:
     spines: int = _integer(1, 1, 64, "spines")  # sim: of a fat_tree cores, which divide the rate of up-links equally
     paths: str = _choice(SPRAY, PATHS)  # over them: each frame takes the shortest queue, or each flow one by a hash
     placement: str = _choice(EVERY, placement_names)  # every switch that joins workers aggregates, or one for all
+    # sim: GPUs behind one NIC; racks are of hosts then. Each rank has a link of inside_bps to the others of its host
+    ranks_per_host: int = _integer(1, 1, 64, "ranks")
+    inside_bps: int = _integer(0, 0, 100_000_000_000_000, "bits/s")
+    inside_sums: int = _integer(0, 0, 1, "1: what joins them aggregates, too")  # for method switch, as NVLink SHARP
     workers: int = _integer(4, 1, 4096, "workers")  # 4: the smallest star whose bound (1.5) leaves 2 cores alive
     rate_bps: int = _integer(
         200_000_000, 1_000_000, 400_000_000_000, "bits/s"
@@ -107,7 +111,17 @@ class TopologyOptions:
 
     @property
     def fabric(self) -> Fabric:
-        return Fabric(self.kind, self.racks, self.oversubscription, self.placement, self.spines, self.paths)
+        return Fabric(
+            self.kind,
+            self.racks,
+            self.oversubscription,
+            self.placement,
+            self.spines,
+            self.paths,
+            self.ranks_per_host,
+            self.inside_bps,
+            bool(self.inside_sums),
+        )
 
 
 @dataclass(frozen=True)

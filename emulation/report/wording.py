@@ -11,6 +11,7 @@ from emulation.bounds import busiest
 from emulation.scenario import from_canonical
 from emulation.shares import busiest_shared, part_of_job
 from emulation.topologies.racks import workers_by_rack
+from emulation.topologies.shared_nics import hosts_of
 from emulation.topologies.table import TOPOLOGIES
 from emulation.topologies.topology import HASH
 from transport.group.method_name import METHODS, MethodName
@@ -226,7 +227,12 @@ def faster_text(speedup: float) -> str:
 def topology_text(built: dict[str, Any]) -> str:
     """What the network is, and which link limits each method, in sentences; "" for the usual topology."""
     scenario = from_canonical(built["scenario"])
-    summary = TOPOLOGIES[scenario.topology.kind].summary
+    summary, ranks = TOPOLOGIES[scenario.topology.kind].summary, scenario.topology.ranks_per_host
+    if ranks > 1:
+        summary = (
+            f"{summary or 'one switch'}; {ranks} ranks on each host share its link, and are joined inside by links "
+        )
+        summary += f"of {rate_text(scenario.topology.inside_bps)}"
     if not summary:
         return ""
     limits = []
@@ -235,9 +241,10 @@ def topology_text(built: dict[str, Any]) -> str:
         limits.append(f"of {in_text(entry['method'])} {' to '.join(most.hop)}, {float(most.arrays):.2f}×")
     links, ways = scenario.links("switch"), scenario.network.ways("switch")
     if racks := TOPOLOGIES[scenario.topology.kind].racks:
-        sizes = workers_by_rack(scenario.topology.fabric, scenario.topology.workers)
-        summary += f" (workers in a rack: {', '.join(map(str, sizes))}; oversubscription of up-links "
-        summary += f"{scenario.topology.oversubscription:g}:1)"
+        fabric = scenario.topology.fabric
+        sizes = workers_by_rack(fabric, hosts_of(fabric, scenario.topology.workers))
+        summary += f" ({'hosts' if ranks > 1 else 'workers'} in a rack: {', '.join(map(str, sizes))}; "
+        summary += f"oversubscription of up-links {scenario.topology.oversubscription:g}:1)"
     if (spines := scenario.topology.spines) > 1:
         summary += f"; {spines} at the top, each with an equal part of the rate of up-links, where a host method's "
         summary += "flow takes one by a hash" if scenario.topology.paths == HASH else "frame takes any"

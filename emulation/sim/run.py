@@ -274,5 +274,6 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
         servers=ps.servers,
         ps=ps.options,
         codec=codec,
+        group=topology.fabric.group(topology.workers),
         costs=HostCosts(**vars(scenario.hosts)),
     )

@@ -11,7 +11,8 @@ from emulation.topologies.topology import EVERY, ONE, Topology
 def every_joining_switch(topology: Topology) -> tuple[str, ...]:
     """Every switch with workers in two branches or more: what only passes a sum on would gain nothing."""
     (root,), branches = lowest_common_switch(topology), _branches(topology)
-    return tuple(name for name in topology.switches if name == root or len(branches[name]) > 1)
+    joining = (name for name in topology.switches if name == root or len(branches[name]) > 1)
+    return tuple(name for name in joining if _may_sum(topology, name))
 
 
 def lowest_common_switch(topology: Topology) -> tuple[str, ...]:
@@ -19,7 +20,12 @@ def lowest_common_switch(topology: Topology) -> tuple[str, ...]:
     first, *_ = topology.workers
     branches, all_of_them = _branches(topology), len(topology.workers)
     up = (switch for _, switch in topology.path(first, topology.top))
-    return (next(switch for switch in up if branches[switch].total() == all_of_them),)
+    able = (switch for switch in up if _may_sum(topology, switch))
+    return (next(switch for switch in able if branches[switch].total() == all_of_them),)
+
+
+def _may_sum(topology: Topology, switch: str) -> bool:
+    return topology.inside_sums or switch not in topology.inside
 
 
 def _branches(topology: Topology) -> dict[str, Counter[str]]:

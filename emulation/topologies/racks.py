@@ -31,7 +31,10 @@ def workers_by_rack(fabric: Fabric, workers: int) -> tuple[int, ...]:
     if 0 in racks:
         raise ValueError(f"racks: rack {racks.index(0) + 1} has no worker; allowed: 1 or more in each; leave it out")
     if sum(racks) != workers:
-        raise ValueError(f"racks: {sum(racks)} workers in all, but [topology] workers = {workers}; allowed: the same")
+        whose = (
+            "hosts in all, but there are" if fabric.ranks_per_host > 1 else "workers in all, but [topology] workers ="
+        )
+        raise ValueError(f"racks: {sum(racks)} {whose} {workers}; allowed: the same")
     return racks
 
 

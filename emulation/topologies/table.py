@@ -9,6 +9,7 @@ from functools import lru_cache
 from emulation.topologies.fat_tree import fat_tree
 from emulation.topologies.leaf_spine import leaf_spine
 from emulation.topologies.placement import PLACEMENTS
+from emulation.topologies.shared_nics import hosts_of, with_ranks
 from emulation.topologies.star import star
 from emulation.topologies.topology import Fabric, LinkSettings, Topology
 
@@ -57,7 +58,14 @@ def topology(fabric: Fabric, workers: int, servers: int, settings: LinkSettings,
         key = "racks" if fabric.racks else "spines" if fabric.spines > 1 else "oversubscription"
         racked = [name for name in TOPOLOGIES if has_racks(name)]
         raise ValueError(f"{key}: it has no racks; leave {key} out, or take kind = {' or '.join(racked)}")
-    built = kind.build(fabric, workers, servers + others, settings)
+    if fabric.ranks_per_host > 1 and not fabric.inside_bps:
+        raise ValueError("inside_bps: missing; allowed: the rate of a rank's link to the others of its host")
+    if fabric.ranks_per_host == 1 and (fabric.inside_bps or fabric.inside_sums):
+        key = "inside_bps" if fabric.inside_bps else "inside_sums"
+        raise ValueError(f"{key}: with ranks_per_host = 1 nothing is inside a host; allowed: 0, or 2 ranks or more")
+    built = kind.build(fabric, hosts_of(fabric, workers), servers + others, settings)
+    if fabric.ranks_per_host > 1:
+        built = with_ranks(built, fabric, workers, settings)
     built = replace(built, servers=built.servers[:servers], others=built.servers[servers:])
     return replace(built, aggregators=PLACEMENTS[fabric.placement](built))
 

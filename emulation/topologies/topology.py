@@ -27,6 +27,7 @@ class Fabric:
     racks: how many, or how many workers each has, where the kind has racks. oversubscription: the rate of a rack's
     workers together over that of its up-link, 1 or more. placement: which switches aggregate, a name of `placement`.
     spines: switches at the top, each with an equal part of that rate; paths: how frames are spread over them.
+    ranks_per_host, inside_bps, inside_sums: see `shared_nics`.
     """
 
     kind: str = "star"
@@ -35,6 +36,13 @@ class Fabric:
     placement: str = EVERY
     spines: int = 1
     paths: str = SPRAY
+    ranks_per_host: int = 1
+    inside_bps: int = 0
+    inside_sums: bool = False
+
+    def group(self, workers: int) -> int:
+        """Ranks of a group of `hierarchical`: those of a host; 0: as it chooses."""
+        return 0 if self.ranks_per_host == 1 or workers % self.ranks_per_host else self.ranks_per_host
 
 
 STAR = Fabric()
@@ -65,7 +73,8 @@ class Topology:
     workers: hosts by rank. servers: hosts of parameter servers, the members after the workers. others: hosts of other
     jobs and flows, for which a job's view of a shared network has no use. top: the switch that all
     others are below; tops: those that could be, if there are several, top among them. Ways here lead over `top`: `over`
-    is the same network with another. aggregators: those that sum, as a placement says; all others only forward. Raises
+    is the same network with another. aggregators: those that sum, as a placement says; all others only forward. inside:
+    those of the switches that are parts of hosts, between ranks and NIC; inside_sums: whether they may sum. Raises
     ValueError if a host has not exactly one link, links form no tree for each top, or no aggregator is above all
     others and all workers.
     """
@@ -78,6 +87,8 @@ class Topology:
     aggregators: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     tops: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
+    inside_sums: bool = False
 
     def __post_init__(self) -> None:
         nodes = self.nodes
@@ -132,6 +143,11 @@ class Topology:
     @property
     def nodes(self) -> tuple[str, ...]:
         return self.hosts + self.switches
+
+    def nic(self, host: str) -> str:
+        """The node whose links with the network are a host's: itself, or what joins its ranks."""
+        above = self.neighbours[host][0]
+        return above if above in self.inside else host
 
     @property
     def hops(self) -> Iterator[tuple[Hop, LinkSettings]]:

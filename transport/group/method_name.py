@@ -193,12 +193,12 @@ SWITCH = -1
 
 
 def flows(
-    method: str, workers: int, servers: int = 0, kind: "Kind" = "allreduce"
+    method: str, workers: int, servers: int = 0, kind: "Kind" = "allreduce", option: int = 0
 ) -> "Mapping[tuple[int, int], Fraction]":
     """What each member sends to each other for a long array, in arrays, by (sender, receiver).
 
     servers: as in `traffic`; they are the members after the workers. kind: reduce-scatter and all-gather cut the array
-    into n shards; through a switch a rank's own shard doesn't leave it.
+    into n shards; through a switch a rank's own shard doesn't leave it. option: of the method's collective.
     """
     from fractions import Fraction
 
@@ -208,7 +208,8 @@ def flows(
     collective = METHODS[method].bounded_by
     if collective and not servers:
         kind = METHODS[method].does.get(kind, kind)
-        return traffic_matrix(fitting(kind, collective, workers), workers, kind=kind)
+        name = fitting(kind, collective, workers)
+        return traffic_matrix(name, workers, option if name == collective else 0, kind)
     own = Fraction(1, workers)
     up, down = {"reduce_scatter": (1 - own, own), "all_gather": (own, 1 - own)}.get(kind, (1, 1))
     others = range(workers, workers + servers) if servers else (SWITCH,)

@@ -28,12 +28,13 @@ class HostSimulation(Simulation):
         self._parties: list[CollectiveParty] = []
         self._done: list[dict[int, Done]] = []
         weighed = [name for name, each in COLLECTIVES.items() if each.in_auto] if method == "auto" else [method]
+        groups = {"hierarchical": config.group}
         connections = self._connections(
-            {pair for name in weighed for pair in traffic_matrix(name, config.workers, config.group)}
+            {pair for name in weighed for pair in traffic_matrix(name, config.workers, groups.get(name, 0))}
         )
         for member in range(config.workers):
             segment_bytes = config.message_bytes - HEAD_BYTES
-            option = config.group if method == "hierarchical" else 0
+            option = groups.get(method, 0)
             party = CollectiveParty(member, config.workers, job=method, option=option, segment_bytes=segment_bytes)
             self.hosts.append(self._mesh_host(member, party, connections, self._settle, method, begins_transfer))
             self._parties.append(party)

@@ -151,7 +151,7 @@ class SimulationConfig:
         return SwitchedNetwork(
             topology,
             self.link,
-            tail_at=topology.members[self.tail_rank] if self.tail_rank >= 0 else None,
+            tail_at=topology.nic(topology.members[self.tail_rank]) if self.tail_rank >= 0 else None,
             latency_ns=self.switch_latency_ns,
             seed=self.seed,
             strict=self.strict_priority,

@@ -196,12 +196,15 @@ class SwitchedNetwork:
         """One direction. A host never overflows its own queue: `Uplink` waits instead."""
         hosts, (sender, to) = self.topology.hosts, hop
         queue_bytes, drop_bytes, name = settings.queue_bytes, self._link.drop_bytes, f"{sender} to {to}"
+        common = self._link
         if sender in hosts:
             queue_bytes, drop_bytes, name = max(queue_bytes, HOST_QUEUE_BYTES), None, f"up {hosts.index(sender)}"
         elif to in hosts:
             name = f"down {hosts.index(to)}"
+        if (sender in hosts or to in hosts) and {*hop} & {*self.topology.inside}:
+            common = LinkConfig(1)  # nothing goes wrong inside a host
         config = replace(
-            self._link,
+            common,
             rate_bps=settings.rate_bps,
             delay_ns=settings.delay_ns,
             queue_bytes=queue_bytes,
