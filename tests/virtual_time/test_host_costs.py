@@ -10,6 +10,7 @@ from emulation.sim.host_costs import FREE, HostCosts
 from emulation.sim.network.link import UDP_FRAMING_BYTES, LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
+from emulation.topologies.topology import Fabric
 from switchagg.wire import frame_bytes
 
 DELAY_NS = 500
@@ -99,6 +100,7 @@ def test_keys_reach_the_simulation_and_results() -> None:
     one = scenario(ALONE + "[hosts]\ntransfer_ns = 30_000\nflow_bps = 12e9")
     config = simulation_config(one)
     assert (config.costs, config.of_hosts) == (HostCosts(30_000, 12_000_000_000), "transfer_ns")
+    assert replace(config, costs=FREE, fabric=Fabric(ranks_per_host=2, inside_bps=1)).of_hosts == "ranks_per_host"
     assert replace(config, costs=HostCosts()).of_hosts == "" != replace(config, costs=HostCosts(0, 1)).of_hosts
     assert from_canonical(canonical(one)) == replace(one, file="scenario")
     assert "hosts" not in canonical(scenario(""))

@@ -24,8 +24,11 @@ PACKET = frame_bytes(360) + UDP_FRAMING_BYTES
 PAIRS = Fabric(ranks_per_host=2, inside_bps=2 * RATE_BPS)
 
 
-def took(method: str, size_bytes: int, fabric: Fabric, workers: int = 4, **config: Any) -> int:
-    made = SimulationConfig(workers, LinkConfig(RATE_BPS, DELAY_NS), fabric=fabric, streams=1, **config)
+def took(
+    method: str, size_bytes: int, fabric: Fabric, workers: int = 4, queue_bytes: int = 1_000_000, **config: Any
+) -> int:
+    link = LinkConfig(RATE_BPS, DELAY_NS, queue_bytes)
+    made = SimulationConfig(workers, link, fabric=fabric, streams=1, **config)
     run = time_allreduce(made, method, size_bytes)
     assert (run.wrong_elements, run.retransmissions) == (0, 0)
     return run.duration_ns
@@ -37,6 +40,11 @@ def test_ranks_of_a_host_meet_inside_and_others_over_both_nics() -> None:
     inside, across = 2 * (frame // 2), 2 * (frame // 2) + 2 * (frame + DELAY_NS)
     ns = took("ring", 4 * 996, PAIRS, costs=HostCosts(TRANSFER_NS))
     assert ns == 6 * 2 * TRANSFER_NS + 3 * (inside + across)
+
+
+def test_a_rank_faster_than_its_nic_fills_no_queue_beyond_its_end() -> None:
+    fast = replace(PAIRS, inside_bps=20 * RATE_BPS)
+    assert took("ring", 400_000, fast, queue_bytes=50_000) < 1.1 * 1.5 * 400_000 * 1514 / 1448
 
 
 @pytest.mark.parametrize(("sums", "at_once"), [(False, 2), (True, 1)])

@@ -112,8 +112,9 @@ class SimulationConfig:
 
     @property
     def of_hosts(self) -> str:
-        """A key that gives hosts a time or rate of their own, which the engine in Python alone has; "": none."""
-        return next((name for name, value in vars(self.costs).items() if value), "")
+        """A key of hosts that the engine in Python has, and others need not: of costs, or ranks on each; "": none."""
+        ranks = {"ranks_per_host": self.fabric.ranks_per_host > 1}
+        return next((name for name, value in {**vars(self.costs), **ranks}.items() if value), "")
 
     def job(self) -> JobConfig:
         """Streams side by side."""
@@ -180,7 +181,7 @@ class SimulationConfig:
         fill the queue, less a tenth for acknowledgements, and the way; those that begin at once fill the queue no more
         than that, while as much as one window leaves; and the port never idles.
         """
-        if together == 1 and port.rate_bps >= self.link.rate_bps:
+        if together == 1 and port.rate_bps >= (self.fabric.inside_bps or self.link.rate_bps):
             return self.reliable.window_bytes
         way_bytes = port.rate_bps * self._round_trip_ns // 8_000_000_000
         queue_bytes = port.queue_bytes * 9 // 10
@@ -239,7 +240,7 @@ class Simulation(ABC):
     transfers_cost = True  # its hosts are as `config.costs` says
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None, servers: int = 0) -> None:
-        assert self.transfers_cost or not config.costs, f"{type(self).__name__} has no {config.of_hosts}"
+        assert self.transfers_cost or not config.costs, f"{type(self).__name__} has no {config.costs}"
         self.config = config
         self.topology = config.built(servers)
         self.reliable = config.connection(config.reliable.window_bytes)
