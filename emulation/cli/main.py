@@ -28,6 +28,7 @@ from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, ou
 from emulation.cli.p4 import app as p4
 from emulation.cli.ps import server
 from emulation.cli.study import app as study
+from emulation.reproduce.command import reproduce
 from switchagg.dataplane.table import DATAPLANES
 
 app = typer.Typer(
@@ -45,6 +46,7 @@ app.add_typer(p4)
 app.add_typer(study)
 app.command("keys")(make_keys)
 app.command(cls=LinkCommand)(server)
+app.command()(reproduce)
 
 
 @app.callback()
@@ -62,6 +64,8 @@ def _describe() -> None:
     `switchagg server` : run a parameter server for them
 
     `switchagg study codecs` : which codec trains as well as float32, and where it pays
+
+    `switchagg reproduce` : papers' numbers beside ours
     """
 
 
