@@ -46,7 +46,7 @@ class IterationRecord:
     duration_ns: int  # slowest rank; evaluation excluded
     compute_ns: int  # forward + backward + optimiser, slowest rank
     communication_ns: int  # union of [bucket start, bucket completion]; the rank that waited least for stragglers
-    loss: float  # training loss, mean over ranks
+    loss: float  # training loss, mean over ranks; no number where nothing is trained
     first_layer_ns: int | None = None  # from its gradient's being ready until its sum was back; slowest rank
 
 
@@ -76,7 +76,7 @@ class MethodResult:
     wire_iterations: int  # … over this many iterations
     retransmissions: int  # all ranks
     switch_counters: dict[str, int]  # empty for host methods
-    parameter_hash_per_rank: list[str]  # sha256 of the final parameters: all equal, or the run failed
+    parameter_hash_per_rank: list[str]  # sha256 of the final parameters: all equal, or the run failed; []: no values
     certificate: Certificate | None  # None in virtual time: exact by construction
     notes: list[str] = field(default_factory=list)  # one sentence each; shown in the report
     environment: dict[str, Any] = field(default_factory=dict)  # read back: links, offloads, congestion control
@@ -183,7 +183,7 @@ def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
         "final_training_loss": result.iterations[-1].loss,
         "final_accuracy": last.accuracy if last else None,
         "final_loss": last.loss if last else None,
-        "parameters_identical": len(set(result.parameter_hash_per_rank)) == 1,
+        "parameters_identical": len(set(hashes)) == 1 if (hashes := result.parameter_hash_per_rank) else None,
         "bound": {key: value for key, value in dataclasses.asdict(least).items() if value is not None},
         "share_of_bound": ratio(least.communication_ns, communication["median"]),
         **_of_servers(scenario, result),
@@ -245,7 +245,7 @@ def same_bits(scenario: Scenario, method: MethodName, environment: Mapping[str, 
 
 def unequal_ranks(entry: Mapping[str, Any]) -> bool:
     """Whether the ranks of a method of a document ended with different parameters, which it doesn't allow."""
-    return not entry["summary"]["parameters_identical"] and not METHODS[entry["method"].method].differ
+    return entry["summary"]["parameters_identical"] is False and not METHODS[entry["method"].method].differ
 
 
 def differing(built: dict[str, Any]) -> list[tuple[MethodName, MethodName]]:

@@ -14,11 +14,15 @@ import reprlib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from emulation import scenario_checks
 from emulation.bounds import Network, elements_most, loads, servers_of
+from emulation.profiles.errors import ProfileError
+from emulation.profiles.model_profile import ModelProfile
+from emulation.profiles.model_profile import load as load_profile
 from emulation.scenario_tables import (
     ADAMW,
     BoundedLoss,
@@ -59,7 +63,7 @@ class ScenarioError(Exception):
 class Scenario:
     """One experiment; with `sweep`, several that differ in one number (see `load_variants`).
 
-    `file` is where it came from, for messages only; it is not part of the results.
+    `file` and `folder` are where it came from, for messages and files beside it; they are no part of the results.
     """
 
     name: str
@@ -77,6 +81,7 @@ class Scenario:
     flows: tuple[FlowOptions, ...] = ()
     jobs: tuple[JobOptions, ...] = ()
     file: str = "scenario"
+    folder: Path = Path()
 
     @property
     def network(self) -> Network:
@@ -99,6 +104,13 @@ class Scenario:
         options = self.topology
         settings = LinkSettings(options.rate_bps, options.delay_ns, options.queue_bytes)
         return topology(options.fabric, options.workers, servers_of(method, self.ps.servers), settings)
+
+    @cached_property
+    def model_profile(self) -> ModelProfile:
+        """What `[workload] profile` names, of the scenario's batch and device. Raises ProfileError."""
+        workload = self.workload
+        profile = load_profile(workload.profile, self.folder)
+        return profile.at(batch=workload.batch_per_worker, device_flops=workload.device_flops)
 
     @property
     def unequal_compute(self) -> str | None:
@@ -142,6 +154,8 @@ _TABLES: dict[str, Any] = {
 _ONLY_IF_SET = {"ps": ("push_then_pull",), "faults": ("stragglers", "tail"), "topology": scenario_checks.UNUSUAL_QUEUES}
 """What `canonical` has only where it isn't empty or 0."""
 SWEEPS_MOST = 32
+TRAINED = ("name", "optimizer", "evaluate_every", "synchronisation")
+"""Keys of [workload] that a profile has no use for."""
 _TOP_KEYS = ("name", "title", "seed")
 _SEED_HIGH = 2**32 - 1
 _SHORT = reprlib.Repr()
@@ -155,7 +169,7 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ScenarioError(f"{path}: cannot be read: {reason}") from error
-    return parse(text, path.name, overrides)
+    return parse(text, path.name, overrides, path.parent)
 
 
 def load_variants(path: Path, overrides: Mapping[str, Any] | None = None) -> list[Scenario]:
@@ -174,8 +188,8 @@ def load_variants(path: Path, overrides: Mapping[str, Any] | None = None) -> lis
     return [load(path, {**ended, scenario.sweep.key: value}) for value in scenario.sweep.values]
 
 
-def parse(text: str, file: str, overrides: Mapping[str, Any] | None = None) -> Scenario:
-    """Scenario in TOML text; `file` is the name used in messages."""
+def parse(text: str, file: str, overrides: Mapping[str, Any] | None = None, folder: Path = Path()) -> Scenario:
+    """Scenario in TOML text; `file` is the name used in messages, `folder` where files are that it names."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: numbers too long, nesting too deep
@@ -186,7 +200,7 @@ def parse(text: str, file: str, overrides: Mapping[str, Any] | None = None) -> S
         if not isinstance(where, dict):
             raise ScenarioError(f"{file}: {key}: '{table}' must be a table")
         where[name] = value
-    return _build(document, file)
+    return _with_profile(_build(document, file, folder), document)
 
 
 def find(name_or_path: str) -> Path:
@@ -212,12 +226,11 @@ def shipped() -> dict[str, Path]:
 def canonical(scenario: Scenario) -> dict[str, Any]:
     """The scenario as plain JSON values, every default filled in; without the file's name."""
     values = dataclasses.asdict(scenario)
-    del values["file"]
+    del values["file"], values["folder"]
     if not scenario.sweep.values:
         del values["sweep"]
     if not any(method.method == "ps" for methods in vars(scenario.methods).values() for method in methods):
         del values["ps"]  # no method of the scenario reads it
-    _drop_others(values)
     if not any(METHODS[method.method].loses for methods in vars(scenario.methods).values() for method in methods):
         del values["bounded"]
     if scenario.workload.optimizer == ADAMW:
@@ -233,17 +246,21 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
         for key in keys:
             if table in values and not getattr(getattr(scenario, table), key):
                 del values[table][key]
+    _drop_others(values)
     values["methods"] = {backend: list(map(str, names)) for backend, names in vars(scenario.methods).items()}
     return values
 
 
 def _drop_others(values: dict[str, Any]) -> None:
-    """What there is only with other jobs or flows, several spines, or hosts that transfers cost something."""
+    """What there is only with other jobs or flows, several spines, hosts that transfers cost something, or a profile;
+    and what a profile makes useless."""
     if values["topology"]["ranks_per_host"] == 1:
         for key in ("ranks_per_host", "inside_bps", "inside_sums"):
             del values["topology"][key]
     if not any(values["hosts"].values()):
         del values["hosts"]
+    for key in TRAINED if values["workload"]["profile"] else ("profile", "device_flops"):
+        values["workload"].pop(key, None)
     if (values["topology"]["spines"], values["topology"]["paths"]) == (1, SPRAY):
         del values["topology"]["spines"], values["topology"]["paths"], values["switch"]["trees"]
     if not values["jobs"]:
@@ -266,7 +283,25 @@ def from_canonical(values: dict[str, Any]) -> Scenario:
     return _build({**values, **tables}, "scenario")
 
 
-def _build(document: dict[str, Any], file: str) -> Scenario:
+def _with_profile(scenario: Scenario, document: dict[str, Any]) -> Scenario:
+    """The scenario with its profile's batch, unless it has its own; and the profile checked."""
+    if not scenario.workload.profile:
+        return scenario
+    given, where = document["workload"], f"{scenario.file}: [workload]"
+    if wrong := next((key for key in TRAINED if key in given), None):
+        raise ScenarioError(f"{where} {wrong}: it is of training; allowed: profile or {wrong}, not both")
+    try:
+        if "batch_per_worker" not in given:
+            batch = load_profile(scenario.workload.profile, scenario.folder).batch
+            workload = dataclasses.replace(scenario.workload, batch_per_worker=batch)
+            scenario = dataclasses.replace(scenario, workload=workload)
+        scenario.model_profile.rank_ns(scenario.topology.workers)
+    except ProfileError as error:
+        raise ScenarioError(f"{where} profile: {error}") from error
+    return scenario
+
+
+def _build(document: dict[str, Any], file: str, folder: Path = Path()) -> Scenario:
     known = (*_TOP_KEYS, *_TABLES, "flows", "jobs")
     for key in document:
         if key not in known:
@@ -284,7 +319,7 @@ def _build(document: dict[str, Any], file: str) -> Scenario:
     tables = {name: _build_table(document.get(name, {}), name, kind, file) for name, kind in _TABLES.items()}
     flows = _check_tables(document.get("flows", []), FlowOptions, f"{file}: [[flows]] ")
     jobs = _check_tables(document.get("jobs", []), JobOptions, f"{file}: [[jobs]] ")
-    scenario = Scenario(name=name, title=title, seed=seed, file=file, flows=flows, jobs=jobs, **tables)
+    scenario = Scenario(name=name, title=title, seed=seed, file=file, folder=folder, flows=flows, jobs=jobs, **tables)
     try:
         _ = scenario.links("switch"), scenario.links("ps")
     except ValueError as error:
@@ -317,6 +352,12 @@ def _text(document: dict[str, Any], key: str, file: str) -> str:
     value = document[key]
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise ScenarioError(f"{file}: {key}: {_repr(value)} is not allowed; allowed: one line of text")
+    return value
+
+
+def _check_line(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value.isprintable():
+        raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: one line of text")
     return value
 
 
@@ -453,6 +494,7 @@ _CHECKS = {
     "racks": _check_racks,
     "ranks": _check_ranks,
     "name": _check_name,
+    "text": _check_line,
 }
 """Of keys that aren't numbers or names."""
 

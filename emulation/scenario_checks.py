@@ -48,6 +48,7 @@ def fault(scenario: Scenario) -> str:
         _flows,
         _jobs,
         _hosts,
+        _profile,
         _samples,
         _parallel,
         _synchronisation,
@@ -254,11 +255,23 @@ def _jobs(scenario: Scenario) -> str:
     return ""
 
 
+def _profile(scenario: Scenario) -> str:
+    """What goes with a model as numbers."""
+    workload = scenario.workload
+    if not workload.profile:
+        return "[workload] device_flops: it needs a profile; allowed: 0 without one" if workload.device_flops else ""
+    if scenario.methods.mininet:
+        return "[workload] profile: a model as numbers trains nothing; allowed: [methods] mininet = [], and --on sim"
+    if unsuited := next((str(name) for name in scenario.methods.sim if scenario.asynchronous(name)), None):
+        return f"[methods] sim: {unsuited}: with [workload] profile no server has weights; allowed: [ps] mode = '{BSP}'"
+    return ""
+
+
 def _samples(scenario: Scenario) -> str:
     """Each worker learns from samples of its own."""
     workers, batch = scenario.topology.workers, scenario.workload.batch_per_worker
     kind = WORKLOADS[scenario.workload.name]
-    if kind.samples is None or workers * batch <= kind.samples:
+    if kind.samples is None or scenario.workload.profile or workers * batch <= kind.samples:
         return ""
     most = f"1 … {kind.samples // workers}" if workers <= kind.samples else f"{kind.samples} workers"
     return (

@@ -200,6 +200,8 @@ class Workload:
     evaluate_every: int = _integer(25, 1, ITERATIONS_MOST, "iterations")  # test set on rank 0; its time is not counted
     bucket_bytes: int = _integer(1_048_576, 4_096, 1_073_741_824, "bytes")  # DDP's cap: its own first-bucket size
     optimizer: str = _choice(ADAMW, (ADAMW, SGD))  # sgd: at a constant rate, the only one of [ps] that keeps weights
+    profile: str = field(default="", metadata={"kind": "text"})  # sim: a model as numbers, in place of `name`
+    device_flops: float = _float(0.0, 0.0, 1e21, "operations a second")  # of a profile with derived times; 0: its own
     synchronisation: str = field(default="", metadata={"kind": "training"})  # a training method; "": in every step
     # Forward+backward of all ranks, one each, or drawn; None: measured once. Real ranks take what they take, but where
     # ranks differ, stragglers among them, they sleep until then (training/pace.py).

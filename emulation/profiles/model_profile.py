@@ -10,13 +10,13 @@ import itertools
 import json
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from emulation.profiles.buckets import Bucket, bucket_layout
 from emulation.profiles.errors import ProfileError, read_text
-from transport.schedule.profile import ITEM_BYTES, LayerProfile, Profile, TensorProfile
+from transport.schedule.profile import LayerProfile, Profile, TensorProfile
 
 MODELS_FOLDER = Path(__file__).parent / "models"
 FILE_BYTES_MOST = 1 << 26
@@ -24,6 +24,10 @@ NS_MOST = 3_600_000_000_000
 ELEMENTS_MOST = 1 << 40
 BACKWARD_OPERATIONS = 2
 """Of a layer's backward pass over its forward pass: gradients of its inputs and of its parameters, a product each."""
+
+DTYPE = "float32"
+"""Of gradients when they are summed."""
+ITEM_BYTES = 4
 
 Ns = Annotated[int, msgspec.Meta(ge=0, le=NS_MOST)]
 Elements = Annotated[int, msgspec.Meta(ge=1, le=ELEMENTS_MOST)]
@@ -37,7 +41,8 @@ class ModelLayer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     tensors: elements of each parameter tensor, by its name within the layer, in the model's order; none where it only
     computes. forward_ns, backward_ns: of the whole batch. flops: of one sample's forward pass, for times that are
-    derived. output: elements that one sample has after the layer; 0: not known.
+    derived. output: elements that one sample has after the layer; 0: not known. cut: how tensor parallelism divides it
+    among ranks: its outputs ("column"), its inputs, so that outputs are sums ("row"), or not at all.
     """
 
     name: Name
@@ -46,6 +51,7 @@ class ModelLayer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backward_ns: Ns = 0
     flops: Operations = 0.0
     output: Count = 0
+    cut: Literal["", "column", "row"] = ""
 
     @property
     def elements(self) -> int:
@@ -64,14 +70,14 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     layers: Annotated[tuple[ModelLayer, ...], msgspec.Meta(min_length=1, max_length=100_000)]
     source: dict[Name, str] = {}
-    dtype: str = "float32"
+    dtype: str = DTYPE
     batch: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)] = 1
     device_flops: Operations = 0.0
     skew: tuple[Annotated[float, msgspec.Meta(ge=0.01, le=10_000)], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.dtype not in ITEM_BYTES:
-            raise ProfileError(f"dtype: {self.dtype!r} is unknown; allowed: {', '.join(ITEM_BYTES)}")
+        if self.dtype != DTYPE:
+            raise ProfileError(f"dtype: {self.dtype!r} is unknown; allowed: {DTYPE}, whatever the model computes in")
         names = [layer.name for layer in self.layers]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -116,7 +122,7 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def size_bytes(self) -> int:
-        return self.elements * ITEM_BYTES[self.dtype]
+        return self.elements * ITEM_BYTES
 
     @property
     def forward_ns(self) -> int:
@@ -147,7 +153,7 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         sizes = [elements for layer in self.layers for elements in layer.tensors.values()]
         arrivals = list(reversed(range(len(sizes))))
         ready = list(reversed(self._ready_shares()))  # in the order of arrivals
-        groups = bucket_layout(arrivals, [ITEM_BYTES[self.dtype] * size for size in sizes], bucket_bytes)
+        groups = bucket_layout(arrivals, [ITEM_BYTES * size for size in sizes], bucket_bytes)
         last = itertools.accumulate(map(len, groups))
         return tuple(
             Bucket(tuple(group), sum(sizes[index] for index in group), ready[until - 1])

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from emulation.report import sharing
+from emulation.report import sharing, wording
 from emulation.report.topology_figure import topology_figure
 from emulation.report.wording import bytes_text, name_of, short_names, time_text
 from emulation.results import percentile
@@ -127,8 +127,10 @@ def topology(built: dict[str, Any]) -> Figure | None:
     return topology_figure(scenario, built) if TOPOLOGIES[scenario.topology.kind].summary else None
 
 
-def training(built: dict[str, Any]) -> Figure:
-    """Training loss and test accuracy against time."""
+def training(built: dict[str, Any]) -> Figure | None:
+    """Training loss and test accuracy against time; none where nothing is trained."""
+    if wording.replayed(built):
+        return None
     figure, (left, right) = _axes(9, 3.4, 2)
     styles = looks(built)
     last_ns = max(entry["summary"]["training_ns"] for entry in built["methods"])

@@ -128,7 +128,6 @@ def table_rows(built: dict[str, Any]) -> list[Row]:
         ]
 
     coded = any("codec" in s for s in summaries)
-    against = wording.against_baseline
     return [
         *([row(BITS, [wording.codec_text(entry) for entry in methods])] if coded else []),
         row("Iteration time", times("iteration_ns")),
@@ -150,24 +149,26 @@ def table_rows(built: dict[str, Any]) -> list[Row]:
             else []
         ),
         *sharing.rows(built),
-        row(
-            "Final test accuracy",
-            [
-                (wording.percent_text(s["final_accuracy"], 2), against(built, entry, "final_accuracy"))
-                for s, entry in zip(summaries, methods, strict=True)
-            ],
-        ),
-        row(
-            "Final test loss",
-            [
-                (wording.number_text(s["final_loss"]), against(built, entry, "final_loss"))
-                for s, entry in zip(summaries, methods, strict=True)
-            ],
-        ),
-        row("Final training loss", [(wording.number_text(s["final_training_loss"]), "") for s in summaries]),
-        row("Parameters on all ranks", [_identical(entry) for entry in methods]),
+        *([] if wording.replayed(built) else _training_rows(built)),
         row("Speed-up of an iteration", [_iteration_speedup(entry) for entry in methods]),
         row("Speed-up of communication", [_communication_speedup(entry) for entry in methods]),
+    ]
+
+
+def _training_rows(built: dict[str, Any]) -> list[Row]:
+    """What was learnt."""
+    summaries, against = [entry["summary"] for entry in built["methods"]], wording.against_baseline
+    of_methods = list(zip(summaries, built["methods"], strict=True))
+    accuracy = [
+        (wording.percent_text(s["final_accuracy"], 2), against(built, entry, "final_accuracy"))
+        for s, entry in of_methods
+    ]
+    loss = [(wording.number_text(s["final_loss"]), against(built, entry, "final_loss")) for s, entry in of_methods]
+    return [
+        ("Final test accuracy", accuracy),
+        ("Final test loss", loss),
+        ("Final training loss", [(wording.number_text(s["final_training_loss"]), "") for s in summaries]),
+        ("Parameters on all ranks", [_identical(entry) for entry in built["methods"]]),
     ]
 
 
@@ -501,17 +502,18 @@ _ONLY_FOR = {
 def _scenario_rows(scenario: dict[str, Any]) -> list[tuple[str, str]]:
     """The scenario as [table] key = value, in the file's order."""
     rows = [("seed", str(scenario["seed"]))]
+    unknown = "the profile's" if "profile" in scenario["workload"] else "measured before the run"
     alike = from_canonical(scenario).unequal_compute is None
     only_for = {key: text for key, text in _ONLY_FOR.items() if alike or key != "compute_ns"}
     for table in ("topology", "faults", "workload", "switch", "ps"):
         rows += [
-            (f"[{table}] {key}{only_for.get(key, '')}", _value_text(value))
+            (f"[{table}] {key}{only_for.get(key, '')}", _value_text(value, unknown))
             for key, value in scenario.get(table, {}).items()  # [ps] is there if a method reads it
         ]
     return rows
 
 
-def _value_text(value: Any) -> str:
+def _value_text(value: Any, unknown: str) -> str:
     if value is None:
-        return "measured before the run"
+        return unknown
     return wording.count_text(value) if isinstance(value, int) else str(value)

@@ -68,6 +68,11 @@ def description(entry: dict[str, Any], scenario: dict[str, Any]) -> str:
     return "; ".join(parts) + "."
 
 
+def replayed(built: dict[str, Any]) -> bool:
+    """Whether nothing was trained: a model as numbers."""
+    return "profile" in built["scenario"]["workload"]
+
+
 def codec_text(entry: dict[str, Any]) -> tuple[str, str]:
     """How many bits a rank gives for a value, and what is to be known of it."""
     codec = entry["summary"].get("codec")

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from emulation.results import IterationRecord, gradient_delays
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.training import Progress, RankClock, Training
-from emulation.training.replicas import Replicas
+
+if TYPE_CHECKING:
+    from emulation.training.replicas import Replicas
 
 
 class AsynchronousTraining(Training):

@@ -29,11 +29,11 @@ DRAWS: dict[str, Callable[[random.Random, float, float], float]] = {
 class ComputeTimes:
     """Forward and backward pass together, of every rank in every iteration.
 
-    measured_ns: for a scenario without a compute time. planned_ns: what schedules are made for: the slowest rank's, the
-    mean of what is drawn; without stragglers.
+    measured_ns: for a scenario without a compute time, of all ranks or one each. planned_ns: what schedules are made
+    for: the slowest rank's, the mean of what is drawn; without stragglers.
     """
 
-    def __init__(self, scenario: Scenario, measured_ns: int = 0) -> None:
+    def __init__(self, scenario: Scenario, measured_ns: int | tuple[int, ...] = 0) -> None:
         given = scenario.workload.compute_ns
         self._given = measured_ns if given is None else given
         self._seed = scenario.seed

@@ -1,7 +1,8 @@
 """Arrays of which only the length is simulated: for times and bytes, where nobody asks for values."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -24,6 +25,31 @@ class Hollow:
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, part: slice) -> "Hollow":
+        return Hollow(len(range(*part.indices(self.size))), self.dtype)
+
+    def __setitem__(self, part: slice, values: object) -> None:
+        """There are no values to set."""
+
+    def __itruediv__(self, divisor: float) -> "Hollow":
+        return self
+
     def zeros(self) -> NDArray[Any]:
         """An array like it, for what needs values."""
         return np.zeros(self.size, self.dtype)
+
+
+Array = TypeVar("Array", NDArray[np.float32], Hollow)
+
+
+def joined(parts: Sequence[Array]) -> Array:
+    """One array of several, at least one, all hollow or none; of a single one, that itself."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, Hollow):
+        return Hollow(sum(len(part) for part in parts), first.dtype)
+    return np.concatenate(parts)

@@ -11,17 +11,17 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
+from emulation.sim.hollow import joined
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.training import Progress, Training
 from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
-from emulation.training.replicas import Replicas
 from switchagg.codecs.array_codec import Tensor
 from switchagg.priority import CLASSES
 from transport.schedule.model import Prediction
@@ -36,6 +36,9 @@ from transport.schedule.scheduler import (
     classes_of,
     describe,
 )
+
+if TYPE_CHECKING:
+    from emulation.training.replicas import Replicas
 
 
 @dataclass(frozen=True)
@@ -230,8 +233,7 @@ class LayeredRank:
         return self._scheduler.iteration * len(self._training.transfers) + transfer.key
 
     def _packed(self, transfer: Transfer) -> NDArray[np.float32]:
-        parts = [self._gradients[part.tensor][part.low : part.high] for part in transfer.parts]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return joined([self._gradients[part.tensor][part.low : part.high] for part in transfer.parts])
 
     def _returned(self, transfer: Transfer, array: NDArray[np.float32], launched_ns: int) -> None:
         training, now_ns = self._training, self._network.now_ns

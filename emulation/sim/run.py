@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from emulation.bounds import servers_of as servers_with_hosts
-from emulation.errors import RunFailed
+from emulation.errors import RunFailed, WorkloadError
+from emulation.profiles.errors import ProfileError
 from emulation.results import MethodResult, codec_notes
 from emulation.scenario import Scenario
 from emulation.scenario_checks import frame_bytes_of, hosts_of
@@ -30,17 +33,13 @@ from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.prediction import predicted
-from emulation.sim.sharded import ShardedTraining
+from emulation.sim.replay.hollow_replicas import ProfileReplicas
 from emulation.sim.sharing.jobs import JobsBeside, servers_of
-from emulation.sim.tensor import TensorTraining
 from emulation.sim.traffic.controls import CUBIC
 from emulation.sim.traffic.flows_beside import FlowsBeside
 from emulation.sim.training import Progress, Training
 from emulation.sim.tuning import tuned
-from emulation.training.replicas import Replicas
 from emulation.training.tasks.table import DDP, FSDP, TP, WORKLOADS
-from emulation.training.tasks.task import WorkloadError
-from emulation.training.tensor_ranks import TensorReplicas
 from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError
 from switchagg.priority import BEST_EFFORT
@@ -49,14 +48,21 @@ from transport.links.table import LINKS
 from transport.meshes.reliable import ReliableConfig
 from transport.schedule.scheduler import LinearCost, Policy, Profile, fit_cost, parse_policy
 
+if TYPE_CHECKING:
+    from emulation.training.replicas import Replicas
+
 STUCK_NS, STUCK_FRAMES = 100_000_000, 1_000
 """A paused port whose buffer holds still for longer, and for so many frames of the slowest link, is a deadlock."""
 RING_MESSAGE_BYTES = 65_536  # at most; cut to whole frames
 ACK_EVERY_SEGMENTS = 16  # as receivers that merge segments do (GRO); every second one would cost the ring 2 %
 SMALL_BYTES, LARGE_BYTES = 4_000, 1_000_000
 """Allreduces from which the cost of a transfer is fitted, where a policy weighs it."""
-TRAININGS: dict[str, type[Training]] = {DDP: Training, FSDP: ShardedTraining, TP: TensorTraining}
-"""By how ranks share a model."""
+TRAININGS = {
+    DDP: "emulation.sim.training:Training",
+    FSDP: "emulation.sim.sharded:ShardedTraining",
+    TP: "emulation.sim.tensor:TensorTraining",
+}
+"""By how ranks share a model; some need PyTorch."""
 
 
 def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress) -> MethodResult:
@@ -67,23 +73,16 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
     """
     workload = scenario.workload
     progress(0, workload.iterations, "building the replicas")
-    parallel = WORKLOADS[workload.name].parallel
-    each_parameter = method.schedule or scenario.asynchronous(method) or parallel != DDP
     try:
-        replicas = (TensorReplicas if parallel == TP else Replicas)(
-            workload.name,
-            scenario.seed,
-            scenario.topology.workers,
-            workload.batch_per_worker,
-            workload.iterations,
-            1 if each_parameter else workload.bucket_bytes,
-            workload.optimizer,
-        )
+        replicas = _replicas(scenario, method)
         notes = ["Time is virtual and exact; no certificate is needed.", *codec_notes(scenario, method)]
         if scenario.flows and not method.is_switch:
             notes.append(_beside_flows(scenario, method))
-        measured_ns = 0
-        if workload.compute_ns is None:
+        measured_ns: int | tuple[int, ...] = 0
+        if workload.profile:
+            measured_ns = scenario.model_profile.rank_ns(scenario.topology.workers)
+            notes += _profile_notes(scenario)
+        elif workload.compute_ns is None:
             measured_ns = measured_compute_ns(workload.name, workload.batch_per_worker, scenario.seed)
             notes.append(
                 f"[workload] compute_ns was measured once on this machine: {measured_ns} ns; "
@@ -96,12 +95,44 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
             )
         training = _training(scenario, method, replicas, ComputeTimes(scenario, measured_ns), progress)
         training.run()
-    except (SwitchaggError, WorkloadError, SimulationError) as error:
+    except (SwitchaggError, WorkloadError, SimulationError, ProfileError) as error:
         raise RunFailed(f"{method} in virtual time: {error}") from error
     result = training.result(method, notes)
     for document in training.simulation.shared.documents:
         result = dataclasses.replace(result, **document())
     return result
+
+
+def _replicas(scenario: Scenario, method: MethodName) -> Replicas:
+    """The ranks' models: real ones, or their numbers."""
+    workload, workers = scenario.workload, scenario.topology.workers
+    parallel = WORKLOADS[workload.name].parallel
+    each_parameter = method.schedule or scenario.asynchronous(method) or parallel != DDP
+    bucket_bytes = 1 if each_parameter else workload.bucket_bytes
+    if workload.profile:
+        return cast("Replicas", ProfileReplicas(scenario.model_profile, workers, bucket_bytes))
+    from emulation.training.replicas import Replicas  # imports PyTorch
+    from emulation.training.tensor_ranks import TensorReplicas
+
+    return (TensorReplicas if parallel == TP else Replicas)(
+        workload.name,
+        scenario.seed,
+        workers,
+        workload.batch_per_worker,
+        workload.iterations,
+        bucket_bytes,
+        workload.optimizer,
+    )
+
+
+def _profile_notes(scenario: Scenario) -> list[str]:
+    """That nothing learns, and where the numbers are from."""
+    profile = scenario.model_profile
+    sources = "; ".join(f"{what}: {text.rstrip('.')}" for what, text in profile.source.items())
+    return [
+        f"Nothing is trained: times and bytes are those of the profile {profile.name}, values are zeros.",
+        *([f"The profile's own words: {sources}."] if sources else []),
+    ]
 
 
 def _beside_flows(scenario: Scenario, method: MethodName) -> str:
@@ -183,7 +214,8 @@ def _training(
     if METHODS[name.method].loses:
         config = dataclasses.replace(config, bounded=scenario.bounded.options(name.method))
     if not name.schedule:
-        kind = TRAININGS[WORKLOADS[scenario.workload.name].parallel]
+        module, _, attribute = TRAININGS[WORKLOADS[scenario.workload.name].parallel].partition(":")
+        kind: type[Training] = getattr(import_module(module), attribute)
         return kind(scenario, _simulation(scenario, name.method, config), replicas, compute, progress)
     profile = replicas.profile(compute.planned_ns)
 
@@ -231,6 +263,8 @@ def scheduled(config: SimulationConfig, name: MethodName, schedule: Schedule) ->
 @functools.cache
 def measured_compute_ns(name: str, batch_per_worker: int, seed: int) -> int:
     """Measured once per process, so that all methods of a comparison compute for the same time."""
+    from emulation.training.replicas import Replicas  # imports PyTorch
+
     return Replicas(name, seed, 1, batch_per_worker).measure_compute_ns()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,9 +19,11 @@ from emulation.scenario_tables import RDMA_CONTROLS
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulation import Simulation
 from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
-from emulation.training.replicas import Replicas
 from switchagg.description import Kind
 from transport.group.method_name import METHODS, MethodName
+
+if TYPE_CHECKING:
+    from emulation.training.replicas import Replicas
 
 Progress = Callable[[int, int, str], None]
 
@@ -201,7 +203,8 @@ class Training:
 
     def _evaluate(self, iteration: int) -> None:
         score = self.replicas.evaluate()
-        self._scores.append((iteration, score.accuracy, score.loss))
+        if score is not None:  # hollow ones learn nothing
+            self._scores.append((iteration, score.accuracy, score.loss))
 
     def _evaluated_ns(self, iteration: int, records: Sequence[IterationRecord]) -> int:
         return records[iteration].start_ns + records[iteration].duration_ns

@@ -6,17 +6,14 @@ A real run tries points while it trains. Virtual time repeats itself, so what is
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-
-import numpy as np
+from collections.abc import Callable
 
 from emulation.errors import RunFailed
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.layers import LayeredTraining, Schedule
 from emulation.sim.network.simulation import Simulation
-from emulation.training.workload import Score
+from emulation.sim.replay.hollow_replicas import HollowReplicas
 from switchagg.codecs.array_codec import Tensor
 from transport.schedule.policy import Policy, Tunable
 from transport.schedule.scheduler import Profile
@@ -26,24 +23,6 @@ SETTLING_ITERATIONS, MEASURED_ITERATIONS = 2, 2
 """Per point. Nothing but faults of links makes iterations of virtual time differ once they have settled."""
 
 Make = Callable[[Policy], tuple[Schedule, Simulation]]
-
-
-class Zeros:
-    """In place of `Replicas`: gradients of a profile's sizes, without a model."""
-
-    def __init__(self, profile: Profile, workers: int) -> None:
-        self.losses = [0.0] * workers
-        self.buckets = [SimpleNamespace(elements=tensor.elements) for tensor in profile.tensors]
-        self.tensors = [[Tensor(tensor.name, (tensor.elements,))] for tensor in profile.tensors]
-
-    def gradients_of(self, _rank: int, _iteration: int) -> list[np.ndarray]:
-        return [np.zeros(bucket.elements, np.float32) for bucket in self.buckets]
-
-    def apply_to(self, _rank: int, _iteration: int, _averaged: Sequence[np.ndarray]) -> None:
-        """Nothing learns."""
-
-    def evaluate(self) -> Score:
-        return Score(0.0, 0.0)
 
 
 def tuned(scenario: Scenario, tunable: Tunable, profile: Profile, make: Make, compute: ComputeTimes) -> Policy:
@@ -56,8 +35,9 @@ def tuned(scenario: Scenario, tunable: Tunable, profile: Profile, make: Make, co
     shortened = dataclasses.replace(scenario, workload=short)
     while not tuner.done:
         schedule, simulation = make(tunable.at(tuner.current))
-        zeros = Zeros(profile, scenario.topology.workers)
-        training = LayeredTraining(shortened, simulation, zeros, compute, lambda *_: None, schedule)  # type: ignore[arg-type]
+        tensors = [[Tensor(tensor.name, (tensor.elements,))] for tensor in profile.tensors]
+        hollow = HollowReplicas(tensors, scenario.topology.workers)
+        training = LayeredTraining(shortened, simulation, hollow, compute, lambda *_: None, schedule)  # type: ignore[arg-type]
         training.run()
         measured = training.records()[SETTLING_ITERATIONS:-1]
         tuner.observe(sum(record.duration_ns for record in measured) / len(measured))

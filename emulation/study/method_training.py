@@ -19,10 +19,9 @@ from typing import Any, cast
 import numpy as np
 import torch.distributed as dist
 
-from emulation.errors import RunFailed
+from emulation.errors import RunFailed, WorkloadError
 from emulation.study.plan import Cell
 from emulation.study.wire import Traffic
-from emulation.training.tasks.task import WorkloadError
 from emulation.training.workload import build_workload, compute_on_one_thread
 from switchagg.codecs.array_codec import Reduction
 from transport.torch.training import attach

@@ -72,8 +72,8 @@ def _append(path: Path, record: dict[str, Any]) -> None:
 
 def trained(cell: Cell) -> dict[str, Any]:
     """A cell's record, or RunFailed with its name."""
+    from emulation.errors import WorkloadError
     from emulation.study.training import train  # imports PyTorch
-    from emulation.training.tasks.task import WorkloadError
 
     try:
         return train(cell)

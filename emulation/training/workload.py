@@ -18,9 +18,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from emulation.errors import WorkloadError
 from emulation.scenario_tables import ADAMW, SGD
 from emulation.training.tasks.table import WORKLOADS
-from emulation.training.tasks.task import Batch, Task, WorkloadError
+from emulation.training.tasks.task import Batch, Task
 
 WARM_UP_STEPS = 10  # the learning rate rises over these: large first steps of AdamW cost more than they bring
 

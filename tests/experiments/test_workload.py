@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
+from emulation.errors import WorkloadError
 from emulation.profiles.buckets import bucket_layout
 from emulation.training.replicas import Replicas
 from emulation.training.tasks import text as text_module
 from emulation.training.tasks.digits import Digits
 from emulation.training.tasks.images import Images
 from emulation.training.tasks.table import WORKLOADS
-from emulation.training.tasks.task import WorkloadError
 from emulation.training.tasks.text import Text
 from emulation.training.workload import build_workload
 

@@ -8,6 +8,7 @@ additions of convolutions and matrix products, two for each pair, over a device'
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from emulation.profiles.model_profile import MODELS_FOLDER, ModelLayer, ModelProfile
 
@@ -21,6 +22,12 @@ A100 = (
     "derived, not measured: flops at 150 TFLOP/s, about half of the 312 TFLOP/s of bfloat16 in the data sheet of "
     "NVIDIA's A100; the backward pass takes twice the forward pass; gradients are summed in float32"
 )
+
+ROWS = ("attention.output.dense", "output.dense", "c_proj", "o_proj", "down_proj")
+COLUMNS = ("query", "key", "value", "intermediate.dense", "c_attn", "c_fc")
+COLUMNS += ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+CUTS: dict[str, Literal["row", "column"]] = {**dict.fromkeys(ROWS, "row"), **dict.fromkeys(COLUMNS, "column")}
+"""How Megatron-LM cuts layers of transformers, by how their names end."""
 
 
 class Images:
@@ -50,7 +57,8 @@ class Images:
 def linear(name: str, into: int, out: int, tokens: int = 1, *, bias: bool = True, more_flops: float = 0) -> ModelLayer:
     """A matrix product of each of a sample's tokens."""
     tensors = {"weight": into * out, **({"bias": out} if bias else {})}
-    return ModelLayer(name, tensors, flops=2.0 * into * out * tokens + more_flops, output=out * tokens)
+    cut = next((cut for end, cut in CUTS.items() if name.endswith(end)), "")
+    return ModelLayer(name, tensors, flops=2.0 * into * out * tokens + more_flops, output=out * tokens, cut=cut)
 
 
 def norm(name: str, width: int, tokens: int, *, bias: bool = True) -> ModelLayer:

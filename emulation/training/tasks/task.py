@@ -15,10 +15,6 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 SPLIT_SEED = 0  # the held-out data are the same in every scenario, whatever its seed
 
 
-class WorkloadError(Exception):
-    """The workload isn't available as requested: one line with what to do."""
-
-
 class Task(Protocol):
     """What a workload learns: data, model and rates. Knows nothing of ranks."""
 

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from emulation.training.tasks.task import Batch, WorkloadError
+from emulation.errors import WorkloadError
+from emulation.training.tasks.task import Batch
 
 
 class Text:
