@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from emulation.report.wording import unequal_compute, why_different
 from emulation.results import MethodResult, differing, document, unequal_ranks, write_json
 from emulation.scenario import Scenario, ScenarioError
 from emulation.scenario_checks import paced_fault
-from emulation.timeline import write_trace
+from emulation.timeline import Span, write_trace
 from emulation.topologies.topology import ONE
 from p4vm.planes.program import PROGRAM_VARIABLE
 from switchagg.dataplane.self_test import Choice, fastest, fault
@@ -33,7 +33,7 @@ Runner = Callable[[Scenario, MethodName, Path, Callable[[int, int, str], None]],
 FIGURES = ("topology", "training", "breakdown", "matrix", "timeline", "iterations", "wire", "fidelity")
 TRACE = "timeline.json"
 
-_RUNNER_MODULES = {"mininet": "emulation.mininet.run", "sim": "emulation.sim.run"}
+RUNNER_MODULES = {"mininet": "emulation.mininet.run", "sim": "emulation.sim.run"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _only_simulated(scenario: Scenario, fault: str) -> ScenarioError:
 
 def _mininet_missing() -> str | None:
     """What keeps Mininet from running, with what to do; None if nothing does."""
-    reason: str | None = importlib.import_module(_RUNNER_MODULES["mininet"]).missing()
+    reason: str | None = importlib.import_module(RUNNER_MODULES["mininet"]).missing()
     return reason
 
 
@@ -157,8 +157,8 @@ def compare(
     here if not given. Raises RunFailed; a folder that can't be written is one too.
     """
     plane = plane or choose_plane(scenario, backend)
-    run_method = runner or importlib.import_module(_RUNNER_MODULES[backend]).run_method
-    _prepare(folder, scenario.methods_for(backend))
+    run_method = runner or importlib.import_module(RUNNER_MODULES[backend]).run_method
+    prepare(folder, scenario.methods_for(backend))
     host = host_facts(command)
     chosen = scenario
     if plane is not None:
@@ -171,10 +171,16 @@ def compare(
         results.append(run_method(chosen, method, folder / method.slug, _for_method(progress, method)))
         seconds[method] = round(time.monotonic() - begin, 3)
     host["wall_seconds_per_method"] = seconds
-    built = document(scenario, backend, results)
+    timelines = {result.method: result.timeline for result in results if result.timeline}
+    return write(document(scenario, backend, results), host, timelines, folder)
+
+
+def write(
+    built: dict[str, Any], host: dict[str, Any], timelines: Mapping[MethodName, Sequence[Span]], folder: Path
+) -> Comparison:
+    """Everything but what a backend kept. built: as `document` gave it; host: for host.json."""
     write_json(folder / "results.json", built)
     write_json(folder / "host.json", host)
-    timelines = {result.method: result.timeline for result in results if result.timeline}
     if timelines:
         write_trace(folder / TRACE, timelines)
     from emulation.report.report import write_report  # matplotlib and Jinja2: only when there is something to draw
@@ -187,7 +193,8 @@ def _for_method(progress: Progress, method: MethodName) -> Callable[[int, int, s
     return lambda done, total, note: progress(str(method), done, total, note)
 
 
-def _prepare(folder: Path, methods: Sequence[MethodName]) -> None:
+def prepare(folder: Path, methods: Sequence[MethodName]) -> None:
+    """Makes the folder and those of the methods, and removes an earlier report. Raises RunFailed."""
     try:
         for part in (folder, *(folder / method.slug for method in methods)):
             part.mkdir(parents=True, exist_ok=True)

@@ -312,7 +312,11 @@ def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) 
 
     Methods are values, which `write_json` writes as words.
     """
-    baseline = scenario.baseline_for(backend)
+    return assembled(scenario, backend, entries(scenario, backend, results))
+
+
+def entries(scenario: Scenario, backend: str, results: Sequence[MethodResult]) -> list[dict[str, Any]]:
+    """A document's `methods`, not yet compared with each other."""
     methods = [
         {
             **plain(dataclasses.replace(result, timeline=[])),
@@ -330,6 +334,12 @@ def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) 
         for key in _ONLY_IF_ANY:
             if not entry[key]:
                 del entry[key]
+    return methods
+
+
+def assembled(scenario: Scenario, backend: str, methods: list[dict[str, Any]]) -> dict[str, Any]:
+    """The document of such entries; their `comparison` is set."""
+    baseline = scenario.baseline_for(backend)
     summaries = {entry["method"]: entry["summary"] for entry in methods}
     for entry in methods:
         compared = baseline in summaries and entry["method"] != baseline

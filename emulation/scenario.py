@@ -12,7 +12,7 @@ import difflib
 import re
 import reprlib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -35,11 +35,12 @@ from emulation.scenario_tables import (
     Methods,
     ParameterServer,
     Straggler,
-    Sweep,
     SwitchOptions,
     TopologyOptions,
     Workload,
 )
+from emulation.sweep.axes import SEED, Point, Sweep, Value
+from emulation.sweep.axes import parse as parse_sweep
 from emulation.topologies.table import topology
 from emulation.topologies.topology import SPRAY, STAR, LinkSettings, Topology
 from switchagg.priority import CLASSES
@@ -61,7 +62,7 @@ class ScenarioError(Exception):
 
 @dataclass(frozen=True)
 class Scenario:
-    """One experiment; with `sweep`, several that differ in one number (see `load_variants`).
+    """One experiment; with `sweep`, several that differ in some of their keys (see `load_variants`).
 
     `file` and `folder` are where it came from, for messages and files beside it; they are no part of the results.
     """
@@ -149,11 +150,9 @@ _TABLES: dict[str, Any] = {
     "switch": SwitchOptions,
     "ps": ParameterServer,
     "bounded": BoundedLoss,
-    "sweep": Sweep,
 }
 _ONLY_IF_SET = {"ps": ("push_then_pull",), "faults": ("stragglers", "tail"), "topology": scenario_checks.UNUSUAL_QUEUES}
 """What `canonical` has only where it isn't empty or 0."""
-SWEEPS_MOST = 32
 TRAINED = ("name", "optimizer", "evaluate_every", "synchronisation")
 """Keys of [workload] that a profile has no use for."""
 _TOP_KEYS = ("name", "title", "seed")
@@ -172,20 +171,27 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
     return parse(text, path.name, overrides, path.parent)
 
 
-def load_variants(path: Path, overrides: Mapping[str, Any] | None = None) -> list[Scenario]:
-    """The scenario with each value of its sweep, in order, none of them with a sweep; itself alone if it has none.
+def load_variants(path: Path, overrides: Mapping[str, Any] | None = None) -> list[tuple[Point, Scenario]]:
+    """The scenario at each point of its sweep, in order, none of them with a sweep; itself alone if it has none.
 
-    An override of the swept number itself ends the sweep: then that value alone is run.
+    An override of a swept key ends its axis: then that value alone is run.
     """
     scenario = load(path, overrides)
-    if not scenario.sweep.values:
-        return [scenario]
-    ended = {**(overrides or {}), "sweep": {}}
-    for name in ("sweep.key", "sweep.values"):
-        ended.pop(name, None)
-    if overrides and scenario.sweep.key in overrides:
-        return [load(path, ended)]
-    return [load(path, {**ended, scenario.sweep.key: value}) for value in scenario.sweep.values]
+    given = {key: value for key, value in (overrides or {}).items() if key.partition(".")[0] != "sweep"}
+    if not scenario.sweep.axes:
+        return [({}, load(path, {**given, "sweep": {}}))]
+    found = []
+    for point in scenario.sweep.points:
+        variant = load(path, {**given, "sweep": {}, **point})
+        found.append(({key: _value(variant, key) for key in point}, variant))
+    return found
+
+
+def _value(scenario: Scenario, key: str) -> Value:
+    """A swept key's, as it was checked."""
+    table, _, name = key.rpartition(".")
+    value: Value = getattr(getattr(scenario, table) if table else scenario, name)
+    return value
 
 
 def parse(text: str, file: str, overrides: Mapping[str, Any] | None = None, folder: Path = Path()) -> Scenario:
@@ -195,12 +201,12 @@ def parse(text: str, file: str, overrides: Mapping[str, Any] | None = None, fold
     except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: numbers too long, nesting too deep
         raise ScenarioError(f"{file}: not valid TOML: {error}") from error
     for key, value in (overrides or {}).items():
-        table, dot, name = key.rpartition(".")
+        table, dot, name = key.rpartition(".") if not key.startswith("sweep.") else key.partition(".")
         where = document if not dot else document.setdefault(table, {})
         if not isinstance(where, dict):
             raise ScenarioError(f"{file}: {key}: '{table}' must be a table")
         where[name] = value
-    return _with_profile(_build(document, file, folder), document)
+    return _with_profile(_build(document, file, folder, (overrides or {}).keys()), document)
 
 
 def find(name_or_path: str) -> Path:
@@ -227,7 +233,8 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
     """The scenario as plain JSON values, every default filled in; without the file's name."""
     values = dataclasses.asdict(scenario)
     del values["file"], values["folder"]
-    if not scenario.sweep.values:
+    values["sweep"] = scenario.sweep.plain
+    if not scenario.sweep.axes:
         del values["sweep"]
     if not any(method.method == "ps" for methods in vars(scenario.methods).values() for method in methods):
         del values["ps"]  # no method of the scenario reads it
@@ -301,8 +308,9 @@ def _with_profile(scenario: Scenario, document: dict[str, Any]) -> Scenario:
     return scenario
 
 
-def _build(document: dict[str, Any], file: str, folder: Path = Path()) -> Scenario:
-    known = (*_TOP_KEYS, *_TABLES, "flows", "jobs")
+def _build(document: dict[str, Any], file: str, folder: Path = Path(), ended: Collection[str] = ()) -> Scenario:
+    """ended: axes of the sweep that aren't any more."""
+    known = (*_TOP_KEYS, *_TABLES, "flows", "jobs", "sweep")
     for key in document:
         if key not in known:
             raise ScenarioError(f"{file}: unknown key '{key}'{_suggest(key, known)}")
@@ -319,6 +327,7 @@ def _build(document: dict[str, Any], file: str, folder: Path = Path()) -> Scenar
     tables = {name: _build_table(document.get(name, {}), name, kind, file) for name, kind in _TABLES.items()}
     flows = _check_tables(document.get("flows", []), FlowOptions, f"{file}: [[flows]] ")
     jobs = _check_tables(document.get("jobs", []), JobOptions, f"{file}: [[jobs]] ")
+    tables["sweep"] = _build_sweep(document.get("sweep", {}), file, ended)
     scenario = Scenario(name=name, title=title, seed=seed, file=file, folder=folder, flows=flows, jobs=jobs, **tables)
     try:
         _ = scenario.links("switch"), scenario.links("ps")
@@ -367,6 +376,16 @@ def _build_table(values: Any, table: str, kind: Any, file: str) -> Any:
     return _build_fields(values, kind, f"{file}: [{table}] ")
 
 
+def _build_sweep(values: Any, file: str, ended: Collection[str]) -> Sweep:
+    if not isinstance(values, dict):
+        raise ScenarioError(f"{file}: 'sweep' must be a table: [sweep]")
+    keys = [f"{name}.{entry.name}" for name, kind in _TABLES.items() for entry in dataclasses.fields(kind)]
+    try:
+        return parse_sweep(values, [SEED, *(key for key in keys if not key.startswith("methods."))], ended)
+    except ValueError as error:
+        raise ScenarioError(f"{file}: [sweep] {error}") from None
+
+
 def _build_fields(values: Mapping[str, Any], kind: Any, where: str) -> Any:
     """A dataclass of this file from a table. where: what stands before a key in messages."""
     fields = {entry.name: entry for entry in dataclasses.fields(kind)}
@@ -386,12 +405,6 @@ def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
         return _check_methods(value, rule["backend"], where)
     if rule["kind"] in _CHECKS:
         return _CHECKS[rule["kind"]](value, where)
-    if rule["kind"] == "values":
-        if not isinstance(value, list) or not 2 <= len(value) <= SWEEPS_MOST or not all(map(_is_number, value)):
-            raise ScenarioError(
-                f"{where}: {_repr(value)} is not allowed; allowed: a list of 2 to {SWEEPS_MOST} numbers"
-            )
-        return tuple(value)
     if rule["kind"] is str:
         allowed = rule["allowed"]() if callable(rule["allowed"]) else rule["allowed"]
         if value not in allowed:
@@ -436,21 +449,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _check_swept(value: Any, where: str) -> str:
-    """TABLE.KEY of a number."""
-    numbers = [
-        f"{table}.{entry.name}"
-        for table, kind in _TABLES.items()
-        for entry in dataclasses.fields(kind)
-        if entry.metadata["kind"] in (int, float)
-    ]
-    if value not in numbers:
-        close = difflib.get_close_matches(str(value), numbers, n=1)
-        hint = f"; did you mean '{close[0]}'?" if close else ", like topology.rate_bps"
-        raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: TABLE.KEY of a number{hint}")
-    return str(value)
-
-
 def _check_training(value: Any, where: str) -> str:
     """A training method with all its options, as `transport.torch.training` writes it."""
     if value == "":
@@ -489,7 +487,6 @@ def _check_name(value: Any, where: str) -> str:
 
 
 _CHECKS = {
-    "key": _check_swept,
     "training": _check_training,
     "racks": _check_racks,
     "ranks": _check_ranks,
@@ -527,8 +524,6 @@ def _check_together(scenario: Scenario) -> None:
             f"{scenario.file}: [workload] warmup_iterations: {workload.warmup_iterations} is out of range; "
             f"allowed: below iterations ({workload.iterations})"
         )
-    if bool(scenario.sweep.key) != bool(scenario.sweep.values):
-        raise ScenarioError(f'{scenario.file}: [sweep] needs both: key = "topology.rate_bps" and values = [...]')
     if not scenario.methods.mininet and not scenario.methods.sim:
         raise ScenarioError(f"{scenario.file}: [methods] both lists are empty; allowed: at least one method")
     most = elements_most(topology.mtu_bytes)

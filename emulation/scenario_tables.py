@@ -335,11 +335,3 @@ class BoundedLoss:
             if name in own:
                 own[name] = bool(own[name])
         return {**own, "divide": None if self.divide == "paper" else self.divide}
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """One number of the scenario that takes several values: everything is run with each. It overrides the table's."""
-
-    key: str = field(default="", metadata={"kind": "key"})  # TABLE.KEY; empty: no sweep
-    values: tuple[int | float, ...] = field(default=(), metadata={"kind": "values"})  # at least two, in this order

@@ -22,7 +22,8 @@ from emulation.errors import RunFailed
 from emulation.mininet.launch import BY_LINKS, BY_SWITCH
 from emulation.mininet.shaping import NetworkSpec, UnfitError
 from emulation.scenario import ALLREDUCE, Scenario, ScenarioError
-from emulation.scenario_tables import Faults, Methods, Sweep, SwitchOptions, TopologyOptions, Workload
+from emulation.scenario_tables import Faults, Methods, SwitchOptions, TopologyOptions, Workload
+from emulation.sweep.axes import Sweep
 
 Log = Callable[[str], None]
 OnRow = Callable[[dict[str, Any], dict[str, Any]], None]
@@ -129,7 +130,7 @@ class Matrix:
             faults=Faults(loss=self.loss),
             workload=Workload(ALLREDUCE, self.iterations, self.warmup, bucket_bytes=max(sizes), compute_ns=0),
             switch=SwitchOptions(elements, self.window_slots),
-            sweep=Sweep("workload.bucket_bytes", sizes) if len(sizes) > 1 else Sweep(),
+            sweep=Sweep((("workload.bucket_bytes", sizes),)) if len(sizes) > 1 else Sweep(),
         )
 
 

@@ -1,4 +1,4 @@
-"""What `switchagg compare` does with a checked scenario, and what it prints.
+"""What `switchagg compare` and `switchagg sweep` do with a checked scenario, and what they print.
 
 Progress and problems go to stderr, a table or JSON to stdout.
 """
@@ -10,23 +10,30 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from emulation import compare as comparing
-from emulation import sweep
+from emulation import pool
 from emulation.compare import Comparison
 from emulation.report import wording
 from emulation.results import differing, plain, unequal_ranks
-from emulation.scenario import Scenario, ScenarioError
-
-if TYPE_CHECKING:
-    from switchagg.dataplane.self_test import Choice
+from emulation.scenario import BACKENDS, Scenario, ScenarioError
+from emulation.sweep import page
+from emulation.sweep import run as sweeping
+from emulation.sweep.axes import Point
 
 EXIT_DONE, EXIT_FAILED, EXIT_INVALID = 0, 1, 3
 TABLE_COLUMNS = 130  # where stdout is no terminal
+
+
+def check_backend(on: str | None) -> None:
+    """Raises ScenarioError."""
+    if on is not None and on not in BACKENDS:
+        raise ScenarioError(f"--on: '{on}' is unknown; allowed: {', '.join(BACKENDS)}")
 
 
 def overrides(seed: int | None, settings: list[str]) -> dict[str, Any]:
@@ -44,48 +51,73 @@ def overrides(seed: int | None, settings: list[str]) -> dict[str, Any]:
     return found
 
 
-def run(
-    whole: Scenario, variants: Sequence[Scenario], on: str | None, folder: Path, command: Sequence[str], as_json: bool
+def run(scenario: Scenario, on: str | None, folder: Path, command: Sequence[str], as_json: bool) -> int:
+    """Run a scenario's methods, print the outcome, and return the exit code. Raises what `compare` raises."""
+    backend, reason = comparing.choose_backend(scenario, on)
+    plane = comparing.choose_plane(scenario, backend)
+    _announce(scenario, backend, reason)
+    if plane is not None:
+        typer.echo(f"data plane of the switch: {plane}", err=True)
+    with _progress() as progress:
+        done = comparing.compare(scenario, backend, folder, progress, command=command, plane=plane)
+    if as_json:
+        typer.echo(json.dumps(plain(_summary(done)), sort_keys=True))
+    else:
+        _print_table(done)
+    built = done.document
+    unequal = bool(differing(built)) or any(map(unequal_ranks, built["methods"]))
+    return _finish(built["valid"], unequal, comparing.problems(built), done.report)
+
+
+@dataclass(frozen=True)
+class HowToSweep:
+    """jobs: processes; 0: one on each core. ray: by Ray instead. reports: of each run."""
+
+    jobs: int
+    ray: bool
+    reports: bool
+    as_json: bool
+
+
+def run_sweep(
+    whole: Scenario,
+    variants: Sequence[tuple[Point, Scenario]],
+    on: str | None,
+    folder: Path,
+    command: Sequence[str],
+    how: HowToSweep,
 ) -> int:
-    """Run the variants of a scenario, print the outcome, and return the exit code.
+    """Run what isn't there yet of a sweep, print the outcome, and return the exit code.
 
     whole: the scenario with its sweep; variants: as `load_variants` returned them. Raises what `compare` raises.
     """
-    backend, reason = comparing.choose_backend(variants[0], on)
-    planes = [comparing.choose_plane(variant, backend) for variant in variants]  # all are refused before any has run
-    _announce(whole, variants, backend, reason, planes[0])
-    if not whole.sweep.values or len(variants) == 1:
-        with _progress() as progress:
-            done = comparing.compare(variants[0], backend, folder, progress, command=command, plane=planes[0])
-        if as_json:
-            typer.echo(json.dumps(plain(_summary(done)), sort_keys=True))
-        else:
-            _print_table(done)
-        return _finish([done], done.report)
-    runs = []
-    for variant, plane, name in zip(variants, planes, sweep.folders(whole, variants), strict=True):
-        typer.echo(f"\n{sweep.label(whole, variant)}", err=True)
-        with _progress() as progress:
-            runs.append(comparing.compare(variant, backend, folder / name, progress, command=command, plane=plane))
-    document, report = sweep.write(whole, runs, folder)
-    if as_json:
-        typer.echo(json.dumps(plain(document), sort_keys=True))
+    backend, reason = comparing.choose_backend(variants[0][1], on)
+    swept = sweeping.planned(whole, variants, backend, folder)  # all are refused before any has run
+    _announce(whole, backend, reason)
+    for group in whole.sweep.groups:
+        typer.echo(f"{', '.join(group[0])}: {'; '.join(map(page.values_text, group))}", err=True)
+
+    def log(text: str) -> None:
+        typer.echo(text, err=True)
+
+    sweeping.run(swept, how.jobs or pool.cores(), how.ray, log)
+    done = sweeping.written(swept, command, how.reports, log)
+    if how.as_json:
+        typer.echo(json.dumps(plain(done.document), sort_keys=True))
     else:
-        _print_sweep(document)
-    return _finish(runs, report)
+        for title, heads, rows, _ in page.tables(done.document):
+            if title:
+                typer.echo(f"\n{title}", nl=False)
+            _print(heads, rows)
+        typer.echo(f"\n{page.headline(done.document)}")
+    return _finish(done.valid, done.unequal or bool(swept.failed), done.problems, done.report)
 
 
-def _announce(
-    scenario: Scenario, variants: Sequence[Scenario], backend: str, reason: str, plane: Choice | None
-) -> None:
+def _announce(scenario: Scenario, backend: str, reason: str) -> None:
     names = list(map(str, scenario.methods_for(backend)))
     methods = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     where = "Mininet (real time)" if backend == "mininet" else "virtual time (sim)"
     typer.echo(f"{scenario.title}\n{methods} in {where}: {reason}", err=True)
-    if len(variants) > 1:
-        typer.echo(f"{len(variants)} runs: {scenario.sweep.key} = {sweep.values_text(scenario)}", err=True)
-    if plane is not None:
-        typer.echo(f"data plane of the switch: {plane}", err=True)
 
 
 @contextmanager
@@ -126,12 +158,6 @@ def _print_table(done: Comparison) -> None:
             typer.echo(sentence)
 
 
-def _print_sweep(document: dict[str, Any]) -> None:
-    heads, rows = sweep.table(document)
-    _print(heads, rows)
-    typer.echo(f"\n{sweep.headline(document)}")
-
-
 def _print(heads: Sequence[str], rows: Sequence[tuple[str, list[tuple[str, str]]]]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -146,18 +172,13 @@ def _print(heads: Sequence[str], rows: Sequence[tuple[str, list[tuple[str, str]]
     console.print(table)
 
 
-def _finish(runs: Sequence[Comparison], report: Path) -> int:
+def _finish(valid: bool | None, failed: bool, problems: Sequence[str], report: Path) -> int:
     """Last lines: certificate, report, problems. Returns the exit code: 1 or 3 where there is a problem."""
-    verdicts = [done.document["valid"] for done in runs]
-    valid = None if None in verdicts else all(verdicts)
     verdict = {None: "none needed in virtual time", True: "VALID", False: "INVALID: do not use these times"}
     typer.echo(f"Certificate: {verdict[valid]}", err=True)
     typer.echo(f"Report: {report}", err=True)
-    for done in runs:
-        where = f"{done.folder.name}: " if len(runs) > 1 else ""
-        for problem in comparing.problems(done.document):
-            typer.echo(f"switchagg: {where}{problem}", err=True)
-    entries = [entry for done in runs for entry in done.document["methods"]]
-    if any(map(differing, (done.document for done in runs))) or any(map(unequal_ranks, entries)):
+    for problem in problems:
+        typer.echo(f"switchagg: {problem}", err=True)
+    if failed:
         return EXIT_FAILED
     return EXIT_INVALID if valid is False else EXIT_DONE

@@ -59,6 +59,8 @@ def _describe() -> None:
 
     `switchagg compare quickstart` : train through the switch and over host allreduce; a table and a report
 
+    `switchagg sweep scale` : the same at several rates, sizes or seeds, on all cores; a table and a page
+
     `switchagg switch` : run a switch for real workers: `init_process_group("switchagg")`
 
     `switchagg server` : run a parameter server for them
@@ -84,8 +86,6 @@ def compare(
 ) -> None:
     """Run one scenario with each of its methods; write results.json, report.html, timeline.json and figures.
 
-    A scenario with a [sweep] is run with each of its values, in a folder each, and sweep.html sums them up.
-
     **Examples**
 
     `switchagg compare quickstart`
@@ -100,17 +100,91 @@ def compare(
         from emulation import scenario as scenarios
         from emulation.cli import compare_console as console
 
-        if on is not None and on not in scenarios.BACKENDS:
-            raise scenarios.ScenarioError(f"--on: '{on}' is unknown; allowed: {', '.join(scenarios.BACKENDS)}")
+        console.check_backend(on)
         path, overrides = scenarios.find(scenario), console.overrides(seed, setting or [])
         whole = scenarios.load(path, overrides)
-        variants = scenarios.load_variants(path, overrides)
+        if whole.sweep.axes:
+            keys = ", ".join(f"--set {key}=…" for key, _ in whole.sweep.axes)
+            raise scenarios.ScenarioError(
+                f"{whole.file}: [sweep] has {len(whole.sweep.points)} combinations: run `switchagg sweep {scenario}`, "
+                f"or one of them with {keys}"
+            )
         if on == "mininet":
             from emulation.mininet.netns import run_in_user_namespace
 
             run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
         folder = out or Path("results") / whole.name
-        status = console.run(whole, variants, on, folder, ["switchagg", *sys.argv[1:]], as_json)
+        status = console.run(whole, on, folder, ["switchagg", *sys.argv[1:]], as_json)
+    raise typer.Exit(status)
+
+
+@app.command()
+def sweep(
+    scenario: Annotated[str, typer.Argument(help="A scenario file with a [sweep], or the name of a shipped one")],
+    on: Annotated[str | None, typer.Option(metavar="mininet|sim", help="Default: sim where it is meant for it")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/NAME]")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Instead of the scenario's; may end an axis")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=0, max=1024, help="Processes in virtual time; 0: one on each core")] = 0,
+    ray: Annotated[bool, typer.Option("--ray", help="On a Ray cluster (RAY_ADDRESS), or this machine by Ray")] = False,
+    reports: Annotated[bool, typer.Option(help="A report of each combination; takes seconds each")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="All summaries as JSON on stdout")] = False,
+) -> None:
+    """Run a scenario with each combination of the values in its [sweep]; write tables, a page and a report of each.
+
+    Every run of one method is kept in OUT/cells, named by all that decides it: scenario, seed, backend, code.
+    What is there isn't run again, so an interrupted sweep goes on, and one with more values adds to what is there.
+
+    **In the file**
+
+    `[sweep]`
+
+    `topology.rate_bps = [1e9, 10e9]` : any key of a scenario with a number or a word
+
+    `topology.workers = [4, 8]` : each rate with each number of workers
+
+    `seed = [1, 2, 3]` : the page shows medians over seeds, with their spread
+
+    `zip = [["topology.rate_bps", "topology.workers"]]` : first with first, second with second, instead
+
+    **Examples**
+
+    `switchagg sweep scale`
+
+    `switchagg sweep quickstart --on sim --set 'sweep.topology.rate_bps=[200e6, 1e9]' --set 'sweep.seed=[1, 2, 3]'`
+
+    `RAY_ADDRESS=auto switchagg sweep mine.toml --ray --no-reports`
+
+    **Files in OUT**: results.csv (and results.parquet, with pyarrow), sweep.json, sweep.html, sweep.png, cells/
+
+    **Exit code**: 0 done, 1 failed, 2 wrong scenario or usage, 3 done but a run was certified INVALID.
+    """
+    told = f"the same command goes on from the runs in {out or 'results/NAME'}/cells"
+    with outcomes(told):
+        from emulation import scenario as scenarios
+        from emulation.cli import compare_console as console
+
+        console.check_backend(on)
+        path, overrides = scenarios.find(scenario), console.overrides(None, setting or [])
+        whole = scenarios.load(path, overrides)
+        if not whole.sweep.axes:
+            raise scenarios.ScenarioError(
+                f"{whole.file}: no key has several values; give some with --set 'sweep.topology.rate_bps=[1e9, 10e9]' "
+                f"or in a table [sweep]; a single run: switchagg compare {scenario}"
+            )
+        if on == "mininet":
+            from emulation.mininet.netns import run_in_user_namespace
+
+            run_in_user_namespace()
+        status = console.run_sweep(
+            whole,
+            scenarios.load_variants(path, overrides),
+            on or ("sim" if whole.methods.sim and not whole.workload.synchronisation else None),
+            out or Path("results") / whole.name,
+            ["switchagg", *sys.argv[1:]],
+            console.HowToSweep(jobs, ray, reports, as_json),
+        )
     raise typer.Exit(status)
 
 

@@ -166,7 +166,7 @@ def test_a_network_and_each_cell_of_it_is_a_scenario() -> None:
     assert (switch.switch.dataplane, ring.topology.congestion_control) == ("batched", "reno")
     assert [cell.workload.bucket_bytes for cell in (switch, ring)] == [65_536, 65_536]
     record = json.loads(json.dumps(wish.record))["scenario"]
-    assert record["sweep"] == {"key": "workload.bucket_bytes", "values": [4096, 65_536]}
+    assert record["sweep"] == {"workload.bucket_bytes": [4096, 65_536]}
     assert (record["workload"]["name"], record["workload"]["iterations"]) == ("allreduce", 7)
     assert set(record) == set(canonical(parse_scenario('name = "a"\ntitle = "A"', "a"))) | {"sweep"}
 

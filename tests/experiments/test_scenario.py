@@ -83,13 +83,24 @@ def test_whole_floats_are_integers() -> None:
         ),
         ('[methods]\nmininet = ["switch@tcp"]\n', r"link 'tcp' can't carry it; allowed: udp, zeromq, rdma"),
         (
-            '[sweep]\nkey = "topology.rate"\n',
-            r"\[sweep\] key: 'topology.rate' is not .* did you mean 'topology.rate_bps'\?",
+            "[sweep]\ntopology.rate = [1]\n",
+            r"\[sweep\] 'topology.rate' is no key .* did you mean 'topology.rate_bps'\?",
         ),
-        ('[sweep]\nkey = "workload.name"\nvalues = [1, 2]\n', r"\[sweep\] key: 'workload.name' is not allowed"),
-        ('[sweep]\nkey = "topology.workers"\n', r"\[sweep\] needs both"),
-        ('[sweep]\nkey = "topology.workers"\nvalues = [2]\n', r"a list of 2 to 32 numbers"),
-        ('[sweep]\nkey = "topology.workers"\nvalues = [2, "3"]\n', r"a list of 2 to 32 numbers"),
+        ("[sweep]\nmethods.sim = ['ring']\n", r"\[sweep\] 'methods.sim' is no key that can be swept"),
+        ("[sweep]\ntopology.workers = []\n", r"topology.workers: \[\] is not allowed; allowed: a list of 1 to 1000"),
+        ("[sweep]\ntopology.workers = 4\n", r"topology.workers: 4 is not allowed; allowed: a list of 1 to 1000"),
+        ("[sweep]\ntopology.workers = [2, [3]]\n", r"a list of 1 to 1000 numbers or words"),
+        ("[sweep]\nseed = [2, 3, 2]\n", r"seed: 2 stands there twice; allowed: each value once"),
+        ("[sweep]\nseed = [1, 2]\nzip = ['seed']\n", r"zip: \['seed'\] is not allowed; allowed: lists of keys"),
+        ("[sweep]\nseed = [1]\nzip = [['seed', 'ps.servers']]\n", r"zip: 'ps.servers' has no values in this table"),
+        (
+            "[sweep]\nseed = [1, 2]\nps.servers = [1]\nzip = [['seed', 'ps.servers']]\n",
+            r"zip: keys that go together need equally many values: seed has 2, ps.servers has 1",
+        ),
+        (
+            "".join(["[sweep]\n", *(f"{k} = {list(range(1, 60))}\n" for k in ("seed", "ps.servers", "ps.backups"))]),
+            r"205379 combinations; allowed: at most 100000",
+        ),
         ('[methods]\nsim = "ring"\n', r"\[methods\] sim: 'ring' is not a list of methods"),
         ("[methods]\nsim = []\nmininet = []\n", r"\[methods\] both lists are empty"),
         ('[methods]\nsim = ["ring", "ring"]\n', r"names a method twice"),
@@ -307,22 +318,46 @@ def test_the_default_window_fits_the_queue() -> None:
 
 def test_a_sweep_runs_the_scenario_with_each_value(tmp_path: Path) -> None:
     path = tmp_path / "scale.toml"
-    path.write_text(MINIMAL + '[sweep]\nkey = "topology.workers"\nvalues = [2, 4, 8]\n', encoding="utf-8")
+    path.write_text(MINIMAL + "[sweep]\ntopology.workers = [2, 4.0, 8]\n", encoding="utf-8")
     variants = scenarios.load_variants(path, {"seed": 5})
-    assert [(v.topology.workers, v.seed, v.sweep) for v in variants] == [(n, 5, scenarios.Sweep()) for n in (2, 4, 8)]
-    assert "sweep" not in scenarios.canonical(variants[0])
-    assert scenarios.canonical(scenarios.load(path))["sweep"]["values"] == (2, 4, 8)
+    assert [(v.topology.workers, v.seed, v.sweep) for _, v in variants] == [
+        (n, 5, scenarios.Sweep()) for n in (2, 4, 8)
+    ]
+    assert [str(point) for point, _ in variants] == [f"{{'topology.workers': {n}}}" for n in (2, 4, 8)]
+    assert "sweep" not in scenarios.canonical(variants[0][1])
+    whole = scenarios.load(path)
+    assert scenarios.canonical(whole)["sweep"] == {"topology.workers": [2, 4, 8]}
+    assert scenarios.from_canonical(scenarios.canonical(whole)).sweep == whole.sweep
+
+
+def test_keys_of_a_sweep_are_combined_or_go_together(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    text = (
+        '[sweep]\ntopology.workers = [2, 4]\nseed = [1, 2]\n"topology.delay_ns" = [5, 6]\n'
+        'zip = [["topology.workers", "topology.delay_ns"]]\n'
+    )
+    path.write_text(MINIMAL + text, encoding="utf-8")
+
+    def found(**overrides: object) -> list[tuple[int, int, int]]:
+        given = {name.replace("__", "."): value for name, value in overrides.items()}
+        return [(v.topology.workers, v.topology.delay_ns, v.seed) for _, v in scenarios.load_variants(path, given)]
+
+    assert found() == [(2, 5, 1), (2, 5, 2), (4, 6, 1), (4, 6, 2)]
+    assert found(topology__delay_ns=9) == [(2, 9, 1), (2, 9, 2), (4, 9, 1), (4, 9, 2)]
+    assert found(seed=7, sweep__zip=[]) == [(n, delay, 7) for n in (2, 4) for delay in (5, 6)]
+    assert found(seed=7, sweep__topology__workers=[3, 8]) == [(3, 5, 7), (8, 6, 7)]
 
 
 def test_an_override_of_the_swept_number_ends_the_sweep(tmp_path: Path) -> None:
     path = tmp_path / "scale.toml"
-    path.write_text(MINIMAL + '[sweep]\nkey = "topology.workers"\nvalues = [2, 4]\n', encoding="utf-8")
-    assert [v.topology.workers for v in scenarios.load_variants(path, {"topology.workers": 3})] == [3]
+    path.write_text(MINIMAL + "[sweep]\ntopology.workers = [2, 4]\n", encoding="utf-8")
+    assert [v.topology.workers for _, v in scenarios.load_variants(path, {"topology.workers": 3})] == [3]
+    assert not scenarios.load(path, {"topology.workers": 3}).sweep.axes
 
 
 def test_a_value_of_a_sweep_is_checked_as_the_key_is(tmp_path: Path) -> None:
     path = tmp_path / "scale.toml"
-    path.write_text(MINIMAL + '[sweep]\nkey = "topology.workers"\nvalues = [2, 400]\n', encoding="utf-8")
+    path.write_text(MINIMAL + "[sweep]\ntopology.workers = [2, 400]\n", encoding="utf-8")
     with pytest.raises(scenarios.ScenarioError, match="workers: 400 hosts in all"):
         scenarios.load_variants(path)
 

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
+from emulation import pool
 from emulation.bench.targets import cells, judged
 from emulation.cli.main import app
 from emulation.errors import RunFailed
@@ -113,10 +114,9 @@ def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, m
 
 def test_what_a_run_has_started_ends_with_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by Ctrl-C: its processes, and its files."""
-    monkeypatch.setattr(runs, "trained", endless_run.trained)
     monkeypatch.setenv("ENDLESS_RUN", str(tmp_path))
     cells = [plan.cell(plan.SETTINGS[0], "float32", 2, seed, 0.1) for seed in (1, 2)]
-    ended = runs._by_processes(cells, 2)
+    ended = pool.by_processes(endless_run.trained, cells, 2)
     assert next(ended) == (cells[0], {})
     while not (names := [path.name for path in tmp_path.iterdir() if path.name.isdigit()]):
         time.sleep(0.02)
@@ -131,16 +131,16 @@ def test_ray_is_started_for_what_is_missing_and_a_failure_is_a_line(
 ) -> None:
     """With what stands in for Ray: a task's exception has its traceback as text."""
 
-    def get(task: tuple[Callable[[plan.Cell], object], plan.Cell]) -> object:
+    def get(task: tuple[Callable[..., object], tuple[object, ...]]) -> object:
         try:
-            return task[0](task[1])
+            return task[0](*task[1])
         except RunFailed as error:
             raise type("RayTaskError", (RunFailed,), {})(traceback.format_exc()) from error
 
     started: list[object] = []
     ray = SimpleNamespace(
         init=lambda **options: started.append(options),
-        remote=lambda **_: lambda function: SimpleNamespace(remote=lambda cell: (function, cell)),
+        remote=lambda **_: lambda function: SimpleNamespace(remote=lambda *words: (function, words)),
         wait=lambda tasks: (tasks[:1], tasks[1:]),
         get=get,
         shutdown=lambda: None,
@@ -180,7 +180,7 @@ def test_bad_input_is_told_in_a_line(
 ) -> None:
     monkeypatch.setattr(runs, "trained", lambda cell: pytest.fail("bad input is found before anything is trained"))
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    monkeypatch.setattr(runs, "_by_processes", lambda cells, jobs: iter(()))
+    monkeypatch.setattr(pool, "by_processes", lambda work, cells, jobs: iter(()))
     monkeypatch.setattr(study, "written", lambda *_, **__: [])
     found, output = run(tmp_path, *words)
     assert found == code, output

@@ -1,100 +1,332 @@
-"""Sweeps: one comparison per value, a page over all of them."""
+"""Sweeps: every combination once, kept by all that decides it; tables and a page over all of them."""
 
+import csv
 import json
+import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from example_results import result
+from typer.testing import CliRunner
 
-from emulation import sweep
-from emulation.compare import Comparison, compare
+from emulation import pool
+from emulation.cli.main import app
+from emulation.errors import RunFailed
 from emulation.results import MethodResult, plain
 from emulation.scenario import Scenario, load, load_variants
+from emulation.sweep import cells, page, run, table
 from transport.group.method_name import MethodName
 
-TEXT = (
-    'name = "tiny"\ntitle = "A tiny one"\n[methods]\nsim = ["ring", "ps+wfbp", "ps+p3", "switch", "switch+p3"]\n'
-    "[topology]\nworkers = 4\n[workload]\niterations = 4\nwarmup_iterations = 1\n"
-    '[sweep]\nkey = "topology.rate_bps"\nvalues = [100_000_000, 1e9]\n'
+HEAD = (
+    'name = "tiny"\ntitle = "A tiny one"\n[methods]\nmininet = []\n'
+    'sim = ["ring", "ps+wfbp", "ps+p3", "switch", "switch+p3"]\n'
+    "[topology]\nworkers = 4\n[workload]\niterations = 4\nwarmup_iterations = 1\ncompute_ns = 10_000_000\n[sweep]\n"
 )
+RATES = "topology.rate_bps = [100_000_000, 1e9]\n"
+SLOW = "topology.rate_bps = [100_000_000]\n"
+GRID = RATES + "topology.workers = [2, 4]\nseed = [1, 2, 3]\n"
 COMMUNICATION_NS = {"ring": 150, "ps+wfbp": 150, "ps+p3": 100, "switch": 100, "switch+p3": 80}
 
 
-def run_method(
-    scenario: Scenario, method: MethodName, out_dir: Path, progress: Callable[[int, int, str], None]
-) -> MethodResult:
-    """Ten times the rate, a tenth of the communication; compute takes 10 ms."""
-    return result(method, COMMUNICATION_NS[str(method)] * 100_000_000_000_000 // scenario.topology.rate_bps)
+class Backend:
+    """Ten times the rate, a tenth of the communication; compute takes 10 ms. done: what it has run."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[int, int, int, str]] = []
+        self.before: Callable[[Scenario, MethodName], None] = lambda *_: None
+
+    def run_method(self, scenario: Scenario, method: MethodName, _out: Path, _progress: object) -> MethodResult:
+        self.before(scenario, method)
+        self.done.append((scenario.topology.rate_bps, scenario.topology.workers, scenario.seed, str(method)))
+        seed_ns = 100_000 * scenario.seed
+        return result(method, COMMUNICATION_NS[str(method)] * 10**14 // scenario.topology.rate_bps + seed_ns)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the scenario, and the results of its runs in `out`: drawing takes most of the time of these tests."""
-    made = tmp_path_factory.mktemp("sweep")
-    (made / "tiny.toml").write_text(TEXT, encoding="utf-8")
-    return made
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Backend:
+    found, module = Backend(), ModuleType("toy_backend")
+    module.run_method = found.run_method  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "toy_backend", module)
+    monkeypatch.setitem(cells.RUNNER_MODULES, "sim", "toy_backend")
+    return found
 
 
-@pytest.fixture(scope="module")
-def whole(folder: Path) -> Scenario:
-    return load(folder / "tiny.toml")
+@pytest.fixture
+def backend(drawn: Backend, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """Without figures, which take most of the time."""
+    monkeypatch.setattr(page, "draw", lambda _: {})
+    return drawn
 
 
-@pytest.fixture(scope="module")
-def runs(folder: Path, whole: Scenario) -> list[Comparison]:
-    variants = load_variants(folder / "tiny.toml")
-    return [
-        compare(variant, "sim", folder / "out" / name, lambda *_: None, command=["x"], runner=run_method)
-        for variant, name in zip(variants, sweep.folders(whole, variants), strict=True)
+def sweep(folder: Path, text: str, *words: str) -> tuple[int, str]:
+    """The command's exit code and what it said on stderr."""
+    folder.mkdir(exist_ok=True)
+    (folder / "tiny.toml").write_text(HEAD + text, encoding="utf-8")
+    command = ["sweep", str(folder / "tiny.toml"), "--jobs", "1", "--no-reports", "--out", str(folder / "out"), *words]
+    found = CliRunner().invoke(app, command)
+    return found.exit_code, found.stderr
+
+
+def test_every_combination_is_run_once_and_a_second_time_none(tmp_path: Path, backend: Backend) -> None:
+    assert sweep(tmp_path, GRID)[0] == 0
+    every = [
+        (rate, n, seed, m) for rate in (10**8, 10**9) for n in (2, 4) for seed in (1, 2, 3) for m in COMMUNICATION_NS
+    ]
+    assert backend.done == every
+    before = {name: (tmp_path / "out" / name).read_bytes() for name in (table.CSV, "sweep.json", "sweep.html")}
+    code, said = sweep(tmp_path, GRID)
+    assert (code, len(backend.done)) == (0, len(every))
+    assert "60 runs, of which 60 are there and 0 are to do" in said
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in before} == before
+
+
+def test_an_interrupted_sweep_goes_on_and_comes_to_the_same(tmp_path: Path, backend: Backend) -> None:
+    assert sweep(tmp_path / "whole", GRID)[0] == 0
+    whole, backend.done = backend.done, []
+
+    def interrupt(scenario: Scenario, _method: MethodName) -> None:
+        if len(backend.done) == 7:
+            raise KeyboardInterrupt
+
+    backend.before = interrupt
+    code, said = sweep(tmp_path / "cut", GRID)
+    assert code == 130
+    assert said.splitlines()[-1].endswith(f"; the same command goes on from the runs in {tmp_path}/cut/out/cells")
+    backend.before = lambda *_: None
+    assert sweep(tmp_path / "cut", GRID)[0] == 0
+    assert backend.done == whole
+    assert (tmp_path / "cut/out" / table.CSV).read_bytes() == (tmp_path / "whole/out" / table.CSV).read_bytes()
+
+
+def test_only_what_changed_is_run_again(tmp_path: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sweep(tmp_path, RATES)[0] == 0
+    backend.done.clear()
+    assert sweep(tmp_path, "topology.rate_bps = [1e9, 100_000_000, 4e8]\n")[0] == 0, "another order, and one more"
+    assert {rate for rate, *_ in backend.done} == {4 * 10**8}
+    backend.done.clear()
+    renamed = ["--set", "title=other", "--set", "methods.sim=['ring', 'switch']"]
+    assert sweep(tmp_path, RATES, *renamed)[0] == 0
+    assert not backend.done, "what it is called decides nothing, nor what else is run"
+    assert sweep(tmp_path, RATES, *renamed, "--set", "faults.loss=0.5")[0] == 0
+    assert len(backend.done) == 4
+    backend.done.clear()
+    kept = sorted((tmp_path / "out/cells").glob("*.json"))
+    kept[0].write_text(kept[0].read_text()[:100])
+    kept[1].write_text(json.dumps({**json.loads(kept[1].read_text()), "key": "of another"}))
+    assert sweep(tmp_path, "topology.rate_bps = [1e9, 100_000_000, 4e8]\n")[0] == 0
+    assert sweep(tmp_path, RATES, "--set", "faults.loss=0.5", "--set", "methods.sim=['ring', 'switch']")[0] == 0
+    assert len(backend.done) == 2, "a file that is cut off, or of another cell"
+    monkeypatch.setattr(run, "version", lambda _: "newer")
+    monkeypatch.setattr(cells, "version", lambda _: "newer")
+    assert sweep(tmp_path, RATES)[0] == 0
+    assert len(backend.done) == 2 + 10
+
+
+def test_the_code_that_decides_results_is_in_a_cells_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("sim/engine.py", "sim/engine.txt", "mininet/run.py", "cli/main.py"):
+        (tmp_path / "emulation" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "emulation" / name).write_text("")
+    found = ModuleType("spec")
+    found.submodule_search_locations = [str(tmp_path / "emulation")]  # type: ignore[attr-defined]
+    monkeypatch.setattr(cells, "PACKAGES", ("emulation",))
+    monkeypatch.setattr(cells, "find_spec", lambda _: found)
+
+    def changes(name: str) -> set[str]:
+        before = {backend: cells.version.__wrapped__(backend) for backend in cells.OTHERS}
+        (tmp_path / "emulation" / name).write_text(name)
+        return {backend for backend, old in before.items() if cells.version.__wrapped__(backend) != old}
+
+    assert changes("sim/engine.py") == {"sim", "mininet"}
+    assert changes("mininet/run.py") == {"mininet"}
+    assert changes("cli/main.py") == changes("sim/engine.txt") == set()
+
+
+def test_a_machine_with_other_code_is_refused(tmp_path: Path, backend: Backend) -> None:
+    (tmp_path / "tiny.toml").write_text(HEAD + RATES, encoding="utf-8")
+    planned = run.planned(load(tmp_path / "tiny.toml"), load_variants(tmp_path / "tiny.toml"), "sim", tmp_path)
+    with pytest.raises(RunFailed, match="has another version of switchagg, NumPy or PyTorch than the machine where"):
+        cells.work(replace(planned.cells[0], version="older"))
+
+
+def test_what_fails_is_told_and_tried_again(tmp_path: Path, backend: Backend) -> None:
+    def fail(scenario: Scenario, method: MethodName) -> None:
+        if method.method == "switch" and scenario.topology.workers == 2:
+            raise RunFailed("rank 1 is gone")
+
+    backend.before = fail
+    code, said = sweep(tmp_path, GRID)
+    assert code == 1
+    told = "topology.rate_bps = 100 Mb/s, topology.workers = 2, seed = 1"
+    assert f"switchagg: 12 of 60 runs failed (switch, {told}, …): rank 1 is gone" in said.splitlines()
+    assert len(backend.done) == 48
+    with (tmp_path / "out" / table.CSV).open(encoding="utf-8") as file:
+        assert len(list(csv.DictReader(file))) == 48
+    backend.before = lambda *_: None
+    assert sweep(tmp_path, GRID)[0] == 0
+    assert len(backend.done) == 60
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        ("", (), "tiny.toml: no key has several values; give some with --set 'sweep.topology.rate_bps=[1e9, 10e9]'"),
+        ("topology.workers = [2, 400]\n", (), "workers: 400 workers or switches send to one switch"),
+        (RATES, ("--set", "workload.compute_ns=abc"), "tiny.toml: [workload] compute_ns: 'abc' is not a number"),
+        (RATES, ("--on", "simm"), "--on: 'simm' is unknown; allowed: mininet, sim"),
+        (RATES, ("--on", "mininet"), "[methods] mininet is empty"),
+        (RATES, ("--ray",), "--ray: the Python package 'ray' is missing; run: pip install 'switchagg[ray]'"),
+    ],
+)
+def test_bad_input_is_told_in_a_line(
+    tmp_path: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch, text: str, words: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    code, said = sweep(tmp_path, text, *words)
+    assert (code, backend.done) == (1 if "--ray" in words else 2, [])
+    assert message in said.splitlines()[-1]
+
+
+def test_each_process_would_measure_its_own_compute_time(tmp_path: Path) -> None:
+    path = tmp_path / "none.toml"
+    path.write_text((HEAD + RATES).replace("compute_ns = 10_000_000\n", ""), encoding="utf-8")
+    found = CliRunner().invoke(app, ["sweep", str(path), "--out", str(tmp_path / "none")])
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert "[workload] compute_ns is missing: each process would measure its own" in found.stderr
+
+
+def test_compare_names_the_command_for_a_sweep(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["compare", "scale", "--out", str(tmp_path)])
+    message = "scale.toml: [sweep] has 4 combinations: run `switchagg sweep scale`, or one of them with --set topology"
+    assert (found.exit_code, found.stderr.startswith(f"switchagg: {message}.workers=…")) == (2, True)
+
+
+# ---- tables
+
+
+def test_the_table_has_a_row_for_each_cell(tmp_path: Path, backend: Backend) -> None:
+    assert sweep(tmp_path, GRID)[0] == 0
+    with (tmp_path / "out" / table.CSV).open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len({row["cell"] for row in rows}) == 60
+    (found,) = (
+        row
+        for row in rows
+        if (row["method"], row["topology.rate_bps"], row["topology.workers"], row["seed"])
+        == ("switch", "1000000000", "2", "3")
+    )
+    assert (found["communication_ns"], found["communication_ns_p90"]) == ("10300000.0",) * 2
+    assert float(found["iteration_speedup"]) == pytest.approx(25.3 / 20.3)
+    assert found["bound_traffic_factor"] == "1.0"
+    assert (found["backend"], found["valid"]) == ("sim", "")
+
+
+def test_a_spread_is_its_median_and_two_more_columns() -> None:
+    summary = {"iteration_ns": {"median": 2, "p10": 1, "p90": 3}, "bound": {"wire": 4}, "accuracy": 0.5}
+    found = table.row(
+        {"method": "ring", "certificate": None, "summary": summary, "retransmissions": 7, "comparison": None}
+    )
+    given = {"iteration_ns": 2, "iteration_ns_p10": 1, "iteration_ns_p90": 3, "bound_wire": 4, "accuracy": 0.5}
+    assert {name: value for name, value in found.items() if value is not None} == {
+        "method": "ring", **given, "retransmissions": 7
+    }  # fmt: skip
+
+
+def test_the_notebook_draws_any_sweep(tmp_path: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sweep(tmp_path, GRID)[0] == 0
+    monkeypatch.setenv("SWEEP", str(tmp_path / "out"))
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    notebook = json.loads((Path(__file__).parents[2] / "examples/sweep.ipynb").read_text(encoding="utf-8"))
+    codes = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in codes), "kept without what it showed"
+    names: dict[str, Any] = {}
+    for cell in codes:
+        exec("".join(cell["source"]), names)
+    assert names["keys"] == ["topology.rate_bps", "topology.workers"]
+    assert {line.get_label(): list(line.get_ydata()) for line in names["lines_axes"].lines}["switch"] == [100.2, 10.2]
+
+
+def test_parquet_has_the_same_table(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is missing: pip install 'switchagg[parquet]'")
+    rows = [{"key": 1, "x": 1, "word": "a"}, {"key": 2.5, "x": None, "more": True, "word": 3}]
+    _, missing = table.write(rows, tmp_path)
+    assert not missing
+    assert parquet.read_table(tmp_path / table.PARQUET).to_pylist() == [
+        {"key": 1.0, "x": 1, "word": "a", "more": None},
+        {"key": 2.5, "x": None, "word": "3", "more": True},
     ]
 
 
-def test_each_value_has_its_folder_and_all_have_a_page(folder: Path, whole: Scenario, runs: list[Comparison]) -> None:
-    document, page = sweep.write(whole, runs, folder / "out")
-    assert {path.name for path in (folder / "out").iterdir()} == {
-        "rate_bps-100000000",
-        "rate_bps-1000000000",
-        "sweep.html",
-        "sweep.json",
-        "sweep.png",
-    }
-    assert json.loads((folder / "out" / "sweep.json").read_text()) == plain(document)
-    text = page.read_text()
-    assert 'href="rate_bps-100000000/report.html"' in text
-    assert "switch, P3" in text
+def test_without_pyarrow_there_is_csv_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / table.PARQUET).write_text("of an earlier run")
+    paths, missing = table.write([{"a": 1}], tmp_path)
+    assert (paths, missing) == ([tmp_path / table.CSV], "no results.parquet: it needs pip install 'switchagg[parquet]'")
+    assert not (tmp_path / table.PARQUET).exists()
 
 
-def test_schedules_are_compared_with_the_same_method_first_come_first_served(
-    whole: Scenario, runs: list[Comparison]
-) -> None:
-    document = plain(sweep.build(whole, runs))
-    methods = document["runs"][0]["methods"]
-    assert [methods[name]["fifo"] for name in document["methods"]] == [None, None, "ps+wfbp", None, "switch"]
-    assert methods["ps+p3"]["speedup_over_fifo"] == pytest.approx(160 / 110)
-    assert methods["switch+p3"]["speedup_over_fifo"] == pytest.approx(110 / 90)
-    assert methods["switch"]["comparison"]["iteration_speedup"] == pytest.approx(160 / 110)
+# ---- the page
 
 
-def test_the_table_has_a_row_per_method_and_a_column_per_value(whole: Scenario, runs: list[Comparison]) -> None:
-    heads, rows = sweep.table(sweep.build(whole, runs))
-    assert heads == ["Iteration time", "100 Mb/s", "1 Gb/s"]
+def documents(folder: Path, text: str) -> dict[str, Any]:
+    """Of the sweep, with methods as values."""
+    folder.mkdir(exist_ok=True)
+    (folder / "tiny.toml").write_text(HEAD + text, encoding="utf-8")
+    whole, variants = load(folder / "tiny.toml"), load_variants(folder / "tiny.toml")
+    planned = run.planned(whole, variants, "sim", folder / "out")
+    run.run(planned, 1, False, lambda _: None)
+    return run.written(planned, ["x"], False, lambda _: None).document
+
+
+def test_one_key_has_a_row_per_method_and_a_column_per_value(tmp_path: Path, backend: Backend) -> None:
+    document = documents(tmp_path, RATES)
+    assert json.loads((tmp_path / "out/sweep.json").read_text()) == plain(document)
+    ((title, heads, rows, _),) = page.tables(document)
+    assert (title, heads) == ("", ["Iteration time", "100 Mb/s", "1 Gb/s"])
     assert [label for label, _ in rows][:2] == ["ring", "parameter server, WFBP"]
-    assert rows[0][1] == [("160 ms", "baseline"), ("25.0 ms", "baseline")]
-    assert rows[4][1][0] == ("90.0 ms", "1.78×, 1.22× over FIFO")  # noqa: RUF001
-
-
-def test_the_headline_names_the_largest_gains(whole: Scenario, runs: list[Comparison]) -> None:
-    text = sweep.headline(sweep.build(whole, runs))
-    assert "over the ring was 1.78×, with the switch with P3 at topology.rate_bps = 100 Mb/s" in text  # noqa: RUF001
+    assert rows[0][1] == [("160 ms", "baseline"), ("25.1 ms", "baseline")]
+    assert rows[4][1][0] == ("90.1 ms", "1.78×, 1.22× over FIFO")  # noqa: RUF001
+    text = page.headline(document)
+    assert "over the ring was 1.78×, with the switch with P3 at topology.rate_bps = 100 Mb/s." in text  # noqa: RUF001
     assert "1.45×: the parameter server with P3 over the parameter server with WFBP" in text  # noqa: RUF001
+    methods = document["runs"][0]["methods"]
+    assert [methods[name]["fifo"] and str(methods[name]["fifo"]) for name in document["methods"]] == [
+        None, None, "ps+wfbp", None, "switch"
+    ]  # fmt: skip
 
 
-def test_the_same_runs_give_the_same_bytes(tmp_path: Path, whole: Scenario, runs: list[Comparison]) -> None:
-    for name in ("a", "b"):
-        sweep.write(whole, runs, tmp_path / name)
-    for file in ("sweep.json", "sweep.html"):
-        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+def test_a_second_key_has_a_table_for_each_value_and_seeds_are_one(tmp_path: Path, backend: Backend) -> None:
+    document = documents(tmp_path, GRID)
+    found = page.tables(document)
+    assert [title for title, *_ in found] == ["topology.workers = 2", "topology.workers = 4"]
+    for _, heads, rows, places in found:
+        assert heads == ["Iteration time", "100 Mb/s", "1 Gb/s"]
+        assert rows[3][1][1] == ("20.2 ms", "1.25×, 20.1 ms … 20.3 ms")  # noqa: RUF001
+        assert [len(place.runs) for place in places] == [3, 3]
+    assert "at topology.rate_bps = 100 Mb/s, topology.workers = 4." in page.headline(document)
+
+
+@pytest.mark.parametrize("text", ["seed = [1, 2]\n", "topology.workers = [4]\n", 'ps.mode = ["bsp"]\n'])
+def test_sweeps_of_one_value_of_seeds_or_of_words_are_drawn(tmp_path: Path, drawn: Backend, text: str) -> None:
+    document = documents(tmp_path, text)
+    assert len(page.tables(document)) == 1
+    (figure,) = page.draw(document).values()
+    assert [len(axes.lines) for axes in figure.axes] == [5, 5]
+
+
+def test_reports_are_written_for_each_combination_and_once(tmp_path: Path, backend: Backend) -> None:
+    few = ["--set", "methods.sim=['ring', 'switch']", "--reports"]
+    assert "report 1/1" in sweep(tmp_path, SLOW, *few)[1]
+    out = tmp_path / "out"
+    assert 'href="rate_bps-100000000/report.html"' in (out / "sweep.html").read_text()
+    built = json.loads((out / "rate_bps-100000000/results.json").read_text())
+    assert [entry["method"] for entry in built["methods"]] == ["ring", "switch"]
+    assert built["methods"][1]["comparison"]["iteration_speedup"] == pytest.approx(160.1 / 110.1)
+    assert "report 1/1" not in sweep(tmp_path, SLOW, *few)[1]
 
 
 @pytest.mark.parametrize(
@@ -102,4 +334,28 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path, whole: Scenario, runs
     [("topology.rate_bps", 2e8, "200 Mb/s"), ("topology.workers", 16, "16"), ("topology.delay_ns", 1000000, "1.00 ms")],
 )
 def test_values_have_their_units(key: str, value: float, text: str) -> None:
-    assert sweep.value_text(key, value) == text
+    assert page.value_text(key, value) == text
+
+
+# ---- many processes, many machines
+
+
+def test_processes_wait_while_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_memory_for_another", lambda: False)
+    assert [cell for cell, _ in pool.by_processes(time.sleep, [1.0, 0.0], 2)] == [1.0, 0.0], "one after the other"
+
+
+def test_a_cluster_of_ray_comes_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real runs: on a local cluster, and in this process."""
+    pytest.importorskip("ray", reason="Ray is missing: pip install 'switchagg[ray]'")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    tiny = [
+        "--set", "methods.sim=['ring', 'switch']", "--set", "topology.workers=2", "--set", "workload.iterations=2",
+        "--set", "workload.batch_per_worker=1", "--set", "sweep.topology.rate_bps=[100e9]",
+    ]  # fmt: skip
+    monkeypatch.setattr(page, "draw", lambda _: {})
+    for name, words in (("here", ()), ("ray", ("--ray",))):
+        code, said = sweep(tmp_path / name, RATES, *tiny, *words)
+        assert code == 0, said
+    for file in (table.CSV, "sweep.json"):
+        assert (tmp_path / "ray/out" / file).read_bytes() == (tmp_path / "here/out" / file).read_bytes()

@@ -74,7 +74,7 @@ def networks() -> dict[str, Scenario]:
     """Of the shipped scenarios, without faults, each network once; of a sweep the first and the last."""
     found: dict[Any, tuple[str, Scenario]] = {}
     for name, path in shipped().items():
-        variants = load_variants(path)
+        variants = [variant for _, variant in load_variants(path)]
         if WORKLOADS[variants[0].workload.name].parallel != DDP:
             continue  # no schedules
         for variant in (variants[0], variants[-1]):

@@ -66,7 +66,8 @@ class Wish:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Bytes of a rank's array."""
-        return tuple(map(int, self.scenario.sweep.values)) or (self.scenario.workload.bucket_bytes,)
+        (_, sizes), *_ = self.scenario.sweep.axes or (("", (self.scenario.workload.bucket_bytes,)),)
+        return tuple(map(int, sizes))
 
     @property
     def record(self) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from emulation.errors import RunFailed
 from emulation.scenario import Scenario, ScenarioError
-from emulation.scenario_tables import Methods, Sweep
+from emulation.scenario_tables import Methods
+from emulation.sweep.axes import Sweep
 from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_name

@@ -1,0 +1,58 @@
+"""The table of a sweep: a row for each cell, as CSV, and as Parquet where pyarrow is installed."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+CSV, PARQUET = "results.csv", "results.parquet"
+COMPARED = ("iteration_speedup", "communication_speedup", "communication_speedup_bound", "beyond_bound")
+"""Of a comparison with the baseline."""
+
+
+def row(entry: Mapping[str, Any]) -> Row:
+    """What a document's entry of a method has in a table: its summary, spreads as NAME (the median), NAME_p10 and
+    NAME_p90, tables as NAME_KEY; and the speed-ups over the baseline of the same scenario."""
+    found: Row = {"method": str(entry["method"])}
+    certificate = entry["certificate"]
+    found["valid"] = None if certificate is None else certificate["valid"]
+    for name, value in entry["summary"].items():
+        if not isinstance(value, Mapping):
+            found[name] = value
+            continue
+        for key, part in value.items():
+            found[name if key == "median" else f"{name}_{key}"] = part
+    found["retransmissions"] = entry["retransmissions"]
+    compared = entry["comparison"] or {}
+    return {**found, **{name: compared.get(name) for name in COMPARED}}
+
+
+def write(rows: Sequence[Row], folder: Path) -> tuple[list[Path], str]:
+    """The files, and what is missing for the other one; "" if nothing. Columns: those of all rows. Raises OSError."""
+    names = list(dict.fromkeys(name for one in rows for name in one))
+    paths = [folder / CSV]
+    with paths[0].open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    try:
+        arrow: Any = import_module("pyarrow")
+        parquet: Any = import_module("pyarrow.parquet")
+    except ModuleNotFoundError:
+        (folder / PARQUET).unlink(missing_ok=True)  # of an earlier run
+        return paths, f"no {PARQUET}: it needs pip install 'switchagg[parquet]'"
+    columns = {name: _alike([one.get(name) for one in rows]) for name in names}
+    parquet.write_table(arrow.table(columns), folder / PARQUET)
+    return [*paths, folder / PARQUET], ""
+
+
+def _alike(values: list[Any]) -> list[Any]:
+    """A column has one type: words if any is one, floats if any is one."""
+    kinds = {type(value) for value in values if value is not None}
+    kind = str if str in kinds else float if float in kinds else None
+    return values if kind is None else [None if value is None else kind(value) for value in values]
