@@ -22,6 +22,7 @@ from emulation.scenario_flows import own_hosts
 from emulation.scenario_tables import ENDLESS, KERNEL, RDMA_CONTROLS
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.compute import ComputeTimes
+from emulation.sim.engine.choice import AUTO, PYTHON
 from emulation.sim.host_costs import HostCosts
 from emulation.sim.layers import LayeredTraining, Schedule
 from emulation.sim.lossless.network import LosslessNetwork
@@ -163,7 +164,8 @@ def _simulation(scenario: Scenario, method: str, config: SimulationConfig) -> Si
     switch, jobs, of_flows = scenario.switch, scenario.jobs, own_hosts(scenario.flows)
     demand_slots = sum(config.windows) or config.streams * config.window_slots
     others = of_flows + hosts_of(jobs) + sum(servers_of(job, method) for job in jobs)
-    config = dataclasses.replace(config, others=others)
+    alone = not (scenario.flows or jobs or scenario.topology.pfc_bytes)
+    config = dataclasses.replace(config, others=others, engine=AUTO if alone else PYTHON)
     if jobs:
         asked_slots = demand_slots + len(jobs) * config.streams * config.window_slots
         config = dataclasses.replace(config, pool_slots=switch.slots or asked_slots, first_slot=None)

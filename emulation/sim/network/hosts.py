@@ -14,6 +14,7 @@ from emulation.sim.network.network import Network
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
 from emulation.sim.spines.trees import TreeEndpoints
 from switchagg.call import array_call, chunked_call, split
+from switchagg.calls.chunked_call import ArrayCall
 from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.rounding import call_key
@@ -115,8 +116,8 @@ class AggregationHost:
         self.split_calls = False
         self.codec_seed = 0
         self.endpoint = endpoint
-        self.drop_checksum = 0
-        self._network = network = link.network
+        self._drop_checksum = 0
+        self._network = link.network
         self._rank = endpoint.rank
         self._address, switches = ends
         self._job = job = endpoint.job
@@ -124,18 +125,26 @@ class AggregationHost:
         self._codec = spec.row_codec or FIXED_POINT
         self._least = spec.least if self._codec.lossy else 0
         self._link = link
-        self._send: Callable[[Any, int, int, int, int], bool] = link.send
         self._on_failure = on_failure
         self._done: dict[int, Done] = {}
         self._early = EarlyResults(job, self._codec, self._least)
         self._calls = CallLedger([stream.priority for stream in job.streams])
         ecn = ECT if job.congestion != UNCONTROLLED and link.config.ecn_bytes is not None else 0
-        strict = isinstance(link, StrictLink)  # elsewhere a job has one class
+        strict = self._is_strict(link)  # elsewhere a job has one class
         self._to = {  # by job and stream, as packets name them
             each.job_id: [(addressed(switch, stream.priority) if strict else switch) | ecn for stream in each.streams]
             for each, switch in switches.items()
         }
-        frame = frame_bytes(job.elements) + UDP_FRAMING_BYTES
+        self._transfer_ns = 0
+        self._host = Processor(link.network)
+        self._join(link)
+
+    def _is_strict(self, link: Link) -> bool:
+        return isinstance(link, StrictLink)
+
+    def _join(self, link: Link) -> None:
+        self._send: Callable[[Any, int, int, int, int], bool] = link.send
+        network, frame = link.network, frame_bytes(self._job.elements) + UDP_FRAMING_BYTES
         if isinstance(link, StrictLink):  # a credit for each class: none waits for another's bytes
             self._uplinks = [
                 Uplink(network, ClassQueue(network, link, kind), frame, partial(self._give, kind=kind))
@@ -144,15 +153,18 @@ class AggregationHost:
         else:
             self._uplinks = [Uplink(network, link, frame, self._give)]
         self._alarm = Alarm(network, self._ring)
-        self._transfer_ns = 0
         self._pace: Pace | None = None
-        self._host = Processor(network)
         self._paced = Alarm(network, self._pump)
 
     def has_costs(self, costs: HostCosts) -> None:
         """From the start: a call is a transfer to the switch, and one from there."""
         self._transfer_ns = costs.transfer_ns
         self._pace = Pace(costs.flow_bps) if costs.flow_bps else None
+
+    @property
+    def drop_checksum(self) -> int:
+        """Damaged frames."""
+        return self._drop_checksum
 
     def launch(
         self,
@@ -201,13 +213,17 @@ class AggregationHost:
                 done()
 
         for place, part in zip(places, cut.values() or (shares,), strict=True):
-            call = chunked_call(replace(whole, shares=part), job)
+            call = self._made(replace(whole, shares=part))
             call.description = words
             call.key = call_key(self.codec_seed, self._rank, *place)
             self._done[id(call)] = partial(part_done, place)
             self.endpoint.submit(place[0], call)
         self._events()
         self._pump()
+
+    def _made(self, call: ArrayCall) -> Any:
+        """As the endpoint takes it."""
+        return chunked_call(call, self._job)
 
     def has_early(self, sizes: Sequence[int]) -> bool:
         """Whether the results of the next calls are there, means of so many float32, best effort."""
@@ -227,7 +243,7 @@ class AggregationHost:
         if frame.__class__ is CorruptedFrame:
             frame = frame.received()
             if frame is None:
-                self.drop_checksum += 1
+                self._drop_checksum += 1
                 return
         self._take(frame, bool(to & CE))
 

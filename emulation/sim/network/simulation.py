@@ -62,7 +62,8 @@ class SimulationConfig:
     yet on its link), group (ranks per group of `hierarchical`; 0: chosen): of host methods. servers (0: one on every
     worker), ps (other fields of PsConfig): of `ps`. tcp: congestion control of host methods' connections, TCP's or
     RoCE's, which are as in `TcpMesh`; "": a window each. bounded: options of a method with bounded loss. costs: what
-    transfers cost hosts. trace: hash all events.
+    transfers cost hosts. trace: hash all events. engine: `python` or `compiled`, of a network of its own; `auto`:
+    compiled where it can (`emulation.sim.engine.choice`).
 
     rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
     is below that of real hosts (5 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
@@ -109,6 +110,7 @@ class SimulationConfig:
     aggregators: int = 0
     priority: int = 0
     costs: HostCosts = FREE
+    engine: str = "python"
 
     @property
     def of_hosts(self) -> str:
@@ -147,9 +149,9 @@ class SimulationConfig:
         settings = LinkSettings(link.rate_bps, link.delay_ns, link.queue_bytes)
         return topology(self.fabric, self.workers, servers, settings, self.others)
 
-    def network(self, topology: Topology) -> SwitchedNetwork:
+    def network(self, topology: Topology, kind: type[SwitchedNetwork] = SwitchedNetwork) -> SwitchedNetwork:
         """All of a topology, with these links and switches; idle."""
-        return SwitchedNetwork(
+        return kind(
             topology,
             self.link,
             tail_at=topology.nic(topology.members[self.tail_rank]) if self.tail_rank >= 0 else None,
@@ -244,7 +246,7 @@ class Simulation(ABC):
         self.config = config
         self.topology = config.built(servers)
         self.reliable = config.connection(config.reliable.window_bytes)
-        self.shared = shared if shared is not None else config.network(self.topology)
+        self.shared = shared if shared is not None else self._network()
         self.network = self.shared.time
         members = self.topology.members
         self.uplinks = list(map(self.shared.uplink, members))
@@ -260,6 +262,10 @@ class Simulation(ABC):
         self._queues: dict[tuple[int, int | None], deque[tuple[Call, Iterator[Reduction] | None]]] = {}
         segment_bytes, every = config.reliable.segment_bytes, config.reliable.ack_every_segments
         self._tcp = TcpMesh(config.tcp, self.uplinks, self.first, segment_bytes, every, config.seed)
+
+    def _network(self) -> SwitchedNetwork:
+        """One of its own."""
+        return self.config.network(self.topology)
 
     def _mesh_host(
         self,
@@ -321,8 +327,7 @@ class Simulation(ABC):
         All ranks launch the same ones: in the same order, or, by host methods, with the same keys. tensors: as of a
         group's allreduce. A Hollow array is summed as zeros.
         """
-        if isinstance(array, Hollow):
-            array = array.zeros()
+        array = self._array(array)
         call = Call(array, op, done, priority, key, kind)
         if self._compressions is None or op != "sum" or kind not in COMBINING:
             self._enter(rank, call, None)
@@ -347,6 +352,10 @@ class Simulation(ABC):
             self._enter(rank, call._replace(key=first), (Reduction(*words_op) for words_op in words))
         else:
             self._enter(rank, call, None)
+
+    def _array(self, array: NDArray[Any] | Hollow) -> NDArray[Any]:
+        """What stands for a call's array."""
+        return array.zeros() if isinstance(array, Hollow) else array
 
     def _enter(self, rank: int, call: Call, steps: Iterator[Reduction] | None) -> None:
         """Begin a call, or its steps one after the other. On a switch, where order matters, steps of a codec that takes

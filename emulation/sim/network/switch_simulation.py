@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
+from emulation.sim.engine import choice
 from emulation.sim.hollow import Hollow
 from emulation.sim.network.hosts import AggregationHost, Done
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
@@ -23,7 +24,7 @@ from switchagg.endpoint import Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import MODULUS, JobConfig
 from switchagg.layout import shares_of
-from switchagg.partial_endpoint import endpoint_of, ranks_in
+from switchagg.partial_endpoint import ranks_in
 
 
 class EndpointSimulation(Simulation):
@@ -106,10 +107,18 @@ class SwitchSimulation(EndpointSimulation):
         routed = DATAPLANES[config.dataplane].routes and all(len(tree.aggregators) == 1 for tree in self.trees)  # H2
         for rank, (uplink, worker) in enumerate(zip(self.uplinks, self.topology.workers, strict=True)):
             ends = self.first + rank, {job: self.switches[_parent(tree, worker)].address for job, tree in self._parts()}
-            self._add(AggregationHost(self._endpoint(rank), uplink, self._failed, ends, config.codec, routed))
+            self._add(self.shared.host(self._endpoint(rank), uplink, self._failed, ends, config.codec, routed))
+
+    def _network(self) -> SwitchedNetwork:
+        return choice.network(self.config, self.topology)
+
+    def _array(self, array: NDArray[Any] | Hollow) -> NDArray[Any]:
+        coding = self._compressions is not None and (self._compressions[0].remembers or self._compressions[0].stepwise)
+        return self.shared.array(array, coding)
 
     def _dataplane(self) -> DataPlane:
-        return DATAPLANES[self.config.dataplane](self.config.pool_slots or self.job.slots[1], self.config.elements)
+        config = self.config
+        return self.shared.plane(config.pool_slots or self.job.slots[1], config.elements, config.dataplane)
 
     def _parts(self) -> Iterator[tuple[JobConfig, Topology]]:
         """What the job is at the switches of each tree."""
@@ -118,7 +127,8 @@ class SwitchSimulation(EndpointSimulation):
     def _endpoint(self, rank: int) -> Endpoint | TreeEndpoints:
         worker = self.topology.workers[rank]
         every = [
-            endpoint_of(job, rank, tree.children[_parent(tree, worker)].index(worker)) for job, tree in self._parts()
+            self.shared.endpoint(job, rank, tree.children[_parent(tree, worker)].index(worker))
+            for job, tree in self._parts()
         ]
         return TreeEndpoints(self.job, every) if every[1:] else every[0]
 

@@ -10,7 +10,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from emulation.sim.hollow import Hollow
+from emulation.sim.network.hosts import AggregationHost
 from emulation.sim.network.link import (
     AHEAD,
     CE,
@@ -26,6 +29,9 @@ from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.spines.paths import HashedPaths, SprayedPaths
 from emulation.topologies.topology import SPRAY, Hop, LinkSettings, Topology
 from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.table import DATAPLANES
+from switchagg.job import JobConfig
+from switchagg.partial_endpoint import endpoint_of
 from switchagg.wire import FLAG_RESULT, FLAGS_AT, MARKED, RANK_AT
 from transport.links.ethernet import ETHERNET_BYTES
 
@@ -47,9 +53,14 @@ class Switch:
         self.dataplane: DataPlane | None = None
         self.address = NO_ADDRESS
         self.ports: list[Link | HashedPaths] = []
-        self.drop_checksum = 0
+        self._drop_checksum = 0
         self._time = time
         self._latency_ns = latency_ns
+
+    @property
+    def drop_checksum(self) -> int:
+        """Damaged frames for itself."""
+        return self._drop_checksum
 
     def aggregate(self, dataplane: DataPlane, address: int) -> None:
         """From now on, for all jobs that are admitted there: children's ports are their addresses."""
@@ -74,7 +85,7 @@ class Switch:
         if frame.__class__ is CorruptedFrame:
             frame = frame.received()
             if frame is None:
-                self.drop_checksum += 1
+                self._drop_checksum += 1
                 return
         assert self.dataplane is not None
         ready_ns = self._time.now_ns + self._latency_ns
@@ -116,8 +127,8 @@ class SwitchedNetwork:
         trace: bool = False,
     ) -> None:
         self.topology = topology
-        self.time = Network(trace=trace)
-        self.switches = {name: Switch(self.time, latency_ns) for name in topology.switches}
+        self.time = self._clock(trace)
+        self.switches = {name: self._switch(latency_ns) for name in topology.switches}
         self.links: dict[Hop, Link] = {}
         self._link, self._seed, self._tail_at = link, seed, tail_at
         self._kind = StrictLink if strict else Link
@@ -131,6 +142,12 @@ class SwitchedNetwork:
         self._names: list[str] = []  # of nodes, by address
         self._spread = SprayedPaths if paths == SPRAY else HashedPaths
         self._several: dict[tuple[Hop, ...], HashedPaths] = {}
+
+    def _clock(self, trace: bool) -> Network:
+        return Network(trace=trace)
+
+    def _switch(self, latency_ns: int) -> Switch:
+        return Switch(self.time, latency_ns)
 
     def uplink(self, host: str) -> Link:
         """From a host to its switch."""
@@ -187,6 +204,22 @@ class SwitchedNetwork:
             switch.aggregate(make(), self.addresses([name]))
         return switch
 
+    def plane(self, slots: int, elements: int, name: str) -> DataPlane:
+        """A data plane for one of its switches."""
+        return DATAPLANES[name](slots, elements)
+
+    def endpoint(self, job: JobConfig, rank: int, wire_rank: int) -> Any:
+        """An endpoint for one of its hosts."""
+        return endpoint_of(job, rank, wire_rank)
+
+    def host(self, *args: Any) -> AggregationHost:
+        """A worker of method `switch`; arguments: as of AggregationHost."""
+        return AggregationHost(*args)
+
+    def array(self, array: NDArray[Any] | Hollow, filled: bool = False) -> NDArray[Any]:
+        """What a method `switch` sums for a call's array. filled: its values are asked for."""
+        return array.zeros() if isinstance(array, Hollow) else array
+
     def faults(self) -> dict[str, int]:
         """What the links did to frames, summed over all of them."""
         links = list(self.links.values())
@@ -212,7 +245,10 @@ class SwitchedNetwork:
         )
         if self._tail_at is not None and self._tail_at not in hop:
             config = replace(config, tail=None)
-        made = self._kind(self.time, config, _nobody, f"{self._seed} {name}")
+        return self._joined(config, f"{self._seed} {name}", to)
+
+    def _joined(self, config: LinkConfig, seed: str, to: str) -> Link:
+        made = self._kind(self.time, config, _nobody, seed)
         if to in self.switches:
             made.receive = self.switches[to].receive
         return made

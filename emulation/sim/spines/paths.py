@@ -17,7 +17,7 @@ class HashedPaths:
     """
 
     def __init__(self, links: Sequence[Link], seed: int, name: Callable[[int], str]) -> None:
-        self._links, self._seed, self._name = links, seed, name
+        self.links, self._seed, self._name = links, seed, name
         self._chosen: dict[Flow, int] = {}
 
     def place(self, flow: Flow) -> int:
@@ -25,12 +25,12 @@ class HashedPaths:
         if flow not in self._chosen:
             sender, to, number = flow
             key = f"{self._seed} path {self._name(sender)} {self._name(to)} {number}"
-            self._chosen[flow] = random.Random(key).randrange(len(self._links))
+            self._chosen[flow] = random.Random(key).randrange(len(self.links))
         return self._chosen[flow]
 
     def link(self, frame: Any, _ready_ns: int, sender: int, to: int) -> Link:
         """The one that a frame takes."""
-        return self._links[self.place((sender, to & NODE_MASK, getattr(frame, "flow", 0)))]
+        return self.links[self.place((sender, to & NODE_MASK, getattr(frame, "flow", 0)))]
 
     def send(self, frame: Any, size_bytes: int, ready_ns: int, sender: int = 0, to: int = 0) -> bool:
         """As of `Link`."""
@@ -52,6 +52,6 @@ class SprayedPaths(HashedPaths):
 
     def link(self, _frame: Any, ready_ns: int, _sender: int, _to: int) -> Link:
         """The one that a frame takes."""
-        links = (*self._links[self._turn :], *self._links[: self._turn])
+        links = (*self.links[self._turn :], *self.links[: self._turn])
         self._turn = (self._turn + 1) % len(links)
         return min(links, key=lambda each: each.backlog_bytes(ready_ns))

@@ -38,6 +38,7 @@ class TreeEndpoints:
         self.rank = endpoints[0].rank
         self._endpoints = tuple(endpoints)
         self._by_job = {endpoint.job.job_id: endpoint for endpoint in endpoints}
+        self.parts = endpoints  # by tree
         self._classes = sorted({class_of(stream.priority) for stream in job.streams})
         self._turns = list(endpoints)
 

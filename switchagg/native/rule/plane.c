@@ -26,6 +26,7 @@ struct share {
     uint32_t generation;
     uint32_t ranks; /* its workers here, or the switches below */
     uint32_t elements;
+    uint32_t values; /* of a packet that has any: as many, or none (sa_plane_leave_values) */
     uint32_t stream_count;
     uint32_t first_slot;
     uint32_t slots;
@@ -46,6 +47,7 @@ struct share {
 
 struct sa_plane {
     uint64_t counters[SA_OUTCOMES_ALL];
+    bool hollow; /* without values */
     struct share *first;
     struct share *by_id[JOB_IDS]; /* most pages of it are never touched */
 };
@@ -155,7 +157,7 @@ __attribute__((noinline)) static enum sa_outcome accept_at_leaf(struct share *sh
     struct sa_decision decision = sa_leaf_accept(&registers->held, &registers->seen, &registers->marked,
                                                  &share->apart[index], share->full, header->kind, header->chunk,
                                                  header->rank);
-    combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->elements);
+    combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->values);
     if (!sa_sends(decision.outcome)) return decision.outcome;
     uint32_t to = decision.outcome == SA_REPLY ? header->rank & SA_RANK_BITS : share->ranks;
     *results = (struct sa_results){{&share->ports[to], 1}, {NULL, 0}, SA_HEADER_BYTES + 4 * share->elements};
@@ -164,7 +166,7 @@ __attribute__((noinline)) static enum sa_outcome accept_at_leaf(struct share *sh
         out[3] = (uint8_t)((out[3] & ~SA_RESULT) | (decision.outcome == SA_SUMS_UP_AGAIN ? SA_RETRANSMISSION : 0));
         out[offsetof(struct sa_header, rank)] = (uint8_t)(share->parent_rank | registers->marked);
     }
-    emit(sums, out + SA_HEADER_BYTES, share->elements);
+    emit(sums, out + SA_HEADER_BYTES, share->values);
     return decision.outcome;
 }
 
@@ -182,10 +184,10 @@ __attribute__((noinline)) static enum sa_outcome accept_result(struct share *sha
     struct sa_decision decision = sa_leaf_take(registers->held, &registers->seen, share->full, header->chunk);
     if (decision.outcome != SA_BROADCAST) return decision.outcome;
     registers->marked = header->rank & SA_MARKED;
-    combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->elements);
+    combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->values);
     *results = (struct sa_results){{share->ports, share->ranks}, {NULL, 0}, SA_HEADER_BYTES + 4 * share->elements};
     result_header(datagram, share->elements, registers->marked, out);
-    emit(sums, out + SA_HEADER_BYTES, share->elements);
+    emit(sums, out + SA_HEADER_BYTES, share->values);
     return SA_BROADCAST;
 }
 
@@ -215,7 +217,7 @@ __attribute__((noinline)) static enum sa_outcome accept_partly(struct share *sha
     struct sa_partial slot = partial_of(share, index);
     struct sa_decision decision =
         sa_partial_accept(&slot, following, header->kind, header->chunk, header->rank, &waiting);
-    combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->elements);
+    combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->values);
     if (!sa_sends(decision.outcome)) return decision.outcome;
     uint32_t to = decision.outcome == SA_REMIND ? (uint32_t)__builtin_ctzll(waiting) : rank;
     *results = (struct sa_results){{&share->ports[to], 1}, {NULL, 0}, SA_HEADER_BYTES + 4 * share->elements};
@@ -231,7 +233,7 @@ __attribute__((noinline)) static enum sa_outcome accept_partly(struct share *sha
             reminder.chunk = SA_BE32(registers->held);
             memcpy(out, &reminder, sizeof reminder);
         }
-        emit(sums, out + SA_HEADER_BYTES, share->elements);
+        emit(sums, out + SA_HEADER_BYTES, share->values);
     }
     if (results->bare.count) partial_header(registers, datagram, 0, bare);
     return decision.outcome;
@@ -257,7 +259,7 @@ __attribute__((noinline)) static enum sa_outcome accept_bare(struct sa_plane *pl
     if (outcome != SA_BROADCAST) return outcome;
     *results = (struct sa_results){{share->ports, share->ranks}, {NULL, 0}, SA_HEADER_BYTES + 4 * share->elements};
     partial_header(&share->registers[index], datagram, share->elements, out);
-    emit(sums, out + SA_HEADER_BYTES, share->elements);
+    emit(sums, out + SA_HEADER_BYTES, share->values);
     return outcome;
 }
 
@@ -293,7 +295,7 @@ SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const 
     struct sa_decision decision =
         sa_slot_accept(&registers->held, &registers->seen, &registers->marked, share->full, header.kind, header.chunk,
                        header.rank);
-    combine(decision.values, sums, values, share->elements);
+    combine(decision.values, sums, values, share->values);
     if (decision.outcome != SA_BROADCAST && decision.outcome != SA_REPLY) return decision.outcome;
     results->size = SA_HEADER_BYTES + 4 * share->elements;
     results->bare = (struct sa_targets){NULL, 0};
@@ -305,7 +307,7 @@ SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const 
         results->valued = (struct sa_targets){share->ports, share->ranks};
     if (results->valued.count) {
         result_header(datagram, share->elements, registers->marked, out);
-        emit(sums, out + SA_HEADER_BYTES, share->elements);
+        emit(sums, out + SA_HEADER_BYTES, share->values);
     }
     if (results->bare.count) result_header(datagram, 0, registers->marked, bare);
     return decision.outcome;
@@ -403,7 +405,7 @@ static struct share *share_new(const struct sa_job *job, const uint32_t *ports, 
     share->job_id = job->job_id;
     share->generation = job->generation;
     share->ranks = ranks;
-    share->elements = job->elements;
+    share->elements = share->values = job->elements;
     share->stream_count = job->stream_count;
     share->first_slot = first;
     share->full = UINT64_MAX >> (SA_WORKERS_MAX - ranks);
@@ -440,6 +442,7 @@ int sa_plane_admit(struct sa_plane *plane, const struct sa_job *job, const uint3
                    const struct sa_parent *parent) {
     struct share *share = share_new(job, ports, ranks, parent);
     if (!share) return -1;
+    if (plane->hollow) share->values = 0;
     sa_plane_evict(plane, job->job_id); /* its earlier generation */
     share->next = plane->first;
     plane->first = share;
@@ -455,6 +458,11 @@ void sa_plane_evict(struct sa_plane *plane, uint32_t job_id) {
     *link = share->next;
     plane->by_id[job_id] = NULL;
     share_free(share);
+}
+
+void sa_plane_leave_values(struct sa_plane *plane) {
+    plane->hollow = true;
+    for (struct share *share = plane->first; share; share = share->next) share->values = 0;
 }
 
 int sa_plane_seen(const struct sa_plane *plane, uint32_t slot, uint32_t version, uint32_t *chunk, uint64_t *ranks) {

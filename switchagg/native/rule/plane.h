@@ -64,6 +64,10 @@ SA_EXPORT enum sa_outcome sa_plane_accept(struct sa_plane *plane, const uint8_t 
 SA_EXPORT uint32_t sa_plane_process(struct sa_plane *plane, const uint8_t *bundle, uint32_t rows, uint32_t size,
                                     uint32_t port, uint8_t *out, uint8_t *bare, struct sa_run *runs);
 
+/* From now on packets are headers without the values that they speak of, and so are results: for simulations of what takes
+   how long. Nothing is summed, all else is as ever. */
+SA_EXPORT void sa_plane_leave_values(struct sa_plane *plane);
+
 /* What a slot version holds: 0, or -1 if no admitted job owns the slot. */
 SA_EXPORT int sa_plane_seen(const struct sa_plane *plane, uint32_t slot, uint32_t version, uint32_t *chunk,
                             uint64_t *ranks);

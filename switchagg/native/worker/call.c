@@ -63,14 +63,8 @@ static void sa_own_codes(struct sa_call *call, uint64_t group, uint8_t *payload)
         sa_put_code(payload + 4ull * i, chunk < call->layout.chunks ? call->codes[chunk] : SA_CODE_LEAST);
 }
 
-static void sa_agree(struct sa_call *call, uint64_t group, const uint8_t *payload) {
-    uint64_t first = group * call->coding.elements, rest = call->layout.chunks - first;
-    uint32_t count = rest < call->coding.elements ? (uint32_t)rest : call->coding.elements;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t value;
-        memcpy(&value, payload + 4ull * i, sizeof value);
-        call->codes[first + i] = sa_agreed((int32_t)SA_BE32(value));
-    }
+/* A group's codes are agreed. */
+static void sa_advance(struct sa_call *call, uint64_t group) {
     /* Of two scale chunks at most, the next two groups', the results can be outstanding: `ready` allows no more. */
     if (group != call->known) {
         call->ahead = 1;
@@ -79,6 +73,17 @@ static void sa_agree(struct sa_call *call, uint64_t group, const uint8_t *payloa
     call->known += 1 + call->ahead;
     call->ahead = 0;
     call->ready = sa_ready_after(call, call->known);
+}
+
+static void sa_agree(struct sa_call *call, uint64_t group, const uint8_t *payload) {
+    uint64_t first = group * call->coding.elements, rest = call->layout.chunks - first;
+    uint32_t count = rest < call->coding.elements ? (uint32_t)rest : call->coding.elements;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t value;
+        memcpy(&value, payload + 4ull * i, sizeof value);
+        call->codes[first + i] = sa_agreed((int32_t)SA_BE32(value));
+    }
+    sa_advance(call, group);
 }
 
 static int16_t sa_code(const struct sa_call *call, uint64_t chunk) { return call->groups ? call->codes[chunk] : 0; }
@@ -155,7 +160,12 @@ static void sa_chunked_write(struct sa_call *call, uint64_t position, const uint
     call->coding.codec->decode(&call->coding, sa_values(call, &span), span.count, sa_code(call, content.index), payload);
 }
 
-static const struct sa_call_form chunked = {sa_chunked_kind, sa_chunked_read, sa_chunked_write};
+static void sa_chunked_pass(struct sa_call *call, uint64_t position) {
+    struct sa_content content = sa_content(call, position);
+    if (content.scale) sa_advance(call, content.index);
+}
+
+static const struct sa_call_form chunked = {sa_chunked_kind, sa_chunked_read, sa_chunked_write, sa_chunked_pass};
 
 static struct sa_layout sa_layout_of(const struct sa_coding *coding, const struct sa_submission *submission,
                                      uint32_t window) {

@@ -53,6 +53,9 @@ struct sa_call_form {
 
     /* Take the result of a chunk, once for each that this rank gets, in any order. */
     void (*write)(struct sa_call *call, uint64_t position, const uint8_t *payload);
+
+    /* The same of a result without values. */
+    void (*pass)(struct sa_call *call, uint64_t position);
 };
 
 /* How many codes a call stores. */

@@ -19,6 +19,7 @@ struct sa_endpoint {
     uint32_t rank; /* in the job; header.rank: among what sends to its switch */
     uint32_t stream_count;
     uint32_t retry_limit;
+    uint32_t hollow; /* without values */
     uint64_t bytes;
     struct sa_window *windows;
     struct sa_window **by_priority; /* in the order of sending: urgent ones first, equal ones round robin */
@@ -100,7 +101,7 @@ static struct sa_running *sa_description_new(struct sa_endpoint *endpoint, const
     for (uint64_t i = 0; i < words; i++) own[i] = INT32_MIN;
     if (submission->description[0])
         memcpy(own + SA_WORDS * endpoint->rank, submission->description, sizeof submission->description);
-    if (small) sa_small_predict(&described->call, &endpoint->predictions, own + words);
+    if (small && !endpoint->hollow) sa_small_predict(&described->call, &endpoint->predictions, own + words);
     running->call.data = (uint8_t *)own;
     running->describes = described;
     return running;
@@ -117,7 +118,7 @@ static struct sa_running *sa_described_new(struct sa_endpoint *endpoint, const s
     coding.key = submission->key;
     if (submission->residual) coding.random = 0; /* what is lost is fed back */
     uint64_t extra = rows ? sa_small_bytes(endpoint->elements, rows)
-                          : sizeof(int16_t) * sa_call_codes(&coding, submission);
+                          : sizeof(int16_t) * (endpoint->hollow ? 0 : sa_call_codes(&coding, submission));
     struct sa_running *running = sa_running_new(submission, extra);
     if (!running) return NULL;
     if (rows)
@@ -197,7 +198,9 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
         return;
     }
     struct sa_running *running = slot->running;
-    if (header.elements)
+    if (header.elements && endpoint->hollow)
+        running->call.form->pass(&running->call, slot->chunk - running->base);
+    else if (header.elements)
         running->call.form->write(&running->call, slot->chunk - running->base, datagram + SA_HEADER_BYTES);
     uint32_t marked = header.rank >> 7;
     window->to_mark += congested;
@@ -212,7 +215,7 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
 static void sa_judge(struct sa_endpoint *endpoint, struct sa_window *window, const struct sa_running *running) {
     const uint8_t *words = running->call.data, *mine = words + sizeof(uint32_t[SA_WORDS]) * endpoint->rank;
     const size_t size = sizeof(uint32_t[SA_WORDS]);
-    uint32_t other = 0;
+    uint32_t other = endpoint->hollow ? endpoint->workers : 0;
     while (other < endpoint->workers && !memcmp(words + size * other, mine, size)) other++;
     if (other == endpoint->workers) return;
     if (!window->failed) {
@@ -235,7 +238,11 @@ static void sa_judge(struct sa_endpoint *endpoint, struct sa_window *window, con
 /* Whether the data that was sent with a small call's head counts, or goes again (W16). */
 static void sa_decide(struct sa_endpoint *endpoint, struct sa_window *window, const struct sa_running *head) {
     const int32_t *codes = (const int32_t *)head->call.data + SA_WORDS * endpoint->workers;
-    int hit = sa_small_decide(&head->describes->call, &endpoint->predictions, codes);
+    int hit = 1; /* as it is of zeros */
+    if (endpoint->hollow)
+        head->describes->call.undecided = 0;
+    else
+        hit = sa_small_decide(&head->describes->call, &endpoint->predictions, codes);
     endpoint->counters[hit ? SA_PREDICTED : SA_REPEATED]++;
     sa_window_decided(window, head->describes);
 }
@@ -308,7 +315,7 @@ static void sa_build(struct sa_endpoint *endpoint, struct sa_window *window, uin
     uint32_t kind = SA_BE32(slot->kind | (slot->version ? SA_VERSION : 0) | (slot->first ? 0 : SA_RETRANSMISSION));
     uint32_t chunk = SA_BE32((uint32_t)slot->chunk);
     uint16_t number = SA_BE16((uint16_t)(window->first_slot + offset));
-    if (size > SA_HEADER_BYTES)
+    if (size > SA_HEADER_BYTES && !endpoint->hollow)
         running->call.form->read(&running->call, slot->chunk - running->base, frame + SA_HEADER_BYTES);
     /* Field by field where it is sent from: a header put together elsewhere and copied whole would wait for all stores
        before it, the values' too, since the processor forwards no several stores to one load. */
@@ -342,13 +349,19 @@ static void sa_rotate_equals(struct sa_endpoint *endpoint) {
     endpoint->next_order = order;
 }
 
-SA_EXPORT uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit,
-                                              uint8_t *out, uint32_t *size) {
+static uint32_t sa_class_of(int32_t priority) {
+    return priority < 0 ? 0 : priority < (int32_t)SA_CLASSES ? (uint32_t)priority : SA_CLASSES - 1;
+}
+
+/* places: NULL: back to back from `out` on. */
+SA_INLINE uint32_t sa_frames(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit, uint32_t class,
+                             uint8_t *const *places, uint8_t *out, uint32_t *size) {
     uint32_t count = 0;
     const struct sa_window *cut = NULL; /* its next frame has another size: nothing less urgent may pass it */
     *size = endpoint->frame_bytes;
     for (uint32_t i = 0; i < endpoint->stream_count && count < limit; i++) {
         struct sa_window *window = endpoint->by_priority[i];
+        if (class != SA_ANY_CLASS && sa_class_of(window->priority) != class) continue;
         if (cut && window->priority > cut->priority) break;
         if (window->failed) continue;
         uint32_t offset;
@@ -360,7 +373,7 @@ SA_EXPORT uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int6
             }
             *size = bytes;
             sa_window_sent(window, offset, now_ns);
-            sa_build(endpoint, window, offset, bytes, out + (uint64_t)count * bytes);
+            sa_build(endpoint, window, offset, bytes, places ? places[count] : out + (uint64_t)count * bytes);
             window->sent = 1;
             count++;
         }
@@ -368,6 +381,20 @@ SA_EXPORT uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int6
     if (count) sa_rotate_equals(endpoint);
     return count;
 }
+
+SA_EXPORT uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit,
+                                              uint8_t *out, uint32_t *size) {
+    return sa_frames(endpoint, now_ns, limit, SA_ANY_CLASS, NULL, out, size);
+}
+
+uint32_t sa_endpoint_frames_at(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit, uint32_t class,
+                               uint8_t *const *places, uint32_t *size) {
+    return sa_frames(endpoint, now_ns, limit, class, places, NULL, size);
+}
+
+void sa_endpoint_leave_values(struct sa_endpoint *endpoint) { endpoint->hollow = 1; }
+
+uint32_t sa_endpoint_has_event(const struct sa_endpoint *endpoint) { return endpoint->events != NULL; }
 
 SA_EXPORT int64_t sa_endpoint_next_deadline_ns(const struct sa_endpoint *endpoint) {
     int64_t first_ns = -1;

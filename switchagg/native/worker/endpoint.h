@@ -4,6 +4,7 @@
 #ifndef SWITCHAGG_ENDPOINT_H
 #define SWITCHAGG_ENDPOINT_H
 
+#include "abi.h"
 #include "codecs/codec.h"
 #include "rule/job.h"
 
@@ -86,6 +87,20 @@ void sa_endpoint_handle_timer(struct sa_endpoint *endpoint, int64_t now_ns);
 /* Write up to `limit` frames to `out`, all of `*size` bytes, back to back; returns how many, until there are none. */
 uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit, uint8_t *out,
                                     uint32_t *size);
+
+#define SA_CLASSES 8u
+#define SA_ANY_CLASS UINT32_MAX
+
+/* The same, the i-th to places[i]: only those of streams of one priority class, if it isn't SA_ANY_CLASS. */
+uint32_t sa_endpoint_frames_at(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit, uint32_t class,
+                               uint8_t *const *places, uint32_t *size);
+
+/* Before anything is submitted: calls have no values, and frames are headers without the payload that they speak of, both
+   ways, whatever size is said: for simulations of what takes how long. Else all is as if all values were zeros, and
+   workers described all calls alike. */
+SA_EXPORT void sa_endpoint_leave_values(struct sa_endpoint *endpoint);
+
+uint32_t sa_endpoint_has_event(const struct sa_endpoint *endpoint);
 
 /* Take the oldest event not yet taken; returns its kind. */
 uint32_t sa_endpoint_next_event(struct sa_endpoint *endpoint, struct sa_event *event);

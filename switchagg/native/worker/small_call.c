@@ -60,7 +60,9 @@ static void small_write(struct sa_call *call, uint64_t position, const uint8_t *
     }
 }
 
-static const struct sa_call_form form = {small_kind, small_read, small_write};
+static void small_pass(struct sa_call *call, uint64_t position) { (void)call, (void)position; }
+
+static const struct sa_call_form form = {small_kind, small_read, small_write, small_pass};
 
 void sa_small_init(struct sa_call *call, const struct sa_coding *coding, const struct sa_submission *submission,
                    struct sa_small *small) {

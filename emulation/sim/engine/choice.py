@@ -1,0 +1,55 @@
+"""Which packet engine a simulation of method `switch` runs on: C where that has all it needs, else Python.
+
+`SWITCHAGG_SIM_ENGINE=python` or `compiled` asks for one, where a scenario leaves it open.
+"""
+
+import os
+
+from emulation.sim.engine.compiled_network import CompiledNetwork
+from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.switched_network import SwitchedNetwork
+from emulation.topologies.topology import Topology
+from switchagg.codecs.spec import parse_sums
+from switchagg.dataplane.native import NativePlane
+from switchagg.errors import JobError
+from switchagg.native import codec, library
+
+VARIABLE = "SWITCHAGG_SIM_ENGINE"
+PYTHON, COMPILED, AUTO = "python", "compiled", "auto"
+
+
+def lacking(config: SimulationConfig) -> str:
+    """What of a simulation the engine in C lacks; "" if nothing."""
+    if missing := library.missing():
+        return missing
+    spec = parse_sums(config.codec).for_workers(config.workers) if config.codec else None
+    if config.link.tail is not None:
+        return "it has no tails of links' delays"
+    if config.job().partial:
+        return "it has no partial sums"
+    if config.costs.flow_bps:
+        return "it has no rates of single connections"
+    if config.first_slot is None or config.others:
+        return "it has no other jobs and flows"
+    if config.dataplane != NativePlane.name:
+        return f"it has the data plane native, not {config.dataplane}"
+    if spec is None:
+        return ""
+    if spec.row_codec is None:
+        return f"it has no codecs of whole arrays, as {config.codec}"
+    return codec.missing(spec.row_codec)
+
+
+def network(config: SimulationConfig, topology: Topology) -> SwitchedNetwork:
+    """The network of a simulation, of the engine that it runs on. JobError: C is asked for, and can't."""
+    wanted = config.engine
+    if wanted == AUTO:
+        wanted = os.environ.get(VARIABLE, AUTO)
+    if wanted not in (PYTHON, COMPILED, AUTO):
+        raise JobError(f"{VARIABLE} is {wanted}; it may be {PYTHON}, {COMPILED} or {AUTO}")
+    if wanted == PYTHON:
+        return config.network(topology)
+    why = lacking(config)
+    if wanted == COMPILED and why:
+        raise JobError(f"the compiled packet engine can't run this: {why}; {VARIABLE}={PYTHON} can")
+    return config.network(topology, SwitchedNetwork if why else CompiledNetwork)

@@ -1,0 +1,103 @@
+"""The clock and the order of events in C, with the verbs of `Network`."""
+
+import ctypes
+import weakref
+import zlib
+from typing import Any
+
+from emulation.sim.engine import library
+from emulation.sim.engine.library import DUE, NOTICE, SimRecord, SimState
+from emulation.sim.network.hosts import Done
+from emulation.sim.network.network import Action, Network, SimulationError
+
+EVENTS_AT_ONCE = 1 << 18
+"""Between two looks at signals: some milliseconds."""
+
+WHOLE = (1 << 32) - 1
+"""Of frames in a trace: all their bytes."""
+
+
+class CompiledClock(Network):
+    """The clock and the order of events, kept in C. `now_ns` is right whenever Python is asked for something.
+
+    notices: what to do when a host in C has something for Python, by its number. traced_bytes: of each frame, from its
+    beginning on, that a trace knows.
+    """
+
+    def __init__(self, *, events_max: int = 2_000_000_000, trace: bool = False, traced_bytes: int = WHOLE) -> None:
+        super().__init__(events_max=events_max, trace=trace)
+        self.notices: list[Done] = []
+        self._library = library.engine()
+        self._planned: dict[int, tuple[Action, Any, int, int]] = {}
+        self._number = 0
+        self._failed: BaseException | None = None
+        clock = weakref.ref(self)  # C's hold on these functions is no cycle
+        self._callbacks = NOTICE(lambda host: _of(clock)._notice(host)), DUE(lambda number: _of(clock)._due(number))
+        self.handle = library.there(self._library.sa_sim_new(traced_bytes if trace else 0, *self._callbacks))
+        self.state = SimState.from_address(self.handle)
+        weakref.finalize(self, self._library.sa_sim_free, self.handle)
+
+    def schedule(self, time_ns: int, action: Action, frame: Any = None, sender: int = 0, to: int = 0) -> None:
+        assert time_ns >= self.now_ns, f"event at {time_ns} ns, but it is {self.now_ns} ns already"
+        self._number += 1
+        self._planned[self._number] = action, frame, sender, to
+        content = 0
+        if self._trace is not None and frame is not None:
+            content = zlib.crc32(getattr(frame, "data", frame))
+        if self._library.sa_sim_schedule(self.handle, time_ns, self._number, sender, to, content):
+            raise MemoryError("no memory for an event")
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._library.sa_sim_pending(self.handle))
+
+    def stop(self) -> None:
+        self.state.stopped = 1
+
+    def run(self, waiting_for: str = "the end of the run") -> None:
+        end = library.UNFINISHED
+        while end == library.UNFINISHED and self.events < self._events_max:
+            end = self._library.sa_sim_run(self.handle, min(EVENTS_AT_ONCE, self._events_max - self.events))
+            self.now_ns, self.events = self.state.now_ns, self.state.events
+            if self._trace is not None:
+                self._trace.update(self._traced())
+            if self._failed is not None:
+                failed, self._failed = self._failed, None
+                raise failed
+            assert not self.state.stray, f"a frame for address {self.state.stray - 1}, whose host is not attached"
+        if end == library.STOPPED:
+            return
+        if end == library.NO_MEMORY:
+            raise MemoryError("no memory for the simulation")
+        why = "nothing is left to happen" if end == library.NOTHING_LEFT else f"{self._events_max} events happened"
+        raise SimulationError(f"waiting for {waiting_for} at {self.now_ns} ns of virtual time, but {why}")
+
+    def _traced(self) -> bytes:
+        records = ctypes.POINTER(SimRecord)()
+        count = self._library.sa_sim_records(self.handle, ctypes.byref(records))
+        lines = (f"{one.time_ns} {one.sender} {one.to} {one.content}\n" for one in records[:count])
+        return "".join(lines).encode()
+
+    def _notice(self, host: int) -> None:
+        self._guarded(self.notices[host])
+
+    def _due(self, number: int) -> None:
+        action, *arguments = self._planned.pop(number)
+        self._guarded(lambda: action(*arguments))
+
+    def _guarded(self, happen: Done) -> None:
+        """What Python raises ends the run, and comes out of it."""
+        if self._failed is not None:
+            return
+        self.now_ns = self.state.now_ns
+        try:
+            happen()
+        except BaseException as error:
+            self._failed = error
+            self.stop()
+
+
+def _of(clock: "weakref.ref[CompiledClock]") -> CompiledClock:
+    found = clock()
+    assert found is not None, "the run of a simulation that is gone"
+    return found

@@ -1,0 +1,58 @@
+"""A worker of the `switch` method in C: `AggregationHost`, whose frames and timers Python never sees."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import cast
+
+from emulation.sim.engine import library
+from emulation.sim.engine.compiled_clock import CompiledClock
+from emulation.sim.engine.compiled_links import CompiledLink
+from emulation.sim.engine.library import TreeFacts
+from emulation.sim.network.hosts import AggregationHost
+from emulation.sim.network.link import Link
+from emulation.sim.spines.trees import TreeEndpoints
+from switchagg.calls.chunked_call import ArrayCall
+from switchagg.native.endpoint import NativeEndpoint
+
+
+class CompiledHost(AggregationHost):
+    """endpoint: of the compiled core, or several of them; link: a CompiledLink."""
+
+    def _is_strict(self, link: Link) -> bool:
+        return cast(CompiledLink, link).strict
+
+    def _join(self, link: Link) -> None:
+        clock = cast(CompiledClock, link.network)
+        self._library = library.engine()
+        endpoints = self.endpoint.parts if isinstance(self.endpoint, TreeEndpoints) else [self.endpoint]
+        trees = (TreeFacts * len(endpoints))()
+        for facts, each in zip(trees, cast(Sequence[NativeEndpoint], endpoints), strict=True):
+            to = self._to[each.job.job_id]
+            facts.endpoint, facts.job_id, facts.streams = each.handle, each.job.job_id, len(to)
+            facts.to = (ctypes.c_uint32 * len(to))(*to)
+        classes = self._calls.turns.classes
+        self._worker = library.there(
+            self._library.sa_sim_worker(
+                clock.handle,
+                cast(CompiledLink, link).handle,
+                self._address,
+                len(clock.notices),
+                trees,
+                len(trees),
+                (ctypes.c_uint32 * len(classes))(*classes),
+                len(classes),
+                self._is_strict(link),
+            )
+        )
+        clock.notices.append(self._events)
+
+    @property
+    def drop_checksum(self) -> int:
+        count: int = self._library.sa_sim_worker_drop_checksum(self._worker)
+        return count
+
+    def _made(self, call: ArrayCall) -> ArrayCall:
+        return call
+
+    def _pump(self) -> None:
+        self._library.sa_sim_worker_pump(self._worker)

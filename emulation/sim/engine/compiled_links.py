@@ -1,0 +1,89 @@
+"""Links and switches in C: the parts of a compiled network that Python still asks for something."""
+
+import ctypes
+import random
+from collections.abc import Callable
+from typing import cast
+
+from emulation.sim.engine import library
+from emulation.sim.engine.compiled_clock import CompiledClock
+from emulation.sim.engine.library import FAULTS, LinkFacts, LinkState
+from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.switched_network import Switch
+from emulation.sim.spines.paths import HashedPaths
+from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.native import NativePlane
+from switchagg.wire import frame_bytes
+
+
+class CompiledLink:
+    """One direction, as `Link`; seed: as there. Counters are read in place."""
+
+    def __init__(self, clock: CompiledClock, config: LinkConfig, seed: str, strict: bool) -> None:
+        self.config, self.network, self.strict = config, clock, strict
+        words = None
+        if config.faulty:
+            words = (ctypes.c_uint32 * 625)(*random.Random(seed).getstate()[1])
+        facts = LinkFacts(
+            rate_bps=config.rate_bps,
+            delay_ns=config.delay_ns,
+            queue_bytes=config.queue_bytes,
+            ecn_bytes=-1 if config.ecn_bytes is None else config.ecn_bytes,
+            drop_bytes=-1 if config.drop_bytes is None else config.drop_bytes,
+            loss=config.loss,
+            duplicate=config.duplicate,
+            reorder=config.reorder,
+            corrupt=config.corrupt,
+            words=ctypes.cast(words, ctypes.c_void_p) if words else None,
+            strict=strict,
+        )
+        self.handle = library.there(library.engine().sa_sim_link(clock.handle, facts))
+        self._state = LinkState.from_address(self.handle)
+
+    def __getattr__(self, name: str) -> int:
+        """A counter of `Link`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        value: int = getattr(self._state, name)
+        return value
+
+    @property
+    def faults(self) -> dict[str, int]:
+        return dict(zip(FAULTS, self._state.faults, strict=True))
+
+    def share(self, users: int) -> None:
+        """So many addresses are at the host it comes from."""
+        self._state.users = users
+
+    def lead_to(self, switch: int | None) -> None:
+        """Hand frames to a switch, or, None, to the hosts that they are for."""
+        library.engine().sa_sim_lead_to(self.handle, switch)
+
+
+class CompiledSwitch(Switch):
+    """As `Switch`; Python's part of it knows where ports lead."""
+
+    def __init__(self, clock: CompiledClock, latency_ns: int) -> None:
+        self.handle = library.there(library.engine().sa_sim_switch(clock.handle, latency_ns))
+        self._state = library.SwitchState.from_address(self.handle)
+        super().__init__(clock, latency_ns)
+        self._routed = 0
+
+    def aggregate(self, dataplane: DataPlane, address: int) -> None:
+        assert isinstance(dataplane, NativePlane)
+        super().aggregate(dataplane, address)
+        room_bytes = frame_bytes(dataplane.elements)
+        library.engine().sa_sim_aggregate(self.handle, dataplane.handle, address, room_bytes)
+
+    def route(self, several: Callable[[HashedPaths], int]) -> None:
+        """Tell C of the ports that are new. several: where C has the paths of one."""
+        for port in self.ports[self._routed :]:
+            ends = (None, several(port)) if isinstance(port, HashedPaths) else (cast(CompiledLink, port).handle, None)
+            if library.engine().sa_sim_route(self.handle, *ends):
+                raise MemoryError("no memory for routes")
+        self._routed = len(self.ports)
+
+    @property
+    def drop_checksum(self) -> int:
+        count: int = self._state.drop_checksum
+        return count

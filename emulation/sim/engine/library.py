@@ -1,0 +1,116 @@
+"""The functions of `switchagg/native/sim` and their structs, as ctypes has them."""
+
+import ctypes
+from functools import lru_cache
+
+from switchagg.native.library import load
+
+NOTICE = ctypes.CFUNCTYPE(None, ctypes.c_uint32)
+DUE = ctypes.CFUNCTYPE(None, ctypes.c_uint64)
+CHOOSE = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)
+
+STOPPED, NOTHING_LEFT, UNFINISHED, NO_MEMORY = range(4)
+"""`enum sim_end`."""
+
+FAULTS = ("drop_queue", "drop_first", "lost", "duplicated", "held_back", "corrupted")
+"""In the order of `enum sim_fault`."""
+
+_POINTER, _U32, _U64, _I64, _DOUBLE = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64, ctypes.c_double
+
+
+class SimState(ctypes.Structure):
+    """The beginning of `struct sa_sim`."""
+
+    _fields_ = [("now_ns", _I64), ("events", _U64), ("stopped", _U32), ("hollow", _U32), ("stray", _U32)]
+
+
+class SimRecord(ctypes.Structure):
+    """`struct sim_record`."""
+
+    _fields_ = [("time_ns", _I64), ("sender", _U32), ("to", _U32), ("content", _U64)]
+
+
+class LinkFacts(ctypes.Structure):
+    """`struct sim_link_facts`."""
+
+    _fields_ = [
+        ("rate_bps", _U64),
+        ("delay_ns", _I64),
+        ("queue_bytes", _I64),
+        ("ecn_bytes", _I64),
+        ("drop_bytes", _I64),
+        ("loss", _DOUBLE),
+        ("duplicate", _DOUBLE),
+        ("reorder", _DOUBLE),
+        ("corrupt", _DOUBLE),
+        ("words", _POINTER),
+        ("strict", _U32),
+    ]
+
+
+class LinkState(ctypes.Structure):
+    """The beginning of `struct sim_link`."""
+
+    _fields_ = [
+        ("node", _POINTER * 3),
+        ("sent_frames", _U64),
+        ("sent_bytes", _U64),
+        ("delivered_frames", _U64),
+        ("delivered_bytes", _U64),
+        ("marked_frames", _U64),
+        ("faults", _U64 * len(FAULTS)),
+        ("users", _U32),
+    ]
+
+
+class SwitchState(ctypes.Structure):
+    """The beginning of `struct sim_switch`."""
+
+    _fields_ = [("node", _POINTER * 3), ("drop_checksum", _U64)]
+
+
+class TreeFacts(ctypes.Structure):
+    """`struct sim_tree`."""
+
+    _fields_ = [("endpoint", _POINTER), ("to", ctypes.POINTER(_U32)), ("job_id", _U32), ("streams", _U32)]
+
+
+@lru_cache(maxsize=1)
+def engine() -> ctypes.CDLL:
+    """The library with this piece's functions declared. Raises library.Missing."""
+    library = load()
+    words = ctypes.POINTER(_U32)
+    for name, result, arguments in (
+        ("sim_new", _POINTER, [_U32, NOTICE, DUE]),
+        ("sim_free", None, [_POINTER]),
+        ("sim_schedule", ctypes.c_int, [_POINTER, _I64, _U64, _U32, _U32, _U64]),
+        ("sim_pending", _U32, [_POINTER]),
+        ("sim_run", _U32, [_POINTER, _U64]),
+        ("sim_records", _U64, [_POINTER, ctypes.POINTER(ctypes.POINTER(SimRecord))]),
+        ("sim_link", _POINTER, [_POINTER, ctypes.POINTER(LinkFacts)]),
+        ("sim_switch", _POINTER, [_POINTER, _I64]),
+        ("sim_paths", _POINTER, [_POINTER, ctypes.POINTER(_POINTER), _U32, _POINTER, _U32]),
+        ("sim_lead_to", None, [_POINTER, _POINTER]),
+        ("sim_route", ctypes.c_int, [_POINTER, _POINTER, _POINTER]),
+        ("sim_aggregate", None, [_POINTER, _POINTER, _U32, _U32]),
+        (
+            "sim_worker",
+            _POINTER,
+            [_POINTER, _POINTER, _U32, _U32, ctypes.POINTER(TreeFacts), _U32, words, _U32, _U32],
+        ),
+        ("sim_worker_pump", None, [_POINTER]),
+        ("sim_worker_drop_checksum", _U64, [_POINTER]),
+        ("endpoint_leave_values", None, [_POINTER]),
+        ("plane_leave_values", None, [_POINTER]),
+    ):
+        function = getattr(library, f"sa_{name}")
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+def there(pointer: int | None) -> int:
+    """What C has made. Raises MemoryError."""
+    if not pointer:
+        raise MemoryError("no memory for the simulation")
+    return pointer

@@ -1,0 +1,69 @@
+#include "sim/body.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK_BYTES (1u << 20)
+
+struct sim_body *sim_body_cut(struct sim_pool *pool, uint32_t cells) {
+    uint32_t bytes = cells * SIM_CELL_BYTES;
+    if ((size_t)(pool->end - pool->block) < bytes) {
+        uint8_t *block = aligned_alloc(SIM_CELL_BYTES, BLOCK_BYTES);
+        if (!block) return NULL;
+        *(void **)(void *)block = pool->blocks;
+        pool->blocks = block;
+        pool->block = block + SIM_CELL_BYTES;
+        pool->end = block + BLOCK_BYTES;
+        pool->bytes += BLOCK_BYTES;
+    }
+    struct sim_body *body = (struct sim_body *)(void *)pool->block;
+    pool->block += bytes;
+    *body = (struct sim_body){.holders = 1, .cells = (uint16_t)cells};
+    return body;
+}
+
+void sim_pool_free(struct sim_pool *pool) {
+    for (void *block = pool->blocks, *next; block; block = next) {
+        next = *(void **)block;
+        free(block);
+    }
+}
+
+struct sim_body *sim_body_own(struct sim_pool *pool, struct sim_body *body) {
+    if (body->holders == 1) return body;
+    struct sim_body *own = sim_body_new(pool, body->held);
+    if (!own) return NULL;
+    uint16_t cells = own->cells;
+    memcpy(own, body, offsetof(struct sim_body, data) + body->held);
+    own->cells = cells;
+    own->holders = 1;
+    body->holders--;
+    if (own->kind && own->kind->copied) own->kind->copied(own);
+    return own;
+}
+
+/* The 16-bit ones'-complement sum of RFC 1071; an odd byte counts as if a zero followed. */
+static uint16_t checksum(const struct sim_body *body) {
+    uint64_t total = 0;
+    for (uint32_t i = 0; i + 1 < body->length; i += 2) total += (uint32_t)body->data[i] << 8 | body->data[i + 1];
+    if (body->length % 2) total += (uint32_t)body->data[body->length - 1] << 8;
+    while (total >> 16) total = (total & 0xffff) + (total >> 16);
+    return (uint16_t)~total;
+}
+
+static int has_bytes(const struct sim_body *body) { return !body->kind && body->held == body->length; }
+
+void sim_body_damage(struct sim_body *body, uint16_t burst, uint32_t first_bit) {
+    if (!body->burst && has_bytes(body)) body->checksum = checksum(body);
+    body->burst = burst;
+    body->first_bit = first_bit;
+    if (body->kind) return;
+    for (uint32_t i = 0; burst >> i; i++) {
+        uint32_t bit = first_bit + i, at = body->length - 1 - bit / 8;
+        if (at < body->held) body->data[at] ^= (uint8_t)((burst >> i & 1u) << bit % 8);
+    }
+}
+
+int sim_body_is_broken(const struct sim_body *body) {
+    return body->burst && (!has_bytes(body) || checksum(body) != body->checksum);
+}

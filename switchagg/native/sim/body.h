@@ -1,0 +1,74 @@
+/* What travels on simulated links: one body for each frame, shared by all places where it is at once (a broadcast result is
+   one body in n queues), taken from a pool and given back by its last holder. */
+#ifndef SWITCHAGG_SIM_BODY_H
+#define SWITCHAGG_SIM_BODY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SIM_CELL_BYTES 64u /* bodies are whole cells; a header without values fits into one */
+#define SIM_CELLS_MAX 1100u /* of a body with a full datagram */
+
+struct sim_body;
+
+/* A kind of frame whose `data` are not its bytes on the wire (a segment: message, offset, length). NULL: they are. */
+struct sim_body_kind {
+    uint32_t (*digest)(const struct sim_body *body); /* CRC-32 of the bytes that it stands for, for traces */
+    void (*copied)(struct sim_body *body);           /* another body is the same now; or NULL */
+    void (*end)(struct sim_body *body);              /* its last holder gives it back; or NULL */
+};
+
+struct sim_body {
+    const struct sim_body_kind *kind;
+    uint32_t holders;
+    uint32_t length;     /* of the datagram, in bytes */
+    uint32_t wire_bytes; /* of the frame, as links count it */
+    uint32_t held;       /* so many bytes are there: all, or the head of a frame without values */
+    uint32_t flow;       /* number of the connection between its two addresses, or 0 */
+    uint32_t first_bit;  /* of damage, from the frame's last bit on */
+    uint16_t burst;      /* the bits that flipped; 0: none */
+    uint16_t checksum;   /* of a damaged one: as its sender computed it (RFC 1071) */
+    uint16_t cells;
+    uint8_t data[];
+};
+
+struct sim_pool {
+    struct sim_body *idle[SIM_CELLS_MAX + 1]; /* by cells, linked through their `kind` */
+    uint8_t *block, *end;                     /* of memory not yet cut */
+    void *blocks;                             /* all, linked through their first bytes */
+    uint64_t bytes;
+};
+
+/* One holder, without a kind and damage, with room for so many bytes of data; NULL: no memory. */
+struct sim_body *sim_body_cut(struct sim_pool *pool, uint32_t cells);
+void sim_pool_free(struct sim_pool *pool);
+
+static inline struct sim_body *sim_body_new(struct sim_pool *pool, uint32_t room_bytes) {
+    uint32_t cells = ((uint32_t)offsetof(struct sim_body, data) + room_bytes + SIM_CELL_BYTES - 1) / SIM_CELL_BYTES;
+    struct sim_body *body = pool->idle[cells];
+    if (!body) return sim_body_cut(pool, cells);
+    pool->idle[cells] = (struct sim_body *)(uintptr_t)body->kind;
+    body->kind = NULL;
+    body->holders = 1;
+    body->flow = 0;
+    body->burst = 0;
+    return body;
+}
+
+static inline void sim_body_let_go(struct sim_pool *pool, struct sim_body *body) {
+    if (--body->holders) return;
+    if (body->kind && body->kind->end) body->kind->end(body);
+    body->kind = (const struct sim_body_kind *)pool->idle[body->cells];
+    pool->idle[body->cells] = body;
+}
+
+/* The body, if nobody else holds it, else a copy, with one holder of the original less; NULL: no memory. */
+struct sim_body *sim_body_own(struct sim_pool *pool, struct sim_body *body);
+
+/* Flip a burst of bits, in a body of one's own. */
+void sim_body_damage(struct sim_body *body, uint16_t burst, uint32_t first_bit);
+
+/* Whether a receiver's checksum finds the damage. Without its bytes: always, as it does of any one burst of at most 15 bits. */
+int sim_body_is_broken(const struct sim_body *body);
+
+#endif

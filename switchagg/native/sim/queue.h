@@ -1,0 +1,60 @@
+/* The order of events, that of Python's heap of (time, sequence number): a lane for each link, whose frames arrive one after
+   the other, a 4-ary heap of the lanes' heads, and another of what is in no lane: timers, and frames out of order. One
+   counter numbers all of them as they are scheduled, so that events of one instant happen in that order. */
+#ifndef SWITCHAGG_SIM_QUEUE_H
+#define SWITCHAGG_SIM_QUEUE_H
+
+#include "sim/body.h"
+
+/* What happens at an event. It takes over the hold on the body, which is NULL of a timer. */
+typedef void (*sim_action)(void *object, struct sim_body *body, uint32_t sender, uint32_t to);
+
+struct sim_entry {
+    int64_t time_ns;
+    uint64_t sequence;
+    struct sim_body *body;
+    uint32_t sender, to;
+};
+
+struct sim_lane {
+    struct sim_entry *ring;
+    uint32_t mask, head, tail; /* the ring has mask + 1 places, or none yet */
+    int64_t last_ns;           /* of the newest entry */
+    sim_action act;
+    void *object;
+};
+
+struct sim_event {
+    struct sim_entry entry;
+    sim_action act;
+    void *object;
+};
+
+struct sim_head {
+    int64_t time_ns;
+    uint64_t sequence;
+    struct sim_lane *lane;
+};
+
+struct sim_queue {
+    uint64_t sequence;
+    struct sim_head *heads;
+    struct sim_event *others;
+    uint32_t head_count, head_room, other_count, other_room;
+    int lacking; /* memory, and so an event */
+};
+
+/* In a lane, after those that are there: a frame that would arrive before the last of them goes beside it. */
+void sim_queue_lane(struct sim_queue *queue, struct sim_lane *lane, int64_t time_ns, struct sim_body *body,
+                    uint32_t sender, uint32_t to);
+void sim_queue_other(struct sim_queue *queue, int64_t time_ns, sim_action act, void *object, struct sim_body *body,
+                     uint32_t sender, uint32_t to);
+
+/* Take the next event; 0: there is none. */
+int sim_queue_next(struct sim_queue *queue, struct sim_event *event);
+
+static inline int sim_queue_is_empty(const struct sim_queue *queue) { return !queue->head_count && !queue->other_count; }
+
+void sim_queue_free(struct sim_queue *queue);
+
+#endif

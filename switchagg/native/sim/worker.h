@@ -1,0 +1,28 @@
+/* A worker of method `switch`: its endpoints, one for each tree of switches that its job sums over, on a link. As
+   `AggregationHost` of emulation/sim/network/hosts.py and `TreeEndpoints` of emulation/sim/spines/trees.py. */
+#ifndef SWITCHAGG_SIM_WORKER_H
+#define SWITCHAGG_SIM_WORKER_H
+
+#include "sim/host.h"
+#include "worker/endpoint.h"
+
+/* One tree's part. As `TreeFacts` in emulation/sim/engine/library.py. to: of the frames of each stream. */
+struct sim_tree {
+    struct sa_endpoint *endpoint;
+    const uint32_t *to;
+    uint32_t job_id, streams;
+};
+
+struct sim_worker;
+
+/* number: what Python is told of it, once it has events. classes: those of its streams, ascending; by_class: each has a
+   credit of its own. NULL: no memory. The endpoints live longer than the worker does. */
+SA_EXPORT struct sim_worker *sa_sim_worker(struct sa_sim *sim, struct sim_link *link, uint32_t address, uint32_t number,
+                                           const struct sim_tree *trees, uint32_t tree_count, const uint32_t *classes,
+                                           uint32_t class_count, uint32_t by_class);
+
+/* Send what its endpoints have now. */
+SA_EXPORT void sa_sim_worker_pump(struct sim_worker *worker);
+SA_EXPORT uint64_t sa_sim_worker_drop_checksum(const struct sim_worker *worker);
+
+#endif

@@ -1,0 +1,189 @@
+"""The packet engine in C against the one in Python: every event of small random worlds, one by one."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emulation.sim.engine import choice
+from emulation.sim.engine.compiled_network import CompiledNetwork
+from emulation.sim.hollow import Hollow
+from emulation.sim.host_costs import HostCosts
+from emulation.sim.network.link import LinkConfig, Tail
+from emulation.sim.network.network import SimulationError
+from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.switch_simulation import SwitchSimulation
+from emulation.sim.network.switched_network import SwitchedNetwork
+from emulation.topologies.topology import Fabric
+from switchagg.errors import AggregationFailed, JobError
+from switchagg.native import library
+from switchagg.wire import HEADER_BYTES
+
+pytestmark = pytest.mark.skipif(bool(library.missing()), reason=library.missing())
+
+FABRICS = (
+    Fabric(),
+    Fabric("leaf_spine", racks=2),
+    Fabric("leaf_spine", racks=2, oversubscription=2.0, placement="one"),
+    Fabric("leaf_spine", racks=2, spines=2),
+    Fabric("leaf_spine", racks=2, spines=3, paths="flow"),
+    Fabric("fat_tree", racks=2),
+    Fabric(ranks_per_host=2, inside_bps=10**10),
+)
+DTYPES = ("int32", "int64", "float32", "float64")
+KINDS = ("allreduce", "allreduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
+
+
+def world(source: random.Random) -> SimulationConfig:
+    """Two to eight workers and links at their worst: slow or fast, tiny queues, marks, faults of every kind."""
+    rate_bps = source.choice((10_000_000, 1_000_000_007, 10**10, 4 * 10**11))
+    chances = [source.choice((0.0, 0.0, 0.02, 0.1)) for _ in range(4)]
+    queue_bytes = source.choice((3_000, 20_000, 1_000_000))
+    marks = source.choice((None, 0, queue_bytes // 4))
+    link = LinkConfig(rate_bps, source.choice((0, 999, 50_000)), queue_bytes, *chances, ecn_bytes=marks)
+    streams = source.choice((1, 2, 3))
+    priorities = tuple(source.choices((0, 3, 7), k=streams)) if source.random() < 0.5 else ()
+    return SimulationConfig(
+        workers=source.randint(2, 8),
+        link=link,
+        fabric=source.choice(FABRICS),
+        switch_latency_ns=source.choice((0, 700)),
+        seed=source.randrange(1000),
+        elements=source.choice((8, 64, 360)),
+        window_slots=source.choice((1, 8, 64)),
+        streams=streams,
+        priorities=priorities,
+        strict_priority=source.random() < 0.5,
+        congestion=source.choice(("none", "dctcp", "reno", "friendly")),
+        split_calls=source.random() < 0.3,
+        retry_limit=source.choice((3, 30)),
+        codec=source.choice(("", "", "lanes8", "lanes8+ef")),
+        codec_seed=source.randrange(9),
+        dataplane="native",
+        costs=HostCosts(transfer_ns=source.choice((0, 0, 5_000))),
+        trace=True,
+    )
+
+
+def told(config: SimulationConfig, engine: str, seed: int, array: Any = None) -> dict[str, Any]:
+    """All there is to see of calls that ranks make in turn, some from within others' ends."""
+    simulation = SwitchSimulation(replace(config, engine=engine))
+    source, time, workers = random.Random(seed), simulation.network, config.workers
+    classes = sorted(set(config.priorities)) or [7]
+    calls = [
+        (
+            np.dtype(source.choice(DTYPES)),
+            source.choice((0, 1, 7, 400, 2_000)),
+            source.choice(classes),
+            source.choice(KINDS),
+        )
+        for _ in range(4)
+    ]
+    made = {
+        (rank, number): (np.random.default_rng(rank).integers(-99, 99, count) * 1.5).astype(dtype)
+        for rank in range(workers)
+        for number, (dtype, count, _, _) in enumerate(calls)
+    }
+    left = workers * len(calls)
+    ends: list[tuple[int, int, int]] = []
+
+    def launch(_frame: None, rank: int, number: int) -> None:
+        dtype, count, priority, kind = calls[number]
+        given = made[rank, number] if array is None else array(count, dtype)
+        simulation.launch(rank, given, "sum", lambda: done(rank, number), priority=priority, kind=kind, key=number)
+
+    def done(rank: int, number: int) -> None:
+        nonlocal left
+        left -= 1
+        ends.append((time.now_ns, rank, number))
+        if number == 0:
+            launch(None, rank, 2)  # at once, in the middle of an event
+        elif number == 2:
+            time.schedule(time.now_ns + 10 * rank, launch, None, rank, 3)
+        if not left:
+            time.stop()
+
+    for rank in range(workers):
+        for number in (0, 1):
+            time.schedule(1000 * rank, launch, None, rank, number)
+    failed = ""
+    try:
+        simulation.run("the calls")
+    except (AggregationFailed, SimulationError) as error:
+        failed = repr((error, vars(error)))
+    counters = [
+        (
+            link.sent_frames,
+            link.sent_bytes,
+            link.delivered_frames,
+            link.delivered_bytes,
+            link.marked_frames,
+            link.faults,
+        )
+        for link in simulation.shared.links.values()
+    ]
+    return {
+        "trace": time.trace_hash(),
+        "events": time.events,
+        "now_ns": time.now_ns,
+        "ends": ends,
+        "failed": failed,
+        "links": counters,
+        "sums": [each.tobytes() for each in made.values()] if array is None else None,
+        "switches": simulation.switch_counters(),
+        "damaged": simulation.drop_checksum(),
+        "endpoints": [dict(host.endpoint.counters) for host in simulation.hosts],
+        "again": simulation.retransmissions(),
+    }
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_events_results_and_counters_are_those_of_python(seed: int) -> None:
+    config = world(random.Random(seed))
+    assert told(config, "compiled", seed) == told(config, "python", seed)
+
+
+@pytest.mark.parametrize("seed", range(100, 112))
+def test_without_values_every_event_is_that_of_zeros(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(world(random.Random(seed)), codec=("", "lanes8")[seed % 2])
+    monkeypatch.setattr(CompiledNetwork, "traced_bytes", HEADER_BYTES)
+    hollow = told(config, "compiled", seed, Hollow)
+    zeros = told(config, "compiled", seed, lambda count, dtype: np.zeros(count, dtype))
+    assert hollow == zeros
+
+
+def test_values_after_arrays_that_have_none_are_refused() -> None:
+    simulation = SwitchSimulation(SimulationConfig(2, LinkConfig(10**9), engine="auto", dataplane="native"))
+    simulation.launch(0, Hollow(9, "int32"), "sum", simulation.network.stop)
+    with pytest.raises(JobError, match="Hollow"):
+        simulation.launch(1, np.zeros(9, np.int32), "sum", simulation.network.stop)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"link": LinkConfig(10**9, tail=Tail(3.0, 1000, 1000))}, "tails"),
+        ({"backups": 1, "congestion": "none"}, "partial sums"),
+        ({"dataplane": "batched"}, "not batched"),
+        ({"codec": "topk+ef"}, "whole arrays"),
+        ({"others": 2}, "other jobs"),
+        ({"costs": HostCosts(flow_bps=10**8)}, "single connections"),
+    ],
+)
+def test_what_c_lacks_is_said_or_goes_to_python(changes: dict[str, Any], why: str) -> None:
+    config = replace(SimulationConfig(3, LinkConfig(10**9), dataplane="native", engine="auto"), **changes)
+    assert type(choice.network(config, config.built())) is SwitchedNetwork
+    with pytest.raises(JobError, match=why):
+        choice.network(replace(config, engine="compiled"), config.built())
+
+
+def test_the_variable_asks_for_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SimulationConfig(2, LinkConfig(10**9), dataplane="native", engine="auto")
+    assert type(choice.network(config, config.built())) is CompiledNetwork
+    monkeypatch.setenv(choice.VARIABLE, "python")
+    assert type(choice.network(config, config.built())) is SwitchedNetwork
+    monkeypatch.setenv(choice.VARIABLE, "fast")
+    with pytest.raises(JobError, match=r"SWITCHAGG_SIM_ENGINE is fast; it may be python, compiled or auto"):
+        choice.network(config, config.built())
