@@ -27,6 +27,7 @@ from emulation.scenario_tables import (
     ADAMW,
     BoundedLoss,
     ComputeDistribution,
+    ComputeJitter,
     Faults,
     FlowOptions,
     HostOptions,
@@ -118,6 +119,8 @@ class Scenario:
         """The key that makes ranks compute for different times; None if none does."""
         if self.faults.stragglers:
             return "[faults] stragglers"
+        if self.workload.compute_jitter:
+            return "[workload] compute_jitter"
         return "[workload] compute_ns" if isinstance(self.workload.compute_ns, (tuple, ComputeDistribution)) else None
 
     def backups_of(self, method: MethodName) -> int | None:
@@ -151,7 +154,12 @@ _TABLES: dict[str, Any] = {
     "ps": ParameterServer,
     "bounded": BoundedLoss,
 }
-_ONLY_IF_SET = {"ps": ("push_then_pull",), "faults": ("stragglers", "tail"), "topology": scenario_checks.UNUSUAL_QUEUES}
+_ONLY_IF_SET = {
+    "ps": ("push_then_pull",),
+    "faults": ("stragglers", "tail"),
+    "workload": ("compute_jitter",),
+    "topology": scenario_checks.UNUSUAL_QUEUES,
+}
 """What `canonical` has only where it isn't empty or 0."""
 TRAINED = ("name", "optimizer", "evaluate_every", "synchronisation")
 """Keys of [workload] that a profile has no use for."""
@@ -399,7 +407,7 @@ def _build_fields(values: Mapping[str, Any], kind: Any, where: str) -> Any:
 
 
 def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
-    if rule["kind"] in (Straggler, LinkTail) or ("table" in rule and isinstance(value, (list, dict))):
+    if rule["kind"] in (Straggler, *_NESTED) or ("table" in rule and isinstance(value, (list, dict))):
         return _check_nested(value, rule, where)
     if rule["kind"] is tuple:
         return _check_methods(value, rule["backend"], where)
@@ -430,13 +438,16 @@ def _check_tables(value: Any, kind: Any, where: str) -> tuple[Any, ...]:
     return tuple(_build_fields(each, kind, where) for each in value)
 
 
+_NESTED = {LinkTail: "{ratio = 3, p50_ns = 1_000_000}", ComputeJitter: "{deviation = 0.05}"}
+"""Tables in a table, each with an example."""
+
+
 def _check_nested(value: Any, rule: Mapping[str, Any], where: str) -> Any:
-    """Stragglers, a tail, or a compute time that isn't one number."""
-    if rule["kind"] is LinkTail:
+    """Stragglers, a tail, jitter, or a compute time that isn't one number."""
+    if like := _NESTED.get(rule["kind"]):
         if not isinstance(value, dict):
-            allowed = "allowed: a table, like {ratio = 3, p50_ns = 1_000_000}"
-            raise ScenarioError(f"{where}: {_repr(value)} is not allowed; {allowed}")
-        return _build_fields(value, LinkTail, f"{where}: ")
+            raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: a table, like {like}")
+        return _build_fields(value, rule["kind"], f"{where}: ")
     if rule["kind"] is Straggler:
         return _check_tables(value, Straggler, f"{where}: ")
     if isinstance(value, dict):

@@ -383,6 +383,8 @@ def paced_fault(scenario: Scenario) -> str:
         return f"{key}: in real time only DDP's ranks compute for different times, not those of '{workload.name}'"
     if scheduled := [method for method in scenario.methods.mininet if method.schedule]:
         return f"{key}: with a schedule ({scheduled[0]}) real ranks compute as fast as their machine lets them"
+    if workload.compute_ns is None and workload.compute_jitter:
+        return f"{key}: no real rank is faster than it is; allowed: with [workload] compute_ns"
     if workload.compute_ns is None and any(slow.factor < 1 for slow in scenario.faults.stragglers):
         return f"{key}: factor: no real rank is faster than it is; with [workload] compute_ns it could be, or from 1 on"
     return ""
@@ -394,6 +396,11 @@ def _compute(scenario: Scenario) -> str:
     if isinstance(compute_ns, tuple) and len(compute_ns) != workers:
         return f"[workload] compute_ns: {len(compute_ns)} numbers for {workers} workers; allowed: one for each"
     drawn = compute_ns if isinstance(compute_ns, ComputeDistribution) else None
+    jitter = scenario.workload.compute_jitter
+    if jitter and drawn:
+        return "[workload] compute_jitter: compute_ns is drawn already; allowed: one of the two"
+    if jitter and jitter.distribution == "shifted_exponential" and jitter.deviation > 1:
+        return f"[workload] compute_jitter: deviation: {jitter.deviation:g} is out of range; allowed there: 0 … 1"
     if drawn and drawn.distribution == "shifted_exponential" and drawn.deviation_ns > drawn.mean_ns:
         return (
             f"[workload] compute_ns: deviation_ns: {drawn.deviation_ns} is out of range; allowed with a shifted "

@@ -188,6 +188,14 @@ class ComputeDistribution:
 
 
 @dataclass(frozen=True)
+class ComputeJitter:
+    """What each rank takes for each iteration, times a factor of mean 1; what is below 0 is 0."""
+
+    deviation: float = _float(MISSING, 0.0, 10.0, "standard deviation over mean")
+    distribution: str = _choice("lognormal", COMPUTE_DISTRIBUTIONS)
+
+
+@dataclass(frozen=True)
 class Workload:
     """What is trained: real models on real data, one share per worker."""
 
@@ -208,6 +216,7 @@ class Workload:
     compute_ns: int | tuple[int, ...] | ComputeDistribution | None = field(
         default=None, metadata={"kind": int, "low": 0, "high": COMPUTE_NS_MOST, "unit": "ns", "table": True}
     )
+    compute_jitter: ComputeJitter | None = field(default=None, metadata={"kind": ComputeJitter})  # on top of that
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""How long each rank computes in each iteration of virtual time: given, by rank, or drawn; stragglers take longer.
+"""How long each rank computes in each iteration of virtual time: given, by rank, or drawn; with jitter, where it is
+given or a profile's; stragglers take longer.
 
 Draws depend on the scenario's seed, the rank and the iteration alone: all methods get the same ones, and differ by the
 network only (common random numbers).
@@ -40,6 +41,7 @@ class ComputeTimes:
         self._workers = scenario.topology.workers
         self._iterations = scenario.workload.iterations
         self._stragglers = scenario.faults.stragglers
+        self._jitter = scenario.workload.compute_jitter
         if isinstance(self._given, ComputeDistribution):
             self.planned_ns = self._given.mean_ns
         else:
@@ -53,6 +55,9 @@ class ComputeTimes:
             base_ns = max(0, round(DRAWS[given.distribution](source, given.mean_ns, given.deviation_ns)))
         else:
             base_ns = given[rank] if isinstance(given, tuple) else given
+        if (jitter := self._jitter) is not None:
+            source = random.Random(f"{self._seed} jitter {rank} {iteration}")
+            base_ns = max(0, round(base_ns * DRAWS[jitter.distribution](source, 1.0, jitter.deviation)))
         for straggler in self._stragglers:
             if straggler.slows(rank, iteration, self._seed, self._workers):
                 base_ns = round(base_ns * straggler.factor)
@@ -62,11 +67,12 @@ class ComputeTimes:
         """No rank takes longer for an iteration; of what is drawn, but for values ten deviations off."""
         drawn = self._given.deviation_ns if isinstance(self._given, ComputeDistribution) else 0
         factors = (max(1.0, straggler.factor) for straggler in self._stragglers)
-        return round((self.planned_ns + 10 * drawn) * math.prod(factors))
+        jittered = 1.0 if self._jitter is None else 1 + 10 * self._jitter.deviation
+        return round((self.planned_ns + 10 * drawn) * jittered * math.prod(factors))
 
     def means_ns(self) -> int | list[int]:
         """The mean over all iterations, by rank; one number if nothing makes them differ."""
-        if isinstance(self._given, int) and not self._stragglers:
+        if isinstance(self._given, int) and not self._stragglers and not self._jitter:
             return self._given
         iterations = range(self._iterations)
         return [round(sum(self.ns(rank, k) for k in iterations) / len(iterations)) for rank in range(self._workers)]

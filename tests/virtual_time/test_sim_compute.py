@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="training needs torch")
 
 from test_sim_run import scenario, train
 
-from emulation.scenario import Scenario, parse
+from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.run import run_method
@@ -45,6 +45,52 @@ def test_draws_have_the_mean_and_deviation_asked_for(distribution: str) -> None:
     assert min(drawn) >= (16 * MS if distribution == "shifted_exponential" else 0)
     assert ComputeTimes(given(workload__compute_ns=compute_ns)).ns(2, 17) == times.ns(2, 17) != times.ns(1, 17)
     assert ComputeTimes(given(workload__compute_ns=compute_ns, seed=6)).ns(2, 17) != times.ns(2, 17)
+
+
+@pytest.mark.parametrize("distribution", ["normal", "lognormal", "shifted_exponential"])
+def test_jitter_is_in_proportion_to_what_each_rank_is_given(distribution: str) -> None:
+    keys: dict[str, Any] = {"topology__workers": 2, "workload__compute_ns": [20 * MS, 60 * MS]}
+    jitter = {"distribution": distribution, "deviation": 0.1}
+    times = ComputeTimes(given(**keys, workload__compute_jitter=jitter))
+    for rank, mean_ns in enumerate((20 * MS, 60 * MS)):
+        drawn = [times.ns(rank, iteration) for iteration in range(4000)]
+        assert statistics.mean(drawn) == pytest.approx(mean_ns, rel=0.01)
+        assert statistics.stdev(drawn) == pytest.approx(mean_ns / 10, rel=0.06)
+        assert max(drawn) < times.most_ns()
+    measured = ComputeTimes(given(workload__compute_jitter=jitter), 30 * MS)  # of a profile, or of this machine
+    assert measured.ns(1, 7) == round(30 * MS * times.ns(1, 7) / (60 * MS))
+    assert isinstance(measured.means_ns(), list)
+    one = given(**keys, workload__compute_jitter=jitter)
+    assert from_canonical(canonical(one)).workload == one.workload
+    still = ComputeTimes(given(**keys, workload__compute_jitter={"distribution": distribution, "deviation": 0}))
+    assert [still.ns(rank, 3) for rank in range(2)] == [20 * MS, 60 * MS]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            {"workload__compute_jitter": 0.1},
+            "compute_jitter: 0.1 is not allowed; allowed: a table, like {deviation = 0.05}",
+        ),
+        ({"workload__compute_jitter": {}}, "[workload] compute_jitter: deviation: missing"),
+        (
+            {"workload__compute_jitter": {"distribution": "shifted_exponential", "deviation": 2}},
+            "[workload] compute_jitter: deviation: 2 is out of range; allowed there: 0 … 1",
+        ),
+        (
+            {
+                "workload__compute_jitter": {"deviation": 0.1},
+                "workload__compute_ns": {"distribution": "normal", "mean_ns": 5, "deviation_ns": 1},
+            },
+            "[workload] compute_jitter: compute_ns is drawn already",
+        ),
+    ],
+)
+def test_jitter_that_cannot_be_is_one_line(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(ScenarioError) as error:
+        given(**values)
+    assert words in str(error.value)
 
 
 def test_a_straggler_may_be_another_rank_in_each_iteration() -> None:
