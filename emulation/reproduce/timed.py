@@ -63,7 +63,7 @@ def forward_end_ns(profile: Profile, arrived_ns: Sequence[float]) -> float:
 
 def rate_for(goal: float, of: Callable[[float], float], least: float, most: float) -> float:
     """The argument between `least` and `most` for which `of`, which grows with it, comes nearest to `goal`."""
-    for _ in range(60):
+    for _ in range(40):
         middle = (least + most) / 2
         least, most = (middle, most) if of(middle) < goal else (least, middle)
     return (least + most) / 2
