@@ -27,6 +27,7 @@ from emulation.cli.link_help import LinkCommand
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, outcomes, stop
 from emulation.cli.p4 import app as p4
 from emulation.cli.ps import server
+from emulation.cli.runs.whatif import whatif
 from emulation.cli.study import app as study
 from emulation.reproduce.command import reproduce
 from switchagg.dataplane.table import DATAPLANES
@@ -47,6 +48,7 @@ app.add_typer(study)
 app.command("keys")(make_keys)
 app.command(cls=LinkCommand)(server)
 app.command()(reproduce)
+app.command()(whatif)
 
 
 @app.callback()
@@ -68,6 +70,8 @@ def _describe() -> None:
     `switchagg study codecs` : which codec trains as well as float32, and where it pays
 
     `switchagg reproduce` : papers' numbers beside ours
+
+    `switchagg whatif TRACE` : what a switch would gain your own run
     """
 
 

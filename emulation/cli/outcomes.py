@@ -31,6 +31,7 @@ def outcomes(how_to_go_on: str = "") -> Iterator[None]:
     SIGTERM, and SIGHUP from a terminal that goes, are treated like Ctrl-C: what was started is ended.
     """
     from emulation.errors import RunFailed
+    from emulation.profiles.errors import ProfileError
     from emulation.scenario import ScenarioError
     from switchagg.errors import SwitchaggError
 
@@ -38,7 +39,7 @@ def outcomes(how_to_go_on: str = "") -> Iterator[None]:
     previous = {number: signal.signal(number, _interrupt) for number in heard}  # `nohup` stays what it is
     try:
         yield
-    except ScenarioError as error:
+    except (ScenarioError, ProfileError) as error:
         stop(str(error), EXIT_USAGE)
     except (RunFailed, SwitchaggError) as error:
         stop(str(error), EXIT_FAILED)

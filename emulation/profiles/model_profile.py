@@ -64,7 +64,8 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: where the numbers are from, by what they are ("parameters", "times", …). layers: in forward order. batch:
     samples of a rank in an iteration. skew: by rank, what its times are over those here; (): 1 for all. device_flops: a
     second, where times are derived from each layer's flops, the backward pass with BACKWARD_OPERATIONS as many; 0:
-    times are given.
+    times are given. Of a recorded run also jitter: an iteration's computing, standard deviation over mean; sent_bytes:
+    its buckets of gradients, in the order in which they left; sent_as: their type, where it isn't dtype.
     """
 
     name: Name
@@ -74,6 +75,9 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)] = 1
     device_flops: Operations = 0.0
     skew: tuple[Annotated[float, msgspec.Meta(ge=0.01, le=10_000)], ...] = ()
+    jitter: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0
+    sent_bytes: tuple[Elements, ...] = ()
+    sent_as: str = ""
 
     def __post_init__(self) -> None:
         if self.dtype != DTYPE:
@@ -196,7 +200,7 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def document(self) -> dict[str, Any]:
         """Plain values, as a file has them; without what is as by default or derived."""
         values: dict[str, Any] = msgspec.to_builtins(self)
-        for key in ("source", "device_flops", "skew"):
+        for key in ("source", "device_flops", "skew", "jitter", "sent_bytes", "sent_as"):
             if not values[key]:
                 del values[key]
         if self.device_flops:

@@ -8,7 +8,7 @@ times of the profile. With `crossing`, the next forward pass begins at once, els
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from transport.group.method_name import traffic
@@ -143,41 +143,62 @@ def serve(
     transfers: Sequence[Transfer], ready_ns: Sequence[float], network: Network, credit_bytes: int | None
 ) -> list[Service]:
     """Carry transfers that become ready at these times, from an idle network; in order of their starts."""
-    arrivals = [(ready_ns[transfer.key], transfer.priority, transfer.key) for transfer in transfers]
-    heapify(arrivals)
-    waiting: list[tuple[int, int, int, int]] = []  # heap of (priority, key, piece, bytes)
-    below: deque[tuple[int, int, int]] = deque()  # (key, piece, bytes)
-    below_bytes, busy_until = 0, 0.0
-    left: dict[int, int] = {}
-    launched: dict[int, float] = {}
-    completed: dict[int, float] = {}
-    now = 0.0
-    while arrivals or below:
-        if below and (not arrivals or busy_until <= arrivals[0][0]):
-            now = busy_until
-            key, _, size = below.popleft()
-            below_bytes -= size
-            left[key] -= 1
-            if not left[key]:
-                completed[key] = now + network.latency_ns
-            if below:
-                busy_until = now + _service_ns(network, below[0])
-        else:
-            now, priority, key = heappop(arrivals)
-            pieces = _pieces(transfers[key].size_bytes, network.grain_bytes)
-            left[key] = len(pieces)
-            for piece, size in enumerate(pieces):
-                heappush(waiting, (priority, key, piece, size))
-            if arrivals and arrivals[0][0] == now:
-                continue  # all that is ready at one time is compared before any starts
-        while waiting and (credit_bytes is None or below_bytes < credit_bytes):
-            _, key, piece, size = heappop(waiting)
-            launched.setdefault(key, now)
-            if not below:
-                busy_until = now + _service_ns(network, (key, piece, size))
-            below.append((key, piece, size))
-            below_bytes += size
-    return [Service(key, ready_ns[key], launched[key], completed[key]) for key in launched]
+    carrier = Carrier(network, credit_bytes)
+    for transfer in transfers:
+        carrier.submit(transfer.key, ready_ns[transfer.key], transfer.priority, transfer.size_bytes)
+    carrier.carry()
+    return [Service(key, ready_ns[key], launched, carrier.completed[key]) for key, launched in carrier.launched.items()]
+
+
+class Carrier:
+    """The network and the queue above it, idle at first. launched, completed: times by key, in order."""
+
+    def __init__(self, network: Network, credit_bytes: int | None) -> None:
+        self.launched: dict[int, float] = {}
+        self.completed: dict[int, float] = {}
+        self._network, self._credit_bytes = network, credit_bytes
+        self._arrivals: list[tuple[float, int, int, int]] = []  # heap of (ready, priority, key, bytes)
+        self._waiting: list[tuple[int, int, int, int]] = []  # heap of (priority, key, piece, bytes)
+        self._below: deque[tuple[int, int, int]] = deque()  # (key, piece, bytes)
+        self._below_bytes, self._busy_until = 0, 0.0
+        self._left: dict[int, int] = {}
+
+    def submit(self, key: int, ready_ns: float, priority: int, size_bytes: int) -> None:
+        """A transfer that is ready then: not before what has been carried already."""
+        heappush(self._arrivals, (ready_ns, priority, key, size_bytes))
+
+    def carry(self, until: int | None = None) -> None:
+        """Go on until this key is complete; None: until nothing is left."""
+        arrivals, below, network = self._arrivals, self._below, self._network
+        while (arrivals or below) and (until is None or until not in self.completed):
+            if below and (not arrivals or self._busy_until <= arrivals[0][0]):
+                now = self._busy_until
+                key, _, size = below.popleft()
+                self._below_bytes -= size
+                self._left[key] -= 1
+                if not self._left[key]:
+                    self.completed[key] = now + network.latency_ns
+                if below:
+                    self._busy_until = now + _service_ns(network, below[0])
+            else:
+                now, priority, key, size_bytes = heappop(arrivals)
+                pieces = _pieces(size_bytes, network.grain_bytes)
+                self._left[key] = len(pieces)
+                for piece, size in enumerate(pieces):
+                    heappush(self._waiting, (priority, key, piece, size))
+                if arrivals and arrivals[0][0] == now:
+                    continue  # all that is ready at one time is compared before any starts
+            self._start(now)
+
+    def _start(self, now: float) -> None:
+        credit_bytes = self._credit_bytes
+        while self._waiting and (credit_bytes is None or self._below_bytes < credit_bytes):
+            _, key, piece, size = heappop(self._waiting)
+            self.launched.setdefault(key, now)
+            if not self._below:
+                self._busy_until = now + _service_ns(self._network, (key, piece, size))
+            self._below.append((key, piece, size))
+            self._below_bytes += size
 
 
 def _service_ns(network: Network, item: tuple[int, int, int]) -> float:

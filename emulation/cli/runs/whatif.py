@@ -1,0 +1,88 @@
+"""`switchagg whatif`: what a switch would gain anyone's run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+
+
+def whatif(
+    trace: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TRACE…",
+            help="Traces of torch.profiler (.json, .json.gz), one for each rank or of one; a file of `switchagg "
+            "profile`; or a shipped model, like resnet50",
+        ),
+    ],
+    links: Annotated[str, typer.Option(metavar="RATES", help="Of every host's link")] = "10,25,100Gb/s",
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Like switch,switch~lanes8,auto+bytescheduler  [default: eight, see below]"),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, max=4096, help="Instead of the run's own, each with the run's compute times")
+    ] = 0,
+    jitter: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Of compute times, instead of the run's: deviation over mean, like 0.02"),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=5, max=100, help="Jittered repetitions")] = 5,
+    delay_us: Annotated[float, typer.Option(min=0, max=1e6, help="Of every link, one way, in microseconds")] = 1.0,
+    host_us: Annotated[
+        float, typer.Option(min=0, max=1e6, help="What a call costs a host, by any method, in microseconds")
+    ] = 20.0,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/whatif-NAME]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole document as JSON on stdout")] = False,
+) -> None:
+    """What other methods, codecs and schedules would gain a run that you have: a table, whatif.html, SVG, PNG, JSON.
+
+    Compared with the best host method on the same links. A gain smaller than what jitter of compute times does to it is
+    "unresolved". Nothing is trained, and no gradient is needed.
+
+    **Examples**
+
+    `switchagg whatif resnet50`
+
+    `switchagg whatif rank*.json.gz --links 1,10Gb/s --workers 16`
+
+    `switchagg whatif run.toml --methods switch,ring~topk:ratio=0.01,auto+p3`
+
+    To record a run: `switchagg profile train.py`, or torch.profiler's `export_chrome_trace` with record_shapes=True.
+
+    **Default methods**: switch, switch~lanes16, switch~lanes8, auto~bf16, auto~topk:ratio=0.01, auto+bytescheduler,
+    switch+bytescheduler, switch~lanes8+bytescheduler. `auto` takes the cheapest host collective for each call.
+    """
+    with outcomes():
+        from emulation.whatif import gains as asking
+        from emulation.whatif.page import lines, write
+        from emulation.whatif.run import read
+
+        names = asking.METHODS if methods is None else tuple(name.strip() for name in _split(methods))
+        try:
+            question = asking.Question(
+                asking.parse_rates(links), names, seeds, round(1000 * delay_us), round(1000 * host_us), jitter
+            )
+            document = asking.gains(read(trace, workers), question, lambda text: typer.echo(text, err=True))
+        except ValueError as error:
+            stop(str(error), EXIT_USAGE)
+        folder = out or Path("results") / f"whatif-{document['run']['name']}"
+        written = write(document, folder)
+        typer.echo(json.dumps(document, sort_keys=True) if as_json else "\n".join(lines(document)))
+        typer.echo(f"report: {written}", err=True)
+
+
+def _split(methods: str) -> list[str]:
+    """At commas, but for those between the options of one method."""
+    names: list[str] = []
+    for part in methods.split(","):
+        if names and ":" in names[-1] and "=" in part.partition("+")[0] and ":" not in part:
+            names[-1] += f",{part}"
+        else:
+            names.append(part)
+    return names

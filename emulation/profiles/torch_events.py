@@ -1,0 +1,369 @@
+"""Events of a PyTorch profiler trace (Chrome JSON as Kineto writes it, or gzipped), of one process: one rank.
+
+Times are in microseconds of the trace's clock. Everything else in a trace is passed over without being kept.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import msgspec
+
+from emulation.profiles.errors import ProfileError, read_bytes
+from switchagg.description import Kind
+
+BYTES_MOST = 1 << 31
+"""Of a trace, unpacked; larger ones are refused, for they need several times as much memory."""
+HEAD_BYTES = 1 << 20
+GZIP = b"\x1f\x8b"
+SCHEMA = 1
+BACKWARD = "autograd::engine::evaluate_function"
+ITEM_BYTES = {
+    **dict.fromkeys(("float", "float32", "int", "int32", "c10::complexhalf"), 4),
+    **dict.fromkeys(("double", "float64", "long", "long int", "int64", "complexfloat"), 8),
+    **dict.fromkeys(("half", "float16", "c10::half", "bfloat16", "c10::bfloat16", "short", "int16"), 2),
+    **dict.fromkeys(("byte", "char", "bool", "uint8", "int8", "unsigned char", "signed char"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "c10::float8_e4m3fn", "c10::float8_e5m2"), 1),
+}
+"""Types as traces name them, in lower case."""
+SHORT = {"bfloat16": ("bfloat16",), "float16": ("half", "float16")}
+WHOLE: dict[str, Kind] = {
+    "allreduce": "allreduce",
+    "reducescatter": "reduce_scatter",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+}
+"""What a collective's name begins with, without underscores, and its kind."""
+DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+LAUNCHES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
+_RANK = re.compile(rb'"Rank"\s*:\s*(\d+)')
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of an event. dur: 0 of one without length."""
+
+    ph: str = ""
+    cat: str | None = ""
+    name: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = 0.0
+    dur: float = 0.0
+    args: msgspec.Raw = msgspec.Raw(b"")
+
+    @property
+    def end(self) -> float:
+        return self.ts + self.dur
+
+
+class _Distributed(msgspec.Struct):
+    backend: str = ""
+    rank: int = -1
+    world_size: int = 0
+
+
+class _Document(msgspec.Struct):
+    events: list[Event] = msgspec.field(name="traceEvents")
+    schema: int = msgspec.field(name="schemaVersion", default=SCHEMA)
+    distributed: _Distributed = msgspec.field(name="distributedInfo", default_factory=_Distributed)
+
+
+class Message(msgspec.Struct, rename={"inputs": "In msg nelems", "outputs": "Out msg nelems"}):
+    """What a collective's event says of it, under the names that NCCL's and torchcomms' have."""
+
+    inputs: int = 0
+    outputs: int = 0
+    dtype: str = ""
+    collective: str = msgspec.field(name="Collective name", default="")
+    ranks: int = msgspec.field(name="Group size", default=0)
+    group: str = msgspec.field(name="Process Group Name", default="")
+    dims: list[object] = msgspec.field(name="Input Dims", default_factory=list)
+    types: list[str] = msgspec.field(name="Input type", default_factory=list)
+
+
+class Numbers(msgspec.Struct):
+    """Of operators and kernels: what links a kernel to its launch, an operator to its backward node."""
+
+    correlation: int = -1
+    sequence: int = msgspec.field(name="Sequence number", default=-1)
+    forward_thread: int = msgspec.field(name="Fwd thread id", default=0)
+    dims: list[object] = msgspec.field(name="Input Dims", default_factory=list)
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One that a rank began. at: when its call began on the host. size_bytes: of the whole array."""
+
+    at: float
+    kind: Kind
+    size_bytes: int
+    dtype: str
+    ranks: int
+    group: str
+
+    @property
+    def elements(self) -> int:
+        """As values of 32 bits, or as many of 16."""
+        return self.size_bytes // (2 if self.sent_as else 4)
+
+    @property
+    def sent_as(self) -> str:
+        """Its type if that is a float of 16 bits, else ""."""
+        return next((name for name, ends in SHORT.items() if self.dtype.lower().endswith(ends)), "")
+
+    @property
+    def signature(self) -> tuple[str, int, int, str]:
+        """Alike in all iterations."""
+        return (self.kind, self.size_bytes, self.ranks, self.group)
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """The events of one rank, in order of their times. skipped: collectives passed over, by what they are.
+
+    transports: when collectives were under way. device: whether a GPU computed.
+    """
+
+    path: Path
+    rank: int
+    workers: int
+    events: tuple[Event, ...]
+    collectives: tuple[Collective, ...]
+    transports: tuple[Event, ...]
+    skipped: Counter[str]
+    device: bool
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file looks like one, whatever else may be wrong with it."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError:
+        return False
+    return head[:2] == GZIP or b'"traceEvents"' in head
+
+
+def read_trace(path: Path) -> RankTrace:
+    """The events of a rank's trace. Raises ProfileError, with file and place, for what is no such trace."""
+    document = _document(path)
+    events = sorted((event for event in document.events if event.ph == "X"), key=lambda event: (event.ts, -event.dur))
+    for event in events:
+        if event.dur < 0 or event.ts < 0:
+            place = document.events.index(event)
+            raise ProfileError(f"{path}: traceEvents[{place}] ({event.name[:60]}): ts {event.ts}, dur {event.dur} µs")
+    pids = {event.pid for event in events if event.cat == "cpu_op"}
+    if len(pids) != 1:
+        what = "no operators of PyTorch" if not pids else f"{len(pids)} processes; give a file for each rank"
+        raise ProfileError(f"{path}: {what}: it must be what torch.profiler's export_chrome_trace wrote")
+    skipped: Counter[str] = Counter()
+    collectives = _collectives(path, document, events, skipped)
+    device = any(event.cat == "kernel" for event in events)
+    if document.distributed.backend.endswith("nccl") and not device:
+        raise ProfileError(
+            f"{path}: no kernels of a GPU, but collectives by NCCL; record ProfilerActivity.CUDA as well"
+        )
+    rank = document.distributed.rank
+    if rank < 0:
+        found = next((found for event in events if (found := _RANK.search(bytes(event.args)))), None)
+        rank = int(found[1]) if found else 0
+    workers = max([document.distributed.world_size, *(each.ranks for each in collectives)], default=0)
+    if workers < 2:
+        raise ProfileError(f"{path}: no collectives among ranks: record a job of two ranks or more")
+    transports = tuple(event for event in events if _transports(event))
+    return RankTrace(path, rank, workers, tuple(events), tuple(collectives), transports, skipped, device)
+
+
+def _document(path: Path) -> _Document:
+    data = read_bytes(path)
+    if data[:2] == GZIP:
+        try:
+            with gzip.open(path) as file:
+                data = file.read(BYTES_MOST + 1)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ProfileError(f"{path}: gzip: {error}; the file was cut or damaged on its way") from error
+    if len(data) > BYTES_MOST:
+        raise ProfileError(
+            f"{path}: more than {BYTES_MOST >> 30} GiB unpacked; record fewer iterations, without stacks"
+        )
+    try:
+        document = msgspec.json.decode(data, type=_Document, strict=True)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$")
+        raise ProfileError(f"{path}: {where.strip('.`') or 'top level'}: {what}: no trace of torch.profiler") from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        found = re.search(r"byte (\d+)", str(error))
+        at = int(found[1]) if found else len(data)
+        line = data.count(b"\n", 0, at) + 1
+        raise ProfileError(f"{path}: line {line}: {error}: the trace is broken or was cut") from error
+    if document.schema != SCHEMA:
+        raise ProfileError(f"{path}: schemaVersion {document.schema} is unknown; known: {SCHEMA}")
+    return document
+
+
+def _collectives(path: Path, document: _Document, events: list[Event], skipped: Counter[str]) -> list[Collective]:
+    """Those that the host began. By the messages that back ends note; Gloo notes none, but has operators of c10d."""
+    noted = [event for event in events if event.cat == "cpu_op" and b'"Collective name"' in bytes(event.args)]
+    began = noted or [event for event in events if event.name.startswith("c10d::")]
+    of_gloo = {
+        message.elements: message.dtype
+        for event in events
+        if event.name.startswith("gloo:") and (message := _message(path, event)).elements
+    }
+    found = []
+    for event in began:
+        message = _message(path, event)
+        name = (message.collective or event.name.removeprefix("c10d::")).replace("_", "").lower()
+        kind = next((kind for start, kind in WHOLE.items() if name.startswith(start)), None)
+        if kind is None:
+            if name not in ("wait", "init", "monitoredbarrier"):
+                skipped[name] += 1
+            continue
+        elements = message.elements
+        dtype = message.dtype or of_gloo.get(elements, "")
+        if not elements or dtype.lower() not in ITEM_BYTES:
+            if not noted and not elements:
+                raise ProfileError(f"{path}: collectives by Gloo without sizes; record with record_shapes=True")
+            skipped[f"{name} of {elements} {dtype or 'unknown'} values"] += 1
+            continue
+        ranks = message.ranks or document.distributed.world_size
+        found.append(Collective(event.ts, kind, elements * ITEM_BYTES[dtype.lower()], dtype, ranks, message.group))
+    return found
+
+
+class _Sized(Message):
+    """A message with what follows from it."""
+
+    @property
+    def elements(self) -> int:
+        """Of the whole array: the largest of inputs and outputs."""
+        return max(self.inputs, self.outputs, *map(elements_in, self.dims), 0)
+
+
+def _message(path: Path, event: Event) -> _Sized:
+    try:
+        message = msgspec.json.decode(event.args, type=_Sized)
+    except msgspec.DecodeError as error:
+        raise ProfileError(f"{path}: {event.name[:60]} at {event.ts} µs: args: {error}") from error
+    if min(message.inputs, message.outputs, message.ranks) < 0:
+        raise ProfileError(f"{path}: {event.name[:60]} at {event.ts} µs: a negative number of values or ranks")
+    if not message.dtype:
+        message.dtype = next((one for one in message.types if one.lower() in ITEM_BYTES), "")
+    return message
+
+
+def elements_in(dims: object) -> int:
+    """Of a tensor's shape, or of a list of tensors'."""
+    if not isinstance(dims, list) or not dims:
+        return 0
+    if any(isinstance(each, list) for each in dims):
+        return sum(map(elements_in, dims))
+    product = 1
+    for each in dims:
+        product *= each if isinstance(each, int) else 0
+    return product
+
+
+def _transports(event: Event) -> bool:
+    """Whether it spans a collective under way."""
+    return event.name.startswith(("gloo:", "ncclDevKernel", "ncclKernel", "ncclSymk", "rccl")) or (
+        event.cat == "kernel" and b'"Collective name"' in bytes(event.args)
+    )
+
+
+class Progress:
+    """A rank's time, without what it waited for collectives, from any moment of the trace: `of(host time)`.
+
+    Where nothing computes until a collective ends, and then something does, the rank has waited for it. On a GPU what
+    the host began is reached once the kernels before it are done.
+    """
+
+    def __init__(self, trace: RankTrace) -> None:
+        self._launched: list[float] = []  # host times of launches, and the latest end of all kernels up to each
+        self._done: list[float] = []
+        busy = self._kernels(trace) if trace.device else _leaves(trace)
+        moving = sorted((event.ts, event.end) for event in trace.transports)
+        ends = sorted(end for _, end in moving)
+        waits: list[tuple[float, float]] = []
+        until = busy[0][0] if busy else 0.0
+        for begin, end in busy:
+            place = bisect_right(ends, begin)
+            if begin > until and place and (last := ends[place - 1]) > until:
+                waits += [(max(low, until), min(high, last)) for low, high in moving if low < last and high > until]
+            until = max(until, end)
+        self._waits = _union(waits)
+        self._waited = [0.0, *accumulate(high - low for low, high in self._waits)]
+
+    def _kernels(self, trace: RankTrace) -> list[tuple[float, float]]:
+        starts = {}
+        for event in trace.events:
+            if event.cat in LAUNCHES:
+                starts[_numbers(event).correlation] = event.ts
+        busy, launched = [], []
+        for event in trace.events:
+            if event.cat in DEVICE and not _transports(event):
+                busy.append((event.ts, event.end))
+                launched.append((starts.get(_numbers(event).correlation, event.ts), event.end))
+        latest = 0.0
+        for at, end in sorted(launched):
+            latest = max(latest, end)
+            self._launched.append(at)
+            self._done.append(latest)
+        return sorted(busy)
+
+    def of(self, host: float) -> float:
+        """Microseconds of computing, from an origin of its own."""
+        place = bisect_left(self._launched, host)
+        reached = max(host, self._done[place - 1]) if place else host
+        place = bisect_left(self._waits, (reached, reached))
+        rest = max(0.0, self._waits[place - 1][1] - reached) if place else 0.0
+        return reached - self._waited[place] + rest
+
+
+def _numbers(event: Event) -> Numbers:
+    try:
+        return msgspec.json.decode(event.args, type=Numbers) if bytes(event.args) else Numbers()
+    except msgspec.DecodeError:  # of events that others write
+        return Numbers()
+
+
+def numbers(event: Event) -> Numbers:
+    """Of an operator; those of an event that says nothing of it are -1."""
+    return _numbers(event)
+
+
+def _leaves(trace: RankTrace) -> list[tuple[float, float]]:
+    """When threads that compute did so: operators that call no other, but for those that begin or await collectives."""
+    operators: dict[int | str, list[Event]] = {}
+    for event in trace.events:
+        if event.cat == "cpu_op":
+            operators.setdefault(event.tid, []).append(event)
+    most = max(map(len, operators.values()), default=0)
+    busy = []
+    for own in operators.values():
+        if len(own) < most and not any(event.name.startswith(BACKWARD) for event in own):
+            continue  # a thread of the transport's
+        for event, following in zip(own, [*own[1:], None], strict=True):
+            inner = following is not None and following.ts < event.end
+            if not inner and "c10d" not in event.name and event.name != "record_param_comms":
+                busy.append((event.ts, event.end))
+    return sorted(busy)
+
+
+def _union(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same without overlaps, in order."""
+    found: list[tuple[float, float]] = []
+    for low, high in sorted(intervals):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        else:
+            found.append((low, high))
+    return found

@@ -1,0 +1,271 @@
+"""PyTorch profiler traces as profiles: what each iteration computed, and when it began which collective.
+
+Iterations are those that `profiler.step()` marked, else what lies between two optimizer steps, else what repeats in
+the collectives. Times are medians over the iterations whose collectives are those of most; waiting is left out
+(`Progress`).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median, stdev
+
+from emulation.profiles.errors import ProfileError
+from emulation.profiles.model_profile import ModelLayer, ModelProfile
+from emulation.profiles.torch_events import (
+    BACKWARD,
+    Collective,
+    Event,
+    Progress,
+    RankTrace,
+    elements_in,
+    numbers,
+    read_trace,
+)
+
+STEP = re.compile(r"ProfilerStep#\d+")
+OPTIMIZER = "Optimizer.step#"
+COPY_OUT = "FSDP::all_gather_copy_out"
+GRADIENT = "torch::autograd::AccumulateGrad"
+FORWARD_SHARE = 1 / 3
+"""Of an iteration, where a trace doesn't show its backward pass."""
+ALIKE = 0.9
+"""Of the collectives of a trace that has no marks, this share repeats."""
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A parameter's, within an iteration. forward: when the layer's forward pass began. Both in µs of computing."""
+
+    elements: int
+    ready: float
+    forward: float
+    name: str
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One of a trace: µs of computing from its start. needs: by which each collective had to be done."""
+
+    compute: float
+    backward: float
+    collectives: tuple[Collective, ...]
+    issues: tuple[float, ...]
+    needs: tuple[float, ...]
+    gradients: tuple[Gradient, ...]
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        return tuple(each.signature for each in self.collectives)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a rank's trace comes to. like: an iteration of which all times are medians. compute: of each, in µs.
+
+    notes: what was assumed and what was left out, a sentence each.
+    """
+
+    path: Path
+    rank: int
+    workers: int
+    like: Iteration
+    compute: tuple[float, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def jitter(self) -> float:
+        """Standard deviation of an iteration's computing over its mean; 0 of a single one."""
+        return stdev(self.compute) / fmean(self.compute) if len(self.compute) > 1 else 0.0
+
+    @property
+    def data_parallel(self) -> bool:
+        """Whether all that ranks exchange is sums of gradients, which DDP began in the backward pass."""
+        return all(
+            each.kind == "allreduce" and each.ranks == self.workers and issue >= self.like.backward
+            for each, issue in zip(self.like.collectives, self.like.issues, strict=True)
+        )
+
+
+def record(path: Path) -> Recording:
+    """What a trace comes to. Raises ProfileError."""
+    trace = read_trace(path)
+    spans, how = _spans(trace)
+    progress, operators = Progress(trace), _Operators(trace)
+    every = [_iteration(trace, progress, operators, *span) for span in spans]
+    every = [each for each in every if each.collectives]
+    if not every:
+        raise ProfileError(f"{path}: no collective lies within an iteration; record whole ones")
+    usual, count = Counter(each.signature for each in every).most_common(1)[0]
+    kept = [each for each in every if each.signature == usual]
+    notes = [f"{count} iterations by {how}" + (" of a GPU" if trace.device else "")]
+    if count < len(every):
+        notes.append(f"with other collectives, so left out: {len(every) - count} iterations")
+    notes += [f"left out: {number} of {what}" for what, number in sorted(trace.skipped.items())]
+    if not operators.backward:
+        notes.append(f"no backward pass in the trace: a share of {FORWARD_SHARE:.2f} is taken for the forward pass")
+    return Recording(
+        path, trace.rank, trace.workers, _medians(kept), tuple(each.compute for each in kept), tuple(notes)
+    )
+
+
+# Iterations
+
+
+def _spans(trace: RankTrace) -> tuple[list[tuple[float, float]], str]:
+    """From when to when, on the host's clock, and how they were found."""
+    marks = [event for event in trace.events if event.cat == "user_annotation" and STEP.fullmatch(event.name)]
+    if marks:
+        return [(event.ts, event.end) for event in marks], "the profiler's steps"
+    ends = [event.end for event in trace.events if event.cat != "gpu_user_annotation" and event.name[:15] == OPTIMIZER]
+    if len(ends) > 1:
+        return list(pairwise(ends)), "the optimizer's steps"
+    seen = [each.signature for each in trace.collectives]
+    for period in range(1, len(seen) // 2 + 1):
+        if sum(one == other for one, other in zip(seen, seen[period:], strict=False)) >= ALIKE * (len(seen) - period):
+            return list(pairwise(each.at for each in trace.collectives[::period])), "what repeats in its collectives"
+    raise ProfileError(f"{trace.path}: no iterations in {len(seen)} collectives; call profiler.step() after each one")
+
+
+class _Operators:
+    """Those that show where passes begin, sorted by time."""
+
+    def __init__(self, trace: RankTrace) -> None:
+        self.backward = [event for event in trace.events if event.name.startswith(BACKWARD)]
+        self.gradients = [event for event in trace.events if event.name == GRADIENT]
+        self.copies = [
+            event for event in trace.events if event.name.startswith(COPY_OUT) and event.cat == "user_annotation"
+        ]
+        self.forward = [
+            event
+            for event in trace.events
+            if event.cat == "cpu_op" and event.name[:6] == "aten::" and b'"Sequence number"' in bytes(event.args)
+        ]
+
+
+def _within(events: Sequence[Event], begin: float, end: float) -> Sequence[Event]:
+    low, high = (bisect_left(events, at, key=lambda event: event.ts) for at in (begin, end))
+    return events[low:high]
+
+
+def _iteration(trace: RankTrace, progress: Progress, operators: _Operators, begin: float, end: float) -> Iteration:
+    origin = progress.of(begin)
+    compute = progress.of(end) - origin
+    backward = _within(operators.backward, begin, end)
+    split = progress.of(backward[0].ts) - origin if backward else FORWARD_SHARE * compute
+    collectives = tuple(each for each in trace.collectives if begin <= each.at < end)
+    issues = tuple(progress.of(each.at) - origin for each in collectives)
+    copies = [progress.of(event.ts) - origin for event in _within(operators.copies, begin, end)]
+    gathers = [index for index, each in enumerate(collectives) if each.kind == "all_gather"]
+    of_gather = dict(zip(gathers, copies, strict=True)) if len(copies) == len(gathers) else {}
+    needs = tuple(
+        compute
+        if each.kind == "reduce_scatter" or (each.kind == "allreduce" and issue >= split)
+        else max(issue, of_gather.get(index, issue))
+        for index, (each, issue) in enumerate(zip(collectives, issues, strict=True))
+    )
+    gradients = _gradients(progress, operators, (begin, end), backward, origin) if backward and not trace.device else ()
+    return Iteration(compute, split, collectives, issues, needs, gradients)
+
+
+def _gradients(
+    progress: Progress,
+    operators: _Operators,
+    span: tuple[float, float],
+    backward: Sequence[Event],
+    origin: float,
+) -> tuple[Gradient, ...]:
+    """In the order in which they came to exist. The operator whose backward node came before made the layer."""
+    begun = {numbers(event).sequence: event for event in reversed(_within(operators.forward, span[0], backward[0].ts))}
+    nodes = [event for event in backward if GRADIENT not in event.name]
+    found = []
+    for event in _within(operators.gradients, *span):
+        place = bisect_left(nodes, event.ts, key=lambda node: node.ts)
+        made = begun.get(numbers(nodes[place - 1]).sequence) if place else None
+        elements = sum(map(elements_in, numbers(event).dims))
+        if made is None or not elements:
+            return ()
+        ready, forward = progress.of(event.end) - origin, progress.of(made.ts) - origin
+        found.append(Gradient(elements, ready, forward, made.name.removeprefix("aten::")))
+    return tuple(found)
+
+
+def _medians(kept: Sequence[Iteration]) -> Iteration:
+    first = kept[0]
+    shapes = [tuple(each.elements for each in one.gradients) for one in kept]
+    gradients: tuple[Gradient, ...] = ()
+    if all(shape == shapes[0] for shape in shapes):
+        gradients = tuple(
+            Gradient(
+                one[0].elements, median(each.ready for each in one), median(each.forward for each in one), one[0].name
+            )
+            for one in zip(*(iteration.gradients for iteration in kept), strict=True)
+        )
+    return Iteration(
+        median(one.compute for one in kept),
+        median(one.backward for one in kept),
+        first.collectives,
+        tuple(map(median, zip(*(one.issues for one in kept), strict=True))),
+        tuple(map(median, zip(*(one.needs for one in kept), strict=True))),
+        gradients,
+    )
+
+
+# Profiles
+
+
+def model_profile(recordings: Sequence[Recording], name: str) -> ModelProfile:
+    """Of a data-parallel run: a layer for each gradient, or for each bucket where a trace doesn't show gradients.
+
+    Its times are the first trace's; those of others are its skew, if there is one of each rank. What lies outside of
+    both passes (data, the optimizer) is in the first layer's forward pass.
+    """
+    first = recordings[0]
+    like = first.like
+    sizes = [each.elements for each in like.collectives]
+    found = like.gradients
+    if sum(each.elements for each in found) != sum(sizes):
+        found = tuple(Gradient(size, ready, -1.0, "bucket") for size, ready in zip(sizes, like.issues, strict=True))
+    ready = [like.backward]
+    for each in found:
+        ready.append(max(ready[-1], min(each.ready, like.compute)))
+    backward = [round(1000 * (until - begun)) for begun, until in pairwise(ready)]
+    begins = [like.backward]
+    for each in found:
+        begins.append(max(0.0, min(begins[-1], each.forward)))
+    if found[-1].forward < 0:  # in proportion to the backward pass
+        length = max(1e-9, ready[-1] - like.backward)
+        begins = [like.backward * (1 - (until - like.backward) / length) for until in ready]
+    begins[-1] = 0.0
+    forward = [round(1000 * (until - begun)) for until, begun in pairwise(begins)]
+    forward[-1] += round(1000 * max(0.0, like.compute - ready[-1]))
+    count = len(found)
+    layers = [
+        ModelLayer(f"{count - 1 - index} {each.name}", {"gradient": each.elements}, forward[index], backward[index])
+        for index, each in enumerate(found)
+    ]
+    source = {"trace": ", ".join(one.path.name for one in recordings), "notes": "; ".join(first.notes)}
+    return ModelProfile(
+        name,
+        tuple(reversed(layers)),
+        source,
+        skew=skew(recordings),
+        jitter=round(first.jitter, 4),
+        sent_bytes=tuple(4 * size for size in sizes),
+        sent_as=next((each.sent_as for each in like.collectives if each.sent_as), ""),
+    )
+
+
+def skew(recordings: Sequence[Recording]) -> tuple[float, ...]:
+    """What each rank computes for over what the first trace's does; () without a trace of every rank."""
+    by_rank = {one.rank: one.like.compute for one in recordings}
+    workers = recordings[0].workers
+    if len(by_rank) < workers:
+        return ()
+    return tuple(round(by_rank[rank] / recordings[0].like.compute, 4) for rank in range(workers))

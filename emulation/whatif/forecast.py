@@ -1,0 +1,98 @@
+"""How long a run's iterations take if its collectives cost so much: all ranks, each with its own compute times. Pure.
+
+A rank computes until it needs a collective that isn't done; a collective begins once all its ranks have begun it; the
+network carries what has begun one after the other, more urgent ones first within a credit (`transport.schedule.model`).
+So it overlaps communication with the backward pass, and with the next forward pass where a schedule allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulation.whatif.run import Exchange, Run
+from transport.schedule.model import Carrier, Network
+
+SETTLING, MEASURED = 3, 8
+"""Iterations: those that don't count, and those that do."""
+
+Cost = Callable[[Exchange], tuple[float, float]]
+"""Of a collective: ns that it occupies the network, and ns from then on until its sums are there."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Mean iteration of each seed, in ns."""
+
+    iterations_ns: tuple[float, ...]
+
+    @property
+    def mean_ns(self) -> float:
+        return sum(self.iterations_ns) / len(self.iterations_ns)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation over the mean, between seeds."""
+        return float(np.std(self.iterations_ns, ddof=1)) / self.mean_ns if len(self.iterations_ns) > 1 else 0.0
+
+
+def factors(run: Run, seed: int) -> NDArray[np.float64]:
+    """What each rank's computing is multiplied by, (iterations, ranks): log-normal with the run's jitter, times its
+    skew. The same for every method, so that they differ by communication alone."""
+    shape = (SETTLING + MEASURED, run.workers)
+    variance = float(np.log1p(run.jitter**2))
+    drawn = np.random.default_rng(seed).normal(-variance / 2, variance**0.5, shape)
+    scale: NDArray[np.float64] = np.exp(drawn) * np.array(run.skew or 1.0)
+    return scale
+
+
+def forecast(run: Run, cost: Cost, seeds: Sequence[int], credit_ns: float | None = None) -> Forecast:
+    """credit_ns: how much may lie in the network, where nothing overtakes; None: no bound."""
+    return Forecast(tuple(iteration_ns(run, cost, factors(run, seed), credit_ns) for seed in seeds))
+
+
+def iteration_ns(
+    run: Run, cost: Cost, scale: NDArray[np.float64], credit_ns: float | None = None, settling: int = SETTLING
+) -> float:
+    """The mean of the iterations after the first ones."""
+    costs = [cost(each) for each in run.exchanges]
+    places = _places(run)
+    carrier = Carrier(Network(beta_ns_per_byte=1.0), None if credit_ns is None else max(1, round(credit_ns)))
+    clocks = np.zeros(run.workers)
+    count, ends = len(costs), [0.0]
+    for iteration, factor in enumerate(scale):
+        at = 0
+        for place, step, key in places:
+            if place > at:
+                clocks += factor * (place - at)
+                at = place
+            if step == ISSUE:
+                occupied_ns = max(1, round(costs[key][0]))
+                number = iteration * count + key
+                carrier.submit(number, float(clocks.max()), run.exchanges[key].priority, occupied_ns)
+                continue
+            number = (iteration - (step == NEED_OF_LAST)) * count + key
+            if number >= 0:
+                carrier.carry(number)
+                np.maximum(clocks, carrier.completed[number] + costs[key][1], out=clocks)
+        clocks += factor * (run.compute_ns - at)
+        ends.append(float(clocks.max()))
+    return (ends[-1] - ends[settling]) / (len(scale) - settling)
+
+
+NEED_OF_LAST, ISSUE, NEED = range(3)
+"""Of a collective of the last iteration or of this one; at one place in this order."""
+
+
+def _places(run: Run) -> list[tuple[int, int, int]]:
+    """All steps of an iteration, in the order in which every rank comes to them: place, step, number of exchange."""
+    found = []
+    for key, each in enumerate(run.exchanges):
+        found.append((min(each.issue_ns, run.compute_ns), ISSUE, key))
+        late = each.need_ns >= run.compute_ns
+        place = each.need_ns - run.compute_ns if late else max(each.need_ns, each.issue_ns)
+        found.append((place, NEED_OF_LAST if late else NEED, key))
+    return sorted(found)

@@ -1,0 +1,236 @@
+"""What each method would gain a run over the best host method on the same links, with the noise floor of that figure.
+
+The result is a document of plain values, `SCHEMA`; page, figure and table are made from it alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import hypot
+from typing import Any
+
+from emulation.certificate.fidelity import rate_text
+from emulation.profiles.errors import ProfileError
+from emulation.whatif.cost import CallCost, Link, call_cost
+from emulation.whatif.forecast import MEASURED, SETTLING, Cost, Forecast, forecast
+from emulation.whatif.run import Exchange, Run
+from switchagg.description import COMBINING
+from switchagg.errors import SwitchaggError
+from transport.group.method_name import MethodName, parse
+from transport.schedule.profile import LinearCost
+from transport.schedule.table import parse_policy
+
+SCHEMA = "switchagg-whatif-1"
+HOSTS = ("ring", "halving_doubling", "double_tree", "direct")
+"""What `auto` chooses from for each call; with it, the baselines."""
+METHODS = (
+    "switch",
+    "switch~lanes16",
+    "switch~lanes8",
+    "auto~bf16",
+    "auto~topk:ratio=0.01",
+    "auto+bytescheduler",
+    "switch+bytescheduler",
+    "switch~lanes8+bytescheduler",
+)
+RATES_BPS = (10_000_000_000, 25_000_000_000, 100_000_000_000)
+SIXTEEN_BITS = {"bfloat16": "bf16", "float16": "fp16"}
+FLOOR = 2.0
+"""Of standard deviations between seeds, of baseline and method together: what lies within isn't resolved."""
+HIDDEN = 0.02
+"""Of an iteration: who waits no longer for communication is limited by computing."""
+_UNITS = {"gb/s": 1e9, "gbps": 1e9, "gbit": 1e9, "mb/s": 1e6, "mbps": 1e6, "mbit": 1e6, "tb/s": 1e12, "": 0.0}
+_RATE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*([a-z/]*)\s*")
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a run. delay_ns: of every link, one way. overhead_ns: what a call costs a host, whatever its
+    method. jitter: instead of the run's own; None: that."""
+
+    rates_bps: tuple[int, ...] = RATES_BPS
+    methods: tuple[str, ...] = METHODS
+    seeds: int = 5
+    delay_ns: int = 1_000
+    overhead_ns: int = 20_000
+    jitter: float | None = None
+
+
+def parse_rates(text: str) -> tuple[int, ...]:
+    """Of "10,25,100Gb/s": a number without a unit has the next one's. Raises ValueError."""
+    rates: list[int] = []
+    unit = 0.0
+    for part in reversed(text.lower().split(",")):
+        found = _RATE.fullmatch(part)
+        unit = (_UNITS.get(found[2], -1.0) or unit) if found else -1.0
+        if found is None or unit <= 0 or not 1e6 <= float(found[1]) * unit <= 4e11:
+            raise ValueError(f"{part.strip()[:40]!r} is no rate; allowed: 1Mb/s to 400Gb/s, as in 10,25,100Gb/s")
+        rates.append(round(float(found[1]) * unit))
+    return tuple(reversed(rates))
+
+
+def gains(run: Run, question: Question, progress: Progress = lambda _: None) -> dict[str, Any]:
+    """The document. progress: what is being forecast. Raises ValueError for an unknown method, ProfileError."""
+    if question.jitter is not None:
+        run = replace(run, jitter=question.jitter, measured=False)
+    asked = [parse(text, virtual=True) for text in question.methods]
+    hosts = [parse(f"{name}{_as_sent(run)}") for name in (*HOSTS, "auto")]
+    names = list(dict.fromkeys([*hosts, *asked]))
+    links, left_out = [], dict[str, str]()
+    for rate_bps in question.rates_bps:
+        link = Link(rate_bps, question.delay_ns)
+        rows = []
+        for turn, name in enumerate(names, 1):
+            progress(f"{rate_text(rate_bps)}: {name} ({turn} of {len(names)})")
+            try:
+                rows.append(_row(run, name, link, question))
+            except (SwitchaggError, ValueError) as error:
+                left_out[str(name)] = str(error)
+        links.append(_compared(rate_bps, rows, {str(name) for name in hosts}))
+    return {
+        "schema": SCHEMA,
+        "run": {
+            "name": run.name,
+            "workers": run.workers,
+            "compute_ns": run.compute_ns,
+            "exchanged_bytes": run.size_bytes,
+            "collectives": len(run.exchanges),
+            "jitter": run.jitter,
+            "jitter_measured": run.measured,
+            "sent_as": run.sent_as or "float32",
+            "notes": list(run.notes),
+        },
+        "question": {
+            "seeds": question.seeds,
+            "delay_ns": question.delay_ns,
+            "overhead_ns": question.overhead_ns,
+            "iterations": MEASURED,
+            "settling": SETTLING,
+        },
+        "links": links,
+        "left_out": left_out,
+    }
+
+
+def _as_sent(run: Run) -> str:
+    """The codec of a baseline: a run that sends 16 bits isn't compared with 32."""
+    return f"~{SIXTEEN_BITS[run.sent_as]}" if run.sent_as else ""
+
+
+def _row(run: Run, name: MethodName, link: Link, question: Question) -> dict[str, Any]:
+    """A method on a link. Raises ValueError where the run has nothing for its schedule."""
+    seeds = range(1, question.seeds + 1)
+
+    def forecast_if(
+        latency: float = 1.0, link_time: float = 1.0, *, windows: bool = True, few: bool = True
+    ) -> Forecast:
+        weights = Weights(latency, link_time, windows)
+        changed, cost, credit_ns = rank_costs(run, name, link, question.overhead_ns, weights)
+        return forecast(changed, cost, seeds[:1] if few else seeds, credit_ns)
+
+    full = forecast_if(few=False)
+    return {
+        "method": str(name),
+        "iterations_ns": list(full.iterations_ns),
+        "iteration_ns": full.mean_ns,
+        "spread": full.spread,
+        "limit": _limit(forecast_if, slots=name.in_packets),
+        "chosen": _chosen(run, name, link),
+    }
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much of latency and of time on links counts; windows: whether those of a switch's method hold it up."""
+
+    latency: float = 1.0
+    link_time: float = 1.0
+    windows: bool = True
+
+
+def rank_costs(
+    run: Run,
+    name: MethodName,
+    link: Link,
+    overhead_ns: float,
+    weights: Weights = Weights(),  # frozen
+) -> tuple[Run, Cost, float | None]:
+    """The run by a method, what its collectives cost, and its credit: for `forecast`. ValueError as of `scheduled`."""
+    credit_ns = None
+    if name.schedule:
+        policy = parse_policy(name.schedule)
+        whole = _cost_of(name, Exchange("allreduce", 0, run.workers, 0, 0), link)
+        run = run.scheduled(policy, LinearCost(whole.alpha_ns, whole.beta_ns_per_byte))
+        if policy.credit_bytes is not None and not name.in_packets:
+            credit_ns = policy.credit_bytes * whole.beta_ns_per_byte
+        elif any(each.priority for each in run.exchanges):
+            credit_ns = 1.0  # a switch's streams: what is more urgent overtakes at once, but for what has begun
+
+    def cost(each: Exchange) -> tuple[float, float]:
+        found = _cost_of(name, each, link, each.size_bytes)
+        beta = found.beta_ns_per_byte if weights.windows else found.bound_ns_per_byte
+        occupied_ns = weights.link_time * beta * each.size_bytes + weights.latency * overhead_ns
+        after_ns = weights.latency * found.alpha_ns
+        # A switch's stream agrees on the next call's scales once this one's are there: no overlap between calls.
+        return (occupied_ns + after_ns, 0.0) if name.in_packets else (occupied_ns, after_ns)
+
+    return run, cost, credit_ns
+
+
+def _limit(forecast_if: Callable[..., Forecast], slots: bool) -> str:
+    """What holds an iteration up: what it would gain most without. slots: whether its method has windows of them."""
+    now_ns = forecast_if().mean_ns
+    exposed_ns = now_ns - forecast_if(latency=0.0, link_time=0.0).mean_ns
+    if exposed_ns < HIDDEN * now_ns:
+        return "compute"
+    if slots and now_ns - forecast_if(windows=False).mean_ns > 0.1 * exposed_ns:
+        return "slots"
+    without_latency, without_link = forecast_if(latency=0.0), forecast_if(link_time=0.0)
+    return "latency" if without_latency.mean_ns < without_link.mean_ns else "link"
+
+
+def _hosts_of(name: MethodName) -> list[MethodName]:
+    return [replace(name, method=host) for host in HOSTS] if name.method == "auto" else [name]
+
+
+def _cost_of(name: MethodName, each: Exchange, link: Link, size_bytes: int = 1 << 24) -> CallCost:
+    """auto: the cheapest for so many bytes. A codec is of sums alone."""
+    plain = name if each.kind in COMBINING else replace(name, codec="")
+    costs = (call_cost(replace(one, schedule=""), each.kind, each.ranks, link) for one in _hosts_of(plain))
+    return min(costs, key=lambda cost: cost.time_ns(size_bytes))
+
+
+def _chosen(run: Run, name: MethodName, link: Link) -> str:
+    """What auto takes, most often first; "" of others."""
+    if name.method != "auto":
+        return ""
+    found: dict[str, int] = {}
+    for each in run.exchanges:
+        cost = partial(_cost_of, each=each, link=link, size_bytes=each.size_bytes)
+        best = min(_hosts_of(name), key=lambda one: cost(one).time_ns(each.size_bytes))
+        found[best.method] = found.get(best.method, 0) + 1
+    return " and ".join(sorted(found, key=lambda one: -found[one]))
+
+
+def _compared(rate_bps: int, rows: Sequence[dict[str, Any]], hosts: set[str]) -> dict[str, Any]:
+    """The rows of a link with what each gains over the fastest of `hosts`, as a share of its iteration."""
+    candidates = [row for row in rows if row["method"] in hosts]
+    if not candidates:
+        raise ProfileError("no host method can be forecast for this run")
+    base = min(candidates, key=lambda row: row["iteration_ns"])
+    for row in rows:
+        row["gain"] = 1 - row["iteration_ns"] / base["iteration_ns"]
+        row["floor"] = FLOOR * hypot(base["spread"], row["spread"]) * row["iteration_ns"] / base["iteration_ns"]
+        row["resolved"] = abs(row["gain"]) > row["floor"]
+    return {"rate_bps": rate_bps, "baseline": base["method"], "rows": list(rows)}
+
+
+def words(row: dict[str, Any]) -> str:
+    """A row's gain for people."""
+    text = f"{100 * row['gain']:+.1f} % ± {100 * row['floor']:.1f}"
+    return text if row["resolved"] else f"unresolved ({text})"

@@ -1,0 +1,140 @@
+"""A forecast for people: a table for the terminal, a figure, and one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from emulation.bench.table import columns
+from emulation.certificate.fidelity import rate_text
+from emulation.report.figures import STYLE, inline_svg, save_png
+from emulation.report.wording import bytes_text, name_of, time_text
+from emulation.whatif.gains import words
+from transport.group.method_name import parse
+
+HEADS = ("method", "iteration", "shorter by", "held up by")
+UNRESOLVED = "#C4C9CF"
+BAR_INCHES = 0.3
+
+
+def write(document: dict[str, Any], folder: Path) -> Path:
+    """whatif.json, .svg, .png and .html; the path of the last. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "whatif.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    with matplotlib.rc_context(STYLE):
+        drawn = figure(document)
+        save_png(drawn, folder / "whatif.png")
+    svg = inline_svg(drawn, "whatif")
+    (folder / "whatif.svg").write_text(svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1))
+    environment = Environment(loader=PackageLoader("emulation.report"), autoescape=True, undefined=StrictUndefined)
+    text = environment.get_template("whatif.html.j2").render(
+        document=document,
+        headlines=[headline(link) for link in document["links"]],
+        tables=[(rate_text(link["rate_bps"]), rows(link)) for link in document["links"]],
+        heads=HEADS,
+        about=list(about(document)),
+        svg=Markup(svg),
+    )
+    path = folder / "whatif.html"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def rows(link: dict[str, Any]) -> list[list[str]]:
+    """Of a link, fastest first: HEADS."""
+    found = []
+    for row in sorted(link["rows"], key=lambda row: float(row["iteration_ns"])):
+        base = row["method"] == link["baseline"]
+        chosen = f" ({row['chosen']})" if row["chosen"] else ""
+        gain = "baseline" if base else words(row)
+        found.append([row["method"] + chosen, time_text(row["iteration_ns"]), gain, row["limit"]])
+    return found
+
+
+def lines(document: dict[str, Any]) -> Iterator[str]:
+    """For the terminal."""
+    for label, text in about(document):
+        yield f"{label}: {text}"
+    for link in document["links"]:
+        yield ""
+        yield headline(link)
+        yield from columns(HEADS, rows(link))
+
+
+def headline(link: dict[str, Any]) -> str:
+    """What a link's rows come to, in a sentence."""
+    by_name = {row["method"]: row for row in link["rows"]}
+    base = by_name[link["baseline"]]
+    better = [row for row in link["rows"] if row["resolved"] and row["gain"] > 0]
+    at = f"{rate_text(link['rate_bps'])}, against {name_of(parse(base['method']))}"
+    if not better:
+        return f"{at}: no method gains more than the noise ({base['limit']} holds iterations up)."
+    best = max(better, key=lambda row: float(row["gain"]))
+    text = f"{at}: {_share(best)} off an iteration by {name_of(parse(best['method'], virtual=True))}"
+    switch = by_name.get("switch")
+    if switch is not None and best is not switch:
+        text += f"; {_share(switch)} by the switch alone" if switch["resolved"] else "; the switch alone: unresolved"
+    return f"{text}."
+
+
+def _share(row: dict[str, Any]) -> str:
+    return f"{100 * row['gain']:.1f} %"
+
+
+def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Facts of the run and of the forecast."""
+    run, asked = document["run"], document["question"]
+    yield "run", f"{run['name']}, {run['workers']} workers, {time_text(run['compute_ns'])} of computing an iteration"
+    sent = f"{bytes_text(run['exchanged_bytes'])} in {run['collectives']} collectives, {run['sent_as']}"
+    yield "exchanged", sent
+    how = "measured" if run["jitter_measured"] else "assumed"
+    yield "compute times", f"vary by {100 * run['jitter']:.1f} % between iterations ({how})"
+    yield (
+        "links",
+        f"one for each host, {time_text(asked['delay_ns'])} one way; a call costs a host "
+        f"{time_text(asked['overhead_ns'])}",
+    )
+    yield (
+        "±",
+        f"twice the standard deviation of {asked['seeds']} seeds of {asked['iterations']} iterations, both methods'",
+    )
+    yield "not counted", "what encoding costs a processor, and what a codec does to accuracy"
+    for note in run["notes"]:
+        yield "from", note
+    for name, why in document["left_out"].items():
+        yield "left out", f"{name}: {why}"
+
+
+def figure(document: dict[str, Any]) -> Figure:
+    """Gains by method, a panel for each rate; what isn't resolved is grey."""
+    panels = [
+        (link, sorted((row for row in link["rows"] if row["method"] != link["baseline"]), key=lambda row: row["gain"]))
+        for link in document["links"]
+    ]
+    heights = [0.7 + BAR_INCHES * len(found) for _, found in panels]
+    drawn = Figure(figsize=(7, sum(heights)), layout="constrained")
+    every = drawn.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    for axes, (link, found) in zip(every, panels, strict=True):
+        colours = [parse(row["method"], virtual=True).look.colour if row["resolved"] else UNRESOLVED for row in found]
+        axes.barh(
+            [row["method"] for row in found],
+            [100 * row["gain"] for row in found],
+            xerr=[100 * row["floor"] for row in found],
+            color=colours,
+            ecolor="#59636E",
+            capsize=2,
+            height=0.72,
+        )
+        axes.axvline(0, color="#1B1F24", linewidth=0.8)
+        axes.set_title(f"{rate_text(link['rate_bps'])}, against {link['baseline']}", loc="left", fontsize=10)
+        axes.tick_params(axis="y", labelsize=8)
+        axes.grid(axis="y", visible=False)
+    every[-1].set_xlabel("iteration shorter by, %; grey: within its noise")
+    return drawn

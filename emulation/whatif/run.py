@@ -1,0 +1,185 @@
+"""A run as `whatif` sees it: how far a rank has computed when it begins each collective, and by when it needs it.
+
+Places are ns of computing from the start of an iteration; waiting has none. So all that a method changes is how long
+ranks wait at the places where they need something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from emulation.profiles.errors import ProfileError
+from emulation.profiles.model_profile import ModelProfile, load
+from emulation.profiles.torch_events import is_trace
+from emulation.profiles.torch_trace import Recording, model_profile, record, skew
+from switchagg.description import COMBINING, Kind
+from transport.schedule.plan import Transfer, fifo
+from transport.schedule.policy import Policy
+from transport.schedule.profile import LinearCost, Profile
+
+BUCKET_BYTES = 25 << 20
+"""DDP's default, where a run's own buckets aren't known."""
+WORKERS = 8
+SPREAD = 0.02
+"""Of an iteration's computing, standard deviation over mean, where nothing was measured."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A collective of an iteration. size_bytes: of the whole array. ranks: in its group.
+
+    issue_ns: where it begins; need_ns: where it must be done; from the iteration's length on, in the next iteration.
+    priority: lower is more urgent.
+    """
+
+    kind: Kind
+    size_bytes: int
+    ranks: int
+    issue_ns: int
+    need_ns: int
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """exchanges: of an iteration as it was recorded, in order of issue. skew: of computing, by rank; (): all alike.
+
+    jitter: standard deviation of an iteration's computing over its mean; measured: that it is the run's own. profile:
+    of runs whose gradients can be scheduled. sent_as: type of its values, where that isn't float32.
+    """
+
+    name: str
+    workers: int
+    compute_ns: int
+    exchanges: tuple[Exchange, ...]
+    jitter: float = SPREAD
+    measured: bool = False
+    skew: tuple[float, ...] = ()
+    profile: Profile | None = None
+    sent_as: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.exchanges)
+
+    def scheduled(self, policy: Policy, cost: LinearCost) -> Run:
+        """The same under a schedule: a layer's next forward pass begins when its own sums are there. ValueError where
+        there are no gradients to schedule."""
+        if self.profile is None:
+            raise ValueError(f"{self.name} isn't data parallel: its collectives have a fixed order")
+        transfers = policy.with_cost(lambda: cost).plan(self.profile, cost)
+        return replace(self, exchanges=_exchanges(transfers, self.profile, self.workers, crossing=True))
+
+
+def _exchanges(
+    transfers: Sequence[Transfer], profile: Profile, workers: int, *, crossing: bool
+) -> tuple[Exchange, ...]:
+    """crossing: each is needed where its first layer is; else all at the start of the next iteration."""
+    begins, begun = [], 0
+    for layer in profile.layers:
+        begins.append(begun)
+        begun += layer.forward_ns
+    length = begun + profile.backward_ns
+    found = []
+    for transfer in transfers:
+        tensors = [profile.tensors[part.tensor] for part in transfer.parts]
+        issue_ns = begun + max(tensor.ready_ns for tensor in tensors)
+        need_ns = length + (min(begins[tensor.layer] for tensor in tensors) if crossing else 0)
+        found.append(Exchange("allreduce", transfer.size_bytes, workers, issue_ns, need_ns, transfer.priority))
+    return tuple(sorted(found, key=lambda each: each.issue_ns))
+
+
+def of_profile(model: ModelProfile, workers: int = 0) -> Run:
+    """Data-parallel training of a model. workers: 0: as many as it has skews, else WORKERS. Raises ProfileError."""
+    workers = workers or len(model.skew) or WORKERS
+    notes = [f"{what}: {source}" for what, source in model.source.items()]
+    if not model.compute_ns:
+        raise ProfileError(f"{model.name}: its layers have no times")
+    skewed = model.skew if len(model.skew) == workers else ()
+    if model.skew and not skewed:
+        notes.append(f"its skew is of {len(model.skew)} ranks, so all {workers} are taken to be alike")
+    profile = model.schedule_profile()
+    sizes = [tensor.size_bytes for tensor in profile.tensors]
+    transfers = fifo(profile, _laid_out(sizes, model.sent_bytes))
+    if not model.sent_bytes:
+        notes.append(f"buckets of {BUCKET_BYTES >> 20} MiB, as DDP's by default")
+    return Run(
+        model.name,
+        workers,
+        model.compute_ns,
+        _exchanges(transfers, profile, workers, crossing=False),
+        model.jitter or SPREAD,
+        bool(model.jitter),
+        skewed,
+        profile,
+        model.sent_as,
+        tuple(notes),
+    )
+
+
+def _laid_out(sizes: Sequence[int], sent_bytes: Sequence[int]) -> list[list[int]]:
+    """Tensors in order of arrival, cut where the run cut them, or as DDP does by default."""
+    groups: list[list[int]] = [[]]
+    filled, limits = 0, list(sent_bytes)
+    for index, size in enumerate(sizes):
+        limit = limits[min(len(groups), len(limits)) - 1] if limits else BUCKET_BYTES
+        if filled >= limit and groups[-1]:
+            groups.append([])
+            filled = 0
+        groups[-1].append(index)
+        filled += size
+    return groups
+
+
+def of_recordings(recordings: Sequence[Recording], workers: int = 0) -> Run:
+    """Of traces of one run. workers: 0: as many as it had; groups of all its ranks grow with it. ProfileError."""
+    first = recordings[0]
+    name = first.path.name.partition(".")[0]
+    if first.data_parallel:
+        run = of_profile(model_profile(recordings, name), workers or first.workers)
+        return replace(run, notes=(f"{len(recordings)} trace(s): " + "; ".join(first.notes),))
+    every = workers or first.workers
+    like = first.like
+    exchanges = [
+        Exchange(
+            each.kind,
+            4 * each.elements if each.kind in COMBINING else each.size_bytes,
+            every if each.ranks == first.workers else each.ranks,
+            round(1000 * issue),
+            round(1000 * need),
+        )
+        for each, issue, need in zip(like.collectives, like.issues, like.needs, strict=True)
+    ]
+    sent_as = next((each.sent_as for each in like.collectives if each.sent_as), "")
+    of_ranks = skew(recordings)
+    return Run(
+        name,
+        every,
+        round(1000 * like.compute),
+        tuple(exchanges),
+        first.jitter or SPREAD,
+        bool(first.jitter),
+        of_ranks if every == first.workers else (),
+        None,
+        sent_as,
+        (f"{len(recordings)} trace(s): " + "; ".join(first.notes),),
+    )
+
+
+def read(names: Sequence[str], workers: int = 0) -> Run:
+    """What users name: traces of one run, a rank each; or one profile, a file's or a shipped one's. ProfileError."""
+    if all(is_trace(Path(name)) for name in names):
+        recordings = sorted((record(Path(name)) for name in names), key=lambda one: one.rank)
+        ranks = [one.rank for one in recordings]
+        if len(set(ranks)) < len(ranks):
+            raise ProfileError(f"{', '.join(names)}: two traces of rank {max(ranks, key=ranks.count)}; give each once")
+        other = next((one for one in recordings if one.like.signature != recordings[0].like.signature), None)
+        if other is not None:
+            raise ProfileError(f"{other.path}: other collectives than {recordings[0].path}: not of the same run")
+        return of_recordings(recordings, workers)
+    if len(names) > 1:
+        raise ProfileError(f"{', '.join(names)}: several files must be traces of torch.profiler, a rank each")
+    return of_profile(load(names[0]), workers)

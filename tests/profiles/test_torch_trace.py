@@ -1,0 +1,186 @@
+"""Traces of torch.profiler: what is computing and what is waiting, derived by hand; and traces that are wrong."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from emulation.profiles.errors import ProfileError
+from emulation.profiles.torch_trace import model_profile, record
+from tests.profiles.trace_events import Event, ddp_step, span, write
+
+TRACES = Path(__file__).parent / "traces"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "trace.json"
+
+
+def test_waiting_is_not_computing(path: Path) -> None:
+    """Of 200 µs the rank waits 40, from 140 to 180; what it does while the first bucket travels is its own."""
+    found = record(write(path, [*ddp_step(1000, 3), *ddp_step(1200, 4), *ddp_step(1400, 5)]))
+    assert found.compute == (160.0, 160.0, 160.0)
+    assert found.like.backward == 50
+    assert found.like.issues == (70, 130)
+    assert found.like.needs == (160, 160)
+    assert [each.size_bytes for each in found.like.collectives] == [4000, 16_000]
+    assert found.data_parallel
+    assert found.jitter == 0
+    assert found.notes == ("3 iterations by the profiler's steps",)
+
+
+def test_layers_are_gradients_with_the_times_of_both_passes(path: Path) -> None:
+    found = model_profile([record(write(path, [*ddp_step(1000), *ddp_step(1200)]))], "toy")
+    assert [layer.name for layer in found.layers] == ["0 linear", "1 addmm"]
+    assert [layer.tensors["gradient"] for layer in found.layers] == [4000, 1000]
+    assert [layer.backward_ns for layer in found.layers] == [60_000, 19_000]
+    assert [layer.forward_ns for layer in found.layers] == [30_000 + 31_000, 20_000]  # and what follows the passes
+    assert found.compute_ns == 160_000
+    assert found.sent_bytes == (4000, 16_000)
+
+
+def test_iterations_are_found_without_marks(path: Path) -> None:
+    events = [event for turn in range(4) for event in ddp_step(1000 + 200 * turn, steps=False)]
+    assert record(write(path, events)).compute == (160.0, 160.0, 160.0)  # from one optimizer step to the next
+    unmarked = [event for event in events if not event["name"].startswith("Optimizer")]
+    found = record(write(path, unmarked))
+    assert found.compute == (160.0, 160.0, 160.0)
+    assert found.notes[0] == "3 iterations by what repeats in its collectives"
+
+
+def test_iterations_with_other_collectives_are_left_out_and_counted(path: Path) -> None:
+    odd = [event for event in ddp_step(1000) if event["ts"] < 1130 or event["cat"] == "user_annotation"]
+    barrier = span("c10d::barrier", 1210, 1)
+    found = record(write(path, [*odd, barrier, *ddp_step(1200), *ddp_step(1400)]))
+    assert found.notes[1:] == ("with other collectives, so left out: 1 iterations", "left out: 1 of barrier")
+
+
+def test_ranks_differ(tmp_path: Path) -> None:
+    """The second rank's forward pass takes 90 µs instead of 50."""
+    traces = [
+        record(write(tmp_path / f"{rank}.json.gz", [*ddp_step(0, slow=slow), *ddp_step(300, slow=slow)], rank=rank))
+        for rank, slow in enumerate((1.0, 1.8))
+    ]
+    assert model_profile(traces, "toy").skew == (1.0, 1.25)
+    assert model_profile(traces[:1], "toy").skew == ()
+
+
+def nccl_step(at: float) -> list[Event]:
+    """Kernels for 10 … 40 and 40 … 60 µs, launched at 0 and 5; a sum of both ranks' bfloat16 after the first, seen at
+    40 … 90; the optimizer's kernel waits for it and runs at 90 … 100, launched at 20."""
+    message = {
+        "Collective name": "allreduce",
+        "In msg nelems": 1 << 20,
+        "Out msg nelems": 1 << 20,
+        "dtype": "BFloat16",
+        "Group size": 2,
+        "Process Group Name": "0",
+        "Process Group Ranks": "[0, 1, ...]",
+        "Rank": 0,
+    }
+    number = round(at)
+    return [
+        span("ProfilerStep#1", at, 100, "user_annotation"),
+        *(span("cudaLaunchKernel", at + begun, 1, "cuda_runtime", correlation=number + begun) for begun in (0, 5, 20)),
+        span("aten::mm", at, 2),
+        span("autograd::engine::evaluate_function: MmBackward0", at + 4, 2),
+        span("record_param_comms", at + 3, 1, **message),
+        span("record_param_comms", at + 15, 1, **{**message, "Collective name": "wait", "In msg nelems": 0}),
+        span("gemm", at + 10, 30, "kernel", 20, correlation=number),
+        span("gemm_backward", at + 40, 20, "kernel", 20, correlation=number + 5),
+        span("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgs)", at + 40, 50, "kernel", 30, **message),
+        span("adam", at + 90, 10, "kernel", 20, correlation=number + 20),
+    ]
+
+
+def test_on_a_gpu_a_collective_begins_after_the_kernels_before_it(path: Path) -> None:
+    events = [event for turn in range(3) for event in nccl_step(1000 + 100 * turn)]
+    found = record(write(path, events, backend="nccl"))
+    (each,) = found.like.collectives
+    assert (each.kind, each.size_bytes, each.sent_as, each.ranks) == ("allreduce", 2 << 20, "bfloat16", 2)
+    assert found.compute[1:] == (70.0, 70.0)  # 30 of 100 µs nothing ran but the collective, until it had ended
+    # An iteration begins once the last one's kernels are done, at 0; the first kernel ends at 40.
+    assert found.like.issues == (40,)
+    assert model_profile([found], "toy").sent_as == "bfloat16"
+    assert model_profile([found], "toy").elements == 1 << 20
+
+
+def test_collectives_of_fsdp_have_places_where_they_are_needed(path: Path) -> None:
+    """An all-gather is needed where its copy-out begins, a reduce-scatter at the end."""
+    shard = {"Input Dims": [[4000], [2000]], "Input type": ["float", "float"]}
+    events = [
+        span("ProfilerStep#1", 0, 100, "user_annotation"),
+        span("c10d::_allgather_base_", 5, 1, **shard),
+        span("aten::mm", 10, 20),
+        span("FSDP::all_gather_copy_out (0)", 30, 2, "user_annotation"),
+        span("aten::mm", 32, 20),
+        span("autograd::engine::evaluate_function: MmBackward0", 52, 20),
+        span("c10d::_reduce_scatter_base_", 80, 1, **{**shard, "Input Dims": [[2000], [4000]]}),
+        span("aten::add_", 90, 10),
+    ]
+    found = record(write(path, events))
+    assert [(each.kind, each.size_bytes) for each in found.like.collectives] == [
+        ("all_gather", 16_000),
+        ("reduce_scatter", 16_000),
+    ]
+    assert (found.like.issues, found.like.needs) == ((5, 80), (30, 100))
+    assert not found.data_parallel
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp"])
+def test_traces_recorded_from_training(name: str) -> None:
+    """On torch 2.13, Gloo, two ranks: three layers of 131,584, 262,656 and 5,130 parameters."""
+    found = record(TRACES / f"{name}.rank0.json.gz")
+    sizes = {
+        "ddp": [267_786, 131_584],
+        "fsdp": [131584, 262656, 5130, 5130, 262656, 5130, 131584, 262656, 131584],
+    }
+    assert [each.size_bytes // 4 for each in found.like.collectives] == sizes[name]
+    assert found.workers == 2
+    assert len(found.compute) == 2
+    assert found.data_parallel == (name == "ddp")
+    if name == "ddp":
+        layers = model_profile([found], name).layers
+        assert [layer.elements for layer in layers] == [131_072, 512, 262_144, 512, 5_120, 10]
+        assert [layer.name for layer in layers][::2] == ["0 linear", "2 linear", "4 linear"]
+
+
+WRONG = {
+    "cut": (lambda text: text[:900], "line 59: Input data was truncated: the trace is broken or was cut"),
+    "broken": (lambda text: text.replace('"ts": 1000', '"ts": oops', 1), "line [0-9]+: .*malformed"),
+    "no number": (lambda text: text.replace('"ts": 1000', '"ts": "soon"', 1), r"traceEvents\[1\]\.ts: Expected"),
+    "negative": (lambda text: text.replace('"dur": 30', '"dur": -30', 1), r"traceEvents\[1\] \(aten::linear\): .*-30"),
+    "version": (lambda text: text.replace('"schemaVersion": 1', '"schemaVersion": 9'), "schemaVersion 9 is unknown"),
+    "no trace": (lambda text: '{"traceEvents": []}', "no operators of PyTorch"),
+    "alone": (lambda text: text.replace('"world_size": 2', '"world_size": 1'), "no collectives among ranks"),
+    "two processes": (
+        lambda text: text.replace('"pid": 7, "tid": 1', '"pid": 8', 1).replace('"pid": 7', '"pid": 8', 2),
+        "2 processes",
+    ),
+    "no shapes": (lambda text: text.replace("Input Dims", "Dims"), "record with record_shapes=True"),
+    "no kernels": (lambda text: text.replace('"gloo"', '"nccl"'), "no kernels of a GPU"),
+    "negative count": (lambda text: text.replace('"Input Dims"', '"Group size": -2, "Input Dims"'), "negative number"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_what_is_wrong_is_one_line_that_names_the_file_and_the_place(path: Path, fault: str) -> None:
+    change, message = WRONG[fault]
+    write(path, ddp_step(1000))
+    path.write_text(change(path.read_text()))
+    with pytest.raises(ProfileError, match=message) as raised:
+        record(path)
+    assert str(raised.value).startswith(f"{path}: ")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_cut_gzip_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.json.gz", ddp_step(1000))
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ProfileError, match=r"gzip: .*cut or damaged"):
+        record(path)
+    path.write_bytes(gzip.compress(json.dumps([]).encode()))
+    with pytest.raises(ProfileError, match="top level: Expected `object`, got `array`"):
+        record(path)
