@@ -25,6 +25,7 @@ from emulation.profiles.model_profile import ModelProfile
 from emulation.profiles.model_profile import load as load_profile
 from emulation.scenario_tables import (
     ADAMW,
+    PACKET,
     BoundedLoss,
     ComputeDistribution,
     ComputeJitter,
@@ -38,6 +39,7 @@ from emulation.scenario_tables import (
     Straggler,
     SwitchOptions,
     TopologyOptions,
+    VirtualTime,
     Workload,
 )
 from emulation.sweep.axes import SEED, Point, Sweep, Value
@@ -79,6 +81,7 @@ class Scenario:
     ps: ParameterServer = field(default_factory=ParameterServer)
     bounded: BoundedLoss = field(default_factory=BoundedLoss)
     hosts: HostOptions = field(default_factory=HostOptions)
+    virtual_time: VirtualTime = field(default_factory=VirtualTime)
     sweep: Sweep = field(default_factory=Sweep)
     flows: tuple[FlowOptions, ...] = ()
     jobs: tuple[JobOptions, ...] = ()
@@ -153,6 +156,7 @@ _TABLES: dict[str, Any] = {
     "switch": SwitchOptions,
     "ps": ParameterServer,
     "bounded": BoundedLoss,
+    "virtual_time": VirtualTime,
 }
 _ONLY_IF_SET = {
     "ps": ("push_then_pull",),
@@ -268,7 +272,9 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
 
 def _drop_others(values: dict[str, Any]) -> None:
     """What there is only with other jobs or flows, several spines, hosts that transfers cost something, or a profile;
-    and what a profile makes useless."""
+    and what a profile makes useless; a zoom."""
+    if values["virtual_time"]["zoom"] == PACKET:
+        del values["virtual_time"]
     if values["topology"]["ranks_per_host"] == 1:
         for key in ("ranks_per_host", "inside_bps", "inside_sums"):
             del values["topology"][key]

@@ -29,6 +29,8 @@ RDMA_CONTROLS = ("dcqcn", "roce")  # RoCE: with congestion control, or with loss
 CONGESTION_CONTROLS = (KERNEL, "cubic", "reno", "bbr", "dctcp", *RDMA_CONTROLS)
 ENDLESS = (*CONTROLS, *RDMA_CONTROLS)
 FLOW_KINDS = (*ENDLESS, SHORT, INCAST)
+PACKET, FLOW, FORMULA, AUTO = "packet", "flow", "formula", "auto"
+ZOOMS = (PACKET, FLOW, FORMULA, AUTO)
 ADAMW, SGD = "adamw", "sgd"
 COMPUTE_DISTRIBUTIONS = ("normal", "lognormal", "shifted_exponential")
 COMPUTE_NS_MOST = 3_600_000_000_000
@@ -130,6 +132,14 @@ class HostOptions:
 
     transfer_ns: int = _integer(0, 0, 1_000_000_000, "ns")  # of each that it sends, and of each that comes
     flow_bps: int = _integer(0, 0, 400_000_000_000, "bits/s")  # most of one connection; 0: as much as links carry
+
+
+@dataclass(frozen=True)
+class VirtualTime:
+    """sim: how finely links are simulated (`emulation.sim.zoom`); auto: the finest that ends within within_s."""
+
+    zoom: str = _choice(PACKET, ZOOMS)
+    within_s: int = _integer(60, 1, 10_000_000, "s, of each method, for its communication")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from emulation.compare import Comparison
 from emulation.report import wording
 from emulation.results import differing, plain, unequal_ranks
 from emulation.scenario import BACKENDS, Scenario, ScenarioError
+from emulation.scenario_tables import AUTO
 from emulation.sweep import page
 from emulation.sweep import run as sweeping
 from emulation.sweep.axes import Point
@@ -49,6 +50,16 @@ def overrides(seed: int | None, settings: list[str]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             found[key.strip()] = text.strip()  # a bare word: name=text
     return found
+
+
+def zoom(wanted: str | None, within_s: int | None, on: str | None) -> dict[str, Any]:
+    """What --zoom and --within override; they are of virtual time."""
+    if on == "mininet":
+        raise ScenarioError("--zoom: Mininet sends real packets; allowed: --on sim, or no --zoom")
+    if within_s is not None and wanted not in (None, AUTO):
+        raise ScenarioError(f"--within: of --zoom auto, not {wanted}; leave one of them out")
+    found: dict[str, Any] = {"virtual_time.zoom": wanted or AUTO}
+    return found if within_s is None else {**found, "virtual_time.within_s": within_s}
 
 
 def run(scenario: Scenario, on: str | None, folder: Path, command: Sequence[str], as_json: bool) -> int:

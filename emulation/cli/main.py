@@ -86,6 +86,16 @@ def compare(
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Instead of the scenario's value")
     ] = None,
+    zoom: Annotated[
+        str | None,
+        typer.Option(
+            metavar="packet|flow|formula|auto",
+            help="Of virtual time: every packet; calls as flows on links; a formula; or the finest that ends --within",
+        ),
+    ] = None,
+    within: Annotated[
+        int | None, typer.Option(metavar="SECONDS", help="Of --zoom auto, for each method  [default: 60]")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Summary as JSON on stdout")] = False,
 ) -> None:
     """Run one scenario with each of its methods; write results.json, report.html, timeline.json and figures.
@@ -95,6 +105,8 @@ def compare(
     `switchagg compare quickstart`
 
     `switchagg compare quickstart --on sim --set topology.rate_bps=10e9`
+
+    `switchagg compare quickstart --zoom auto --within 20`
 
     `sudo switchagg compare mine.toml --on mininet --out results/mine --seed 3`
 
@@ -106,6 +118,9 @@ def compare(
 
         console.check_backend(on)
         path, overrides = scenarios.find(scenario), console.overrides(seed, setting or [])
+        if zoom is not None or within is not None:
+            overrides |= console.zoom(zoom, within, on)
+            on = "sim"
         whole = scenarios.load(path, overrides)
         if whole.sweep.axes:
             keys = ", ".join(f"--set {key}=…" for key, _ in whole.sweep.axes)

@@ -19,7 +19,7 @@ from emulation.results import MethodResult, codec_notes
 from emulation.scenario import Scenario
 from emulation.scenario_checks import frame_bytes_of, hosts_of
 from emulation.scenario_flows import own_hosts
-from emulation.scenario_tables import ENDLESS, KERNEL, RDMA_CONTROLS
+from emulation.scenario_tables import ENDLESS, KERNEL, PACKET, RDMA_CONTROLS
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.engine.choice import AUTO, PYTHON
@@ -40,6 +40,7 @@ from emulation.sim.traffic.controls import CUBIC
 from emulation.sim.traffic.flows_beside import FlowsBeside
 from emulation.sim.training import Progress, Training
 from emulation.sim.tuning import tuned
+from emulation.sim.zoom import Zoom, zoom_of
 from emulation.training.tasks.table import DDP, FSDP, TP, WORKLOADS
 from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError
@@ -76,7 +77,8 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
     progress(0, workload.iterations, "building the replicas")
     try:
         replicas = _replicas(scenario, method)
-        notes = ["Time is virtual and exact; no certificate is needed.", *codec_notes(scenario, method)]
+        zoom = zoom_of(scenario, method, simulation_config(scenario, method.codec), replicas.gradient_bytes)
+        notes = [*zoom.notes, *codec_notes(scenario, method)]
         if scenario.flows and not method.is_switch:
             notes.append(_beside_flows(scenario, method))
         measured_ns: int | tuple[int, ...] = 0
@@ -94,11 +96,13 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
                 f"The schedule was tuned before the run: {tunable.steps} points, on iterations that train nothing and "
                 "are not in these results."
             )
-        training = _training(scenario, method, replicas, ComputeTimes(scenario, measured_ns), progress)
+        training = _training(scenario, method, zoom, replicas, ComputeTimes(scenario, measured_ns), progress)
         training.run()
     except (SwitchaggError, WorkloadError, SimulationError, ProfileError) as error:
         raise RunFailed(f"{method} in virtual time: {error}") from error
     result = training.result(method, notes)
+    if scenario.virtual_time.zoom != PACKET:
+        result = dataclasses.replace(result, environment={**result.environment, "zoom": zoom.name})
     for document in training.simulation.shared.documents:
         result = dataclasses.replace(result, **document())
     return result
@@ -159,8 +163,10 @@ def _tcp(scenario: Scenario) -> str:
     return wanted
 
 
-def _simulation(scenario: Scenario, method: str, config: SimulationConfig) -> Simulation:
+def _simulation(scenario: Scenario, method: str, config: SimulationConfig, zoom: Zoom) -> Simulation:
     """The measured job, and whatever is beside it."""
+    if zoom.name != PACKET:
+        return zoom.simulation(method, config)
     switch, jobs, of_flows = scenario.switch, scenario.jobs, own_hosts(scenario.flows)
     demand_slots = sum(config.windows) or config.streams * config.window_slots
     others = of_flows + hosts_of(jobs) + sum(servers_of(job, method) for job in jobs)
@@ -203,13 +209,13 @@ def _lossless(scenario: Scenario, method: str, config: SimulationConfig) -> Loss
 
 
 def _training(
-    scenario: Scenario, name: MethodName, replicas: Replicas, compute: ComputeTimes, progress: Progress
+    scenario: Scenario, name: MethodName, zoom: Zoom, replicas: Replicas, compute: ComputeTimes, progress: Progress
 ) -> Training:
     if scenario.asynchronous(name):
         config = simulation_config(scenario)
         options = {**config.ps, **replicas.workloads[0].ps_options, "codec": name.codec}
         config = dataclasses.replace(config, ps=options)
-        servers = _simulation(scenario, name.method, config)
+        servers = _simulation(scenario, name.method, config, zoom)
         assert isinstance(servers, PsSimulation)
         return AsynchronousTraining(scenario, servers, replicas, compute, progress)
     config = simulation_config(scenario, name.codec)
@@ -218,12 +224,12 @@ def _training(
     if not name.schedule:
         module, _, attribute = TRAININGS[WORKLOADS[scenario.workload.name].parallel].partition(":")
         kind: type[Training] = getattr(import_module(module), attribute)
-        return kind(scenario, _simulation(scenario, name.method, config), replicas, compute, progress)
+        return kind(scenario, _simulation(scenario, name.method, config, zoom), replicas, compute, progress)
     profile = replicas.profile(compute.planned_ns)
 
     def made(policy: Policy) -> tuple[Schedule, Simulation]:
         schedule = _schedule(scenario, name, policy, profile)
-        return schedule, _simulation(scenario, name.method, scheduled(config, name, schedule))
+        return schedule, _simulation(scenario, name.method, scheduled(config, name, schedule), zoom)
 
     policy = parse_policy(name.schedule).with_cost(lambda: _cost(scenario, name))
     if policy.tuning is not None:

@@ -190,7 +190,7 @@ class Training:
             self._evaluate(iteration)
         if self._finished[iteration] == self.workers:
             if iteration + 1 in (self.warmup_iterations, self.iterations):
-                members = range(self.workers, len(self.simulation.uplinks))
+                members = range(self.workers, len(self.simulation.topology.members))
                 self._servers_wire.append([self.simulation.wire_bytes(member) for member in members])
             virtual_s = self.simulation.network.now_ns / 1e9
             self._progress(iteration + 1, self.iterations, f"{virtual_s:.2f} s of virtual time")

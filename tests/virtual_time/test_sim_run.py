@@ -299,3 +299,15 @@ def test_another_seed_gives_another_run() -> None:
 
     assert lossy(1) == lossy(1)
     assert lossy(1) != lossy(2)
+
+
+def test_training_at_zoom_flow_has_the_weights_and_about_the_times_of_packets():
+    exact, flow = (
+        run_method(scenario(virtual_time__zoom=zoom), parse_method("switch"), Path(), lambda *_: None)
+        for zoom in ("packet", "flow")
+    )
+    assert flow.parameter_hash_per_rank == exact.parameter_hash_per_rank
+    assert (flow.environment["zoom"], "zoom" in exact.environment) == ("flow", False)
+    assert "at zoom flow" in flow.notes[0]
+    for one, other in zip(flow.iterations, exact.iterations, strict=True):
+        assert one.communication_ns == pytest.approx(other.communication_ns, rel=0.01)

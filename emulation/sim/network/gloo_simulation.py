@@ -52,21 +52,22 @@ class GlooSimulation(HostSimulation):
 
     def begin(self, rank: int, call: Call) -> None:
         if call.op == "avg":
-            call = self._compressed(call)
+            call = compressed(call, self._codec, self.config.workers)
         super().begin(rank, call._replace(kind=METHODS["gloo"].does.get(call.kind, call.kind)))
 
-    def _compressed(self, call: Call) -> Call:
-        """The hook's call in place of one for a mean."""
-        values, workers = call.array, self.config.workers
-        assert values.dtype == FLOAT32
-        if self._codec == "fp16":
-            with np.errstate(over="ignore"):
-                half: NDArray[Any] = values.astype(np.float16) / np.float16(workers)
-        else:
-            half = narrowed(widened(narrowed(values)) / np.float32(workers)).view(BFloat16)
 
-        def done() -> None:
-            values[:] = half if self._codec == "fp16" else widened(half)
-            call.done()
+def compressed(call: Call, codec: str, workers: int) -> Call:
+    """The hook's call in place of one for a mean. codec: fp16 or bf16."""
+    values = call.array
+    assert values.dtype == FLOAT32
+    if codec == "fp16":
+        with np.errstate(over="ignore"):
+            half: NDArray[Any] = values.astype(np.float16) / np.float16(workers)
+    else:
+        half = narrowed(widened(narrowed(values)) / np.float32(workers)).view(BFloat16)
 
-        return call._replace(array=half, done=done)
+    def done() -> None:
+        values[:] = half if codec == "fp16" else widened(half)
+        call.done()
+
+    return call._replace(array=half, done=done)

@@ -22,7 +22,7 @@ class HostSimulation(Simulation):
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None, *, method: str) -> None:
         super().__init__(config, shared)
         self.method = method
-        self.choice = _measured(config) if method == "auto" else None
+        self.choice = measured_choice(config) if method == "auto" else None
         self.chosen: dict[int, str] = {}  # size in bytes -> what `auto` took, and why
         self.hosts: list[MeshHost] = []
         self._parties: list[CollectiveParty] = []
@@ -82,7 +82,7 @@ class HostSimulation(Simulation):
         return sum(host.drop_checksum for host in self.hosts)
 
 
-def _measured(config: SimulationConfig) -> Choice:
+def measured_choice(config: SimulationConfig) -> Choice:
     """The measurement for `auto`: messages from one host to another, timed at the start on the same links."""
     segment_bytes = config.message_bytes - HEAD_BYTES
     if config.workers == 1:

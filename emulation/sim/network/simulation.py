@@ -254,18 +254,22 @@ class Simulation(ABC):
         self.first = self.shared.addresses(members)
         self.shared.users[config.job_id] = config.user
         self.shared.users_at.update(dict.fromkeys(range(self.first, self.first + len(members)), config.user))
-        self._keys = [RoundKeys(rank, config.codec_seed) for rank in range(config.workers)]
-        self._compressions: list[Compression] | None = None
-        if config.codec:
-            spec, workers = parse_sums(config.codec), config.workers
-            self._compressions = [Compression(spec, rank, workers, config.codec_seed) for rank in range(workers)]
-        self._queues: dict[tuple[int, int | None], deque[tuple[Call, Iterator[Reduction] | None]]] = {}
+        self._prepare_codecs()
         segment_bytes, every = config.reliable.segment_bytes, config.reliable.ack_every_segments
         self._tcp = TcpMesh(config.tcp, self.uplinks, self.first, segment_bytes, every, config.seed)
 
     def _network(self) -> SwitchedNetwork:
         """One of its own."""
         return self.config.network(self.topology)
+
+    def _prepare_codecs(self) -> None:
+        """What each rank needs to code sums, if they are coded."""
+        codec, workers, seed = self.config.codec, self.config.workers, self.config.codec_seed
+        self._compressions: list[Compression] | None = None
+        if codec:
+            self._keys = [RoundKeys(rank, seed) for rank in range(workers)]
+            self._compressions = [Compression(parse_sums(codec), rank, workers, seed) for rank in range(workers)]
+        self._queues: dict[tuple[int, int | None], deque[tuple[Call, Iterator[Reduction] | None]]] = {}
 
     def _mesh_host(
         self,

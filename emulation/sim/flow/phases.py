@@ -1,0 +1,128 @@
+"""Collectives whose ranks all do the same at the same time, phase by phase: thousands of ranks at the cost of one.
+
+In a phase every rank sends one message of the same size. All flows of a phase are looked at together: the slowest of
+their max–min rates sets the pace, which is that of the link with the least capacity per flow. Phases that follow each
+other with the same flows are computed once and repeated. A rank's way is then that of `stepwise_seconds`: it goes on
+with the first segment that came.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log2
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulation.sim.flow.messages import Carriage
+from emulation.sim.flow.network import FlowNetwork
+from emulation.sim.flow.shape import Shape
+from transport.collectives.halving import is_power_of_two
+from transport.collectives.party import HEAD_BYTES
+from transport.collectives.rings import hierarchical_group, torus_sides
+
+
+class Phase(NamedTuple):
+    """times: so often, one after the other. share: of the array, in each message. to: of each rank, its receiver."""
+
+    times: int
+    share: float
+    to: NDArray[np.int64]
+
+
+def _rings(workers: int, group: int) -> list[Phase]:
+    """Inside groups of consecutive ranks, across, inside."""
+    ranks = np.arange(workers)
+    inside = Phase(group - 1, 1 / group, ranks // group * group + (ranks + 1) % group)
+    across = Phase(2 * (workers // group - 1), 1 / workers, (ranks + group) % workers)
+    if group == workers:
+        return [inside._replace(times=2 * (workers - 1))]
+    return [phase for phase in (inside, across, inside) if phase.times]
+
+
+def _halving_doubling(workers: int) -> list[Phase]:
+    steps = [Phase(1, 2.0 ** -(bit + 1), np.arange(workers) ^ 1 << bit) for bit in range(round(log2(workers)))]
+    return steps + steps[::-1]
+
+
+def _recursive_doubling(workers: int) -> list[Phase]:
+    return [Phase(1, 1.0, np.arange(workers) ^ 1 << bit) for bit in range(round(log2(workers)))]
+
+
+@dataclass(frozen=True)
+class Phased:
+    """phases(workers, option) of an allreduce; fits: for which numbers of workers."""
+
+    phases: Callable[[int, int], list[Phase]]
+    fits: Callable[[int], bool] = lambda _workers: True
+
+
+PHASED: dict[str, Phased] = {
+    "ring": Phased(lambda workers, _: _rings(workers, workers)),
+    "torus": Phased(lambda workers, _: _rings(workers, torus_sides(workers)[0])),
+    "hierarchical": Phased(lambda workers, option: _rings(workers, hierarchical_group(workers, option))),
+    "halving_doubling": Phased(lambda workers, _: _halving_doubling(workers), is_power_of_two),
+    "recursive_doubling": Phased(lambda workers, _: _recursive_doubling(workers), is_power_of_two),
+}
+
+
+class Chains:
+    """Every member's links up to the top and down again, by level, of a tree in which all have as many."""
+
+    def __init__(self, network: FlowNetwork, members: tuple[str, ...]) -> None:
+        ways = [network.topology.path(member, network.topology.top) for member in members]
+        names = {node: number for number, node in enumerate(network.topology.nodes)}
+        self.up = np.array([[network.number[hop] for hop in way] for way in ways])
+        self.down = np.array([[network.number[hop[::-1]] for hop in way] for way in ways])
+        self._above = np.array([[names[above] for _, above in way] for way in ways])
+
+    def links(self, to: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of the ways from each member to `to`: (pairs, links), a row for each link on any; and how many levels each
+        goes up."""
+        same = self._above == self._above[to]
+        levels = same.argmax(axis=1) + 1
+        used = np.arange(self.up.shape[1])[None, :] < levels[:, None]
+        pairs = np.repeat(np.arange(len(to)), levels)
+        both = np.stack([np.tile(pairs, 2), np.concatenate([self.up[used], self.down[to][used]])])
+        return both, levels
+
+
+def phased(
+    phases: list[Phase], size_bytes: int, network: FlowNetwork, chains: Chains, how: Carriage, segment_bytes: int
+) -> Shape:
+    """An allreduce of size_bytes. segment_bytes: of a message's data, at most."""
+    byte_ns, pauses = np.array(network.byte_ns), np.array(network.delays_ns) + network.latency_ns
+    busy = np.zeros(network.links)
+    begin = end = way_ns = 0.0
+    sent = 0
+    for phase in phases:
+        (pairs, links), _ = chains.links(phase.to)
+        flows = np.bincount(links, minlength=network.links)
+        slowest_ns = float((flows * byte_ns)[links].max())  # per byte, at the least max–min rate
+        wire, full, acks = _wire(size_bytes * phase.share, how, segment_bytes)
+        first, _, _ = _wire(min(size_bytes * phase.share, segment_bytes), how, segment_bytes)
+        port_ns = (wire + acks) * slowest_ns
+        count = len(phase.to)
+        pause = np.bincount(pairs, pauses[links], count) - network.latency_ns
+        each_ns = pause + full * (np.bincount(pairs, byte_ns[links], count) - byte_ns[chains.up[:, 0]])
+        way_ns = float(each_ns.mean() if phase.times > 1 else each_ns.max())
+        step_ns = max(port_ns, first * slowest_ns + way_ns)  # from one step's beginning to the next one's
+        end = max(begin, end) + (phase.times - 1) * step_ns + port_ns
+        begin = end - port_ns + first * slowest_ns + way_ns
+        busy += flows * (wire + acks) * phase.times * byte_ns
+        sent += round((wire + acks) * phase.times)
+    return Shape(end, end + way_ns, busy, sent, sent)
+
+
+def _wire(size_bytes: float, how: Carriage, segment_bytes: int) -> tuple[float, int, int]:
+    """(bytes on the wire of a message that travels in segments, of its longest frame, of its acknowledgements)."""
+    messages = max(1, -(-int(size_bytes) // segment_bytes))
+    whole = [segment_bytes] * min(1, messages - 1)
+    rest = size_bytes - segment_bytes * (messages - 1)
+    wire, acks = 0.0, 0
+    for data, times in ((*whole, messages - 1), (rest, 1)) if whole else ((rest, 1),):
+        frames = how.frames(int(data) + HEAD_BYTES)
+        wire += times * (data + HEAD_BYTES + frames * how.frame_bytes)
+        acks += times * -(-frames // how.ack_every) * how.ack_bytes
+    longest = min(int(wire), how.segment_bytes + how.frame_bytes)
+    return wire, longest, acks

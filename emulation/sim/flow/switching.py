@@ -1,0 +1,120 @@
+"""A call of method `switch` alone on idle links: its packets in order, as many in flight as the window has slots."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from emulation.sim.flow.network import FlowNetwork
+from emulation.sim.flow.shape import Shape
+from emulation.sim.network.link import UDP_FRAMING_BYTES
+from emulation.topologies.topology import Topology
+from switchagg.calls.chunked_call import ArrayCall, row_of
+from switchagg.calls.small_call import small_rows
+from switchagg.description import DESCRIBED_WORKERS_MOST
+from switchagg.job import JobConfig
+from switchagg.layout import Layout
+from switchagg.wire import HEADER_BYTES, Route, frame_bytes
+
+PACKETS_MOST = 50_000
+"""Of a longer call only so many are counted one by one: the rest goes on at the pace of the second half of them."""
+
+
+class Tree:
+    """The switches that aggregate for a job, and what a packet takes to the root and back."""
+
+    def __init__(self, network: FlowNetwork, tree: Topology) -> None:
+        byte_ns = network.byte_ns
+        self._up, self._down, self._worker_up, self._worker_down = (list[int]() for _ in range(4))
+        trips: dict[str, tuple[float, float]] = {tree.root: (0.0, 0.0)}  # by switch: of a byte to the root and back; ns
+        for parent, children in sorted(tree.children.items(), key=lambda each: len(tree.path(each[0], tree.root))):
+            for child in children:
+                up, down = network.way(child, parent), network.way(parent, child)
+                of_byte, rest = trips[parent]
+                rest += sum(up.pauses_ns) + sum(down.pauses_ns)
+                trips[child] = (of_byte + up.byte_ns + down.byte_ns, rest)
+                worker = child not in tree.children
+                (self._worker_up if worker else self._up).extend(up.links)
+                (self._worker_down if worker else self._down).extend(down.links)
+        self.byte_ns, self.rest_ns = max(trips[worker] for worker in tree.workers)
+        self._network, self.slowest_ns = network, max(byte_ns[link] for link in (*self._worker_up, *self._up))
+
+    def busy_ns(self, wire: int, given: float, got: float) -> tuple[np.ndarray, float]:
+        """By link, how long it sends for a packet of so many bytes; and the longest. given, got: what a worker sends,
+        and what it is sent, on average."""
+        byte_ns = np.array(self._network.byte_ns)
+        busy = np.zeros(self._network.links)
+        for links, size in ((self._up, wire), (self._down, wire), (self._worker_up, given), (self._worker_down, got)):
+            np.add.at(busy, links, size)
+        busy *= byte_ns
+        return busy, float(busy.max())
+
+
+def packets(call: ArrayCall, job: JobConfig, window: int) -> tuple[int, int, int]:
+    """(packets before those with values, data packets, rounds of agreement) of a call."""
+    words = 1 if job.workers <= DESCRIBED_WORKERS_MOST else 0
+    if rows := small_rows(call.array, call.op, call.codec, call.shares, job.elements, job.workers):
+        return 1, rows, 0
+    _, width = row_of(call.array.dtype, job.elements, call.codec)
+    return words, Layout(call.shares, len(call.array), width, job.workers, window).chunks, call.codec.rounds
+
+
+def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree) -> Shape:
+    """call: of any rank, its array may be one without values. window: slots of its stream."""
+    first, data, rounds = packets(call, job, window)
+    wire, bare = frame_bytes(job.elements) + UDP_FRAMING_BYTES, HEADER_BYTES + UDP_FRAMING_BYTES
+    total = first + data + (-(-data // job.elements) if rounds else 0)
+    route = call.shares.route if call.shares.routed else Route.ALL
+    share = (job.workers - 1) / job.workers
+    most, least = wire * share + bare * (1 - share), bare * share + wire * (1 - share)
+    given, got = {Route.ALL: (wire, wire), Route.TO_OWNER: (most, least)}.get(route, (least, most))
+    per_packet, pace_ns = tree.busy_ns(wire, given, got)
+    trip_ns = wire * tree.byte_ns + tree.rest_ns
+    own_ns = given * tree.slowest_ns
+    left, back = _times(first, data, job.elements if rounds else 0, window, pace_ns, max(own_ns, trip_ns))
+    if route is not Route.ALL:
+        most_back, least_back = (first + (total - first - data)) * wire, data
+        sent, received = (round(most_back + least_back * each) for each in (given, got))
+    else:
+        sent = received = total * wire
+    return Shape(left, back, per_packet * total, sent, received)
+
+
+def _order(first: int, data: int, group: int) -> Iterator[int]:
+    """What each packet is: -1 one that waits for nothing, else of which group's agreement it needs; a group's own is
+    sent a whole group ahead (W4)."""
+    yield from [-1] * first
+    if not group:
+        yield from [-1] * data
+        return
+    groups = -(-data // group)
+    yield -2
+    for number in range(groups):
+        if number + 1 < groups:
+            yield -2
+        yield from [number] * (min((number + 1) * group, data) - number * group)
+
+
+def _times(first: int, data: int, group: int, window: int, pace_ns: float, trip_ns: float) -> tuple[float, float]:
+    """When the last packet has left its host, and when its result is there."""
+    rest_ns = trip_ns - pace_ns
+    results: list[float] = []
+    agreed: list[float] = []
+    left = 0.0
+    for number, needs in enumerate(_order(first, data, group)):
+        if number == PACKETS_MOST:
+            break
+        begin = left
+        if needs >= 0:
+            begin = max(begin, agreed[needs])
+        if number >= window:
+            begin = max(begin, results[number - window])
+        left = begin + pace_ns
+        back = left + rest_ns
+        results.append(back)
+        if needs == -2:
+            agreed.append(back)
+    total = first + data + (-(-data // group) if group else 0)
+    if total > PACKETS_MOST:
+        half = PACKETS_MOST // 2
+        left += (total - PACKETS_MOST) * (results[-1] - results[half - 1]) / half
+    return left, left + rest_ns if results else 0.0
