@@ -86,7 +86,7 @@ class Scenario:
     flows: tuple[FlowOptions, ...] = ()
     jobs: tuple[JobOptions, ...] = ()
     file: str = "scenario"
-    folder: Path = Path()
+    folder: str = ""  # a word, since scenarios travel to ranks as JSON
 
     @property
     def network(self) -> Network:
@@ -114,7 +114,7 @@ class Scenario:
     def model_profile(self) -> ModelProfile:
         """What `[workload] profile` names, of the scenario's batch and device. Raises ProfileError."""
         workload = self.workload
-        profile = load_profile(workload.profile, self.folder)
+        profile = load_profile(workload.profile, Path(self.folder))
         return profile.at(batch=workload.batch_per_worker, device_flops=workload.device_flops)
 
     @property
@@ -218,7 +218,7 @@ def parse(text: str, file: str, overrides: Mapping[str, Any] | None = None, fold
         if not isinstance(where, dict):
             raise ScenarioError(f"{file}: {key}: '{table}' must be a table")
         where[name] = value
-    return _with_profile(_build(document, file, folder, (overrides or {}).keys()), document)
+    return _with_profile(_build(document, file, str(folder), (overrides or {}).keys()), document)
 
 
 def find(name_or_path: str) -> Path:
@@ -313,7 +313,7 @@ def _with_profile(scenario: Scenario, document: dict[str, Any]) -> Scenario:
         raise ScenarioError(f"{where} {wrong}: it is of training; allowed: profile or {wrong}, not both")
     try:
         if "batch_per_worker" not in given:
-            batch = load_profile(scenario.workload.profile, scenario.folder).batch
+            batch = load_profile(scenario.workload.profile, Path(scenario.folder)).batch
             workload = dataclasses.replace(scenario.workload, batch_per_worker=batch)
             scenario = dataclasses.replace(scenario, workload=workload)
         scenario.model_profile.rank_ns(scenario.topology.workers)
@@ -322,7 +322,7 @@ def _with_profile(scenario: Scenario, document: dict[str, Any]) -> Scenario:
     return scenario
 
 
-def _build(document: dict[str, Any], file: str, folder: Path = Path(), ended: Collection[str] = ()) -> Scenario:
+def _build(document: dict[str, Any], file: str, folder: str = "", ended: Collection[str] = ()) -> Scenario:
     """ended: axes of the sweep that aren't any more."""
     known = (*_TOP_KEYS, *_TABLES, "flows", "jobs", "sweep")
     for key in document:
