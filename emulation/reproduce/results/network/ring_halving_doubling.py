@@ -10,7 +10,7 @@ from emulation.reproduce.timed import allreduce_ns
 _SERVERS = (8, 16, 32)
 _RATE_BPS = 50e9
 _DELAY_NS = 10_000
-_STEP_NS = 14_000  # NCCL, src/graph/tuning.cc: a ring's network hop, protocol Simple
+_STEP_NS = 14_000  # a ring's network hop with protocol Simple, in NCCL's own model
 
 
 def _compute() -> Mapping[str, float]:

@@ -26,8 +26,8 @@ RESULT = Published(
     paper="Sapio et al., Scaling Distributed Machine Learning with In-Network Aggregation, NSDI",
     year=2021,
     source="figure 3 (top), bars Dedicated PS and Colocated PS over SwitchML DPDK 256",
-    conditions="10 Gb/s; as many servers as workers; the servers run SwitchML's own protocol over DPDK",
-    inputs="workers and servers; what a long tensor needs at least, from the methods' own plans and framing",
+    conditions="10 Gb/s; how many servers isn't in the figure",
+    inputs="workers, and as many servers; what a long tensor needs at least, from the methods' own plans and framing",
     reading="bars measured in pixels, to 3 %",
     unit="share",
     cells=(
@@ -35,7 +35,7 @@ RESULT = Published(
         *(Cell(f"co-located servers, {workers} workers", 0.34, "co-located") for workers in _WORKERS),
     ),
     compute=_compute,
-    because="a server with a link of its own carries each byte once each way, so its bound is the switch's rate, and "
-    "a co-located one's is the ring's, whatever the number of workers: the bars are flat, at 0.70 and half of it. "
-    "What holds them there is the servers' software, which we don't know the cost of",
+    because="the bars are flat, at 0.70 and half of it, and no link explains that: a server with a link of its own "
+    "carries each byte once each way, so its bound is the switch's rate, and a co-located one's is the ring's. What "
+    "holds them there must be the servers' software, whose cost we couldn't read",
 )

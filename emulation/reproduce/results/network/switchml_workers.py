@@ -18,7 +18,6 @@ def _compute() -> Mapping[str, float]:
         switch_ns[workers] = allreduce_ns("switch", workers, 10e9, _SIZE_BYTES)
         speedup = allreduce_ns("ring", workers, 10e9, _SIZE_BYTES) / switch_ns[workers]
         ours[f"10 Gb/s, {workers} workers, over NCCL-TCP"] = speedup
-        # A faster link changes neither without delay: what does is how far NCCL stays below it.
         ours[f"100 Gb/s, {workers} workers, over NCCL-RDMA"] = speedup
         ours[f"SwitchML, {workers} workers over 4"] = switch_ns[4] / switch_ns[workers]
     lost = _AT_100[4] / ours["100 Gb/s, 4 workers, over NCCL-RDMA"]
@@ -34,8 +33,9 @@ RESULT = Published(
     year=2021,
     source="10 Gb/s: figure 3 (top), bars SwitchML DPDK 256 and NCCL-TCP; 100 Gb/s: the figure in the README of "
     "p4lang/p4app-switchML, SwitchML RDMA and NCCL-RDMA",
-    conditions="one rack, one GPU per worker, tensors in memory, aggregated elements per second",
-    inputs="workers and link rates; the ring and the switch by packets, on links without delay",
+    conditions="a microbenchmark of aggregated tensor elements per second",
+    inputs="workers and link rates; the ring and the switch by packets, on links without delay, where a faster link "
+    "changes neither's share of it",
     calibration="“100 Gb/s, 4 workers” fixes how far NCCL-RDMA stays below the ring's bound there",
     reading="bars measured in pixels: 100 Gb/s to 0.4 %, 10 Gb/s to 3 %",
     unit="speed-up",

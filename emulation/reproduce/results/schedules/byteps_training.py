@@ -76,7 +76,7 @@ RESULT = Published(
         for gpus, speed in row.items()
     ),
     compute=_compute,
-    because="the order of the systems is right everywhere, but one rate per system doesn't describe this cloud: of "
-    "VGG-16 both systems get less out of a link with every machine more, of ResNet-50 Horovod gets more on 4 machines "
-    "than on 2. With servers beside the workers instead BytePS is 6 to 25 % too slow",
+    because="one rate per system doesn't describe this cloud: of VGG-16 both systems get less out of a link with "
+    "every machine more, of ResNet-50 Horovod gets more on 4 machines than on 2. With servers beside the workers "
+    "instead BytePS is 6 to 25 % too slow. Met: which system is faster, everywhere",
 )

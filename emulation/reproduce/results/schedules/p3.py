@@ -43,14 +43,14 @@ RESULT = Published(
     paper="Jayarajan et al., Priority-based Parameter Propagation for Distributed DNN Training, MLSys",
     year=2019,
     source="abstract: “by as much as 25%, 38% and 66%”; slices of 50,000 parameters, from others' notes",
-    conditions="4 machines with a P4000 each, links throttled to 1 … 30 Gb/s. Step times, Sockeye's layers and how "
-    "servers are placed couldn't be read",
+    conditions="4 machines with a P4000 each, links throttled, among others to 4, 15 and 30 Gb/s (others' notes). "
+    "Step times, Sockeye's layers and how servers are placed couldn't be read",
     inputs="what doesn't depend on them: the largest gain over all ratios of computing to communication. The baseline "
     "sends each tensor as it comes and pulls it when it has been pushed whole; servers have links of their own",
     unit="speed-up",
     cells=(Cell("ResNet-50", 1.25, "model"), Cell("VGG-19", 1.66, "model"), Cell("Sockeye", 1.38, role="shown")),
     compute=_compute,
-    because="the order of the models is the paper's and ResNet-50 is met; of VGG-19, most of whose bytes are one "
-    "tensor, ours is the most that overlap can give: that tensor's push and pull in parallel instead of in turn "
-    "double its rate by themselves, where nothing that slices cost is counted",
+    because="of VGG-19, most of whose bytes are one tensor, ours is the most that overlap can give: that tensor's "
+    "push and pull in parallel instead of in turn double its rate by themselves, and what slices cost isn't counted. "
+    "Met: ResNet-50, and that VGG-19 gains more",
 )
