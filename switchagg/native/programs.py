@@ -112,9 +112,11 @@ class CompiledProgram:
         *,
         members: int,
         elements: int,
+        scratch: int,
         itemsize: int,
         segment_bytes: int,
     ) -> None:
+        self.scratch = scratch  # elements of memory beyond the array
         fields = np.fromiter(map(len, operations), np.uint8, len(operations))
         values = np.fromiter(itertools.chain.from_iterable(operations), np.int64, int(fields.sum()))
         shape = NativeOperations(fields.ctypes.data, values.ctypes.data, len(operations), members, elements)
@@ -122,16 +124,23 @@ class CompiledProgram:
         self._address = self._library.sa_program_compile(ctypes.byref(shape), itemsize, segment_bytes)
         if self._address is None:
             raise MemoryError("no memory for a plan")
+        self.nodes = self.native.nodes
+        self.combines = any(len(each) == 3 or (len(each) == 5 and each[4]) for each in operations)
 
     def __del__(self) -> None:
         if self._address is not None:
             self._library.sa_program_free(self._address)
 
     @property
-    def native(self) -> NativeProgram:
-        """What C sees; lives as long as this object."""
+    def address(self) -> int:
+        """Of the `struct sa_program`; lives as long as this object."""
         assert self._address is not None
-        return NativeProgram.from_address(self._address)
+        return self._address
+
+    @property
+    def native(self) -> NativeProgram:
+        """What C sees."""
+        return NativeProgram.from_address(self.address)
 
 
 @lru_cache(maxsize=1)

@@ -76,7 +76,12 @@ def test_plans_compile_to_the_same_programs_in_c() -> None:
         one = plan(Task(kind, algorithm, chance.randrange(workers), workers, elements))
         expected = compile_plan(one, itemsize, segment_bytes).native
         compiled = CompiledProgram(
-            one.operations, members=workers, elements=elements, itemsize=itemsize, segment_bytes=segment_bytes
+            one.operations,
+            members=workers,
+            elements=elements,
+            scratch=one.scratch,
+            itemsize=itemsize,
+            segment_bytes=segment_bytes,
         )
         for name, kind_of in NativeProgram._fields_:
             found = getattr(compiled.native, name)

@@ -8,7 +8,7 @@ the plan's order). So results never depend on timing, and a message costs a few 
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,11 @@ class Program:
     after: list[tuple[int, ...]]  # nodes that wait for this one
     arrivals: dict[tuple[int, int, int], int]  # (sender, step, segment) -> node
     expected: dict[int, int]  # sender -> messages
+
+    @property
+    def nodes(self) -> int:
+        """How many there are."""
+        return len(self.kinds)
 
     @cached_property
     def combines(self) -> bool:
@@ -168,26 +173,36 @@ class _Compiler:
             self._writer[piece] = node
 
 
-class ProgramCache:
+class Compiled(Protocol):
+    """A program of so many nodes."""
+
+    @property
+    def nodes(self) -> int: ...
+
+
+AnyProgram = TypeVar("AnyProgram", bound=Compiled)
+
+
+class ProgramCache(Generic[AnyProgram]):
     """The most recently used programs, by any key; together at most nodes_max nodes, and always the last one."""
 
     def __init__(self, nodes_max: int = CACHED_NODES) -> None:
         self.nodes = 0
         self._nodes_max = nodes_max
-        self._programs: OrderedDict[Any, Program] = OrderedDict()
+        self._programs: OrderedDict[Any, AnyProgram] = OrderedDict()
 
-    def get(self, key: Any) -> Program | None:
+    def get(self, key: Any) -> AnyProgram | None:
         program = self._programs.get(key)
         if program is not None:
             self._programs.move_to_end(key)
         return program
 
-    def put(self, key: Any, program: Program) -> None:
+    def put(self, key: Any, program: AnyProgram) -> None:
         self._programs[key] = program
-        self.nodes += len(program.kinds)
+        self.nodes += program.nodes
         while self.nodes > self._nodes_max and len(self._programs) > 1:
             _, oldest = self._programs.popitem(last=False)
-            self.nodes -= len(oldest.kinds)
+            self.nodes -= oldest.nodes
 
 
 class Execution:

@@ -13,7 +13,7 @@ from switchagg.native.programs import MAX, SIZE, SUM, TWICE, NativeLabel, declar
 from transport.collectives.execution import Op, Program, Segment
 from transport.meshes.mesh import Buffer
 
-_COMBINED = {"sum": (SUM, DTYPES[:4]), "max": (MAX, DTYPES[2:4])}
+COMBINED = {"sum": (SUM, DTYPES[:4]), "max": (MAX, DTYPES[2:4])}
 """What C combines: op -> its number, dtypes. Which of two zeros NumPy's maximum of floats gives depends on the length
 of the array: those stay with NumPy."""
 
@@ -45,7 +45,7 @@ class NativeExecution:
         self._scratch = np.empty(program.plan.scratch, array.dtype)
         dtype = DTYPES.index(array.dtype) if array.dtype in DTYPES else 0  # others combine nothing
         self._handle = self._library.sa_execution_new(
-            program.native, array.ctypes.data, self._scratch.ctypes.data, dtype, _COMBINED[op][0]
+            program.native, array.ctypes.data, self._scratch.ctypes.data, dtype, COMBINED[op][0]
         )
         if self._handle is None:
             raise MemoryError("no memory for a call")
@@ -59,7 +59,7 @@ class NativeExecution:
         """Whether C can: it combines few types, and only aligned ones of this machine's byte order."""
         if not array.flags.carray or not array.dtype.isnative:
             return False
-        return array.dtype in _COMBINED[op][1] or not program.combines
+        return array.dtype in COMBINED[op][1] or not program.combines
 
     @property
     def handle(self) -> int:

@@ -315,11 +315,16 @@ class CollectiveParty:
         call = Call(kind, algorithm, op, array, root, option, self._numbers)
         start = root if kind in ROOTED else 0
         task = Task(kind, algorithm, self.member, self.workers, len(array), start, option)
+        self._prepare(call, task)
+        self._numbers += 1
+        return call
+
+    def _prepare(self, call: Call, task: Task) -> None:
+        """Give a new call its execution."""
+        array, op = call.array, call.op
         compiled = program(task, array.itemsize, self._segment_bytes)
         in_c = self.runner is not None and NativeExecution.can(compiled, array, op)
         call.execution = NativeExecution(compiled, array, op) if in_c else Execution(compiled, array, op)
-        self._numbers += 1
-        return call
 
     def _describe(self, call: Call, shown: Shown, numbered: int, key: int, priority: int) -> None:
         call.head = _CALL.pack(

@@ -37,7 +37,7 @@ COMMON: dict[Kind, str] = (
 )
 """What a method without a kind of its own uses."""
 
-_cache = ProgramCache()
+_cache: ProgramCache[Program] = ProgramCache()
 
 
 def with_kind(kind: Kind) -> tuple[str, ...]:

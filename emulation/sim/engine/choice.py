@@ -1,9 +1,10 @@
-"""Which packet engine a simulation of method `switch` runs on: C where that has all it needs, else Python.
+"""Which packet engine a simulation runs on: C where that has all it needs, else Python.
 
 `SWITCHAGG_SIM_ENGINE=python` or `compiled` asks for one, where a scenario leaves it open.
 """
 
 import os
+from collections.abc import Callable
 
 from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.network.simulation import SimulationConfig
@@ -19,7 +20,7 @@ PYTHON, COMPILED, AUTO = "python", "compiled", "auto"
 
 
 def lacking(config: SimulationConfig) -> str:
-    """What of a simulation the engine in C lacks; "" if nothing."""
+    """What of a simulation of method `switch` the engine in C lacks; "" if nothing."""
     if missing := library.missing():
         return missing
     spec = parse_sums(config.codec).for_workers(config.workers) if config.codec else None
@@ -40,7 +41,24 @@ def lacking(config: SimulationConfig) -> str:
     return codec.missing(spec.row_codec)
 
 
-def network(config: SimulationConfig, topology: Topology) -> SwitchedNetwork:
+def lacking_of_hosts(config: SimulationConfig) -> str:
+    """What of a host method's simulation the engine in C lacks; "" if nothing."""
+    if missing := library.missing():
+        return missing
+    if config.link.tail is not None:
+        return "it has no tails of links' delays"
+    if config.others:
+        return "it has no other jobs and flows"
+    if config.tcp:
+        return f"it has no congestion control of connections, as {config.tcp}"
+    if config.of_hosts:
+        return f"it has no {config.of_hosts} of host methods"
+    return f"it has no codecs of host methods, as {config.codec}" if config.codec else ""
+
+
+def network(
+    config: SimulationConfig, topology: Topology, lacks: Callable[[SimulationConfig], str] = lacking
+) -> SwitchedNetwork:
     """The network of a simulation, of the engine that it runs on. JobError: C is asked for, and can't."""
     wanted = config.engine
     if wanted == AUTO:
@@ -49,7 +67,7 @@ def network(config: SimulationConfig, topology: Topology) -> SwitchedNetwork:
         raise JobError(f"{VARIABLE} is {wanted}; it may be {PYTHON}, {COMPILED} or {AUTO}")
     if wanted == PYTHON:
         return config.network(topology)
-    why = lacking(config)
+    why = lacks(config)
     if wanted == COMPILED and why:
         raise JobError(f"the compiled packet engine can't run this: {why}; {VARIABLE}={PYTHON} can")
     return config.network(topology, SwitchedNetwork if why else CompiledNetwork)

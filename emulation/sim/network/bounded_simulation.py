@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from emulation.sim.engine import choice
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.hosts import Alarm, Done, Uplink
 from emulation.sim.network.link import CE, DROPPABLE, ECT, NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
@@ -94,7 +95,7 @@ class BoundedSimulation(HostSimulation):
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None, *, method: str) -> None:
         self._bounded: list[BoundedHost] = []
-        super().__init__(replace(config, tcp=""), shared, method="direct")
+        super().__init__(replace(config, tcp="", engine=choice.PYTHON), shared, method="direct")
         kind = BOUNDED[method]
         options = kind.options(**config.bounded)
         workers = config.workers

@@ -1,9 +1,15 @@
 """Host methods in virtual time: switches that only forward, collectives between hosts over reliable connections."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from emulation.sim.engine import choice
+from emulation.sim.engine.compiled_member import CompiledGroup, CompiledMember
+from emulation.sim.engine.compiled_network import CompiledNetwork
+from emulation.sim.hollow import Hollow
 from emulation.sim.network.hosts import Done
 from emulation.sim.network.mesh import MeshHost
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
@@ -24,7 +30,7 @@ class HostSimulation(Simulation):
         self.method = method
         self.choice = measured_choice(config) if method == "auto" else None
         self.chosen: dict[int, str] = {}  # size in bytes -> what `auto` took, and why
-        self.hosts: list[MeshHost] = []
+        self.hosts: list[MeshHost | CompiledMember] = []
         self._parties: list[CollectiveParty] = []
         self._done: list[dict[int, Done]] = []
         weighed = [name for name, each in COLLECTIVES.items() if each.in_auto] if method == "auto" else [method]
@@ -32,13 +38,31 @@ class HostSimulation(Simulation):
         connections = self._connections(
             {pair for name in weighed for pair in traffic_matrix(name, config.workers, groups.get(name, 0))}
         )
+        group = None
+        if isinstance(self.shared, CompiledNetwork):
+            group = CompiledGroup(self.shared, connections, self.first, config.credit_bytes)
+        option, segment_bytes = groups.get(method, 0), config.message_bytes - HEAD_BYTES
         for member in range(config.workers):
-            segment_bytes = config.message_bytes - HEAD_BYTES
-            option = groups.get(method, 0)
-            party = CollectiveParty(member, config.workers, job=method, option=option, segment_bytes=segment_bytes)
-            self.hosts.append(self._mesh_host(member, party, connections, self._settle, method, begins_transfer))
+            party: CollectiveParty
+            host: MeshHost | CompiledMember
+            if group is not None:
+                at = group, self.uplinks[member], self._settle
+                party = host = CompiledMember(
+                    member, config.workers, at, job=method, option=option, segment_bytes=segment_bytes
+                )
+                self._attach(member, host.receive_frame)
+            else:
+                party = CollectiveParty(member, config.workers, job=method, option=option, segment_bytes=segment_bytes)
+                host = self._mesh_host(member, party, connections, self._settle, method, begins_transfer)
+            self.hosts.append(host)
             self._parties.append(party)
             self._done.append({})
+
+    def _network(self) -> SwitchedNetwork:
+        return choice.network(self.config, self.topology, choice.lacking_of_hosts)
+
+    def _array(self, array: NDArray[Any] | Hollow) -> NDArray[Any]:
+        return self.shared.array(array)
 
     def begin(self, rank: int, call: Call) -> None:
         algorithm = self.method

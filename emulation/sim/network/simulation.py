@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -199,7 +199,7 @@ class SimulationConfig:
     def rto_max_ns(self) -> int:
         return max(1_000_000_000, 10 * self._round_trip_ns, self.rto_min_ns)
 
-    @property
+    @cached_property
     def _round_trip_ns(self) -> int:
         """Without queues, of frames of MTU 1500: there and back between hosts as far from the root as any."""
         built = self.built()

@@ -80,6 +80,7 @@ static void combine(const struct sa_execution *execution, uint8_t *mine, const u
 
 static void apply(struct sa_execution *execution, uint32_t node, struct sa_spare *spare) {
     const struct sa_program *program = execution->program;
+    if (!execution->array) return;
     uint8_t *mine = sa_execution_memory(execution, node);
     uint64_t count = (uint64_t)(program->highs[node] - program->lows[node]);
     if (program->kinds[node] == SA_NODE_LOCAL) {

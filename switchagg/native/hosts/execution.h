@@ -35,7 +35,7 @@ enum sa_combine { SA_COMBINE_SUM, SA_COMBINE_MAX };
 
 struct sa_execution {
     const struct sa_program *program;
-    uint8_t *array, *scratch;
+    uint8_t *array, *scratch;  /* NULL: without values, only what waits for what */
     uint32_t dtype, combine;   /* enum sa_dtype, sa_combine; max: of integers. Unused without nodes that combine */
     uint32_t left;             /* nodes not complete */
     uint32_t ready_first, ready_end;

@@ -1,0 +1,573 @@
+#include "sim/member.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/frames.h"
+
+#define URGENT INT32_MIN
+#define CONNECTIONS_FIRST 8u
+#define QUEUE_FIRST 16u
+
+/* A message of a member. The reliable one comes first, so that it is found by its connection. */
+struct message {
+    struct sa_reliable_message reliable;
+    struct message *next; /* behind it in the same class; or idle */
+    struct outgoing *to;
+    struct sim_call *call;
+    uint32_t node;
+    uint8_t bytes[]; /* a copy of the values: it may have to be sent again */
+};
+
+/* The key of a connection is the peer's address, with the class in the upper bits. */
+struct outgoing {
+    struct sim_member *member;
+    uint32_t peer, connection;
+    uint64_t full_at; /* `gives` when its window was found full */
+    uint8_t repeats;  /* listed in its class's */
+    struct sim_alarm alarm;
+    struct sa_sender sender;
+};
+
+struct incoming {
+    struct sim_member *member;
+    uint32_t peer, connection;
+    struct sim_alarm alarm;
+    struct sa_receiver receiver;
+};
+
+/* By key, open addressing. */
+struct peers {
+    void **found; /* struct outgoing or incoming */
+    uint32_t *keys;
+    uint32_t room, count;
+};
+
+/* What waits for credit. */
+struct waiting {
+    int32_t priority;
+    uint32_t node;
+    uint64_t sequence;
+    struct sim_call *call;
+};
+
+/* What a priority class has for itself; without classes there is one. */
+struct flow {
+    struct waiting *heap;
+    uint32_t waiting, room;
+    uint64_t sequence, below_bytes;
+    struct message *departing, **departing_end;
+    struct outgoing **repeating; /* by key, ascending */
+    uint32_t repeating_count, repeating_room;
+    uint8_t has_uplink;
+    struct sim_uplink uplink;
+};
+
+struct sim_group {
+    struct sim_node node; /* only to be owned */
+    struct sa_sim *sim;
+    struct sim_group_facts facts;
+    struct message *idle; /* messages without values */
+    struct sim_failed failed;
+};
+
+struct sim_member {
+    struct sim_node node;
+    struct sa_sim *sim;
+    struct sim_group *group;
+    struct sim_link *link;
+    uint32_t member, number, address, strict, segment_bytes;
+    uint8_t is_busy, pumps_again;
+    struct outgoing *last_out;
+    struct incoming *last_in;
+    struct peers out, in;
+    uint64_t gives, drop_checksum, retransmissions;
+    struct sim_alarm timer;
+    struct sim_party party;
+    struct flow flows[];
+};
+
+/* ---- connections */
+
+static void *peer_at(const struct peers *peers, uint32_t key, uint32_t *place) {
+    uint32_t at = (key * 2654435761u) & (peers->room - 1);
+    while (peers->room && peers->found[at] && peers->keys[at] != key) at = (at + 1) & (peers->room - 1);
+    *place = at;
+    return peers->room ? peers->found[at] : NULL;
+}
+
+static int add_peer(struct peers *peers, uint32_t key, void *one) {
+    uint32_t place;
+    if (2 * peers->count >= peers->room) {
+        struct peers larger = {.room = peers->room ? 2 * peers->room : CONNECTIONS_FIRST, .count = peers->count};
+        larger.found = calloc(larger.room, sizeof *larger.found + sizeof *larger.keys);
+        if (!larger.found) return -ENOMEM;
+        larger.keys = (uint32_t *)(larger.found + larger.room);
+        for (uint32_t i = 0; i < peers->room; i++) {
+            if (!peers->found[i]) continue;
+            peer_at(&larger, peers->keys[i], &place);
+            larger.found[place] = peers->found[i];
+            larger.keys[place] = peers->keys[i];
+        }
+        free(peers->found);
+        *peers = larger;
+    }
+    peer_at(peers, key, &place);
+    peers->found[place] = one;
+    peers->keys[place] = key;
+    peers->count++;
+    return 0;
+}
+
+static void sender_due(void *object);
+static void receiver_due(void *object);
+
+static struct outgoing *outgoing_of(struct sim_member *member, uint32_t peer) {
+    uint32_t place, class_bits = peer & ~SIM_NODE_MASK;
+    if (member->last_out && member->last_out->peer == peer) return member->last_out;
+    struct outgoing *out = peer_at(&member->out, peer, &place);
+    if (out) return member->last_out = out;
+    if (!(out = calloc(1, sizeof *out)) || add_peer(&member->out, peer, out)) {
+        free(out);
+        member->sim->queue.lacking = 1;
+        return NULL;
+    }
+    uint32_t to = (peer & SIM_NODE_MASK) - member->group->facts.first;
+    *out = (struct outgoing){.member = member, .peer = peer, .connection = member->member | class_bits};
+    sa_sender_begin(&out->sender, member->group->facts.config_of(member->member, to));
+    sim_alarm_init(&out->alarm, member->sim, sender_due, out);
+    return member->last_out = out;
+}
+
+static struct incoming *incoming_of(struct sim_member *member, uint32_t peer) {
+    uint32_t place, first = member->group->facts.first;
+    if (member->last_in && member->last_in->peer == peer) return member->last_in;
+    struct incoming *in = peer_at(&member->in, peer, &place);
+    if (in) return member->last_in = in;
+    if (!(in = calloc(1, sizeof *in)) || add_peer(&member->in, peer, in)) {
+        free(in);
+        member->sim->queue.lacking = 1;
+        return NULL;
+    }
+    *in = (struct incoming){.member = member, .peer = peer, .connection = peer - first};
+    uint32_t from = (peer & SIM_NODE_MASK) - first;
+    sa_receiver_begin(&in->receiver, member->group->facts.config_of(from, member->member));
+    sim_alarm_init(&in->alarm, member->sim, receiver_due, in);
+    return member->last_in = in;
+}
+
+/* ---- failures */
+
+static void stop(struct sim_member *member, int result) {
+    if (result == -ENOMEM) member->sim->queue.lacking = 1;
+    if (result == -ECANCELED) member->sim->notice(member->number);
+}
+
+static void unanswered(struct sim_member *member, const struct outgoing *out) {
+    struct sim_failed *failed = &member->group->failed;
+    failed->failure = SIM_UNANSWERED;
+    failed->member = member->member;
+    failed->peer = (out->peer & SIM_NODE_MASK) - member->group->facts.first;
+    stop(member, -ECANCELED);
+}
+
+static void tell(struct sim_member *member) {
+    if (member->party.finished_count) member->sim->notice(member->number);
+}
+
+/* ---- messages: the queue, and what left it */
+
+static bool goes_before(const struct waiting *one, const struct waiting *other) {
+    return one->priority < other->priority || (one->priority == other->priority && one->sequence < other->sequence);
+}
+
+static int push(struct flow *flow, struct waiting one) {
+    if (flow->waiting == flow->room) {
+        uint32_t room = flow->room ? 2 * flow->room : QUEUE_FIRST;
+        struct waiting *heap = realloc(flow->heap, room * sizeof *heap);
+        if (!heap) return -ENOMEM;
+        flow->heap = heap;
+        flow->room = room;
+    }
+    uint32_t at = flow->waiting++;
+    one.sequence = flow->sequence++;
+    for (; at && goes_before(&one, &flow->heap[(at - 1) / 2]); at = (at - 1) / 2) flow->heap[at] = flow->heap[(at - 1) / 2];
+    flow->heap[at] = one;
+    return 0;
+}
+
+/* The most urgent, if the credit allows. */
+static bool pop(struct flow *flow, int64_t credit_bytes, struct waiting *one) {
+    struct waiting *heap = flow->heap;
+    if (!flow->waiting) return false;
+    if (credit_bytes >= 0 && flow->below_bytes >= (uint64_t)credit_bytes && heap->priority > URGENT) return false;
+    *one = *heap;
+    struct waiting last = heap[--flow->waiting];
+    uint32_t at = 0;
+    for (uint32_t below = 1; below < flow->waiting; below = 2 * at + 1) {
+        if (below + 1 < flow->waiting && goes_before(&heap[below + 1], &heap[below])) below++;
+        if (!goes_before(&heap[below], &last)) break;
+        heap[at] = heap[below];
+        at = below;
+    }
+    heap[at] = last;
+    return true;
+}
+
+static uint32_t class_of(int32_t priority) { /* as switchagg/priority.py */
+    return priority < 0 ? 0 : priority > (int32_t)SIM_BEST_EFFORT ? SIM_BEST_EFFORT : (uint32_t)priority;
+}
+
+static struct message *new_message(struct sim_group *group, const struct sim_call *call, uint32_t node) {
+    const struct sa_execution *execution = call->execution;
+    uint64_t size_bytes = sa_execution_size_bytes(execution, node);
+    bool has_values = execution->array && size_bytes;
+    struct message *message = has_values ? NULL : group->idle;
+    if (message)
+        group->idle = message->next;
+    else if (!(message = malloc(sizeof *message + (has_values ? size_bytes : 0))))
+        return NULL;
+    message->reliable.tag = message->reliable.head_bytes = SIM_HEAD_BYTES;
+    message->reliable.size_bytes = SIM_HEAD_BYTES + size_bytes;
+    message->reliable.data = has_values ? memcpy(message->bytes, sa_execution_memory(execution, node), size_bytes) : NULL;
+    sim_party_head(call, node, message->reliable.head);
+    message->next = NULL;
+    message->node = node;
+    return message;
+}
+
+/* A message is below its queue. */
+static int carry(struct sim_member *member, struct flow *flow, const struct waiting *one) {
+    const struct sa_label *label = &one->call->execution->program->labels[one->node];
+    uint32_t to = label->member + member->group->facts.first;
+    if (member->strict) to |= (SIM_BEST_EFFORT - class_of(one->priority)) << SIM_CLASS_SHIFT;
+    struct message *message = new_message(member->group, one->call, one->node);
+    struct outgoing *out = outgoing_of(member, to);
+    if (!message || !out) {
+        free(message);
+        return -ENOMEM;
+    }
+    message->call = one->call;
+    message->to = out;
+    flow->below_bytes += message->reliable.size_bytes;
+    sa_sender_submit(&out->sender, &message->reliable);
+    *flow->departing_end = message;
+    flow->departing_end = &message->next;
+    return 0;
+}
+
+/* From the calls to the queues, from the queues to the connections. */
+static void feed(struct sim_member *member) {
+    uint32_t flows = member->strict ? SIM_CLASSES : 1;
+    struct waiting one = {0};
+    int64_t node;
+    int result = 0;
+    while ((node = sim_party_next(&member->party, &one.call)) >= 0 && !result) {
+        one.priority = one.call->priority;
+        one.node = (uint32_t)node;
+        result = push(&member->flows[member->strict ? class_of(one.priority) : 0], one);
+    }
+    for (uint32_t i = 0; i < flows; i++)
+        while (!result && pop(&member->flows[i], member->group->facts.credit_bytes, &one))
+            result = carry(member, &member->flows[i], &one);
+    stop(member, result);
+}
+
+/* ---- sending */
+
+/* Up to so many frames of a connection. */
+static uint32_t put(struct sim_member *member, struct outgoing *out, uint32_t limit) {
+    struct sa_sim *sim = member->sim;
+    struct sa_segment segment;
+    uint32_t count = 0;
+    for (int found; count < limit && (found = sa_sender_next(&out->sender, sim->now_ns, &segment)); count++) {
+        struct sim_body *body = found > 0 ? sim_data_frame(sim, &segment, out->sender.config, out->connection) : NULL;
+        if (!body) {
+            stop(member, -ENOMEM);
+            break;
+        }
+        sim_link_send(member->link, body, sim->now_ns, member->address, out->peer);
+    }
+    if (count) sim_alarm_set(&out->alarm, sa_sender_deadline_ns(&out->sender));
+    return count;
+}
+
+static void pump_again(void *object, struct sim_body *body, uint32_t sender, uint32_t to) {
+    struct sim_member *member = object;
+    (void)body, (void)sender, (void)to;
+    member->pumps_again = 0;
+    sa_sim_member_pump(member);
+}
+
+/* The last frame of a message is on the link. */
+static void left(struct sim_member *member, struct flow *flow, struct message *message) {
+    flow->below_bytes -= message->reliable.size_bytes;
+    stop(member, sim_party_sent(&member->party, message->call, message->node));
+    tell(member);
+    feed(member);
+    if (member->pumps_again) return;
+    for (uint32_t i = 0; i < (member->strict ? SIM_CLASSES : 1); i++)
+        if (member->flows[i].departing && &member->flows[i] != flow) {
+            member->pumps_again = 1; /* once this class's uplink is done */
+            sim_schedule(member->sim, member->sim->now_ns, pump_again, member, 0, 0);
+            return;
+        }
+}
+
+static uint32_t give_repeats(struct sim_member *member, struct flow *flow, uint32_t limit) {
+    uint32_t given = 0, kept = 0;
+    for (uint32_t i = 0; i < flow->repeating_count; i++) {
+        struct outgoing *out = flow->repeating[i];
+        uint32_t repeats = sa_sender_repeats(&out->sender);
+        given += put(member, out, repeats < limit - given ? repeats : limit - given);
+        if ((out->repeats = sa_sender_repeats(&out->sender) > 0)) flow->repeating[kept++] = out;
+    }
+    flow->repeating_count = kept;
+    return given;
+}
+
+/* To the link: repetitions, then messages in order; those behind a full window wait. */
+static uint32_t give(void *host, uint32_t limit, uint32_t kind) {
+    struct sim_member *member = host;
+    struct flow *flow = &member->flows[kind == SIM_ALL_CLASSES ? 0 : kind];
+    member->is_busy = 1;
+    uint32_t given = give_repeats(member, flow, limit);
+    uint64_t gives = ++member->gives;
+    for (struct message **at = &flow->departing, *message; given < limit && (message = *at);) {
+        struct outgoing *out = message->to;
+        if (out->full_at == gives) {
+            at = &message->next;
+            continue;
+        }
+        uint64_t wanted = message->reliable.end - out->sender.next;
+        if (wanted > limit - given) wanted = limit - given;
+        uint32_t got = put(member, out, (uint32_t)wanted);
+        given += got;
+        if (out->sender.next == message->reliable.end) {
+            if (!(*at = message->next)) flow->departing_end = at;
+            left(member, flow, message);
+        } else if (got < wanted) {
+            out->full_at = gives;
+            at = &message->next;
+        }
+        if (member->group->failed.failure || member->sim->queue.lacking) break;
+    }
+    member->is_busy = 0;
+    return given;
+}
+
+void sa_sim_member_pump(struct sim_member *member) {
+    if (member->is_busy || member->group->failed.failure) return; /* a caller that is in it will look again */
+    member->is_busy = 1;
+    feed(member);
+    member->is_busy = 0;
+    for (uint32_t i = 0; i < (member->strict ? SIM_CLASSES : 1); i++) {
+        struct flow *flow = &member->flows[i];
+        if (!flow->departing && !flow->repeating_count) continue;
+        if (!flow->has_uplink)
+            sim_uplink_init(&flow->uplink, member->link, member->strict ? i : SIM_ALL_CLASSES,
+                            member->segment_bytes + SA_RELIABLE_BYTES + SIM_MESSAGE_FRAMING_BYTES, give, member);
+        flow->has_uplink = 1;
+        sim_uplink_pump(&flow->uplink);
+    }
+    sim_alarm_set(&member->timer, sim_party_deadline_ns(&member->party));
+}
+
+/* ---- receiving */
+
+static void acknowledge(struct sim_member *member, struct incoming *in) {
+    struct sa_sim *sim = member->sim;
+    struct sa_ack ack;
+    if (sa_receiver_next(&in->receiver, sim->now_ns, &ack)) {
+        struct sim_body *body = sim_ack_frame(sim, &ack, in->connection);
+        if (body) sim_link_send_ahead(member->link, body, sim->now_ns, member->address, in->peer | SIM_AHEAD);
+    }
+    sim_alarm_set(&in->alarm, in->receiver.ack_at_ns);
+}
+
+/* List a connection that repeats, and wait for its deadline. */
+static void after_input(struct sim_member *member, struct outgoing *out) {
+    if (!out->repeats && sa_sender_repeats(&out->sender)) {
+        struct flow *flow = &member->flows[member->strict ? SIM_BEST_EFFORT - (out->peer >> SIM_CLASS_SHIFT) : 0];
+        if (flow->repeating_count == flow->repeating_room) {
+            uint32_t room = flow->repeating_room ? 2 * flow->repeating_room : 4;
+            struct outgoing **repeating = realloc(flow->repeating, room * sizeof(struct outgoing *));
+            if (!repeating) {
+                stop(member, -ENOMEM);
+                return;
+            }
+            flow->repeating = repeating;
+            flow->repeating_room = room;
+        }
+        uint32_t at = flow->repeating_count++;
+        for (; at && flow->repeating[at - 1]->peer > out->peer; at--) flow->repeating[at] = flow->repeating[at - 1];
+        flow->repeating[at] = out;
+        out->repeats = 1;
+    }
+    sim_alarm_set(&out->alarm, sa_sender_deadline_ns(&out->sender));
+}
+
+static void take_data(struct sim_member *member, const struct sim_body *body, uint32_t sender, uint32_t peer) {
+    struct incoming *in = incoming_of(member, peer);
+    if (!in) return;
+    struct sa_segment segment = sim_segment_in(body);
+    stop(member, sa_receiver_receive(&in->receiver, &segment, member->sim->now_ns));
+    acknowledge(member, in);
+    struct sa_reliable_message *message = sa_receiver_message(&in->receiver);
+    if (!message) return;
+    for (; message; message = sa_receiver_message(&in->receiver))
+        stop(member, sim_party_receive(&member->party, sender - member->group->facts.first, message->head, message->data,
+                                       message->size_bytes - message->head_bytes, member->sim->now_ns));
+    tell(member);
+    sa_sim_member_pump(member);
+}
+
+static void take_ack(struct sim_member *member, const struct sim_body *body, uint32_t peer) {
+    struct outgoing *out = outgoing_of(member, peer);
+    if (!out) return;
+    struct sa_ack ack = sim_ack_in(body);
+    stop(member, sa_sender_receive(&out->sender, &ack, member->sim->now_ns));
+    for (struct message *message; (message = (struct message *)sa_sender_returned(&out->sender));) {
+        if (message->reliable.data) {
+            free(message);
+            continue;
+        }
+        message->next = member->group->idle;
+        member->group->idle = message;
+    }
+    after_input(member, out);
+    sa_sim_member_pump(member);
+}
+
+static void receive(struct sim_node *node, struct sim_body *body, uint32_t sender, uint32_t to) {
+    struct sim_member *member = (struct sim_member *)node;
+    uint32_t peer = sender | (to & ~((1u << SIM_CLASS_SHIFT) - 1));
+    if (sim_body_is_broken(body))
+        member->drop_checksum++;
+    else if (sim_has_segment(body))
+        take_data(member, body, sender, peer);
+    else
+        take_ack(member, body, peer);
+    sim_body_let_go(&member->sim->pool, body);
+}
+
+/* ---- timers */
+
+static void sender_due(void *object) {
+    struct outgoing *out = object;
+    struct sim_member *member = out->member;
+    if (sa_sender_handle_timer(&out->sender, member->sim->now_ns)) {
+        unanswered(member, out);
+        return;
+    }
+    after_input(member, out);
+    sa_sim_member_pump(member);
+}
+
+static void receiver_due(void *object) {
+    struct incoming *in = object;
+    sa_receiver_handle_timer(&in->receiver, in->member->sim->now_ns);
+    acknowledge(in->member, in);
+}
+
+static void party_due(void *object) {
+    struct sim_member *member = object;
+    stop(member, sim_party_handle_timer(&member->party, member->sim->now_ns));
+    tell(member);
+    sa_sim_member_pump(member);
+}
+
+/* ---- building, and what Python asks */
+
+static void group_free(struct sim_node *node) {
+    struct sim_group *group = (struct sim_group *)node;
+    for (struct message *message = group->idle, *next; message; message = next) {
+        next = message->next;
+        free(message);
+    }
+    free(group);
+}
+
+struct sim_group *sa_sim_group(struct sa_sim *sim, const struct sim_group_facts *facts) {
+    struct sim_group *group = calloc(1, sizeof *group);
+    if (!group) return NULL;
+    group->node.free = group_free;
+    group->sim = sim;
+    group->facts = *facts;
+    sim_own(sim, &group->node);
+    return group;
+}
+
+static void out_free(struct outgoing *out) {
+    for (struct sa_reliable_message *message = out->sender.oldest, *next; message; message = next) {
+        next = message->next;
+        free(message);
+    }
+    sa_sender_end(&out->sender);
+    free(out);
+}
+
+static void member_free(struct sim_node *node) {
+    struct sim_member *member = (struct sim_member *)node;
+    for (uint32_t i = 0; i < member->out.room; i++)
+        if (member->out.found[i]) out_free(member->out.found[i]);
+    for (uint32_t i = 0; i < member->in.room; i++) {
+        if (!member->in.found[i]) continue;
+        sa_receiver_end(&((struct incoming *)member->in.found[i])->receiver);
+        free(member->in.found[i]);
+    }
+    for (uint32_t i = 0; i < (member->strict ? SIM_CLASSES : 1); i++) {
+        free(member->flows[i].heap);
+        free(member->flows[i].repeating);
+        sim_uplink_end(&member->flows[i].uplink);
+    }
+    free(member->out.found);
+    free(member->in.found);
+    sim_party_end(&member->party);
+    free(member);
+}
+
+struct sim_member *sa_sim_member(struct sim_group *group, struct sim_link *link, uint32_t number_in_group,
+                                 uint32_t number, uint32_t strict) {
+    uint32_t flows = strict ? SIM_CLASSES : 1;
+    struct sim_member *member = calloc(1, sizeof *member + flows * sizeof *member->flows);
+    if (!member) return NULL;
+    member->node = (struct sim_node){receive, member_free, NULL};
+    member->sim = group->sim;
+    member->group = group;
+    member->link = link;
+    member->member = number_in_group;
+    member->number = number;
+    member->address = group->facts.first + number_in_group;
+    member->strict = strict;
+    member->segment_bytes = group->facts.config_of(number_in_group, number_in_group)->segment_bytes;
+    for (uint32_t i = 0; i < flows; i++) member->flows[i].departing_end = &member->flows[i].departing;
+    sim_party_begin(&member->party, number_in_group, group->facts.call_timeout_ns, &group->failed);
+    sim_alarm_init(&member->timer, group->sim, party_due, member);
+    sim_own(group->sim, &member->node);
+    return sim_attach(group->sim, member->address, &member->node) ? NULL : member;
+}
+
+int sa_sim_member_submit(struct sim_member *member, const struct sim_call_facts *facts) {
+    return sim_party_submit(&member->party, facts, member->sim->now_ns);
+}
+
+int64_t sa_sim_member_ended(struct sim_member *member) {
+    struct sim_party *party = &member->party;
+    if (!party->finished_count) return -1;
+    uint32_t number = party->finished[0];
+    memmove(party->finished, party->finished + 1, --party->finished_count * sizeof *party->finished);
+    return number;
+}
+
+uint64_t sa_sim_member_retransmissions(const struct sim_member *member) {
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < member->out.room; i++)
+        if (member->out.found[i]) count += ((struct outgoing *)member->out.found[i])->sender.counters[SA_RETRANSMITTED];
+    return count;
+}
+
+uint64_t sa_sim_member_drop_checksum(const struct sim_member *member) { return member->drop_checksum; }
+
+const struct sim_failed *sa_sim_group_failed(const struct sim_group *group) { return &group->failed; }
