@@ -20,9 +20,10 @@ from typing import Any
 
 from emulation import scenario_checks
 from emulation.bounds import Network, elements_most, loads, servers_of
+from emulation.profiles.chosen import batch_of, chosen
 from emulation.profiles.errors import ProfileError
+from emulation.profiles.graph import WorkloadGraph
 from emulation.profiles.model_profile import ModelProfile
-from emulation.profiles.model_profile import load as load_profile
 from emulation.scenario_tables import (
     ADAMW,
     PACKET,
@@ -111,11 +112,9 @@ class Scenario:
         return topology(options.fabric, options.workers, servers_of(method, self.ps.servers), settings)
 
     @cached_property
-    def model_profile(self) -> ModelProfile:
-        """What `[workload] profile` names, of the scenario's batch and device. Raises ProfileError."""
-        workload = self.workload
-        profile = load_profile(workload.profile, Path(self.folder))
-        return profile.at(batch=workload.batch_per_worker, device_flops=workload.device_flops)
+    def replayed(self) -> ModelProfile | WorkloadGraph:
+        """What `[workload] profile` and the keys beside it name. Raises ProfileError."""
+        return chosen(self.workload, self.topology.workers, Path(self.folder))
 
     @property
     def unequal_compute(self) -> str | None:
@@ -167,6 +166,8 @@ _ONLY_IF_SET = {
 """What `canonical` has only where it isn't empty or 0."""
 TRAINED = ("name", "optimizer", "evaluate_every", "synchronisation")
 """Keys of [workload] that a profile has no use for."""
+PROFILED = ("profile", "parallel", "degree", "micro_batches", "device_flops")
+"""Keys of [workload] that there are with a profile alone."""
 _TOP_KEYS = ("name", "title", "seed")
 _SEED_HIGH = 2**32 - 1
 _SHORT = reprlib.Repr()
@@ -280,7 +281,7 @@ def _drop_others(values: dict[str, Any]) -> None:
             del values["topology"][key]
     if not any(values["hosts"].values()):
         del values["hosts"]
-    for key in TRAINED if values["workload"]["profile"] else ("profile", "device_flops"):
+    for key in TRAINED if values["workload"]["profile"] else PROFILED:
         values["workload"].pop(key, None)
     if (values["topology"]["spines"], values["topology"]["paths"]) == (1, SPRAY):
         del values["topology"]["spines"], values["topology"]["paths"], values["switch"]["trees"]
@@ -313,12 +314,14 @@ def _with_profile(scenario: Scenario, document: dict[str, Any]) -> Scenario:
         raise ScenarioError(f"{where} {wrong}: it is of training; allowed: profile or {wrong}, not both")
     try:
         if "batch_per_worker" not in given:
-            batch = load_profile(scenario.workload.profile, Path(scenario.folder)).batch
+            batch = batch_of(scenario.workload, scenario.topology.workers, Path(scenario.folder))
             workload = dataclasses.replace(scenario.workload, batch_per_worker=batch)
             scenario = dataclasses.replace(scenario, workload=workload)
-        scenario.model_profile.rank_ns(scenario.topology.workers)
+        fault = scenario_checks.graph_fault(scenario) if isinstance(scenario.replayed, WorkloadGraph) else ""
     except ProfileError as error:
         raise ScenarioError(f"{where} profile: {error}") from error
+    if fault:
+        raise ScenarioError(f"{scenario.file}: {fault}")
     return scenario
 
 

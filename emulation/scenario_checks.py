@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from emulation.scenario import Scenario
 
 MININET_HOSTS_MOST = 64
+OF_PROFILES = {"parallel": DDP, "degree": 0, "device_flops": 0}
+"""Keys of [workload] for a profile alone, and what they are without one."""
 FLOW_BPS_LEAST = 1_000_000  # as of links
 PAUSE_KEYS = ("pfc_xon_bytes", "pfc_headroom_bytes", "pfc_flows", "ecn_most_bytes")
 UNUSUAL_QUEUES = ("drop_bytes", "pfc_bytes", *PAUSE_KEYS)
@@ -259,11 +261,28 @@ def _profile(scenario: Scenario) -> str:
     """What goes with a model as numbers."""
     workload = scenario.workload
     if not workload.profile:
-        return "[workload] device_flops: it needs a profile; allowed: 0 without one" if workload.device_flops else ""
+        given = next((key for key in OF_PROFILES if getattr(workload, key) != OF_PROFILES[key]), None)
+        return f"[workload] {given}: it needs a profile; allowed: {OF_PROFILES[given]} without one" if given else ""
     if scenario.methods.mininet:
         return "[workload] profile: a model as numbers trains nothing; allowed: [methods] mininet = [], and --on sim"
     if unsuited := next((str(name) for name in scenario.methods.sim if scenario.asynchronous(name)), None):
         return f"[methods] sim: {unsuited}: with [workload] profile no server has weights; allowed: [ps] mode = '{BSP}'"
+    return ""
+
+
+def graph_fault(scenario: Scenario) -> str:
+    """What goes with a workload graph, whose collectives are more than sums of gradients."""
+    for method in scenario.methods.sim:
+        unsuited = method.method == "ps" or METHODS[method.method].loses or METHODS[method.method].trailer_bytes
+        if method.schedule or method.codec or unsuited:
+            what = "a schedule" if method.schedule else "a codec" if method.codec else "this method"
+            return (
+                f"[methods] sim: {method}: a workload graph is more than sums of gradients, not for {what}; "
+                "allowed: switch, gloo and host methods of collectives, as they are"
+            )
+    if scenario.jobs or scenario.switch.partial:
+        key = "[[jobs]]" if scenario.jobs else "[switch] backups, close_after_ns"
+        return f"{key}: not beside a workload graph, whose groups have all slots, and sums all ranks; allowed: without"
     return ""
 
 

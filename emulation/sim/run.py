@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, cast
 
 from emulation.bounds import servers_of as servers_with_hosts
 from emulation.errors import RunFailed, WorkloadError
+from emulation.profiles.chosen import rank_ns
 from emulation.profiles.errors import ProfileError
+from emulation.profiles.graph import WorkloadGraph
 from emulation.results import MethodResult, codec_notes
 from emulation.scenario import Scenario
 from emulation.scenario_checks import frame_bytes_of, hosts_of
@@ -34,7 +36,8 @@ from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.prediction import predicted
-from emulation.sim.replay.hollow_replicas import ProfileReplicas
+from emulation.sim.replay.graph_training import GraphTraining
+from emulation.sim.replay.hollow_replicas import HollowReplicas, ProfileReplicas
 from emulation.sim.sharing.jobs import JobsBeside, servers_of
 from emulation.sim.traffic.controls import CUBIC
 from emulation.sim.traffic.flows_beside import FlowsBeside
@@ -83,7 +86,7 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
             notes.append(_beside_flows(scenario, method))
         measured_ns: int | tuple[int, ...] = 0
         if workload.profile:
-            measured_ns = scenario.model_profile.rank_ns(scenario.topology.workers)
+            measured_ns = rank_ns(scenario.replayed, workload, scenario.topology.workers, Path(scenario.folder))
             notes += _profile_notes(scenario)
         elif workload.compute_ns is None:
             measured_ns = measured_compute_ns(workload.name, workload.batch_per_worker, scenario.seed)
@@ -115,7 +118,12 @@ def _replicas(scenario: Scenario, method: MethodName) -> Replicas:
     each_parameter = method.schedule or scenario.asynchronous(method) or parallel != DDP
     bucket_bytes = 1 if each_parameter else workload.bucket_bytes
     if workload.profile:
-        return cast("Replicas", ProfileReplicas(scenario.model_profile, workers, bucket_bytes))
+        found = scenario.replayed
+        if isinstance(found, WorkloadGraph):
+            hollow = HollowReplicas([[]], workers)
+            hollow.gradient_bytes = sum(found.moved(0).values())
+            return cast("Replicas", hollow)
+        return cast("Replicas", ProfileReplicas(found, workers, bucket_bytes))
     from emulation.training.replicas import Replicas  # imports PyTorch
     from emulation.training.tensor_ranks import TensorReplicas
 
@@ -132,11 +140,15 @@ def _replicas(scenario: Scenario, method: MethodName) -> Replicas:
 
 def _profile_notes(scenario: Scenario) -> list[str]:
     """That nothing learns, and where the numbers are from."""
-    profile = scenario.model_profile
-    sources = "; ".join(f"{what}: {text.rstrip('.')}" for what, text in profile.source.items())
+    found = scenario.replayed
+    if isinstance(found, WorkloadGraph):
+        sources, more = found.source, found.notes
+    else:
+        sources, more = "; ".join(f"{what}: {text}" for what, text in found.source.items()), ()
     return [
-        f"Nothing is trained: times and bytes are those of the profile {profile.name}, values are zeros.",
-        *([f"The profile's own words: {sources}."] if sources else []),
+        f"Nothing is trained: times and bytes are those of the profile {found.name}, values are zeros.",
+        *([f"The profile's own words: {sources.rstrip('.')}."] if sources else []),
+        *more,
     ]
 
 
@@ -163,14 +175,16 @@ def _tcp(scenario: Scenario) -> str:
     return wanted
 
 
-def _simulation(scenario: Scenario, method: str, config: SimulationConfig, zoom: Zoom) -> Simulation:
-    """The measured job, and whatever is beside it."""
+def _simulation(
+    scenario: Scenario, method: str, config: SimulationConfig, zoom: Zoom, alone: bool = True
+) -> Simulation:
+    """The measured job, and whatever is beside it. alone: on its network, but for others of its own kind."""
     if zoom.name != PACKET:
         return zoom.simulation(method, config)
     switch, jobs, of_flows = scenario.switch, scenario.jobs, own_hosts(scenario.flows)
     demand_slots = sum(config.windows) or config.streams * config.window_slots
     others = of_flows + hosts_of(jobs) + sum(servers_of(job, method) for job in jobs)
-    alone = not (scenario.flows or jobs or scenario.topology.pfc_bytes)
+    alone = alone and not (scenario.flows or jobs or scenario.topology.pfc_bytes)
     config = dataclasses.replace(config, others=others, engine=AUTO if alone else PYTHON)
     if jobs:
         asked_slots = demand_slots + len(jobs) * config.streams * config.window_slots
@@ -221,6 +235,18 @@ def _training(
     config = simulation_config(scenario, name.codec)
     if METHODS[name.method].loses:
         config = dataclasses.replace(config, bounded=scenario.bounded.options(name.method))
+    if scenario.workload.profile and isinstance(scenario.replayed, WorkloadGraph):
+        on = functools.partial(_simulation, scenario, name.method)
+        return GraphTraining(
+            scenario,
+            scenario.replayed,
+            config,
+            name.method,
+            lambda c, alone: on(c, zoom, alone),
+            zoom.beside,
+            compute,
+            progress,
+        )
     if not name.schedule:
         module, _, attribute = TRAININGS[WORKLOADS[scenario.workload.name].parallel].partition(":")
         kind: type[Training] = getattr(import_module(module), attribute)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from emulation.scenario import Scenario
 from emulation.scenario_tables import AUTO, FLOW, FORMULA, PACKET
@@ -12,7 +13,8 @@ from emulation.sim.engine.choice import AUTO as ENGINE
 from emulation.sim.flow.methods import FLOWS
 from emulation.sim.flow.simulation import FlowSimulation, Refused
 from emulation.sim.hollow import Hollow
-from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.simulation import Simulation, SimulationConfig
+from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from switchagg.errors import JobError
 from transport.group.method_name import METHODS, MethodName
@@ -45,6 +47,12 @@ class Zoom:
         """Of a zoom other than packet."""
         assert self.name != PACKET
         return FLOWS[method](config, by_formula=self.name == FORMULA)
+
+    def beside(self, method: str, config: SimulationConfig, shared: Any) -> Simulation:
+        """Another one on a network, which is of this zoom."""
+        if self.name == PACKET:
+            return SIMULATIONS[method](config, shared)
+        return FLOWS[method](config, shared, by_formula=self.name == FORMULA)
 
 
 def _taken(name: str, why: str = "") -> Zoom:

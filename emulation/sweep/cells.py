@@ -58,7 +58,7 @@ class Cell:
         del values["name"], values["title"]
         found = {"scenario": plain(values), "backend": self.backend, "version": self.version}
         if self.scenario.workload.profile:  # what is in the file, not how it is called
-            found["profile"] = hashlib.sha256(repr(self.scenario.model_profile).encode()).hexdigest()
+            found["profile"] = hashlib.sha256(repr(self.scenario.replayed).encode()).hexdigest()
         return found
 
     @cached_property

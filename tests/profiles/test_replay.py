@@ -155,7 +155,7 @@ def test_what_a_scenario_cannot_have(folder: Path, key: str, value: Any, message
 
 def test_a_profile_beside_the_scenario_is_found_and_needs_no_torch(folder: Path) -> None:
     (folder / "t.toml").write_text(TEXT)
-    assert load(folder / "t.toml").model_profile == decode(MODEL, "")
+    assert load(folder / "t.toml").replayed == decode(MODEL, "")
     code = (
         "import sys; from pathlib import Path; from emulation.scenario import load;"
         "from emulation.sim.run import run_method;"

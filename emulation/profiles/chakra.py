@@ -1,0 +1,206 @@
+"""Chakra execution traces (MLCommons, schema 1.0): a file NAME.RANK.et for each rank, messages behind their lengths.
+
+The first message is the metadata, all others are nodes. Groups of ranks are not in a trace: they are in ASTRA-sim's
+`comm_group.json` beside it, by pg_name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from emulation.profiles import protobuf
+from emulation.profiles.errors import ProfileError, read_bytes, read_text
+from emulation.profiles.graph import COMPUTE, NS_MOST, RECEIVE, SEND, WORLD, Operation, WorkloadGraph
+
+FILE = re.compile(r"(.+)\.(\d{1,6})\.et")
+GROUPS_FILE = "comm_group.json"
+COMP, COMM_SEND, COMM_RECV, COMM_COLL = 4, 5, 6, 7
+NODE_TYPES = {
+    1: "metadata", 2: "memory load", 3: "memory store", COMP: COMPUTE, COMM_SEND: SEND, COMM_RECV: RECEIVE,
+    COMM_COLL: "collective", 8: "storage", 9: "batch", 10: "checkpoint",
+}  # fmt: skip
+COLLECTIVES = {
+    0: "allreduce",
+    2: "all_gather",
+    5: "broadcast",
+    6: "all_to_all",
+    7: "reduce_scatter",
+    8: "reduce_scatter",
+    9: "barrier",
+}
+OTHERS = {1: "reduce", 3: "gather", 4: "scatter"}
+VERSIONS = ("", "0.0.4", "1.0", "1.0.0", "schema-1.0.0")
+WANTED = ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name", "num_ops")
+
+Values = dict[str, int | str]
+Groups = Mapping[str, tuple[tuple[int, ...], ...]]
+
+
+class Node:
+    """One node of a trace, as far as it matters."""
+
+    def __init__(self, data: bytes, begin: int, end: int, where: str) -> None:
+        self.number, self.name, self.type, self.micros = 0, "", 0, 0
+        self.needs: list[int] = []
+        self.values: Values = {}
+        for field, kind, value, low, high in protobuf.fields(data, begin, end):
+            if field == 1:
+                self.number = value
+            elif field == 2:
+                self.name = data[low:high].decode(errors="replace")[:200]
+            elif field == 3:
+                self.type = value
+            elif field in (4, 5):
+                self.needs += protobuf.numbers(data, kind, value, low, high)
+            elif field == 7:
+                self.micros = value
+            elif field == 10 and kind == protobuf.BYTES:
+                self._attribute(data, low, high)
+        name = " ".join(self.name.split())
+        self.where = f"{where}: node {self.number}" + f" ({name})" * bool(name)
+
+    def _attribute(self, data: bytes, begin: int, end: int) -> None:
+        name, found = "", 0
+        text = ""
+        for field, kind, value, low, high in protobuf.fields(data, begin, end):
+            if field == 1:
+                name = data[low:high].decode(errors="replace")
+            elif kind == protobuf.VARINT:
+                found = protobuf.signed(value)
+            elif field == 29:
+                text = data[low:high].decode(errors="replace")[:200]
+        if name in WANTED:
+            self.values[name] = text or found
+
+    def value(self, name: str, *, least: int, needed: bool = True) -> int:
+        """Of an attribute."""
+        found = self.values.get(name, None if needed else 0)
+        if not isinstance(found, int) or not least <= found < 1 << 44:
+            raise ProfileError(f"{self.where}: {name}: {found}; allowed: numbers from {least} on")
+        return found
+
+
+def load(path: Path, workers: int = 0) -> WorkloadGraph:
+    """path: a folder of one trace, or any of its files. workers: as many as there must be files; 0: any.
+
+    comm_size is taken for the bytes of a rank's input, as converters of PyTorch's traces write it. Raises ProfileError.
+    """
+    files, name = _files(path)
+    if workers and len(files) != workers:
+        raise ProfileError(f"{path}: traces of {len(files)} ranks, but the scenario has {workers} workers")
+    groups = {WORLD: (tuple(range(len(files))),), **_groups(path if path.is_dir() else path.parent)}
+    skipped: Counter[str] = Counter()
+    programs = tuple(
+        decode(read_bytes(files[rank]), files[rank].name, rank, groups, skipped) for rank in range(len(files))
+    )
+    notes = tuple(f"{name}: left out: {count} {what}." for what, count in sorted(skipped.items()))
+    return WorkloadGraph(name, programs, tuple(range(len(files))), groups, f"Chakra traces {name}", notes)
+
+
+def _files(path: Path) -> tuple[dict[int, Path], str]:
+    """By rank; and the trace's name."""
+    found: dict[str, dict[int, Path]] = {}
+    wanted = FILE.fullmatch(path.name)
+    for each in sorted(path.iterdir() if path.is_dir() else path.parent.glob("*.et")):
+        match = FILE.fullmatch(each.name)
+        if match and (path.is_dir() or (wanted and match[1] == wanted[1])):
+            found.setdefault(match[1], {})[int(match[2])] = each
+    if len(found) != 1:
+        what = f"traces {', '.join(found)}: name one of their files" if found else "no files NAME.RANK.et"
+        raise ProfileError(f"{path}: {what}")
+    ((name, files),) = found.items()
+    if missing := sorted(set(range(len(files))) - files.keys()):
+        raise ProfileError(f"{path}: rank {missing[0]} has no file; there are {len(files)}")
+    return files, name
+
+
+def _groups(folder: Path) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Of comm_group.json: {"0": [0, 1], …}."""
+    path = folder / GROUPS_FILE
+    if not path.exists():
+        return {}
+    try:
+        read = json.loads(read_text(path, 1 << 26))
+        found = {str(name): tuple(int(rank) for rank in members) for name, members in read.items()}
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ProfileError(f'{path.name}: no groups of ranks, like {{"1": [0, 1]}}: {str(error)[:100]}') from error
+    return {name: (members,) for name, members in found.items() if name != WORLD}
+
+
+def decode(data: bytes, file: str, rank: int, groups: Groups, skipped: Counter[str]) -> tuple[Operation, ...]:
+    """One rank's program. groups: those that pg_name may name. skipped: counts what is left out. ProfileError."""
+    try:
+        spans = list(protobuf.messages(data))
+        if not spans:
+            raise ProfileError(f"{file}: empty: no metadata")
+        _check_version(data, *spans[0], file)
+        nodes = [Node(data, begin, end, file) for begin, end in spans[1:]]
+    except protobuf.Truncated as error:
+        raise ProfileError(f"{file}: {error}") from error
+    place_of: dict[int, int] = {}
+    for place, node in enumerate(nodes):
+        if node.number in place_of:
+            raise ProfileError(f"{node.where}: its number is there twice")
+        if node.type not in NODE_TYPES:
+            raise ProfileError(f"{node.where}: type {node.type} is unknown; allowed: 1 … {max(NODE_TYPES)}")
+        place_of[node.number] = place
+    program = []
+    for node in nodes:
+        if absent := [each for each in node.needs if each not in place_of]:
+            raise ProfileError(f"{node.where}: depends on node {absent[0]}, which there isn't")
+        needs = tuple(sorted({place_of[each] for each in node.needs}))
+        program.append(_operation(node, needs, rank, groups, skipped))
+    return tuple(program)
+
+
+def _check_version(data: bytes, begin: int, end: int, file: str) -> None:
+    version = ""
+    for field, kind, _, low, high in protobuf.fields(data, begin, end):
+        if field == 1 and kind == protobuf.BYTES:
+            version = data[low:high].decode(errors="replace")
+    if version not in VERSIONS:
+        raise ProfileError(f"{file}: schema {version[:40]!r}; allowed: {', '.join(filter(None, VERSIONS))}")
+
+
+def _operation(node: Node, needs: tuple[int, ...], rank: int, groups: Groups, skipped: Counter[str]) -> Operation:
+    """What it is here; something that is left out takes no time, so that dependencies stay."""
+    if node.micros * 1000 > NS_MOST:
+        raise ProfileError(f"{node.where}: {node.micros} µs; allowed: 0 … {NS_MOST // 1000}")
+    if node.type == COMP:
+        if not node.micros and node.values.get("num_ops"):
+            skipped["computing nodes with num_ops but no duration"] += 1
+        return Operation(COMPUTE, node.name, needs, duration_ns=1000 * node.micros)
+    if node.type in (COMM_SEND, COMM_RECV):
+        sends = node.type == COMM_SEND
+        other = node.value("comm_dst" if sends else "comm_src", least=0)
+        elements = -(-node.value("comm_size", least=1) // 4)
+        tag = node.value("comm_tag", least=0, needed=False)
+        return Operation(SEND if sends else RECEIVE, node.name, needs, 0, elements, peer=other - rank, tag=tag)
+    if node.type == COMM_COLL:
+        return _collective(node, needs, rank, groups, skipped)
+    skipped[f"nodes of type {NODE_TYPES[node.type]}"] += 1
+    return Operation(COMPUTE, node.name, needs)
+
+
+def _collective(node: Node, needs: tuple[int, ...], rank: int, groups: Groups, skipped: Counter[str]) -> Operation:
+    number, group = node.value("comm_type", least=0), str(node.values.get("pg_name") or WORLD)
+    if group not in groups:
+        if group != "0" or len(groups) > 1:
+            raise ProfileError(f"{node.where}: group {group!r} is not in {GROUPS_FILE} beside the trace")
+        group = WORLD
+    if number in OTHERS:
+        skipped[f"collectives {OTHERS[number]}"] += 1
+        return Operation(COMPUTE, node.name, needs)
+    if number not in COLLECTIVES:
+        raise ProfileError(f"{node.where}: comm_type {number} is unknown; allowed: 0 … 9")
+    kind = COLLECTIVES[number]
+    if kind == "barrier":
+        return Operation("allreduce", node.name, needs, 0, 1, group)
+    elements = -(-node.value("comm_size", least=1) // 4)
+    if kind == "all_gather":
+        elements *= len(groups[group][0])
+    return Operation(kind, node.name, needs, 0, elements, group)

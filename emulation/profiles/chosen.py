@@ -1,0 +1,65 @@
+"""What the keys of a scenario's [workload] make of a profile: the model, or a graph of its ranks, and their times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from emulation.profiles.errors import ProfileError
+from emulation.profiles.graph import WorkloadGraph
+from emulation.profiles.model_profile import ModelProfile
+from emulation.profiles.table import MAKERS, Found, load
+
+DDP = "ddp"
+
+
+class Keys(Protocol):
+    """As of `emulation.scenario_tables.Workload`."""
+
+    @property
+    def profile(self) -> str: ...
+    @property
+    def parallel(self) -> str: ...
+    @property
+    def degree(self) -> int: ...
+    @property
+    def micro_batches(self) -> int: ...
+    @property
+    def device_flops(self) -> float: ...
+    @property
+    def batch_per_worker(self) -> int: ...
+    @property
+    def bucket_bytes(self) -> int: ...
+
+
+def batch_of(keys: Keys, workers: int, folder: Path) -> int:
+    """Samples of a rank, as the profile has it; 1 where it doesn't say. Raises ProfileError."""
+    found = load(keys.profile, folder, workers)
+    return found.batch if isinstance(found, ModelProfile) else 1
+
+
+def chosen(keys: Keys, workers: int, folder: Path) -> Found:
+    """The model with this batch and device, where ranks have all of it (DDP); else a graph. Raises ProfileError."""
+    found = load(keys.profile, folder, workers)
+    if isinstance(found, WorkloadGraph):
+        if keys.parallel != DDP or keys.device_flops:
+            raise ProfileError("it says itself what ranks do; allowed: without parallel and device_flops")
+        return found
+    found = found.at(batch=keys.batch_per_worker, device_flops=keys.device_flops)
+    found.rank_ns(workers)
+    if keys.parallel == DDP:
+        return found
+    more = {"degree": keys.degree} if keys.parallel in ("tp", "pp") else {}
+    if keys.parallel == "pp":
+        more["micro_batches"] = keys.micro_batches
+    return MAKERS[keys.parallel](found, workers, bucket_bytes=keys.bucket_bytes, **more)
+
+
+def rank_ns(found: Found, keys: Keys, workers: int, folder: Path) -> int | tuple[int, ...]:
+    """What each rank computes for; one number if nothing makes them differ. found: `chosen`. Raises ProfileError."""
+    if isinstance(found, ModelProfile):
+        return found.rank_ns(workers)
+    model = load(keys.profile, folder, workers)
+    skew = model.skew if isinstance(model, ModelProfile) and model.skew else (1.0,) * workers
+    each = tuple(round(found.compute_ns(rank) * factor) for rank, factor in enumerate(skew))
+    return each if len(set(each)) > 1 else each[0]

@@ -1,0 +1,237 @@
+"""What one iteration does on every rank: a graph of computing, collectives of groups of ranks, sends and receives.
+
+Equal ranks share a program. In a group, and from one rank to another, operations begin in the order in which programs
+list them, as on a communicator's stream; so they need no names to be matched by.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from emulation.profiles.errors import ProfileError
+
+COMPUTE, SEND, RECEIVE = "compute", "send", "receive"
+COLLECTIVES = ("allreduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
+KINDS = (COMPUTE, SEND, RECEIVE, *COLLECTIVES)
+WORLD = "world"
+"""The group of all ranks."""
+NS_MOST = 3_600_000_000_000
+ELEMENTS_MOST = 1 << 40
+RANKS_MOST = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing that a rank does, once those that it needs are over: places in its program, before or behind it.
+
+    duration_ns: of computing. elements: of float32, of the whole array: what an all-gather ends with, a reduce-scatter
+    and an all-to-all begin with. group: of a collective, by name; a broadcast is from the first rank of it. peer: of a
+    send or receive, the other's rank less the own; tag: by which they are matched beside their order.
+    """
+
+    kind: str
+    name: str = ""
+    needs: tuple[int, ...] = ()
+    duration_ns: int = 0
+    elements: int = 0
+    group: str = WORLD
+    peer: int = 0
+    tag: int = 0
+
+    @property
+    def collective(self) -> bool:
+        return self.kind in COLLECTIVES
+
+    @property
+    def channel(self) -> tuple[object, ...] | None:
+        """What it keeps the order of; None of computing."""
+        if self.kind == COMPUTE:
+            return None
+        return ("group", self.group) if self.collective else (self.kind, self.peer, self.tag)
+
+
+Program = tuple[Operation, ...]
+
+
+@dataclass(frozen=True)
+class WorkloadGraph:
+    """Raises ProfileError for what can't be: cycles, ranks of a group that do different things, sends without receives.
+
+    program_of: by rank, a place in programs. groups: by name, disjoint sets of ranks in order; WORLD is always there.
+    source: where it is from. notes: what was left out of a trace, with counts.
+    """
+
+    name: str
+    programs: tuple[Program, ...]
+    program_of: tuple[int, ...]
+    groups: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        ranks = len(self.program_of)
+        if not 1 <= ranks <= RANKS_MOST:
+            raise ProfileError(f"{self.name}: {ranks} ranks; allowed: 1 … {RANKS_MOST}")
+        object.__setattr__(self, "groups", {WORLD: (tuple(range(ranks)),), **self.groups})
+        for name, sets in self.groups.items():
+            members = [rank for each in sets for rank in each]
+            if len(set(members)) != len(members) or any(not 0 <= rank < ranks for rank in members):
+                raise ProfileError(f"{self.name}: group {name}: ranks must be 0 … {ranks - 1}, each in one set at most")
+        for place, program in enumerate(self.programs):
+            self._check_program(place, program)
+        self._check_groups()
+        self._check_messages()
+
+    # What it comes to
+
+    @property
+    def ranks(self) -> int:
+        return len(self.program_of)
+
+    def program(self, rank: int) -> Program:
+        return self.programs[self.program_of[rank]]
+
+    def compute_ns(self, rank: int) -> int:
+        return sum(each.duration_ns for each in self.program(rank))
+
+    def members(self, group: str, rank: int) -> tuple[int, ...]:
+        """The ranks of a group that one is in."""
+        return next(each for each in self.groups[group] if rank in each)
+
+    def used_groups(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Sets of ranks with collectives of their own, in order, without those of a single rank."""
+        used = {each.group for program in self.programs for each in program if each.collective}
+        for name in sorted(used):
+            yield from ((name, members) for members in self.groups[name] if len(members) > 1)
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Who sends to whom."""
+        found = {
+            (rank, rank + each.peer) for rank in range(self.ranks) for each in self.program(rank) if each.kind == SEND
+        }
+        return sorted(found)
+
+    def moved(self, rank: int) -> dict[str, int]:
+        """Bytes of the arrays of each kind of operation on a rank that sends or receives."""
+        found: Counter[str] = Counter()
+        for each in self.program(rank):
+            if each.kind != COMPUTE:
+                found[each.kind] += 4 * each.elements
+        return dict(found)
+
+    # What it must be
+
+    def _where(self, program: int, place: int) -> str:
+        rank = self.program_of.index(program) if program in self.program_of else -1
+        name = self.programs[program][place].name
+        return f"{self.name}: rank {rank}, operation {place}" + f" ({name})" * bool(name)
+
+    def _check_program(self, number: int, program: Program) -> None:
+        for place, each in enumerate(program):
+            wrong = ""
+            if each.kind not in KINDS:
+                wrong = f"kind {each.kind!r} is unknown; allowed: {', '.join(KINDS)}"
+            elif not 0 <= each.duration_ns <= NS_MOST:
+                wrong = f"{each.duration_ns} ns; allowed: 0 … {NS_MOST}"
+            elif each.kind != COMPUTE and not 1 <= each.elements <= ELEMENTS_MOST:
+                wrong = f"{each.elements} elements; allowed: 1 … {ELEMENTS_MOST}"
+            elif any(not 0 <= other < len(program) for other in each.needs):
+                wrong = f"needs operation {max(each.needs, key=abs)}, which there isn't"
+            elif each.collective and each.group not in self.groups:
+                wrong = f"group {each.group!r} is unknown"
+            if wrong:
+                raise ProfileError(f"{self._where(number, place)}: {wrong}")
+        if (stuck := Order.of(program).first_in_a_cycle()) is not None:
+            raise ProfileError(f"{self._where(number, stuck)}: waits for itself: a cycle of dependencies")
+
+    def _check_groups(self) -> None:
+        """All ranks of a set do the same."""
+        listed = [defaultdict[str, list[tuple[str, int]]](list) for _ in self.programs]
+        for program, found in zip(self.programs, listed, strict=True):
+            for each in program:
+                if each.collective:
+                    found[each.group].append((each.kind, each.elements))
+        for name, sets in self.groups.items():
+            inside = {rank for members in sets for rank in members}
+            for rank, number in enumerate(self.program_of):
+                if name in listed[number] and rank not in inside:
+                    raise ProfileError(f"{self.name}: rank {rank}: is in no set of group {name}")
+            for members in sets:
+                first = listed[self.program_of[members[0]]][name] if members else []
+                for rank in members:
+                    other = listed[self.program_of[rank]][name]
+                    if other != first:
+                        raise ProfileError(f"{self.name}: group {name}: {_difference(members[0], first, rank, other)}")
+
+    def _check_messages(self) -> None:
+        """Every send is received."""
+        sizes: dict[str, dict[tuple[int, int, int], list[int]]] = {SEND: {}, RECEIVE: {}}
+        for rank in range(self.ranks):
+            for each in self.program(rank):
+                if each.kind in sizes:
+                    other = rank + each.peer
+                    if not 0 <= other < self.ranks or not each.peer:
+                        raise ProfileError(f"{self.name}: rank {rank}: {each.kind} {each.name}: no rank {other} but it")
+                    way = (rank, other, each.tag) if each.kind == SEND else (other, rank, each.tag)
+                    sizes[each.kind].setdefault(way, []).append(each.elements)
+        for way in sorted(sizes[SEND].keys() | sizes[RECEIVE].keys()):
+            sent, received = (sizes[kind].get(way, []) for kind in (SEND, RECEIVE))
+            if sent != received:
+                sender, to, tag = way
+                raise ProfileError(
+                    f"{self.name}: rank {sender} to rank {to}, tag {tag}: {len(sent)} sends of {sum(sent)} elements, "
+                    f"{len(received)} receives of {sum(received)}"
+                )
+
+
+def _difference(rank: int, own: list[tuple[str, int]], other_rank: int, others: list[tuple[str, int]]) -> str:
+    for number, (mine, its) in enumerate(zip(own, others, strict=False)):
+        if mine != its:
+            return (
+                f"collective {number}: {mine[0]} of {mine[1]} elements on rank {rank}, {its[0]} of {its[1]} on rank "
+                f"{other_rank}"
+            )
+    return f"{len(own)} collectives on rank {rank}, {len(others)} on rank {other_rank}"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What lets each operation of a program begin. waits: for how many others. at_end, at_begin: by operation, those
+    that wait until it is over, because they need it, or until it begins, the next ones of its channel."""
+
+    waits: tuple[int, ...]
+    at_end: tuple[tuple[int, ...], ...]
+    at_begin: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, program: Program) -> Order:
+        at_end: list[list[int]] = [[] for _ in program]
+        at_begin: list[list[int]] = [[] for _ in program]
+        waits = [0] * len(program)
+        last: dict[tuple[object, ...], int] = {}
+        for place, each in enumerate(program):
+            for other in each.needs:
+                at_end[other].append(place)
+            waits[place] = len(each.needs)
+            if (channel := each.channel) is not None:
+                if channel in last:
+                    at_begin[last[channel]].append(place)
+                    waits[place] += 1
+                last[channel] = place
+        return cls(tuple(waits), tuple(map(tuple, at_end)), tuple(map(tuple, at_begin)))
+
+    def first_in_a_cycle(self) -> int | None:
+        """An operation that could never begin; None if there is none."""
+        waits = list(self.waits)
+        ready = [place for place, count in enumerate(waits) if not count]
+        done = 0
+        while ready:
+            place = ready.pop()
+            done += 1
+            for other in (*self.at_end[place], *self.at_begin[place]):
+                waits[other] -= 1
+                if not waits[other]:
+                    ready.append(other)
+        return None if done == len(waits) else next(place for place, count in enumerate(waits) if count)

@@ -1,0 +1,59 @@
+"""The formats of profiles, an entry each, and how a name or path becomes a model profile or a workload graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulation.profiles import chakra, goal, makers, simai
+from emulation.profiles.errors import ProfileError, read_text
+from emulation.profiles.graph import WorkloadGraph
+from emulation.profiles.model_profile import ModelProfile
+from emulation.profiles.model_profile import load as load_model
+
+Found = ModelProfile | WorkloadGraph
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format. suffixes: of its files. load(path, workers): ProfileError for what can't be read, or another number
+    of ranks than workers, where a file has one; 0: any."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    load: Callable[[Path, int], Found]
+
+
+FORMATS: dict[str, Format] = {
+    each.name: each
+    for each in (
+        Format("model profile", (".toml", ".json"), lambda path, _: load_model(path.absolute())),
+        Format("Chakra", (".et",), chakra.load),
+        Format("SimAI", (".txt",), lambda path, workers: simai.decode(read_text(path), path.name, workers)),
+        Format("GOAL", (".goal",), lambda path, workers: goal.decode(read_text(path), path.name, workers)),
+    )
+}
+
+MAKERS: dict[str, Callable[..., WorkloadGraph]] = {
+    "ddp": makers.ddp,
+    "fsdp": makers.fsdp,
+    "tp": makers.tensor_parallel,
+    "pp": makers.pipeline_parallel,
+}
+"""How ranks share the model of a profile; `[workload] parallel`."""
+
+
+def load(name_or_path: str, folder: Path = Path(), workers: int = 0) -> Found:
+    """A shipped profile by its name, or a file, in `folder` unless its path is absolute; its suffix says the format,
+    and a folder holds Chakra traces. workers: as of `Format`. Raises ProfileError."""
+    path = folder / name_or_path
+    if path.is_dir():
+        return chakra.load(path, workers)
+    found = next((each for each in FORMATS.values() if path.suffix in each.suffixes), None)
+    if found is None or found.name == "model profile":
+        if path.suffix and found is None:
+            known = ", ".join(f"{suffix} ({each.name})" for each in FORMATS.values() for suffix in each.suffixes)
+            raise ProfileError(f"{name_or_path}: format unknown; allowed: a folder of Chakra traces, {known}")
+        return load_model(name_or_path, folder)
+    return found.load(path, workers)

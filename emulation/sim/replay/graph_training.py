@@ -1,0 +1,254 @@
+"""Iterations of a workload graph in virtual time: each rank does its operations as soon as it may.
+
+A rank computes one thing at a time, of those that may begin the one listed first. Groups that are not all ranks are
+jobs of their own on the shared network, and so are pairs of ranks that send to each other, as hosts do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from heapq import heappop, heappush
+from typing import Any, cast
+
+from emulation.profiles.graph import COMPUTE, SEND, WORLD, Operation, Order, WorkloadGraph
+from emulation.results import MethodResult
+from emulation.scenario import Scenario
+from emulation.sim.compute import ComputeTimes
+from emulation.sim.hollow import Hollow
+from emulation.sim.network.simulation import Simulation, SimulationConfig
+from emulation.sim.replay.hollow_replicas import HollowReplicas
+from emulation.sim.training import Progress, RankClock, Training
+from emulation.timeline import COMPUTE as COMPUTE_TRACK
+from emulation.timeline import NETWORK, Span, kept, union_ns
+from emulation.topologies.table import seen_by
+from switchagg.description import Kind
+from transport.group.method_name import METHODS, MethodName
+
+POINT_TO_POINT = "direct"  # the method of what no switch can do: each to each
+BOUNDED: tuple[Kind, ...] = ("allreduce", "reduce_scatter", "all_gather")
+"""Kinds of collectives of all ranks that a run's bound counts."""
+SLOTS_MOST = 65_536
+
+Made = Callable[[SimulationConfig, bool], Simulation]
+Beside = Callable[[str, SimulationConfig, Any], Simulation]
+
+
+class Groups:
+    """A simulation for each set of ranks of a graph, all on the network of the first, which has all ranks."""
+
+    def __init__(self, graph: WorkloadGraph, config: SimulationConfig, method: str, made: Made, beside: Beside) -> None:
+        kinds = {
+            (each.group, each.kind == "all_to_all") for program in graph.programs for each in program if each.collective
+        }
+        wanted = [
+            (members, mesh) for name, members in graph.used_groups() for mesh in (False, True) if (name, mesh) in kinds
+        ]
+        summed = sum(not mesh for members, mesh in wanted if len(members) < graph.ranks)
+        if METHODS[method].packets:
+            window = max(1, min(config.window_slots, SLOTS_MOST // (config.streams * (1 + summed))))
+            slots = config.streams * window
+            config = replace(config, window_slots=window, pool_slots=slots * (1 + summed))
+        self.world = made(config, not graph.pairs() and not any(mesh for _, mesh in wanted))
+        self._config, self._jobs, self._beside = self.world.config, 1, beside
+        self.of_members: dict[tuple[tuple[int, ...], bool], Simulation] = {}
+        for members, mesh in wanted:
+            if mesh or len(members) < graph.ranks:
+                self._add(members, mesh, POINT_TO_POINT if mesh else method)
+            else:
+                self.of_members[members, False] = self.world
+        self.pairs = {pair: self._job(pair, POINT_TO_POINT) for pair in graph.pairs()}
+
+    def _add(self, members: tuple[int, ...], mesh: bool, method: str) -> None:
+        if (members, mesh) not in self.of_members:
+            self.of_members[members, mesh] = self._job(members, method)
+
+    def _job(self, members: tuple[int, ...], method: str) -> Simulation:
+        config, number = self._config, self._jobs
+        self._jobs += 1
+        hosts = tuple(self.world.topology.workers[rank] for rank in members)
+        place = seen_by(self.world.topology, hosts, config.fabric.placement)
+        slots = config.streams * config.window_slots
+        first_slot = number * slots if METHODS[method].packets else 0
+        user = f"{config.user} ranks {','.join(map(str, members))}"
+        changed = replace(config, workers=len(members), servers=0, place=place, job_id=number + 1, user=user)
+        return self._beside(method, replace(changed, first_slot=first_slot), self.world.shared)
+
+    @property
+    def all(self) -> list[Simulation]:
+        """Each once."""
+        found = [self.world, *self.of_members.values(), *self.pairs.values()]
+        return list({id(each): each for each in found}.values())
+
+
+class GraphTraining(Training):
+    """made(config, alone): the simulation of all ranks; alone: on its network are others of the same method only.
+    beside(method, config, shared): another one on that network."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        graph: WorkloadGraph,
+        config: SimulationConfig,
+        method: str,
+        made: Made,
+        beside: Beside,
+        compute: ComputeTimes,
+        progress: Progress,
+    ) -> None:
+        self.groups = Groups(graph, config, method, made, beside)
+        nothing = HollowReplicas([[]], graph.ranks)
+        super().__init__(scenario, self.groups.world, cast(Any, nothing), compute, progress)
+        self.graph = graph
+        self.orders = [Order.of(program) for program in graph.programs]
+        self.clocks = [GraphRank(self, rank) for rank in range(self.workers)]
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of all arrays that rank 0 sends or receives, whatever they hold."""
+        return sum(self.graph.moved(0).values())
+
+    @property
+    def collective_bytes(self) -> dict[Kind, int]:
+        """Of collectives of all ranks; the bound of a run is of these."""
+        found: dict[Kind, int] = dict.fromkeys(BOUNDED, 0)
+        for each in self.graph.program(0):
+            if each.group == WORLD and each.kind in BOUNDED:
+                found[each.kind] += 4 * each.elements
+        return {kind: size for kind, size in found.items() if size} or {"allreduce": 0}
+
+    def _layout(self) -> dict[str, Any]:
+        """How much there is of each kind."""
+        counted = Counter(each.kind for rank in range(self.workers) for each in self.graph.program(rank))
+        return {"operations": dict(sorted(counted.items())), "groups": len(self.groups.of_members)}
+
+    def result(self, method: MethodName, notes: list[str]) -> MethodResult:  # type: ignore[override]
+        """As of any training; what is sent again is of all groups together."""
+        found = super().result(method, notes)
+        return replace(found, retransmissions=sum(each.retransmissions() for each in self.groups.all))
+
+
+class GraphRank(RankClock):
+    """One rank's way through its program, again and again."""
+
+    def __init__(self, training: GraphTraining, rank: int) -> None:
+        super().__init__(training, rank)
+        self._graph_training = training
+        graph = training.graph
+        self._program = graph.program(rank)
+        self._order = training.orders[graph.program_of[rank]]
+        self._own_ns = graph.compute_ns(rank)
+        self._members = {each.group: graph.members(each.group, rank) for each in self._program if each.collective}
+        self._waits: list[int] = []
+        self._left = 0
+        self._may_compute: list[int] = []
+        self._computes = False
+        self._moved: list[tuple[int, int]] = []
+        self._messages: Counter[tuple[int, int, int]] = Counter()
+        tags = sorted({each.tag for program in graph.programs for each in program})
+        self._tags = {tag: number for number, tag in enumerate(tags)}
+
+    def begin(self, _frame: None = None, _sender: int = 0, _to: int = 0) -> None:
+        """Start the next iteration."""
+        if self.iteration == self._training.warmup_iterations:
+            self._count_wire()
+        self._begin_ns, self._moved = self._network.now_ns, []
+        self._compute_ns = self._training.compute.ns(self._rank, self.iteration)
+        self._waits, self._left = list(self._order.waits), len(self._program)
+        if not self._left:
+            self._finish()
+        self._start([place for place, count in enumerate(self._waits) if not count])
+
+    def _start(self, places: list[int]) -> None:
+        """Begin these, and those that waited for just that, in the order of the program."""
+        heap: list[int] = []
+        for place in places:
+            heappush(heap, place)
+        while heap:
+            place = heappop(heap)
+            for other in self._freed(self._order.at_begin[place]):
+                heappush(heap, other)
+            if self._program[place].kind == COMPUTE:
+                heappush(self._may_compute, place)
+            else:
+                self._move(place)
+        self._compute()
+
+    def _freed(self, places: tuple[int, ...]) -> list[int]:
+        """Those of them that wait for nothing more."""
+        for place in places:
+            self._waits[place] -= 1
+        return [place for place in places if not self._waits[place]]
+
+    def _compute(self) -> None:
+        if self._computes or not self._may_compute:
+            return
+        self._computes = True
+        place = heappop(self._may_compute)
+        each, now_ns = self._program[place], self._network.now_ns
+        duration_ns = each.duration_ns * self._compute_ns // self._own_ns if self._own_ns else 0
+        if duration_ns:
+            self._keep(COMPUTE_TRACK, each.name, now_ns, now_ns + duration_ns)
+        self._network.schedule(now_ns + duration_ns, self._computed, None, place)
+
+    def _computed(self, _frame: None, place: int, _to: int) -> None:
+        self._computes = False
+        self._ended(place)
+
+    def _move(self, place: int) -> None:
+        """Begin a transfer. A group of one has nothing to move."""
+        each, groups = self._program[place], self._graph_training.groups
+        array, done = Hollow(each.elements, "float32"), partial(self._arrived, place, self._network.now_ns)
+        if not each.collective:
+            self._message(each, array, done)
+            return
+        members, mesh = self._members[each.group], each.kind == "all_to_all"
+        if len(members) == 1:
+            self._network.schedule(self._network.now_ns, lambda *_: self._ended(place))
+            return
+        simulation = groups.of_members[members, mesh]
+        kind = cast(Kind, "reduce_scatter" if mesh else each.kind)  # direct: as many bytes from each to each
+        op = simulation.mean_op if each.kind == "allreduce" else "sum"
+        simulation.launch(members.index(self._rank), array, op, done, kind=kind)
+
+    def _message(self, each: Operation, array: Hollow, done: Callable[[], None]) -> None:
+        """Send or receive: a broadcast among two."""
+        sends = each.kind == SEND
+        pair = (self._rank, self._rank + each.peer) if sends else (self._rank + each.peer, self._rank)
+        way = (*pair, each.tag)
+        key = self._tags[each.tag] << 40 | self._messages[way]
+        self._messages[way] += 1
+        simulation = self._graph_training.groups.pairs[pair]
+        simulation.launch(0 if sends else 1, array, "sum", done, key=key, kind="broadcast")
+
+    def _arrived(self, place: int, begun_ns: int) -> None:
+        each, now_ns = self._program[place], self._network.now_ns
+        self._moved.append((begun_ns, now_ns))
+        self._keep(NETWORK, each.name or each.kind, begun_ns, now_ns, 4 * each.elements)
+        self._network.schedule(now_ns, lambda *_: self._ended(place))
+
+    def _ended(self, place: int) -> None:
+        self._left -= 1
+        self._start(self._freed(self._order.at_end[place]))
+        if not self._left:
+            self._finish()
+
+    def _finish(self) -> None:
+        training, now_ns = self._training, self._network.now_ns
+        self.losses.append(math.nan)
+        self.ends_ns.append(now_ns - training.begun_ns)
+        self.communications_ns.append(union_ns(self._moved))
+        self.iteration += 1
+        if self.iteration == training.iterations:
+            self._count_wire()
+        training.finished(self._rank, self.iteration - 1)
+        if self.iteration < training.iterations:
+            self._go_on()
+
+    def _keep(self, track: str, name: str, begin_ns: int, end_ns: int, size_bytes: int = 0) -> None:
+        if kept(self.iteration, self._training.warmup_iterations):
+            at_ns = begin_ns - self._training.begun_ns, end_ns - self._training.begun_ns
+            self.spans.append(Span(self._rank, track, name, self.iteration, *at_ns, size_bytes))

@@ -1,0 +1,241 @@
+"""Workload graphs: what makers make of a model, what can't be, and their iterations in virtual time."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulation.profiles import makers
+from emulation.profiles.errors import ProfileError
+from emulation.profiles.graph import COMPUTE, RECEIVE, SEND, WORLD, Operation, WorkloadGraph
+from emulation.profiles.model_profile import decode, load
+from emulation.results import MethodResult, document
+from emulation.scenario import Scenario, ScenarioError, parse
+from emulation.sim.compute import ComputeTimes
+from emulation.sim.network.simulation import Simulation, SimulationConfig
+from emulation.sim.network.simulations import SIMULATIONS
+from emulation.sim.network.timing import time_allreduce
+from emulation.sim.replay.graph_training import GraphTraining
+from emulation.sim.run import run_method, simulation_config
+from transport.group.method_name import parse as parse_method
+
+MODEL = """
+name = "small"
+batch = 4
+layers = [
+    { name = "a", tensors = { w = 2000 }, forward_ns = 100_000, backward_ns = 200_000, output = 500, cut = "column" },
+    { name = "b", tensors = { w = 4000, z = 8 }, forward_ns = 60_000, backward_ns = 120_000, output = 300, cut = "row"},
+    { name = "n", tensors = { w = 20 }, forward_ns = 10_000, backward_ns = 20_000, output = 300 },
+    { name = "c", tensors = { w = 9000 }, forward_ns = 30_000, backward_ns = 60_000, output = 100, cut = "column" },
+    { name = "d", tensors = { w = 3000 }, forward_ns = 20_000, backward_ns = 40_000, output = 700, cut = "row" },
+]
+"""
+model = decode(MODEL, "small.toml")
+
+
+def scenario(tmp_path: Path, **overrides: Any) -> Scenario:
+    (tmp_path / "small.toml").write_text(MODEL)
+    text = 'name = "t"\ntitle = "t"\n[methods]\nmininet = []\nsim = ["ring"]\n[workload]\nprofile = "small.toml"\n'
+    given = {
+        "topology.workers": 4,
+        "topology.rate_bps": 10**9,
+        "workload.iterations": 3,
+        "workload.warmup_iterations": 1,
+    }
+    return parse(text, "t.toml", {**given, "workload.bucket_bytes": 20_000, **overrides}, tmp_path)
+
+
+def ran(given: Scenario, method: str) -> MethodResult:
+    return run_method(given, parse_method(method, virtual=True), Path(), lambda *_: None)
+
+
+def replayed(given: Scenario, graph: WorkloadGraph, method: str = "ring") -> MethodResult:
+    def made(config: SimulationConfig, _alone: bool) -> Simulation:
+        return SIMULATIONS[method](config)
+
+    def beside(other: str, config: SimulationConfig, shared: Any) -> Simulation:
+        return SIMULATIONS[other](config, shared)
+
+    compute = ComputeTimes(given, tuple(map(graph.compute_ns, range(graph.ranks))))
+    training = GraphTraining(given, graph, simulation_config(given), method, made, beside, compute, lambda *_: None)
+    training.run()
+    return training.result(parse_method(method), [])
+
+
+@pytest.mark.parametrize("method", ["ring", "switch"])
+def test_the_graph_of_ddp_takes_as_long_as_ddp(tmp_path: Path, method: str) -> None:
+    given = scenario(tmp_path)
+    graph, plain = replayed(given, makers.ddp(model, 4, 20_000), method), ran(given, method)
+    assert [each.duration_ns for each in graph.iterations] == [each.duration_ns for each in plain.iterations]
+    assert [each.communication_ns for each in graph.iterations] == [each.communication_ns for each in plain.iterations]
+    assert graph.wire_tx_bytes_per_rank == plain.wire_tx_bytes_per_rank
+    assert graph.gradient_bytes == plain.gradient_bytes == 4 * 18_028
+
+
+def test_makers_move_what_their_way_of_sharing_does() -> None:
+    graph = makers.fsdp(model, 4, 20_000)
+    padded = 4 * (6008 + 9020 + 3000)  # units a+b, n+c, d; elements by four ranks
+    assert graph.moved(0) == {"all_gather": 2 * padded, "reduce_scatter": padded}
+    assert graph.compute_ns(0) == model.compute_ns
+
+    graph = makers.tensor_parallel(model, 4, 2, 1 << 30)
+    activations = 4 * 4 * (300 + 700 + 300)  # outputs of b and d, and of what c has for inputs; a has the images
+    gradients = 4 * (1000 + 2004 + 20 + 4500 + 1500)
+    assert graph.moved(0) == {"allreduce": activations + gradients}
+    assert graph.compute_ns(3) == 30_000 + (300_000 + 180_000 + 90_000 + 60_000) // 2
+    assert [members for name, members in graph.used_groups() if name == makers.MODEL] == [(0, 1), (2, 3)]
+    assert [members for name, members in graph.used_groups() if name == makers.REPLICAS] == [(0, 2), (1, 3)]
+
+    graph = makers.pipeline_parallel(model, 4, 2, micro_batches=4)
+    assert graph.pairs() == [(0, 1), (1, 0), (2, 3), (3, 2)]
+    assert graph.moved(0)["send"] == graph.moved(1)["receive"] == 4 * 4 * 500
+    assert [graph.moved(rank)["allreduce"] for rank in (0, 1)] == [4 * 2000, 4 * 16_028]
+    assert graph.compute_ns(0) + graph.compute_ns(1) == model.compute_ns
+    order = [each.name for each in graph.program(0) if each.kind == COMPUTE][:5]
+    assert order == ["forward 0", "forward 1", "backward 0", "forward 2", "backward 1"]
+
+
+def test_makers_refuse_what_a_model_does_not_say() -> None:
+    vision = load("alexnet")
+    with pytest.raises(ProfileError, match="alexnet: no layer has cut = 'row'"):
+        makers.tensor_parallel(vision, 4)
+    with pytest.raises(ProfileError, match="4 workers are no whole number of groups of 3"):
+        makers.pipeline_parallel(model, 4, 3)
+    with pytest.raises(ProfileError, match="9 stages of 5 layers"):
+        makers.pipeline_parallel(model, 9)
+    with pytest.raises(ProfileError, match="5 micro-batches of a batch of 4"):
+        makers.pipeline_parallel(model, 2, micro_batches=5)
+
+
+@pytest.mark.parametrize("method", ["ring", "switch"])
+@pytest.mark.parametrize("parallel", ["fsdp", "tp", "pp"])
+def test_every_way_of_sharing_is_replayed(tmp_path: Path, method: str, parallel: str) -> None:
+    degree = {"workload.degree": 2} if parallel != "fsdp" else {}
+    given = scenario(
+        tmp_path, **{"workload.parallel": parallel, **degree, "faults.loss": 0.002, "topology.delay_ns": 1000}
+    )
+    result = ran(given, method)
+    first, *others = [each.duration_ns for each in result.iterations]
+    least_ns = max(map(given.replayed.compute_ns, range(4)))  # type: ignore[union-attr]
+    assert all(each > least_ns for each in (first, *others))
+    built = document(given, "sim", [result])
+    assert built["methods"][0]["summary"]["share_of_bound"] <= 1
+    assert result.environment["operations"]["compute"] > 4
+
+
+def test_messages_take_what_their_links_take(tmp_path: Path) -> None:
+    """From rank 0 to rank 3 through a switch, and on to rank 1, each behind some computing."""
+
+    def compute(needs: tuple[int, ...] = ()) -> Operation:
+        return Operation(COMPUTE, "c", needs, 50_000)
+
+    first = (compute(), Operation(SEND, "s", (0,), elements=25_000, peer=3))
+    last = (
+        Operation(RECEIVE, "r", elements=25_000, peer=-3),
+        compute((0,)),
+        Operation(SEND, "t", (1,), elements=25_000, peer=-2),
+    )
+    middle = (Operation(RECEIVE, "u", elements=25_000, peer=2),)
+    graph = WorkloadGraph("relay", (first, middle, (), last), (0, 1, 2, 3))
+    took = [each.duration_ns for each in replayed(scenario(tmp_path), graph).iterations]
+    bits = 25_000 * 32 * 1e9 / 1e9
+    assert 2 * bits + 100_000 < took[0] < 2.3 * bits + 100_000
+
+
+def test_collectives_of_groups_run_beside_each_other(tmp_path: Path) -> None:
+    """Two pairs on one star have links of their own: they take as long as one pair alone."""
+    size = Operation("allreduce", "x", elements=50_000, group="pairs")
+    graph = WorkloadGraph("pairs", ((size,),), (0,) * 4, {"pairs": ((0, 1), (2, 3))})
+    given = scenario(tmp_path)
+    for method in ("ring", "switch"):
+        alone = time_allreduce(
+            simulation_config(scenario(tmp_path, **{"topology.workers": 2})), method, 200_000, "float32"
+        )
+        assert replayed(given, graph, method).iterations[0].duration_ns == alone.duration_ns
+
+
+def test_every_collective_is_replayed(tmp_path: Path) -> None:
+    kinds = ("allreduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
+    took = {}
+    for kind in kinds:
+        graph = WorkloadGraph(kind, ((Operation(kind, elements=40_000),),), (0,) * 4)
+        result = replayed(scenario(tmp_path), graph)
+        took[kind] = result.iterations[0].duration_ns
+        sent = sum(result.wire_tx_bytes_per_rank) / 2
+        share = {"allreduce": 6, "broadcast": 3}.get(kind, 3)  # of the array, all ranks together
+        assert share * 160_000 < sent < 1.12 * share * 160_000
+    assert took["allreduce"] > 1.9 * took["all_gather"]
+
+
+def test_a_straggler_holds_up_all(tmp_path: Path) -> None:
+    late, quick = [{"rank": 1, "factor": 3}], {"workload.parallel": "fsdp", "topology.rate_bps": 10**10}
+    slow = ran(scenario(tmp_path, **quick, **{"faults.stragglers": late}), "ring")
+    fast = ran(scenario(tmp_path, **quick), "ring")
+    assert slow.iterations[1].compute_ns == 3 * fast.iterations[1].compute_ns
+    assert slow.iterations[1].duration_ns > 2 * fast.iterations[1].duration_ns
+
+
+def compute(*needs: int) -> Operation:
+    return Operation(COMPUTE, "x", needs, 1)
+
+
+SUM = Operation("allreduce", "s", elements=4)
+
+
+@pytest.mark.parametrize(
+    ("programs", "message"),
+    [
+        ([(compute(1), compute(0))], r"rank 0, operation 0 \(x\): waits for itself: a cycle of dependencies"),
+        ([(Operation("allreduce", "s", (1,), elements=4), SUM)], "waits for itself"),
+        ([(compute(5),)], "needs operation 5, which there isn't"),
+        ([(Operation(COMPUTE, duration_ns=-1),)], "-1 ns; allowed: 0"),
+        ([(Operation("reduce", elements=1),)], "kind 'reduce' is unknown; allowed: compute, send"),
+        ([(Operation("allreduce", elements=0),)], "0 elements"),
+        ([(Operation("allreduce", elements=1, group="g"),)], "group 'g' is unknown"),
+        ([(SUM,), ()], "group world: 1 collectives on rank 0, 0 on rank 1"),
+        (
+            [(SUM,), (Operation("broadcast", elements=4),)],
+            "collective 0: allreduce of 4 elements on rank 0, broadcast of 4",
+        ),
+        (
+            [(Operation(SEND, elements=4, peer=1),), ()],
+            "rank 0 to rank 1, tag 0: 1 sends of 4 elements, 0 receives of 0",
+        ),
+        ([(Operation(RECEIVE, "r", elements=4, peer=-1),)], "rank 0: receive r: no rank -1"),
+        ([], "0 ranks"),
+    ],
+)
+def test_graphs_that_cannot_be(programs: list[tuple[Operation, ...]], message: str) -> None:
+    with pytest.raises(ProfileError, match=f"^g: .*{message}"):
+        WorkloadGraph("g", tuple(programs), tuple(range(len(programs))))
+    with pytest.raises(ProfileError, match="g: group p: ranks must be 0 … 0, each in one set at most"):
+        WorkloadGraph("g", ((),), (0,), {"p": ((0, 0),)})
+    assert WorkloadGraph("g", ((SUM,),), (0, 0)).groups[WORLD] == ((0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            {"methods.sim": ["ring+p3"]},
+            r"\[methods\] sim: ring\+p3: a workload graph is more than sums of gradients, not for",
+        ),
+        ({"methods.sim": ["ps"]}, "sim: ps: a workload graph"),
+        ({"workload.degree": 3}, "4 workers are no whole number of groups of 3"),
+        ({"jobs": [{"name": "a"}]}, r"\[\[jobs\]\]: not beside a workload graph"),
+    ],
+)
+def test_scenarios_that_a_graph_cannot_have(tmp_path: Path, overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError, match=rf"^t\.toml: .*{message}"):
+        scenario(tmp_path, **{"workload.parallel": "tp", **overrides})
+    with pytest.raises(ScenarioError, match=r"\[workload\] parallel: it needs a profile; allowed: ddp without one"):
+        parse('name = "t"\ntitle = "t"\n', "t.toml", {"workload.parallel": "tp"})
+
+
+@pytest.mark.parametrize("parallel", ["fsdp", "tp", "pp"])
+def test_flows_take_what_packets_do(tmp_path: Path, parallel: str) -> None:
+    degree = {"workload.degree": 2} if parallel != "fsdp" else {}
+    given = {"workload.parallel": parallel, **degree, "topology.delay_ns": 1000}
+    packets = ran(scenario(tmp_path, **given), "ring").iterations[1].duration_ns
+    flows = ran(scenario(tmp_path, **given, **{"virtual_time.zoom": "flow"}), "ring").iterations[1].duration_ns
+    assert flows == pytest.approx(packets, rel=0.1)
