@@ -32,7 +32,7 @@ from transport.group.method_name import parse as parse_method
 
 SCHEMA = "switchagg-cell-1"
 PACKAGES = ("switchagg", "transport", "p4vm", "emulation")
-ONLY_SHOWN = ("cli", "report", "bench", "study", "sweep", "reproduce")
+ONLY_SHOWN = ("cli", "report", "bench", "study", "sweep", "reproduce", "whatif")
 OTHERS = {"sim": (*ONLY_SHOWN, "mininet", "certificate"), "mininet": ONLY_SHOWN}
 """Folders of `emulation` whose code changes no result of a backend."""
 SOURCES = (".py", ".c", ".h")
@@ -129,6 +129,9 @@ class Store:
 
     def keep(self, cell: Cell, found: dict[str, Any]) -> None:
         write_json(self._path(cell), {"schema": SCHEMA, "key": cell.key, **cell.decides, **found})
+
+    def forget(self, cell: Cell) -> None:
+        self._path(cell).unlink(missing_ok=True)
 
     def entry(self, cell: Cell) -> tuple[dict[str, Any], list[Span], float]:
         """Of a cell that is there: its entry of a document, not yet compared, its timeline, and seconds it took."""

@@ -133,7 +133,7 @@ class Outcome:
 def written(sweep: Sweep, command: Sequence[str], reports: bool, log: Log) -> Outcome:
     """Writes tables, sweep.json, the page and, if wanted, the report of each run. Raises RunFailed, OSError."""
     rows: list[table.Row] = []
-    shown, problems, verdicts, unequal = [], _failures(sweep), [], False
+    shown, problems, verdicts, unequal = [], failures(sweep), [], False
     for number, one in enumerate(sweep.runs, 1):
         there = {cell.method: cell for cell in one.cells if cell.title not in sweep.failed}
         found = {method: sweep.store.entry(cell) for method, cell in there.items()}
@@ -160,7 +160,7 @@ def written(sweep: Sweep, command: Sequence[str], reports: bool, log: Log) -> Ou
     return Outcome(document, page.write(document, sweep.out), all(known) if known else None, unequal, problems)
 
 
-def _failures(sweep: Sweep) -> list[str]:
+def failures(sweep: Sweep) -> list[str]:
     """A line for each reason."""
     reasons = dict.fromkeys(sweep.failed.values())
     told = []
