@@ -184,7 +184,7 @@ def _simulation(
     switch, jobs, of_flows = scenario.switch, scenario.jobs, own_hosts(scenario.flows)
     demand_slots = sum(config.windows) or config.streams * config.window_slots
     others = of_flows + hosts_of(jobs) + sum(servers_of(job, method) for job in jobs)
-    alone = alone and not (scenario.flows or jobs or scenario.topology.pfc_bytes)
+    alone = not (scenario.flows or jobs or scenario.topology.pfc_bytes)
     config = dataclasses.replace(config, others=others, engine=AUTO if alone else PYTHON)
     if jobs:
         asked_slots = demand_slots + len(jobs) * config.streams * config.window_slots
@@ -236,31 +236,22 @@ def _training(
     if METHODS[name.method].loses:
         config = dataclasses.replace(config, bounded=scenario.bounded.options(name.method))
     if scenario.workload.profile and isinstance(scenario.replayed, WorkloadGraph):
-        on = functools.partial(_simulation, scenario, name.method)
-        return GraphTraining(
-            scenario,
-            scenario.replayed,
-            config,
-            name.method,
-            lambda c, alone: on(c, zoom, alone),
-            zoom.beside,
-            compute,
-            progress,
-        )
+        made = functools.partial(_simulation, scenario, name.method, zoom=zoom)
+        return GraphTraining(scenario, scenario.replayed, config, name.method, made, zoom.beside, compute, progress)
     if not name.schedule:
         module, _, attribute = TRAININGS[WORKLOADS[scenario.workload.name].parallel].partition(":")
         kind: type[Training] = getattr(import_module(module), attribute)
         return kind(scenario, _simulation(scenario, name.method, config, zoom), replicas, compute, progress)
     profile = replicas.profile(compute.planned_ns)
 
-    def made(policy: Policy) -> tuple[Schedule, Simulation]:
+    def planned(policy: Policy) -> tuple[Schedule, Simulation]:
         schedule = _schedule(scenario, name, policy, profile)
         return schedule, _simulation(scenario, name.method, scheduled(config, name, schedule), zoom)
 
     policy = parse_policy(name.schedule).with_cost(lambda: _cost(scenario, name))
     if policy.tuning is not None:
-        policy = tuned(scenario, policy.tuning, profile, made, compute)
-    schedule, simulation = made(policy)
+        policy = tuned(scenario, policy.tuning, profile, planned, compute)
+    schedule, simulation = planned(policy)
     return LayeredTraining(scenario, simulation, replicas, compute, progress, schedule)
 
 

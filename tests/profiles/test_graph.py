@@ -50,7 +50,7 @@ def ran(given: Scenario, method: str) -> MethodResult:
 
 
 def replayed(given: Scenario, graph: WorkloadGraph, method: str = "ring") -> MethodResult:
-    def made(config: SimulationConfig, _alone: bool) -> Simulation:
+    def made(config: SimulationConfig) -> Simulation:
         return SIMULATIONS[method](config)
 
     def beside(other: str, config: SimulationConfig, shared: Any) -> Simulation:
@@ -239,3 +239,23 @@ def test_flows_take_what_packets_do(tmp_path: Path, parallel: str) -> None:
     packets = ran(scenario(tmp_path, **given), "ring").iterations[1].duration_ns
     flows = ran(scenario(tmp_path, **given, **{"virtual_time.zoom": "flow"}), "ring").iterations[1].duration_ns
     assert flows == pytest.approx(packets, rel=0.1)
+
+
+@pytest.mark.parametrize("method", ["ring", "switch"])
+def test_both_engines_replay_a_trace_of_others_alike(
+    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups that overlap, all-to-alls among hosts beside the switch's sums, and losses."""
+    rows = ("a -1 9000 ALLREDUCE 40960 20 NONE 0 30 ALLREDUCE 80000 10", "b -1 5 ALLTOALL_EP 10240 7 NONE 0 0 NONE 0 0")
+    head = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 1 all_gpus: 8"
+    (tmp_path / "w.txt").write_text("\n".join((head, "2", *rows)))
+    given = {"workload.profile": "w.txt", "topology.workers": 8, "faults.loss": 0.002}
+    found = []
+    for engine in ("python", "compiled"):
+        monkeypatch.setenv("SWITCHAGG_SIM_ENGINE", engine)
+        result = ran(scenario(tmp_path, **given), method)
+        found.append(
+            (result.retransmissions, result.wire_tx_bytes_per_rank, [each.duration_ns for each in result.iterations])
+        )
+    assert found[0] == found[1]
+    assert found[0][0] > 0

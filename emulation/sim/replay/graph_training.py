@@ -33,7 +33,7 @@ BOUNDED: tuple[Kind, ...] = ("allreduce", "reduce_scatter", "all_gather")
 """Kinds of collectives of all ranks that a run's bound counts."""
 SLOTS_MOST = 65_536
 
-Made = Callable[[SimulationConfig, bool], Simulation]
+Made = Callable[[SimulationConfig], Simulation]
 Beside = Callable[[str, SimulationConfig, Any], Simulation]
 
 
@@ -52,8 +52,9 @@ class Groups:
             window = max(1, min(config.window_slots, SLOTS_MOST // (config.streams * (1 + summed))))
             slots = config.streams * window
             config = replace(config, window_slots=window, pool_slots=slots * (1 + summed))
-        self.world = made(config, not graph.pairs() and not any(mesh for _, mesh in wanted))
-        self._config, self._jobs, self._beside = self.world.config, 1, beside
+        self.world = made(config)
+        self._config, self._beside = self.world.config, beside
+        self._jobs, self._in_packets = 1, 0  # the second beside the first of the job
         self.of_members: dict[tuple[tuple[int, ...], bool], Simulation] = {}
         for members, mesh in wanted:
             if mesh or len(members) < graph.ranks:
@@ -72,7 +73,8 @@ class Groups:
         hosts = tuple(self.world.topology.workers[rank] for rank in members)
         place = seen_by(self.world.topology, hosts, config.fabric.placement)
         slots = config.streams * config.window_slots
-        first_slot = number * slots if METHODS[method].packets else 0
+        self._in_packets += METHODS[method].packets
+        first_slot = self._in_packets * slots if METHODS[method].packets else 0
         user = f"{config.user} ranks {','.join(map(str, members))}"
         changed = replace(config, workers=len(members), servers=0, place=place, job_id=number + 1, user=user)
         return self._beside(method, replace(changed, first_slot=first_slot), self.world.shared)
@@ -85,7 +87,7 @@ class Groups:
 
 
 class GraphTraining(Training):
-    """made(config, alone): the simulation of all ranks; alone: on its network are others of the same method only.
+    """made(config): the simulation of all ranks.
     beside(method, config, shared): another one on that network."""
 
     def __init__(
