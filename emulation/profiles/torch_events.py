@@ -11,7 +11,7 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from pathlib import Path
 
 import msgspec
@@ -244,8 +244,10 @@ class _Sized(Message):
 
     @property
     def elements(self) -> int:
-        """Of the whole array: the largest of inputs and outputs."""
-        return max(self.inputs, self.outputs, *map(elements_in, self.dims), 0)
+        """Of the whole array: the largest of inputs and outputs. A scalar has one, which its type tells from none."""
+        typed = zip_longest(self.dims, self.types, fillvalue="")
+        shapes = (elements_in(dims) or int(dims == [] and str(dtype).lower() in ITEM_BYTES) for dims, dtype in typed)
+        return max(self.inputs, self.outputs, *shapes, 0)
 
 
 def _message(path: Path, event: Event) -> _Sized:
@@ -265,7 +267,7 @@ def elements_in(dims: object) -> int:
     if not isinstance(dims, list) or not dims:
         return 0
     if any(isinstance(each, list) for each in dims):
-        return sum(map(elements_in, dims))
+        return sum(elements_in(each) or int(each == []) for each in dims)
     product = 1
     for each in dims:
         product *= each if isinstance(each, int) else 0

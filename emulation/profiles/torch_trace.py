@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from statistics import fmean, median, stdev
 
@@ -32,7 +32,11 @@ from emulation.profiles.torch_events import (
 STEP = re.compile(r"ProfilerStep#\d+")
 OPTIMIZER = "Optimizer.step#"
 COPY_OUT = "FSDP::all_gather_copy_out"
+LAYER = "layer: "
+"""Marks of `transport.torch.recording`, and the module's name."""
 GRADIENT = "torch::autograd::AccumulateGrad"
+NESTED = 8
+"""So many operators call each other at most before one makes a node."""
 FORWARD_SHARE = 1 / 3
 """Of an iteration, where a trace doesn't show its backward pass."""
 ALIKE = 0.9
@@ -51,10 +55,11 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Iteration:
-    """One of a trace: µs of computing from its start. needs: by which each collective had to be done."""
+    """One of a trace: µs of computing from its start. backward: from when to when. needs: by which each collective had
+    to be done."""
 
     compute: float
-    backward: float
+    backward: tuple[float, float]
     collectives: tuple[Collective, ...]
     issues: tuple[float, ...]
     needs: tuple[float, ...]
@@ -85,12 +90,21 @@ class Recording:
         return stdev(self.compute) / fmean(self.compute) if len(self.compute) > 1 else 0.0
 
     @property
+    def buckets(self) -> list[int]:
+        """Places of sums of gradients: of all ranks, begun in the backward pass, as DDP does."""
+        first, last = self.like.backward
+        return [
+            place
+            for place, (each, issue) in enumerate(zip(self.like.collectives, self.like.issues, strict=True))
+            if each.kind == "allreduce" and each.ranks == self.workers and first <= issue <= last
+        ]
+
+    @property
     def data_parallel(self) -> bool:
-        """Whether all that ranks exchange is sums of gradients, which DDP began in the backward pass."""
-        return all(
-            each.kind == "allreduce" and each.ranks == self.workers and issue >= self.like.backward
-            for each, issue in zip(self.like.collectives, self.like.issues, strict=True)
-        )
+        """Whether these are what ranks exchange, but for a hundredth of the bytes: losses, counts, buffers."""
+        sizes = [each.size_bytes for each in self.like.collectives]
+        buckets = self.buckets
+        return bool(buckets) and sum(sizes[place] for place in buckets) >= 0.99 * sum(sizes)
 
 
 def record(path: Path) -> Recording:
@@ -102,11 +116,11 @@ def record(path: Path) -> Recording:
     every = [each for each in every if each.collectives]
     if not every:
         raise ProfileError(f"{path}: no collective lies within an iteration; record whole ones")
-    usual, count = Counter(each.signature for each in every).most_common(1)[0]
+    usual, most = Counter(each.signature for each in every).most_common(1)[0]
     kept = [each for each in every if each.signature == usual]
-    notes = [f"{count} iterations by {how}" + (" of a GPU" if trace.device else "")]
-    if count < len(every):
-        notes.append(f"with other collectives, so left out: {len(every) - count} iterations")
+    notes = [f"{most} iterations by {how}" + (" of a GPU" if trace.device else "")]
+    if most < len(every):
+        notes.append(f"with other collectives, so left out: {len(every) - most} iterations")
     notes += [f"left out: {number} of {what}" for what, number in sorted(trace.skipped.items())]
     if not operators.backward:
         notes.append(f"no backward pass in the trace: a share of {FORWARD_SHARE:.2f} is taken for the forward pass")
@@ -139,9 +153,9 @@ class _Operators:
     def __init__(self, trace: RankTrace) -> None:
         self.backward = [event for event in trace.events if event.name.startswith(BACKWARD)]
         self.gradients = [event for event in trace.events if event.name == GRADIENT]
-        self.copies = [
-            event for event in trace.events if event.name.startswith(COPY_OUT) and event.cat == "user_annotation"
-        ]
+        marks = [event for event in trace.events if event.cat == "user_annotation"]
+        self.copies = [event for event in marks if event.name.startswith(COPY_OUT)]
+        self.layers = [event for event in marks if event.name.startswith(LAYER)]
         self.forward = [
             event
             for event in trace.events
@@ -158,7 +172,9 @@ def _iteration(trace: RankTrace, progress: Progress, operators: _Operators, begi
     origin = progress.of(begin)
     compute = progress.of(end) - origin
     backward = _within(operators.backward, begin, end)
-    split = progress.of(backward[0].ts) - origin if backward else FORWARD_SHARE * compute
+    split, last = FORWARD_SHARE * compute, compute
+    if backward:
+        split, last = progress.of(backward[0].ts) - origin, progress.of(max(event.end for event in backward)) - origin
     collectives = tuple(each for each in trace.collectives if begin <= each.at < end)
     issues = tuple(progress.of(each.at) - origin for each in collectives)
     copies = [progress.of(event.ts) - origin for event in _within(operators.copies, begin, end)]
@@ -171,7 +187,7 @@ def _iteration(trace: RankTrace, progress: Progress, operators: _Operators, begi
         for index, (each, issue) in enumerate(zip(collectives, issues, strict=True))
     )
     gradients = _gradients(progress, operators, (begin, end), backward, origin) if backward and not trace.device else ()
-    return Iteration(compute, split, collectives, issues, needs, gradients)
+    return Iteration(compute, (split, last), collectives, issues, needs, gradients)
 
 
 def _gradients(
@@ -182,18 +198,26 @@ def _gradients(
     origin: float,
 ) -> tuple[Gradient, ...]:
     """In the order in which they came to exist. The operator whose backward node came before made the layer."""
-    begun = {numbers(event).sequence: event for event in reversed(_within(operators.forward, span[0], backward[0].ts))}
+    forward = _within(operators.forward, span[0], backward[0].ts)
+    made = {numbers(event).sequence: event for event in forward}  # the last of a number: those before only read it
     nodes = [event for event in backward if GRADIENT not in event.name]
     found = []
     for event in _within(operators.gradients, *span):
         place = bisect_left(nodes, event.ts, key=lambda node: node.ts)
-        made = begun.get(numbers(nodes[place - 1]).sequence) if place else None
+        maker = made.get(numbers(nodes[place - 1]).sequence) if place else None
         elements = sum(map(elements_in, numbers(event).dims))
-        if made is None or not elements:
+        if maker is None or not elements:
             return ()
-        ready, forward = progress.of(event.end) - origin, progress.of(made.ts) - origin
-        found.append(Gradient(elements, ready, forward, made.name.removeprefix("aten::")))
+        layer = _around(operators.layers, maker) or _around(forward, maker) or maker
+        ready, begun = progress.of(event.end) - origin, progress.of(layer.ts) - origin
+        found.append(Gradient(elements, ready, begun, layer.name.removeprefix("aten::")))
     return tuple(found)
+
+
+def _around(events: Sequence[Event], inner: Event) -> Event | None:
+    """The outermost of the few events before one that it lies within; of marks, which span single layers, the only."""
+    before = bisect_left(events, inner.ts, key=lambda event: event.ts)
+    return next((event for event in events[max(0, before - NESTED) : before] if event.end >= inner.end), None)
 
 
 def _medians(kept: Sequence[Iteration]) -> Iteration:
@@ -209,7 +233,7 @@ def _medians(kept: Sequence[Iteration]) -> Iteration:
         )
     return Iteration(
         median(one.compute for one in kept),
-        median(one.backward for one in kept),
+        (median(one.backward[0] for one in kept), median(one.backward[1] for one in kept)),
         first.collectives,
         tuple(map(median, zip(*(one.issues for one in kept), strict=True))),
         tuple(map(median, zip(*(one.needs for one in kept), strict=True))),
@@ -228,29 +252,48 @@ def model_profile(recordings: Sequence[Recording], name: str) -> ModelProfile:
     """
     first = recordings[0]
     like = first.like
-    sizes = [each.elements for each in like.collectives]
+    buckets = first.buckets
+    sizes = [like.collectives[place].elements for place in buckets]
+    begun_at = like.backward[0]
     found = like.gradients
     if sum(each.elements for each in found) != sum(sizes):
-        found = tuple(Gradient(size, ready, -1.0, "bucket") for size, ready in zip(sizes, like.issues, strict=True))
-    ready = [like.backward]
+        found = tuple(
+            Gradient(size, ready, -1.0, "bucket")
+            for size, ready in zip(sizes, (like.issues[place] for place in buckets), strict=True)
+        )
+    ready = [begun_at]
     for each in found:
         ready.append(max(ready[-1], min(each.ready, like.compute)))
     backward = [round(1000 * (until - begun)) for begun, until in pairwise(ready)]
-    begins = [like.backward]
+    begins = [begun_at]
     for each in found:
         begins.append(max(0.0, min(begins[-1], each.forward)))
     if found[-1].forward < 0:  # in proportion to the backward pass
-        length = max(1e-9, ready[-1] - like.backward)
-        begins = [like.backward * (1 - (until - like.backward) / length) for until in ready]
+        length = max(1e-9, ready[-1] - begun_at)
+        begins = [begun_at * (1 - (until - begun_at) / length) for until in ready]
     begins[-1] = 0.0
     forward = [round(1000 * (until - begun)) for until, begun in pairwise(begins)]
     forward[-1] += round(1000 * max(0.0, like.compute - ready[-1]))
-    count = len(found)
-    layers = [
-        ModelLayer(f"{count - 1 - index} {each.name}", {"gradient": each.elements}, forward[index], backward[index])
-        for index, each in enumerate(found)
-    ]
-    source = {"trace": ", ".join(one.path.name for one in recordings), "notes": "; ".join(first.notes)}
+    layers: list[ModelLayer] = []
+    for index, each in enumerate(found):
+        last = layers[-1] if layers else None
+        if last is not None and each.name == f"{LAYER}{last.name}":  # another parameter of the same module
+            layers[-1] = ModelLayer(
+                last.name,
+                dict(zip(map(str, count()), (each.elements, *last.tensors.values()), strict=False)),
+                last.forward_ns + forward[index],
+                last.backward_ns + backward[index],
+            )
+            continue
+        place = len(found) - 1 - index
+        named = each.name.startswith(LAYER)
+        label = each.name.removeprefix(LAYER) if named else f"{place} {each.name}"
+        if any(label == layer.name for layer in layers):  # a module that is called several times
+            label = f"{label} ({place})"
+        layers.append(ModelLayer(label, {"0": each.elements}, forward[index], backward[index]))
+    others = len(like.collectives) - len(buckets)
+    left_out = [f"left out: {others} small collectives outside of the backward pass"] if others else []
+    source = {"trace": ", ".join(one.path.name for one in recordings), "notes": "; ".join([*first.notes, *left_out])}
     return ModelProfile(
         name,
         tuple(reversed(layers)),

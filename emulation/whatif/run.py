@@ -139,8 +139,9 @@ def of_recordings(recordings: Sequence[Recording], workers: int = 0) -> Run:
     first = recordings[0]
     name = first.path.name.partition(".")[0]
     if first.data_parallel:
-        run = of_profile(model_profile(recordings, name), workers or first.workers)
-        return replace(run, notes=(f"{len(recordings)} trace(s): " + "; ".join(first.notes),))
+        model = model_profile(recordings, name)
+        run = of_profile(model, workers or first.workers)
+        return replace(run, notes=(f"{len(recordings)} trace(s): {model.source['notes']}",))
     every = workers or first.workers
     like = first.like
     exchanges = [

@@ -22,7 +22,7 @@ def test_waiting_is_not_computing(path: Path) -> None:
     """Of 200 µs the rank waits 40, from 140 to 180; what it does while the first bucket travels is its own."""
     found = record(write(path, [*ddp_step(1000, 3), *ddp_step(1200, 4), *ddp_step(1400, 5)]))
     assert found.compute == (160.0, 160.0, 160.0)
-    assert found.like.backward == 50
+    assert found.like.backward == (50, 130)
     assert found.like.issues == (70, 130)
     assert found.like.needs == (160, 160)
     assert [each.size_bytes for each in found.like.collectives] == [4000, 16_000]
@@ -34,7 +34,7 @@ def test_waiting_is_not_computing(path: Path) -> None:
 def test_layers_are_gradients_with_the_times_of_both_passes(path: Path) -> None:
     found = model_profile([record(write(path, [*ddp_step(1000), *ddp_step(1200)]))], "toy")
     assert [layer.name for layer in found.layers] == ["0 linear", "1 addmm"]
-    assert [layer.tensors["gradient"] for layer in found.layers] == [4000, 1000]
+    assert [layer.tensors["0"] for layer in found.layers] == [4000, 1000]
     assert [layer.backward_ns for layer in found.layers] == [60_000, 19_000]
     assert [layer.forward_ns for layer in found.layers] == [30_000 + 31_000, 20_000]  # and what follows the passes
     assert found.compute_ns == 160_000

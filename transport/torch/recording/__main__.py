@@ -1,0 +1,52 @@
+"""One rank of a program, recorded: python -m transport.torch.recording [options] PROGRAM [ARGS…], under torchrun.
+
+Writes STEM.rankR.json.gz. Exit code 1 with one line if the program ended before enough was recorded.
+"""
+
+import argparse
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from transport.torch.recording.recorder import Recorder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="transport.torch.recording")
+    parser.add_argument("--stem", type=Path, required=True)
+    parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--stop", action="store_true")
+    parser.add_argument("--module", action="store_true")
+    parser.add_argument("program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    rank = os.environ.get("RANK", "0")
+    path = Path(f"{given.stem}.rank{rank}.json.gz").absolute()
+    recorder = Recorder(path, given.warmup, given.iterations, stop=given.stop)
+    sys.argv = [given.program, *given.arguments]
+    with recorder.watch():
+        if given.module:
+            sys.path[0] = ""
+            runpy.run_module(given.program, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(given.program).resolve().parent)
+            runpy.run_path(given.program, run_name="__main__")
+    if not recorded(recorder, given, rank):
+        sys.exit(1)
+
+
+def recorded(recorder: Recorder, given: argparse.Namespace, rank: str) -> bool:
+    """Whether it was; says so if not."""
+    if not recorder.recorded:
+        needed = given.warmup + given.iterations + 1
+        sys.stderr.write(
+            f"switchagg: {given.program}: rank {rank} ended after {recorder.steps} steps of its optimizer; {needed} "
+            "are needed: let it train longer, or give --warmup and --iterations\n"
+        )
+    return recorder.recorded
+
+
+if __name__ == "__main__":
+    main()
