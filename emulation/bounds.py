@@ -162,14 +162,28 @@ def elements_that_fit(mtu_bytes: int) -> int:
 
 @cache
 def loads(method: str, network: Network, kind: Kind = "allreduce") -> Mapping[Hop, Fraction]:
-    """How often each direction of a link carries a long array in a call of this kind, exactly."""
+    """How often each direction of a link carries a long array in a call of this kind, exactly; of a graph, where no
+    other way is as short."""
     ways = network.ways(method)
     found = {hop: Fraction(0) for hop, _ in ways[0].hops}
     for links in ways:
         for (sender, to), arrays in _sent(method, network, links, kind):
-            for hop in links.path(sender, to):
+            hops = (next(iter(layer)) for layer in links.layers(sender, to) if len(layer) == 1)
+            for hop in hops if links.graph else links.path(sender, to):
                 found[hop] += arrays / len(ways)
     return found
+
+
+def _all_links(method: str, network: Network) -> Busiest:
+    """All links between nodes of a graph as one: what crosses them, by shortest ways, over the rate of all of them."""
+    links = network.links(method)
+    between = [hop for hop, _ in links.hops if not {*hop} & {*links.workers}]
+    crossed = Fraction(0)
+    for ends, arrays in _sent(method, network, links, "allreduce"):
+        crossed += arrays * sum(not {*next(iter(layer))} & {*links.workers} for layer in links.layers(*ends))
+    rate_bps = sum(links.settings(hop).rate_bps for hop in between)
+    busy = links.settings(between[0]).rate_bps
+    return Busiest(between[0], crossed * busy / max(1, rate_bps), busy)
 
 
 def _sent(method: str, network: Network, links: Topology, kind: Kind) -> Iterator[tuple[tuple[str, str], Fraction]]:
@@ -239,6 +253,8 @@ def busiest(method: str, network: Network) -> Busiest:
     else:
         carried = loads(method, network)
     every = [Busiest(hop, arrays, links.settings(hop).rate_bps) for hop, arrays in carried.items()]
+    if links.graph:
+        every.append(_all_links(method, network))
     return max(every, key=lambda each: each.arrays / max(1, each.rate_bps))
 
 

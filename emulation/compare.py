@@ -131,7 +131,7 @@ def choose_plane(scenario: Scenario, backend: str) -> Choice | None:
 
 def _check_tree(scenario: Scenario, backend: str) -> None:
     """Refuses switches below switches where the backend or the data plane has none."""
-    if len(scenario.links("switch").aggregators) == 1:
+    if len(scenario.links("switch").aggregators) <= 1:
         return
     where, plane = f"{scenario.file}: [topology] placement: {scenario.topology.placement}", scenario.switch.dataplane
     if plane != "auto" and not DATAPLANES[plane].leaf:

@@ -161,7 +161,7 @@ _ONLY_IF_SET = {
     "ps": ("push_then_pull",),
     "faults": ("stragglers", "tail"),
     "workload": ("compute_jitter",),
-    "topology": scenario_checks.UNUSUAL_QUEUES,
+    "topology": (*scenario_checks.UNUSUAL_QUEUES, "sides", "ports", "link_bps"),
 }
 """What `canonical` has only where it isn't empty or 0."""
 TRAINED = ("name", "optimizer", "evaluate_every", "synchronisation")
@@ -492,6 +492,16 @@ def _check_racks(value: Any, where: str) -> int | tuple[int, ...]:
     return tuple(value) if isinstance(value, list) else numbers[0]
 
 
+def _check_rates(value: Any, where: str) -> tuple[tuple[str, int], ...]:
+    """Of a table, or of the pairs that results have."""
+    pairs: Any = value.items() if isinstance(value, dict) else value
+    listed = isinstance(value, (dict, list, tuple))
+    if not listed or any(not isinstance(pair, (list, tuple)) or len(pair) != 2 for pair in pairs):
+        raise ScenarioError(f'{where}: {_repr(value)} is not allowed; allowed: a table, like {{"h3" = 10e9}}')
+    (rule,) = (entry.metadata for entry in dataclasses.fields(TopologyOptions) if entry.name == "rate_bps")
+    return tuple((str(name), _check(rate, rule, f"{where}: {name}")) for name, rate in pairs)
+
+
 def _check_ranks(value: Any, where: str) -> tuple[int, ...]:
     if not isinstance(value, (list, tuple)) or any(type(rank) is not int or rank < 0 for rank in value):
         raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: a list of ranks, like [0, 1]")
@@ -509,6 +519,7 @@ def _check_name(value: Any, where: str) -> str:
 _CHECKS = {
     "training": _check_training,
     "racks": _check_racks,
+    "rates": _check_rates,
     "ranks": _check_ranks,
     "name": _check_name,
     "text": _check_line,

@@ -16,6 +16,7 @@ from emulation.scenario_tables import (
     ParameterServer,
     TopologyOptions,
 )
+from emulation.topologies.table import TOPOLOGIES
 from emulation.topologies.topology import HASH, SPRAY, STAR
 from emulation.training.tasks.table import DDP, WORKLOADS
 from switchagg.dataplane.table import DATAPLANES
@@ -45,6 +46,7 @@ def fault(scenario: Scenario) -> str:
     checks = (
         _queues,
         _spines,
+        _shapes,
         _shared_nics,
         _costs,
         _flows,
@@ -131,6 +133,29 @@ def _spines(scenario: Scenario) -> str:
     if switch.trees > (most := min(spines, switch.streams)):
         what = f"spines = {spines}" if most == spines else f"streams = {most}, one at least for each"
         return f"[switch] trees: {switch.trees} are too many for {what}; allowed: 0 … {most}"
+    return ""
+
+
+def _shapes(scenario: Scenario) -> str:
+    """Hosts that forward, and links of rates of their own."""
+    topology, kind = scenario.topology, TOPOLOGIES[scenario.topology.kind]
+    alone = "allowed: [methods] mininet = [], and --on sim"
+    if topology.link_bps and scenario.methods.mininet:
+        return f"[topology] link_bps: in Mininet links have one rate, and what follows from it; {alone}"
+    if not kind.forwards:
+        return ""
+    where = f"[topology] kind: {kind.name}"
+    if scenario.methods.mininet:
+        return f"{where}: bridges in Mininet need links without a circle; {alone}"
+    if topology.pfc_bytes:
+        return f"{where}: pauses stop circles of links for good; allowed: pfc_bytes = 0"
+    if more := own_hosts(scenario.flows) + hosts_of(scenario.jobs):
+        return f"{where}: it has no place for {more} more hosts, of [[jobs]] or [[flows]]; allowed: those of ranks"
+    for name in [method.method for method in scenario.methods.sim] + [job.method for job in scenario.jobs]:
+        if name in METHODS and METHODS[name].packets:
+            return (
+                f"[methods] {name}: hosts of a {kind.name} forward, and no switch is above all; allowed: host methods"
+            )
     return ""
 
 

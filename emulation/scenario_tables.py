@@ -88,6 +88,11 @@ class TopologyOptions:
     spines: int = _integer(1, 1, 64, "spines")  # sim: of a fat_tree cores, which divide the rate of up-links equally
     paths: str = _choice(SPRAY, PATHS)  # over them: each frame takes the shortest queue, or each flow one by a hash
     placement: str = _choice(EVERY, placement_names)  # every switch that joins workers aggregates, or one for all
+    # sim: of torus, hosts along each side; of bcube, ports of a switch, of which the number of hosts is a power
+    sides: int | tuple[int, ...] = _checked((), "racks")
+    ports: int = _integer(0, 0, 4096, "ports")
+    # sim: rates of some links, by name, as reports draw them: {"h3" = 10e9, "leaf1-spine1" = 40e9}
+    link_bps: tuple[tuple[str, int], ...] = _checked((), "rates")
     # sim: GPUs behind one NIC; racks are of hosts then. Each rank has a link of inside_bps to the others of its host
     ranks_per_host: int = _integer(1, 1, 64, "ranks")
     inside_bps: int = _integer(0, 0, 100_000_000_000_000, "bits/s")
@@ -123,6 +128,9 @@ class TopologyOptions:
             self.ranks_per_host,
             self.inside_bps,
             bool(self.inside_sums),
+            self.sides,
+            self.ports,
+            self.link_bps,
         )
 
 

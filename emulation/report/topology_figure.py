@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import cos, pi, sin
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -19,10 +20,10 @@ HOSTS_DRAWN = 64
 
 
 def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
-    """Hosts at the foot, switches that aggregate framed."""
+    """Hosts at the foot, or outside, switches that aggregate framed. Links of a graph are too many to have labels."""
     has_servers = any(entry["method"].method == "ps" for entry in built["methods"])
     links = scenario.links("ps" if has_servers else "switch")
-    folded = len(links.hosts) > HOSTS_DRAWN
+    folded = len(links.hosts) > HOSTS_DRAWN and not links.graph
     where = places(links, folded)
     figure = Figure(figsize=(9, 1.2 + 1.3 * max(-y for _, y in where.values())), layout="constrained")
     axes = figure.subplots()
@@ -33,7 +34,7 @@ def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
             continue
         (x1, y1), (x2, y2) = where[link.a], where[link.b]
         axes.plot([x1, x2], [y1, y2], color=_LINK, linewidth=1.2, zorder=1)
-        if link.a in links.switches and link.b in links.switches:
+        if link.a in links.switches and link.b in links.switches and not links.graph:
             upward.setdefault(min(link.a, link.b, key=lambda end: where[end][1]), []).append(link)
     for lower, beside in upward.items():  # one label for links beside each other, near the switch that they are of
         text = "\n".join([_rates(beside), *(_crossing(entry, scenario, beside) for entry in built["methods"])])
@@ -82,12 +83,22 @@ def below(links: Topology, switch: str) -> list[str]:
     return [name for name in links.neighbours[switch] if name not in above]
 
 
+def _around(names: Sequence[str], radius: float) -> dict[str, tuple[float, float]]:
+    """On a circle whose uppermost point may be at 0."""
+    angles = [2 * pi * place / len(names) for place in range(len(names))]
+    return {name: (radius * sin(angle), radius * cos(angle) - 2.0) for name, angle in zip(names, angles, strict=True)}
+
+
 def places(links: Topology, folded: bool = False) -> dict[str, tuple[float, float]]:
     """x, y of each node: leaves side by side, others above the middle of what they lead to; y: minus the depth. Tops
-    lie side by side.
+    lie side by side. Of a graph: hosts around their nodes, these around the switches.
 
     folded: only of the first and the last below each switch, with room between them.
     """
+    if links.graph:
+        switches = [name for name in links.switches if name not in links.inside]
+        rings = ((links.hosts, 2.0), (links.inside, 1.6), (switches, 0.8))
+        return {name: place for names, radius in rings for name, place in _around(names, radius).items()}
     found: dict[str, tuple[float, float]] = {}
     leaves = 0.0
 

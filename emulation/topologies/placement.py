@@ -10,6 +10,8 @@ from emulation.topologies.topology import EVERY, ONE, Topology
 
 def every_joining_switch(topology: Topology) -> tuple[str, ...]:
     """Every switch with workers in two branches or more: what only passes a sum on would gain nothing."""
+    if topology.graph:
+        return ()
     (root,), branches = lowest_common_switch(topology), _branches(topology)
     joining = (name for name in topology.switches if name == root or len(branches[name]) > 1)
     return tuple(name for name in joining if _may_sum(topology, name))
@@ -17,6 +19,8 @@ def every_joining_switch(topology: Topology) -> tuple[str, ...]:
 
 def lowest_common_switch(topology: Topology) -> tuple[str, ...]:
     """The lowest switch that has all workers below it. The others forward."""
+    if topology.graph:
+        return ()
     first, *_ = topology.workers
     branches, all_of_them = _branches(topology), len(topology.workers)
     up = (switch for _, switch in topology.path(first, topology.top))

@@ -1,13 +1,15 @@
 """The contract of a topology: nodes, full-duplex links, switches that aggregate, and the way between any two nodes.
 
 Links form a tree, or one for each of several switches at its top, which stand beside each other. So there is one way
-between two nodes over each top, and the switches that aggregate for a job form a tree, too.
+between two nodes over each top, and the switches that aggregate for a job form a tree, too. Or they form any *graph*:
+then all shortest ways between two nodes are taken alike, and nothing aggregates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 
@@ -27,7 +29,8 @@ class Fabric:
     racks: how many, or how many workers each has, where the kind has racks. oversubscription: the rate of a rack's
     workers together over that of its up-link, 1 or more. placement: which switches aggregate, a name of `placement`.
     spines: switches at the top, each with an equal part of that rate; paths: how frames are spread over them.
-    ranks_per_host, inside_bps, inside_sums: see `shared_nics`.
+    ranks_per_host, inside_bps, inside_sums: see `shared_nics`. sides, ports: of `torus`, `bcube`. link_bps: rates of
+    some links, by name: of one, its nodes' names joined by "-", or of all of a node's.
     """
 
     kind: str = "star"
@@ -39,6 +42,9 @@ class Fabric:
     ranks_per_host: int = 1
     inside_bps: int = 0
     inside_sums: bool = False
+    sides: int | tuple[int, ...] = ()
+    ports: int = 0
+    link_bps: tuple[tuple[str, int], ...] = ()
 
     def group(self, workers: int) -> int:
         """Ranks of a group of `hierarchical`: those of a host; 0: as it chooses."""
@@ -74,9 +80,9 @@ class Topology:
     jobs and flows, for which a job's view of a shared network has no use. top: the switch that all
     others are below; tops: those that could be, if there are several, top among them. Ways here lead over `top`: `over`
     is the same network with another. aggregators: those that sum, as a placement says; all others only forward. inside:
-    those of the switches that are parts of hosts, between ranks and NIC; inside_sums: whether they may sum. Raises
-    ValueError if a host has not exactly one link, links form no tree for each top, or no aggregator is above all
-    others and all workers.
+    those of the switches that are parts of hosts, between ranks and NIC; inside_sums: whether they may sum. graph:
+    links need not form a tree; `top` is any of the nodes. Raises ValueError if a host has not exactly one link, links
+    form no tree for each top, or no aggregator is above all others and all workers.
     """
 
     workers: tuple[str, ...]
@@ -89,6 +95,7 @@ class Topology:
     tops: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
     inside_sums: bool = False
+    graph: bool = False
 
     def __post_init__(self) -> None:
         nodes = self.nodes
@@ -105,7 +112,7 @@ class Topology:
         if self.top not in (self.tops or (self.top,)):
             raise ValueError(f"{self.top} is on top, but not one of tops: {', '.join(self.tops)}")
         for top in self.tops or (self.top,):
-            if not self._is_tree(set(self.tops) - {top}):
+            if not self.graph and not self._is_tree(set(self.tops) - {top}):
                 raise ValueError("links must form a tree over all nodes" + f" below {top}" * bool(self.tops))
         without = [name for name in self.aggregators + self.workers if self.parent(name) is None]
         if self.aggregators and without[1:]:
@@ -163,8 +170,8 @@ class Topology:
 
     @cached_property
     def root(self) -> str:
-        """The aggregator above all others."""
-        return next(name for name in self.aggregators if self.parent(name) is None)
+        """The aggregator above all others; of a graph, its top."""
+        return next((name for name in self.aggregators if self.parent(name) is None), self.top)
 
     @cached_property
     def children(self) -> dict[str, tuple[str, ...]]:
@@ -199,9 +206,25 @@ class Topology:
         return self._routes[to][node]
 
     def next_hop(self, node: str, to: str) -> str:
-        """The neighbour to which a node sends what is for another node: the top, if it may be any of several."""
+        """The neighbour to which a node sends what is for another node: the top, if it may be any of several; of a
+        graph, the first of them."""
         hops = self.next_hops(node, to)
-        return self.top if self.top in hops else hops[0]
+        return self.top if self.top in hops and not self.graph else hops[0]
+
+    def layers(self, sender: str, to: str) -> list[dict[Hop, Fraction]]:
+        """The directions of links that frames cross, step by step, on all shortest ways, each with its part of them if
+        every node divides what it forwards equally."""
+        found, there = [], {sender: Fraction(1)}
+        while to not in there:
+            crossed: dict[Hop, Fraction] = {}
+            for node, part in there.items():
+                hops = self.next_hops(node, to)
+                crossed.update({(node, hop): part / len(hops) for hop in hops})
+            there = {}
+            for (_, hop), part in crossed.items():
+                there[hop] = there.get(hop, Fraction(0)) + part
+            found.append(crossed)
+        return found
 
     def path(self, sender: str, to: str) -> list[Hop]:
         """The directions of links that a frame crosses, in order."""

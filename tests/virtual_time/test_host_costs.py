@@ -101,8 +101,9 @@ def test_keys_reach_the_simulation_and_results() -> None:
     config = simulation_config(one)
     assert (config.costs, config.of_hosts) == (HostCosts(30_000, 12_000_000_000), "transfer_ns")
     assert replace(config, costs=FREE, fabric=Fabric(ranks_per_host=2, inside_bps=1)).of_hosts == "ranks_per_host"
+    assert replace(config, costs=FREE, fabric=Fabric("torus")).of_hosts == "kind"
     assert replace(config, costs=HostCosts()).of_hosts == "" != replace(config, costs=HostCosts(0, 1)).of_hosts
-    assert from_canonical(canonical(one)) == replace(one, file="scenario")
+    assert from_canonical(canonical(one)) == replace(one, file="scenario", folder="")
     assert "hosts" not in canonical(scenario(""))
 
 

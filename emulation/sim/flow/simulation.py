@@ -43,6 +43,7 @@ _PACKETS_ALONE: dict[str, Callable[[SimulationConfig], object]] = {
     "flows take one of several spines by a hash": lambda config: (
         config.fabric.spines > 1 and config.fabric.paths != SPRAY
     ),
+    "hosts forward, and frames take any of the shortest ways": lambda config: config.of_hosts == "kind",
 }
 """What depends on packets, whatever the method."""
 

@@ -5,10 +5,12 @@ A simulation knows `launch(rank, array, op, done)` and `run()`; what the switch 
 
 import itertools
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property, partial
+from math import ceil
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -21,8 +23,8 @@ from emulation.sim.network.mesh import Begins, MeshHost
 from emulation.sim.network.network import Action
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.traffic.tcp_mesh import TcpMesh, TcpMeshHost
-from emulation.topologies.table import topology
-from emulation.topologies.topology import SPRAY, STAR, Fabric, LinkSettings, Topology
+from emulation.topologies.table import TOPOLOGIES, topology
+from emulation.topologies.topology import SPRAY, STAR, Fabric, Hop, LinkSettings, Topology
 from switchagg.call import plain_rounds, rounds_of
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
@@ -114,9 +116,9 @@ class SimulationConfig:
 
     @property
     def of_hosts(self) -> str:
-        """A key of hosts that the engine in Python has, and others need not: of costs, or ranks on each; "": none."""
-        ranks = {"ranks_per_host": self.fabric.ranks_per_host > 1}
-        return next((name for name, value in {**vars(self.costs), **ranks}.items() if value), "")
+        """A key of hosts that the engine in Python has, and others need not: of costs, of ranks and NICs; "": none."""
+        shape = {"ranks_per_host": self.fabric.ranks_per_host > 1, "kind": TOPOLOGIES[self.fabric.kind].forwards}
+        return next((name for name, value in {**vars(self.costs), **shape}.items() if value), "")
 
     def job(self) -> JobConfig:
         """Streams side by side."""
@@ -176,14 +178,15 @@ class SimulationConfig:
             retry_limit=self.retry_limit,
         )
 
-    def share_bytes(self, port: LinkSettings, together: int) -> int:
+    def share_bytes(self, port: LinkSettings, together: int, host_bps: int) -> int:
         """The window of each of so many connections that cross a switch's port; all it has, where none meets another.
+        host_bps: of the fastest host's link.
 
         Only the window limits a connection, so this is what congestion control would settle on at best: together they
         fill the queue, less a tenth for acknowledgements, and the way; those that begin at once fill the queue no more
         than that, while as much as one window leaves; and the port never idles.
         """
-        if together == 1 and port.rate_bps >= (self.fabric.inside_bps or self.link.rate_bps):
+        if together == 1 and port.rate_bps >= host_bps:
             return self.reliable.window_bytes
         way_bytes = port.rate_bps * self._round_trip_ns // 8_000_000_000
         queue_bytes = port.queue_bytes * 9 // 10
@@ -203,10 +206,11 @@ class SimulationConfig:
     def _round_trip_ns(self) -> int:
         """Without queues, of frames of MTU 1500: there and back between hosts as far from the root as any."""
         built = self.built()
-        ways = [list(map(built.settings, built.path(host, built.root))) for host in built.members]
-        to_switch_ns = max(sum(link.delay_ns + 1514 * 8_000_000_000 // link.rate_bps for link in way) for way in ways)
-        switches = 2 * max(map(len, ways)) - 1
-        return 4 * to_switch_ns + 2 * switches * self.switch_latency_ns
+        to, times = (built.members[0], 2) if built.graph else (built.root, 4)
+        ways = [list(map(built.settings, built.path(host, to))) for host in built.members]
+        one_way_ns = max(sum(link.delay_ns + 1514 * 8_000_000_000 // link.rate_bps for link in way) for way in ways)
+        switches = times // 2 * max(map(len, ways)) - 1
+        return times * one_way_ns + 2 * switches * self.switch_latency_ns
 
 
 class Call(NamedTuple):
@@ -291,25 +295,39 @@ class Simulation(ABC):
 
     def _connections(self, flows: Iterable[tuple[int, int]]) -> Connections:
         """Connections for flows, which may all send at once: pairs of members. Any other pair's are as the smallest."""
-        members, topology = self.topology.members, self.topology
+        topology = self.topology
         ways = {
-            (sender, to): [
-                hop
-                for hop in self.shared.path(members[sender], members[to], (self.first + sender, self.first + to))
-                if hop[0] in topology.switches
-            ]
+            (sender, to): {hop: part for hop, part in self._crossed(sender, to).items() if hop[0] in topology.switches}
             for sender, to in flows
         }
-        crossing = Counter(itertools.chain.from_iterable(ways.values()))
-        share = {hop: self.config.share_bytes(topology.settings(hop), count) for hop, count in crossing.items()}
+        crossing: dict[Hop, int | Fraction] = {}
+        for parts in ways.values():
+            for hop, part in parts.items():
+                crossing[hop] = crossing.get(hop, 0) + part
+        fastest_bps = max(uplink.config.rate_bps for uplink in self.uplinks)
+        share = {
+            hop: self.config.share_bytes(topology.settings(hop), ceil(count), fastest_bps)
+            for hop, count in crossing.items()
+        }
         if self.config.fabric.paths == SPRAY:  # queues beside each other are as one
             share = {
                 hop: each * (len(topology.tops) if {*hop} & {*topology.tops} else 1) for hop, each in share.items()
             }
-        made = {pair: self.config.connection(min(share[hop] for hop in hops)) for pair, hops in ways.items()}
+        made = {
+            pair: self.config.connection(min(int(share[hop] / part) for hop, part in parts.items()))
+            for pair, parts in ways.items()
+        }
         if made:
             self.reliable = min(made.values(), key=lambda connection: connection.window_bytes)
         return lambda sender, to: made.get((sender, to), self.reliable)
+
+    def _crossed(self, sender: int, to: int) -> Mapping[Hop, int | Fraction]:
+        """The directions of links that a connection crosses, each with its part of what that sends."""
+        ends = self.topology.members[sender], self.topology.members[to]
+        if self.topology.graph and self.config.fabric.paths == SPRAY:
+            return {hop: part for layer in self.topology.layers(*ends) for hop, part in layer.items()}
+        way = self.shared.path(*ends, (self.first + sender, self.first + to))
+        return dict.fromkeys(way, 1)
 
     def _attach(self, member: int, receive: Action) -> None:
         """receive(frame, sender, to): what a member's host does with frames for it."""
