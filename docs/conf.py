@@ -15,6 +15,7 @@ from docutils import nodes
 from markdown_it import MarkdownIt
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.errors import ConfigError
 from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -112,7 +113,9 @@ def copy_pages(folder: Path, names: list[str]) -> list[str]:
 
 
 def gather_pages(folder: Path) -> None:
-    """Into an emptied `folder`: all pages, the reference's pages, and lists of both."""
+    """Into an emptied `folder`: all pages, the reference's pages, and lists of both. Never the repository itself."""
+    if ROOT.is_relative_to(folder.resolve()):
+        raise ConfigError(f"{folder} holds the repository, and pages are gathered in an emptied folder; run: make docs")
     shutil.rmtree(folder)
     names = tracked_files()
     pages = copy_pages(folder, names)
