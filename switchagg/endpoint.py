@@ -241,6 +241,8 @@ class Endpoint:
             ):
                 return window
             self.counters["duplicates"] += 1
+            if 0 <= offset < window.window:
+                window.answered_again(offset, chunk)
             return None
         reason = fault(kind, elements, size)
         if not reason:

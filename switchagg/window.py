@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from switchagg.calls.chunked_call import Call
-from switchagg.job import DCTCP, FRIENDLY, RENO, UNCONTROLLED, JobConfig
+from switchagg.job import DCTCP, FRIENDLY, MODULUS, RENO, UNCONTROLLED, JobConfig
 from switchagg.rto import RetransmissionTimeout
 
 PROBES = 4
@@ -119,6 +119,7 @@ class Window:
         self.differs = False  # another worker describes a call differently: no later one is complete (W12)
         self.timeouts = 0  # in a row, without any result
         self._doublings = 0  # of the timeout, while no first transmission could tell a longer round trip
+        self._unsampled = 0  # timeouts that resent all in flight, and may have come too early for all we know
         self.chunk = list(range(window))  # in flight, or next for that slot
         self.kind = [0] * window  # of the chunk in flight (`Call.kind`)
         self.in_flight = [False] * window
@@ -233,7 +234,7 @@ class Window:
         if self._transmission[offset] == self._first[offset]:
             heapq.heappushpop(self._newest, self._transmission[offset])
             self._rtt_ns = now_ns - self._sent_ns[offset]
-            self._doublings = 0
+            self._doublings = self._unsampled = 0
             if self._transmission[offset] < self._before_timeout:  # results were late, not lost
                 self._recovering = self._certain = False
         elif self._recovering:
@@ -241,6 +242,12 @@ class Window:
         self.chunk[offset] = chunk + self.window
         heapq.heappush(self._free, chunk + self.window)
         return chunk
+
+    def answered_again(self, offset: int, chunk: int) -> None:
+        """An unawaited result came: if of the slot's last chunk, it answers a copy that no loss called for."""
+        if self._unsampled and (self.chunk[offset] - self.window - chunk) % MODULUS == 0:
+            self._unsampled -= 1
+            self._doublings = min(self._doublings + 1, BACKOFF_MAX)
 
     def after_results(self) -> None:
         """Update the RTO, the limit and what counts as lost after a bundle of results."""
@@ -296,8 +303,7 @@ class Window:
     def time_out(self, now_ns: int) -> None:
         """Resend a few chunks in flight, the lowest, which all ranks choose alike (W7)."""
         self._timer_start_ns = now_ns
-        if len(self._free) + PROBES >= self.window:  # all are resent: none of their results is a sample (Karn)
-            self._doublings = min(self._doublings + 1, BACKOFF_MAX)
+        self._unsampled += len(self._free) + PROBES >= self.window  # none of their results is a sample (Karn)
         in_flight = [offset for offset in range(self.window) if self.in_flight[offset]]
         # Retransmissions have been answered since the last timeout, and after them nothing came of what was left.
         left = any(self._first[offset] < self._before_timeout for offset in in_flight)

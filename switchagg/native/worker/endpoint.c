@@ -195,6 +195,7 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
         (kind & SA_VERSION) != (slot->version ? SA_VERSION : 0) || (kind ^ slot->kind) & SA_SHARE ||
         (sa_route(kind) != SA_ROUTE_ALL && sa_gives(endpoint, kind) == (header.elements != 0))) {
         endpoint->counters[SA_DUPLICATES]++;
+        if (offset < window->window) sa_window_answered_again(window, offset, SA_BE32(header.chunk));
         return;
     }
     struct sa_running *running = slot->running;

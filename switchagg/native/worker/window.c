@@ -290,7 +290,7 @@ void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_n
         sa_keep_newest(window, slot->transmission + 1);
         window->rtt_ns = (int64_t)((uint64_t)now_ns - (uint64_t)slot->sent_ns);
         window->sampled = 1;
-        window->doublings = 0;
+        window->doublings = window->unsampled = 0;
         if (slot->transmission < window->before_timeout) window->recovering = window->certain = 0; /* late, not lost */
     } else if (window->recovering) {
         window->resend_due += 2;
@@ -299,6 +299,12 @@ void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_n
     slot->version ^= 1;
     sa_push_free(window, offset);
     if (--slot->running->missing == 0) window->complete++;
+}
+
+void sa_window_answered_again(struct sa_window *window, uint32_t offset, uint32_t chunk) {
+    if (!window->unsampled || (uint32_t)window->slots[offset].chunk - window->window != chunk) return;
+    window->unsampled--;
+    if (window->doublings < SA_BACKOFF_MAX) window->doublings++;
 }
 
 /* Update the retransmission timeout as RFC 6298 does, within the job's bounds (W7). */
@@ -375,8 +381,7 @@ static int sa_left_since_timeout(const struct sa_window *window) {
 void sa_window_time_out(struct sa_window *window, int64_t now_ns) {
     window->timer_start_ns = now_ns;
     /* All are resent: none of their results is a sample (Karn). */
-    if (window->ring_count + window->heap_count + SA_PROBES >= window->window && window->doublings < SA_BACKOFF_MAX)
-        window->doublings++;
+    window->unsampled += window->ring_count + window->heap_count + SA_PROBES >= window->window;
     /* Retransmissions have been answered since the last timeout, and after them nothing came of what was left. */
     if (window->recovering && window->timeouts == 1) window->certain = 1;
     if (!sa_left_since_timeout(window)) window->certain = 0;

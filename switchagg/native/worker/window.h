@@ -69,6 +69,7 @@ struct sa_window {
     uint32_t differs; /* another worker describes a call differently: no later one is complete (W12) */
     uint32_t timeouts; /* in a row, without any result */
     uint32_t doublings; /* of the timeout, while no first transmission could tell a longer round trip (W7) */
+    uint32_t unsampled; /* timeouts that resent all in flight, and of which nothing tells whether they came too early */
     struct sa_slot *slots;
     struct sa_list lists[3]; /* SA_IN_FLIGHT by transmission; SA_TO_RESEND in the order of marking */
 
@@ -124,6 +125,10 @@ void sa_window_sent(struct sa_window *window, uint32_t offset, int64_t now_ns);
 
 /* The chunk in flight in a slot has its result, marked or not: the slot is free for the chunk one window later. */
 void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_ns, uint32_t marked);
+
+/* A result of this chunk came that isn't awaited. If it was the slot's last one, it answers a copy that no loss called
+   for. */
+void sa_window_answered_again(struct sa_window *window, uint32_t offset, uint32_t chunk);
 
 /* Update the RTO, the limit and what counts as lost after a bundle of results. */
 void sa_window_after_results(struct sa_window *window);
