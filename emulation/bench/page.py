@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from emulation.bench import collectives, table
+from emulation.bench import collectives, engine, table
 from emulation.bench.document import failures
 from emulation.bench.figures import draw_all
 from emulation.bench.links import one_way as links
@@ -28,6 +28,7 @@ TITLES = {
     "numbers": "Codecs in memory",
     "links": "Links one way",
     "p4": "P4 engine",
+    "engine": "Packet engines of virtual time",
     "collectives": "Host collectives in virtual time",
 }
 NETWORKS = ("allreduce", "unshaped", "codecs", "loss", "racks")
@@ -46,7 +47,7 @@ def write_page(built: dict[str, Any], path: Path) -> None:
         for name in NETWORKS
         if parts.get(name)
     }
-    for name, module in (("links", links), ("collectives", collectives), ("p4", p4)):
+    for name, module in (("links", links), ("collectives", collectives), ("p4", p4), ("engine", engine)):
         if parts.get(name, {}).get("rows"):
             networks[name] = ["\n".join(module.lines(parts[name]))]
     text = environment.get_template("bench.html.j2").render(

@@ -28,7 +28,19 @@ from emulation.sweep.axes import Sweep
 Log = Callable[[str], None]
 OnRow = Callable[[dict[str, Any], dict[str, Any]], None]
 
-PARTS = ("planes", "numbers", "collectives", "links", "p4", "unshaped", "codecs", "loss", "racks", "allreduce")
+PARTS = (
+    "planes",
+    "numbers",
+    "collectives",
+    "links",
+    "p4",
+    "engine",
+    "unshaped",
+    "codecs",
+    "loss",
+    "racks",
+    "allreduce",
+)
 RATES = (100_000_000, 200_000_000, 500_000_000, 1_000_000_000)
 WORKERS = (2, 4, 8)
 XDP_WORKER_BPS_MOST = 2_000_000_000  # all workers' rates together: beyond, two cores give out packet by packet
@@ -47,6 +59,7 @@ MINUTES = {
     "collectives": (0.5, 2),
     "links": (0.7, 2),
     "p4": (0.5, 1.5),
+    "engine": (0.2, 0.6),
     "unshaped": (0.4, 2),
     "codecs": (0.9, 2.5),
     "loss": (1, 4),
@@ -287,6 +300,15 @@ def _p4(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
     return part
 
 
+def _engine(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
+    from emulation.bench import engine
+
+    part = engine.measure(quick, log)
+    for line in engine.lines(part):
+        log(line)
+    return part
+
+
 def _switches() -> str:
     """Our own methods that this machine can run, fastest first."""
     names = [f"switch:{methods.resolve_plane('auto')}"]
@@ -412,6 +434,7 @@ MEASURES: dict[str, Callable[[bool, Log, OnRow], Any]] = {
     "collectives": _collectives,
     "links": _links,
     "p4": _p4,
+    "engine": _engine,
     "unshaped": _unshaped,
     "codecs": _codecs,
     "loss": _loss,

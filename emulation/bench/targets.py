@@ -41,6 +41,7 @@ def judged(built: dict[str, Any]) -> list[Verdict]:
         *_links(parts.get("links", {})),
         *_collectives(parts.get("collectives", {})),
         *_p4(parts.get("p4", {})),
+        *_engine(parts.get("engine", {})),
         *_accuracies(parts.get("study", {}).get("rows", [])),
         *_checked([*matrix, *unshaped, *coded, *_rows(parts.get("loss", [])), *_rows(parts.get("racks", []))]),
     ]
@@ -289,6 +290,14 @@ def _collectives(part: dict[str, Any]) -> Iterator[Verdict]:
     because = f"a ring's: {rings:.2f}" if rings else ""
     what = "reduce-scatter and all-gather at once, over the longer alone"
     yield _verdict(what, 1.1, both, "x", because, at_most=True)
+
+
+def _engine(part: dict[str, Any]) -> Iterator[Verdict]:
+    for workers in (8, 64):
+        for values, target in ((False, 10_000_000), (True, 3_000_000)):
+            rate = _value(_one(part.get("rows", []), engine="compiled", workers=workers, values=values), "hops_per_s")
+            what = f"packet engine, n = {workers}, {'with' if values else 'without'} values, one core"
+            yield _verdict(what, target, rate, "packets/s")
 
 
 def _p4(part: dict[str, Any]) -> Iterator[Verdict]:

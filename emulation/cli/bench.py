@@ -227,6 +227,12 @@ def p4(quick: Quick = False, out: Out = OUT) -> None:
 
 
 @app.command()
+def engine(quick: Quick = False, out: Out = OUT) -> None:
+    """The packet engines of virtual time, in C and in Python: packets on links per second of one core."""
+    _part("engine", quick, out)
+
+
+@app.command()
 def matrix(quick: Quick = False, out: Out = OUT) -> None:
     """Allreduce at 100 to 1000 Mb/s, 2 to 8 workers, 4 KB to 64 MB, beside Gloo and the TCP ring."""
     _part("allreduce", quick, out)

@@ -269,7 +269,9 @@ def _cost(scenario: Scenario, name: MethodName) -> LinearCost:
     """Of one transfer alone, measured in virtual time."""
     sizes = (SMALL_BYTES, LARGE_BYTES)
     spec = name.spec and dataclasses.replace(name.spec, feedback="", momentum=0.0, least=0, warmup=0)
-    config = dataclasses.replace(simulation_config(scenario, str(spec or "")), tcp="")  # not of how it starts
+    config = dataclasses.replace(
+        simulation_config(scenario, str(spec or "")), tcp="", engine=AUTO
+    )  # not of how it starts
     times = [time_allreduce(config, name.method, size, "float32" if spec else "int32").duration_ns for size in sizes]
     return fit_cost(sizes, times)
 

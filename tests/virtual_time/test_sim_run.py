@@ -311,3 +311,17 @@ def test_training_at_zoom_flow_has_the_weights_and_about_the_times_of_packets():
     assert "at zoom flow" in flow.notes[0]
     for one, other in zip(flow.iterations, exact.iterations, strict=True):
         assert one.communication_ns == pytest.approx(other.communication_ns, rel=0.01)
+
+
+@pytest.mark.skipif(bool(library.missing()), reason=library.missing())
+@pytest.mark.parametrize("name", ["switch~lanes8+ef", "switch+p3"])
+def test_both_packet_engines_write_the_same_results(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, method = (
+        scenario(loss=0.01, reorder=0.01, iterations=2, switch__dataplane="native"),
+        parse_method(name, virtual=True),
+    )
+    for engine in ("python", "compiled"):
+        monkeypatch.setenv("SWITCHAGG_SIM_ENGINE", engine)
+        result = run_method(given, method, tmp_path, lambda *_: None)
+        write_json(tmp_path / engine, document(given, "sim", [result]))
+    assert (tmp_path / "python").read_bytes() == (tmp_path / "compiled").read_bytes()

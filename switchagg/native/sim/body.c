@@ -64,6 +64,4 @@ void sim_body_damage(struct sim_body *body, uint16_t burst, uint32_t first_bit) 
     }
 }
 
-int sim_body_is_broken(const struct sim_body *body) {
-    return body->burst && (!has_bytes(body) || checksum(body) != body->checksum);
-}
+int sim_body_fails(const struct sim_body *body) { return !has_bytes(body) || checksum(body) != body->checksum; }

@@ -48,6 +48,7 @@ static inline struct sim_body *sim_body_new(struct sim_pool *pool, uint32_t room
     struct sim_body *body = pool->idle[cells];
     if (!body) return sim_body_cut(pool, cells);
     pool->idle[cells] = (struct sim_body *)(uintptr_t)body->kind;
+    __builtin_prefetch(pool->idle[cells], 1);
     body->kind = NULL;
     body->holders = 1;
     body->flow = 0;
@@ -69,6 +70,7 @@ struct sim_body *sim_body_own(struct sim_pool *pool, struct sim_body *body);
 void sim_body_damage(struct sim_body *body, uint16_t burst, uint32_t first_bit);
 
 /* Whether a receiver's checksum finds the damage. Without its bytes: always, as it does of any one burst of at most 15 bits. */
-int sim_body_is_broken(const struct sim_body *body);
+int sim_body_fails(const struct sim_body *body);
+static inline int sim_body_is_broken(const struct sim_body *body) { return body->burst && sim_body_fails(body); }
 
 #endif

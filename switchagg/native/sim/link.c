@@ -154,12 +154,14 @@ static void link_free(struct sim_node *node) {
 }
 
 struct sim_link *sim_link_new(struct sa_sim *sim, const struct sim_link_facts *facts) {
-    struct sim_link *link = calloc(1, sizeof *link);
+    struct sim_link *link = aligned_alloc(_Alignof(struct sim_link), sizeof *link);
     if (!link) return NULL;
+    memset(link, 0, sizeof *link);
     link->node.free = link_free;
     sim_own(sim, &link->node);
     link->sim = sim;
     link->users = 1;
+    if (sim_queue_add_lane(&sim->queue, &link->lane)) return NULL;
     link->rate_bps = facts->rate_bps;
     link->delay_ns = facts->delay_ns;
     link->queue_units = units_or_none(facts->queue_bytes);

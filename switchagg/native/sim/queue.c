@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#define RING_FIRST 64u
+#define RING_FIRST 16u
 #define HEAP_FIRST 256u
 
 static inline int before(int64_t time_ns, uint64_t sequence, int64_t other_ns, uint64_t other) {
@@ -11,30 +11,45 @@ static inline int before(int64_t time_ns, uint64_t sequence, int64_t other_ns, u
 
 /* ---- heads of lanes */
 
-static void heads_up(struct sim_queue *queue, uint32_t at, struct sim_head head) {
-    while (at) {
-        uint32_t above = (at - 1) / 4;
-        const struct sim_head *other = &queue->heads[above];
-        if (!before(head.time_ns, head.sequence, other->time_ns, other->sequence)) break;
-        queue->heads[at] = *other;
-        at = above;
-    }
-    queue->heads[at] = head;
+#define LANE_BITS 20u
+#define NONE (~(sim_match)0)
+
+static inline sim_match match_of(int64_t time_ns, uint64_t sequence, const struct sim_lane *lane) {
+    return (sim_match)(uint64_t)time_ns << 64 | sequence << LANE_BITS | lane->number;
 }
 
-/* Put a head where the first one was. */
-static inline void heads_down(struct sim_queue *queue, struct sim_head head) {
-    struct sim_head *heads = queue->heads;
-    uint32_t count = queue->head_count, at = 0;
-    for (uint32_t below = 1; below < count; below = 4 * at + 1) {
-        uint32_t least = below, end = below + 4 < count ? below + 4 : count;
-        for (uint32_t i = below + 1; i < end; i++)
-            if (before(heads[i].time_ns, heads[i].sequence, heads[least].time_ns, heads[least].sequence)) least = i;
-        if (!before(heads[least].time_ns, heads[least].sequence, head.time_ns, head.sequence)) break;
-        heads[at] = heads[least];
-        at = least;
+/* A lane has another head. The matches on its way to the root don't depend on each other's places. */
+static inline void play(struct sim_queue *queue, const struct sim_lane *lane, sim_match match) {
+    sim_match *matches = queue->matches;
+    uint32_t at = queue->leaves + lane->number;
+    matches[at] = match;
+    for (; at > 1; at /= 2) {
+        sim_match other = matches[at ^ 1];
+        match = other < match ? other : match;
+        matches[at / 2] = match;
     }
-    heads[at] = head;
+}
+
+int sim_queue_add_lane(struct sim_queue *queue, struct sim_lane *lane) {
+    if (queue->lane_count == queue->leaves) {
+        uint32_t leaves = queue->leaves ? 2 * queue->leaves : 2;
+        struct sim_lane **lanes = realloc(queue->lanes, leaves * sizeof *lanes);
+        if (lanes) queue->lanes = lanes;
+        sim_match *matches = lanes ? realloc(queue->matches, 2 * leaves * sizeof *matches) : NULL;
+        if (!matches) return -1;
+        for (uint32_t i = 0; i < 2 * leaves; i++) matches[i] = NONE;
+        queue->matches = matches;
+        queue->leaves = leaves;
+        for (uint32_t i = 0; i < queue->lane_count; i++) {
+            struct sim_lane *each = queue->lanes[i];
+            if (each->head == each->tail) continue;
+            const struct sim_entry *head = &each->ring[each->head & each->mask];
+            play(queue, each, match_of(head->time_ns, head->sequence, each));
+        }
+    }
+    lane->number = queue->lane_count;
+    queue->lanes[queue->lane_count++] = lane;
+    return 0;
 }
 
 static int grow(void **array, uint32_t *room, uint32_t first, size_t entry_bytes) {
@@ -73,13 +88,7 @@ void sim_queue_lane(struct sim_queue *queue, struct sim_lane *lane, int64_t time
     uint64_t sequence = ++queue->sequence;
     lane->ring[lane->tail++ & lane->mask] = (struct sim_entry){time_ns, sequence, body, sender, to};
     lane->last_ns = time_ns;
-    if (count) return;
-    if (queue->head_count == queue->head_room &&
-        grow((void **)&queue->heads, &queue->head_room, HEAP_FIRST, sizeof *queue->heads)) {
-        queue->lacking = 1;
-        return;
-    }
-    heads_up(queue, queue->head_count++, (struct sim_head){time_ns, sequence, lane});
+    if (!count) play(queue, lane, match_of(time_ns, sequence, lane));
 }
 
 /* ---- what is in no lane */
@@ -123,30 +132,37 @@ static void take_other(struct sim_queue *queue, struct sim_event *event) {
 
 /* ---- both */
 
+int sim_queue_is_empty(const struct sim_queue *queue) {
+    return !queue->other_count && (!queue->matches || queue->matches[1] == NONE);
+}
+
 int sim_queue_next(struct sim_queue *queue, struct sim_event *event) {
-    const struct sim_head *first = queue->heads;
-    if (queue->other_count && (!queue->head_count ||
-                               before(queue->others->entry.time_ns, queue->others->entry.sequence, first->time_ns,
-                                      first->sequence))) {
-        take_other(queue, event);
-        return 1;
+    sim_match first = queue->matches ? queue->matches[1] : NONE;
+    if (queue->other_count) {
+        const struct sim_entry *other = &queue->others->entry;
+        if (((sim_match)(uint64_t)other->time_ns << 64 | other->sequence << LANE_BITS) < first) {
+            take_other(queue, event);
+            return 1;
+        }
     }
-    if (!queue->head_count) return 0;
-    struct sim_lane *lane = first->lane;
+    if (first == NONE) return 0;
+    struct sim_lane *lane = queue->lanes[(uint32_t)first & ((1u << LANE_BITS) - 1)];
     event->entry = lane->ring[lane->head++ & lane->mask];
     event->act = lane->act;
     event->object = lane->object;
-    if (lane->head != lane->tail) {
-        const struct sim_entry *next = &lane->ring[lane->head & lane->mask];
-        __builtin_prefetch(next->body);
-        heads_down(queue, (struct sim_head){next->time_ns, next->sequence, lane});
-    } else if (--queue->head_count) {
-        heads_down(queue, queue->heads[queue->head_count]);
+    if (lane->head == lane->tail) {
+        play(queue, lane, NONE);
+        return 1;
     }
+    const struct sim_entry *next = &lane->ring[lane->head & lane->mask];
+    __builtin_prefetch(next->body);
+    __builtin_prefetch(&lane->ring[(lane->head + 1) & lane->mask]);
+    play(queue, lane, match_of(next->time_ns, next->sequence, lane));
     return 1;
 }
 
 void sim_queue_free(struct sim_queue *queue) {
-    free(queue->heads);
+    free(queue->matches);
+    free(queue->lanes);
     free(queue->others);
 }

@@ -1,6 +1,6 @@
 /* The order of events, that of Python's heap of (time, sequence number): a lane for each link, whose frames arrive one after
-   the other, a 4-ary heap of the lanes' heads, and another of what is in no lane: timers, and frames out of order. One
-   counter numbers all of them as they are scheduled, so that events of one instant happen in that order. */
+   the other, a tree of matches between the lanes' heads, and a 4-ary heap of what is in no lane: timers, and frames out of
+   order. One counter numbers all of them as they are scheduled, so that events of one instant happen in that order. */
 #ifndef SWITCHAGG_SIM_QUEUE_H
 #define SWITCHAGG_SIM_QUEUE_H
 
@@ -19,10 +19,11 @@ struct sim_entry {
 struct sim_lane {
     struct sim_entry *ring;
     uint32_t mask, head, tail; /* the ring has mask + 1 places, or none yet */
-    int64_t last_ns;           /* of the newest entry */
+    uint32_t number;
+    int64_t last_ns; /* of the newest entry */
     sim_action act;
     void *object;
-};
+} __attribute__((aligned(64)));
 
 struct sim_event {
     struct sim_entry entry;
@@ -30,19 +31,21 @@ struct sim_event {
     void *object;
 };
 
-struct sim_head {
-    int64_t time_ns;
-    uint64_t sequence;
-    struct sim_lane *lane;
-};
+/* Of a lane's head: time, sequence number, lane, from the most significant bits on; all ones: it is empty. One word, so
+   that the lesser of two is found without a branch. */
+typedef unsigned __int128 sim_match;
 
 struct sim_queue {
     uint64_t sequence;
-    struct sim_head *heads;
+    sim_match *matches; /* matches[1] is the least of all; that of lane i is at leaves + i */
+    struct sim_lane **lanes;
     struct sim_event *others;
-    uint32_t head_count, head_room, other_count, other_room;
+    uint32_t lane_count, leaves, other_count, other_room;
     int lacking; /* memory, and so an event */
 };
+
+/* Before anything is in a lane. 0, or -1: no memory. */
+int sim_queue_add_lane(struct sim_queue *queue, struct sim_lane *lane);
 
 /* In a lane, after those that are there: a frame that would arrive before the last of them goes beside it. */
 void sim_queue_lane(struct sim_queue *queue, struct sim_lane *lane, int64_t time_ns, struct sim_body *body,
@@ -53,7 +56,7 @@ void sim_queue_other(struct sim_queue *queue, int64_t time_ns, sim_action act, v
 /* Take the next event; 0: there is none. */
 int sim_queue_next(struct sim_queue *queue, struct sim_event *event);
 
-static inline int sim_queue_is_empty(const struct sim_queue *queue) { return !queue->head_count && !queue->other_count; }
+int sim_queue_is_empty(const struct sim_queue *queue);
 
 void sim_queue_free(struct sim_queue *queue);
 
