@@ -11,22 +11,21 @@ import sys
 from pathlib import Path
 
 from emulation.results import MethodResult
-from emulation.scenario import SHIPPED_FOLDER, Scenario, load, load_variants
+from emulation.scenario import SHIPPED_FOLDER, Scenario, load_variants
 from emulation.scenario_tables import FLOW, FORMULA, PACKET
-from emulation.sim.run import run_method
-from emulation.sweep import label
+from emulation.sim.run import run_method, simulation_config
+from emulation.sim.zoom import refusal
 from transport.group.method_name import MethodName
 
-COUNTED = 2
-"""Iterations, after those that a scenario doesn't count; of these only the first is kept."""
+COUNTED = 1
+"""Iterations, after one that isn't."""
 
 
 def shortened(scenario: Scenario, zoom: str) -> Scenario:
     """The scenario with a few iterations, at a zoom."""
-    warmup = 1 if scenario.workload.warmup_iterations else 0
-    iterations = warmup + COUNTED
+    iterations = 1 + COUNTED
     workload = dataclasses.replace(
-        scenario.workload, iterations=iterations, warmup_iterations=warmup, evaluate_every=iterations
+        scenario.workload, iterations=iterations, warmup_iterations=1, evaluate_every=iterations
     )
     virtual_time = dataclasses.replace(scenario.virtual_time, zoom=zoom)
     return dataclasses.replace(scenario, workload=workload, virtual_time=virtual_time)
@@ -44,12 +43,10 @@ def line(scenario: Scenario, where: str, name: MethodName) -> str:
     def run(zoom: str) -> MethodResult:
         return run_method(shortened(scenario, zoom), name, Path(), lambda *_: None)
 
-    flow = run(FLOW)
-    if flow.environment["zoom"] == PACKET:
-        why = flow.notes[1].partition(": ")[2].rstrip(".")
+    if why := refusal(scenario, name, simulation_config(scenario, name.codec)):
         return f"| {where} | {name} | | | packets only: {why} |"
     exact = communication_ms(run(PACKET))
-    errors = [100 * (communication_ms(result) / exact - 1) for result in (flow, run(FORMULA))]
+    errors = [100 * (communication_ms(run(zoom)) / exact - 1) for zoom in (FLOW, FORMULA)]
     return f"| {where} | {name} | {exact:.4g} | {errors[0]:+.2f} % | {errors[1]:+.1f} % |"
 
 
@@ -58,9 +55,8 @@ def main() -> None:
     names = sys.argv[1:] or sorted(path.stem for path in SHIPPED_FOLDER.glob("*.toml"))
     print("| scenario | method | packets, ms | flow | formula |\n|---|---|---|---|---|", flush=True)
     for name in names:
-        whole = load(SHIPPED_FOLDER / f"{name}.toml")
-        for scenario in load_variants(SHIPPED_FOLDER / f"{name}.toml"):
-            where = f"{name}, {label(whole, scenario)}" if whole.sweep.key else name
+        for point, scenario in load_variants(SHIPPED_FOLDER / f"{name}.toml"):
+            where = ", ".join([name, *(f"{key.partition('.')[2]} = {value}" for key, value in point.items())])
             for method in scenario.methods_for("sim"):
                 print(line(scenario, where, method), flush=True)
 

@@ -70,9 +70,9 @@ def zoom_of(scenario: Scenario, name: MethodName, config: SimulationConfig, grad
         return _taken(PACKET)
     if wanted == AUTO and name.schedule and parse_policy(name.schedule).tuning is not None:
         raise JobError("a schedule that is tuned runs many times; allowed: --zoom packet, flow or formula")
-    refusal = _refusal(scenario, name, config)
-    if refusal:
-        return _taken(PACKET, f"Zoom packet, not {wanted}: {refusal}.")
+    why = refusal(scenario, name, config)
+    if why:
+        return _taken(PACKET, f"Zoom packet, not {wanted}: {why}.")
     if wanted != AUTO:
         return _taken(wanted)
     within_s, size_bytes = scenario.virtual_time.within_s, gradient_bytes * scenario.workload.iterations
@@ -86,7 +86,7 @@ def zoom_of(scenario: Scenario, name: MethodName, config: SimulationConfig, grad
     return _taken(FORMULA, f"Zoom auto took formula: {told}, flows {flow_s:.2g} s, of {within_s} s allowed.")
 
 
-def _refusal(scenario: Scenario, name: MethodName, config: SimulationConfig) -> str:
+def refusal(scenario: Scenario, name: MethodName, config: SimulationConfig) -> str:
     """Why only packets will do; "" if others do, too."""
     if scenario.flows:
         return "other traffic is beside the job ([[flows]])"

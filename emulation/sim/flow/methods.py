@@ -9,7 +9,7 @@ import numpy as np
 
 from emulation.sim.flow.messages import Alone, Carriage, ProgramActor
 from emulation.sim.flow.network import FlowNetwork
-from emulation.sim.flow.phases import PHASED, Chains, phased
+from emulation.sim.flow.phases import PHASED, Chains, Step, phased
 from emulation.sim.flow.servers import PsActor
 from emulation.sim.flow.shape import Shape
 from emulation.sim.flow.simulation import FlowSimulation, Refused, Together
@@ -42,7 +42,7 @@ from transport.ps.sharding import Sharding
 
 WORKERS_MOST = 4096
 """Of a job of the switch."""
-MESSAGES_MOST = 60_000
+MESSAGES_MOST = 10_000
 """Of one call, about so many are followed one by one; of longer ones phases, where ranks are alike."""
 PAIRS_MOST = 64
 """Workers up to which windows of connections are those of all that cross a port; above, none limits."""
@@ -79,16 +79,13 @@ class HostFlow(MessageFlow):
         super().__init__(config, shared, method=method, by_formula=by_formula)
         self.choice = measured_choice(config) if method == "auto" else None
         self.chosen: dict[int, str] = {}
+        self._steps: dict[tuple[str, str], list[Step]] = {}
 
     @cached_property
     def how(self) -> Carriage:
         weighed = [name for name, each in COLLECTIVES.items() if each.in_auto] if self.choice else [self.method]
         workers, group = self.config.workers, self.config.group
         return self.carriage(lambda: {pair for name in weighed for pair in traffic_matrix(name, workers, group)})
-
-    @cached_property
-    def chains(self) -> Chains:
-        return Chains(self.flows, self.topology.members)
 
     def algorithm(self, call: Call) -> str:
         """The collective that does a call."""
@@ -102,12 +99,16 @@ class HostFlow(MessageFlow):
         """See `FlowSimulation`."""
         workers, option = self.config.workers, self.config.group if self.method == "hierarchical" else 0
         segment_bytes, array, name = self.config.message_bytes - HEAD_BYTES, call.array, self.algorithm(call)
-        if workers * (min(workers, 64) + 2 * array.nbytes // segment_bytes) > MESSAGES_MOST:
-            found = PHASED.get(name) if call.kind == "allreduce" else None
+        segments = min(workers, 64) + 2 * array.nbytes // segment_bytes  # about, of a rank
+        if workers * segments > MESSAGES_MOST:
+            found = PHASED.get((call.kind, name))
             if found is not None and found.fits(workers):
-                return phased(
-                    found.phases(workers, option), array.nbytes, self.flows, self.chains, self.how, segment_bytes
-                )
+                if (call.kind, name) not in self._steps:
+                    chains = Chains(self.flows, self.topology.members)
+                    self._steps[call.kind, name] = chains.steps(found.phases(workers, option))
+                return phased(self._steps[call.kind, name], array.nbytes, self.flows, self.how, segment_bytes)
+            if workers * segments > MESSAGES_MOST * 100:
+                raise Refused(f"{name} {call.kind} on {workers} workers: too many messages, and no phases")
         actors = []
         for member in range(workers):
             task = Task(call.kind, name, member, workers, array.size, call.root, option)

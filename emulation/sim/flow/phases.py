@@ -9,7 +9,7 @@ with the first segment that came.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,10 @@ def _rings(workers: int, group: int) -> list[Phase]:
     return [phase for phase in (inside, across, inside) if phase.times]
 
 
+def _half_a_ring(workers: int) -> list[Phase]:
+    return [phase._replace(times=workers - 1) for phase in _rings(workers, workers)]
+
+
 def _halving_doubling(workers: int) -> list[Phase]:
     steps = [Phase(1, 2.0 ** -(bit + 1), np.arange(workers) ^ 1 << bit) for bit in range(round(log2(workers)))]
     return steps + steps[::-1]
@@ -51,25 +55,40 @@ def _recursive_doubling(workers: int) -> list[Phase]:
 
 @dataclass(frozen=True)
 class Phased:
-    """phases(workers, option) of an allreduce; fits: for which numbers of workers."""
+    """phases(workers, option); fits: for which numbers of workers."""
 
     phases: Callable[[int, int], list[Phase]]
     fits: Callable[[int], bool] = lambda _workers: True
 
 
-PHASED: dict[str, Phased] = {
-    "ring": Phased(lambda workers, _: _rings(workers, workers)),
-    "torus": Phased(lambda workers, _: _rings(workers, torus_sides(workers)[0])),
-    "hierarchical": Phased(lambda workers, option: _rings(workers, hierarchical_group(workers, option))),
-    "halving_doubling": Phased(lambda workers, _: _halving_doubling(workers), is_power_of_two),
-    "recursive_doubling": Phased(lambda workers, _: _recursive_doubling(workers), is_power_of_two),
+PHASED: dict[tuple[str, str], Phased] = {
+    ("allreduce", "ring"): Phased(lambda workers, _: _rings(workers, workers)),
+    ("reduce_scatter", "ring"): Phased(lambda workers, _: _half_a_ring(workers)),
+    ("all_gather", "ring"): Phased(lambda workers, _: _half_a_ring(workers)),
+    ("allreduce", "torus"): Phased(lambda workers, _: _rings(workers, torus_sides(workers)[0])),
+    ("allreduce", "hierarchical"): Phased(lambda workers, option: _rings(workers, hierarchical_group(workers, option))),
+    ("allreduce", "halving_doubling"): Phased(lambda workers, _: _halving_doubling(workers), is_power_of_two),
+    ("allreduce", "recursive_doubling"): Phased(lambda workers, _: _recursive_doubling(workers), is_power_of_two),
 }
+
+
+class Step(NamedTuple):
+    """A phase on links. flows: that cross each link; slowest_ns: per byte, at the least max-min rate; pause_ns, way_ns:
+    of each rank's way, without its first link: latency, and what a byte of a frame takes."""
+
+    times: int
+    share: float
+    flows: NDArray[np.int64]
+    slowest_ns: float
+    pause_ns: NDArray[Any]
+    way_ns: NDArray[Any]
 
 
 class Chains:
     """Every member's links up to the top and down again, by level, of a tree in which all have as many."""
 
     def __init__(self, network: FlowNetwork, members: tuple[str, ...]) -> None:
+        self._network = network
         ways = [network.topology.path(member, network.topology.top) for member in members]
         names = {node: number for number, node in enumerate(network.topology.nodes)}
         self.up = np.array([[network.number[hop] for hop in way] for way in ways])
@@ -86,32 +105,37 @@ class Chains:
         both = np.stack([np.tile(pairs, 2), np.concatenate([self.up[used], self.down[to][used]])])
         return both, levels
 
+    def steps(self, phases: list[Phase]) -> list[Step]:
+        """Phases with the same receivers cross the same links."""
+        network, known = self._network, dict[bytes, Step]()
+        byte_ns, pauses = np.array(network.byte_ns), np.array(network.delays_ns) + network.latency_ns
+        for phase in phases:
+            if (name := phase.to.tobytes()) not in known:
+                (pairs, links), _ = self.links(phase.to)
+                flows, count = np.bincount(links, minlength=network.links), len(phase.to)
+                pause_ns = np.bincount(pairs, pauses[links].astype(float), count) - float(network.latency_ns)
+                way_ns = np.bincount(pairs, byte_ns[links], count) - byte_ns[self.up[:, 0]]
+                known[name] = Step(0, 0.0, flows, float((flows * byte_ns)[links].max()), pause_ns, way_ns)
+        return [known[phase.to.tobytes()]._replace(times=phase.times, share=phase.share) for phase in phases]
 
-def phased(
-    phases: list[Phase], size_bytes: int, network: FlowNetwork, chains: Chains, how: Carriage, segment_bytes: int
-) -> Shape:
+
+def phased(steps: list[Step], size_bytes: int, network: FlowNetwork, how: Carriage, segment_bytes: int) -> Shape:
     """An allreduce of size_bytes. segment_bytes: of a message's data, at most."""
-    byte_ns, pauses = np.array(network.byte_ns), np.array(network.delays_ns) + network.latency_ns
     busy = np.zeros(network.links)
     begin = end = way_ns = 0.0
     sent = 0
-    for phase in phases:
-        (pairs, links), _ = chains.links(phase.to)
-        flows = np.bincount(links, minlength=network.links)
-        slowest_ns = float((flows * byte_ns)[links].max())  # per byte, at the least max–min rate
-        wire, full, acks = _wire(size_bytes * phase.share, how, segment_bytes)
-        first, _, _ = _wire(min(size_bytes * phase.share, segment_bytes), how, segment_bytes)
-        port_ns = (wire + acks) * slowest_ns
-        count = len(phase.to)
-        pause = np.bincount(pairs, pauses[links], count) - network.latency_ns
-        each_ns = pause + full * (np.bincount(pairs, byte_ns[links], count) - byte_ns[chains.up[:, 0]])
-        way_ns = float(each_ns.mean() if phase.times > 1 else each_ns.max())
-        step_ns = max(port_ns, first * slowest_ns + way_ns)  # from one step's beginning to the next one's
-        end = max(begin, end) + (phase.times - 1) * step_ns + port_ns
-        begin = end - port_ns + first * slowest_ns + way_ns
-        busy += flows * (wire + acks) * phase.times * byte_ns
-        sent += round((wire + acks) * phase.times)
-    return Shape(end, end + way_ns, busy, sent, sent)
+    for step in steps:
+        wire, full, acks = _wire(size_bytes * step.share, how, segment_bytes)
+        first, _, _ = _wire(min(size_bytes * step.share, segment_bytes), how, segment_bytes)
+        port_ns = (wire + acks) * step.slowest_ns
+        each_ns = step.pause_ns + full * step.way_ns
+        way_ns = float(each_ns.mean() if step.times > 1 else each_ns.max())  # what goes round meets all ways in turn
+        pace_ns = max(port_ns, first * step.slowest_ns + way_ns)  # from one step's beginning to the next one's
+        end = max(begin, end) + (step.times - 1) * pace_ns + port_ns
+        begin = end - port_ns + first * step.slowest_ns + way_ns
+        busy += step.flows * ((wire + acks) * step.times)
+        sent += round((wire + acks) * step.times)
+    return Shape(end, end + way_ns, busy * np.array(network.byte_ns), sent, sent)
 
 
 def _wire(size_bytes: float, how: Carriage, segment_bytes: int) -> tuple[float, int, int]:

@@ -24,13 +24,14 @@ from emulation.sim.network.hosts import Done
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
 from emulation.topologies.topology import SPRAY, Topology
 from switchagg.description import Kind
+from switchagg.errors import JobError
 from switchagg.priority import BEST_EFFORT
 
 EVERYONE = -1
 """In place of a rank: of calls that all launch at once."""
 
 
-class Refused(Exception):
+class Refused(JobError):
     """What a coarser zoom can't describe: one line, which says why."""
 
 
