@@ -20,7 +20,7 @@ from typing import Any
 
 from emulation import scenario_checks
 from emulation.bounds import Network, elements_most, loads, servers_of
-from emulation.profiles.chosen import batch_of, chosen
+from emulation.profiles.chosen import batch_of, chosen, tenant_graph
 from emulation.profiles.errors import ProfileError
 from emulation.profiles.graph import WorkloadGraph
 from emulation.profiles.model_profile import ModelProfile
@@ -87,7 +87,7 @@ class Scenario:
     flows: tuple[FlowOptions, ...] = ()
     jobs: tuple[JobOptions, ...] = ()
     file: str = "scenario"
-    folder: str = ""  # a word, since scenarios travel to ranks as JSON
+    folder: str = "."  # a word, since scenarios travel to ranks as JSON
 
     @property
     def network(self) -> Network:
@@ -288,6 +288,8 @@ def _drop_others(values: dict[str, Any]) -> None:
     if not values["jobs"]:
         for key in ("slots", "shares", "weight"):
             del values["switch"][key]
+    for job in (job for job in values["jobs"] if not job["profile"]):
+        del job["profile"]
     for key in ("flows", "jobs"):
         if not values[key]:
             del values[key]
@@ -306,7 +308,12 @@ def from_canonical(values: dict[str, Any]) -> Scenario:
 
 
 def _with_profile(scenario: Scenario, document: dict[str, Any]) -> Scenario:
-    """The scenario with its profile's batch, unless it has its own; and the profile checked."""
+    """The scenario with its profile's batch, unless it has its own; and profiles checked, those of jobs, too."""
+    for job in (job for job in scenario.jobs if job.profile):
+        try:
+            tenant_graph(job, Path(scenario.folder))
+        except ProfileError as error:
+            raise ScenarioError(f"{scenario.file}: [[jobs]] profile: {error}") from error
     if not scenario.workload.profile:
         return scenario
     given, where = document["workload"], f"{scenario.file}: [workload]"
@@ -325,7 +332,7 @@ def _with_profile(scenario: Scenario, document: dict[str, Any]) -> Scenario:
     return scenario
 
 
-def _build(document: dict[str, Any], file: str, folder: str = "", ended: Collection[str] = ()) -> Scenario:
+def _build(document: dict[str, Any], file: str, folder: str = ".", ended: Collection[str] = ()) -> Scenario:
     """ended: axes of the sweep that aren't any more."""
     known = (*_TOP_KEYS, *_TABLES, "flows", "jobs", "sweep")
     for key in document:

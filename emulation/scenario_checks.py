@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 MININET_HOSTS_MOST = 64
 OF_PROFILES = {"parallel": DDP, "degree": 0, "device_flops": 0}
 """Keys of [workload] for a profile alone, and what they are without one."""
+OF_SUMS = {key: getattr(JobOptions("", 1), key) for key in ("method", "size_bytes", "in_flight", "compute_ns")}
+"""Keys of [[jobs]] that a profile has no use for, and what they are by default."""
 FLOW_BPS_LEAST = 1_000_000  # as of links
 PAUSE_KEYS = ("pfc_xon_bytes", "pfc_headroom_bytes", "pfc_flows", "ecn_most_bytes")
 UNUSUAL_QUEUES = ("drop_bytes", "pfc_bytes", *PAUSE_KEYS)
@@ -274,6 +276,8 @@ def _jobs(scenario: Scenario) -> str:
             return f"[[jobs]] on: {absent[0]} is out of range; allowed: 0 … {workers - 1}"
         if job.stop_ns and job.stop_ns <= job.start_ns:
             return f"[[jobs]] stop_ns: {job.stop_ns} is not after start_ns = {job.start_ns}; allowed: later, or 0"
+        if job.profile and (key := next((key for key in OF_SUMS if getattr(job, key) != OF_SUMS[key]), "")):
+            return f"[[jobs]] {key}: {getattr(job, key)} is of sums; allowed: without it, or without profile"
         if job.stop_ns and job.sums:
             return f"[[jobs]] sums: {job.sums} beside stop_ns = {job.stop_ns}; allowed: one of the two"
     if 0 < scenario.switch.slots < (len(jobs) + 1) * scenario.switch.streams and scenario.switch.shares == MAX_MIN:

@@ -298,6 +298,7 @@ class JobOptions:
     workers: int = _integer(2, 1, 64, "workers")  # on hosts of their own
     on: tuple[int, ...] = _checked((), "ranks")  # or on those of the measured job's ranks
     method: str = _choice(SAME, (SAME, "switch", "gloo", *host_methods()))
+    profile: str = field(default="", metadata={"kind": "text"})  # a workload graph, as a GOAL file, in place of sums
     weight: int = _integer(1, 1, 1_000, "times")  # its share of slots
     priority: int = _integer(0, 0, 7, "class")  # of slots, and of `esa`: lower ones go first
     quota_slots: int = _integer(0, 0, 65_536, "slots")  # at most; 0: as many as its windows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +31,27 @@ class Keys(Protocol):
     def batch_per_worker(self) -> int: ...
     @property
     def bucket_bytes(self) -> int: ...
+
+
+class Tenant(Protocol):
+    """As of `emulation.scenario_tables.JobOptions`."""
+
+    @property
+    def profile(self) -> str: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def on(self) -> tuple[int, ...]: ...
+
+
+def tenant_graph(job: Tenant, folder: Path) -> WorkloadGraph:
+    """What a job beside the measured one replays: computing, sends and receives. Raises ProfileError."""
+    found = load(job.profile, folder, len(job.on) or job.workers)
+    if not isinstance(found, WorkloadGraph) or any(each.collective for each in itertools.chain(*found.programs)):
+        raise ProfileError(
+            f"{job.profile}: it has collectives; allowed beside a job: sends and receives alone, as GOAL's"
+        )
+    return found
 
 
 def batch_of(keys: Keys, workers: int, folder: Path) -> int:

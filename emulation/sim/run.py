@@ -193,7 +193,7 @@ def _simulation(
     if scenario.flows:
         FlowsBeside(first, scenario.flows)
     if jobs:
-        beside = JobsBeside(first, method, jobs, switch.weight, switch.shares, demand_slots, of_flows)
+        beside = JobsBeside(first, method, jobs, switch.weight, switch.shares, demand_slots, of_flows, scenario.folder)
         first.shared.documents.append(beside.document)
     return first
 

@@ -259,3 +259,57 @@ def test_both_engines_replay_a_trace_of_others_alike(
         )
     assert found[0] == found[1]
     assert found[0][0] > 0
+
+
+def test_a_rank_computes_one_thing_at_a_time(tmp_path: Path) -> None:
+    """While it receives another: what is independent overlaps with the network alone."""
+    first = (*(Operation(COMPUTE, "c", (), 100_000) for _ in range(3)), Operation(RECEIVE, "r", elements=5000, peer=1))
+    graph = WorkloadGraph("g", (first, (Operation(SEND, "s", elements=5000, peer=-1),)), (0, 1))
+    took = replayed(scenario(tmp_path, **{"topology.workers": 2}), graph).iterations[1].duration_ns
+    assert 300_000 <= took < 330_000  # 20 kB take 167 µs
+
+
+TENANT = """num_ranks 2
+rank 0 {
+a: calc 40000
+b: send 30000b to 1 tag 0
+b requires a
+}
+rank 1 {
+c: recv 30000b from 0 tag 0
+}
+"""
+
+
+@pytest.mark.parametrize("method", ["ring", "switch"])
+def test_a_tenant_replays_a_goal_file_beside_the_job(tmp_path: Path, method: str) -> None:
+    (tmp_path / "tenant.goal").write_text(TENANT)
+    given = {"topology.queue_bytes": 300_000}
+    alone = ran(scenario(tmp_path, **given), method)
+    jobs = [
+        {"name": "other", "profile": "tenant.goal", "on": [2, 0]},
+        {"name": "own", "profile": "tenant.goal", "sums": 3},
+    ]
+    beside = ran(scenario(tmp_path, **given, jobs=jobs), method)
+    assert beside.iterations[1].duration_ns > alone.iterations[1].duration_ns
+    _, other, own = beside.tenants["jobs"]
+    assert (own["sums"], own["wrong_elements"], own["method"]) == (3, 0, "direct")
+    assert own["sum_ns"]["median"] >= 40_000
+    assert own["ended_ns"] > 40_000 + 3 * 240_000  # 30 kB at 1 Gb/s; computing goes on meanwhile
+    assert other["sums"] > 5
+    assert other["ended_ns"] is None
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ({"profile": "gone.goal"}, r"\[\[jobs\]\] profile: .*gone\.goal: cannot be read"),
+        ({"profile": "tenant.goal", "workers": 3}, r"tenant\.goal: 2 ranks, but the scenario has 3 workers"),
+        ({"profile": "tenant.goal", "size_bytes": 4}, r"\[\[jobs\]\] size_bytes: 4 is of sums"),
+        ({"profile": "small.toml"}, "it has collectives; allowed beside a job: sends and receives alone"),
+    ],
+)
+def test_tenants_that_cannot_be(tmp_path: Path, job: dict[str, Any], message: str) -> None:
+    (tmp_path / "tenant.goal").write_text(TENANT)
+    with pytest.raises(ScenarioError, match=message):
+        scenario(tmp_path, jobs=[{"name": "a", **job}])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from emulation.profiles import chakra, goal, makers, simai
 from emulation.profiles.errors import ProfileError
-from emulation.profiles.graph import WorkloadGraph
+from emulation.profiles.graph import Operation, WorkloadGraph
 from emulation.profiles.model_profile import decode as decode_model
 from emulation.profiles.table import load
 
@@ -253,6 +253,42 @@ def test_goal_that_is_written_moves_what_the_plans_do(method: str) -> None:
     assert sent <= 2 * 3 * 4 * 1039 + 64
     again = goal.decode("\n".join(goal.encode(makers.pipeline_parallel(MODEL, 4, 2, 2), method)), "w.goal")
     assert again.pairs()[:2] == [(0, 1), (0, 2)]
+
+
+def steps(graph: WorkloadGraph) -> int:
+    """Messages one after the other, at least, on the longest way through a graph whose channels have one each."""
+    depth: dict[tuple[int, int], int] = {}
+    sends = {
+        (rank, rank + each.peer, each.tag, number): (rank, place)
+        for rank in range(graph.ranks)
+        for number, (place, each) in enumerate((p, e) for p, e in enumerate(graph.program(rank)) if e.kind == "send")
+    }
+
+    def of(rank: int, place: int) -> int:
+        if (rank, place) not in depth:
+            each = graph.program(rank)[place]
+            found = max((of(rank, other) for other in each.needs), default=0) + (each.kind == "send")
+            if each.kind == "receive":
+                sender = rank + each.peer
+                alike = [
+                    p
+                    for p, e in enumerate(graph.program(rank))
+                    if (e.kind, e.peer, e.tag) == ("receive", each.peer, each.tag)
+                ]
+                ways = sorted(key for key in sends if key[:3] == (sender, rank, each.tag))
+                found = max(found, of(*sends[ways[alike.index(place)]]))
+            depth[rank, place] = found
+        return depth[rank, place]
+
+    return max(of(rank, place) for rank in range(graph.ranks) for place in range(len(graph.program(rank))))
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"), [("ring", 6), ("halving_doubling", 4), ("recursive_doubling", 2), ("direct", 2)]
+)
+def test_messages_that_are_written_wait_for_what_they_carry(method: str, expected: int) -> None:
+    graph = WorkloadGraph("one", ((Operation("allreduce", elements=400),),), (0,) * 4)
+    assert steps(goal.decode("\n".join(goal.encode(graph, method)), "w.goal")) == expected
 
 
 # --- damaged files

@@ -75,8 +75,7 @@ class Groups:
         slots = config.streams * config.window_slots
         self._in_packets += METHODS[method].packets
         first_slot = self._in_packets * slots if METHODS[method].packets else 0
-        user = f"{config.user} ranks {','.join(map(str, members))}"
-        changed = replace(config, workers=len(members), servers=0, place=place, job_id=number + 1, user=user)
+        changed = replace(config, workers=len(members), servers=0, place=place, job_id=config.job_id + number)
         return self._beside(method, replace(changed, first_slot=first_slot), self.world.shared)
 
     @property

@@ -3,17 +3,21 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from emulation.profiles.chosen import tenant_graph
 from emulation.results import spread
 from emulation.scenario_tables import SAME, JobOptions
 from emulation.shares import jain
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.switch_simulation import SwitchSimulation
+from emulation.sim.replay.graph_training import POINT_TO_POINT
+from emulation.sim.replay.tenant import JOB_IDS, ReplayedJob
 from emulation.sim.sharing.loads import Loads
 from emulation.sim.sharing.slot_division import SlotDivision
 from emulation.topologies.table import seen_by
@@ -79,14 +83,16 @@ class OtherJob:
 
 def servers_of(options: JobOptions, method: str) -> int:
     """How many servers' hosts another job has, where the measured one's method is as given."""
+    if options.profile:
+        return 0
     return METHODS[method if options.method == SAME else options.method].servers
 
 
 class JobsBeside:
     """The jobs of a scenario on the network of the measured one, `first`, which is one of them where slots are shared.
 
-    weight: of the measured job. hosts: how many of others' hosts come before those of jobs. `document` once the run is
-    over.
+    weight: of the measured job. folder: where files are that jobs name. hosts: how many of others' hosts come before
+    those of jobs. `document` once the run is over.
     """
 
     def __init__(
@@ -98,14 +104,16 @@ class JobsBeside:
         policy: str,
         demand_slots: int,
         hosts: int = 0,
+        folder: str = ".",
     ) -> None:
+        self._folder = Path(folder)
         self.network, self._method = first.shared, method
         config, self._first = first.config, first
         self.division = SlotDivision(first.network, config.pool_slots, policy)
         self._measured = (method, weight)
         if isinstance(first, SwitchSimulation):
             self.division.enter(first, SlotDemand(demand_slots, weight, least=config.streams))
-        self.jobs: list[OtherJob] = []
+        self.jobs: list[OtherJob | ReplayedJob] = []
         own = list(first.topology.others[hosts:])
         for number, options in enumerate(jobs):
             places = tuple(first.topology.workers[rank] for rank in options.on)
@@ -137,12 +145,19 @@ class JobsBeside:
             priorities=(),
             priority=options.priority,
         )
-        simulation = SIMULATIONS[name](its, self.network)
-        job = OtherJob(options, simulation, config.seed + number, partial(self._ended, simulation))
+        if options.profile:
+            its = replace(its, job_id=JOB_IDS * (number + 1))
+        simulation = SIMULATIONS[POINT_TO_POINT if options.profile else name](its, self.network)
+        ended = partial(self._ended, simulation)
+        job: OtherJob | ReplayedJob
+        if options.profile:
+            job = ReplayedJob(options, simulation, tenant_graph(options, self._folder), ended)
+        else:
+            job = OtherJob(options, simulation, config.seed + number, ended)
         self.jobs.append(job)
         self.network.time.schedule(options.start_ns, partial(self._start, job))
 
-    def _start(self, job: OtherJob, _frame: None, _sender: int, _to: int) -> None:
+    def _start(self, job: OtherJob | ReplayedJob, _frame: None, _sender: int, _to: int) -> None:
         simulation, options = job.simulation, job.options
         if isinstance(simulation, SwitchSimulation):
             streams, window = simulation.config.streams, simulation.config.window_slots
@@ -158,12 +173,19 @@ class JobsBeside:
     def document(self) -> dict[str, Any]:
         """`tenants` and `link_loads` of a result, as `results_schema.md` has them."""
         told = [self._told(None, self._first, *self._measured)]
-        told += [self._told(job, job.simulation, job.options.method, job.options.weight) for job in self.jobs]
+        told += [
+            self._told(
+                job, job.simulation, POINT_TO_POINT if job.options.profile else job.options.method, job.options.weight
+            )
+            for job in self.jobs
+        ]
         rates = [sum(job["bytes"]) / job["weight"] for job in told[1:] if not job["shared_hosts"]]
         tenants = {"bin_ns": self.loads.bin_ns, "jobs": told, "jain": jain(rates)}
         return {"tenants": tenants, "link_loads": self.loads.document()}
 
-    def _told(self, job: OtherJob | None, simulation: Simulation, method: str, weight: int) -> dict[str, Any]:
+    def _told(
+        self, job: OtherJob | ReplayedJob | None, simulation: Simulation, method: str, weight: int
+    ) -> dict[str, Any]:
         host = simulation.topology.workers[0]
         hop = f"{host}-{self.network.topology.neighbours[host][0]}"
         told: dict[str, Any] = {
