@@ -9,11 +9,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from emulation.bench import collectives, engine, table
+from emulation.bench import collectives, table
 from emulation.bench.document import failures
 from emulation.bench.figures import draw_all
 from emulation.bench.links import one_way as links
-from emulation.bench.planes import p4
+from emulation.bench.planes import p4, packet_engine
 from emulation.bench.targets import cells, judged
 from emulation.report.figures import inline_svg
 
@@ -47,7 +47,7 @@ def write_page(built: dict[str, Any], path: Path) -> None:
         for name in NETWORKS
         if parts.get(name)
     }
-    for name, module in (("links", links), ("collectives", collectives), ("p4", p4), ("engine", engine)):
+    for name, module in (("links", links), ("collectives", collectives), ("p4", p4), ("engine", packet_engine)):
         if parts.get(name, {}).get("rows"):
             networks[name] = ["\n".join(module.lines(parts[name]))]
     text = environment.get_template("bench.html.j2").render(

@@ -301,10 +301,10 @@ def _p4(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
 
 
 def _engine(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
-    from emulation.bench import engine
+    from emulation.bench.planes import packet_engine
 
-    part = engine.measure(quick, log)
-    for line in engine.lines(part):
+    part = packet_engine.measure(quick, log)
+    for line in packet_engine.lines(part):
         log(line)
     return part
 

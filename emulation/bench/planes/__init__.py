@@ -1,4 +1,4 @@
-"""Data planes, numbers and P4 programs in memory; P4 on veth.
+"""Data planes, numbers, P4 programs and packet engines in memory; P4 on veth.
 
 Imported by suite and cli.
 Start at planes.py.
