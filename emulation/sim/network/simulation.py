@@ -304,7 +304,8 @@ class Simulation(ABC):
         for parts in ways.values():
             for hop, part in parts.items():
                 crossing[hop] = crossing.get(hop, 0) + part
-        fastest_bps = max(uplink.config.rate_bps for uplink in self.uplinks)
+        uplinks = ((host, topology.neighbours[host][0]) for host in topology.members)
+        fastest_bps = max(topology.settings(uplink).rate_bps for uplink in uplinks)
         share = {
             hop: self.config.share_bytes(topology.settings(hop), ceil(count), fastest_bps)
             for hop, count in crossing.items()
