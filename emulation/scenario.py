@@ -20,13 +20,15 @@ from typing import Any
 
 from emulation import scenario_checks
 from emulation.bounds import Network, elements_most, loads, servers_of
-from emulation.profiles.chosen import batch_of, chosen, tenant_graph
+from emulation.profiles.chosen import batch_of, chosen, tenants_fault
 from emulation.profiles.errors import ProfileError
 from emulation.profiles.graph import WorkloadGraph
 from emulation.profiles.model_profile import ModelProfile
 from emulation.scenario_tables import (
     ADAMW,
     PACKET,
+    PROFILED,
+    TRAINED,
     BoundedLoss,
     ComputeDistribution,
     ComputeJitter,
@@ -164,10 +166,6 @@ _ONLY_IF_SET = {
     "topology": (*scenario_checks.UNUSUAL_QUEUES, "sides", "ports", "link_bps"),
 }
 """What `canonical` has only where it isn't empty or 0."""
-TRAINED = ("name", "optimizer", "evaluate_every", "synchronisation")
-"""Keys of [workload] that a profile has no use for."""
-PROFILED = ("profile", "parallel", "degree", "micro_batches", "device_flops")
-"""Keys of [workload] that there are with a profile alone."""
 _TOP_KEYS = ("name", "title", "seed")
 _SEED_HIGH = 2**32 - 1
 _SHORT = reprlib.Repr()
@@ -309,11 +307,8 @@ def from_canonical(values: dict[str, Any]) -> Scenario:
 
 def _with_profile(scenario: Scenario, document: dict[str, Any]) -> Scenario:
     """The scenario with its profile's batch, unless it has its own; and profiles checked, those of jobs, too."""
-    for job in (job for job in scenario.jobs if job.profile):
-        try:
-            tenant_graph(job, Path(scenario.folder))
-        except ProfileError as error:
-            raise ScenarioError(f"{scenario.file}: [[jobs]] profile: {error}") from error
+    if wrong := tenants_fault(scenario.jobs, Path(scenario.folder)):
+        raise ScenarioError(f"{scenario.file}: [[jobs]] profile: {wrong}")
     if not scenario.workload.profile:
         return scenario
     given, where = document["workload"], f"{scenario.file}: [workload]"

@@ -32,6 +32,10 @@ FLOW_KINDS = (*ENDLESS, SHORT, INCAST)
 PACKET, FLOW, FORMULA, AUTO = "packet", "flow", "formula", "auto"
 ZOOMS = (PACKET, FLOW, FORMULA, AUTO)
 ADAMW, SGD = "adamw", "sgd"
+TRAINED = ("name", "optimizer", "evaluate_every", "synchronisation")
+"""Keys of [workload] that a profile has no use for."""
+PROFILED = ("profile", "parallel", "degree", "micro_batches", "device_flops")
+"""Keys of [workload] that there are with a profile alone."""
 COMPUTE_DISTRIBUTIONS = ("normal", "lognormal", "shifted_exponential")
 COMPUTE_NS_MOST = 3_600_000_000_000
 ITERATIONS_MOST = 1_000_000

@@ -27,6 +27,7 @@ from emulation.cli.link_help import LinkCommand
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, outcomes, stop
 from emulation.cli.p4 import app as p4
 from emulation.cli.ps import server
+from emulation.cli.runs.goal import goal
 from emulation.cli.runs.profile import profile
 from emulation.cli.runs.whatif import whatif
 from emulation.cli.study import app as study
@@ -50,6 +51,7 @@ app.command("keys")(make_keys)
 app.command(cls=LinkCommand)(server)
 app.command()(reproduce)
 app.command()(whatif)
+app.command()(goal)
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(profile)
 
 

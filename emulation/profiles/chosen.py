@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -52,6 +53,16 @@ def tenant_graph(job: Tenant, folder: Path) -> WorkloadGraph:
             f"{job.profile}: it has collectives; allowed beside a job: sends and receives alone, as GOAL's"
         )
     return found
+
+
+def tenants_fault(jobs: Sequence[Tenant], folder: Path) -> str:
+    """What is wrong with the first of the graphs that jobs replay; "" if nothing is."""
+    try:
+        for job in (job for job in jobs if job.profile):
+            tenant_graph(job, folder)
+    except ProfileError as error:
+        return str(error)
+    return ""
 
 
 def batch_of(keys: Keys, workers: int, folder: Path) -> int:

@@ -19,8 +19,8 @@ from emulation.profiles.errors import ProfileError
 from emulation.profiles.graph import COMPUTE, NS_MOST, RANKS_MOST, RECEIVE, SEND, Operation, WorkloadGraph
 from switchagg.description import Kind
 from transport.collectives.collective import Task
-from transport.collectives.plan import Local, Send
-from transport.collectives.table import fitting, plan
+from transport.collectives.plan import Local, Send, shard
+from transport.collectives.table import COLLECTIVES, fitting, plan
 
 CALC = re.compile(r"(\w+)\s*:\s*calc\s+(\d{1,16})(?:\s+(?:cpu|nic)\s+\d+)*")
 MESSAGE = re.compile(
@@ -122,6 +122,8 @@ def _joined(
 
 def encode(graph: WorkloadGraph, method: str = "ring") -> Iterator[str]:
     """The lines of a file. method: a host method, whose plans collectives have. Raises ProfileError for another."""
+    if method not in COLLECTIVES:
+        raise ProfileError(f"{method}: no host method with plans; allowed: {', '.join(COLLECTIVES)}")
     yield f"num_ranks {graph.ranks}"
     for rank in range(graph.ranks):
         yield f"rank {rank} {{"
@@ -160,15 +162,14 @@ def _collective(
 ) -> Generator[str, None, list[str]]:
     """Messages of its plan, in the order that it asks for, and a calc of no time at the end; returns what begins."""
     own, count = members.index(rank), len(members)
-    kind: Kind = "reduce_scatter" if each.kind == "all_to_all" else each.kind  # type: ignore[assignment]
-    name = "direct" if each.kind == "all_to_all" else fitting(kind, method, count)
+    if not each.launched:
+        return (yield from _exchange(each, own, members, label, tag))
+    kind: Kind = each.kind  # type: ignore[assignment]
+    name = fitting(kind, method, count)
     begins, earlier = list[str](), list[tuple[str, bool, list[tuple[int, int]]]]()
     after: list[str] = []
     if count > 1:
-        try:
-            steps = plan(Task(kind, name, own, count, each.elements)).operations
-        except (ValueError, KeyError) as error:
-            raise ProfileError(f"{method}: no host method whose plans could be written: {error}") from error
+        steps = plan(Task(kind, name, own, count, each.elements)).operations
         for number, step in enumerate(steps):
             if isinstance(step, Local):
                 ranges = [(step.low, step.high), (step.source, step.source + step.high - step.low)]
@@ -195,3 +196,22 @@ def _collective(
     yield from after
     yield from (f"{label} requires {other}" for other, _, _ in earlier)
     return begins or [label]
+
+
+def _exchange(
+    each: Operation, own: int, members: tuple[int, ...], label: str, tag: int
+) -> Generator[str, None, list[str]]:
+    """An all-to-all: each sends each other its shard, all at once."""
+    count, begun = len(members), list[str]()
+    low, high = shard(each.elements, own, count)
+    for place, member in enumerate(members):
+        first, last = shard(each.elements, place, count)
+        if place != own and last > first:
+            begun.append(f"{label}_s{place}")
+            yield f"{begun[-1]}: send {4 * (last - first)}b to {member} tag {tag}"
+        if place != own and high > low:
+            begun.append(f"{label}_r{place}")
+            yield f"{begun[-1]}: recv {4 * (high - low)}b from {member} tag {tag}"
+    yield f"{label}: calc 0"
+    yield from (f"{label} requires {other}" for other in begun)
+    return begun or [label]

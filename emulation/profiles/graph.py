@@ -6,6 +6,7 @@ list them, as on a communicator's stream; so they need no names to be matched by
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -43,6 +44,11 @@ class Operation:
     @property
     def collective(self) -> bool:
         return self.kind in COLLECTIVES
+
+    @property
+    def launched(self) -> bool:
+        """Whether it is a collective of methods; an all-to-all is sends from each to each."""
+        return self.collective and self.kind != "all_to_all"
 
     @property
     def channel(self) -> tuple[object, ...] | None:
@@ -107,10 +113,13 @@ class WorkloadGraph:
             yield from ((name, members) for members in self.groups[name] if len(members) > 1)
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Who sends to whom."""
+        """Who sends to whom, in all-to-alls, too."""
+        exchanging = {each.group for program in self.programs for each in program if each.kind == "all_to_all"}
         found = {
             (rank, rank + each.peer) for rank in range(self.ranks) for each in self.program(rank) if each.kind == SEND
         }
+        for members in itertools.chain.from_iterable(self.groups[name] for name in exchanging):
+            found.update(itertools.permutations(members, 2))
         return sorted(found)
 
     def moved(self, rank: int) -> dict[str, int]:

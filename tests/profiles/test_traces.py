@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from emulation.cli.main import app
 from emulation.profiles import chakra, goal, makers, simai
 from emulation.profiles.errors import ProfileError
 from emulation.profiles.graph import Operation, WorkloadGraph
 from emulation.profiles.model_profile import decode as decode_model
+from emulation.profiles.model_profile import load as load_model
 from emulation.profiles.table import load
 
 # --- SimAI's text
@@ -334,3 +337,26 @@ def test_groups_file_is_json(folder: Path) -> None:
     (folder / "comm_group.json").write_text(json.dumps({"3": "ab"}))
     with pytest.raises(ProfileError, match="no groups of ranks"):
         load("", folder)
+
+
+def test_the_command_writes_goal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    runner = CliRunner()
+    wrote = runner.invoke(app, ["goal", "alexnet", "--workers", "3", "--out", "a.goal"])
+    assert (wrote.exit_code, wrote.output) == (0, "a.goal: 3 ranks\n")
+    graph = load("a.goal", folder, 3)
+    assert isinstance(graph, WorkloadGraph)
+    assert graph.compute_ns(2) == sum(each.duration_ns for each in makers.ddp(load_model("alexnet"), 1).program(0))
+    (folder / "w.txt").write_text(SIMAI)
+    printed = runner.invoke(app, ["goal", "w.txt", "--method", "direct"])
+    assert goal.decode(printed.output, "p.goal").ranks == 8
+    for wrong, said in (
+        (["nothing"], "nothing: no such file; shipped profiles: alexnet"),
+        (["alexnet", "--parallel", "tp"], "alexnet: no layer has cut = 'row'"),
+        (["alexnet", "--method", "switch"], "switch: "),
+        (["w.txt", "--workers", "3"], "all_gpus: 8, but the scenario has 3 workers"),
+    ):
+        refused = runner.invoke(app, ["goal", *wrong, "--out", "b.goal"])
+        assert refused.exit_code == 2
+        assert said in refused.output
+        assert not list(folder.glob("b.goal*"))

@@ -26,6 +26,7 @@ from emulation.timeline import COMPUTE as COMPUTE_TRACK
 from emulation.timeline import NETWORK, Span, kept, union_ns
 from emulation.topologies.table import seen_by
 from switchagg.description import Kind
+from transport.collectives.plan import shard
 from transport.group.method_name import METHODS, MethodName
 
 POINT_TO_POINT = "direct"  # the method of what no switch can do: each to each
@@ -41,13 +42,9 @@ class Groups:
     """A simulation for each set of ranks of a graph, all on the network of the first, which has all ranks."""
 
     def __init__(self, graph: WorkloadGraph, config: SimulationConfig, method: str, made: Made, beside: Beside) -> None:
-        kinds = {
-            (each.group, each.kind == "all_to_all") for program in graph.programs for each in program if each.collective
-        }
-        wanted = [
-            (members, mesh) for name, members in graph.used_groups() for mesh in (False, True) if (name, mesh) in kinds
-        ]
-        summed = sum(not mesh for members, mesh in wanted if len(members) < graph.ranks)
+        summing = {each.group for program in graph.programs for each in program if each.launched}
+        wanted = [members for name, members in graph.used_groups() if name in summing]
+        summed = sum(len(members) < graph.ranks for members in wanted)
         if METHODS[method].packets:
             window = max(1, min(config.window_slots, SLOTS_MOST // (config.streams * (1 + summed))))
             slots = config.streams * window
@@ -55,17 +52,9 @@ class Groups:
         self.world = made(config)
         self._config, self._beside = self.world.config, beside
         self._jobs, self._in_packets = 1, 0  # the second beside the first of the job
-        self.of_members: dict[tuple[tuple[int, ...], bool], Simulation] = {}
-        for members, mesh in wanted:
-            if mesh or len(members) < graph.ranks:
-                self._add(members, mesh, POINT_TO_POINT if mesh else method)
-            else:
-                self.of_members[members, False] = self.world
+        self.of_members = {members: self._job(members, method) for members in wanted if len(members) < graph.ranks}
+        self.of_members[tuple(range(graph.ranks))] = self.world
         self.pairs = {pair: self._job(pair, POINT_TO_POINT) for pair in graph.pairs()}
-
-    def _add(self, members: tuple[int, ...], mesh: bool, method: str) -> None:
-        if (members, mesh) not in self.of_members:
-            self.of_members[members, mesh] = self._job(members, method)
 
     def _job(self, members: tuple[int, ...], method: str) -> Simulation:
         config, number = self._config, self._jobs
@@ -206,24 +195,50 @@ class GraphRank(RankClock):
         if not each.collective:
             self._message(each, array, done)
             return
-        members, mesh = self._members[each.group], each.kind == "all_to_all"
+        members = self._members[each.group]
         if len(members) == 1:
             self._network.schedule(self._network.now_ns, lambda *_: self._ended(place))
-            return
-        simulation = groups.of_members[members, mesh]
-        kind = cast(Kind, "reduce_scatter" if mesh else each.kind)  # direct: as many bytes from each to each
-        op = simulation.mean_op if each.kind == "allreduce" else "sum"
-        simulation.launch(members.index(self._rank), array, op, done, kind=kind)
+        elif each.launched:
+            simulation = groups.of_members[members]
+            op = simulation.mean_op if each.kind == "allreduce" else "sum"
+            simulation.launch(members.index(self._rank), array, op, done, kind=cast(Kind, each.kind))
+        else:
+            self._exchange(each, members, done)
 
     def _message(self, each: Operation, array: Hollow, done: Callable[[], None]) -> None:
         """Send or receive: a broadcast among two."""
         sends = each.kind == SEND
         pair = (self._rank, self._rank + each.peer) if sends else (self._rank + each.peer, self._rank)
-        way = (*pair, each.tag)
-        key = self._tags[each.tag] << 40 | self._messages[way]
+        self._launch_pair(pair, self._tags[each.tag], array, done)
+
+    def _exchange(self, each: Operation, members: tuple[int, ...], done: Callable[[], None]) -> None:
+        """An all-to-all: each sends each other its shard."""
+        place, count = members.index(self._rank), len(members)
+        own, *others = ((shard(each.elements, (place + step) % count, count), step) for step in range(count))
+        pairs = [((self._rank, members[(place + step) % count]), high - low) for (low, high), step in others]
+        low, high = own[0]
+        pairs += [((members[(place - step) % count], self._rank), high - low) for _, step in others]
+        moving = [(pair, size) for pair, size in pairs if size]
+        left = len(moving)
+
+        def arrived() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                done()
+
+        if not moving:
+            self._network.schedule(self._network.now_ns, lambda *_: done())
+        for pair, size in moving:
+            self._launch_pair(pair, len(self._tags), Hollow(size, "float32"), arrived)
+
+    def _launch_pair(self, pair: tuple[int, int], tag: int, array: Hollow, done: Callable[[], None]) -> None:
+        """Begin to send, or to receive, the next of a tag."""
+        way = (*pair, tag)
+        key = tag << 40 | self._messages[way]
         self._messages[way] += 1
         simulation = self._graph_training.groups.pairs[pair]
-        simulation.launch(0 if sends else 1, array, "sum", done, key=key, kind="broadcast")
+        simulation.launch(pair.index(self._rank), array, "sum", done, key=key, kind="broadcast")
 
     def _arrived(self, place: int, begun_ns: int) -> None:
         each, now_ns = self._program[place], self._network.now_ns

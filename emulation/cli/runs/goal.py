@@ -1,0 +1,75 @@
+"""`switchagg goal`: an iteration as a GOAL file, for others' simulators."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated
+
+import typer
+
+from emulation.cli.outcomes import outcomes
+
+
+def goal(
+    profile: Annotated[
+        str, typer.Argument(help="A shipped model, like resnet50; a file of `switchagg profile`; Chakra, SimAI traces")
+    ],
+    workers: Annotated[
+        int, typer.Option(min=0, max=65_536, help="Ranks; of a trace as many as it has  [default: 8, or the trace's]")
+    ] = 0,
+    method: Annotated[str, typer.Option(help="Host method whose messages stand for collectives")] = "ring",
+    parallel: Annotated[str, typer.Option(help="How ranks share a model: ddp, fsdp, tp, pp")] = "ddp",
+    degree: Annotated[int, typer.Option(min=0, help="Of tp and pp: ranks that have a model together; 0: all")] = 0,
+    micro_batches: Annotated[int, typer.Option(min=1, help="Of pp")] = 4,
+    bucket_bytes: Annotated[int, typer.Option(min=4, help="Of DDP's buckets, of FSDP's units")] = 25 << 20,
+    out: Annotated[Path | None, typer.Option(help="File to write  [default: standard output]")] = None,
+) -> None:
+    """One iteration of a model as GOAL, the language of LogGOPSim and ATLAHS, to see what they say of the same run.
+
+    GOAL knows messages, not collectives: these become the messages of a host method's plans, in the order in which
+    values depend on each other. Times are nanoseconds.
+
+    **Examples**
+
+    `switchagg goal resnet50 --workers 16 --out resnet50.goal`
+
+    `switchagg goal llama7b --workers 32 --parallel tp --degree 8 --method halving_doubling > llama.goal`
+    """
+    with outcomes():
+        from emulation.profiles import goal as language
+        from emulation.profiles.chosen import chosen
+        from emulation.profiles.errors import ProfileError
+        from emulation.profiles.graph import WorkloadGraph
+        from emulation.profiles.table import MAKERS, load
+
+        if parallel not in MAKERS:
+            raise ProfileError(f"--parallel {parallel}: unknown; allowed: {', '.join(MAKERS)}")
+        found = load(profile, Path(), workers)
+        if not isinstance(found, WorkloadGraph):
+            keys = SimpleNamespace(
+                profile=profile,
+                parallel=parallel,
+                degree=degree,
+                micro_batches=micro_batches,
+                device_flops=0.0,
+                batch_per_worker=found.batch,
+                bucket_bytes=bucket_bytes,
+            )
+            found = chosen(keys, workers or 8, Path())
+        if not isinstance(found, WorkloadGraph):
+            found = MAKERS["ddp"](found, workers or 8, bucket_bytes=bucket_bytes)
+        lines = language.encode(found, method)
+        if out is None:
+            for line in lines:
+                typer.echo(line)
+            return
+        partial = out.with_name(f"{out.name}.partial")
+        try:
+            with partial.open("w", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in lines)
+            os.replace(partial, out)
+        finally:
+            partial.unlink(missing_ok=True)
+        typer.echo(f"{out}: {found.ranks} ranks", err=True)
