@@ -307,8 +307,8 @@ def from_canonical(values: dict[str, Any]) -> Scenario:
 
 def _with_profile(scenario: Scenario, document: dict[str, Any]) -> Scenario:
     """The scenario with its profile's batch, unless it has its own; and profiles checked, those of jobs, too."""
-    if wrong := tenants_fault(scenario.jobs, Path(scenario.folder)):
-        raise ScenarioError(f"{scenario.file}: [[jobs]] profile: {wrong}")
+    if fault := tenants_fault(scenario.jobs, Path(scenario.folder)):
+        raise ScenarioError(f"{scenario.file}: [[jobs]] profile: {fault}")
     if not scenario.workload.profile:
         return scenario
     given, where = document["workload"], f"{scenario.file}: [workload]"
