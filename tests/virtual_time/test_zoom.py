@@ -1,11 +1,11 @@
 """Zooms flow and formula: their times beside packets', their bytes and sums, and what they leave to packets."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 
-from emulation.bounds import Network
 from emulation.cli import compare_console as console
 from emulation.scenario import SHIPPED_FOLDER, ScenarioError, load
 from emulation.sim import zoom
@@ -24,7 +24,7 @@ GIGABIT_10 = LinkConfig(10_000_000_000, 5_000)
 RACKS = Fabric("leaf_spine", racks=2)
 
 
-def times(simulation: Simulation, launches: list[tuple[int, int, int]], **how: int) -> tuple[list[int], list[int]]:
+def times(simulation: Simulation, launches: list[tuple[int, int, int]], **how: Any) -> tuple[list[int], list[int]]:
     """When each of (start in ns, rank, bytes) is done, and the bytes that ranks have sent in the end."""
     done_ns = [0] * len(launches)
     left = len(launches)
@@ -67,6 +67,7 @@ def test_rates_are_max_min_fair():
     [
         ("ring", Fabric(), 100_000, 0.01),
         ("ring", RACKS, 100_000, 0.03),
+        ("ring", RACKS, 400, 0.001),
         ("halving_doubling", Fabric(), 100_000, 0.02),
         ("tree", Fabric(), 100_000, 0.03),
         ("direct", Fabric(), 100_000, 0.02),
@@ -79,6 +80,14 @@ def test_one_call_takes_what_it_takes_by_packets(method: str, fabric: Fabric, si
     off, same_bytes = both(method, config, [(0, rank, size_bytes) for rank in range(4)])
     assert abs(off) <= error
     assert same_bytes
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "broadcast"])
+def test_other_collectives_by_the_switch(kind: str):
+    config, launches = SimulationConfig(4, GIGABIT_10), [(0, rank, 20_000) for rank in range(4)]
+    exact, flow = (times(table["switch"](config), launches, kind=kind) for table in (SIMULATIONS, FLOWS))
+    assert max(flow[0]) == pytest.approx(max(exact[0]), rel=0.001)
+    assert flow[1] == exact[1]
 
 
 @pytest.mark.parametrize("own_servers", [0, 1])
@@ -107,9 +116,11 @@ def test_the_window_bounds_the_rate():
 @pytest.mark.parametrize("method", ["ring", "halving_doubling", "torus"])
 def test_phases_of_equal_ranks_are_as_their_messages(method: str, monkeypatch: pytest.MonkeyPatch):
     config = SimulationConfig(16, GIGABIT_10, Fabric("leaf_spine", racks=4))
-    by_messages = zoom.flow_seconds(FLOWS[method](config), 3_000_000)
+    sizes = (3_000_000, 8_000)  # links' rates decide, or latencies
+    by_messages = [zoom.flow_seconds(FLOWS[method](config), size_bytes) for size_bytes in sizes]
     monkeypatch.setattr(methods, "MESSAGES_MOST", 0)
-    assert zoom.flow_seconds(FLOWS[method](config), 3_000_000) == pytest.approx(by_messages, rel=0.03)
+    by_phases = [zoom.flow_seconds(FLOWS[method](config), size_bytes) for size_bytes in sizes]
+    assert by_phases == pytest.approx(by_messages, rel=0.03)
 
 
 def test_all_ranks_at_once_are_as_each_for_itself():
@@ -170,11 +181,10 @@ def test_what_needs_packets_is_refused(method: str, changes: dict[str, object], 
 def test_the_formula_is_the_busiest_link_and_a_latency_for_each_message():
     config = SimulationConfig(4, GIGABIT_10)
     simulation = FLOWS["ring"](config, by_formula=True)
-    seconds = zoom.flow_seconds(simulation, 10_000_000)
-    wire_bytes = 2 * 3 / 4 * 10_000_000 * 1514 / 1448
+    seconds = zoom.flow_seconds(simulation, 100_000)
+    wire_bytes = 2 * 3 / 4 * 100_000 * 1514 / 1448
     latency = 2 * 3 * 2 * 5e-6
     assert seconds == pytest.approx(wire_bytes * 8e-10 + latency, rel=0.02)
-    assert Network(4, 10**10, 1500, 360).links("ring").workers == simulation.members
 
 
 def test_auto_takes_the_finest_that_is_fast_enough(monkeypatch: pytest.MonkeyPatch):

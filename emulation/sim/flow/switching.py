@@ -1,6 +1,7 @@
 """A call of method `switch` alone on idle links: its packets in order, as many in flight as the window has slots."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from switchagg.calls.chunked_call import ArrayCall, row_of
 from switchagg.calls.small_call import small_rows
 from switchagg.description import DESCRIBED_WORKERS_MOST
 from switchagg.job import JobConfig
-from switchagg.layout import Layout
+from switchagg.layout import RUN_MAX, Layout
 from switchagg.wire import HEADER_BYTES, Route, frame_bytes
 
 PACKETS_MOST = 50_000
@@ -35,6 +36,7 @@ class Tree:
                 worker = child not in tree.children
                 (self._worker_up if worker else self._up).extend(up.links)
                 (self._worker_down if worker else self._down).extend(down.links)
+        self.workers = len(tree.workers)
         self.byte_ns, self.rest_ns = max(trips[worker] for worker in tree.workers)
         self._network, self.slowest_ns = network, max(byte_ns[link] for link in (*self._worker_up, *self._up))
 
@@ -70,12 +72,23 @@ def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree) -> S
     per_packet, pace_ns = tree.busy_ns(wire, given, got)
     trip_ns = wire * tree.byte_ns + tree.rest_ns
     own_ns = given * tree.slowest_ns
+    rooted = route is not Route.ALL and call.shares.owner is not None
+    if rooted:  # the root's link carries all that is given, or got, and nobody else's as much
+        per_packet, pace_ns = tree.busy_ns(wire, wire, wire)
     left, back = _times(first, data, job.elements if rounds else 0, window, pace_ns, max(own_ns, trip_ns))
+    if route is not Route.ALL and not rooted:
+        # Shards take turns of so many rows: one rank's link has nothing of its own to carry while the others' first do.
+        run = min(RUN_MAX, max(1, window // (4 * job.workers)), data // job.workers)
+        left, back = (each + (run - 1) * (wire - bare) * tree.slowest_ns for each in (left, back))
+    sent: Any = total * wire
+    received: Any = total * wire
     if route is not Route.ALL:
-        most_back, least_back = (first + (total - first - data)) * wire, data
-        sent, received = (round(most_back + least_back * each) for each in (given, got))
-    else:
-        sent = received = total * wire
+        before = (total - data) * wire
+        sent, received = (np.full(tree.workers, round(before + data * each)) for each in (given, got))
+        if rooted:
+            of_root, of_others = (wire, bare) if route is Route.FROM_OWNER else (bare, wire)
+            sent[:], received[:] = before + data * of_others, before + data * of_root
+            sent[call.shares.owner], received[call.shares.owner] = before + data * of_root, before + data * of_others
     return Shape(left, back, per_packet * total, sent, received)
 
 
