@@ -64,6 +64,7 @@ def by_processes(work: Callable[[Cell], Result], cells: Sequence[Cell], jobs: in
             running[pool.submit(functools.partial(_unless_told, work), cell)] = cell
         while running:
             yield from _ended(running)
+        pool.shutdown()  # those that nobody tells to end do so by themselves
     except BrokenProcessPool as error:
         why = "as the kernel ends those that take too much memory"
         raise RunFailed(f"a process ended without a word, {why}; with fewer --jobs each has more of it") from error

@@ -22,8 +22,9 @@ from typing import Any
 
 from emulation.compare import RUNNER_MODULES, choose_plane
 from emulation.errors import RunFailed
+from emulation.profiles.chosen import tenant_graph
 from emulation.results import entries, plain, write_json
-from emulation.scenario import Scenario, canonical
+from emulation.scenario import Scenario, ScenarioError, canonical
 from emulation.scenario_tables import Methods
 from emulation.timeline import Span
 from switchagg.errors import SwitchaggError
@@ -57,8 +58,12 @@ class Cell:
         values = canonical(dataclasses.replace(self.scenario, methods=chosen))
         del values["name"], values["title"]
         found = {"scenario": plain(values), "backend": self.backend, "version": self.version}
-        if self.scenario.workload.profile:  # what is in the file, not how it is called
-            found["profile"] = hashlib.sha256(repr(self.scenario.replayed).encode()).hexdigest()
+        folder, beside = Path(self.scenario.folder), [job for job in self.scenario.jobs if job.profile]
+        replayed: list[Any] = [tenant_graph(job, folder) for job in beside]
+        if self.scenario.workload.profile:
+            replayed.append(self.scenario.replayed)
+        if replayed:  # what is in the files, beside how they are called
+            found["replayed"] = hashlib.sha256(repr(replayed).encode()).hexdigest()
         return found
 
     @cached_property
@@ -107,7 +112,7 @@ def work(cell: Cell) -> dict[str, Any]:
         run_method = importlib.import_module(RUNNER_MODULES[cell.backend]).run_method
         result = run_method(scenario, cell.method, cell.kept, lambda *_: None)
         (entry,) = entries(cell.scenario, cell.backend, [result])
-    except (RunFailed, SwitchaggError) as error:
+    except (RunFailed, ScenarioError, SwitchaggError) as error:
         return {"error": str(error)}
     except MemoryError:
         return {"error": "there isn't enough memory for it"}

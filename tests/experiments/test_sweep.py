@@ -146,6 +146,23 @@ def test_the_code_that_decides_results_is_in_a_cells_name(tmp_path: Path, monkey
     assert changes("cli/main.py") == changes("sim/engine.txt") == set()
 
 
+def test_a_profile_is_what_its_file_holds(tmp_path: Path) -> None:
+    profile = tmp_path / "mine.toml"
+    text = (cells.Path(cells.__file__).parents[1] / "profiles/models/alexnet.toml").read_text(encoding="utf-8")
+
+    def keys() -> list[str]:
+        found = [*load_variants(tmp_path / "tiny.toml", {"workload.profile": profile.name})]
+        return [cell.key for cell in run.planned(load(tmp_path / "tiny.toml"), found, "sim", tmp_path).cells]
+
+    (tmp_path / "tiny.toml").write_text(HEAD + SLOW, encoding="utf-8")
+    profile.write_text(text)
+    first = keys()
+    profile.write_text(f"# the same\n{text}")
+    assert keys() == first
+    profile.write_text(text.replace("batch = 128", "batch = 64"))
+    assert not set(keys()) & set(first)
+
+
 def test_a_machine_with_other_code_is_refused(tmp_path: Path, backend: Backend) -> None:
     (tmp_path / "tiny.toml").write_text(HEAD + RATES, encoding="utf-8")
     planned = run.planned(load(tmp_path / "tiny.toml"), load_variants(tmp_path / "tiny.toml"), "sim", tmp_path)
