@@ -20,7 +20,7 @@ from switchagg.call import share_of_chunks, share_of_rounds
 from switchagg.codecs import FIXED_POINT, ArrayCodec, Codec
 from switchagg.description import Kind
 from switchagg.wire import HEADER_BYTES, frame_bytes
-from transport.group.method_name import METHODS, MethodName, flows
+from transport.group.method_name import GROUPED, METHODS, MethodName, flows
 from transport.links.framing import Framing
 from transport.links.table import LINKS
 from transport.ps.coded import PushCodec
@@ -199,7 +199,7 @@ def _sent(method: str, network: Network, links: Topology, kind: Kind) -> Iterato
         yield from _sent_by_atp(links)
         return
     nodes = (*links.members, links.root)  # the last is SWITCH, -1
-    group = network.fabric.group(network.workers) if method == "hierarchical" else 0
+    group = network.fabric.group(network.workers) if method in GROUPED else 0
     for (sender, to), arrays in flows(method, network.workers, len(links.servers), kind, group).items():
         yield (nodes[sender], nodes[to]), arrays
 

@@ -47,8 +47,10 @@ class Fabric:
     link_bps: tuple[tuple[str, int], ...] = ()
 
     def group(self, workers: int) -> int:
-        """Ranks of a group of `hierarchical`: those of a host; 0: as it chooses."""
-        return 0 if self.ranks_per_host == 1 or workers % self.ranks_per_host else self.ranks_per_host
+        """Ranks of a group of `hierarchical`, or a row of `multi_ring`: of a host, else of a row; 0: as they choose."""
+        row = self.sides[-1] if isinstance(self.sides, tuple) and self.sides else self.ports
+        group = row if self.ranks_per_host == 1 else self.ranks_per_host
+        return 0 if group < 2 or workers % group else group
 
 
 STAR = Fabric()

@@ -94,7 +94,7 @@ def scenario(lines: str, *methods: str) -> Scenario:
 def test_results_have_the_keys_where_they_say_something() -> None:
     lines = "ranks_per_host = 2\ninside_bps = 3e9"
     one = scenario(lines)
-    assert from_canonical(canonical(one)) == replace(one, file="scenario", folder="")
+    assert from_canonical(canonical(one)).topology == one.topology
     assert "inside_bps" not in canonical(scenario("workers = 4"))["topology"]
     assert one.network.fabric.group(4) == 2
     words = topology_text({"scenario": canonical(one), "methods": [{"method": parse_method("ring")}]})

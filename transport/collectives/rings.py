@@ -1,4 +1,4 @@
-"""Plans along rings: chunked ring, naive ring, 2-D torus, hierarchical; and their parts.
+"""Plans along rings: chunked ring, naive ring, 2-D torus, hierarchical, multi-ring; and their parts.
 
 Chunked ring (Patarasuk and Yuan, 2009): reduce-scatter, then all-gather, n-1 steps each; the array is cut into n pieces
 of nearly equal length, and in each step everyone sends one to the right and takes one from the left. Each element is
@@ -143,6 +143,34 @@ def hierarchical_allreduce(task: Task) -> Plan:
     return _in_groups(task, hierarchical_group(task.workers, task.option))
 
 
+def row_of(workers: int, option: int = 0) -> int:
+    """Ranks of a row of a multi-ring: as given, or 0: those of `torus_sides`. ValueError if rows would not be equal."""
+    row = option or torus_sides(workers)[0]
+    if row < 0 or workers % row:
+        raise ValueError(f"multi_ring: rows of {row} don't divide {workers} workers")
+    return row
+
+
+def multi_ring_allreduce(task: Task) -> Plan:
+    """A quarter of the array each: rows first or columns first, to the right or to the left, all at once, as the bucket
+    algorithm on tori (Jain and Sabharwal, 2010). So a host with a NIC for each neighbour uses all of them.
+    """
+    row = row_of(task.workers, task.option)
+    draft = Draft(task.member, task.workers, task.elements)
+    number, place = divmod(task.member, row)
+    inside, across = range(number * row, (number + 1) * row), range(place, task.workers, row)
+    quarters = split(0, task.elements, 4)
+    right, left = (inside, across), (inside[::-1], across[::-1])
+    for quarter, (first, second) in zip(quarters, (right, right[::-1], left, left[::-1]), strict=True):
+        pieces = split(*quarter, len(first))
+        parts = split(*pieces[first.index(task.member)], len(second))
+        scatter_along(draft, first, pieces)
+        scatter_along(draft, second, parts)
+        gather_along(draft, second, parts)
+        gather_along(draft, first, pieces)
+    return draft.plan()
+
+
 # ---- what a member sends
 
 
@@ -220,5 +248,12 @@ HIERARCHICAL = Collective(
     },
     stepwise(lambda load: _chain(load, hierarchical_group(load.workers, load.option))),
     Look("hierarchical", "rings within groups, then across groups", "#4D4D4D", "*"),
+    Option("ranks_per_group"),
+)
+MULTI_RING = Collective(
+    "multi_ring",
+    {"allreduce": Algorithm(multi_ring_allreduce)},
+    stepwise(lambda load: _chain(load, row_of(load.workers, load.option))),
+    Look("multi-ring", "rings along rows and columns at once, both ways, for hosts with several NICs", "#9C755F", "D"),
     Option("ranks_per_group"),
 )

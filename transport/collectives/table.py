@@ -10,7 +10,7 @@ from transport.collectives.direct import DIRECT
 from transport.collectives.execution import Program, ProgramCache, compile_plan
 from transport.collectives.halving import DISSEMINATION, HALVING_DOUBLING, RECURSIVE_DOUBLING
 from transport.collectives.plan import Plan
-from transport.collectives.rings import HIERARCHICAL, NAIVE_RING, RING, TORUS
+from transport.collectives.rings import HIERARCHICAL, MULTI_RING, NAIVE_RING, RING, TORUS
 from transport.collectives.trees import DOUBLE_TREE, TREE
 
 COLLECTIVES: dict[str, Collective] = {
@@ -26,6 +26,7 @@ COLLECTIVES: dict[str, Collective] = {
         HIERARCHICAL,
         DIRECT,
         DISSEMINATION,
+        MULTI_RING,
     )
 }
 """In an order that both sides of a message share, and in which users see them."""

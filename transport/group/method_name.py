@@ -188,6 +188,9 @@ def traffic(method: str, workers: int, servers: int = 0) -> float:
     return float(traffic_factor(collective, workers)) if collective else 1.0
 
 
+GROUPED = ("hierarchical", "multi_ring")
+"""Methods that take how many consecutive ranks are near each other."""
+
 SWITCH = -1
 """Among members: the switch that aggregates."""
 

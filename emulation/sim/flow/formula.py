@@ -15,7 +15,7 @@ from switchagg.description import Kind
 from transport.collectives.collective import LinkCost
 from transport.collectives.cost import predict
 from transport.collectives.table import COLLECTIVES
-from transport.group.method_name import parse
+from transport.group.method_name import GROUPED, parse
 from transport.links.framing import IP_TCP_BYTES
 
 
@@ -49,7 +49,8 @@ def formula_shape(
     link = LinkCost(alpha_ns / 1e9, beta_s)
     collective = COLLECTIVES.get(name.method)
     if kind == "allreduce" and collective is not None and collective.costs is not None:
-        alone_ns = predict(name.method, config.workers, size_bytes, link, config.group, config.message_bytes) * 1e9
+        group = config.group if name.method in GROUPED else 0
+        alone_ns = predict(name.method, config.workers, size_bytes, link, group, config.message_bytes) * 1e9
     else:
         messages = 1 if name.is_switch else 2 if name.method == "ps" else config.workers - 1
         alone_ns = busy_ns + messages * alpha_ns

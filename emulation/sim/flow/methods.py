@@ -33,7 +33,7 @@ from transport.collectives.collective import Task
 from transport.collectives.cost import traffic_matrix
 from transport.collectives.party import HEAD_BYTES
 from transport.collectives.table import COLLECTIVES, fitting, program
-from transport.group.method_name import METHODS, flows, host_methods
+from transport.group.method_name import GROUPED, METHODS, flows, host_methods
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import RELIABLE_BYTES
 from transport.ps.config import BSP
@@ -84,7 +84,7 @@ class HostFlow(MessageFlow):
     @cached_property
     def how(self) -> Carriage:
         weighed = [name for name, each in COLLECTIVES.items() if each.in_auto] if self.choice else [self.method]
-        workers, group = self.config.workers, self.config.group
+        workers, group = self.config.workers, self.config.group if self.method in GROUPED else 0
         return self.carriage(lambda: {pair for name in weighed for pair in traffic_matrix(name, workers, group)})
 
     def algorithm(self, call: Call) -> str:
@@ -97,7 +97,7 @@ class HostFlow(MessageFlow):
 
     def shape_of(self, call: Call) -> Shape:
         """See `FlowSimulation`."""
-        workers, option = self.config.workers, self.config.group if self.method == "hierarchical" else 0
+        workers, option = self.config.workers, self.config.group if self.method in GROUPED else 0
         segment_bytes, array, name = self.config.message_bytes - HEAD_BYTES, call.array, self.algorithm(call)
         segments = min(workers, 64) + 2 * array.nbytes // segment_bytes  # about, of a rank
         if workers * segments > MESSAGES_MOST:

@@ -20,6 +20,7 @@ from transport.collectives.choice import SIZES_BYTES, Choice, fit, to_words
 from transport.collectives.cost import traffic_matrix
 from transport.collectives.party import HEAD_BYTES, CollectiveParty, begins_transfer
 from transport.collectives.table import COLLECTIVES, fitting
+from transport.group.method_name import GROUPED
 
 
 class HostSimulation(Simulation):
@@ -34,7 +35,7 @@ class HostSimulation(Simulation):
         self._parties: list[CollectiveParty] = []
         self._done: list[dict[int, Done]] = []
         weighed = [name for name, each in COLLECTIVES.items() if each.in_auto] if method == "auto" else [method]
-        groups = {"hierarchical": config.group}
+        groups = dict.fromkeys(GROUPED, config.group)
         connections = self._connections(
             {pair for name in weighed for pair in traffic_matrix(name, config.workers, groups.get(name, 0))}
         )
