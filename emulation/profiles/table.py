@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulation.profiles import chakra, goal, makers, simai
+from emulation.profiles import chakra, goal, makers, simai, torch_trace
 from emulation.profiles.errors import ProfileError, read_text
 from emulation.profiles.graph import WorkloadGraph
 from emulation.profiles.model_profile import ModelProfile
 from emulation.profiles.model_profile import load as load_model
+from emulation.profiles.torch_events import is_trace
 
 Found = ModelProfile | WorkloadGraph
 
@@ -31,6 +32,7 @@ FORMATS: dict[str, Format] = {
         Format("model profile", (".toml", ".json"), lambda path, _: load_model(path.absolute())),
         Format("Chakra", (".et",), chakra.load),
         Format("SimAI", (".txt",), lambda path, workers: simai.decode(read_text(path), path.name, workers)),
+        Format("torch.profiler", (".gz",), torch_trace.load),
         Format("GOAL", (".goal",), lambda path, workers: goal.decode(read_text(path), path.name, workers)),
     )
 }
@@ -51,6 +53,8 @@ def load(name_or_path: str, folder: Path = Path(), workers: int = 0) -> Found:
     if path.is_dir():
         return chakra.load(path, workers)
     found = next((each for each in FORMATS.values() if path.suffix in each.suffixes), None)
+    if path.suffix == ".json" and is_trace(path):
+        return torch_trace.load(path, workers)
     if found is None or found.name == "model profile":
         if path.suffix and found is None:
             known = ", ".join(f"{suffix} ({each.name})" for each in FORMATS.values() for suffix in each.suffixes)

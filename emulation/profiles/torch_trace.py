@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 
 from emulation.profiles.errors import ProfileError
+from emulation.profiles.graph import Operation, WorkloadGraph
 from emulation.profiles.model_profile import ModelLayer, ModelProfile
 from emulation.profiles.torch_events import (
     BACKWARD,
@@ -28,6 +29,7 @@ from emulation.profiles.torch_events import (
     numbers,
     read_trace,
 )
+from switchagg.description import COMBINING
 
 STEP = re.compile(r"ProfilerStep#\d+")
 OPTIMIZER = "Optimizer.step#"
@@ -303,6 +305,47 @@ def model_profile(recordings: Sequence[Recording], name: str) -> ModelProfile:
         sent_bytes=tuple(4 * size for size in sizes),
         sent_as=next((each.sent_as for each in like.collectives if each.sent_as), ""),
     )
+
+
+def graph(recording: Recording) -> WorkloadGraph:
+    """Of any run whose collectives are all ranks' own: what a rank computes between the places of its collectives.
+    Raises ProfileError for groups of some ranks, whose members a trace of one rank doesn't tell."""
+    like = recording.like
+    other = next((each for each in like.collectives if each.ranks != recording.workers), None)
+    if other is not None:
+        raise ProfileError(
+            f"{recording.path}: collectives of {other.ranks} of {recording.workers} ranks: whose, it can't say"
+        )
+    steps = sorted(
+        [(need, 2 * (need <= like.issues[place]), place) for place, need in enumerate(like.needs)]  # at once: behind
+        + [(issue, 1, place) for place, issue in enumerate(like.issues)]
+    )
+    program: list[Operation] = []
+    placed: dict[int, int] = {}
+    at, wanted = 0.0, list[int]()  # what the next computing needs
+    for until, issues, place in [*steps, (like.compute, 3, -1)]:
+        if round(1000 * (until - at)) > 0:
+            program.append(Operation("compute", needs=tuple(wanted), duration_ns=round(1000 * (until - at))))
+            at, wanted = until, [len(program) - 1]
+        if issues == 1:
+            each = like.collectives[place]
+            elements = each.elements if each.kind in COMBINING else -(-each.size_bytes // 4)
+            placed[place] = len(program)
+            program.append(Operation(each.kind, needs=tuple(wanted), elements=elements))
+        elif place in placed:
+            wanted = sorted({*wanted, placed[place]})
+    name, ranks = recording.path.name.partition(".")[0], (0,) * recording.workers
+    return WorkloadGraph(
+        name, (tuple(program),), ranks, source=f"trace of rank {recording.rank}", notes=recording.notes
+    )
+
+
+def load(path: Path, workers: int = 0) -> ModelProfile | WorkloadGraph:
+    """One trace: a model where it is data parallel, else a graph. workers: as many as it must have; 0: any."""
+    recording = record(path)
+    if workers not in (0, recording.workers) and not recording.data_parallel:
+        raise ProfileError(f"{path}: of {recording.workers} ranks, not {workers}")
+    return model_profile([recording], path.name.partition(".")[0]) if recording.data_parallel else graph(recording)
 
 
 def skew(recordings: Sequence[Recording]) -> tuple[float, ...]:

@@ -1,7 +1,6 @@
-"""What a collective takes by a method on a star or racks of equal links: measured packet by packet at two sizes.
+"""What a collective takes by a method on a star or racks of equal links: measured alone, at two sizes.
 
-The one place that chooses how exact a forecast is. Beyond PACKETS_WORKERS the formulas of `transport.collectives.cost`
-stand in for packets.
+The one place that chooses how exact a forecast is: beyond PACKETS_BYTES calls are flows (`emulation.sim.flow`).
 """
 
 from __future__ import annotations
@@ -11,17 +10,19 @@ from functools import cache
 
 from emulation.bounds import LONG_BYTES, Network, bound, bound_together
 from emulation.scenario import Scenario, parse
+from emulation.sim.flow.methods import FLOWS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.run import simulation_config
+from emulation.sim.zoom import flow_seconds
 from switchagg.description import KINDS, Kind
-from transport.collectives.collective import LinkCost
-from transport.collectives.cost import predict, switch_seconds
-from transport.group.method_name import MethodName, host_methods
+from transport.group.method_name import MethodName
 
-SMALL_BYTES, LARGE_BYTES, LEAST_BYTES = 4_000, 1_000_000, 128_000
-TOTAL_BYTES = 8_000_000
-"""Of all ranks' arrays in a measurement; a switch's codec that packs values is measured with so many more."""
-PACKETS_WORKERS = 64
+SMALL_BYTES, LARGE_BYTES, SHARE_BYTES = 4_000, 1_000_000, 16_000
+"""Measured are a small array, and one so large that each of a ring's pieces is some segments long, too."""
+PACKETS_BYTES = 8_000_000
+"""All ranks' arrays together are measured in packets up to so many bytes; larger ones as flows."""
+STAR_WORKERS, DIRECT_WORKERS = 64, 64
+"""More need racks; and more don't all send to all at once."""
 RACK = 32
 """Workers of a rack, where one switch can't have them all."""
 SLOWED = 1.1
@@ -54,11 +55,11 @@ class CallCost:
 
 def scenario_of(link: Link, workers: int) -> Scenario:
     """Workers on such links, with queues that hold what is in flight. Raises ScenarioError."""
-    racks = "" if workers <= PACKETS_WORKERS else f'kind = "leaf_spine"\nracks = {-(-workers // RACK)}\n'
+    racks = "" if workers <= STAR_WORKERS else f'kind = "leaf_spine"\nracks = {-(-workers // RACK)}\n'
     text = (
         f'name = "whatif"\ntitle = "whatif"\n[topology]\n{racks}workers = {workers}\nrate_bps = {link.rate_bps}\n'
         f'delay_ns = {link.delay_ns}\nqueue_bytes = 16_000_000\n[methods]\nmininet = []\nsim = ["ring", "switch"]\n'
-        '[workload]\nname = "digits"\ncompute_ns = 1\n'
+        '[workload]\nprofile = "resnet50"\n'
     )
     return parse(text, "whatif")
 
@@ -68,34 +69,33 @@ def call_cost(name: MethodName, kind: Kind, workers: int, link: Link) -> CallCos
     """Of a call of this kind among so many. AggregationFailed, ScenarioError, ValueError."""
     if workers < 2:
         return CallCost(0.0, 0.0, 0.0)
-    scenario = scenario_of(link, workers)
-    plain = _plain(name)
-    least = _least(plain, scenario.network)
-    large = max(LEAST_BYTES, min(LARGE_BYTES, TOTAL_BYTES // workers))
-    if plain.in_packets:  # as many packets, so that a window which is too small shows
-        large = round(large * max(1.0, _least(replace(plain, codec=""), scenario.network) / least))
-    times = [allreduce_ns(plain, size, scenario) for size in (SMALL_BYTES, large)]
-    beta = max(least, (times[1] - times[0]) / (large - SMALL_BYTES))
-    alpha = max(0.0, times[0] - least * SMALL_BYTES)
+    scenario, named = scenario_of(link, workers), _alone(name)
+    least = _least(named, scenario.network)
+    alpha, beta = _measured(named, scenario, least)
     if kind == "allreduce":
         return CallCost(alpha, beta, least)
-    share = _share(plain, kind, scenario.network) / least
-    steps = 1.0 if plain.in_packets else 0.5  # a ring passes a reduce-scatter in half its steps
+    share = _share(named, kind, scenario.network) / least
+    steps = 1.0 if named.in_packets else 0.5  # a ring passes a reduce-scatter in half its steps
     return CallCost(alpha * steps, beta * share, least * share)
 
 
-def allreduce_ns(name: MethodName, size_bytes: int, scenario: Scenario) -> float:
-    """One allreduce alone: in packets, or by a formula where they would be too many."""
-    workers = scenario.topology.workers
-    if workers <= PACKETS_WORKERS or name.method not in (*host_methods(), "switch"):
+def _measured(name: MethodName, scenario: Scenario, least: float) -> tuple[float, float]:
+    """ns of an allreduce, and per byte: of packets, codec and all, or of flows, whose bytes a codec has fewer of."""
+    workers, bare = scenario.topology.workers, replace(name, codec="")
+    least_bare = _least(bare, scenario.network)
+    large = max(LARGE_BYTES, SHARE_BYTES * workers)
+    if workers * large <= PACKETS_BYTES:
+        if name.in_packets:  # as many packets of a codec, so that a window which is too small shows
+            large = round(large * max(1.0, least_bare / least))
         config = simulation_config(scenario, name.codec)
-        return float(time_allreduce(config, name.method, size_bytes, "float32").duration_ns)
-    hops = 2 if scenario.topology.fabric.racks else 1
-    most = bound(name, size_bytes, scenario.network)
-    link = LinkCost(2e-9 * hops * scenario.topology.delay_ns, 8 / scenario.topology.rate_bps, 0.0)
-    if name.is_switch:
-        return 1e9 * switch_seconds(0, link) + most.communication_ns
-    return 1e9 * predict(name.method, workers, size_bytes, link)
+        times = [time_allreduce(config, name.method, size, "float32").duration_ns for size in (SMALL_BYTES, large)]
+        return max(0.0, times[0] - least * SMALL_BYTES), max(least, (times[1] - times[0]) / (large - SMALL_BYTES))
+    if name.method not in FLOWS or (name.method == "direct" and workers > DIRECT_WORKERS):
+        raise ValueError(f"{name.method}: {workers} workers are too many")
+    config = simulation_config(scenario)
+    flows = [1e9 * flow_seconds(FLOWS[name.method](config), size) for size in (SMALL_BYTES, large)]
+    beta = max(least_bare, (flows[1] - flows[0]) / (large - SMALL_BYTES))
+    return max(0.0, flows[0] - least_bare * SMALL_BYTES), beta * least / least_bare
 
 
 def _least(name: MethodName, network: Network) -> float:
@@ -103,7 +103,7 @@ def _least(name: MethodName, network: Network) -> float:
     return bound(name, LONG_BYTES, network).communication_ns / LONG_BYTES
 
 
-def _plain(name: MethodName) -> MethodName:
+def _alone(name: MethodName) -> MethodName:
     """Without what a schedule does, and what a codec remembers: not of one call alone."""
     spec = name.spec and replace(name.spec, feedback="", momentum=0.0, least=0, warmup=0)
     return replace(name, schedule="", codec=str(spec) if spec else name.codec)

@@ -14,7 +14,7 @@ from typing import Any
 
 from emulation.certificate.fidelity import rate_text
 from emulation.profiles.errors import ProfileError
-from emulation.whatif.cost import CallCost, Link, call_cost
+from emulation.whatif.cost import DIRECT_WORKERS, CallCost, Link, call_cost
 from emulation.whatif.forecast import MEASURED, SETTLING, Cost, Forecast, forecast
 from emulation.whatif.run import Exchange, Run
 from switchagg.description import COMBINING
@@ -201,7 +201,11 @@ def _hosts_of(name: MethodName) -> list[MethodName]:
 def _cost_of(name: MethodName, each: Exchange, link: Link, size_bytes: int = 1 << 24) -> CallCost:
     """auto: the cheapest for so many bytes. A codec is of sums alone."""
     plain = name if each.kind in COMBINING else replace(name, codec="")
-    costs = (call_cost(replace(one, schedule=""), each.kind, each.ranks, link) for one in _hosts_of(plain))
+    costs = [
+        call_cost(replace(one, schedule=""), each.kind, each.ranks, link)
+        for one in _hosts_of(plain)
+        if one.method != "direct" or each.ranks <= DIRECT_WORKERS or name.method == "direct"
+    ]
     return min(costs, key=lambda cost: cost.time_ns(size_bytes))
 
 
@@ -212,7 +216,8 @@ def _chosen(run: Run, name: MethodName, link: Link) -> str:
     found: dict[str, int] = {}
     for each in run.exchanges:
         cost = partial(_cost_of, each=each, link=link, size_bytes=each.size_bytes)
-        best = min(_hosts_of(name), key=lambda one: cost(one).time_ns(each.size_bytes))
+        hosts = [one for one in _hosts_of(name) if one.method != "direct" or each.ranks <= DIRECT_WORKERS]
+        best = min(hosts, key=lambda one: cost(one).time_ns(each.size_bytes))
         found[best.method] = found.get(best.method, 0) + 1
     return " and ".join(sorted(found, key=lambda one: -found[one]))
 

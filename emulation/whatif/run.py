@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from pathlib import Path
 
 from emulation.profiles.errors import ProfileError
-from emulation.profiles.model_profile import ModelProfile, load
+from emulation.profiles.graph import COMPUTE, RECEIVE, SEND, WORLD, Order, WorkloadGraph
+from emulation.profiles.model_profile import ModelProfile
+from emulation.profiles.table import load
 from emulation.profiles.torch_events import is_trace
 from emulation.profiles.torch_trace import Recording, model_profile, record, skew
-from switchagg.description import COMBINING, Kind
+from switchagg.description import COMBINING, SHOWN, Kind
 from transport.schedule.plan import Transfer, fifo
 from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile
@@ -170,8 +173,51 @@ def of_recordings(recordings: Sequence[Recording], workers: int = 0) -> Run:
     )
 
 
+def of_graph(graph: WorkloadGraph) -> Run:
+    """Of a trace in which all ranks do the same: they compute one thing at a time, as soon as may be. ProfileError."""
+    if len(set(graph.program_of)) > 1 or any(each.kind in (SEND, RECEIVE) for each in graph.program(0)):
+        raise ProfileError(
+            f"{graph.name}: its ranks do different things or send to each other; allowed here: collectives of equal "
+            "ranks; `switchagg compare` replays the others, [workload] profile"
+        )
+    program, order = graph.program(0), Order.of(graph.program(0))
+    waits, begins, ends = list(order.waits), [0] * len(program), [0] * len(program)
+    ready = [place for place, count in enumerate(waits) if not count]
+    clock, needed = 0, dict[int, int]()
+    while ready:
+        place = heappop(ready)
+        each = program[place]
+        begins[place] = clock if each.kind == COMPUTE else max((ends[other] for other in each.needs), default=0)
+        for other in each.needs:
+            if program[other].collective:
+                needed.setdefault(other, max(begins[place], ends[other]))
+        clock += each.duration_ns
+        ends[place] = clock if each.kind == COMPUTE else begins[place]
+        for other in (*order.at_end[place], *order.at_begin[place]):
+            waits[other] -= 1
+            if not waits[other]:
+                heappush(ready, other)
+    exchanges = [
+        Exchange(
+            next(kind for kind in SHOWN if kind == each.kind),
+            4 * each.elements,
+            graph.ranks if each.group == WORLD else len(graph.members(each.group, 0)),
+            begins[place],
+            needed.get(place, clock),
+        )
+        for place, each in enumerate(program)
+        if each.collective
+    ]
+    exchanges = sorted((each for each in exchanges if each.ranks > 1), key=lambda each: each.issue_ns)
+    if not exchanges or not clock:
+        raise ProfileError(f"{graph.name}: no computing, or no collectives among ranks")
+    notes = tuple(filter(None, (graph.source, *graph.notes)))
+    return Run(graph.name, graph.ranks, clock, tuple(exchanges), notes=notes)
+
+
 def read(names: Sequence[str], workers: int = 0) -> Run:
-    """What users name: traces of one run, a rank each; or one profile, a file's or a shipped one's. ProfileError."""
+    """What users name: traces of one run, a rank each; or one profile or graph that `emulation.profiles.table` reads.
+    ProfileError."""
     if all(is_trace(Path(name)) for name in names):
         recordings = sorted((record(Path(name)) for name in names), key=lambda one: one.rank)
         ranks = [one.rank for one in recordings]
@@ -183,4 +229,5 @@ def read(names: Sequence[str], workers: int = 0) -> Run:
         return of_recordings(recordings, workers)
     if len(names) > 1:
         raise ProfileError(f"{', '.join(names)}: several files must be traces of torch.profiler, a rank each")
-    return of_profile(load(names[0]), workers)
+    found = load(names[0], workers=workers)
+    return of_graph(found) if isinstance(found, WorkloadGraph) else of_profile(found, workers)

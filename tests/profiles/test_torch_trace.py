@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from emulation.profiles.errors import ProfileError
-from emulation.profiles.torch_trace import model_profile, record
+from emulation.profiles.table import load
+from emulation.profiles.torch_trace import graph, model_profile, record
 from tests.profiles.trace_events import Event, ddp_step, span, write
 
 TRACES = Path(__file__).parent / "traces"
@@ -127,6 +128,20 @@ def test_collectives_of_fsdp_have_places_where_they_are_needed(path: Path) -> No
     ]
     assert (found.like.issues, found.like.needs) == ((5, 80), (30, 100))
     assert not found.data_parallel
+    (program,) = graph(found).programs
+    assert [(each.kind, each.duration_ns, each.elements, each.needs) for each in program] == [
+        ("compute", 5_000, 0, ()),
+        ("all_gather", 0, 4000, (0,)),
+        ("compute", 25_000, 0, (0,)),
+        ("compute", 50_000, 0, (1, 2)),
+        ("reduce_scatter", 0, 4000, (3,)),
+        ("compute", 20_000, 0, (3,)),
+    ]
+    assert load(str(path)) == graph(found)
+    with pytest.raises(ProfileError, match="of 2 ranks, not 4"):
+        load(str(path), workers=4)
+    at_once = graph(record(write(path, [event for event in events if "copy_out" not in event["name"]])))
+    assert [each.needs for each in at_once.programs[0]] == [(), (0,), (0, 1), (2,), (2,)]
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp"])

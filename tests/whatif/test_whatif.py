@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from emulation.cli.main import app
 from emulation.profiles.errors import ProfileError
+from emulation.profiles.graph import Operation, WorkloadGraph
 from emulation.profiles.model_profile import ModelLayer, ModelProfile
 from emulation.scenario import parse as parse_scenario
 from emulation.sim.run import run_method
@@ -17,7 +18,7 @@ from emulation.whatif import cost as costs
 from emulation.whatif.cost import Link
 from emulation.whatif.forecast import forecast, iteration_ns
 from emulation.whatif.gains import Question, gains, parse_rates, rank_costs
-from emulation.whatif.run import BUCKET_BYTES, Exchange, Run, of_profile, read
+from emulation.whatif.run import BUCKET_BYTES, Exchange, Run, of_graph, of_profile, read
 from tests.profiles.trace_events import ddp_step, write
 from transport.group.method_name import parse
 from transport.schedule.model import Network, predict
@@ -38,6 +39,8 @@ LINK = Link(10_000_000_000, 1_000)
 @pytest.fixture(autouse=True)
 def _short_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "LARGE_BYTES", 400_000)
+    monkeypatch.setattr(costs, "SHARE_BYTES", 1_000)
+    costs.call_cost.cache_clear()
 
 
 def in_packets(text: str, folder: Path) -> float:
@@ -134,6 +137,20 @@ def test_what_limits() -> None:
         assert rows[method]["limit"] == limit
 
 
+def test_what_is_too_large_for_packets_is_measured_as_flows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On 4 workers both agree; 80 are in racks, and a codec's bytes are as many as it needs."""
+    packets = [costs.call_cost(parse(name), "allreduce", 4, LINK) for name in ("ring", "switch")]
+    monkeypatch.setattr(costs, "PACKETS_BYTES", 0)
+    costs.call_cost.cache_clear()
+    flows = [costs.call_cost(parse(name), "allreduce", 4, LINK) for name in ("ring", "switch")]
+    for one, other in zip(packets, flows, strict=True):
+        assert one.time_ns(400_000) == pytest.approx(other.time_ns(400_000), rel=0.02)
+    coded = costs.call_cost(parse("switch~lanes16"), "allreduce", 80, LINK)
+    assert coded.beta_ns_per_byte == pytest.approx(flows[1].beta_ns_per_byte / 2, rel=0.01)
+    with pytest.raises(ValueError, match="direct: 80 workers are too many"):
+        costs.call_cost(parse("direct"), "allreduce", 80, LINK)
+
+
 def test_rates() -> None:
     assert parse_rates("10,25,100Gb/s") == (10**10, 25 * 10**9, 10**11)
     assert parse_rates("500mbit, 2.5Gbps") == (500_000_000, 2_500_000_000)
@@ -151,6 +168,24 @@ def test_traces_of_different_runs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="two traces of rank 0"):
         read([str(first), str(first)])
     assert read([str(first)], 4).workers == 4
+
+
+def test_a_graph_of_equal_ranks_is_a_run() -> None:
+    """By hand: 10 ns of computing, a gather that the next 20 need, a sum of theirs that nothing needs."""
+    program = (
+        Operation("compute", duration_ns=10),
+        Operation("all_gather", needs=(0,), elements=100, group="pairs"),
+        Operation("compute", needs=(1,), duration_ns=20),
+        Operation("allreduce", needs=(2,), elements=50),
+    )
+    pairs = {"pairs": ((0, 1), (2, 3))}
+    run = of_graph(WorkloadGraph("hand", (program,), (0, 0, 0, 0), pairs))
+    assert (run.workers, run.compute_ns) == (4, 30)
+    assert run.exchanges == (Exchange("all_gather", 400, 2, 10, 10), Exchange("allreduce", 200, 4, 30, 30))
+    sent = (Operation("send", peer=1, elements=1), Operation("receive", peer=1, elements=1))
+    apart = WorkloadGraph("hand", (sent[:1], (Operation("receive", peer=-1, elements=1),)), (0, 1))
+    with pytest.raises(ProfileError, match="`switchagg compare` replays the others"):
+        of_graph(apart)
 
 
 def test_the_command_writes_a_page_that_needs_nothing_else(tmp_path: Path) -> None:
