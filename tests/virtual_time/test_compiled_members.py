@@ -28,6 +28,8 @@ FABRICS = (
     Fabric("leaf_spine", racks=2, oversubscription=2.0),
     Fabric("leaf_spine", racks=2, spines=3, paths="flow"),
     Fabric("leaf_spine", racks=2, spines=2),
+    Fabric(ranks_per_host=2, inside_bps=10**10),
+    Fabric("torus", sides=(2, 2)),
 )
 KINDS: tuple[Kind, ...] = ("allreduce", "allreduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "barrier")
 ALLREDUCES = {name: each.kinds["allreduce"] for name, each in COLLECTIVES.items() if "allreduce" in each.kinds}
@@ -39,10 +41,11 @@ def world(source: random.Random) -> tuple[SimulationConfig, str]:
     rate_bps = source.choice((50_000_000, 1_000_000_007, 10**10, 4 * 10**11))
     chances = [source.choice((0.0, 0.0, 0.01, 0.1)) for _ in range(3)]
     link = LinkConfig(rate_bps, source.choice((0, 999, 50_000)), source.choice((5_000, 50_000, 1_000_000)), *chances)
+    fabric, workers = source.choice(FABRICS), source.randint(2, 8)
     config = SimulationConfig(
-        workers=source.randint(2, 8),
+        workers=4 if fabric.sides else workers,
         link=replace(link, corrupt=source.choice((0.0, 0.0, 0.002))),
-        fabric=source.choice(FABRICS),
+        fabric=fabric,
         switch_latency_ns=source.choice((0, 700)),
         seed=source.randrange(1000),
         strict_priority=source.random() < 0.5,

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "roce/roce_crc.h"
+
 #define BLOCK_BYTES (1u << 20)
 
 struct sim_body *sim_body_cut(struct sim_pool *pool, uint32_t cells) {
@@ -53,15 +55,31 @@ static uint16_t checksum(const struct sim_body *body) {
 
 static int has_bytes(const struct sim_body *body) { return !body->kind && body->held == body->length; }
 
+static void flip(uint8_t *bytes, uint32_t held, uint32_t length, uint16_t burst, uint32_t first_bit) {
+    for (uint32_t i = 0; burst >> i; i++) {
+        uint32_t bit = first_bit + i, at = length - 1 - bit / 8;
+        if (at < held) bytes[at] ^= (uint8_t)((burst >> i & 1u) << bit % 8);
+    }
+}
+
+/* A CRC is linear, but for what zeros have. */
+static uint32_t crc_of_flips(uint32_t length, uint16_t burst, uint32_t first_bit) {
+    uint8_t *bytes = calloc(1, length);
+    if (!bytes) return 0;
+    uint32_t zeros = sa_crc32(0, bytes, length);
+    flip(bytes, length, length, burst, first_bit);
+    uint32_t crc = zeros ^ sa_crc32(0, bytes, length);
+    free(bytes);
+    return crc;
+}
+
 void sim_body_damage(struct sim_body *body, uint16_t burst, uint32_t first_bit) {
     if (!body->burst && has_bytes(body)) body->checksum = checksum(body);
     body->burst = burst;
-    body->first_bit = first_bit;
-    if (body->kind) return;
-    for (uint32_t i = 0; burst >> i; i++) {
-        uint32_t bit = first_bit + i, at = body->length - 1 - bit / 8;
-        if (at < body->held) body->data[at] ^= (uint8_t)((burst >> i & 1u) << bit % 8);
-    }
+    if (body->kind)
+        body->flipped ^= crc_of_flips(body->length, burst, first_bit);
+    else
+        flip(body->data, body->held, body->length, burst, first_bit);
 }
 
 int sim_body_fails(const struct sim_body *body) { return !has_bytes(body) || checksum(body) != body->checksum; }

@@ -13,7 +13,7 @@ struct sim_body;
 
 /* A kind of frame whose `data` are not its bytes on the wire (a segment: message, offset, length). NULL: they are. */
 struct sim_body_kind {
-    uint32_t (*digest)(const struct sim_body *body); /* CRC-32 of the bytes that it stands for, for traces */
+    uint32_t (*digest)(const struct sim_body *body); /* CRC-32 of the bytes that it stands for, for traces: undamaged */
     void (*copied)(struct sim_body *body);           /* another body is the same now; or NULL */
     void (*end)(struct sim_body *body);              /* its last holder gives it back; or NULL */
 };
@@ -25,8 +25,8 @@ struct sim_body {
     uint32_t wire_bytes; /* of the frame, as links count it */
     uint32_t held;       /* so many bytes are there: all, or the head of a frame without values */
     uint32_t flow;       /* number of the connection between its two addresses, or 0 */
-    uint32_t first_bit;  /* of damage, from the frame's last bit on */
-    uint16_t burst;      /* the bits that flipped; 0: none */
+    uint32_t flipped;    /* of a kind: what all flipped bits change in the CRC-32 of what it stands for */
+    uint16_t burst;      /* the bits that flipped last; 0: none */
     uint16_t checksum;   /* of a damaged one: as its sender computed it (RFC 1071) */
     uint16_t cells;
     uint8_t data[];
@@ -52,6 +52,7 @@ static inline struct sim_body *sim_body_new(struct sim_pool *pool, uint32_t room
     body->kind = NULL;
     body->holders = 1;
     body->flow = 0;
+    body->flipped = 0;
     body->burst = 0;
     return body;
 }

@@ -96,7 +96,7 @@ static void record(struct sa_sim *sim, const struct sim_event *event) {
     } else if (entry->body) {
         const struct sim_body *body = entry->body;
         uint32_t bytes = body->held < sim->traced_bytes ? body->held : sim->traced_bytes;
-        content = body->kind ? body->kind->digest(body) : sa_crc32(0, body->data, bytes);
+        content = body->kind ? body->kind->digest(body) ^ body->flipped : sa_crc32(0, body->data, bytes);
     }
     sim->records[sim->record_count++] = (struct sim_record){entry->time_ns, entry->sender, entry->to, content};
 }
