@@ -159,7 +159,7 @@ def test_a_profile_is_what_its_file_holds(tmp_path: Path) -> None:
     first = keys()
     profile.write_text(f"# the same\n{text}")
     assert keys() == first
-    profile.write_text(text.replace("batch = 128", "batch = 64"))
+    profile.write_text(text.replace("weight = 23_232", "weight = 23_233"))
     assert not set(keys()) & set(first)
 
 
