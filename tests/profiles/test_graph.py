@@ -306,10 +306,13 @@ def test_a_tenant_replays_a_goal_file_beside_the_job(tmp_path: Path, method: str
         ({"profile": "gone.goal"}, r"\[\[jobs\]\] profile: .*gone\.goal: cannot be read"),
         ({"profile": "tenant.goal", "workers": 3}, r"tenant\.goal: 2 ranks, but the scenario has 3 workers"),
         ({"profile": "tenant.goal", "size_bytes": 4}, r"\[\[jobs\]\] size_bytes: 4 is of sums"),
+        ({"profile": "sums.txt"}, "it has collectives; allowed beside a job: sends and receives alone"),
         ({"profile": "small.toml"}, "it has collectives; allowed beside a job: sends and receives alone"),
     ],
 )
 def test_tenants_that_cannot_be(tmp_path: Path, job: dict[str, Any], message: str) -> None:
+    head = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 all_gpus: 2"
+    (tmp_path / "sums.txt").write_text(f"{head}\n1\na -1 9 ALLREDUCE 4096 20 NONE 0 30 NONE 0 10\n")
     (tmp_path / "tenant.goal").write_text(TENANT)
     with pytest.raises(ScenarioError, match=message):
         scenario(tmp_path, jobs=[{"name": "a", **job}])
