@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from emulation.scenario import ScenarioError, canonical, from_canonical, parse
+from emulation.scenario_tables import PACKET
 from emulation.sim.lossless.dcqcn import QueuePair
 from emulation.sim.lossless.deadlock import DeadlockWatch, buffer_cycle, refuse_cycles
 from emulation.sim.lossless.network import LosslessNetwork
@@ -17,6 +18,7 @@ from emulation.sim.network.network import Network, SimulationError
 from emulation.sim.network.simulation import Call, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.run import _simulation, simulation_config
+from emulation.sim.zoom import Zoom
 from emulation.topologies.topology import Fabric
 from switchagg.wire import headers
 
@@ -196,7 +198,7 @@ period_ns = 20_000_000
 def job_beside(text, method, elements=40_000):
     """One sum of int32 beside the scenario's flows, exact; its network's result."""
     scenario = parse(text, "pauses.toml")
-    job = _simulation(scenario, method, simulation_config(scenario))
+    job = _simulation(scenario, method, simulation_config(scenario), Zoom(PACKET, ()))
     arrays, left = [np.full(elements, rank, np.int32) for rank in range(4)], [4]
 
     def done():
@@ -240,7 +242,7 @@ def test_tcp_in_the_lossless_class_loses_nothing_either_and_thresholds_are_deriv
     headroom = {link["to"]: link["headroom_bytes"] for link in found["pauses"]["links"]}
     assert (headroom["h1"], headroom["leaf1"]) == (0, 100 + 3 * 1_514 + 64)  # 2 · 2 us at 200 Mb/s
     given = parse(SCENARIO.replace("pfc_bytes", "pfc_headroom_bytes = 9\npfc_xon_bytes = 7\npfc_bytes"), "t")
-    network = _simulation(given, "ring", simulation_config(given)).shared
+    network = _simulation(given, "ring", simulation_config(given), Zoom(PACKET, ())).shared
     assert (network.pfc.xon_bytes, network.pfc.headroom(LINK)) == (7, 9)
 
 

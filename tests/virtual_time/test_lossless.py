@@ -15,9 +15,11 @@ import pytest
 pytest.importorskip("torch", reason="profiles of models need torch")
 
 from emulation.scenario import Faults, Scenario, load_variants, shipped
+from emulation.scenario_tables import PACKET
 from emulation.sim import run
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.training import Training
+from emulation.sim.zoom import Zoom
 from emulation.training.replicas import Replicas
 from emulation.training.tasks.table import DDP, WORKLOADS
 from emulation.training.workload import Score
@@ -95,7 +97,7 @@ def networks() -> dict[str, Scenario]:
 def training_of(given: Scenario, method: str, bytes_max: int = BYTES_MAX) -> Training:
     name = parse(method)
     replicas: Any = SmallReplicas(given, 1 if name.schedule else given.workload.bucket_bytes, bytes_max)
-    return run._training(given, name, replicas, replicas.compute(given), lambda *_: None)
+    return run._training(given, name, Zoom(PACKET, ()), replicas, replicas.compute(given), lambda *_: None)
 
 
 def resent_and_dropped(training: Training) -> tuple[int, int]:

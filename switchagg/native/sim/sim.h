@@ -11,7 +11,7 @@
 #define SWITCHAGG_SIM_H
 
 #include "abi.h"
-#include "sim/queue.h"
+#include "sim/events.h"
 
 /* In the `to` of a frame: as emulation/sim/network/link.py. */
 #define SIM_NODE_MASK 0x7fffu

@@ -1,7 +1,7 @@
 /* A worker of method `switch`: its endpoints, one for each tree of switches that its job sums over, on a link. As
    `AggregationHost` of emulation/sim/network/hosts.py and `TreeEndpoints` of emulation/sim/spines/trees.py. */
-#ifndef SWITCHAGG_SIM_WORKER_H
-#define SWITCHAGG_SIM_WORKER_H
+#ifndef SWITCHAGG_SIM_ENDPOINT_HOST_H
+#define SWITCHAGG_SIM_ENDPOINT_HOST_H
 
 #include "sim/host.h"
 #include "worker/endpoint.h"

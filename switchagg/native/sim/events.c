@@ -1,4 +1,4 @@
-#include "sim/queue.h"
+#include "sim/events.h"
 
 #include <stdlib.h>
 

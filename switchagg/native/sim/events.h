@@ -1,8 +1,8 @@
 /* The order of events, that of Python's heap of (time, sequence number): a lane for each link, whose frames arrive one after
    the other, a tree of matches between the lanes' heads, and a 4-ary heap of what is in no lane: timers, and frames out of
    order. One counter numbers all of them as they are scheduled, so that events of one instant happen in that order. */
-#ifndef SWITCHAGG_SIM_QUEUE_H
-#define SWITCHAGG_SIM_QUEUE_H
+#ifndef SWITCHAGG_SIM_EVENTS_H
+#define SWITCHAGG_SIM_EVENTS_H
 
 #include "sim/body.h"
 

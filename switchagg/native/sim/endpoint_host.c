@@ -1,4 +1,4 @@
-#include "sim/worker.h"
+#include "sim/endpoint_host.h"
 
 #include <stdlib.h>
 #include <string.h>
