@@ -9,7 +9,7 @@
 
 struct sim_body *sim_body_cut(struct sim_pool *pool, uint32_t cells) {
     uint32_t bytes = cells * SIM_CELL_BYTES;
-    if ((size_t)(pool->end - pool->block) < bytes) {
+    if ((size_t)(pool->end - pool->block) < bytes + SIM_GAP_BYTES) {
         uint8_t *block = aligned_alloc(SIM_CELL_BYTES, BLOCK_BYTES);
         if (!block) return NULL;
         *(void **)(void *)block = pool->blocks;
@@ -19,7 +19,8 @@ struct sim_body *sim_body_cut(struct sim_pool *pool, uint32_t cells) {
         pool->bytes += BLOCK_BYTES;
     }
     struct sim_body *body = (struct sim_body *)(void *)pool->block;
-    pool->block += bytes;
+    sim_hide(pool->block + bytes, SIM_GAP_BYTES);
+    pool->block += bytes + SIM_GAP_BYTES;
     *body = (struct sim_body){.holders = 1, .cells = (uint16_t)cells};
     return body;
 }

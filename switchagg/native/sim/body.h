@@ -9,6 +9,19 @@
 #define SIM_CELL_BYTES 64u /* bodies are whole cells; a header without values fits into one */
 #define SIM_CELLS_MAX 1100u /* of a body with a full datagram */
 
+/* AddressSanitizer doesn't know what of a pool's memory is whose: bodies that nobody holds, and what lies behind each, are
+   hidden there. */
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#define SIM_GAP_BYTES SIM_CELL_BYTES
+#define sim_hide(from, bytes) __asan_poison_memory_region(from, bytes)
+#define sim_show(from, bytes) __asan_unpoison_memory_region(from, bytes)
+#else
+#define SIM_GAP_BYTES 0u
+#define sim_hide(from, bytes) ((void)0)
+#define sim_show(from, bytes) ((void)0)
+#endif
+
 struct sim_body;
 
 /* A kind of frame whose `data` are not its bytes on the wire (a segment: message, offset, length). NULL: they are. */
@@ -47,6 +60,7 @@ static inline struct sim_body *sim_body_new(struct sim_pool *pool, uint32_t room
     uint32_t cells = ((uint32_t)offsetof(struct sim_body, data) + room_bytes + SIM_CELL_BYTES - 1) / SIM_CELL_BYTES;
     struct sim_body *body = pool->idle[cells];
     if (!body) return sim_body_cut(pool, cells);
+    sim_show(body, cells * SIM_CELL_BYTES);
     pool->idle[cells] = (struct sim_body *)(uintptr_t)body->kind;
     __builtin_prefetch(pool->idle[cells], 1);
     body->kind = NULL;
@@ -62,6 +76,7 @@ static inline void sim_body_let_go(struct sim_pool *pool, struct sim_body *body)
     if (body->kind && body->kind->end) body->kind->end(body);
     body->kind = (const struct sim_body_kind *)pool->idle[body->cells];
     pool->idle[body->cells] = body;
+    sim_hide(body, body->cells * SIM_CELL_BYTES);
 }
 
 /* The body, if nobody else holds it, else a copy, with one holder of the original less; NULL: no memory. */

@@ -1,0 +1,46 @@
+"""What the packet engine in C does in small random worlds, a line for each, to compare builds of it.
+
+`python tests/native/engine_worlds.py 0 40`: seeds 0 to 39, of the switch and of host methods, with values and without.
+The last line counts what links did to frames in all of them. Python's engine is not asked.
+"""
+
+import hashlib
+import random
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parents[at]) for at in (1, 2)]
+
+from virtual_time import test_compiled_engine as switches
+from virtual_time import test_compiled_members as hosts
+
+from emulation.sim.hollow import Hollow
+
+
+def calls_of(seed: int) -> tuple[str, dict[str, Any]]:
+    """All there is to see of one world, and its name."""
+    source = random.Random(seed)
+    if seed % 2:
+        config, method = hosts.world(source)
+        return method, hosts.told(replace(config, engine="compiled"), method, seed, hollow=seed % 8 == 7)
+    return "switch", switches.told(switches.world(source), "compiled", seed, Hollow if seed % 8 == 6 else None)
+
+
+def main(first: int, end: int) -> None:
+    done: Counter[str] = Counter()
+    for seed in range(first, end):
+        name, found = calls_of(seed)
+        print(seed, name, found["events"], hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest())
+        done.update({"failed": bool(found["failed"]), "again": found["again"]})
+        for link in found["links"]:
+            done.update(link[-1])
+            done["marked"] += link[4] if name == "switch" else 0
+    print(*(f"{what}={count}" for what, count in sorted(done.items())))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
