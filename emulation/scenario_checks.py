@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from emulation.scenario import Scenario
 
 MININET_HOSTS_MOST = 64
-OF_PROFILES = {"parallel": DDP, "degree": 0, "device_flops": 0}
+OF_PROFILES = {"parallel": DDP, "degree": 0, "stages": 1, "device_flops": 0}
 """Keys of [workload] for a profile alone, and what they are without one."""
 OF_SUMS = {key: getattr(JobOptions("", 1), key) for key in ("method", "size_bytes", "in_flight", "compute_ns")}
 """Keys of [[jobs]] that a profile has no use for, and what they are by default."""

@@ -34,7 +34,7 @@ ZOOMS = (PACKET, FLOW, FORMULA, AUTO)
 ADAMW, SGD = "adamw", "sgd"
 TRAINED = ("name", "optimizer", "evaluate_every", "synchronisation")
 """Keys of [workload] that a profile has no use for."""
-PROFILED = ("profile", "parallel", "degree", "micro_batches", "device_flops")
+PROFILED = ("profile", "parallel", "degree", "stages", "micro_batches", "device_flops")
 """Keys of [workload] that there are with a profile alone."""
 COMPUTE_DISTRIBUTIONS = ("normal", "lognormal", "shifted_exponential")
 COMPUTE_NS_MOST = 3_600_000_000_000
@@ -231,9 +231,10 @@ class Workload:
     bucket_bytes: int = _integer(1_048_576, 4_096, 1_073_741_824, "bytes")  # DDP's cap: its own first-bucket size
     optimizer: str = _choice(ADAMW, (ADAMW, SGD))  # sgd: at a constant rate, the only one of [ps] that keeps weights
     profile: str = field(default="", metadata={"kind": "text"})  # sim: a model as numbers, in place of `name`
-    parallel: str = _choice("ddp", ("ddp", "fsdp", "tp", "pp"))  # how ranks share the model of a profile
+    parallel: str = _choice("ddp", ("ddp", "fsdp", "tp", "pp", "3d"))  # how ranks share the model of a profile
     degree: int = _integer(0, 0, 4096, "ranks")  # of tp, pp: that have a model together, beside replicas; 0: all
-    micro_batches: int = _integer(4, 1, 65_536, "micro-batches")  # of pp
+    stages: int = _integer(1, 1, 4096, "stages")  # of 3d, where degree is ranks that share tensors
+    micro_batches: int = _integer(4, 1, 65_536, "micro-batches")  # of pp, 3d
     device_flops: float = _float(0.0, 0.0, 1e21, "operations a second")  # of a profile with derived times; 0: its own
     synchronisation: str = field(default="", metadata={"kind": "training"})  # a training method; "": in every step
     # Forward+backward of all ranks, one each, or drawn; None: measured once. Real ranks take what they take, but where

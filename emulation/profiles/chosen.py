@@ -13,6 +13,8 @@ from emulation.profiles.model_profile import ModelProfile
 from emulation.profiles.table import MAKERS, Found, load
 
 DDP = "ddp"
+OPTIONS = {"tp": ("degree",), "pp": ("degree", "micro_batches"), "3d": ("degree", "stages", "micro_batches")}
+"""Keys that ways of sharing a model read."""
 
 
 class Keys(Protocol):
@@ -24,6 +26,8 @@ class Keys(Protocol):
     def parallel(self) -> str: ...
     @property
     def degree(self) -> int: ...
+    @property
+    def stages(self) -> int: ...
     @property
     def micro_batches(self) -> int: ...
     @property
@@ -82,9 +86,7 @@ def chosen(keys: Keys, workers: int, folder: Path) -> Found:
     found.rank_ns(workers)
     if keys.parallel == DDP:
         return found
-    more = {"degree": keys.degree} if keys.parallel in ("tp", "pp") else {}
-    if keys.parallel == "pp":
-        more["micro_batches"] = keys.micro_batches
+    more = {key: getattr(keys, key) for key in OPTIONS.get(keys.parallel, ())}
     return MAKERS[keys.parallel](found, workers, bucket_bytes=keys.bucket_bytes, **more)
 
 

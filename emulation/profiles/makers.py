@@ -1,7 +1,7 @@
-"""Graphs of a model profile: data parallel (DDP, FSDP), tensor parallel, pipeline parallel, each with replicas.
+"""Graphs of a model profile: data parallel (DDP, FSDP), tensor and pipeline parallel, alone or together, with replicas.
 
-Durations are of the profile's batch. A maker's ranks are those of one kind of group after the other: with `degree`
-ranks that share a model, ranks 0 … degree-1 are the first replica.
+Durations are of the profile's batch. With `degree` ranks that share a model, ranks 0 … degree-1 are the first replica;
+where tensors and stages are both shared, ranks are numbered as by Megatron-LM.
 """
 
 from __future__ import annotations
@@ -41,18 +41,9 @@ def ddp(model: ModelProfile, workers: int, bucket_bytes: int = 25 << 20) -> Work
     last: int | None = None
     for layer in model.layers:
         last = draft.compute(f"forward {layer.name}", layer.forward_ns, last)
-    behind = _backward(draft, model.layers, last)
+    behind, _ = _backward(draft, model, None, model.layers, "backward", 1, False, True, last)
     _sum_gradients(draft, model.layers, behind, bucket_bytes, WORLD)
     return WorkloadGraph(model.name, (tuple(draft.operations),), (0,) * workers, source=_source(model))
-
-
-def _backward(draft: Draft, layers: Sequence[ModelLayer], last: int | None, name: str = "backward") -> list[int]:
-    """By layer, the place of its backward pass."""
-    behind = []
-    for layer in reversed(layers):
-        last = draft.compute(f"{name} {layer.name}", layer.backward_ns, last)
-        behind.append(last)
-    return behind[::-1]
 
 
 def _sum_gradients(
@@ -108,29 +99,68 @@ def tensor_parallel(model: ModelProfile, workers: int, degree: int = 0, bucket_b
     """As Megatron-LM: outputs of layers cut by rows are allreduced in the forward pass, gradients of the inputs of
     layers cut by columns in the backward pass. degree: ranks that share a model; 0: all. Replicas sum their gradients.
     """
-    degree = _degree(model, workers, degree)
-    if not any(layer.cut == ROW for layer in model.layers):
+    return three_d(model, workers, _degree(model, workers, degree), 1, 1, bucket_bytes)
+
+
+def pipeline_parallel(
+    model: ModelProfile, workers: int, degree: int = 0, micro_batches: int = 4, bucket_bytes: int = 25 << 20
+) -> WorkloadGraph:
+    """Stages of layers, about equally long, one forward and one backward pass of a micro-batch in turn (1F1B); what is
+    behind a stage's last layer goes to the next one, its gradient back. degree: stages; 0: as many as workers. Replicas
+    sum their gradients in the end."""
+    stages = _degree(model, workers, degree)
+    return _shared(model, 1, [rank % stages for rank in range(workers)], micro_batches, bucket_bytes)
+
+
+def three_d(
+    model: ModelProfile,
+    workers: int,
+    degree: int = 0,
+    stages: int = 1,
+    micro_batches: int = 4,
+    bucket_bytes: int = 25 << 20,
+) -> WorkloadGraph:
+    """Tensors shared by `degree` neighbours, layers by stages, the rest replicas: a rank is
+    (stage x replicas + replica) x degree + its place, as by Megatron-LM. degree: 0: all of a stage. Every rank of a
+    stage sends all of its outputs to its like in the next one."""
+    degree = degree or max(1, workers // stages)
+    if workers % (degree * stages):
+        raise ProfileError(f"{model.name}: {workers} workers are no whole number of groups of {degree} x {stages}")
+    if degree > 1 and not any(layer.cut == ROW for layer in model.layers):
         raise ProfileError(
             f"{model.name}: no layer has cut = 'row'; tensor parallelism needs to know which are cut, and how"
         )
-    layers = [_cut(layer, degree) for layer in model.layers]
-    draft = Draft()
-    last: int | None = None
-    for layer in layers:
-        last = draft.compute(f"forward {layer.name}", layer.forward_ns, last)
-        if layer.cut == ROW:
-            last = draft.add("allreduce", f"outputs {layer.name}", last, elements=_output(model, layer), group=MODEL)
-    behind: list[int] = []
-    for before, layer in reversed(list(zip([None, *layers], layers, strict=False))):
-        last = draft.compute(f"backward {layer.name}", layer.backward_ns, last)
-        behind.append(last)
-        if layer.cut == COLUMN and before is not None and before.cut != COLUMN:
-            words = _output(model, before)
-            last = draft.add("allreduce", f"gradients of inputs {layer.name}", last, elements=words, group=MODEL)
-    groups = _groups(workers, degree)
-    if workers > degree:
-        _sum_gradients(draft, layers, behind[::-1], bucket_bytes, REPLICAS)
-    return WorkloadGraph(model.name, (tuple(draft.operations),), (0,) * workers, groups, source=_source(model))
+    away = workers // stages
+    return _shared(model, degree, [rank // away for rank in range(workers)], micro_batches, bucket_bytes)
+
+
+def _shared(
+    model: ModelProfile, degree: int, stage_of: Sequence[int], micro_batches: int, bucket_bytes: int
+) -> WorkloadGraph:
+    """degree: neighbours that share tensors. stage_of: by rank."""
+    if not 1 <= micro_batches <= model.batch:
+        raise ProfileError(f"{model.name}: {micro_batches} micro-batches of a batch of {model.batch}")
+    count, workers = max(stage_of) + 1, len(stage_of)
+    away = stage_of.index(1) if count > 1 else 0
+    stages = [tuple(_cut(layer, degree) for layer in stage) for stage in _stages(model, count, degree > 1)]
+    least_bytes = bucket_bytes if workers > degree * count else 0
+    programs = tuple(
+        tuple(_stage(model, stages, number, micro_batches, degree > 1, away, least_bytes).operations)
+        for number in range(count)
+    )
+    groups = {
+        MODEL: _alike([rank // degree for rank in range(workers)]),
+        REPLICAS: _alike([stage * degree + rank % degree for rank, stage in enumerate(stage_of)]),
+    }
+    return WorkloadGraph(model.name, programs, tuple(stage_of), groups, source=_source(model))
+
+
+def _alike(keys: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Ranks with the same key."""
+    found: dict[int, list[int]] = {}
+    for rank, key in enumerate(keys):
+        found.setdefault(key, []).append(rank)
+    return tuple(map(tuple, found.values()))
 
 
 def _cut(layer: ModelLayer, degree: int) -> ModelLayer:
@@ -147,71 +177,109 @@ def _cut(layer: ModelLayer, degree: int) -> ModelLayer:
     )
 
 
-def pipeline_parallel(
-    model: ModelProfile, workers: int, degree: int = 0, micro_batches: int = 4, bucket_bytes: int = 25 << 20
-) -> WorkloadGraph:
-    """Stages of layers, about equally long, one forward and one backward pass of a micro-batch in turn (1F1B); what is
-    behind a stage's last layer goes to the next one, its gradient back. degree: stages; 0: as many as workers. Replicas
-    sum their gradients in the end."""
-    degree = _degree(model, workers, degree)
-    if not 1 <= micro_batches <= model.batch:
-        raise ProfileError(f"{model.name}: {micro_batches} micro-batches of a batch of {model.batch}")
-    stages = _stages(model, degree)
-    programs = tuple(
-        tuple(_stage(model, stages, number, micro_batches, bucket_bytes if workers > degree else 0).operations)
-        for number in range(degree)
-    )
-    program_of = tuple(rank % degree for rank in range(workers))
-    return WorkloadGraph(model.name, programs, program_of, _groups(workers, degree), source=_source(model))
-
-
-def _stages(model: ModelProfile, count: int) -> list[tuple[ModelLayer, ...]]:
-    """Cuts where the time passes each part of the whole; at least one layer each."""
-    if count > len(model.layers):
-        raise ProfileError(f"{model.name}: {count} stages of {len(model.layers)} layers")
-    times = [layer.forward_ns + layer.backward_ns for layer in model.layers]
+def _stages(model: ModelProfile, count: int, whole: bool) -> list[tuple[ModelLayer, ...]]:
+    """Cuts where the time passes each part of the whole; at least one layer each. whole: only behind layers whose
+    outputs each rank has all of: none that is cut by columns."""
+    units: list[list[ModelLayer]] = []
+    for layer in model.layers:
+        if not units or not (whole and units[-1][-1].cut == COLUMN):
+            units.append([])
+        units[-1].append(layer)
+    if count > len(units):
+        raise ProfileError(f"{model.name}: {count} stages of {len(units)} layers")
+    times = [sum(layer.forward_ns + layer.backward_ns for layer in unit) for unit in units]
     passed, cuts = list(itertools.accumulate(times)), [0]
     for stage in range(1, count):
         want = model.compute_ns * stage / count
         near = min(range(len(times)), key=lambda place: abs(passed[place] - want)) + 1
         cuts.append(min(max(near, cuts[-1] + 1), len(times) - (count - stage)))
-    return [tuple(model.layers[low:high]) for low, high in itertools.pairwise([*cuts, len(times)])]
+    return [tuple(itertools.chain(*units[low:high])) for low, high in itertools.pairwise([*cuts, len(times)])]
 
 
 def _stage(
-    model: ModelProfile, stages: Sequence[Sequence[ModelLayer]], number: int, micro: int, bucket_bytes: int
+    model: ModelProfile,
+    stages: Sequence[Sequence[ModelLayer]],
+    number: int,
+    micro: int,
+    sums: bool,
+    away: int,
+    bucket_bytes: int,
 ) -> Draft:
-    """The program of a stage. bucket_bytes: 0 without replicas."""
+    """The program of a stage. sums: of layers that are cut. bucket_bytes: 0 without replicas."""
     layers, draft = stages[number], Draft()
-    into = -(-_output(model, stages[number - 1][-1]) // micro) if number else 0
-    out = -(-_output(model, layers[-1]) // micro) if number + 1 < len(stages) else 0
-    forward_ns = sum(layer.forward_ns for layer in layers) // micro
-    backward_ns = sum(layer.backward_ns for layer in layers) // micro
+    before = stages[number - 1][-1] if number else None
+    into = _output(model, before, micro) if before else 0
+    out = _output(model, layers[-1], micro) if number + 1 < len(stages) else 0
     last: int | None = None
     behind: list[int] = []
-    for step, batch in _one_forward_one_backward(len(stages) - number, micro):
+    for step, batch in one_forward_one_backward(len(stages) - number, micro):
+        name = f"{step} {batch}"
         if step == "forward":
-            got = draft.add(RECEIVE, f"outputs {batch}", elements=into, peer=-1, tag=0) if into else None
-            last = draft.compute(f"forward {batch}", forward_ns, last, got)
+            got = draft.add(RECEIVE, f"outputs {batch}", elements=into, peer=-away, tag=0) if into else None
+            last = _forward(draft, model, layers, name, micro, sums, last, got)
             if out:
-                draft.add(SEND, f"outputs {batch}", last, elements=out, peer=1, tag=0)
+                draft.add(SEND, f"outputs {batch}", last, elements=out, peer=away, tag=0)
             continue
-        got = draft.add(RECEIVE, f"gradients {batch}", elements=out, peer=1, tag=1) if out else None
-        if batch + 1 < micro or not bucket_bytes:
-            last = draft.compute(f"backward {batch}", backward_ns, last, got)
-        else:  # gradients are complete layer by layer
-            last = draft.compute(f"backward {batch}", 0, last, got)
-            parts = [ModelLayer(each.name, each.tensors, backward_ns=each.backward_ns // micro) for each in layers]
-            behind = _backward(draft, parts, last, f"backward {batch}")
-            last = behind[0]
+        got = draft.add(RECEIVE, f"gradients {batch}", elements=out, peer=away, tag=1) if out else None
+        apart = batch + 1 == micro and bucket_bytes > 0  # gradients are complete layer by layer
+        behind, last = _backward(draft, model, before, layers, name, micro, sums, apart, last, got)
         if into:
-            draft.add(SEND, f"gradients {batch}", last, elements=into, peer=-1, tag=1)
-    if behind:
+            draft.add(SEND, f"gradients {batch}", last, elements=into, peer=-away, tag=1)
+    if bucket_bytes:
         _sum_gradients(draft, layers, behind, bucket_bytes, REPLICAS)
     return draft
 
 
-def _one_forward_one_backward(left: int, micro: int) -> Iterator[tuple[str, int]]:
+def _forward(
+    draft: Draft,
+    model: ModelProfile,
+    layers: Sequence[ModelLayer],
+    name: str,
+    micro: int,
+    sums: bool,
+    *needs: int | None,
+) -> int:
+    """The place of its end."""
+    spent_ns = 0
+    for layer in layers:
+        spent_ns += layer.forward_ns
+        if sums and layer.cut == ROW:
+            last, spent_ns = draft.compute(name, spent_ns // micro, *needs), 0
+            words = _output(model, layer, micro)
+            needs = (draft.add("allreduce", f"outputs {layer.name}", last, elements=words, group=MODEL),)
+    return draft.compute(name, spent_ns // micro, *needs)
+
+
+def _backward(
+    draft: Draft,
+    model: ModelProfile,
+    before: ModelLayer | None,
+    layers: Sequence[ModelLayer],
+    name: str,
+    micro: int,
+    sums: bool,
+    apart: bool,
+    *needs: int | None,
+) -> tuple[list[int], int]:
+    """By layer, the place of its backward pass, if they are apart; and the place of the end of all. before: the layer
+    before the first."""
+    behind: list[int] = []
+    spent_ns = last = 0
+    for earlier, layer in reversed(list(zip([before, *layers], layers, strict=False))):
+        spent_ns += layer.backward_ns
+        summed = earlier if sums and layer.cut == COLUMN and earlier and earlier.cut != COLUMN else None
+        if not (summed or apart or layer is layers[0]):
+            continue
+        last, spent_ns = draft.compute(f"{name} {layer.name}" if apart else name, spent_ns // micro, *needs), 0
+        behind.append(last)
+        if summed:
+            words = _output(model, summed, micro)
+            last = draft.add("allreduce", f"gradients of inputs {layer.name}", last, elements=words, group=MODEL)
+        needs = (last,)
+    return behind[::-1], last
+
+
+def one_forward_one_backward(left: int, micro: int) -> Iterator[tuple[str, int]]:
     """The order of a stage's passes. left: stages from this one on."""
     ahead = min(left - 1, micro)
     yield from (("forward", batch) for batch in range(ahead))
@@ -221,24 +289,17 @@ def _one_forward_one_backward(left: int, micro: int) -> Iterator[tuple[str, int]
         yield "backward", batch
 
 
-def _output(model: ModelProfile, layer: ModelLayer) -> int:
-    """Of a whole batch."""
+def _output(model: ModelProfile, layer: ModelLayer, micro: int) -> int:
+    """Of a micro-batch."""
     if not layer.output:
         raise ProfileError(f"{model.name}: layer {layer.name}: output isn't known; it is what ranks send each other")
-    return layer.output * model.batch
+    return -(-layer.output * model.batch // micro)
 
 
 def _degree(model: ModelProfile, workers: int, degree: int) -> int:
     if workers % (degree or workers):
         raise ProfileError(f"{model.name}: {workers} workers are no whole number of groups of {degree}")
     return degree or workers
-
-
-def _groups(workers: int, degree: int) -> dict[str, tuple[tuple[int, ...], ...]]:
-    return {
-        MODEL: tuple(tuple(range(first, first + degree)) for first in range(0, workers, degree)),
-        REPLICAS: tuple(tuple(range(place, workers, degree)) for place in range(degree)),
-    }
 
 
 def _source(model: ModelProfile) -> str:

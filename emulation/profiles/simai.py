@@ -2,35 +2,45 @@
 
 A row: name, dependency (unused), then time in ns, type and bytes for the forward pass, the gradient of inputs and the
 gradient of weights, and the time of the update. SimAI waits for what the first two send, and for the third at the end.
+With a pipeline (`pp`) the rows are those of one stage for all its micro-batches (`ga`), and all stages are alike.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from emulation.profiles.errors import ProfileError
-from emulation.profiles.graph import COMPUTE, NS_MOST, RANKS_MOST, Operation, WorkloadGraph
+from emulation.profiles.graph import NS_MOST, RANKS_MOST, RECEIVE, SEND, WorkloadGraph
+from emulation.profiles.makers import Draft, one_forward_one_backward
 
-HEADER = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
+HEADER, MICRO = "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "MICRO"
+"""Of models, and of single collectives of all ranks."""
 FIELDS = 12
 KINDS = {
     "ALLREDUCE": "allreduce",
     "ALLGATHER": "all_gather",
     "REDUCESCATTER": "reduce_scatter",
     "ALLTOALL": "all_to_all",
+    "BROADCAST": "broadcast",
 }
 TP, DP, EP, DP_EP = "tp", "dp", "ep", "dp_ep"
+FIRST, LAST = "embedding_layer", ("cross_entropy", "optimizer")
+"""With a pipeline: the row that each micro-batch begins with; what rows behind all micro-batches begin with."""
+
+Pass = tuple[int, str, int]
+Row = tuple[str, list[Pass], int]
+"""Name; time, type and bytes of each pass; time of the update."""
 
 
 def decode(text: str, file: str, workers: int = 0) -> WorkloadGraph:
-    """The graph of all ranks, which are equal. workers: as many as the header must say; 0: any. Raises ProfileError."""
+    """The graph of all ranks. workers: as many as the header must say; where it doesn't, as many as there are; 0: any.
+    Raises ProfileError."""
     lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if not lines or lines[0][1][0] != HEADER:
-        raise ProfileError(f"{file}: line 1: no workload of SimAI; it begins with {HEADER}")
-    sizes = _header(lines[0][1], f"{file}: line {lines[0][0]}")
-    ranks = sizes["all_gpus"]
+    if not lines or lines[0][1][0] not in (HEADER, MICRO):
+        raise ProfileError(f"{file}: line 1: no workload of SimAI; it begins with {HEADER} or {MICRO}")
+    sizes = _header(lines[0][1], f"{file}: line {lines[0][0]}", workers)
+    ranks, stages = sizes["all_gpus"], sizes["pp"]
     if workers and ranks != workers:
         raise ProfileError(f"{file}: all_gpus: {ranks}, but the scenario has {workers} workers")
     if len(lines) < 2 or len(lines[1][1]) != 1 or not lines[1][1][0].isdecimal():
@@ -38,47 +48,90 @@ def decode(text: str, file: str, workers: int = 0) -> WorkloadGraph:
     rows, count = lines[2:], int(lines[1][1][0][:12])
     if len(rows) != count:
         raise ProfileError(f"{file}: line {lines[-1][0]}: {len(rows)} rows, but line {lines[1][0]} says {count}")
-    operations: list[Operation] = []
-
-    def add(kind: str, name: str, *needs: int | None, **what: int | str) -> int:
-        wanted = tuple(sorted({each for each in needs if each is not None}))
-        operations.append(Operation(kind, name, wanted, **what))  # type: ignore[arg-type]
-        return len(operations) - 1
-
     parsed = [_row(fields, f"{file}: line {number}") for number, fields in rows]
-    last: int | None = None
-    skipped: Counter[str] = Counter()
-    for name, passes, _ in parsed:
-        last = _pass(add, f"forward {name}", last, passes[0], TP)[1]
-    for name, passes, update_ns in reversed(parsed):
-        computed, sent = _pass(add, f"gradients of weights {name}", last, passes[2], DP)
-        if update_ns:
-            add(COMPUTE, f"update {name}", sent, duration_ns=update_ns)
-        last = _pass(add, f"gradients of inputs {name}", computed, passes[1], TP)[1]
+    blocks = _micro_batches(parsed, sizes["ga"], file) if stages > 1 else ([], [parsed], [])
+    programs = tuple(tuple(_stage(*blocks, number, sizes).operations) for number in range(stages))
+    notes = []
     if sizes.get("checkpoints"):
-        skipped["recomputed forward passes of checkpoints"] = sizes["checkpoints"]
-    notes = tuple(f"{file}: left out: {many} {what}." for what, many in skipped.items())
-    return WorkloadGraph(file, (tuple(operations),), (0,) * ranks, _groups(sizes), f"SimAI's workload {file}", notes)
+        notes.append(f"{file}: left out: {sizes['checkpoints']} recomputed forward passes of checkpoints.")
+    if stages > 1:
+        notes.append(f"{file}: {stages} equal stages, 1F1B; interleaved parts of stages (vpp) are taken together.")
+    program_of = tuple(rank * stages // ranks for rank in range(ranks))
+    return WorkloadGraph(file, programs, program_of, _groups(sizes), f"SimAI's workload {file}", tuple(notes))
 
 
-def _header(words: list[str], where: str) -> dict[str, int]:
-    """Numbers by name; all_gpus, tp and ep are there."""
-    found = {}
-    for name, value in re.findall(r"(\w+):\s+(\d{1,12})(?:\.0)?(?=\s|$)", " ".join(words)):
+def _header(words: list[str], where: str, workers: int) -> dict[str, int]:
+    """Numbers by name; all_gpus, the sizes of groups, ga and pp_comm are there."""
+    found = {"ep": 1, "pp": 1, "ga": 1, "pp_comm": 0, "all_gpus": workers}
+    if words[0] == MICRO:
+        found["model_parallel_NPU_group"] = 1
+    for name, value in re.findall(r"(\w+):?\s+(\d{1,12})(?:\.0)?(?=\s|$)", " ".join(words)):
         found[name] = int(value)
-    tp, ep = found.get("model_parallel_NPU_group", 0), found.setdefault("ep", 1)
-    ranks = found.get("all_gpus", 0)
+    tp, ep, pp = found.get("model_parallel_NPU_group", 0), found["ep"], found["pp"]
+    ranks = found["all_gpus"]
     if not 1 <= ranks <= RANKS_MOST:
-        raise ProfileError(f"{where}: all_gpus: {ranks}; allowed: 1 … {RANKS_MOST}")
-    if found.get("pp", 1) != 1:
-        raise ProfileError(f"{where}: pp: {found['pp']}; rows describe one stage only; allowed: 1")
-    if tp < 1 or ep < 1 or ranks % (tp * ep):
-        raise ProfileError(f"{where}: {ranks} ranks are no whole number of groups of {tp} x {ep} (tensors x experts)")
+        missing = "" if "all_gpus:" in words else "; it isn't in the file: say how many workers there are"
+        raise ProfileError(f"{where}: all_gpus: {ranks}; allowed: 1 … {RANKS_MOST}{missing}")
+    if min(tp, ep, pp, found["ga"]) < 1 or ranks % (tp * ep * pp):
+        raise ProfileError(
+            f"{where}: {ranks} ranks are no whole number of groups of {tp} x {ep} x {pp} (tensors x experts x stages)"
+        )
+    if pp > 1 and not found["pp_comm"]:
+        raise ProfileError(f"{where}: pp: {pp}, but no pp_comm, the bytes between stages")
     return found
 
 
-def _row(fields: list[str], where: str) -> tuple[str, list[tuple[int, str, int]], int]:
-    """Name; time, type and bytes of each pass; time of the update."""
+def _micro_batches(rows: list[Row], count: int, file: str) -> tuple[list[Row], list[list[Row]], list[Row]]:
+    """What is before them, each of them, what is behind."""
+    names = [name for name, _, _ in rows]
+    first = next((place for place, name in enumerate(names) if name.startswith(FIRST)), len(rows))
+    behind = next((place for place in range(first, len(rows)) if names[place].startswith(LAST)), len(rows))
+    size, rest = divmod(behind - first, count)
+    if not size or rest:
+        raise ProfileError(
+            f"{file}: {behind - first} rows from the first {FIRST} on are no whole number of micro-batches; ga: {count}"
+        )
+    return rows[:first], [rows[low : low + size] for low in range(first, behind, size)], rows[behind:]
+
+
+def _stage(before: list[Row], batches: list[list[Row]], behind: list[Row], number: int, sizes: dict[str, int]) -> Draft:
+    """What a rank of a stage does."""
+    stages, elements = sizes["pp"], -(-sizes["pp_comm"] // 4)
+    away = sizes["all_gpus"] // stages
+    draft = Draft()
+    last = _forward(draft, before)
+    for step, batch in one_forward_one_backward(stages - number, len(batches)):
+        way, tag = (1, 0) if step == "forward" else (-1, 1)
+        got = None
+        if 0 <= number - way < stages:
+            got = draft.add(RECEIVE, f"{step} {batch}", elements=elements, peer=-way * away, tag=tag)
+        passed = _forward if step == "forward" else _backward
+        last = passed(draft, batches[batch], last, got)
+        if 0 <= number + way < stages:
+            draft.add(SEND, f"{step} {batch}", last, elements=elements, peer=way * away, tag=tag)
+    last = _backward(draft, behind, _forward(draft, behind, last))
+    _backward(draft, before, last)
+    return draft
+
+
+def _forward(draft: Draft, rows: Sequence[Row], *needs: int | None) -> int | None:
+    """The place of its end, or of the first that it needs."""
+    for name, passes, _ in rows:
+        needs = (_pass(draft, f"forward {name}", needs, passes[0], TP)[1],)
+    return needs[0] if needs else None
+
+
+def _backward(draft: Draft, rows: Sequence[Row], *needs: int | None) -> int | None:
+    """The same."""
+    for name, passes, update_ns in reversed(rows):
+        computed, sent = _pass(draft, f"gradients of weights {name}", needs, passes[2], DP)
+        if update_ns:
+            draft.compute(f"update {name}", update_ns, sent)
+        needs = (_pass(draft, f"gradients of inputs {name}", (computed,), passes[1], TP)[1],)
+    return needs[0] if needs else None
+
+
+def _row(fields: list[str], where: str) -> Row:
     if len(fields) != FIELDS:
         raise ProfileError(f"{where}: {len(fields)} fields; allowed: {FIELDS}")
     passes = []
@@ -101,26 +154,38 @@ def _number(text: str, where: str) -> int:
     return number
 
 
-def _pass(
-    add: Callable[..., int], name: str, last: int | None, what: tuple[int, str, int], group: str
-) -> tuple[int, int]:
+def _pass(draft: Draft, name: str, needs: Sequence[int | None], what: Pass, group: str) -> tuple[int, int]:
     """Computing, then what is sent: the places of both, the same if nothing is."""
     duration_ns, kind, size = what
-    computed = add(COMPUTE, name, last, duration_ns=duration_ns)
+    computed = draft.compute(name, duration_ns, *needs)
     if kind == "NONE" or not size:
         return computed, computed
     collective, _, suffix = kind.partition("_")
     elements, group = -(-size // 4), suffix.lower() or group
-    return computed, add(KINDS[collective], name, computed, elements=elements, group=group)
+    return computed, draft.add(KINDS[collective], name, computed, elements=elements, group=group)
 
 
 def _groups(sizes: dict[str, int]) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """As Megatron-LM numbers ranks: those of a tensor group are neighbours, then those of a group of experts."""
-    ranks, tp, ep = sizes["all_gpus"], sizes["model_parallel_NPU_group"], sizes["ep"]
-    blocks = [(offset, first) for first in range(0, ranks, tp * ep) for offset in range(tp)]
+    """As Megatron-LM numbers ranks: those of a tensor group are neighbours, then those of a group of experts, then
+    those with the same part of the model, then stages."""
+    ranks, tp, both = (
+        sizes["all_gpus"],
+        sizes["model_parallel_NPU_group"],
+        sizes["model_parallel_NPU_group"] * sizes["ep"],
+    )
+    stage = ranks // sizes["pp"]
     return {
         TP: tuple(tuple(range(first, first + tp)) for first in range(0, ranks, tp)),
-        DP: tuple(tuple(range(offset, ranks, tp)) for offset in range(tp)),
-        EP: tuple(tuple(range(first + offset, first + tp * ep, tp)) for offset, first in blocks),
-        DP_EP: tuple(tuple(range(offset, ranks, tp * ep)) for offset in range(tp * ep)),
+        DP: _strided(ranks, stage, tp),
+        EP: _strided(ranks, both, tp),
+        DP_EP: _strided(ranks, stage, both),
     }
+
+
+def _strided(ranks: int, block: int, stride: int) -> tuple[tuple[int, ...], ...]:
+    """Of each block of ranks, every so many."""
+    return tuple(
+        tuple(range(first + offset, first + block, stride))
+        for first in range(0, ranks, block)
+        for offset in range(stride)
+    )

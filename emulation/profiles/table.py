@@ -42,6 +42,7 @@ MAKERS: dict[str, Callable[..., WorkloadGraph]] = {
     "fsdp": makers.fsdp,
     "tp": makers.tensor_parallel,
     "pp": makers.pipeline_parallel,
+    "3d": makers.three_d,
 }
 """How ranks share the model of a profile; `[workload] parallel`."""
 

@@ -95,6 +95,34 @@ def test_makers_move_what_their_way_of_sharing_does() -> None:
     assert order == ["forward 0", "forward 1", "backward 0", "forward 2", "backward 1"]
 
 
+def test_tensors_stages_and_replicas_at_once() -> None:
+    graph = makers.three_d(model, 8, degree=2, stages=2, micro_batches=2, bucket_bytes=1 << 30)
+    assert graph.program_of == (0, 0, 0, 0, 1, 1, 1, 1)
+    groups = {name: [members for other, members in graph.used_groups() if other == name] for name in graph.groups}
+    assert groups[makers.MODEL] == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert groups[makers.REPLICAS] == [(0, 2), (1, 3), (4, 6), (5, 7)]
+    assert graph.pairs() == sorted((rank, (rank + 4) % 8) for rank in range(8))
+    between = 4 * 4 * 300  # behind b; not behind a, of whose outputs no rank has all
+    first = 4 * (4 * 300 + 1000 + 2004)  # outputs of b; gradients of both
+    last = 4 * (4 * 700 + 4 * 300 + 20 + 4500 + 1500)  # outputs of d, gradients of what c has for inputs, gradients
+    for rank, size in ((3, first), (4, last)):
+        assert graph.moved(rank) == {"allreduce": size, "send": between, "receive": between}
+    assert [graph.compute_ns(rank) for rank in (0, 7)] == [480_000 // 2, 30_000 + 150_000 // 2]
+    with pytest.raises(ProfileError, match="8 workers are no whole number of groups of 2 x 3"):
+        makers.three_d(model, 8, 2, 3)
+    with pytest.raises(ProfileError, match="4 stages of 3 layers"):
+        makers.three_d(model, 8, 2, 4)
+
+
+def test_the_gradients_of_llama_are_each_summed_once() -> None:
+    llama = load("llama7b")
+    graph = makers.three_d(llama, 16, degree=2, stages=4, micro_batches=1)
+    summed = sum(each.elements for rank in range(16) for each in graph.program(rank) if each.group == makers.REPLICAS)
+    parts = [sum(layer.elements for layer in llama.layers if bool(layer.cut) is cut) for cut in (True, False)]
+    assert sum(parts) == 6_738_415_616
+    assert summed == 2 * (parts[0] + 2 * parts[1])  # two replicas; what isn't cut is on both ranks
+
+
 def test_makers_refuse_what_a_model_does_not_say() -> None:
     vision = load("alexnet")
     with pytest.raises(ProfileError, match="alexnet: no layer has cut = 'row'"):
@@ -108,9 +136,10 @@ def test_makers_refuse_what_a_model_does_not_say() -> None:
 
 
 @pytest.mark.parametrize("method", ["ring", "switch"])
-@pytest.mark.parametrize("parallel", ["fsdp", "tp", "pp"])
+@pytest.mark.parametrize("parallel", ["fsdp", "tp", "pp", "3d"])
 def test_every_way_of_sharing_is_replayed(tmp_path: Path, method: str, parallel: str) -> None:
-    degree = {"workload.degree": 2} if parallel != "fsdp" else {}
+    degree = {"workload.degree": 1 if parallel == "3d" else 2} if parallel != "fsdp" else {}
+    degree |= {"workload.stages": 2} if parallel == "3d" else {}
     given = scenario(
         tmp_path, **{"workload.parallel": parallel, **degree, "faults.loss": 0.002, "topology.delay_ns": 1000}
     )

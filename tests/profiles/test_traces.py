@@ -51,9 +51,15 @@ def test_a_simai_workload() -> None:
     ("old", "new", "message"),
     [
         ("HYBRID", "HYBRIDX", "line 1: no workload of SimAI"),
-        ("pp: 1", "pp: 4", "line 1: pp: 4; rows describe one stage only"),
-        ("all_gpus: 8", "all_gpus: 6", "line 1: 6 ranks are no whole number of groups of 2 x 2"),
-        ("all_gpus: 8", "all_gpus: 0", "line 1: all_gpus: 0"),
+        ("pp: 1", "pp: 2", "line 1: pp: 2, but no pp_comm"),
+        (
+            "pp: 1 vpp: 1 ga: 1 all_gpus: 8 checkpoints: 0 checkpoint_initiates: 0 pp_comm: 0",
+            "pp: 2 all_gpus: 8 pp_comm: 4",
+            "0 rows from the first embedding_layer on are no whole number of micro-batches; ga: 1",
+        ),
+        ("all_gpus: 8", "all_gpus: 6", "line 1: 6 ranks are no whole number of groups of 2 x 2 x 1"),
+        ("all_gpus: 8", "all_gpus: 0", "line 1: all_gpus: 0; allowed: 1 … 65536$"),
+        ("all_gpus: 8", "", "line 1: all_gpus: 0; .*; it isn't in the file: say how many workers"),
         ("ALLTOALL_EP", "ALLTOSOME", "line 4: moe: type 'ALLTOSOME' is unknown"),
         ("ALLTOALL_EP", "ALLTOALL_XY", "line 4: moe: group of 'ALLTOALL_XY' is unknown"),
         ("-1 50", "-1 -50", "line 5: '-50' is no time or size"),
@@ -67,6 +73,41 @@ def test_simai_workloads_that_cannot_be(old: str, new: str, message: str) -> Non
         simai.decode(SIMAI.replace(old, new, 1), "w.txt")
     with pytest.raises(ProfileError, match="all_gpus: 8, but the scenario has 4 workers"):
         simai.decode(SIMAI, "w.txt", 4)
+
+
+PIPELINE = """HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 pp: 2 vpp: 8 ga: 2 all_gpus: 8 pp_comm 4000
+6
+grad_gather -1 1 NONE 0 1 NONE 0 1 ALLGATHER 8000 10
+embedding_layer -1 100 ALLREDUCE 400 200 NONE 0 300 NONE 0 0
+mlp -1 5 NONE 0 6 ALLREDUCE 400 7 NONE 0 0
+embedding_layer -1 100 ALLREDUCE 400 200 NONE 0 300 NONE 0 0
+mlp -1 5 NONE 0 6 ALLREDUCE 400 7 NONE 0 0
+cross_entropy1 -1 0 ALLREDUCE 16 0 NONE 0 0 NONE 0 0
+"""
+
+
+def test_a_pipeline_of_simai() -> None:
+    graph = simai.decode(PIPELINE, "w.txt")
+    assert graph.program_of == (0,) * 4 + (1,) * 4
+    assert {graph.compute_ns(rank) for rank in range(8)} == {13 + 2 * (600 + 18)}
+    assert graph.pairs() == sorted([(rank, rank + 4) for rank in range(4)] + [(rank + 4, rank) for rank in range(4)])
+    assert graph.moved(1) == {
+        "send": 8000, "receive": 8000, "all_gather": 8000, "allreduce": 4 * 400 + 16
+    }  # fmt: skip
+    assert [graph.members(name, 7) for name in ("tp", "dp", "ep", "dp_ep")] == [(6, 7), (5, 7), (7,), (5, 7)]
+    names = [[each.name for each in program if each.kind != "compute"] for program in graph.programs]
+    ahead, behind = names[0].index("backward 0"), names[1].index("backward 0")
+    assert names[0][:ahead].count("forward 1") == 1
+    assert names[1][:behind].count("forward 1") == 0  # 1F1B
+    assert [each[-1] for each in names] == ["gradients of weights grad_gather"] * 2
+
+
+def test_single_collectives_of_simai() -> None:
+    text = "MICRO\n1\nmicro_test\t-1\t1\tNONE\t0\t1\tNONE\t0\t1\tBROADCAST\t4096\t1\n"
+    graph = simai.decode(text, "w.txt", 4)
+    assert [
+        (each.kind, each.elements, graph.members(each.group, 0)) for each in graph.program(0) if each.collective
+    ] == [("broadcast", 1024, (0, 1, 2, 3))]
 
 
 # --- Chakra's messages

@@ -20,9 +20,12 @@ def goal(
         int, typer.Option(min=0, max=65_536, help="Ranks; of a trace as many as it has  [default: 8, or the trace's]")
     ] = 0,
     method: Annotated[str, typer.Option(help="Host method whose messages stand for collectives")] = "ring",
-    parallel: Annotated[str, typer.Option(help="How ranks share a model: ddp, fsdp, tp, pp")] = "ddp",
-    degree: Annotated[int, typer.Option(min=0, help="Of tp and pp: ranks that have a model together; 0: all")] = 0,
-    micro_batches: Annotated[int, typer.Option(min=1, help="Of pp")] = 4,
+    parallel: Annotated[str, typer.Option(help="How ranks share a model: ddp, fsdp, tp, pp, 3d")] = "ddp",
+    degree: Annotated[
+        int, typer.Option(min=0, help="Of tp and pp: ranks that have a model together, of 3d: tensors; 0: all")
+    ] = 0,
+    stages: Annotated[int, typer.Option(min=1, help="Of 3d")] = 1,
+    micro_batches: Annotated[int, typer.Option(min=1, help="Of pp and 3d")] = 4,
     bucket_bytes: Annotated[int, typer.Option(min=4, help="Of DDP's buckets, of FSDP's units")] = 25 << 20,
     out: Annotated[Path | None, typer.Option(help="File to write  [default: standard output]")] = None,
 ) -> None:
@@ -52,6 +55,7 @@ def goal(
                 profile=profile,
                 parallel=parallel,
                 degree=degree,
+                stages=stages,
                 micro_batches=micro_batches,
                 device_flops=0.0,
                 batch_per_worker=found.batch,
