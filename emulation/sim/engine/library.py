@@ -52,21 +52,25 @@ class LinkState(ctypes.Structure):
     """The beginning of `struct sim_link`."""
 
     _fields_ = [
-        ("node", _POINTER * 3),
+        ("lane", _U64 * 8),
+        ("times", _U64 * 4),
         ("sent_frames", _U64),
         ("sent_bytes", _U64),
         ("delivered_frames", _U64),
         ("delivered_bytes", _U64),
+        ("costs", _U64 * 7),
+        ("is_plain", _U32),
+        ("users", _U32),
+        ("ahead", _U64 * 8),
         ("marked_frames", _U64),
         ("faults", _U64 * len(FAULTS)),
-        ("users", _U32),
     ]
 
 
 class SwitchState(ctypes.Structure):
     """The beginning of `struct sim_switch`."""
 
-    _fields_ = [("node", _POINTER * 3), ("drop_checksum", _U64)]
+    _fields_ = [("node", _POINTER * 4), ("drop_checksum", _U64)]
 
 
 class TreeFacts(ctypes.Structure):

@@ -178,6 +178,13 @@ int sa_sender_next(struct sa_sender *sender, int64_t now_ns, struct sa_segment *
 
 /* Acknowledgements. */
 
+void sa_sender_look(const struct sa_sender *sender) {
+    if (!sender->flights) return;
+    __builtin_prefetch(flight_of(sender, sender->first), 1);
+    __builtin_prefetch(flight_of(sender, sender->first + 2), 1);
+    __builtin_prefetch(sender->oldest);
+}
+
 /* A segment has arrived: whether that is news. */
 static inline bool arrived_one(struct sa_sender *sender, uint64_t number, int64_t echo_ns) {
     struct sa_flight *flight = flight_of(sender, number);

@@ -108,6 +108,9 @@ int sa_sender_receive(struct sa_sender *sender, const struct sa_ack *ack, int64_
 /* -ETIMEDOUT after more than retry_limit timeouts in a row. */
 int sa_sender_handle_timer(struct sa_sender *sender, int64_t now_ns);
 
+/* Fetch what the next acknowledgement will change. */
+void sa_sender_look(const struct sa_sender *sender);
+
 /* A message that is acknowledged, whose memory is the caller's again; NULL: none. */
 struct sa_reliable_message *sa_sender_returned(struct sa_sender *sender);
 

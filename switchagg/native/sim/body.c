@@ -25,7 +25,17 @@ struct sim_body *sim_body_cut(struct sim_pool *pool, uint32_t cells) {
     return body;
 }
 
+int sim_idle_grow(struct sim_idle *idle) {
+    uint32_t room = idle->room ? 2 * idle->room : 64;
+    struct sim_body **bodies = realloc(idle->bodies, room * sizeof *bodies);
+    if (!bodies) return -1;
+    idle->bodies = bodies;
+    idle->room = room;
+    return 0;
+}
+
 void sim_pool_free(struct sim_pool *pool) {
+    for (uint32_t cells = 0; cells <= SIM_CELLS_MAX; cells++) free(pool->idle[cells].bodies);
     for (void *block = pool->blocks, *next; block; block = next) {
         next = *(void **)block;
         free(block);

@@ -8,6 +8,7 @@
 
 #define SIM_CELL_BYTES 64u /* bodies are whole cells; a header without values fits into one */
 #define SIM_CELLS_MAX 1100u /* of a body with a full datagram */
+#define SIM_AHEAD_BODIES 4u
 
 /* AddressSanitizer doesn't know what of a pool's memory is whose: bodies that nobody holds, and what lies behind each, are
    hidden there. */
@@ -45,8 +46,14 @@ struct sim_body {
     uint8_t data[];
 };
 
+/* The idle ones of a size, the latest last: listed, so that the next ones can be fetched before they are needed. */
+struct sim_idle {
+    struct sim_body **bodies;
+    uint32_t count, room;
+};
+
 struct sim_pool {
-    struct sim_body *idle[SIM_CELLS_MAX + 1]; /* by cells, linked through their `kind` */
+    struct sim_idle idle[SIM_CELLS_MAX + 1]; /* by cells */
     uint8_t *block, *end;                     /* of memory not yet cut */
     void *blocks;                             /* all, linked through their first bytes */
     uint64_t bytes;
@@ -54,15 +61,16 @@ struct sim_pool {
 
 /* One holder, without a kind and damage, with room for so many bytes of data; NULL: no memory. */
 struct sim_body *sim_body_cut(struct sim_pool *pool, uint32_t cells);
+int sim_idle_grow(struct sim_idle *idle);
 void sim_pool_free(struct sim_pool *pool);
 
 static inline struct sim_body *sim_body_new(struct sim_pool *pool, uint32_t room_bytes) {
     uint32_t cells = ((uint32_t)offsetof(struct sim_body, data) + room_bytes + SIM_CELL_BYTES - 1) / SIM_CELL_BYTES;
-    struct sim_body *body = pool->idle[cells];
-    if (!body) return sim_body_cut(pool, cells);
+    struct sim_idle *idle = &pool->idle[cells];
+    if (!idle->count) return sim_body_cut(pool, cells);
+    struct sim_body *body = idle->bodies[--idle->count];
     sim_show(body, cells * SIM_CELL_BYTES);
-    pool->idle[cells] = (struct sim_body *)(uintptr_t)body->kind;
-    __builtin_prefetch(pool->idle[cells], 1);
+    if (idle->count > SIM_AHEAD_BODIES) __builtin_prefetch(idle->bodies[idle->count - SIM_AHEAD_BODIES], 1);
     body->kind = NULL;
     body->holders = 1;
     body->flow = 0;
@@ -74,8 +82,9 @@ static inline struct sim_body *sim_body_new(struct sim_pool *pool, uint32_t room
 static inline void sim_body_let_go(struct sim_pool *pool, struct sim_body *body) {
     if (--body->holders) return;
     if (body->kind && body->kind->end) body->kind->end(body);
-    body->kind = (const struct sim_body_kind *)pool->idle[body->cells];
-    pool->idle[body->cells] = body;
+    struct sim_idle *idle = &pool->idle[body->cells];
+    if (idle->count == idle->room && sim_idle_grow(idle)) return; /* it is freed with the pool */
+    idle->bodies[idle->count++] = body;
     sim_hide(body, body->cells * SIM_CELL_BYTES);
 }
 

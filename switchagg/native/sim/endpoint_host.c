@@ -190,7 +190,7 @@ struct sim_worker *sa_sim_worker(struct sa_sim *sim, struct sim_link *link, uint
         free(worker);
         return NULL;
     }
-    worker->node = (struct sim_node){receive, worker_free, NULL};
+    worker->node = (struct sim_node){receive, worker_free, NULL, NULL};
     sim_own(sim, &worker->node);
     worker->sim = sim;
     worker->link = link;

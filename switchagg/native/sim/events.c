@@ -4,6 +4,7 @@
 
 #define RING_FIRST 16u
 #define HEAP_FIRST 256u
+#define FEW_LANES 255u /* what so many links need stays in the cache by itself: looking ahead would only cost */
 
 static inline int before(int64_t time_ns, uint64_t sequence, int64_t other_ns, uint64_t other) {
     return time_ns < other_ns || (time_ns == other_ns && sequence < other);
@@ -30,25 +31,25 @@ static inline void play(struct sim_queue *queue, const struct sim_lane *lane, si
     }
 }
 
-int sim_queue_add_lane(struct sim_queue *queue, struct sim_lane *lane) {
+int sim_queue_add_lane(struct sim_queue *queue, struct sim_lane *lane, int64_t least_ns) {
     if (queue->lane_count == queue->leaves) {
         uint32_t leaves = queue->leaves ? 2 * queue->leaves : 2;
-        struct sim_lane **lanes = realloc(queue->lanes, leaves * sizeof *lanes);
-        if (lanes) queue->lanes = lanes;
-        sim_match *matches = lanes ? realloc(queue->matches, 2 * leaves * sizeof *matches) : NULL;
+        struct sim_place *places = realloc(queue->places, leaves * sizeof *places);
+        if (places) queue->places = places;
+        sim_match *matches = places ? realloc(queue->matches, 2 * leaves * sizeof *matches) : NULL;
         if (!matches) return -1;
         for (uint32_t i = 0; i < 2 * leaves; i++) matches[i] = NONE;
         queue->matches = matches;
         queue->leaves = leaves;
         for (uint32_t i = 0; i < queue->lane_count; i++) {
-            struct sim_lane *each = queue->lanes[i];
-            if (each->head == each->tail) continue;
-            const struct sim_entry *head = &each->ring[each->head & each->mask];
-            play(queue, each, match_of(head->time_ns, head->sequence, each));
+            const struct sim_lane *each = places[i].lane;
+            if (each->head != each->tail) play(queue, each, match_of(places[i].head->time_ns, places[i].head->sequence, each));
         }
     }
+    if (!queue->lane_count || least_ns < queue->least_ns) queue->least_ns = least_ns;
+    queue->ahead = queue->lane_count < FEW_LANES ? 1 : SIM_UPCOMING;
     lane->number = queue->lane_count;
-    queue->lanes[queue->lane_count++] = lane;
+    queue->places[queue->lane_count++] = (struct sim_place){lane, NULL};
     return 0;
 }
 
@@ -61,9 +62,9 @@ static int grow(void **array, uint32_t *room, uint32_t first, size_t entry_bytes
     return 0;
 }
 
-static int ring_grow(struct sim_lane *lane) {
+static int ring_grow(struct sim_queue *queue, struct sim_lane *lane) {
     uint32_t count = lane->tail - lane->head, places = lane->ring ? 2 * (lane->mask + 1) : RING_FIRST;
-    struct sim_entry *ring = malloc(places * sizeof *ring);
+    struct sim_entry *ring = aligned_alloc(64, places * sizeof *ring);
     if (!ring) return -1;
     for (uint32_t i = 0; i < count; i++) ring[i] = lane->ring[(lane->head + i) & lane->mask];
     free(lane->ring);
@@ -71,24 +72,28 @@ static int ring_grow(struct sim_lane *lane) {
     lane->mask = places - 1;
     lane->head = 0;
     lane->tail = count;
+    queue->places[lane->number].head = ring;
     return 0;
 }
 
 void sim_queue_lane(struct sim_queue *queue, struct sim_lane *lane, int64_t time_ns, struct sim_body *body,
                     uint32_t sender, uint32_t to) {
     uint32_t count = lane->tail - lane->head;
-    if (count && time_ns < lane->last_ns) {
+    if ((count && time_ns < lane->last_ns) || time_ns < queue->upcoming_ns) {
         sim_queue_other(queue, time_ns, lane->act, lane->object, body, sender, to);
         return;
     }
-    if ((!lane->ring || count > lane->mask) && ring_grow(lane)) {
+    if ((!lane->ring || count > lane->mask) && ring_grow(queue, lane)) {
         queue->lacking = 1;
         return;
     }
     uint64_t sequence = ++queue->sequence;
-    lane->ring[lane->tail++ & lane->mask] = (struct sim_entry){time_ns, sequence, body, sender, to};
+    struct sim_entry *entry = &lane->ring[lane->tail++ & lane->mask];
+    *entry = (struct sim_entry){time_ns, sequence, body, sender, to};
     lane->last_ns = time_ns;
-    if (!count) play(queue, lane, match_of(time_ns, sequence, lane));
+    if (count) return;
+    queue->places[lane->number].head = entry;
+    play(queue, lane, match_of(time_ns, sequence, lane));
 }
 
 /* ---- what is in no lane */
@@ -132,37 +137,72 @@ static void take_other(struct sim_queue *queue, struct sim_event *event) {
 
 /* ---- both */
 
+/* So many events before it happens: each step of a look at it. */
+static const uint32_t AWAY[SIM_STEPS] = {12, 8, 4};
+
+static inline int has_upcoming(const struct sim_queue *queue) { return queue->upcoming_first != queue->upcoming_end; }
+
+static inline struct sim_upcoming *upcoming(struct sim_queue *queue, uint32_t place) {
+    return &queue->upcoming[place & (SIM_UPCOMING - 1)];
+}
+
 int sim_queue_is_empty(const struct sim_queue *queue) {
-    return !queue->other_count && (!queue->matches || queue->matches[1] == NONE);
+    return !queue->other_count && !has_upcoming(queue) && (!queue->matches || queue->matches[1] == NONE);
+}
+
+/* The least of all lanes' heads is upcoming. */
+static void take_head(struct sim_queue *queue, sim_match match) {
+    struct sim_place *place = &queue->places[(uint32_t)match & ((1u << LANE_BITS) - 1)];
+    struct sim_lane *lane = place->lane;
+    struct sim_upcoming *taken = upcoming(queue, queue->upcoming_end++);
+    *taken = (struct sim_upcoming){*place->head, lane};
+    queue->upcoming_ns = taken->entry.time_ns;
+    __builtin_prefetch(taken->entry.body);
+    place->head = &lane->ring[++lane->head & lane->mask];
+    play(queue, lane, lane->head == lane->tail ? NONE : match_of(place->head->time_ns, place->head->sequence, lane));
+    if (queue->matches[1] == NONE) return;
+    const struct sim_place *next = &queue->places[(uint32_t)queue->matches[1] & ((1u << LANE_BITS) - 1)];
+    __builtin_prefetch(next->lane);
+    __builtin_prefetch(next->head);
+    __builtin_prefetch(next->head + 1);
+}
+
+static inline void look(struct sim_queue *queue, uint32_t step) {
+    if (queue->upcoming_end - queue->upcoming_first <= AWAY[step]) return;
+    const struct sim_upcoming *one = upcoming(queue, queue->upcoming_first + AWAY[step]);
+    if (one->lane->look) one->lane->look(one->lane->object, &one->entry, step);
+}
+
+static void look_ahead(struct sim_queue *queue) {
+    sim_match first;
+    while (queue->upcoming_end - queue->upcoming_first < queue->ahead && (first = queue->matches[1]) != NONE) {
+        if (has_upcoming(queue)) {
+            int64_t now_ns = upcoming(queue, queue->upcoming_first)->entry.time_ns;
+            if (queue->other_count && queue->others->entry.time_ns < now_ns) now_ns = queue->others->entry.time_ns;
+            if ((int64_t)(uint64_t)(first >> 64) > now_ns + queue->least_ns) break;
+        }
+        take_head(queue, first);
+    }
+    for (uint32_t step = 0; step < SIM_STEPS && queue->ahead > 1; step++) look(queue, step);
 }
 
 int sim_queue_next(struct sim_queue *queue, struct sim_event *event) {
-    sim_match first = queue->matches ? queue->matches[1] : NONE;
-    if (queue->other_count) {
-        const struct sim_entry *other = &queue->others->entry;
-        if (((sim_match)(uint64_t)other->time_ns << 64 | other->sequence << LANE_BITS) < first) {
-            take_other(queue, event);
-            return 1;
-        }
-    }
-    if (first == NONE) return 0;
-    struct sim_lane *lane = queue->lanes[(uint32_t)first & ((1u << LANE_BITS) - 1)];
-    event->entry = lane->ring[lane->head++ & lane->mask];
-    event->act = lane->act;
-    event->object = lane->object;
-    if (lane->head == lane->tail) {
-        play(queue, lane, NONE);
+    if (queue->matches) look_ahead(queue);
+    const struct sim_upcoming *first = upcoming(queue, queue->upcoming_first);
+    if (queue->other_count &&
+        (!has_upcoming(queue) || before(queue->others->entry.time_ns, queue->others->entry.sequence,
+                                        first->entry.time_ns, first->entry.sequence))) {
+        take_other(queue, event);
         return 1;
     }
-    const struct sim_entry *next = &lane->ring[lane->head & lane->mask];
-    __builtin_prefetch(next->body);
-    __builtin_prefetch(&lane->ring[(lane->head + 1) & lane->mask]);
-    play(queue, lane, match_of(next->time_ns, next->sequence, lane));
+    if (!has_upcoming(queue)) return 0;
+    *event = (struct sim_event){first->entry, first->lane->act, first->lane->object};
+    queue->upcoming_first++;
     return 1;
 }
 
 void sim_queue_free(struct sim_queue *queue) {
     free(queue->matches);
-    free(queue->lanes);
+    free(queue->places);
     free(queue->others);
 }

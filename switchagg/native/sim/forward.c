@@ -129,6 +129,30 @@ static void receive(void *object, struct sim_body *body, uint32_t sender, uint32
         send(at, body, at->sim->now_ns + at->latency_ns, sender, to);
 }
 
+static void look(void *object, const struct sim_entry *entry, uint32_t step) {
+    const struct sim_switch *at = object;
+    uint32_t address = entry->to & SIM_NODE_MASK;
+    if (address >= at->port_count) return;
+    const struct sim_port *port = &at->ports[address];
+    if (step == 0)
+        __builtin_prefetch(port);
+    else if (port->link && step == 1)
+        sim_link_look(port->link, entry->to);
+    else if (port->link)
+        sim_link_look_at_place(port->link, entry->to);
+}
+
+static void look_at_host(void *object, const struct sim_entry *entry, uint32_t step) {
+    const struct sa_sim *sim = object;
+    uint32_t address = entry->to & SIM_NODE_MASK;
+    struct sim_node *node = address < sim->node_count ? sim->nodes[address] : NULL;
+    if (!node) return;
+    if (step == 0)
+        for (uint32_t at = 0; at < SIM_LOOK_BYTES; at += 64) __builtin_prefetch((const char *)node + at);
+    else if (node->look)
+        node->look(node, entry, step);
+}
+
 /* At a link to hosts. */
 static void hand_over(void *object, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sa_sim *sim = object;
@@ -151,9 +175,9 @@ struct sim_link *sa_sim_link(struct sa_sim *sim, const struct sim_link_facts *fa
 
 void sa_sim_lead_to(struct sim_link *link, struct sim_switch *to) {
     if (to)
-        sim_link_lead_to(link, receive, to);
+        sim_link_lead_to(link, receive, to, look);
     else
-        sim_link_lead_to(link, hand_over, link->sim);
+        sim_link_lead_to(link, hand_over, link->sim, look_at_host);
 }
 
 static void switch_free(struct sim_node *node) {

@@ -22,9 +22,10 @@ void sim_alarm_set(struct sim_alarm *alarm, int64_t deadline_ns);
 struct sim_given;
 
 struct sim_uplink {
-    struct sim_link *link;
+    uint32_t waiting;
     uint32_t kind; /* the class whose credit it is, or SIM_ALL_CLASSES */
-    uint32_t frame_bytes, waiting;
+    struct sim_link *link;
+    uint32_t frame_bytes;
     uint64_t credit_bytes;
     uint32_t (*give)(void *host, uint32_t limit, uint32_t kind); /* sends up to so many frames and returns how many */
     void *host;

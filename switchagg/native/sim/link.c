@@ -6,25 +6,28 @@
 #define REORDER_SPAN_FRAMES 8u
 #define FULL_FRAME_BYTES 1514u
 #define BURST_BITS_MAX 15u
+#define DATAGRAM_BYTES_MAX 65536u
+
+static uint32_t new_cost(struct sim_link *link, uint32_t bytes) {
+    sim_units units = (sim_units)bytes * SIM_UNITS;
+    uint32_t at = bytes < link->cost_bytes[0]; /* larger ones first, which keep their place */
+    if (!at) {
+        link->cost_bytes[1] = link->cost_bytes[0];
+        link->costs[1] = link->costs[0];
+    }
+    link->cost_bytes[at] = bytes;
+    link->costs[at].ns = (int64_t)(units / link->rate_bps);
+    link->costs[at].remainder = (uint64_t)(units % link->rate_bps);
+    return at;
+}
 
 void sim_link_after(struct sim_link *link, int64_t *free_ns, uint64_t *remainder, uint32_t bytes) {
-    uint32_t at = link->costs[0].bytes == bytes ? 0 : 1;
-    if (link->costs[at].bytes != bytes) {
-        sim_units units = (sim_units)bytes * SIM_UNITS;
-        if (bytes > link->costs[0].bytes) { /* larger ones first, which keep their place */
-            link->costs[1] = link->costs[0];
-            at = 0;
-        }
-        link->costs[at].bytes = bytes;
-        link->costs[at].ns = (int64_t)(units / link->rate_bps);
-        link->costs[at].remainder = (uint64_t)(units % link->rate_bps);
-    }
-    *free_ns += link->costs[at].ns;
-    *remainder += link->costs[at].remainder;
-    if (*remainder >= link->rate_bps) {
-        *free_ns += 1;
-        *remainder -= link->rate_bps;
-    }
+    uint32_t at = link->cost_bytes[0] != bytes;
+    if (link->cost_bytes[at] != bytes) at = new_cost(link, bytes);
+    uint64_t more = *remainder + link->costs[at].remainder;
+    int whole = more >= link->rate_bps;
+    *free_ns += link->costs[at].ns + whole;
+    *remainder = whole ? more - link->rate_bps : more;
 }
 
 static void drop(struct sim_link *link, struct sim_body *body, enum sim_fault fault) {
@@ -47,8 +50,8 @@ static void damage(struct sim_link *link, struct sim_body **body) {
     sim_body_damage(own, (uint16_t)(inner | 1u | 1u << (length - 1)), first_bit);
 }
 
-static void deliver_with_faults(struct sim_link *link, int64_t arrival_ns, struct sim_body *body, uint32_t sender,
-                                uint32_t to) {
+static void deliver_with_faults(struct sim_link *link, struct sim_lane *lane, int64_t arrival_ns, struct sim_body *body,
+                                uint32_t sender, uint32_t to) {
     struct sim_faults *faults = link->random;
     struct sim_mersenne *random = &faults->random;
     if (faults->loss > 0 && sim_mersenne_next(random) < faults->loss) {
@@ -73,57 +76,77 @@ static void deliver_with_faults(struct sim_link *link, int64_t arrival_ns, struc
     for (uint32_t i = 0; i < copies; i++) {
         link->delivered_frames++;
         link->delivered_bytes += body->wire_bytes;
-        sim_queue_lane(&link->sim->queue, &link->lane, times_ns[i], body, sender, to);
+        sim_queue_lane(&link->sim->queue, lane, times_ns[i], body, sender, to);
     }
 }
 
-void sim_link_deliver(struct sim_link *link, int64_t arrival_ns, struct sim_body *body, uint32_t sender, uint32_t to) {
-    if (link->random) {
-        deliver_with_faults(link, arrival_ns, body, sender, to);
+static inline void deliver(struct sim_link *link, struct sim_lane *lane, int64_t arrival_ns, struct sim_body *body,
+                           uint32_t sender, uint32_t to) {
+    if (!link->is_plain && link->random) {
+        deliver_with_faults(link, lane, arrival_ns, body, sender, to);
         return;
     }
     link->delivered_frames++;
     link->delivered_bytes += body->wire_bytes;
-    sim_queue_lane(&link->sim->queue, &link->lane, arrival_ns, body, sender, to);
+    sim_queue_lane(&link->sim->queue, lane, arrival_ns, body, sender, to);
+}
+
+void sim_link_deliver(struct sim_link *link, int64_t arrival_ns, struct sim_body *body, uint32_t sender, uint32_t to) {
+    deliver(link, &link->lane, arrival_ns, body, sender, to);
+}
+
+/* Of a frame that finds a long queue: 0: it is dropped. */
+static int admit(struct sim_link *link, struct sim_body *body, int64_t ready_ns, uint32_t *to) {
+    sim_units backlog = (sim_units)(uint64_t)(link->free_ns - ready_ns) * link->rate_bps + link->remainder;
+    if (backlog + (sim_units)body->wire_bytes * SIM_UNITS > link->queue_units) {
+        drop(link, body, SIM_DROP_QUEUE);
+        return 0;
+    }
+    if (*to & SIM_DROPPABLE && backlog > link->drop_units) {
+        drop(link, body, SIM_DROP_FIRST);
+        return 0;
+    }
+    if (*to & SIM_ECT && backlog > link->ecn_units) {
+        *to |= SIM_CE;
+        link->marked_frames++;
+    }
+    return 1;
 }
 
 int sim_link_send(struct sim_link *link, struct sim_body *body, int64_t ready_ns, uint32_t sender, uint32_t to) {
-    if (link->strict) return sim_strict_send(link->strict, body, ready_ns, sender, to);
+    if (!link->is_plain && link->strict) return sim_strict_send(link->strict, body, ready_ns, sender, to);
     uint32_t bytes = body->wire_bytes;
-    if (link->free_ns > ready_ns || (link->free_ns == ready_ns && link->remainder)) {
-        sim_units backlog = (sim_units)(uint64_t)(link->free_ns - ready_ns) * link->rate_bps + link->remainder;
-        if (backlog + (sim_units)bytes * SIM_UNITS > link->queue_units) {
-            drop(link, body, SIM_DROP_QUEUE);
-            return 0;
-        }
-        if (to & SIM_DROPPABLE && backlog > link->drop_units) {
-            drop(link, body, SIM_DROP_FIRST);
-            return 0;
-        }
-        if (to & SIM_ECT && backlog > link->ecn_units) {
-            to |= SIM_CE;
-            link->marked_frames++;
-        }
-    } else {
+    int64_t wait_ns = link->free_ns - ready_ns;
+    if (wait_ns < 0 || (!wait_ns && !link->remainder)) {
         link->free_ns = ready_ns;
         link->remainder = 0;
+    } else if (wait_ns >= link->calm_ns && !admit(link, body, ready_ns, &to)) {
+        return 0;
     }
     sim_link_after(link, &link->free_ns, &link->remainder, bytes);
     link->sent_frames++;
     link->sent_bytes += bytes;
-    sim_link_deliver(link, link->free_ns + link->delay_ns + (link->remainder > 0), body, sender, to);
+    deliver(link, &link->lane, link->free_ns + link->delay_ns + (link->remainder > 0), body, sender, to);
     return 1;
 }
 
 int sim_link_send_ahead(struct sim_link *link, struct sim_body *body, int64_t ready_ns, uint32_t sender, uint32_t to) {
-    if (link->strict || link->free_ns <= ready_ns) return sim_link_send(link, body, ready_ns, sender, to);
+    if (link->free_ns <= ready_ns || (!link->is_plain && link->strict)) return sim_link_send(link, body, ready_ns, sender, to);
+    struct sim_lane *lane = &link->ahead;
+    if (!lane->act) {
+        if (sim_queue_add_lane(&link->sim->queue, lane, link->delay_ns)) {
+            link->sim->queue.lacking = 1;
+            return 0;
+        }
+        lane->act = link->lane.act, lane->object = link->lane.object, lane->look = link->lane.look;
+    }
     int64_t own_ns = 0;
     uint64_t own_remainder = 0;
     sim_link_after(link, &own_ns, &own_remainder, body->wire_bytes);
     sim_link_after(link, &link->free_ns, &link->remainder, body->wire_bytes);
     link->sent_frames++;
     link->sent_bytes += body->wire_bytes;
-    sim_link_deliver(link, ready_ns + own_ns + (own_remainder > 0) + link->delay_ns, body, sender, to);
+    deliver(link, lane, ready_ns + own_ns + (own_remainder > 0) + link->delay_ns, body, sender, to);
     return 1;
 }
 
@@ -146,11 +169,21 @@ int64_t sim_link_time_at_backlog_ns(const struct sim_link *link, uint64_t size_b
 static sim_units units_or_none(int64_t bytes) { return bytes < 0 ? ~(sim_units)0 : (sim_units)bytes * SIM_UNITS; }
 
 static void link_free(struct sim_node *node) {
-    struct sim_link *link = (struct sim_link *)node;
+    struct sim_link *link = (struct sim_link *)(void *)((uint8_t *)node - offsetof(struct sim_link, node));
     sim_strict_free(link->strict);
     free(link->lane.ring);
+    free(link->ahead.ring);
     free(link->random);
     free(link);
+}
+
+static int64_t calm_ns(const struct sim_link *link) {
+    sim_units largest = (sim_units)DATAGRAM_BYTES_MAX * SIM_UNITS, units = 0;
+    if (link->queue_units > largest) units = link->queue_units - largest;
+    if (link->ecn_units < units) units = link->ecn_units;
+    if (link->drop_units < units) units = link->drop_units;
+    sim_units ns = units / link->rate_bps;
+    return ns < INT64_MAX ? (int64_t)ns : INT64_MAX;
 }
 
 struct sim_link *sim_link_new(struct sa_sim *sim, const struct sim_link_facts *facts) {
@@ -161,12 +194,14 @@ struct sim_link *sim_link_new(struct sa_sim *sim, const struct sim_link_facts *f
     sim_own(sim, &link->node);
     link->sim = sim;
     link->users = 1;
-    if (sim_queue_add_lane(&sim->queue, &link->lane)) return NULL;
+    if (sim_queue_add_lane(&sim->queue, &link->lane, facts->delay_ns)) return NULL;
     link->rate_bps = facts->rate_bps;
     link->delay_ns = facts->delay_ns;
     link->queue_units = units_or_none(facts->queue_bytes);
     link->ecn_units = units_or_none(facts->ecn_bytes);
     link->drop_units = units_or_none(facts->drop_bytes);
+    link->calm_ns = calm_ns(link);
+    link->is_plain = !facts->words && !facts->strict;
     if (facts->words) {
         struct sim_faults *faults = link->random = malloc(sizeof *faults);
         if (!faults) return NULL;
@@ -180,7 +215,8 @@ struct sim_link *sim_link_new(struct sa_sim *sim, const struct sim_link_facts *f
     return link;
 }
 
-void sim_link_lead_to(struct sim_link *link, sim_action act, void *object) {
+void sim_link_lead_to(struct sim_link *link, sim_action act, void *object, sim_look look) {
     link->lane.act = act;
     link->lane.object = object;
+    link->lane.look = look;
 }

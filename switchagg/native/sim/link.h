@@ -28,26 +28,29 @@ struct sim_faults {
 
 struct sim_strict;
 
+/* What each frame needs lies in its first lines of cache. */
 struct sim_link {
-    struct sim_node node; /* only to be owned */
-    /* This and the following: Python reads them in place. */
-    uint64_t sent_frames, sent_bytes, delivered_frames, delivered_bytes, marked_frames;
-    uint64_t faults[SIM_FAULTS];
-    uint32_t users; /* addresses at the host it comes from */
-    struct sa_sim *sim;
     struct sim_lane lane;
-    uint64_t rate_bps;
-    int64_t delay_ns;
-    sim_units queue_units, ecn_units, drop_units;
     int64_t free_ns; /* idle from free_ns + remainder / rate on */
-    uint64_t remainder;
+    uint64_t remainder, rate_bps;
+    int64_t delay_ns;
+    uint64_t sent_frames, sent_bytes, delivered_frames, delivered_bytes; /* Python reads counters in place */
     struct {
-        uint32_t bytes;
         uint64_t remainder;
         int64_t ns;
     } costs[2]; /* of the sizes met last: mostly a full frame and a small one */
+    uint32_t cost_bytes[2];
+    struct sa_sim *sim;
+    int64_t calm_ns; /* a queue that it sends in less time refuses and marks nothing */
+    uint32_t is_plain; /* without faults and classes */
+    uint32_t users;    /* addresses at the host it comes from */
+    struct sim_lane ahead; /* of frames that go past what waits; once there is one */
+    uint64_t marked_frames;
+    uint64_t faults[SIM_FAULTS];
+    sim_units queue_units, ecn_units, drop_units;
     struct sim_faults *random;
     struct sim_strict *strict;
+    struct sim_node node; /* only to be owned */
 };
 
 /* Queue a frame at ready_ns, framing included in its wire_bytes; 0: it was dropped. Takes over the hold on the body. */
@@ -73,6 +76,18 @@ int sim_strict_send(struct sim_strict *strict, struct sim_body *body, int64_t re
 
 /* NULL: no memory. act, object: what happens to frames that arrive. */
 struct sim_link *sim_link_new(struct sa_sim *sim, const struct sim_link_facts *facts);
-void sim_link_lead_to(struct sim_link *link, sim_action act, void *object);
+void sim_link_lead_to(struct sim_link *link, sim_action act, void *object, sim_look look);
+
+/* Fetch what sending on it will use: itself, then the place of the next frame. */
+static inline void sim_link_look(const struct sim_link *link, uint32_t to) {
+    __builtin_prefetch(to & SIM_AHEAD ? &link->ahead : &link->lane, 1);
+    __builtin_prefetch(&link->free_ns, 1);
+    __builtin_prefetch(&link->costs, 1);
+}
+
+static inline void sim_link_look_at_place(const struct sim_link *link, uint32_t to) {
+    const struct sim_lane *lane = to & SIM_AHEAD ? &link->ahead : &link->lane;
+    __builtin_prefetch(&lane->ring[lane->tail & lane->mask], 1);
+}
 
 #endif

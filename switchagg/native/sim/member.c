@@ -28,14 +28,14 @@ struct outgoing {
     uint8_t repeats;  /* listed in its class's */
     struct sim_alarm alarm;
     struct sa_sender sender;
-};
+} __attribute__((aligned(64)));
 
 struct incoming {
     struct sim_member *member;
     uint32_t peer, connection;
     struct sim_alarm alarm;
     struct sa_receiver receiver;
-};
+} __attribute__((aligned(64)));
 
 /* By key, open addressing. */
 struct peers {
@@ -52,16 +52,16 @@ struct waiting {
     struct sim_call *call;
 };
 
-/* What a priority class has for itself; without classes there is one. */
+/* What a priority class has for itself; without classes there is one. First what every acknowledgement looks at. */
 struct flow {
-    struct waiting *heap;
-    uint32_t waiting, room;
-    uint64_t sequence, below_bytes;
     struct message *departing, **departing_end;
-    struct outgoing **repeating; /* by key, ascending */
-    uint32_t repeating_count, repeating_room;
+    uint32_t waiting, repeating_count;
     uint8_t has_uplink;
     struct sim_uplink uplink;
+    struct waiting *heap;
+    uint32_t room, repeating_room;
+    uint64_t sequence, below_bytes;
+    struct outgoing **repeating; /* by key, ascending */
 };
 
 struct sim_group {
@@ -72,21 +72,22 @@ struct sim_group {
     struct sim_failed failed;
 };
 
+/* In lines of cache: what any frame needs; what an answer needs; calls; a flow. */
 struct sim_member {
     struct sim_node node;
-    struct sa_sim *sim;
-    struct sim_group *group;
     struct sim_link *link;
-    uint32_t member, number, address, strict, segment_bytes;
-    uint8_t is_busy, pumps_again;
     struct outgoing *last_out;
     struct incoming *last_in;
-    struct peers out, in;
-    uint64_t gives, drop_checksum, retransmissions;
+    struct sa_sim *sim;
+    struct sim_group *group;
+    uint32_t member, number, address, strict, segment_bytes;
+    uint8_t is_busy, pumps_again;
     struct sim_alarm timer;
     struct sim_party party;
-    struct flow flows[];
-};
+    struct peers out, in;
+    uint64_t gives, drop_checksum, retransmissions;
+    struct flow flows[] __attribute__((aligned(64)));
+} __attribute__((aligned(64)));
 
 /* ---- connections */
 
@@ -128,7 +129,7 @@ static struct outgoing *outgoing_of(struct sim_member *member, uint32_t peer) {
     if (member->last_out && member->last_out->peer == peer) return member->last_out;
     struct outgoing *out = peer_at(&member->out, peer, &place);
     if (out) return member->last_out = out;
-    if (!(out = calloc(1, sizeof *out)) || add_peer(&member->out, peer, out)) {
+    if (!(out = aligned_alloc(64, sizeof *out)) || add_peer(&member->out, peer, out)) {
         free(out);
         member->sim->queue.lacking = 1;
         return NULL;
@@ -145,7 +146,7 @@ static struct incoming *incoming_of(struct sim_member *member, uint32_t peer) {
     if (member->last_in && member->last_in->peer == peer) return member->last_in;
     struct incoming *in = peer_at(&member->in, peer, &place);
     if (in) return member->last_in = in;
-    if (!(in = calloc(1, sizeof *in)) || add_peer(&member->in, peer, in)) {
+    if (!(in = aligned_alloc(64, sizeof *in)) || add_peer(&member->in, peer, in)) {
         free(in);
         member->sim->queue.lacking = 1;
         return NULL;
@@ -452,6 +453,22 @@ static void receive(struct sim_node *node, struct sim_body *body, uint32_t sende
     sim_body_let_go(&member->sim->pool, body);
 }
 
+/* Whom it is from, it has had to do with last, most often. */
+static void look(struct sim_node *node, const struct sim_entry *entry, uint32_t step) {
+    const struct sim_member *member = (const struct sim_member *)node;
+    bool is_answer = entry->to & SIM_AHEAD;
+    if (step == 1) {
+        const char *connection = is_answer ? (const char *)member->last_out : (const char *)member->last_in;
+        size_t bytes = is_answer ? sizeof *member->last_out : sizeof *member->last_in;
+        for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(connection + at, 1);
+        if (!is_answer) sim_link_look(member->link, SIM_AHEAD);
+    } else if (!is_answer) {
+        sim_link_look_at_place(member->link, SIM_AHEAD);
+    } else if (member->last_out) {
+        sa_sender_look(&member->last_out->sender);
+    }
+}
+
 /* ---- timers */
 
 static void sender_due(void *object) {
@@ -531,9 +548,11 @@ static void member_free(struct sim_node *node) {
 struct sim_member *sa_sim_member(struct sim_group *group, struct sim_link *link, uint32_t number_in_group,
                                  uint32_t number, uint32_t strict) {
     uint32_t flows = strict ? SIM_CLASSES : 1;
-    struct sim_member *member = calloc(1, sizeof *member + flows * sizeof *member->flows);
+    size_t bytes = (sizeof(struct sim_member) + flows * sizeof(struct flow) + 63) / 64 * 64;
+    struct sim_member *member = aligned_alloc(64, bytes);
     if (!member) return NULL;
-    member->node = (struct sim_node){receive, member_free, NULL};
+    memset(member, 0, bytes);
+    member->node = (struct sim_node){receive, member_free, NULL, look};
     member->sim = group->sim;
     member->group = group;
     member->link = link;

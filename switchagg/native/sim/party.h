@@ -55,15 +55,15 @@ struct sim_held {
 };
 
 struct sim_party {
-    uint32_t member;
-    int64_t call_timeout_ns;
     struct sim_call *calls, *ready, **ready_end; /* in progress, in order; those that may have messages */
-    struct sim_held *early, **early_end;         /* in order of arrival */
-    uint64_t early_bytes;
     int64_t moved_ns, deadline_ns;
-    uint32_t *finished; /* numbers of calls, until Python takes them */
-    uint32_t finished_count, finished_room;
     struct sim_failed *failed; /* its group's */
+    uint32_t finished_count, finished_room;
+    uint32_t *finished; /* numbers of calls, until Python takes them */
+    struct sim_held *early, **early_end; /* in order of arrival */
+    uint64_t early_bytes;
+    int64_t call_timeout_ns;
+    uint32_t member;
 };
 
 /* Functions return 0; -ENOMEM; or -ECANCELED: the group has failed. */

@@ -33,6 +33,8 @@ struct sim_node {
     void (*receive)(struct sim_node *node, struct sim_body *body, uint32_t sender, uint32_t to);
     void (*free)(struct sim_node *node); /* with the simulation, of nodes that sim_own got */
     struct sim_node *next;
+    /* As `sim_look`, from step 1 on: its own first SIM_LOOK_BYTES are there. Or NULL. */
+    void (*look)(struct sim_node *node, const struct sim_entry *entry, uint32_t step);
 };
 
 /* As `SimEvent` in emulation/sim/engine/library.py: what a trace has of an event. */
@@ -41,6 +43,8 @@ struct sim_record {
     uint32_t sender, to;
     uint64_t content; /* CRC-32 of the frame; 0 of a timer */
 };
+
+#define SIM_LOOK_BYTES 320u
 
 enum sim_end { SIM_STOPPED, SIM_NOTHING_LEFT, SIM_UNFINISHED, SIM_NO_MEMORY };
 
