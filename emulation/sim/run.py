@@ -175,10 +175,8 @@ def _tcp(scenario: Scenario) -> str:
     return wanted
 
 
-def _simulation(
-    scenario: Scenario, method: str, config: SimulationConfig, zoom: Zoom, alone: bool = True
-) -> Simulation:
-    """The measured job, and whatever is beside it. alone: on its network, but for others of its own kind."""
+def _simulation(scenario: Scenario, method: str, config: SimulationConfig, zoom: Zoom) -> Simulation:
+    """The measured job, and whatever is beside it."""
     if zoom.name != PACKET:
         return zoom.simulation(method, config)
     switch, jobs, of_flows = scenario.switch, scenario.jobs, own_hosts(scenario.flows)

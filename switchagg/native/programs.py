@@ -10,7 +10,7 @@ import numpy as np
 
 from switchagg.native.library import load
 
-SUM, MAX = range(2)
+SUM, MAX, ELSEWHERE = range(3)
 """`enum sa_combine`."""
 
 UNEXPECTED, TWICE, SIZE = range(1, 4)

@@ -13,13 +13,16 @@ from emulation.sim.host_costs import HostCosts
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.network import SimulationError
-from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.ps_simulation import PsSimulation
+from emulation.sim.network.simulation import Simulation, SimulationConfig
+from emulation.sim.network.simulations import SIMULATIONS
 from emulation.topologies.topology import Fabric
 from switchagg.description import Kind
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.native import library
 from transport.collectives.table import COLLECTIVES
 from transport.meshes.reliable import ReliableConfig
+from transport.ps.config import ASYNCHRONOUS, BACKUP, BSP, SSP
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=library.missing())
 
@@ -33,7 +36,8 @@ FABRICS = (
 )
 KINDS: tuple[Kind, ...] = ("allreduce", "allreduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "barrier")
 ALLREDUCES = {name: each.kinds["allreduce"] for name, each in COLLECTIVES.items() if "allreduce" in each.kinds}
-MS = 1_000_000
+OPS = ("sum", "sum", "max")
+CODECS = ("", "", "", "lanes8+ef", "topk+ef")
 
 
 def world(source: random.Random) -> tuple[SimulationConfig, str]:
@@ -58,32 +62,65 @@ def world(source: random.Random) -> tuple[SimulationConfig, str]:
     return config, source.choice([name for name, each in ALLREDUCES.items() if each.fits(config.workers)])
 
 
+def served(source: random.Random, modes: tuple[str, ...]) -> SimulationConfig:
+    """Such a world with parameter servers, on hosts of their own or beside the workers."""
+    config, mode = world(source)[0], source.choice(modes)
+    ps = {"mode": mode, "dead_after_s": 3.0, "push_then_pull": mode == BSP and source.random() < 0.5}
+    ps |= {"backups": int(mode == BACKUP), "staleness": int(mode == SSP)}
+    servers = 0 if config.fabric.sides else source.choice((0, 1, 3))
+    return replace(config, servers=servers, ps=ps)
+
+
+def seen(simulation: Simulation, failed: str) -> dict[str, Any]:
+    """All that is left of a run."""
+    time, links = simulation.network, simulation.shared.links.values()
+    return {
+        "trace": time.trace_hash(),
+        "events": time.events,
+        "now_ns": time.now_ns,
+        "failed": failed,
+        "links": [(each.sent_bytes, each.delivered_frames, each.delivered_bytes, each.faults) for each in links],
+        "damaged": simulation.drop_checksum(),
+        "again": simulation.retransmissions(),
+    }
+
+
+def ran(simulation: Simulation) -> str:
+    """How it failed, or ""."""
+    try:
+        simulation.run("the calls")
+    except (AggregationFailed, SimulationError) as error:
+        return repr((error, vars(error)))
+    return ""
+
+
 def told(config: SimulationConfig, method: str, seed: int, hollow: bool = False) -> dict[str, Any]:
     """All there is to see of calls that ranks make in turn, some from within others' ends, some in any order by key."""
-    simulation = HostSimulation(config, method=method)
+    simulation = SIMULATIONS[method](config)
     source, time, workers = random.Random(seed), simulation.network, config.workers
     keyed = source.random() < 0.5
     calls = [
         (
-            np.dtype(source.choice(("int32", "int64", "float32", "float64"))),
+            np.dtype(source.choice(("int32", "int64", "float32", "float64" if method == "ps" else "float16"))),
             source.choice((0, 1, 7, 2_000, 20_000)),
             source.choice((None, 0, 3, 7)),
             source.choice(KINDS),
+            source.choice(OPS),
         )
         for _ in range(4)
     ]
     made = {
         (rank, number): (np.random.default_rng(rank).integers(-99, 99, count) * 1.5).astype(dtype)
         for rank in range(workers)
-        for number, (dtype, count, _, _) in enumerate(calls)
+        for number, (dtype, count, _, _, _) in enumerate(calls)
     }
     left, ends = workers * len(calls), list[tuple[int, int, int]]()
 
     def launch(_frame: None, rank: int, number: int) -> None:
-        dtype, count, priority, kind = calls[number]
+        dtype, count, priority, kind, op = calls[number]
         given = Hollow(count, dtype) if hollow else made[rank, number]
         key = number % 2 if keyed else None  # free again once the first call with it has ended
-        simulation.launch(rank, given, "sum", lambda: done(rank, number), priority, key, kind)
+        simulation.launch(rank, given, op, lambda: done(rank, number), priority, key, kind)
 
     def done(rank: int, number: int) -> None:
         nonlocal left
@@ -99,29 +136,51 @@ def told(config: SimulationConfig, method: str, seed: int, hollow: bool = False)
     for rank in range(workers):
         for number in (0, 1) if rank % 2 or not keyed else (1, 0):
             time.schedule(1000 * rank * number, launch, None, rank, number)
-    failed = ""
-    try:
-        simulation.run("the calls")
-    except (AggregationFailed, SimulationError) as error:
-        failed = repr((error, vars(error)))
-    links = simulation.shared.links.values()
-    return {
-        "trace": time.trace_hash(),
-        "events": time.events,
-        "now_ns": time.now_ns,
-        "ends": ends,
-        "failed": failed,
-        "links": [(each.sent_bytes, each.delivered_frames, each.delivered_bytes, each.faults) for each in links],
-        "sums": None if hollow else [each.tobytes() for each in made.values()],
-        "damaged": simulation.drop_checksum(),
-        "again": simulation.retransmissions(),
-    }
+    found = seen(simulation, ran(simulation))
+    return {**found, "ends": ends, "sums": None if hollow else [each.tobytes() for each in made.values()]}
+
+
+def trained(config: SimulationConfig, seed: int) -> dict[str, Any]:
+    """All there is to see of ranks that push gradients and get weights, each as fast as it is, and leave."""
+    simulation = PsSimulation(config)
+    source, time, workers = random.Random(seed), simulation.network, config.workers
+    sizes = [source.choice((1, 700, 20_000)) for _ in range(2)]
+    weights = [[np.full(size, 1.0, np.float32) for size in sizes] for _ in range(workers)]
+    left, passes = [2] * workers, [3] * workers
+
+    def begin(kind: str, rank: int) -> None:
+        left[rank] = len(sizes)
+        for key, target in enumerate(weights[rank]):
+            array, into = (target * rank, {"target": target}) if kind == "push_pull" else (target, {})
+            simulation.submit(rank, kind, array, lambda: done(rank), key=key, priority=key, **into)
+
+    def done(rank: int) -> None:
+        left[rank] -= 1
+        if not left[rank]:
+            passes[rank] -= 1
+            time.schedule(time.now_ns + 20_000 * (rank + 1), lambda *_: go_on(rank))
+
+    def go_on(rank: int) -> None:
+        if passes[rank]:
+            begin("push_pull", rank)
+            return
+        simulation.leave(rank)
+        if not any(passes):
+            time.stop()
+
+    for rank in range(workers):
+        begin("init", rank)
+    found = seen(simulation, ran(simulation))
+    counters = [each.counters for each in (*simulation.workers, *simulation.servers)]
+    return {**found, "weights": [each.tobytes() for own in weights for each in own], "counters": counters}
 
 
 def test_events_results_and_counters_are_those_of_python() -> None:
     failures = resent = 0
-    for seed in range(30):
-        config, method = world(random.Random(seed))
+    for seed in range(28):
+        source = random.Random(seed)
+        config, method = world(source)
+        config = replace(config, codec=source.choice(CODECS))
         compiled = replace(config, engine="compiled")
         found = told(compiled, method, seed)
         assert found == told(config, method, seed), f"seed {seed}: {method}"
@@ -135,14 +194,30 @@ def test_events_results_and_counters_are_those_of_python() -> None:
     assert resent > 200
 
 
+def test_so_are_those_of_parameter_servers() -> None:
+    failures = resent = 0
+    for seed in range(16):
+        config = served(random.Random(seed), (BSP, BACKUP))
+        found = told(replace(config, engine="compiled"), "ps", seed)
+        assert found == told(config, "ps", seed), f"seed {seed}"
+        failures += bool(found["failed"])
+        resent += found["again"]
+    for seed in range(8):
+        config = served(random.Random(seed), ASYNCHRONOUS)
+        found = trained(replace(config, engine="compiled"), seed)
+        assert found == trained(config, seed), f"seed {seed}"
+        failures += bool(found["failed"])
+        resent += found["again"]
+    assert 0 < failures < 12
+    assert resent > 100
+
+
 def test_what_the_engine_in_c_lacks_stays_with_python() -> None:
     config = SimulationConfig(2, LinkConfig(10**9), engine="auto")
-    for lacking in ({"tcp": "reno"}, {"codec": "lanes8"}, {"costs": HostCosts(transfer_ns=1)}):
+    for lacking in ({"tcp": "reno"}, {"costs": HostCosts(transfer_ns=1)}):
         simulation = HostSimulation(replace(config, **lacking), method="ring")
         assert not isinstance(simulation.shared, CompiledNetwork)
         with pytest.raises(JobError, match="SWITCHAGG_SIM_ENGINE=python can"):
             HostSimulation(replace(config, engine="compiled", **lacking), method="ring")
     simulation = HostSimulation(config, method="ring")
     assert isinstance(simulation.shared, CompiledNetwork)
-    with pytest.raises(JobError, match=r"no sum of float16"):
-        simulation.launch(0, np.ones(3, np.float16), "sum", simulation.network.stop)

@@ -314,7 +314,7 @@ def test_training_at_zoom_flow_has_the_weights_and_about_the_times_of_packets():
 
 
 @pytest.mark.skipif(bool(library.missing()), reason=library.missing())
-@pytest.mark.parametrize("name", ["switch~lanes8+ef", "switch+p3"])
+@pytest.mark.parametrize("name", ["switch~lanes8+ef", "switch+p3", "ps"])
 def test_both_packet_engines_write_the_same_results(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, method = (
         scenario(loss=0.01, reorder=0.01, iterations=2, switch__dataplane="native"),

@@ -53,7 +53,7 @@ def lacking_of_hosts(config: SimulationConfig) -> str:
         return f"it has no congestion control of connections, as {config.tcp}"
     if config.costs:
         return "it has no costs of transfers and rates of single connections in host methods"
-    return f"it has no codecs of host methods, as {config.codec}" if config.codec else ""
+    return ""
 
 
 def network(

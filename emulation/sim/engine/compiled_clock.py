@@ -79,22 +79,33 @@ class CompiledClock(Network):
         return "".join(lines).encode()
 
     def _notice(self, host: int) -> None:
-        self._guarded(self.notices[host])
+        self.guarded(self.notices[host])
 
     def _due(self, number: int) -> None:
         action, *arguments = self._planned.pop(number)
-        self._guarded(lambda: action(*arguments))
+        self.guarded(lambda: action(*arguments))
 
-    def _guarded(self, happen: Done) -> None:
-        """What Python raises ends the run, and comes out of it."""
+    @property
+    def traces(self) -> bool:
+        """Whether C must know all bytes of frames."""
+        return self._trace is not None
+
+    def guarded(self, happen: Done) -> bool:
+        """Let something happen that C asks for. What it raises ends the run, and comes out of it: False."""
         if self._failed is not None:
-            return
+            return False
         self.now_ns = self.state.now_ns
         try:
             happen()
         except BaseException as error:
             self._failed = error
             self.stop()
+        return self._failed is None
+
+    def go_on(self) -> None:
+        """After a call of C from within something that C asked for: what that raised goes on its way up."""
+        if self._failed is not None:
+            raise self._failed
 
 
 def _of(clock: "weakref.ref[CompiledClock]") -> CompiledClock:

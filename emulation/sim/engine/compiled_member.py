@@ -2,142 +2,33 @@
 
 import ctypes
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulation.sim.engine import library
+from emulation.sim.engine.compiled_group import CALL_BYTES, CANCELED, COMBINE, CallFacts, CompiledGroup, declared
 from emulation.sim.engine.compiled_links import CompiledLink
-from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.network.link import Link
-from switchagg.errors import AggregationFailed, JobError
+from switchagg.errors import AggregationFailed
 from switchagg.native.codec import DTYPES
-from switchagg.native.programs import CompiledProgram
+from switchagg.native.programs import ELSEWHERE, CompiledProgram
 from transport.collectives.collective import Task
-from transport.collectives.execution import ProgramCache
+from transport.collectives.execution import OPS
 from transport.collectives.native_execution import COMBINED
-from transport.collectives.party import CALL_TIMEOUT_NS, EARLY_BYTES_MAX, Call, CollectiveParty, Finished
+from transport.collectives.party import EARLY_BYTES_MAX, Call, CollectiveParty, Finished
 from transport.collectives.table import plan
-from transport.meshes.reliable import ReliableConfig
 
-CONFIG_OF = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
-CALL_BYTES = 36
-"""Of a head: what describes the call. Its priority follows."""
-
-CANCELED = -125
 CALLS_DIFFER, TOO_EARLY, STUCK, UNANSWERED, WRONG_MESSAGE = range(1, 6)
 """`enum sim_failure`."""
-
-CACHED_NODES = 12_000_000
-"""Segments of compiled plans that are kept, about 60 bytes each: those of a ring of 1,024."""
-
-_POINTER, _U32, _I32, _U64, _I64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int32, ctypes.c_uint64, ctypes.c_int64
-
-
-class ReliableFacts(ctypes.Structure):
-    """`struct sa_reliable_config`."""
-
-    _fields_ = [
-        *((name, _U32) for name in ("segment_bytes", "window_segments", "ack_every_segments", "retry_limit")),
-        *((name, _I64) for name in ("rto_initial_ns", "rto_min_ns", "rto_max_ns", "delayed_ack_ns")),
-    ]
-
-
-class GroupFacts(ctypes.Structure):
-    """`struct sim_group_facts`."""
-
-    _fields_ = [("first", _U32), ("credit_bytes", _I64), ("call_timeout_ns", _I64), ("config_of", CONFIG_OF)]
-
-
-class CallFacts(ctypes.Structure):
-    """`struct sim_call_facts`."""
-
-    _fields_ = [
-        ("head", ctypes.c_uint8 * CALL_BYTES),
-        ("priority", _I32),
-        ("number", _U32),
-        ("dtype", _U32),
-        ("combine", _U32),
-        ("program", _POINTER),
-        ("array", _POINTER),
-        ("scratch", _POINTER),
-    ]
-
-
-class Failed(ctypes.Structure):
-    """`struct sim_failed`."""
-
-    _fields_ = [
-        *((name, _U32) for name in ("failure", "member", "peer")),
-        ("still_ns", _I64),
-        ("stuck", _POINTER),
-        ("mine", ctypes.c_uint8 * CALL_BYTES),
-        ("theirs", ctypes.c_uint8 * CALL_BYTES),
-    ]
-
-
-@lru_cache(maxsize=1)
-def declared() -> ctypes.CDLL:
-    """The library with the functions of members declared. Raises library.Missing."""
-    found = library.engine()
-    for name, result, arguments in (
-        ("group", _POINTER, [_POINTER, ctypes.POINTER(GroupFacts)]),
-        ("group_failed", ctypes.POINTER(Failed), [_POINTER]),
-        ("member", _POINTER, [_POINTER, _POINTER, _U32, _U32, _U32]),
-        ("member_submit", ctypes.c_int, [_POINTER, ctypes.POINTER(CallFacts)]),
-        ("member_pump", None, [_POINTER]),
-        ("member_ended", _I64, [_POINTER]),
-        ("member_retransmissions", _U64, [_POINTER]),
-        ("member_drop_checksum", _U64, [_POINTER]),
-    ):
-        function = getattr(found, f"sa_sim_{name}")
-        function.restype = result
-        function.argtypes = arguments
-    return found
-
-
-class CompiledGroup:
-    """What the members of a job have in common. connections: as of a `MeshHost`; first: the first member's address."""
-
-    def __init__(
-        self,
-        network: CompiledNetwork,
-        connections: Callable[[int, int], ReliableConfig],
-        first: int,
-        credit_bytes: int | None,
-        call_timeout_ns: int = CALL_TIMEOUT_NS,
-    ) -> None:
-        self.network = network
-        self.programs: ProgramCache[CompiledProgram] = ProgramCache(CACHED_NODES)
-        self._connections = connections
-        self._configs: dict[ReliableConfig, ReliableFacts] = {}
-        self._config_of = CONFIG_OF(self._address_of)
-        credit = -1 if credit_bytes is None else credit_bytes
-        facts = GroupFacts(first, credit, call_timeout_ns, self._config_of)
-        self.handle = library.there(declared().sa_sim_group(network.time.handle, facts))
-        self.failed: Failed = declared().sa_sim_group_failed(self.handle).contents
-
-    def _address_of(self, member: int, to: int) -> int:
-        each = self._connections(member, to)
-        facts = self._configs.get(each)
-        if facts is None:
-            sizes = each.segment_bytes, each.window_segments, each.ack_every_segments, each.retry_limit
-            times = each.rto_initial_ns, each.rto_min_ns, each.rto_max_ns, each.delayed_ack_ns
-            facts = self._configs[each] = ReliableFacts(*sizes, *times)
-        return ctypes.addressof(facts)
-
-    def retry_limit(self, member: int, to: int) -> int:
-        """Timeouts in a row after which a member gives another up."""
-        return self._connections(member, to).retry_limit
 
 
 class CompiledMember(CollectiveParty):
     """A member's calls, and the host that carries their messages: as a CollectiveParty on a `MeshHost`.
 
-    at: its group, its uplink (a CompiledLink), and a notice, called when calls have ended or failed. Calls of values
-    that C doesn't combine raise JobError.
+    at: its group, its uplink (a CompiledLink), and a notice, called when calls have ended or failed. What C can't
+    combine (16 bits, the maximum of floats) NumPy does, message by message.
     """
 
     def __init__(
@@ -154,12 +45,13 @@ class CompiledMember(CollectiveParty):
         self._group, link, notice = at
         group = self._group
         self._library = declared()
-        notices = group.network.time.notices
+        notices = group.clock.notices
         uplink = cast(CompiledLink, link)
         made = self._library.sa_sim_member(group.handle, uplink.handle, member, len(notices), uplink.strict)
         self._handle = library.there(made)
         notices.append(lambda: notice(member))
         self._kept: dict[int, tuple[Any, ...]] = {}  # by the number of a call: what C uses of it
+        self._combine = COMBINE(self._combine_elsewhere)
 
     def _prepare(self, call: Call, task: Task) -> None:
         key, array = (task, call.array.itemsize, self._segment_bytes), call.array
@@ -178,13 +70,25 @@ class CompiledMember(CollectiveParty):
         combine, dtypes = COMBINED[call.op]
         facts = CallFacts(number=call.number, combine=combine, program=program.address)
         scratch: NDArray[Any] | None = None
-        if not self._group.network.time.state.hollow:
-            if not (array.flags.carray and array.dtype.isnative and (array.dtype in dtypes or not program.combines)):
-                raise JobError(f"the engine in C has no {call.op} of {array.dtype}: ask for the one in Python")
+        if not self._group.clock.state.hollow:
+            assert array.flags.writeable
             scratch = np.empty(program.scratch, array.dtype)
             facts.array, facts.scratch = array.ctypes.data, scratch.ctypes.data
-            facts.dtype = DTYPES.index(array.dtype) if array.dtype in DTYPES else 0
-        self._kept[call.number] = facts, program, scratch
+            if array.flags.aligned and array.dtype.isnative and array.dtype in dtypes:
+                facts.dtype = DTYPES.index(array.dtype)
+            else:
+                facts.combine, facts.dtype, facts.combine_elsewhere = ELSEWHERE, call.number, self._combine
+        self._kept[call.number] = facts, program, scratch, call
+
+    def _combine_elsewhere(self, number: int, mine: int, theirs: int, count: int) -> None:
+        """Combine, in place, values of a call that C can't, at these addresses: as Execution does."""
+        _, _, scratch, call = self._kept[number]
+        array, size_bytes = call.array, count * call.array.itemsize
+        whole = array if 0 <= mine - array.ctypes.data < array.nbytes else scratch
+        low = (mine - whole.ctypes.data) // array.itemsize
+        values = whole[low : low + count]
+        others = np.frombuffer((ctypes.c_uint8 * size_bytes).from_address(theirs), array.dtype)
+        self._group.clock.guarded(lambda: OPS[call.op](values, others, out=values))
 
     def _begin(self, call: Call, now_ns: int) -> None:
         self._calls[call.key] = call

@@ -1,7 +1,7 @@
-"""A topology's links and switches in C: `SwitchedNetwork`, for simulations whose hosts are in C as well."""
+"""A topology's links and switches in C: `SwitchedNetwork`, for simulations whose hosts and connections are, too."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -11,9 +11,11 @@ from emulation.sim.engine import library
 from emulation.sim.engine.compiled_clock import WHOLE, CompiledClock
 from emulation.sim.engine.compiled_host import CompiledHost
 from emulation.sim.engine.compiled_links import CompiledLink, CompiledSwitch
+from emulation.sim.engine.compiled_mesh import CompiledMeshHost, PartyGroup
 from emulation.sim.engine.library import CHOOSE
 from emulation.sim.hollow import Hollow
 from emulation.sim.network.link import Link, LinkConfig
+from emulation.sim.network.mesh import Connections
 from emulation.sim.network.network import Action
 from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.switched_network import Switch, SwitchedNetwork
@@ -22,6 +24,7 @@ from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.native.endpoint import NativeEndpoint
+from transport.meshes.mesh import Party
 
 
 class CompiledNetwork(SwitchedNetwork):
@@ -41,6 +44,7 @@ class CompiledNetwork(SwitchedNetwork):
         self._planes: list[NativePlane] = []
         self._endpoints: list[NativeEndpoint] = []
         self._room = np.empty(0, np.uint8)
+        self._groups: dict[Connections, PartyGroup] = {}
         super().__init__(*args, **how)
 
     def _clock(self, trace: bool) -> CompiledClock:
@@ -98,6 +102,24 @@ class CompiledNetwork(SwitchedNetwork):
 
     def host(self, *args: Any) -> CompiledHost:
         return CompiledHost(*args)
+
+    def mesh_host(
+        self,
+        member: int,
+        party: Party,
+        connections: Connections,
+        link: Link,
+        notice: Callable[[int], None],
+        *,
+        job: str,
+        credit_bytes: int | None,
+        first: int = 0,
+    ) -> CompiledMeshHost:
+        """As there. Members of a job are those whose connections are the same object."""
+        group = self._groups.get(connections)
+        if group is None:
+            group = self._groups[connections] = PartyGroup(self.time, connections, first, credit_bytes, job)
+        return CompiledMeshHost(group, member, party, link, notice)
 
     def array(self, array: NDArray[Any] | Hollow, filled: bool = False) -> NDArray[Any]:
         """JobError: it has values, and those before it had none."""

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.sim.engine import choice
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.simulation import Call, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
@@ -46,8 +45,7 @@ class GlooSimulation(HostSimulation):
     """Rings, as Gloo's; what it does by another kind of call, so does this."""
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None) -> None:
-        engine = choice.PYTHON if config.codec else config.engine  # C has no sums of 16 bits
-        super().__init__(replace(config, codec="", engine=engine), shared, method="ring")
+        super().__init__(replace(config, codec=""), shared, method="ring")
         self._codec = config.codec
         if self._codec:
             self.mean_op = "avg"  # by the hook

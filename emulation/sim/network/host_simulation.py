@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.sim.engine import choice
-from emulation.sim.engine.compiled_member import CompiledGroup, CompiledMember
+from emulation.sim.engine.compiled_group import CompiledGroup
+from emulation.sim.engine.compiled_member import CompiledMember
 from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.hollow import Hollow
 from emulation.sim.network.hosts import Done
-from emulation.sim.network.mesh import MeshHost
+from emulation.sim.network.mesh import MemberHost
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.topologies.topology import STAR
@@ -31,7 +32,7 @@ class HostSimulation(Simulation):
         self.method = method
         self.choice = measured_choice(config) if method == "auto" else None
         self.chosen: dict[int, str] = {}  # size in bytes -> what `auto` took, and why
-        self.hosts: list[MeshHost | CompiledMember] = []
+        self.hosts: list[MemberHost | CompiledMember] = []
         self._parties: list[CollectiveParty] = []
         self._done: list[dict[int, Done]] = []
         weighed = [name for name, each in COLLECTIVES.items() if each.in_auto] if method == "auto" else [method]
@@ -41,11 +42,11 @@ class HostSimulation(Simulation):
         )
         group = None
         if isinstance(self.shared, CompiledNetwork):
-            group = CompiledGroup(self.shared, connections, self.first, config.credit_bytes)
+            group = CompiledGroup(self.shared.time, connections, self.first, config.credit_bytes)
         option, segment_bytes = groups.get(method, 0), config.message_bytes - HEAD_BYTES
         for member in range(config.workers):
             party: CollectiveParty
-            host: MeshHost | CompiledMember
+            host: MemberHost | CompiledMember
             if group is not None:
                 at = group, self.uplinks[member], self._settle
                 party = host = CompiledMember(
@@ -63,7 +64,7 @@ class HostSimulation(Simulation):
         return choice.network(self.config, self.topology, choice.lacking_of_hosts)
 
     def _array(self, array: NDArray[Any] | Hollow) -> NDArray[Any]:
-        return self.shared.array(array)
+        return self.shared.array(array, filled=self._compressions is not None)
 
     def begin(self, rank: int, call: Call) -> None:
         algorithm = self.method

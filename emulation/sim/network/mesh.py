@@ -11,7 +11,7 @@ messages leave the queue, and reach the party, as the host gets to them.
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from emulation.sim.host_costs import FREE, HostCosts, Pace, Processor
 from emulation.sim.network.hosts import Alarm, Uplink
@@ -24,8 +24,29 @@ from transport.meshes.credit_queue import CreditQueue
 from transport.meshes.mesh import Outgoing, Party
 from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
 
+Connections = Callable[[int, int], ReliableConfig]
+"""What the connection from one member to another is like."""
+
 Begins = Callable[[bytes], bool]
 """Whether a message is the first of a transfer, by its head."""
+
+
+class MemberHost(Protocol):
+    """What simulations ask of a `MeshHost`, or of what stands in for it."""
+
+    @property
+    def drop_checksum(self) -> int:
+        """Damaged frames."""
+
+    @property
+    def retransmissions(self) -> int:
+        """Frames sent again."""
+
+    def has_costs(self, costs: HostCosts, begins: Begins) -> None: ...
+
+    def pump(self) -> None: ...
+
+    def receive(self, frame: Any, sender: int, to: int) -> None: ...
 
 
 class _Departing(NamedTuple):
@@ -60,7 +81,7 @@ class MeshHost:
         self,
         member: int,
         party: Party,
-        connections: Callable[[int, int], ReliableConfig],
+        connections: Connections,
         link: Link,
         notice: Callable[[int], None],
         *,

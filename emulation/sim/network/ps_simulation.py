@@ -5,8 +5,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from emulation.sim.engine import choice
 from emulation.sim.network.hosts import Done
-from emulation.sim.network.mesh import MeshHost
+from emulation.sim.network.mesh import MemberHost
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
 from switchagg.priority import BEST_EFFORT
@@ -33,7 +34,7 @@ class PsSimulation(Simulation):
         kind = PsWorker if servers else Colocated
         self.workers: list[PsWorker | Colocated] = [kind(rank, ps, job="ps") for rank in range(workers)]
         self.servers = [PsServer(workers + server, ps) for server in range(servers)]
-        self.hosts: list[MeshHost] = []
+        self.hosts: list[MemberHost] = []
         self._done: dict[PsCall, Done] = {}
         connections = self._connections(flows("ps", workers, servers))
         parties: list[PsWorker | Colocated | PsServer] = [*self.workers, *self.servers]
@@ -46,6 +47,9 @@ class PsSimulation(Simulation):
             self.hosts.append(self._mesh_host(member, party, connections, self._settle, "ps", begins))
         for host in self.hosts:
             host.pump()  # hellos, and the first heartbeat
+
+    def _network(self) -> SwitchedNetwork:
+        return choice.network(self.config, self.topology, choice.lacking_of_hosts)
 
     def begin(self, rank: int, call: Call) -> None:
         priority = BEST_EFFORT if call.priority is None else call.priority

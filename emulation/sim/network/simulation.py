@@ -19,7 +19,7 @@ from emulation.sim.hollow import Hollow
 from emulation.sim.host_costs import FREE, HostCosts
 from emulation.sim.network.hosts import Done
 from emulation.sim.network.link import LinkConfig
-from emulation.sim.network.mesh import Begins, MeshHost
+from emulation.sim.network.mesh import Begins, Connections, MemberHost
 from emulation.sim.network.network import Action
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.traffic.tcp_mesh import TcpMesh, TcpMeshHost
@@ -39,9 +39,6 @@ from transport.meshes.mesh import Party
 from transport.meshes.reliable import ReliableConfig
 
 MESSAGE_BYTES = 45 * 1448  # 65,160: whole frames of MTU 1500
-
-Connections = Callable[[int, int], ReliableConfig]
-"""What the connection from one member to another is like."""
 
 
 @dataclass(frozen=True)
@@ -283,10 +280,11 @@ class Simulation(ABC):
         notice: Callable[[int], None],
         job: str,
         begins: Begins,
-    ) -> MeshHost:
+    ) -> MemberHost:
         """A member of a host method, at its place in the network. begins: as of MeshHost."""
         assert not (self.config.tcp and self.config.costs.flow_bps), "TCP's connections have a congestion control"
-        make = partial(TcpMeshHost, self._tcp) if self.config.tcp else MeshHost
+        make: Callable[..., MemberHost]
+        make = partial(TcpMeshHost, self._tcp) if self.config.tcp else self.shared.mesh_host
         uplink, credit_bytes = self.uplinks[member], self.config.credit_bytes
         host = make(member, party, connections, uplink, notice, job=job, credit_bytes=credit_bytes, first=self.first)
         host.has_costs(self.config.costs, begins)

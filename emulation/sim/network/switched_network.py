@@ -24,6 +24,7 @@ from emulation.sim.network.link import (
     Link,
     LinkConfig,
 )
+from emulation.sim.network.mesh import MemberHost, MeshHost
 from emulation.sim.network.network import Action, Network
 from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.spines.paths import HashedPaths, SprayedPaths
@@ -215,6 +216,10 @@ class SwitchedNetwork:
     def host(self, *args: Any) -> AggregationHost:
         """A worker of method `switch`; arguments: as of AggregationHost."""
         return AggregationHost(*args)
+
+    def mesh_host(self, *args: Any, **how: Any) -> MemberHost:
+        """A member of a host method; arguments: as of MeshHost."""
+        return MeshHost(*args, **how)
 
     def array(self, array: NDArray[Any] | Hollow, filled: bool = False) -> NDArray[Any]:
         """What a method `switch` sums for a call's array. filled: its values are asked for."""

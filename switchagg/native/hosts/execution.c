@@ -70,7 +70,9 @@ MAXIMUM(int32)
 MAXIMUM(int64)
 
 static void combine(const struct sa_execution *execution, uint8_t *mine, const uint8_t *theirs, uint64_t count) {
-    if (execution->combine == SA_COMBINE_SUM)
+    if (execution->combine == SA_COMBINE_ELSEWHERE)
+        execution->combine_elsewhere(execution->dtype, mine, theirs, count);
+    else if (execution->combine == SA_COMBINE_SUM)
         sa_ps_add(execution->dtype, mine, theirs, count);
     else if (execution->dtype == SA_INT32)
         maximum_int32((sa_int32_at *)mine, (const sa_int32_at *)theirs, count);

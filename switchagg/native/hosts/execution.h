@@ -31,12 +31,17 @@ struct sa_program {
     const uint32_t *expected;         /* of each member: messages */
 };
 
-enum sa_combine { SA_COMBINE_SUM, SA_COMBINE_MAX };
+/* SA_COMBINE_ELSEWHERE: by the function that the execution has for it. */
+enum sa_combine { SA_COMBINE_SUM, SA_COMBINE_MAX, SA_COMBINE_ELSEWHERE };
+
+/* mine = mine combined with theirs, that many elements. dtype: the execution's, for the caller to know it by. */
+typedef void (*sa_combine_elsewhere)(uint32_t dtype, uint8_t *mine, const uint8_t *theirs, uint64_t count);
 
 struct sa_execution {
     const struct sa_program *program;
     uint8_t *array, *scratch;  /* NULL: without values, only what waits for what */
     uint32_t dtype, combine;   /* enum sa_dtype, sa_combine; max: of integers. Unused without nodes that combine */
+    sa_combine_elsewhere combine_elsewhere; /* set before it starts, or unused */
     uint32_t left;             /* nodes not complete */
     uint32_t ready_first, ready_end;
     uint64_t moves;            /* messages that came or left */

@@ -4,19 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/credit_queue.h"
 #include "sim/frames.h"
+#include "sim/peers.h"
 
-#define URGENT INT32_MIN
-#define CONNECTIONS_FIRST 8u
-#define QUEUE_FIRST 16u
-
-/* A message of a member. The reliable one comes first, so that it is found by its connection. */
+/* A message of a member: of a call's node, or, without a call, of a party in Python, by number. The reliable one comes first,
+   so that it is found by its connection. */
 struct message {
     struct sa_reliable_message reliable;
     struct message *next; /* behind it in the same class; or idle */
     struct outgoing *to;
     struct sim_call *call;
-    uint32_t node;
+    uint64_t number; /* of the node, or the party's */
+    uint32_t address; /* the receiver's, with the class in the upper bits */
     uint8_t bytes[]; /* a copy of the values: it may have to be sent again */
 };
 
@@ -37,31 +37,16 @@ struct incoming {
     struct sa_receiver receiver;
 } __attribute__((aligned(64)));
 
-/* By key, open addressing. */
-struct peers {
-    void **found; /* struct outgoing or incoming */
-    uint32_t *keys;
-    uint32_t room, count;
-};
-
-/* What waits for credit. */
-struct waiting {
-    int32_t priority;
-    uint32_t node;
-    uint64_t sequence;
-    struct sim_call *call;
-};
-
 /* What a priority class has for itself; without classes there is one. First what every acknowledgement looks at. */
 struct flow {
-    struct message *departing, **departing_end;
-    uint32_t waiting, repeating_count;
+    struct message *departing;
+    uint32_t repeating_count;
     uint8_t has_uplink;
+    struct sim_credit_queue queue;
     struct sim_uplink uplink;
-    struct waiting *heap;
-    uint32_t room, repeating_room;
-    uint64_t sequence, below_bytes;
+    struct message **departing_end;
     struct outgoing **repeating; /* by key, ascending */
+    uint32_t repeating_room;
 };
 
 struct sim_group {
@@ -84,52 +69,23 @@ struct sim_member {
     uint8_t is_busy, pumps_again;
     struct sim_alarm timer;
     struct sim_party party;
-    struct peers out, in;
-    uint64_t gives, drop_checksum, retransmissions;
+    struct sim_peers out, in; /* struct outgoing, incoming */
+    uint64_t gives, drop_checksum;
+    int64_t deadline_ns; /* of a party in Python */
     struct flow flows[] __attribute__((aligned(64)));
 } __attribute__((aligned(64)));
 
 /* ---- connections */
 
-static void *peer_at(const struct peers *peers, uint32_t key, uint32_t *place) {
-    uint32_t at = (key * 2654435761u) & (peers->room - 1);
-    while (peers->room && peers->found[at] && peers->keys[at] != key) at = (at + 1) & (peers->room - 1);
-    *place = at;
-    return peers->room ? peers->found[at] : NULL;
-}
-
-static int add_peer(struct peers *peers, uint32_t key, void *one) {
-    uint32_t place;
-    if (2 * peers->count >= peers->room) {
-        struct peers larger = {.room = peers->room ? 2 * peers->room : CONNECTIONS_FIRST, .count = peers->count};
-        larger.found = calloc(larger.room, sizeof *larger.found + sizeof *larger.keys);
-        if (!larger.found) return -ENOMEM;
-        larger.keys = (uint32_t *)(larger.found + larger.room);
-        for (uint32_t i = 0; i < peers->room; i++) {
-            if (!peers->found[i]) continue;
-            peer_at(&larger, peers->keys[i], &place);
-            larger.found[place] = peers->found[i];
-            larger.keys[place] = peers->keys[i];
-        }
-        free(peers->found);
-        *peers = larger;
-    }
-    peer_at(peers, key, &place);
-    peers->found[place] = one;
-    peers->keys[place] = key;
-    peers->count++;
-    return 0;
-}
-
 static void sender_due(void *object);
 static void receiver_due(void *object);
 
 static struct outgoing *outgoing_of(struct sim_member *member, uint32_t peer) {
-    uint32_t place, class_bits = peer & ~SIM_NODE_MASK;
+    uint32_t class_bits = peer & ~SIM_NODE_MASK;
     if (member->last_out && member->last_out->peer == peer) return member->last_out;
-    struct outgoing *out = peer_at(&member->out, peer, &place);
+    struct outgoing *out = sim_peers_find(&member->out, peer);
     if (out) return member->last_out = out;
-    if (!(out = aligned_alloc(64, sizeof *out)) || add_peer(&member->out, peer, out)) {
+    if (!(out = aligned_alloc(64, sizeof *out)) || sim_peers_add(&member->out, peer, out)) {
         free(out);
         member->sim->queue.lacking = 1;
         return NULL;
@@ -142,11 +98,11 @@ static struct outgoing *outgoing_of(struct sim_member *member, uint32_t peer) {
 }
 
 static struct incoming *incoming_of(struct sim_member *member, uint32_t peer) {
-    uint32_t place, first = member->group->facts.first;
+    uint32_t first = member->group->facts.first;
     if (member->last_in && member->last_in->peer == peer) return member->last_in;
-    struct incoming *in = peer_at(&member->in, peer, &place);
+    struct incoming *in = sim_peers_find(&member->in, peer);
     if (in) return member->last_in = in;
-    if (!(in = aligned_alloc(64, sizeof *in)) || add_peer(&member->in, peer, in)) {
+    if (!(in = aligned_alloc(64, sizeof *in)) || sim_peers_add(&member->in, peer, in)) {
         free(in);
         member->sim->queue.lacking = 1;
         return NULL;
@@ -158,11 +114,20 @@ static struct incoming *incoming_of(struct sim_member *member, uint32_t peer) {
     return member->last_in = in;
 }
 
-/* ---- failures */
+/* ---- what Python is told, and failures */
 
 static void stop(struct sim_member *member, int result) {
     if (result == -ENOMEM) member->sim->queue.lacking = 1;
-    if (result == -ECANCELED) member->sim->notice(member->number);
+    if (result == -ECANCELED && !member->group->facts.told) member->sim->notice(member->number);
+}
+
+/* To a party in Python. */
+static void say(struct sim_member *member, enum sim_told what, uint32_t peer, uint64_t message) {
+    int64_t deadline_ns = member->group->facts.told(member->member, what, peer, message);
+    if (deadline_ns == SIM_BROKEN_OFF)
+        member->group->failed.failure = SIM_ELSEWHERE;
+    else
+        member->deadline_ns = deadline_ns;
 }
 
 static void unanswered(struct sim_member *member, const struct outgoing *out) {
@@ -170,6 +135,7 @@ static void unanswered(struct sim_member *member, const struct outgoing *out) {
     failed->failure = SIM_UNANSWERED;
     failed->member = member->member;
     failed->peer = (out->peer & SIM_NODE_MASK) - member->group->facts.first;
+    if (member->group->facts.told) say(member, SIM_TOLD_UNANSWERED, failed->peer, 0);
     stop(member, -ECANCELED);
 }
 
@@ -179,98 +145,87 @@ static void tell(struct sim_member *member) {
 
 /* ---- messages: the queue, and what left it */
 
-static bool goes_before(const struct waiting *one, const struct waiting *other) {
-    return one->priority < other->priority || (one->priority == other->priority && one->sequence < other->sequence);
-}
-
-static int push(struct flow *flow, struct waiting one) {
-    if (flow->waiting == flow->room) {
-        uint32_t room = flow->room ? 2 * flow->room : QUEUE_FIRST;
-        struct waiting *heap = realloc(flow->heap, room * sizeof *heap);
-        if (!heap) return -ENOMEM;
-        flow->heap = heap;
-        flow->room = room;
-    }
-    uint32_t at = flow->waiting++;
-    one.sequence = flow->sequence++;
-    for (; at && goes_before(&one, &flow->heap[(at - 1) / 2]); at = (at - 1) / 2) flow->heap[at] = flow->heap[(at - 1) / 2];
-    flow->heap[at] = one;
-    return 0;
-}
-
-/* The most urgent, if the credit allows. */
-static bool pop(struct flow *flow, int64_t credit_bytes, struct waiting *one) {
-    struct waiting *heap = flow->heap;
-    if (!flow->waiting) return false;
-    if (credit_bytes >= 0 && flow->below_bytes >= (uint64_t)credit_bytes && heap->priority > URGENT) return false;
-    *one = *heap;
-    struct waiting last = heap[--flow->waiting];
-    uint32_t at = 0;
-    for (uint32_t below = 1; below < flow->waiting; below = 2 * at + 1) {
-        if (below + 1 < flow->waiting && goes_before(&heap[below + 1], &heap[below])) below++;
-        if (!goes_before(&heap[below], &last)) break;
-        heap[at] = heap[below];
-        at = below;
-    }
-    heap[at] = last;
-    return true;
-}
-
 static uint32_t class_of(int32_t priority) { /* as switchagg/priority.py */
     return priority < 0 ? 0 : priority > (int32_t)SIM_BEST_EFFORT ? SIM_BEST_EFFORT : (uint32_t)priority;
 }
 
-static struct message *new_message(struct sim_group *group, const struct sim_call *call, uint32_t node) {
-    const struct sa_execution *execution = call->execution;
-    uint64_t size_bytes = sa_execution_size_bytes(execution, node);
-    bool has_values = execution->array && size_bytes;
-    struct message *message = has_values ? NULL : group->idle;
+static uint32_t address_of(const struct sim_member *member, uint32_t to, int32_t priority) {
+    to += member->group->facts.first;
+    return member->strict ? to | (SIM_BEST_EFFORT - class_of(priority)) << SIM_CLASS_SHIFT : to;
+}
+
+/* values: NULL stands for zeros. */
+static struct message *new_message(struct sim_group *group, uint32_t head_bytes, const uint8_t *values,
+                                   uint64_t size_bytes) {
+    struct message *message = values ? NULL : group->idle;
     if (message)
         group->idle = message->next;
-    else if (!(message = malloc(sizeof *message + (has_values ? size_bytes : 0))))
+    else if (!(message = malloc(sizeof *message + (values ? size_bytes : 0))))
         return NULL;
-    message->reliable.tag = message->reliable.head_bytes = SIM_HEAD_BYTES;
-    message->reliable.size_bytes = SIM_HEAD_BYTES + size_bytes;
-    message->reliable.data = has_values ? memcpy(message->bytes, sa_execution_memory(execution, node), size_bytes) : NULL;
-    sim_party_head(call, node, message->reliable.head);
+    message->reliable.tag = message->reliable.head_bytes = head_bytes;
+    message->reliable.size_bytes = head_bytes + size_bytes;
+    message->reliable.data = values ? memcpy(message->bytes, values, size_bytes) : NULL;
     message->next = NULL;
-    message->node = node;
+    message->call = NULL;
     return message;
 }
 
-/* A message is below its queue. */
-static int carry(struct sim_member *member, struct flow *flow, const struct waiting *one) {
-    const struct sa_label *label = &one->call->execution->program->labels[one->node];
-    uint32_t to = label->member + member->group->facts.first;
-    if (member->strict) to |= (SIM_BEST_EFFORT - class_of(one->priority)) << SIM_CLASS_SHIFT;
-    struct message *message = new_message(member->group, one->call, one->node);
-    struct outgoing *out = outgoing_of(member, to);
-    if (!message || !out) {
+static struct message *message_of(struct sim_member *member, struct sim_call *call, uint32_t node, int32_t priority) {
+    const struct sa_execution *execution = call->execution;
+    uint64_t size_bytes = sa_execution_size_bytes(execution, node);
+    const uint8_t *values = execution->array && size_bytes ? sa_execution_memory(execution, node) : NULL;
+    struct message *message = new_message(member->group, SIM_HEAD_BYTES, values, size_bytes);
+    if (!message) return NULL;
+    sim_party_head(call, node, message->reliable.head);
+    message->call = call;
+    message->number = node;
+    message->address = address_of(member, execution->program->labels[node].member, priority);
+    return message;
+}
+
+static void release(struct sim_group *group, struct message *message) {
+    if (message->reliable.data) {
         free(message);
+        return;
+    }
+    message->next = group->idle;
+    group->idle = message;
+}
+
+/* A message is below its queue. */
+static int carry(struct sim_member *member, struct flow *flow, const struct sim_waiting *one) {
+    bool is_made = member->group->facts.told;
+    struct message *message = is_made ? one->item : message_of(member, one->item, one->node, one->priority);
+    struct outgoing *out = message ? outgoing_of(member, message->address) : NULL;
+    if (!out) {
+        if (message) release(member->group, message);
         return -ENOMEM;
     }
-    message->call = one->call;
     message->to = out;
-    flow->below_bytes += message->reliable.size_bytes;
+    flow->queue.below_bytes += message->reliable.size_bytes;
     sa_sender_submit(&out->sender, &message->reliable);
     *flow->departing_end = message;
     flow->departing_end = &message->next;
     return 0;
 }
 
-/* From the calls to the queues, from the queues to the connections. */
+static struct flow *flow_of(struct sim_member *member, int32_t priority) {
+    return &member->flows[member->strict ? class_of(priority) : 0];
+}
+
+/* From the calls to the queues, from the queues to the connections. A party in Python has filled the queues. */
 static void feed(struct sim_member *member) {
     uint32_t flows = member->strict ? SIM_CLASSES : 1;
-    struct waiting one = {0};
+    struct sim_waiting one = {0};
+    struct sim_call *call;
     int64_t node;
     int result = 0;
-    while ((node = sim_party_next(&member->party, &one.call)) >= 0 && !result) {
-        one.priority = one.call->priority;
-        one.node = (uint32_t)node;
-        result = push(&member->flows[member->strict ? class_of(one.priority) : 0], one);
+    while (!member->group->facts.told && (node = sim_party_next(&member->party, &call)) >= 0 && !result) {
+        one = (struct sim_waiting){.priority = call->priority, .node = (uint32_t)node, .item = call};
+        result = sim_credit_queue_push(&flow_of(member, one.priority)->queue, one);
     }
     for (uint32_t i = 0; i < flows; i++)
-        while (!result && pop(&member->flows[i], member->group->facts.credit_bytes, &one))
+        while (!result && sim_credit_queue_pop(&member->flows[i].queue, member->group->facts.credit_bytes, &one))
             result = carry(member, &member->flows[i], &one);
     stop(member, result);
 }
@@ -294,18 +249,25 @@ static uint32_t put(struct sim_member *member, struct outgoing *out, uint32_t li
     return count;
 }
 
+static void pump(struct sim_member *member);
+
 static void pump_again(void *object, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sim_member *member = object;
     (void)body, (void)sender, (void)to;
     member->pumps_again = 0;
-    sa_sim_member_pump(member);
+    pump(member);
 }
 
 /* The last frame of a message is on the link. */
 static void left(struct sim_member *member, struct flow *flow, struct message *message) {
-    flow->below_bytes -= message->reliable.size_bytes;
-    stop(member, sim_party_sent(&member->party, message->call, message->node));
-    tell(member);
+    flow->queue.below_bytes -= message->reliable.size_bytes;
+    if (!message->call) {
+        say(member, SIM_TOLD_SENT, message->address & SIM_NODE_MASK, message->number);
+        if (member->group->failed.failure) return;
+    } else {
+        stop(member, sim_party_sent(&member->party, message->call, (uint32_t)message->number));
+        tell(member);
+    }
     feed(member);
     if (member->pumps_again) return;
     for (uint32_t i = 0; i < (member->strict ? SIM_CLASSES : 1); i++)
@@ -358,7 +320,7 @@ static uint32_t give(void *host, uint32_t limit, uint32_t kind) {
     return given;
 }
 
-void sa_sim_member_pump(struct sim_member *member) {
+static void pump(struct sim_member *member) {
     if (member->is_busy || member->group->failed.failure) return; /* a caller that is in it will look again */
     member->is_busy = 1;
     feed(member);
@@ -372,7 +334,13 @@ void sa_sim_member_pump(struct sim_member *member) {
         flow->has_uplink = 1;
         sim_uplink_pump(&flow->uplink);
     }
-    sim_alarm_set(&member->timer, sim_party_deadline_ns(&member->party));
+    sim_alarm_set(&member->timer,
+                  member->group->facts.told ? member->deadline_ns : sim_party_deadline_ns(&member->party));
+}
+
+void sa_sim_member_pump(struct sim_member *member) {
+    if (member->group->facts.told && !member->is_busy && !member->group->failed.failure) say(member, SIM_TOLD_PUMPS, 0, 0);
+    pump(member);
 }
 
 /* ---- receiving */
@@ -415,13 +383,18 @@ static void take_data(struct sim_member *member, const struct sim_body *body, ui
     struct sa_segment segment = sim_segment_in(body);
     stop(member, sa_receiver_receive(&in->receiver, &segment, member->sim->now_ns));
     acknowledge(member, in);
-    struct sa_reliable_message *message = sa_receiver_message(&in->receiver);
+    struct sa_reliable_message *message = sa_receiver_message(&in->receiver), *next;
     if (!message) return;
-    for (; message; message = sa_receiver_message(&in->receiver))
-        stop(member, sim_party_receive(&member->party, sender - member->group->facts.first, message->head, message->data,
-                                       message->size_bytes - message->head_bytes, member->sim->now_ns));
+    for (uint32_t from = sender - member->group->facts.first; message && !member->group->failed.failure; message = next) {
+        next = sa_receiver_message(&in->receiver);
+        if (member->group->facts.told)
+            say(member, next ? SIM_TOLD_CAME : SIM_TOLD_CAME_LAST, from, ((struct message *)message)->number);
+        else
+            stop(member, sim_party_receive(&member->party, from, message->head, message->data,
+                                           message->size_bytes - message->head_bytes, member->sim->now_ns));
+    }
     tell(member);
-    sa_sim_member_pump(member);
+    pump(member);
 }
 
 static void take_ack(struct sim_member *member, const struct sim_body *body, uint32_t peer) {
@@ -429,16 +402,10 @@ static void take_ack(struct sim_member *member, const struct sim_body *body, uin
     if (!out) return;
     struct sa_ack ack = sim_ack_in(body);
     stop(member, sa_sender_receive(&out->sender, &ack, member->sim->now_ns));
-    for (struct message *message; (message = (struct message *)sa_sender_returned(&out->sender));) {
-        if (message->reliable.data) {
-            free(message);
-            continue;
-        }
-        message->next = member->group->idle;
-        member->group->idle = message;
-    }
+    for (struct message *message; (message = (struct message *)sa_sender_returned(&out->sender));)
+        release(member->group, message);
     after_input(member, out);
-    sa_sim_member_pump(member);
+    pump(member);
 }
 
 static void receive(struct sim_node *node, struct sim_body *body, uint32_t sender, uint32_t to) {
@@ -479,7 +446,7 @@ static void sender_due(void *object) {
         return;
     }
     after_input(member, out);
-    sa_sim_member_pump(member);
+    pump(member);
 }
 
 static void receiver_due(void *object) {
@@ -490,9 +457,12 @@ static void receiver_due(void *object) {
 
 static void party_due(void *object) {
     struct sim_member *member = object;
-    stop(member, sim_party_handle_timer(&member->party, member->sim->now_ns));
+    if (member->group->facts.told)
+        say(member, SIM_TOLD_DUE, 0, 0);
+    else
+        stop(member, sim_party_handle_timer(&member->party, member->sim->now_ns));
     tell(member);
-    sa_sim_member_pump(member);
+    pump(member);
 }
 
 /* ---- building, and what Python asks */
@@ -535,7 +505,9 @@ static void member_free(struct sim_node *node) {
         free(member->in.found[i]);
     }
     for (uint32_t i = 0; i < (member->strict ? SIM_CLASSES : 1); i++) {
-        free(member->flows[i].heap);
+        struct sim_credit_queue *queue = &member->flows[i].queue;
+        for (uint32_t j = 0; member->group->facts.told && j < queue->count; j++) free(queue->heap[j].item);
+        free(queue->heap);
         free(member->flows[i].repeating);
         sim_uplink_end(&member->flows[i].uplink);
     }
@@ -556,6 +528,7 @@ struct sim_member *sa_sim_member(struct sim_group *group, struct sim_link *link,
     member->sim = group->sim;
     member->group = group;
     member->link = link;
+    member->deadline_ns = -1;
     member->member = number_in_group;
     member->number = number;
     member->address = group->facts.first + number_in_group;
@@ -570,6 +543,19 @@ struct sim_member *sa_sim_member(struct sim_group *group, struct sim_link *link,
 
 int sa_sim_member_submit(struct sim_member *member, const struct sim_call_facts *facts) {
     return sim_party_submit(&member->party, facts, member->sim->now_ns);
+}
+
+int sa_sim_member_push(struct sim_member *member, uint64_t number, uint32_t to, int32_t priority, const uint8_t *head,
+                       uint32_t head_bytes, const uint8_t *values, uint64_t size_bytes) {
+    struct message *message = new_message(member->group, head_bytes, values, size_bytes);
+    if (!message) return -ENOMEM;
+    memcpy(message->reliable.head, head, head_bytes);
+    message->number = number;
+    message->address = address_of(member, to, priority);
+    int result = sim_credit_queue_push(&flow_of(member, priority)->queue,
+                                       (struct sim_waiting){.priority = priority, .item = message});
+    if (result) release(member->group, message);
+    return result;
 }
 
 int64_t sa_sim_member_ended(struct sim_member *member) {

@@ -1,4 +1,4 @@
-/* A member of a host method on a simulated link: its calls (party.h), a credit for what was taken from its queue and isn't
+/* A member of a host method on a simulated link: its calls (party.h), or a party in Python, a credit for what was taken from its queue and isn't
    on the link yet, and a reliable connection (hosts/reliable.h) to each member it has to do with. As `MeshHost` of
    emulation/sim/network/mesh.py. */
 #ifndef SWITCHAGG_SIM_MEMBER_H
@@ -8,13 +8,27 @@
 #include "sim/host.h"
 #include "sim/party.h"
 
+/* What a party in Python is told. peer: who sent, or gives no answer. message: its number. */
+enum sim_told {
+    SIM_TOLD_PUMPS,     /* hand out messages */
+    SIM_TOLD_CAME,      /* take a message */
+    SIM_TOLD_CAME_LAST, /* the same; notice what has happened, and hand out messages */
+    SIM_TOLD_SENT,      /* a message's last frame is on the link; notice, hand out */
+    SIM_TOLD_DUE,       /* it is the deadline, or before; notice, hand out */
+    SIM_TOLD_UNANSWERED /* a peer, for too long: fail */
+};
+
+#define SIM_BROKEN_OFF INT64_MIN
+
 /* What the members of a job have in common. config_of(member, to): of the connection from one to another, asked once at each
-   end; outlives the simulation. credit_bytes: of each class; negative: no bound. As `GroupFacts` in
-   emulation/sim/engine/compiled_member.py. */
+   end; outlives the simulation. credit_bytes: of each class; negative: no bound. told: NULL: calls are C's; else it returns
+   the party's deadline, -1: none, or SIM_BROKEN_OFF: the run ends. As `GroupFacts` in
+   emulation/sim/engine/compiled_group.py. */
 struct sim_group_facts {
     uint32_t first; /* the first member's address */
     int64_t credit_bytes, call_timeout_ns;
     const struct sa_reliable_config *(*config_of)(uint32_t member, uint32_t to);
+    int64_t (*told)(uint32_t member, uint32_t what, uint32_t peer, uint64_t message);
 };
 
 struct sim_group;
@@ -28,6 +42,11 @@ SA_EXPORT struct sim_member *sa_sim_member(struct sim_group *group, struct sim_l
 /* Begin a call; send what is ready with sa_sim_member_pump, once what has ended was seen. 0; -ENOMEM; -ECANCELED. */
 SA_EXPORT int sa_sim_member_submit(struct sim_member *member, const struct sim_call_facts *facts);
 SA_EXPORT void sa_sim_member_pump(struct sim_member *member);
+
+/* Queue a message of a party in Python. number: of its own, while it is under way. values: copied; NULL: what C needs not
+   know, or zeros. 0; -ENOMEM. */
+SA_EXPORT int sa_sim_member_push(struct sim_member *member, uint64_t number, uint32_t to, int32_t priority,
+                                 const uint8_t *head, uint32_t head_bytes, const uint8_t *values, uint64_t size_bytes);
 
 /* The number of a call that has ended, each once; -1: none. */
 SA_EXPORT int64_t sa_sim_member_ended(struct sim_member *member);

@@ -195,6 +195,7 @@ int sim_party_submit(struct sim_party *party, const struct sim_call_facts *facts
         free(call);
         return -ENOMEM;
     }
+    call->execution->combine_elsewhere = facts->combine_elsewhere;
     if (!*at || party->deadline_ns < 0) party->deadline_ns = now_ns + party->call_timeout_ns / LOOKS;
     while (*at) at = &(*at)->next;
     *at = call;

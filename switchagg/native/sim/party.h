@@ -12,10 +12,11 @@
 #define SIM_HEAD_BYTES 48u /* then i32 priority, u32 step, u32 segment */
 #define SIM_EARLY_BYTES_MAX (1ull << 30)
 
-enum sim_failure { SIM_FINE, SIM_CALLS_DIFFER, SIM_TOO_EARLY, SIM_STUCK, SIM_UNANSWERED, SIM_WRONG_MESSAGE };
+enum sim_failure { SIM_FINE, SIM_CALLS_DIFFER, SIM_TOO_EARLY, SIM_STUCK, SIM_UNANSWERED, SIM_WRONG_MESSAGE,
+                   SIM_ELSEWHERE };
 
-/* Why a group's calls failed. peer: whom it concerns, or UINT32_MAX. stuck: what waits, of SIM_STUCK. As `Failed` in
-   emulation/sim/engine/compiled_member.py. */
+/* Why a group's calls failed; SIM_ELSEWHERE: Python knows. peer: whom it concerns, or UINT32_MAX. stuck: what waits, of SIM_STUCK. As `Failed` in
+   emulation/sim/engine/compiled_group.py. */
 struct sim_failed {
     uint32_t failure, member, peer;
     int64_t still_ns;
@@ -24,7 +25,7 @@ struct sim_failed {
 };
 
 /* A call of one member. array, scratch: NULL without values. As `CallFacts` in emulation/sim/engine/
-   compiled_member.py. */
+   compiled_group.py. */
 struct sim_call_facts {
     uint8_t head[SIM_CALL_BYTES];
     int32_t priority;
@@ -32,6 +33,7 @@ struct sim_call_facts {
     uint32_t dtype, combine; /* enum sa_dtype, sa_combine */
     const struct sa_program *program;
     uint8_t *array, *scratch;
+    sa_combine_elsewhere combine_elsewhere;
 };
 
 struct sim_call {

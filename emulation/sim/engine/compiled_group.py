@@ -1,0 +1,134 @@
+"""What the members of a job on links in C have in common: their connections, and the functions of `sim/member.h`."""
+
+import ctypes
+from collections.abc import Callable
+from functools import lru_cache
+
+from emulation.sim.engine import library
+from emulation.sim.engine.compiled_clock import CompiledClock
+from switchagg.native.programs import CompiledProgram
+from transport.collectives.execution import ProgramCache
+from transport.collectives.party import CALL_TIMEOUT_NS
+from transport.meshes.reliable import ReliableConfig
+
+CONFIG_OF = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
+TOLD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64)
+COMBINE = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+
+CALL_BYTES = 36
+"""Of a head: what describes the call. Its priority follows."""
+
+CANCELED = -125
+CACHED_NODES = 12_000_000
+"""Segments of compiled plans that are kept, about 60 bytes each: those of a ring of 1,024."""
+
+_POINTER, _U32, _I32, _U64, _I64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int32, ctypes.c_uint64, ctypes.c_int64
+
+
+class ReliableFacts(ctypes.Structure):
+    """`struct sa_reliable_config`."""
+
+    _fields_ = [
+        *((name, _U32) for name in ("segment_bytes", "window_segments", "ack_every_segments", "retry_limit")),
+        *((name, _I64) for name in ("rto_initial_ns", "rto_min_ns", "rto_max_ns", "delayed_ack_ns")),
+    ]
+
+
+class GroupFacts(ctypes.Structure):
+    """`struct sim_group_facts`."""
+
+    _fields_ = [
+        ("first", _U32),
+        ("credit_bytes", _I64),
+        ("call_timeout_ns", _I64),
+        ("config_of", CONFIG_OF),
+        ("told", TOLD),
+    ]
+
+
+class CallFacts(ctypes.Structure):
+    """`struct sim_call_facts`."""
+
+    _fields_ = [
+        ("head", ctypes.c_uint8 * CALL_BYTES),
+        ("priority", _I32),
+        ("number", _U32),
+        ("dtype", _U32),
+        ("combine", _U32),
+        ("program", _POINTER),
+        ("array", _POINTER),
+        ("scratch", _POINTER),
+        ("combine_elsewhere", COMBINE),
+    ]
+
+
+class Failed(ctypes.Structure):
+    """`struct sim_failed`."""
+
+    _fields_ = [
+        *((name, _U32) for name in ("failure", "member", "peer")),
+        ("still_ns", _I64),
+        ("stuck", _POINTER),
+        ("mine", ctypes.c_uint8 * CALL_BYTES),
+        ("theirs", ctypes.c_uint8 * CALL_BYTES),
+    ]
+
+
+@lru_cache(maxsize=1)
+def declared() -> ctypes.CDLL:
+    """The library with the functions of members declared. Raises library.Missing."""
+    found = library.engine()
+    for name, result, arguments in (
+        ("group", _POINTER, [_POINTER, ctypes.POINTER(GroupFacts)]),
+        ("group_failed", ctypes.POINTER(Failed), [_POINTER]),
+        ("member", _POINTER, [_POINTER, _POINTER, _U32, _U32, _U32]),
+        ("member_submit", ctypes.c_int, [_POINTER, ctypes.POINTER(CallFacts)]),
+        ("member_push", ctypes.c_int, [_POINTER, _U64, _U32, _I32, _POINTER, _U32, _POINTER, _U64]),
+        ("member_pump", None, [_POINTER]),
+        ("member_ended", _I64, [_POINTER]),
+        ("member_retransmissions", _U64, [_POINTER]),
+        ("member_drop_checksum", _U64, [_POINTER]),
+    ):
+        function = getattr(found, f"sa_sim_{name}")
+        function.restype = result
+        function.argtypes = arguments
+    return found
+
+
+class CompiledGroup:
+    """What the members of a job have in common. connections: as of a `MeshHost`; first: the first member's address.
+
+    told: what parties in Python are told, by member; without, calls are C's.
+    """
+
+    def __init__(
+        self,
+        clock: CompiledClock,
+        connections: Callable[[int, int], ReliableConfig],
+        first: int,
+        credit_bytes: int | None,
+        told: Callable[[int, int, int, int], int] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.programs: ProgramCache[CompiledProgram] = ProgramCache(CACHED_NODES)
+        self._connections = connections
+        self._configs: dict[ReliableConfig, ReliableFacts] = {}
+        self._config_of = CONFIG_OF(self._address_of)
+        credit = -1 if credit_bytes is None else credit_bytes
+        self._told = TOLD(told) if told else TOLD()
+        facts = GroupFacts(first, credit, CALL_TIMEOUT_NS, self._config_of, self._told)
+        self.handle = library.there(declared().sa_sim_group(clock.handle, facts))
+        self.failed: Failed = declared().sa_sim_group_failed(self.handle).contents
+
+    def _address_of(self, member: int, to: int) -> int:
+        each = self._connections(member, to)
+        facts = self._configs.get(each)
+        if facts is None:
+            sizes = each.segment_bytes, each.window_segments, each.ack_every_segments, each.retry_limit
+            times = each.rto_initial_ns, each.rto_min_ns, each.rto_max_ns, each.delayed_ack_ns
+            facts = self._configs[each] = ReliableFacts(*sizes, *times)
+        return ctypes.addressof(facts)
+
+    def retry_limit(self, member: int, to: int) -> int:
+        """Timeouts in a row after which a member gives another up."""
+        return self._connections(member, to).retry_limit

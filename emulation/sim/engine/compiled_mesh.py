@@ -1,0 +1,115 @@
+"""Members whose parties are Python's, on connections in C: `MeshHost`, of which Python sees whole messages alone."""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+from emulation.sim.engine import library
+from emulation.sim.engine.compiled_clock import CompiledClock
+from emulation.sim.engine.compiled_group import CompiledGroup, declared
+from emulation.sim.engine.compiled_links import CompiledLink
+from emulation.sim.host_costs import HostCosts
+from emulation.sim.network.link import Link
+from emulation.sim.network.mesh import Begins, Connections
+from switchagg.errors import AggregationFailed
+from transport.meshes.mesh import HEAD_BYTES_MAX, Outgoing, Party
+
+PUMPS, CAME, CAME_LAST, SENT, DUE, UNANSWERED = range(6)
+"""`enum sim_told`."""
+
+BROKEN_OFF = -(1 << 63)
+
+
+class PartyGroup(CompiledGroup):
+    """The members of a job, and their messages: C knows a message by its number, and of its bytes only how many there
+    are, but where there is a trace."""
+
+    def __init__(
+        self, clock: CompiledClock, connections: Connections, first: int, credit_bytes: int | None, job: str
+    ) -> None:
+        super().__init__(clock, connections, first, credit_bytes, self._happened)
+        self.job = job
+        self.hosts: dict[int, CompiledMeshHost] = {}
+        self.numbers = itertools.count()
+        self.waiting: dict[int, Outgoing] = {}  # until their last frame is on the link
+        self.under_way: dict[int, tuple[bytes, bytes]] = {}  # then head and data, until they have arrived
+
+    def _happened(self, member: int, what: int, peer: int, message: int) -> int:
+        host = self.hosts[member]
+        if not self.clock.guarded(partial(host.happened, what, peer, message)):
+            return BROKEN_OFF
+        deadline_ns = host.party.next_deadline_ns()
+        return -1 if deadline_ns is None else deadline_ns
+
+
+class CompiledMeshHost:
+    """As MeshHost, of a PartyGroup; link: a CompiledLink. A party without input since it was last asked has neither
+    messages nor another deadline, so that it isn't asked after acknowledgements."""
+
+    def __init__(self, group: PartyGroup, member: int, party: Party, link: Link, notice: Callable[[int], None]) -> None:
+        self.party = party
+        self._group, self._member, self._notice = group, member, notice
+        self._clock = group.clock
+        self._library = declared()
+        uplink = cast(CompiledLink, link)
+        made = self._library.sa_sim_member(group.handle, uplink.handle, member, 0, uplink.strict)
+        self._handle = library.there(made)
+        group.hosts[member] = self
+
+    def happened(self, what: int, peer: int, number: int) -> None:
+        """What C says: see `enum sim_told`."""
+        party, group, now_ns = self.party, self._group, self._clock.now_ns
+        if what in (CAME, CAME_LAST):
+            head, data = group.under_way.pop(number)
+            party.receive(peer, head, memoryview(data), now_ns)
+        elif what == SENT:
+            message = group.waiting.pop(number)
+            group.under_way[number] = message.head, bytes(message.data)  # a copy: it is the party's again
+            party.sent(message.ticket)
+        elif what == DUE:
+            party.handle_timer(now_ns)
+        elif what == UNANSWERED:
+            limit = group.retry_limit(self._member, peer)
+            words = f"no acknowledgement from rank {peer} after {limit} timeouts in a row"
+            raise AggregationFailed(words, job=group.job, missing=(peer,))
+        if what == CAME:
+            return
+        if what != PUMPS:
+            self._notice(self._member)
+        for message in party.messages_to_send():
+            self._push(message)
+
+    def _push(self, message: Outgoing) -> None:
+        head, data = message.head, message.data
+        assert len(head) <= HEAD_BYTES_MAX
+        number = next(self._group.numbers)
+        self._group.waiting[number] = message
+        values = bytes(data) if self._clock.traces and len(data) else None
+        if self._library.sa_sim_member_push(
+            self._handle, number, message.to, message.priority, head, len(head), values, len(data)
+        ):
+            raise MemoryError("no memory for a message")
+
+    def pump(self) -> None:
+        """See `MeshHost`."""
+        self._library.sa_sim_member_pump(self._handle)
+        self._clock.go_on()
+
+    def has_costs(self, costs: HostCosts, _begins: Begins) -> None:
+        """There are none."""
+        assert not costs
+
+    def receive(self, _frame: object, _sender: int, _to: int) -> None:
+        """Not called: its frames stay in C."""
+        raise AssertionError("a frame from C")
+
+    @property
+    def retransmissions(self) -> int:
+        """See `MeshHost`."""
+        return cast(int, self._library.sa_sim_member_retransmissions(self._handle))
+
+    @property
+    def drop_checksum(self) -> int:
+        """Damaged frames."""
+        return cast(int, self._library.sa_sim_member_drop_checksum(self._handle))

@@ -1,0 +1,28 @@
+/* What is most urgent goes first, and a credit of bytes bounds what is below: as transport/meshes/credit_queue.py. */
+#ifndef SWITCHAGG_SIM_CREDIT_QUEUE_H
+#define SWITCHAGG_SIM_CREDIT_QUEUE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* item: a message, or, with a node, the call whose node it is. */
+struct sim_waiting {
+    int32_t priority;
+    uint32_t node;
+    uint64_t sequence;
+    void *item;
+};
+
+struct sim_credit_queue {
+    struct sim_waiting *heap;
+    uint32_t count, room;
+    uint64_t sequence, below_bytes;
+};
+
+/* 0, or -ENOMEM. */
+int sim_credit_queue_push(struct sim_credit_queue *queue, struct sim_waiting one);
+
+/* The most urgent, if the credit allows; negative: no bound. What it takes of it is the caller's to add. */
+bool sim_credit_queue_pop(struct sim_credit_queue *queue, int64_t credit_bytes, struct sim_waiting *one);
+
+#endif

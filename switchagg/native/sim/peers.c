@@ -1,0 +1,38 @@
+#include "sim/peers.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define ROOM_FIRST 8u
+
+static uint32_t place_of(const struct sim_peers *peers, uint32_t key) {
+    uint32_t at = (key * 2654435761u) & (peers->room - 1);
+    while (peers->found[at] && peers->keys[at] != key) at = (at + 1) & (peers->room - 1);
+    return at;
+}
+
+static void put(struct sim_peers *peers, uint32_t key, void *one) {
+    uint32_t place = place_of(peers, key);
+    peers->found[place] = one;
+    peers->keys[place] = key;
+    peers->count++;
+}
+
+void *sim_peers_find(const struct sim_peers *peers, uint32_t key) {
+    return peers->room ? peers->found[place_of(peers, key)] : NULL;
+}
+
+int sim_peers_add(struct sim_peers *peers, uint32_t key, void *one) {
+    if (2 * peers->count >= peers->room) {
+        struct sim_peers larger = {.room = peers->room ? 2 * peers->room : ROOM_FIRST};
+        larger.found = calloc(larger.room, sizeof *larger.found + sizeof *larger.keys);
+        if (!larger.found) return -ENOMEM;
+        larger.keys = (uint32_t *)(larger.found + larger.room);
+        for (uint32_t i = 0; i < peers->room; i++)
+            if (peers->found[i]) put(&larger, peers->keys[i], peers->found[i]);
+        free(peers->found);
+        *peers = larger;
+    }
+    put(peers, key, one);
+    return 0;
+}
