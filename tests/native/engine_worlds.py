@@ -1,7 +1,7 @@
 """What the packet engine in C does in small random worlds, a line for each, to compare builds of it.
 
-`python tests/native/engine_worlds.py 0 40`: seeds 0 to 39, of the switch and of host methods, with values and without.
-The last line counts what links did to frames in all of them. Python's engine is not asked.
+`python tests/native/engine_worlds.py 0 40`: seeds 0 to 39, of the switch, host methods and parameter servers, with
+values and without. The last line counts what links did to frames in all of them. Python's engine is not asked.
 """
 
 import hashlib
@@ -26,6 +26,8 @@ def calls_of(seed: int) -> tuple[str, dict[str, Any]]:
     source = random.Random(seed)
     if seed % 2:
         config, method = hosts.world(source)
+        if seed % 8 == 5:
+            config, method = hosts.served(source, ("bsp", "backup")), "ps"
         return method, hosts.told(replace(config, engine="compiled"), method, seed, hollow=seed % 8 == 7)
     return "switch", switches.told(switches.world(source), "compiled", seed, Hollow if seed % 8 == 6 else None)
 
