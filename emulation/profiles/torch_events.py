@@ -44,6 +44,7 @@ WHOLE: dict[str, Kind] = {
 """What a collective's name begins with, without underscores, and its kind."""
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
+MARK = re.compile("(nccl|rccl|hccl|xccl|mpi):")
 _RANK = re.compile(rb'"Rank"\s*:\s*(\d+)')
 
 
@@ -64,10 +65,16 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return self.ts + self.dur
 
 
+class _Group(msgspec.Struct):
+    name: str = msgspec.field(name="pg_name", default="")
+    ranks: list[int] = msgspec.field(default_factory=list)
+
+
 class _Distributed(msgspec.Struct):
     backend: str = ""
     rank: int = -1
     world_size: int = 0
+    groups: list[_Group] = msgspec.field(name="pg_config", default_factory=list)
 
 
 class _Document(msgspec.Struct):
@@ -121,15 +128,16 @@ class Collective:
 
     @property
     def signature(self) -> tuple[str, int, int, str]:
-        """Alike in all iterations."""
-        return (self.kind, self.size_bytes, self.ranks, self.group)
+        """Alike in all iterations, and on all ranks; an all-to-all may have as much as there is for each."""
+        return (self.kind, self.size_bytes * (self.kind != "all_to_all"), self.ranks, self.group)
 
 
 @dataclass(frozen=True)
 class RankTrace:
     """The events of one rank, in order of their times. skipped: collectives passed over, by what they are.
 
-    transports: when collectives were under way. device: whether a GPU computed.
+    transports: when collectives were under way. device: whether a GPU computed. groups: the ranks of those it is in, by
+    name, as far as the trace says.
     """
 
     path: Path
@@ -140,6 +148,7 @@ class RankTrace:
     transports: tuple[Event, ...]
     skipped: Counter[str]
     device: bool
+    groups: dict[str, tuple[int, ...]]
 
 
 def is_trace(path: Path) -> bool:
@@ -163,6 +172,8 @@ def read_trace(path: Path) -> RankTrace:
     pids = {event.pid for event in events if event.cat == "cpu_op"}
     if len(pids) != 1:
         what = "no operators of PyTorch" if not pids else f"{len(pids)} processes; give a file for each rank"
+        if any(event.cat == "Operator" for event in events):
+            what = "its events are named as by a PyTorch of before 1.11"
         raise ProfileError(f"{path}: {what}: it must be what torch.profiler's export_chrome_trace wrote")
     skipped: Counter[str] = Counter()
     collectives = _collectives(path, document, events, skipped)
@@ -179,7 +190,8 @@ def read_trace(path: Path) -> RankTrace:
     if workers < 2:
         raise ProfileError(f"{path}: no collectives among ranks: record a job of two ranks or more")
     transports = tuple(event for event in events if _transports(event))
-    return RankTrace(path, rank, workers, tuple(events), tuple(collectives), transports, skipped, device)
+    groups = {group.name: tuple(group.ranks) for group in document.distributed.groups}
+    return RankTrace(path, rank, workers, tuple(events), tuple(collectives), transports, skipped, device, groups)
 
 
 def _document(path: Path) -> _Document:
@@ -210,9 +222,16 @@ def _document(path: Path) -> _Document:
 
 
 def _collectives(path: Path, document: _Document, events: list[Event], skipped: Counter[str]) -> list[Collective]:
-    """Those that the host began. By the messages that back ends note; Gloo notes none, but has operators of c10d."""
+    """Those that the host began. By the messages that back ends note; those of Gloo, and of PyTorch before 2.1, by
+    operators of c10d, and by the marks of back ends, as nccl:all_reduce, in them or without them."""
     noted = [event for event in events if event.cat == "cpu_op" and b'"Collective name"' in bytes(event.args)]
-    began = noted or [event for event in events if event.name.startswith("c10d::")]
+    marks = [event for event in events if event.cat in ("cpu_op", "user_annotation") and MARK.match(event.name)]
+    operators = [] if noted else [event for event in events if event.name.startswith("c10d::")]
+    mark_of = {id(event): mark for event in operators if (mark := _mark(marks, event)) is not None}
+    within = set(map(id, mark_of.values()))
+    alone = [] if noted else [mark for mark in marks if id(mark) not in within]
+    mark_of |= {id(mark): mark for mark in alone}
+    began = noted or sorted(operators + alone, key=lambda event: event.ts)
     of_gloo = {
         message.elements: message.dtype
         for event in events
@@ -221,22 +240,35 @@ def _collectives(path: Path, document: _Document, events: list[Event], skipped: 
     found = []
     for event in began:
         message = _message(path, event)
-        name = (message.collective or event.name.removeprefix("c10d::")).replace("_", "").lower()
+        name = MARK.sub("", message.collective or event.name.removeprefix("c10d::")).replace("_", "").lower()
         kind = next((kind for start, kind in WHOLE.items() if name.startswith(start)), None)
         if kind is None:
             if name not in ("wait", "init", "monitoredbarrier"):
                 skipped[name] += 1
             continue
+        ranks = message.ranks or document.distributed.world_size
         elements = message.elements
+        if (mark := mark_of.get(id(event))) is not None and (event is mark or not elements):
+            message = _message(path, mark)
+            elements = message.elements * (ranks if kind == "all_gather" else 1)  # a mark has what a rank gives
         dtype = message.dtype or of_gloo.get(elements, "")
         if not elements or dtype.lower() not in ITEM_BYTES:
-            if not noted and not elements:
-                raise ProfileError(f"{path}: collectives by Gloo without sizes; record with record_shapes=True")
+            if not noted and not message.types:
+                raise ProfileError(f"{path}: collectives without sizes; record with record_shapes=True")
             skipped[f"{name} of {elements} {dtype or 'unknown'} values"] += 1
             continue
-        ranks = message.ranks or document.distributed.world_size
         found.append(Collective(event.ts, kind, elements * ITEM_BYTES[dtype.lower()], dtype, ranks, message.group))
     return found
+
+
+def _mark(marks: list[Event], operator: Event) -> Event | None:
+    """The one within an operator, on its thread."""
+    for place in range(bisect_left(marks, operator.ts, key=lambda event: event.ts), len(marks)):
+        if marks[place].ts > operator.end:
+            break
+        if marks[place].tid == operator.tid:
+            return marks[place]
+    return None
 
 
 class _Sized(Message):

@@ -11,13 +11,13 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median, median_high, stdev
 
 from emulation.profiles.errors import ProfileError
-from emulation.profiles.graph import Operation, WorkloadGraph
+from emulation.profiles.graph import WORLD, Operation, WorkloadGraph
 from emulation.profiles.model_profile import ModelLayer, ModelProfile
 from emulation.profiles.torch_events import (
     BACKWARD,
@@ -76,7 +76,7 @@ class Iteration:
 class Recording:
     """What a rank's trace comes to. like: an iteration of which all times are medians. compute: of each, in µs.
 
-    notes: what was assumed and what was left out, a sentence each.
+    notes: what was assumed and what was left out, a sentence each. groups: of `RankTrace`.
     """
 
     path: Path
@@ -85,6 +85,7 @@ class Recording:
     like: Iteration
     compute: tuple[float, ...]
     notes: tuple[str, ...] = field(default=())
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def jitter(self) -> float:
@@ -123,12 +124,15 @@ def record(path: Path) -> Recording:
     notes = [f"{most} iterations by {how}" + (" of a GPU" if trace.device else "")]
     if most < len(every):
         notes.append(f"with other collectives, so left out: {len(every) - most} iterations")
+    if any(
+        len({each.size_bytes for each in place}) > 1 for place in zip(*(one.collectives for one in kept), strict=True)
+    ):
+        notes.append("all-to-alls differ between iterations: medians of their sizes")
     notes += [f"left out: {number} of {what}" for what, number in sorted(trace.skipped.items())]
     if not operators.backward:
         notes.append(f"no backward pass in the trace: a share of {FORWARD_SHARE:.2f} is taken for the forward pass")
-    return Recording(
-        path, trace.rank, trace.workers, _medians(kept), tuple(each.compute for each in kept), tuple(notes)
-    )
+    compute = tuple(each.compute for each in kept)
+    return Recording(path, trace.rank, trace.workers, _medians(kept), compute, tuple(notes), trace.groups)
 
 
 # Iterations
@@ -223,7 +227,6 @@ def _around(events: Sequence[Event], inner: Event) -> Event | None:
 
 
 def _medians(kept: Sequence[Iteration]) -> Iteration:
-    first = kept[0]
     shapes = [tuple(each.elements for each in one.gradients) for one in kept]
     gradients: tuple[Gradient, ...] = ()
     if all(shape == shapes[0] for shape in shapes):
@@ -236,7 +239,10 @@ def _medians(kept: Sequence[Iteration]) -> Iteration:
     return Iteration(
         median(one.compute for one in kept),
         (median(one.backward[0] for one in kept), median(one.backward[1] for one in kept)),
-        first.collectives,
+        tuple(
+            replace(each[0], size_bytes=median_high(one.size_bytes for one in each))
+            for each in zip(*(one.collectives for one in kept), strict=True)
+        ),
         tuple(map(median, zip(*(one.issues for one in kept), strict=True))),
         tuple(map(median, zip(*(one.needs for one in kept), strict=True))),
         gradients,
@@ -308,14 +314,10 @@ def model_profile(recordings: Sequence[Recording], name: str) -> ModelProfile:
 
 
 def graph(recording: Recording) -> WorkloadGraph:
-    """Of any run whose collectives are all ranks' own: what a rank computes between the places of its collectives.
-    Raises ProfileError for groups of some ranks, whose members a trace of one rank doesn't tell."""
+    """Of any run: what a rank computes between the places of its collectives. Groups of some ranks are taken to be
+    all like its own. Raises ProfileError for those whose ranks a trace doesn't tell, or that have no regular steps."""
     like = recording.like
-    other = next((each for each in like.collectives if each.ranks != recording.workers), None)
-    if other is not None:
-        raise ProfileError(
-            f"{recording.path}: collectives of {other.ranks} of {recording.workers} ranks: whose, it can't say"
-        )
+    groups = {each.group: _regular(recording, each) for each in like.collectives if each.ranks != recording.workers}
     steps = sorted(
         [(need, 2 * (need <= like.issues[place]), place) for place, need in enumerate(like.needs)]  # at once: behind
         + [(issue, 1, place) for place, issue in enumerate(like.issues)]
@@ -331,13 +333,35 @@ def graph(recording: Recording) -> WorkloadGraph:
             each = like.collectives[place]
             elements = each.elements if each.kind in COMBINING else -(-each.size_bytes // 4)
             placed[place] = len(program)
-            program.append(Operation(each.kind, needs=tuple(wanted), elements=elements))
+            group = each.group if each.group in groups else WORLD
+            program.append(Operation(each.kind, needs=tuple(wanted), elements=elements, group=group))
         elif place in placed:
             wanted = sorted({*wanted, placed[place]})
     name, ranks = recording.path.name.partition(".")[0], (0,) * recording.workers
-    return WorkloadGraph(
-        name, (tuple(program),), ranks, source=f"trace of rank {recording.rank}", notes=recording.notes
+    source = f"trace of rank {recording.rank}"
+    return WorkloadGraph(name, (tuple(program),), ranks, groups, source, recording.notes)
+
+
+def _regular(recording: Recording, each: Collective) -> tuple[tuple[int, ...], ...]:
+    """All groups like a collective's: with as many ranks, as far apart."""
+    members = recording.groups.get(each.group, ())
+    where = f"{recording.path}: collectives of {each.ranks} of {recording.workers} ranks"
+    if len(members) != each.ranks:
+        raise ProfileError(f"{where}: whose, it can't say")
+    step = members[1] - members[0] if len(members) > 1 else 1
+    block = step * len(members)
+    found = (
+        tuple(
+            tuple(range(first + offset, first + block, step))
+            for first in range(0, recording.workers, block)
+            for offset in range(step)
+        )
+        if step > 0
+        else ()
     )
+    if members not in found or recording.workers % block:
+        raise ProfileError(f"{where}, {', '.join(map(str, members))[:60]}: who is with whom else, it can't say")
+    return found
 
 
 def load(path: Path, workers: int = 0) -> ModelProfile | WorkloadGraph:

@@ -147,15 +147,18 @@ def of_recordings(recordings: Sequence[Recording], workers: int = 0) -> Run:
         return replace(run, notes=(f"{len(recordings)} trace(s): {model.source['notes']}",))
     every = workers or first.workers
     like = first.like
+    sizes = [
+        max(each.size_bytes for each in one) for one in zip(*(r.like.collectives for r in recordings), strict=True)
+    ]
     exchanges = [
         Exchange(
             each.kind,
-            4 * each.elements if each.kind in COMBINING else each.size_bytes,
+            4 * each.elements if each.kind in COMBINING else size,
             every if each.ranks == first.workers else each.ranks,
             round(1000 * issue),
             round(1000 * need),
         )
-        for each, issue, need in zip(like.collectives, like.issues, like.needs, strict=True)
+        for each, size, issue, need in zip(like.collectives, sizes, like.issues, like.needs, strict=True)
     ]
     sent_as = next((each.sent_as for each in like.collectives if each.sent_as), "")
     of_ranks = skew(recordings)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from emulation.profiles.errors import ProfileError
+from emulation.profiles.graph import WorkloadGraph
 from emulation.profiles.table import load
 from emulation.profiles.torch_trace import graph, model_profile, record
+from emulation.whatif.run import read
 from tests.profiles.trace_events import Event, ddp_step, span, write
 
 TRACES = Path(__file__).parent / "traces"
@@ -108,6 +110,77 @@ def test_on_a_gpu_a_collective_begins_after_the_kernels_before_it(path: Path) ->
     assert model_profile([found], "toy").elements == 1 << 20
 
 
+def marked_step(at: float, exchanged: int = 96) -> list[Event]:
+    """As PyTorch 2.0 writes it: sizes only in marks, which for some collectives are in operators of c10d."""
+
+    def mark(name: str, ts: float, *dims: int, kind: str = "float") -> Event:
+        return span(f"nccl:{name}", at + ts, 1, "user_annotation", **{"Input Dims": [list(dims)], "Input type": [kind]})
+
+    listed = {"Input Dims": [[], [], []], "Input type": ["TensorList", "", ""]}
+    return [
+        span("ProfilerStep#1", at, 100, "user_annotation"),
+        span("aten::mm", at + 1, 4),
+        mark("all_to_all", 6, exchanged, 2, kind="long"),
+        span("c10d::allgather_", at + 8, 4, **listed),
+        mark("all_gather", 9, 500),
+        span("c10d::alltoall_base_", at + 13, 2, **{"Input Dims": [[0], [0]], "Input type": ["int", "int"]}),
+        span("c10d::allreduce_", at + 20, 5, **listed),
+        mark("all_reduce", 21, 70, 10),
+        span("gemm", at + 10, 60, "kernel", 20),
+        span("ncclKernel_AllReduce_RING_LL_Sum_float", at + 30, 10, "kernel", 30),
+    ]
+
+
+def test_collectives_of_older_versions_have_sizes_in_marks(tmp_path: Path) -> None:
+    """All-to-alls are as long as there is for each, at each time and on each rank."""
+    paths = []
+    for rank in (0, 1):
+        events = [event for turn in range(3) for event in marked_step(1000 + 100 * turn, 96 + turn + 10 * rank)]
+        paths.append(str(write(tmp_path / f"{rank}.json", events, backend="nccl", rank=rank, world=4)))
+    found = record(Path(paths[0]))
+    assert [(each.kind, each.size_bytes) for each in found.like.collectives] == [
+        ("all_to_all", 97 * 2 * 8),
+        ("all_gather", 4 * 500 * 4),
+        ("allreduce", 700 * 4),
+    ]
+    assert found.notes == (
+        "3 iterations by the profiler's steps of a GPU",
+        "all-to-alls differ between iterations: medians of their sizes",
+        "left out: 3 of alltoallbase of 0 int values",
+        "no backward pass in the trace: a share of 0.33 is taken for the forward pass",
+    )
+    assert [each.size_bytes for each in read(paths).exchanges] == [107 * 2 * 8, 4 * 500 * 4, 700 * 4]
+
+
+def grouped(path: Path, groups: dict[str, list[int]], world: int = 8) -> Path:
+    """Sums of bfloat16 of a group of four, and of all."""
+    message = {"Collective name": "allreduce", "In msg nelems": 64, "dtype": "BFloat16"}
+    events = [
+        span("ProfilerStep#1", 0, 100, "user_annotation"),
+        span("aten::mm", 0, 20),
+        span("record_param_comms", 20, 1, **message, **{"Group size": 4, "Process Group Name": "7"}),
+        span("aten::mm", 30, 20),
+        span("record_param_comms", 60, 1, **message, **{"Group size": world, "Process Group Name": "0"}),
+    ]
+    return write(path, events, rank=3, world=world, groups=groups)
+
+
+def test_groups_of_some_ranks(path: Path) -> None:
+    """A trace has the ranks of its own groups; others are as far apart."""
+    found = load(str(grouped(path, {"7": [1, 3, 5, 7], "0": list(range(8))})))
+    assert isinstance(found, WorkloadGraph)
+    assert found.groups["7"] == ((0, 2, 4, 6), (1, 3, 5, 7))
+    assert [each.group for each in found.program(0) if each.collective] == ["7", "world"]
+    for groups, message in (
+        ({}, "4 of 8 ranks: whose, it can't say"),
+        ({"7": [0, 3, 5, 7]}, "4 of 8 ranks, 0, 3, 5, 7: who is with whom else, it can't say"),
+        ({"7": [3, 3, 3, 3]}, "4 of 8 ranks, 3, 3, 3, 3: who"),
+        ({"7": [3, 2, 1, 0]}, "4 of 8 ranks, 3, 2, 1, 0: who"),
+    ):
+        with pytest.raises(ProfileError, match=message):
+            load(str(grouped(path, groups)))
+
+
 def test_collectives_of_fsdp_have_places_where_they_are_needed(path: Path) -> None:
     """An all-gather is needed where its copy-out begins, a reduce-scatter at the end."""
     shard = {"Input Dims": [[4000], [2000]], "Input type": ["float", "float"]}
@@ -168,13 +241,14 @@ WRONG = {
     "no number": (lambda text: text.replace('"ts": 1000', '"ts": "soon"', 1), r"traceEvents\[1\]\.ts: Expected"),
     "negative": (lambda text: text.replace('"dur": 30', '"dur": -30', 1), r"traceEvents\[1\] \(aten::linear\): .*-30"),
     "version": (lambda text: text.replace('"schemaVersion": 1', '"schemaVersion": 9'), "schemaVersion 9 is unknown"),
+    "old": (lambda text: text.replace('"cpu_op"', '"Operator"'), "named as by a PyTorch of before 1.11"),
     "no trace": (lambda text: '{"traceEvents": []}', "no operators of PyTorch"),
     "alone": (lambda text: text.replace('"world_size": 2', '"world_size": 1'), "no collectives among ranks"),
     "two processes": (
         lambda text: text.replace('"pid": 7, "tid": 1', '"pid": 8', 1).replace('"pid": 7', '"pid": 8', 2),
         "2 processes",
     ),
-    "no shapes": (lambda text: text.replace("Input Dims", "Dims"), "record with record_shapes=True"),
+    "no shapes": (lambda text: text.replace("Input ", ""), "record with record_shapes=True"),
     "no kernels": (lambda text: text.replace('"gloo"', '"nccl"'), "no kernels of a GPU"),
     "negative count": (lambda text: text.replace('"Input Dims"', '"Group size": -2, "Input Dims"'), "negative number"),
 }

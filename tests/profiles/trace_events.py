@@ -12,10 +12,14 @@ def span(name: str, ts: float, dur: float, cat: str = "cpu_op", tid: int = 1, **
     return {"ph": "X", "cat": cat, "name": name, "pid": 7, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
-def write(path: Path, events: list[Event], *, backend: str = "gloo", rank: int = 0, world: int = 2) -> Path:
+def write(
+    path: Path, events: list[Event], *, backend: str = "gloo", rank: int = 0, world: int = 2, groups: Any = ()
+) -> Path:
+    """groups: ranks by name."""
+    told = [{"pg_name": name, "ranks": ranks, "pg_size": len(ranks)} for name, ranks in dict(groups).items()]
     document = {
         "schemaVersion": 1,
-        "distributedInfo": {"backend": backend, "rank": rank, "world_size": world},
+        "distributedInfo": {"backend": backend, "rank": rank, "world_size": world, "pg_config": told},
         "traceEvents": [{"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}}, *events],
     }
     text = json.dumps(document, indent=1).encode()
