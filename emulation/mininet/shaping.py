@@ -32,7 +32,7 @@ from transport.links.ethernet import ETHERNET_BYTES
 if TYPE_CHECKING:
     from emulation.scenario import Scenario
 
-BUNDLE_BYTES = 65_536  # the largest GSO bundle TCP or UDP sends: gso_max_size of a veth
+BUNDLE_BYTES = 65_536  # the largest GSO bundle TCP or UDP sends on a fast link: gso_max_size of a veth
 QUEUE_LEAST_BYTES = 2 * BUNDLE_BYTES  # below, a bfifo drops every large bundle however idle the link is
 UNSHAPED_QUEUE = "pfifo limit 10000"
 BURST_NS = 500_000  # how late HTB's timer may be before rate is lost; also the credit an idle link gathers
@@ -127,6 +127,14 @@ class NetworkSpec:
         most = max(1, min(SEGMENTS_MOST, BUNDLE_BYTES // self.mtu_bytes))
         burst = self.burst_bytes // (self.mtu_bytes + ETHERNET_BYTES) if self.rate_bps else most
         return min(SEGMENTS_USUAL if self.priority_queues else max(SEGMENTS_USUAL, burst), most)
+
+    @property
+    def gso_max_bytes(self) -> int:
+        """The largest bundle that TCP makes: the burst, and no less than what our own sends hand over.
+
+        A port forwards a bundle once all of it has come. With the kernel's 64 kB, 5 ms at 100 Mb/s, rings over TCP took
+        5 to 10 % longer than packets do."""
+        return min(BUNDLE_BYTES, max(self.burst_bytes, self.segments_max * self.mtu_bytes))
 
     @property
     def netem_wishes(self) -> dict[str, float]:
@@ -262,6 +270,7 @@ def shape_lines(spec: NetworkSpec, interface: str) -> list[str]:
         f"tc qdisc replace dev {interface} root handle 5: htb default {default}",
         f"tc class replace dev {interface} parent 5: classid 5:1 htb rate {rate} ceil {rate} "
         f"burst {burst} cburst {burst} quantum {frame_bytes}",
+        f"ip link set dev {interface} gso_max_size {spec.gso_max_bytes}",
     ]
     if spec.priority_queues:
         return lines + [line for kind in range(CLASSES) for line in _leaf_lines(spec, interface, kind)]
@@ -357,6 +366,8 @@ def differences(spec: NetworkSpec, report: PortReport) -> list[str]:
             problems.append(f"{what} {got} instead of {asked} bits/s")
     if abs(report.burst_bytes - spec.burst_bytes) > 1 + spec.burst_bytes // 100:  # stored as time: ticks of 64 ns
         problems.append(f"burst {report.burst_bytes} instead of {spec.burst_bytes} bytes")
+    if report.gso_max_bytes != spec.gso_max_bytes:
+        problems.append(f"bundles of up to {report.gso_max_bytes} instead of {spec.gso_max_bytes} bytes")
     if report.priority_queues != spec.priority_queues:
         problems.append(f"{report.priority_queues} priority queues instead of {spec.priority_queues}")
     if spec.netem_wishes:
