@@ -50,6 +50,7 @@ class NativeProgram(ctypes.Structure):
                 "expected",
             )
         ),
+        ("turn", ctypes.c_uint32),
     ]
 
     @classmethod
@@ -105,6 +106,7 @@ class CompiledProgram:
     """
 
     _address: int | None = None  # what __del__ finds if __init__ has failed
+    _first: "CompiledProgram"  # whose memory a turned one uses
 
     def __init__(
         self,
@@ -126,6 +128,20 @@ class CompiledProgram:
             raise MemoryError("no memory for a plan")
         self.nodes = self.native.nodes
         self.combines = any(len(each) == 3 or (len(each) == 5 and each[4]) for each in operations)
+
+    @classmethod
+    def turned(cls, first: "CompiledProgram", turn: int) -> "CompiledProgram":
+        """Of a plan that is member 0's, whose program is `first`, turned by so many members and pieces of the array.
+
+        Each piece has elements, and as many segments as each other. Raises MemoryError.
+        """
+        made = cls.__new__(cls)
+        made.scratch, made.combines, made._library = first.scratch, first.combines, first._library
+        made._first, made.nodes = first, 1  # all others are that one's
+        made._address = first._library.sa_program_turned(first.address, turn)
+        if made._address is None:
+            raise MemoryError("no memory for a plan")
+        return made
 
     def __del__(self) -> None:
         if self._address is not None:
@@ -168,6 +184,8 @@ def declared() -> ctypes.CDLL:
         function.argtypes = arguments
     library.sa_program_compile.restype = pointer
     library.sa_program_compile.argtypes = [pointer, u32, u32]
+    library.sa_program_turned.restype = pointer
+    library.sa_program_turned.argtypes = [pointer, u32]
     library.sa_program_free.restype = None
     library.sa_program_free.argtypes = [pointer]
     return library

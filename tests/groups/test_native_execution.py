@@ -19,6 +19,7 @@ from transport.collectives.collective import Task
 from transport.collectives.execution import SEGMENT_BYTES, compile_plan
 from transport.collectives.native_execution import NativeExecution
 from transport.collectives.party import CollectiveParty
+from transport.collectives.plan import shard
 from transport.collectives.table import COLLECTIVES, plan
 from transport.group.opening import open_group
 from transport.meshes.credit_queue import Credited
@@ -90,6 +91,23 @@ def test_plans_compile_to_the_same_programs_in_c() -> None:
                 assert ctypes.string_at(found, array.nbytes) == array.tobytes(), (seed, name)
             else:
                 assert found == getattr(expected, name)
+
+
+@pytest.mark.parametrize("elements", [7, 30, 31, 1000])
+def test_plans_that_turn_are_those_of_member_0_with_its_number_added(elements: int) -> None:
+    workers, turns = 7, [(kind, name) for kind, name in KINDS_OF_CALLS if COLLECTIVES[name].kinds[kind].turns]
+    assert len(turns) == 3
+    ends = [shard(elements, piece, workers) for piece in range(workers)]
+    for kind, name in turns:
+        first = plan(Task(kind, name, 0, workers, elements)).operations
+        for member in range(1, workers):
+            operations = plan(Task(kind, name, member, workers, elements)).operations
+            assert operations == tuple(
+                type(each)(
+                    each[0], (each[1] + member) % workers, *ends[(ends.index(each[2:4]) + member) % workers], *each[4:]
+                )
+                for each in first
+            )
 
 
 @pytest.mark.parametrize(("op", "dtype"), [("sum", np.float16), ("max", np.float32), ("sum", np.dtype(">i4"))])

@@ -212,6 +212,22 @@ def test_so_are_those_of_parameter_servers() -> None:
     assert resent > 100
 
 
+@pytest.mark.parametrize(("delay_ns", "number"), [(700, 1), (0, 2)])
+def test_worlds_of_many_links_whose_frames_are_fetched_ahead(delay_ns: int, number: int) -> None:
+    config = SimulationConfig(
+        120,
+        LinkConfig(10**10, delay_ns, 50_000, 0.005, 0.005, 0.02),
+        fabric=Fabric("leaf_spine", racks=4, spines=3, paths="flow"),
+        reliable=ReliableConfig(window_bytes=30_000),
+        message_bytes=5_000,
+        retry_limit=30,
+        trace=True,
+    )
+    found = told(replace(config, engine="compiled"), "tree", number)
+    assert found == told(config, "tree", number)
+    assert found["again"] > 10
+
+
 def test_what_the_engine_in_c_lacks_stays_with_python() -> None:
     config = SimulationConfig(2, LinkConfig(10**9), engine="auto")
     for lacking in ({"tcp": "reno"}, {"costs": HostCosts(transfer_ns=1)}):

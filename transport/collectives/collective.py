@@ -85,13 +85,15 @@ class Algorithm:
     """How a collective does one kind. Functions get the number that `option` stands for.
 
     sent: None where only sums over all members are simple. fits: for which numbers of workers it is defined; needs:
-    those as a text.
+    those as a text. turns: a member's plan is member 0's, with its number added to all members and to all pieces of the
+    array, of which there is one for each worker, cut as shards are.
     """
 
     plan: Callable[[Task], Plan]
     sent: Callable[[Task], Sent] | None = None
     fits: Callable[[int], bool] = any_number
     needs: str = "any number"
+    turns: bool = False
 
 
 @dataclass(frozen=True)

@@ -64,10 +64,14 @@ def traffic_matrix(
     """What each member sends to each other in a call, (sender, receiver), in arrays. Read off the plans."""
     elements = _ELEMENTS * max(1, option)
     sent: defaultdict[tuple[int, int], int] = defaultdict(int)
-    for member in range(workers):
+    alike = COLLECTIVES[name].kinds[kind].turns and elements % workers == 0
+    for member in range(1 if alike else workers):
         for each in plan(Task(kind, name, member, workers, elements, 0, option)).operations:
             if isinstance(each, Send):
                 sent[member, each.to] += each.high - each.low
+    if alike:
+        for (_, to), number in list(sent.items()):
+            sent.update(((turn, (to + turn) % workers), number) for turn in range(workers))
     return {pair: Fraction(number, elements) for pair, number in sent.items()}
 
 

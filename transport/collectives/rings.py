@@ -206,16 +206,20 @@ def _chain(load: Load, group: int) -> list[float]:
 RING = Collective(
     "ring",
     {
-        "allreduce": Algorithm(ring_allreduce, lambda task: _sent_along(task.elements, task.workers, task.member)),
+        "allreduce": Algorithm(
+            ring_allreduce, lambda task: _sent_along(task.elements, task.workers, task.member), turns=True
+        ),
         "reduce_scatter": Algorithm(
             ring_reduce_scatter,
             lambda task: Sent(task.workers - 1, task.elements - part_size(task.elements, task.workers, task.member)),
+            turns=True,
         ),
         "all_gather": Algorithm(
             ring_all_gather,
             lambda task: Sent(
                 task.workers - 1, task.elements - part_size(task.elements, task.workers, task.member + 1)
             ),
+            turns=True,
         ),
         "broadcast": Algorithm(ring_broadcast, _sent_by_broadcast),
     },

@@ -18,7 +18,7 @@ from transport.collectives.collective import Task
 from transport.collectives.execution import OPS
 from transport.collectives.native_execution import COMBINED
 from transport.collectives.party import EARLY_BYTES_MAX, Call, CollectiveParty, Finished
-from transport.collectives.table import plan
+from transport.collectives.table import COLLECTIVES, plan
 
 CALLS_DIFFER, TOO_EARLY, STUCK, UNANSWERED, WRONG_MESSAGE = range(1, 6)
 """`enum sim_failure`."""
@@ -53,20 +53,37 @@ class CompiledMember(CollectiveParty):
         self._kept: dict[int, tuple[Any, ...]] = {}  # by the number of a call: what C uses of it
         self._combine = COMBINE(self._combine_elsewhere)
 
-    def _prepare(self, call: Call, task: Task) -> None:
-        key, array = (task, call.array.itemsize, self._segment_bytes), call.array
+    def _program(self, task: Task, itemsize: int) -> CompiledProgram:
+        key = (task, itemsize, self._segment_bytes)
         program = self._group.programs.get(key)
-        if program is None:
+        if program is not None:
+            return program
+        if task.member and self._turns(task, itemsize):
+            program = CompiledProgram.turned(self._program(task._replace(member=0), itemsize), task.member)
+        else:
             made = plan(task)
             program = CompiledProgram(
                 made.operations,
                 members=made.members,
                 elements=made.elements,
                 scratch=made.scratch,
-                itemsize=array.itemsize,
+                itemsize=itemsize,
                 segment_bytes=self._segment_bytes,
             )
-            self._group.programs.put(key, program)
+        self._group.programs.put(key, program)
+        return program
+
+    def _turns(self, task: Task, itemsize: int) -> bool:
+        """Whether the program is member 0's, turned: pieces differ by an element, and may so by a segment."""
+        each = max(1, self._segment_bytes // itemsize)
+        least, most = task.elements // task.workers, -(-task.elements // task.workers)
+        return (
+            COLLECTIVES[task.algorithm].kinds[task.kind].turns and least > 0 and -(-least // each) == -(-most // each)
+        )
+
+    def _prepare(self, call: Call, task: Task) -> None:
+        array = call.array
+        program = self._program(task, array.itemsize)
         combine, dtypes = COMBINED[call.op]
         facts = CallFacts(number=call.number, combine=combine, program=program.address)
         scratch: NDArray[Any] | None = None

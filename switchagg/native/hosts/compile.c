@@ -177,7 +177,7 @@ static struct sa_program *new_program(const struct compiler *compiler, uint32_t 
     struct sa_program *made = calloc(1, sizeof *made + bytes);
     if (!made) return NULL;
     *made = (struct sa_program){(uint32_t)nodes, (uint32_t)arriving, members, itemsize, compiler->operations->elements,
-                                NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+                                NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0};
     made->lows = (int64_t *)(made + 1);
     made->highs = made->lows + nodes;
     made->sources = made->highs + nodes;
@@ -306,6 +306,14 @@ SA_EXPORT struct sa_program *sa_program_compile(const struct sa_operations *oper
     free(compiler.reader_list);
     free(compiler.edges);
     return program;
+}
+
+SA_EXPORT struct sa_program *sa_program_turned(const struct sa_program *first, uint32_t turn) {
+    struct sa_program *made = malloc(sizeof *made);
+    if (!made) return NULL;
+    *made = *first;
+    made->turn = turn;
+    return made;
 }
 
 SA_EXPORT void sa_program_free(struct sa_program *program) { free(program); }

@@ -26,7 +26,8 @@ SA_EXPORT struct sa_execution *sa_execution_new(const struct sa_program *program
     made->expected = made->stack + nodes;
     made->flags = (uint8_t *)(made->expected + members);
     memcpy(made->waits, program->waits, nodes * sizeof *made->waits);
-    memcpy(made->expected, program->expected, members * sizeof *made->expected);
+    for (uint32_t member = 0; member < members; member++)
+        made->expected[sa_program_member(program, member)] = program->expected[member];
     memset(made->flags, 0, nodes);
     return made;
 }
@@ -41,6 +42,16 @@ SA_EXPORT void sa_execution_free(struct sa_execution *execution) {
 
 /* Memory. */
 
+/* Of n pieces the one at p begins at p * elements / n; where `low` is in piece p, a turn later it is in another. */
+struct sa_range sa_program_turned_range(const struct sa_program *program, uint32_t node) {
+    uint64_t count = program->members, elements = program->elements, low = (uint64_t)program->lows[node];
+    uint64_t piece = (low * count + count - 1) / elements, other = sa_program_member(program, (uint32_t)piece);
+    uint64_t begin = other * elements / count + low - piece * elements / count;
+    bool is_last = (uint64_t)program->highs[node] == (piece + 1) * elements / count;
+    uint64_t end = is_last ? (other + 1) * elements / count : begin + (uint64_t)program->highs[node] - low;
+    return (struct sa_range){(int64_t)begin, (int64_t)end};
+}
+
 static uint8_t *place_of(const struct sa_execution *execution, int64_t low, int64_t high) {
     const struct sa_program *program = execution->program;
     int64_t elements = (int64_t)program->elements, item = program->itemsize;
@@ -48,12 +59,13 @@ static uint8_t *place_of(const struct sa_execution *execution, int64_t low, int6
 }
 
 uint8_t *sa_execution_memory(const struct sa_execution *execution, uint32_t node) {
-    return place_of(execution, execution->program->lows[node], execution->program->highs[node]);
+    struct sa_range range = sa_program_range(execution->program, node);
+    return place_of(execution, range.low, range.high);
 }
 
 uint64_t sa_execution_size_bytes(const struct sa_execution *execution, uint32_t node) {
-    const struct sa_program *program = execution->program;
-    return (uint64_t)(program->highs[node] - program->lows[node]) * program->itemsize;
+    struct sa_range range = sa_program_range(execution->program, node);
+    return (uint64_t)(range.high - range.low) * execution->program->itemsize;
 }
 
 /* Applying. */
@@ -84,7 +96,7 @@ static void apply(struct sa_execution *execution, uint32_t node, struct sa_spare
     const struct sa_program *program = execution->program;
     if (!execution->array) return;
     uint8_t *mine = sa_execution_memory(execution, node);
-    uint64_t count = (uint64_t)(program->highs[node] - program->lows[node]);
+    uint64_t count = sa_execution_size_bytes(execution, node) / program->itemsize;
     if (program->kinds[node] == SA_NODE_LOCAL) {
         int64_t source = program->sources[node];
         combine(execution, mine, place_of(execution, source, source + (int64_t)count), count);
@@ -172,10 +184,12 @@ static int compare(const struct sa_label *a, const struct sa_label *b) {
 
 int64_t sa_execution_find(const struct sa_execution *execution, const struct sa_label *from) {
     const struct sa_program *program = execution->program;
-    uint32_t low = 0, high = program->arriving;
+    uint32_t low = 0, high = program->arriving, turn = program->turn;
+    struct sa_label label = *from;
+    if (turn) label.member = label.member < turn ? label.member + program->members - turn : label.member - turn;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        int order = compare(from, &program->arrivals[middle]);
+        int order = compare(&label, &program->arrivals[middle]);
         if (!order) return program->arrival_nodes[middle];
         if (order < 0)
             high = middle;
@@ -249,7 +263,7 @@ SA_EXPORT int64_t sa_execution_next(struct sa_execution *execution) {
 static bool any_send(const struct sa_execution *execution, uint32_t member, bool has_left_us) {
     const struct sa_program *program = execution->program;
     for (uint32_t node = 0; node < program->nodes; node++) {
-        if (program->kinds[node] != SA_NODE_SEND || program->labels[node].member != member) continue;
+        if (program->kinds[node] != SA_NODE_SEND || sa_program_to(program, node) != member) continue;
         bool is_ours = execution->waits[node] > 0 || execution->flags[node] & SA_READY;
         if (has_left_us ? !is_ours && execution->waits[node] != LEFT : is_ours) return true;
     }

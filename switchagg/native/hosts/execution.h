@@ -29,7 +29,30 @@ struct sa_program {
     const struct sa_label *arrivals;  /* `arriving` of them, sorted: member is the sender */
     const uint32_t *arrival_nodes;
     const uint32_t *expected;         /* of each member: messages */
+    uint32_t turn;                    /* not 0: all this is member 0's (sa_program_turned) */
 };
+
+/* Elements low ... high - 1. */
+struct sa_range {
+    int64_t low, high;
+};
+
+struct sa_range sa_program_turned_range(const struct sa_program *program, uint32_t node);
+
+static inline struct sa_range sa_program_range(const struct sa_program *program, uint32_t node) {
+    if (program->turn) return sa_program_turned_range(program, node);
+    return (struct sa_range){program->lows[node], program->highs[node]};
+}
+
+/* Whom member 0 calls by this number. */
+static inline uint32_t sa_program_member(const struct sa_program *program, uint32_t member) {
+    uint32_t turned = member + program->turn;
+    return turned < program->members ? turned : turned - program->members;
+}
+
+static inline uint32_t sa_program_to(const struct sa_program *program, uint32_t node) {
+    return sa_program_member(program, program->labels[node].member);
+}
 
 /* SA_COMBINE_ELSEWHERE: by the function that the execution has for it. */
 enum sa_combine { SA_COMBINE_SUM, SA_COMBINE_MAX, SA_COMBINE_ELSEWHERE };

@@ -105,7 +105,7 @@ static int queue(struct sa_mesh *mesh, struct sa_running *running, uint32_t node
     made->running = running;
     made->ticket = node;
     made->data = sa_execution_memory(execution, node);
-    made->to = label->member;
+    made->to = sa_program_to(execution->program, node);
     made->flow = running->flow;
     uint8_t *head = made->start + SA_HEADER_BYTES;
     memcpy(head, running->head, sizeof running->head);

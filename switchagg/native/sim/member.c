@@ -179,7 +179,7 @@ static struct message *message_of(struct sim_member *member, struct sim_call *ca
     sim_party_head(call, node, message->reliable.head);
     message->call = call;
     message->number = node;
-    message->address = address_of(member, execution->program->labels[node].member, priority);
+    message->address = address_of(member, sa_program_to(execution->program, node), priority);
     return message;
 }
 
