@@ -9,7 +9,7 @@ import pytest
 
 from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.hollow import Hollow
-from emulation.sim.host_costs import HostCosts
+from emulation.sim.host_costs import FREE, HostCosts
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.network import SimulationError
@@ -38,6 +38,7 @@ KINDS: tuple[Kind, ...] = ("allreduce", "allreduce", "reduce_scatter", "all_gath
 ALLREDUCES = {name: each.kinds["allreduce"] for name, each in COLLECTIVES.items() if "allreduce" in each.kinds}
 OPS = ("sum", "sum", "max")
 CODECS = ("", "", "", "lanes8+ef", "topk+ef")
+COSTS = (FREE, FREE, HostCosts(transfer_ns=7_000), HostCosts(flow_bps=300_000_000), HostCosts(999, 10**9 + 7))
 
 
 def world(source: random.Random) -> tuple[SimulationConfig, str]:
@@ -68,7 +69,7 @@ def served(source: random.Random, modes: tuple[str, ...]) -> SimulationConfig:
     ps = {"mode": mode, "dead_after_s": 3.0, "push_then_pull": mode == BSP and source.random() < 0.5}
     ps |= {"backups": int(mode == BACKUP), "staleness": int(mode == SSP)}
     servers = 0 if config.fabric.sides else source.choice((0, 1, 3))
-    return replace(config, servers=servers, ps=ps)
+    return replace(config, servers=servers, ps=ps, costs=source.choice(COSTS))
 
 
 def seen(simulation: Simulation, failed: str) -> dict[str, Any]:
@@ -180,7 +181,7 @@ def test_events_results_and_counters_are_those_of_python() -> None:
     for seed in range(28):
         source = random.Random(seed)
         config, method = world(source)
-        config = replace(config, codec=source.choice(CODECS))
+        config = replace(config, codec=source.choice(CODECS), costs=source.choice(COSTS))
         compiled = replace(config, engine="compiled")
         found = told(compiled, method, seed)
         assert found == told(config, method, seed), f"seed {seed}: {method}"
@@ -230,10 +231,9 @@ def test_worlds_of_many_links_whose_frames_are_fetched_ahead(delay_ns: int, numb
 
 def test_what_the_engine_in_c_lacks_stays_with_python() -> None:
     config = SimulationConfig(2, LinkConfig(10**9), engine="auto")
-    for lacking in ({"tcp": "reno"}, {"costs": HostCosts(transfer_ns=1)}):
-        simulation = HostSimulation(replace(config, **lacking), method="ring")
-        assert not isinstance(simulation.shared, CompiledNetwork)
-        with pytest.raises(JobError, match="SWITCHAGG_SIM_ENGINE=python can"):
-            HostSimulation(replace(config, engine="compiled", **lacking), method="ring")
+    simulation = HostSimulation(replace(config, tcp="reno"), method="ring")
+    assert not isinstance(simulation.shared, CompiledNetwork)
+    with pytest.raises(JobError, match="SWITCHAGG_SIM_ENGINE=python can"):
+        HostSimulation(replace(config, engine="compiled", tcp="reno"), method="ring")
     simulation = HostSimulation(config, method="ring")
     assert isinstance(simulation.shared, CompiledNetwork)

@@ -51,8 +51,6 @@ def lacking_of_hosts(config: SimulationConfig) -> str:
         return "it has no other jobs and flows"
     if config.tcp:
         return f"it has no congestion control of connections, as {config.tcp}"
-    if config.costs:
-        return "it has no costs of transfers and rates of single connections in host methods"
     return ""
 
 

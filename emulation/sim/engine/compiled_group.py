@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from emulation.sim.engine import library
 from emulation.sim.engine.compiled_clock import CompiledClock
+from emulation.sim.host_costs import HostCosts
 from switchagg.native.programs import CompiledProgram
 from transport.collectives.execution import ProgramCache
 from transport.collectives.party import CALL_TIMEOUT_NS
@@ -83,7 +84,8 @@ def declared() -> ctypes.CDLL:
         ("group_failed", ctypes.POINTER(Failed), [_POINTER]),
         ("member", _POINTER, [_POINTER, _POINTER, _U32, _U32, _U32]),
         ("member_submit", ctypes.c_int, [_POINTER, ctypes.POINTER(CallFacts)]),
-        ("member_push", ctypes.c_int, [_POINTER, _U64, _U32, _I32, _POINTER, _U32, _POINTER, _U64]),
+        ("group_costs", None, [_POINTER, _I64, _U64]),
+        ("member_push", ctypes.c_int, [_POINTER, _U64, _U32, _I32, _POINTER, _U32, _U32, _POINTER, _U64]),
         ("member_pump", None, [_POINTER]),
         ("member_ended", _I64, [_POINTER]),
         ("member_retransmissions", _U64, [_POINTER]),
@@ -119,6 +121,10 @@ class CompiledGroup:
         facts = GroupFacts(first, credit, CALL_TIMEOUT_NS, self._config_of, self._told)
         self.handle = library.there(declared().sa_sim_group(clock.handle, facts))
         self.failed: Failed = declared().sa_sim_group_failed(self.handle).contents
+
+    def has_costs(self, costs: HostCosts) -> None:
+        """From the start."""
+        declared().sa_sim_group_costs(self.handle, costs.transfer_ns, costs.flow_bps)
 
     def _address_of(self, member: int, to: int) -> int:
         each = self._connections(member, to)

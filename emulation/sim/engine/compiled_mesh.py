@@ -50,6 +50,7 @@ class CompiledMeshHost:
     def __init__(self, group: PartyGroup, member: int, party: Party, link: Link, notice: Callable[[int], None]) -> None:
         self.party = party
         self._group, self._member, self._notice = group, member, notice
+        self._begins: Begins = bool
         self._clock = group.clock
         self._library = declared()
         uplink = cast(CompiledLink, link)
@@ -86,9 +87,8 @@ class CompiledMeshHost:
         number = next(self._group.numbers)
         self._group.waiting[number] = message
         values = bytes(data) if self._clock.traces and len(data) else None
-        if self._library.sa_sim_member_push(
-            self._handle, number, message.to, message.priority, head, len(head), values, len(data)
-        ):
+        what = number, message.to, message.priority, head, len(head), self._begins(head), values, len(data)
+        if self._library.sa_sim_member_push(self._handle, *what):
             raise MemoryError("no memory for a message")
 
     def pump(self) -> None:
@@ -96,9 +96,11 @@ class CompiledMeshHost:
         self._library.sa_sim_member_pump(self._handle)
         self._clock.go_on()
 
-    def has_costs(self, costs: HostCosts, _begins: Begins) -> None:
-        """There are none."""
-        assert not costs
+    def has_costs(self, costs: HostCosts, begins: Begins) -> None:
+        """See `MeshHost`; of all members alike."""
+        self._group.has_costs(costs)
+        if costs.transfer_ns:
+            self._begins = begins
 
     def receive(self, _frame: object, _sender: int, _to: int) -> None:
         """Not called: its frames stay in C."""

@@ -43,6 +43,7 @@ class HostSimulation(Simulation):
         group = None
         if isinstance(self.shared, CompiledNetwork):
             group = CompiledGroup(self.shared.time, connections, self.first, config.credit_bytes)
+            group.has_costs(config.costs)
         option, segment_bytes = groups.get(method, 0), config.message_bytes - HEAD_BYTES
         for member in range(config.workers):
             party: CollectiveParty

@@ -4,21 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/costs.h"
 #include "sim/credit_queue.h"
 #include "sim/frames.h"
 #include "sim/peers.h"
-
-/* A message of a member: of a call's node, or, without a call, of a party in Python, by number. The reliable one comes first,
-   so that it is found by its connection. */
-struct message {
-    struct sa_reliable_message reliable;
-    struct message *next; /* behind it in the same class; or idle */
-    struct outgoing *to;
-    struct sim_call *call;
-    uint64_t number; /* of the node, or the party's */
-    uint32_t address; /* the receiver's, with the class in the upper bits */
-    uint8_t bytes[]; /* a copy of the values: it may have to be sent again */
-};
 
 /* The key of a connection is the peer's address, with the class in the upper bits. */
 struct outgoing {
@@ -26,6 +15,7 @@ struct outgoing {
     uint32_t peer, connection;
     uint64_t full_at; /* `gives` when its window was found full */
     uint8_t repeats;  /* listed in its class's */
+    struct sim_pace pace;
     struct sim_alarm alarm;
     struct sa_sender sender;
 } __attribute__((aligned(64)));
@@ -39,12 +29,12 @@ struct incoming {
 
 /* What a priority class has for itself; without classes there is one. First what every acknowledgement looks at. */
 struct flow {
-    struct message *departing;
+    struct sim_message *departing;
     uint32_t repeating_count;
     uint8_t has_uplink;
     struct sim_credit_queue queue;
     struct sim_uplink uplink;
-    struct message **departing_end;
+    struct sim_message **departing_end;
     struct outgoing **repeating; /* by key, ascending */
     uint32_t repeating_room;
 };
@@ -53,8 +43,10 @@ struct sim_group {
     struct sim_node node; /* only to be owned */
     struct sa_sim *sim;
     struct sim_group_facts facts;
-    struct message *idle; /* messages without values */
+    struct sim_messages messages;
     struct sim_failed failed;
+    int64_t transfer_ns;
+    uint64_t flow_bps;
 };
 
 /* In lines of cache: what any frame needs; what an answer needs; calls; a flow. */
@@ -72,6 +64,8 @@ struct sim_member {
     struct sim_peers out, in; /* struct outgoing, incoming */
     uint64_t gives, drop_checksum;
     int64_t deadline_ns; /* of a party in Python */
+    struct sim_processor processor;
+    struct sim_alarm paced;
     struct flow flows[] __attribute__((aligned(64)));
 } __attribute__((aligned(64)));
 
@@ -154,59 +148,46 @@ static uint32_t address_of(const struct sim_member *member, uint32_t to, int32_t
     return member->strict ? to | (SIM_BEST_EFFORT - class_of(priority)) << SIM_CLASS_SHIFT : to;
 }
 
-/* values: NULL stands for zeros. */
-static struct message *new_message(struct sim_group *group, uint32_t head_bytes, const uint8_t *values,
-                                   uint64_t size_bytes) {
-    struct message *message = values ? NULL : group->idle;
-    if (message)
-        group->idle = message->next;
-    else if (!(message = malloc(sizeof *message + (values ? size_bytes : 0))))
-        return NULL;
-    message->reliable.tag = message->reliable.head_bytes = head_bytes;
-    message->reliable.size_bytes = head_bytes + size_bytes;
-    message->reliable.data = values ? memcpy(message->bytes, values, size_bytes) : NULL;
-    message->next = NULL;
-    message->call = NULL;
-    return message;
-}
-
-static struct message *message_of(struct sim_member *member, struct sim_call *call, uint32_t node, int32_t priority) {
+static struct sim_message *message_of(struct sim_member *member, struct sim_call *call, uint32_t node, int32_t priority) {
     const struct sa_execution *execution = call->execution;
     uint64_t size_bytes = sa_execution_size_bytes(execution, node);
     const uint8_t *values = execution->array && size_bytes ? sa_execution_memory(execution, node) : NULL;
-    struct message *message = new_message(member->group, SIM_HEAD_BYTES, values, size_bytes);
+    struct sim_message *message = sim_message_new(&member->group->messages, SIM_HEAD_BYTES, values, size_bytes);
     if (!message) return NULL;
     sim_party_head(call, node, message->reliable.head);
     message->call = call;
     message->number = node;
+    message->takes_ns = execution->program->labels[node].segment ? 0 : member->group->transfer_ns;
     message->address = address_of(member, sa_program_to(execution->program, node), priority);
     return message;
 }
 
-static void release(struct sim_group *group, struct message *message) {
-    if (message->reliable.data) {
-        free(message);
+/* A message is below its queue. */
+static void carry(struct sim_member *member, struct flow *flow, struct sim_message *message) {
+    struct outgoing *out = outgoing_of(member, message->address);
+    if (!out) {
+        sim_message_let_go(&member->group->messages, message);
         return;
     }
-    message->next = group->idle;
-    group->idle = message;
-}
-
-/* A message is below its queue. */
-static int carry(struct sim_member *member, struct flow *flow, const struct sim_waiting *one) {
-    bool is_made = member->group->facts.told;
-    struct message *message = is_made ? one->item : message_of(member, one->item, one->node, one->priority);
-    struct outgoing *out = message ? outgoing_of(member, message->address) : NULL;
-    if (!out) {
-        if (message) release(member->group, message);
-        return -ENOMEM;
-    }
     message->to = out;
-    flow->queue.below_bytes += message->reliable.size_bytes;
     sa_sender_submit(&out->sender, &message->reliable);
     *flow->departing_end = message;
     flow->departing_end = &message->next;
-    return 0;
+}
+
+/* A message leaves its queue; once the host comes to it, it is carried. */
+static void take_out(struct sim_member *member, struct flow *flow, const struct sim_waiting *one) {
+    bool is_made = member->group->facts.told;
+    struct sim_message *message = is_made ? one->item : message_of(member, one->item, one->node, one->priority);
+    if (!message) {
+        member->sim->queue.lacking = 1;
+        return;
+    }
+    flow->queue.below_bytes += message->reliable.size_bytes;
+    if (!message->takes_ns)
+        carry(member, flow, message);
+    else
+        sim_processor_run(&member->processor, (struct sim_task){.message = message, .flow = flow});
 }
 
 static struct flow *flow_of(struct sim_member *member, int32_t priority) {
@@ -219,14 +200,15 @@ static void feed(struct sim_member *member) {
     struct sim_waiting one = {0};
     struct sim_call *call;
     int64_t node;
+    int64_t credit_bytes = member->group->facts.credit_bytes;
     int result = 0;
     while (!member->group->facts.told && (node = sim_party_next(&member->party, &call)) >= 0 && !result) {
         one = (struct sim_waiting){.priority = call->priority, .node = (uint32_t)node, .item = call};
         result = sim_credit_queue_push(&flow_of(member, one.priority)->queue, one);
     }
     for (uint32_t i = 0; i < flows; i++)
-        while (!result && sim_credit_queue_pop(&member->flows[i].queue, member->group->facts.credit_bytes, &one))
-            result = carry(member, &member->flows[i], &one);
+        while (!member->processor.first && !result && sim_credit_queue_pop(&member->flows[i].queue, credit_bytes, &one))
+            take_out(member, &member->flows[i], &one);
     stop(member, result);
 }
 
@@ -237,13 +219,23 @@ static uint32_t put(struct sim_member *member, struct outgoing *out, uint32_t li
     struct sa_sim *sim = member->sim;
     struct sa_segment segment;
     uint32_t count = 0;
+    uint64_t flow_bps = member->group->flow_bps;
+    if (flow_bps && (!limit || sim_pace_next_ns(&out->pace) > sim->now_ns)) {
+        sim_alarm_set(&member->paced, sim_pace_next_ns(&out->pace));
+        return 0;
+    }
+    if (flow_bps) limit = 1;
     for (int found; count < limit && (found = sa_sender_next(&out->sender, sim->now_ns, &segment)); count++) {
         struct sim_body *body = found > 0 ? sim_data_frame(sim, &segment, out->sender.config, out->connection) : NULL;
         if (!body) {
             stop(member, -ENOMEM);
             break;
         }
+        uint32_t wire_bytes = body->wire_bytes;
         sim_link_send(member->link, body, sim->now_ns, member->address, out->peer);
+        if (!flow_bps) continue;
+        sim_pace_left(&out->pace, flow_bps, sim->now_ns, wire_bytes);
+        sim_alarm_set(&member->paced, sim_pace_next_ns(&out->pace));
     }
     if (count) sim_alarm_set(&out->alarm, sa_sender_deadline_ns(&out->sender));
     return count;
@@ -259,7 +251,7 @@ static void pump_again(void *object, struct sim_body *body, uint32_t sender, uin
 }
 
 /* The last frame of a message is on the link. */
-static void left(struct sim_member *member, struct flow *flow, struct message *message) {
+static void left(struct sim_member *member, struct flow *flow, struct sim_message *message) {
     flow->queue.below_bytes -= message->reliable.size_bytes;
     if (!message->call) {
         say(member, SIM_TOLD_SENT, message->address & SIM_NODE_MASK, message->number);
@@ -297,7 +289,7 @@ static uint32_t give(void *host, uint32_t limit, uint32_t kind) {
     member->is_busy = 1;
     uint32_t given = give_repeats(member, flow, limit);
     uint64_t gives = ++member->gives;
-    for (struct message **at = &flow->departing, *message; given < limit && (message = *at);) {
+    for (struct sim_message **at = &flow->departing, *message; given < limit && (message = *at);) {
         struct outgoing *out = message->to;
         if (out->full_at == gives) {
             at = &message->next;
@@ -377,6 +369,17 @@ static void after_input(struct sim_member *member, struct outgoing *out) {
     sim_alarm_set(&out->alarm, sa_sender_deadline_ns(&out->sender));
 }
 
+/* A message for the party. */
+static void hand(struct sim_member *member, uint32_t from, struct sim_message *message, bool is_last) {
+    struct sa_reliable_message *reliable = &message->reliable;
+    if (member->group->facts.told)
+        say(member, is_last ? SIM_TOLD_CAME_LAST : SIM_TOLD_CAME, from, message->number);
+    else
+        stop(member, sim_party_receive(&member->party, from, reliable->head, reliable->data,
+                                       reliable->size_bytes - reliable->head_bytes, member->sim->now_ns));
+    sim_message_let_go(&member->group->messages, message);
+}
+
 static void take_data(struct sim_member *member, const struct sim_body *body, uint32_t sender, uint32_t peer) {
     struct incoming *in = incoming_of(member, peer);
     if (!in) return;
@@ -386,14 +389,29 @@ static void take_data(struct sim_member *member, const struct sim_body *body, ui
     struct sa_reliable_message *message = sa_receiver_message(&in->receiver), *next;
     if (!message) return;
     for (uint32_t from = sender - member->group->facts.first; message && !member->group->failed.failure; message = next) {
+        struct sim_message *each = (struct sim_message *)message;
         next = sa_receiver_message(&in->receiver);
-        if (member->group->facts.told)
-            say(member, next ? SIM_TOLD_CAME : SIM_TOLD_CAME_LAST, from, ((struct message *)message)->number);
+        each->holders++;
+        if (member->group->transfer_ns)
+            sim_processor_run(&member->processor, (struct sim_task){.message = each, .from = from});
         else
-            stop(member, sim_party_receive(&member->party, from, message->head, message->data,
-                                           message->size_bytes - message->head_bytes, member->sim->now_ns));
+            hand(member, from, each, !next);
     }
+    if (member->group->transfer_ns) return;
     tell(member);
+    pump(member);
+}
+
+/* The host comes to a message. */
+static void finish(void *host, const struct sim_task *task) {
+    struct sim_member *member = host;
+    if (member->group->failed.failure) return;
+    if (task->flow) {
+        carry(member, task->flow, task->message);
+    } else {
+        hand(member, task->from, task->message, true);
+        tell(member);
+    }
     pump(member);
 }
 
@@ -402,8 +420,8 @@ static void take_ack(struct sim_member *member, const struct sim_body *body, uin
     if (!out) return;
     struct sa_ack ack = sim_ack_in(body);
     stop(member, sa_sender_receive(&out->sender, &ack, member->sim->now_ns));
-    for (struct message *message; (message = (struct message *)sa_sender_returned(&out->sender));)
-        release(member->group, message);
+    for (struct sim_message *message; (message = (struct sim_message *)sa_sender_returned(&out->sender));)
+        sim_message_let_go(&member->group->messages, message);
     after_input(member, out);
     pump(member);
 }
@@ -455,6 +473,8 @@ static void receiver_due(void *object) {
     acknowledge(in->member, in);
 }
 
+static void paced(void *object) { pump(object); }
+
 static void party_due(void *object) {
     struct sim_member *member = object;
     if (member->group->facts.told)
@@ -469,10 +489,7 @@ static void party_due(void *object) {
 
 static void group_free(struct sim_node *node) {
     struct sim_group *group = (struct sim_group *)node;
-    for (struct message *message = group->idle, *next; message; message = next) {
-        next = message->next;
-        free(message);
-    }
+    sim_messages_free(&group->messages);
     free(group);
 }
 
@@ -486,10 +503,15 @@ struct sim_group *sa_sim_group(struct sa_sim *sim, const struct sim_group_facts 
     return group;
 }
 
+void sa_sim_group_costs(struct sim_group *group, int64_t transfer_ns, uint64_t flow_bps) {
+    group->transfer_ns = transfer_ns;
+    group->flow_bps = flow_bps;
+}
+
 static void out_free(struct outgoing *out) {
     for (struct sa_reliable_message *message = out->sender.oldest, *next; message; message = next) {
         next = message->next;
-        free(message);
+        sim_message_let_go(&out->member->group->messages, (struct sim_message *)message);
     }
     sa_sender_end(&out->sender);
     free(out);
@@ -506,11 +528,13 @@ static void member_free(struct sim_node *node) {
     }
     for (uint32_t i = 0; i < (member->strict ? SIM_CLASSES : 1); i++) {
         struct sim_credit_queue *queue = &member->flows[i].queue;
-        for (uint32_t j = 0; member->group->facts.told && j < queue->count; j++) free(queue->heap[j].item);
+        for (uint32_t j = 0; member->group->facts.told && j < queue->count; j++)
+            sim_message_let_go(&member->group->messages, queue->heap[j].item);
         free(queue->heap);
         free(member->flows[i].repeating);
         sim_uplink_end(&member->flows[i].uplink);
     }
+    sim_processor_end(&member->processor, &member->group->messages);
     free(member->out.found);
     free(member->in.found);
     sim_party_end(&member->party);
@@ -524,18 +548,14 @@ struct sim_member *sa_sim_member(struct sim_group *group, struct sim_link *link,
     struct sim_member *member = aligned_alloc(64, bytes);
     if (!member) return NULL;
     memset(member, 0, bytes);
-    member->node = (struct sim_node){receive, member_free, NULL, look};
-    member->sim = group->sim;
-    member->group = group;
-    member->link = link;
-    member->deadline_ns = -1;
-    member->member = number_in_group;
-    member->number = number;
-    member->address = group->facts.first + number_in_group;
-    member->strict = strict;
+    *member = (struct sim_member){.node = {receive, member_free, NULL, look}, .link = link, .sim = group->sim,
+                                  .group = group, .member = number_in_group, .number = number, .strict = strict,
+                                  .address = group->facts.first + number_in_group, .deadline_ns = -1};
     member->segment_bytes = group->facts.config_of(number_in_group, number_in_group)->segment_bytes;
     for (uint32_t i = 0; i < flows; i++) member->flows[i].departing_end = &member->flows[i].departing;
     sim_party_begin(&member->party, number_in_group, group->facts.call_timeout_ns, &group->failed);
+    sim_alarm_init(&member->paced, group->sim, paced, member);
+    sim_processor_init(&member->processor, group->sim, finish, member);
     sim_alarm_init(&member->timer, group->sim, party_due, member);
     sim_own(group->sim, &member->node);
     return sim_attach(group->sim, member->address, &member->node) ? NULL : member;
@@ -546,15 +566,16 @@ int sa_sim_member_submit(struct sim_member *member, const struct sim_call_facts 
 }
 
 int sa_sim_member_push(struct sim_member *member, uint64_t number, uint32_t to, int32_t priority, const uint8_t *head,
-                       uint32_t head_bytes, const uint8_t *values, uint64_t size_bytes) {
-    struct message *message = new_message(member->group, head_bytes, values, size_bytes);
+                       uint32_t head_bytes, uint32_t costs, const uint8_t *values, uint64_t size_bytes) {
+    struct sim_message *message = sim_message_new(&member->group->messages, head_bytes, values, size_bytes);
     if (!message) return -ENOMEM;
     memcpy(message->reliable.head, head, head_bytes);
     message->number = number;
+    message->takes_ns = costs ? member->group->transfer_ns : 0;
     message->address = address_of(member, to, priority);
     int result = sim_credit_queue_push(&flow_of(member, priority)->queue,
                                        (struct sim_waiting){.priority = priority, .item = message});
-    if (result) release(member->group, message);
+    if (result) sim_message_let_go(&member->group->messages, message);
     return result;
 }
 

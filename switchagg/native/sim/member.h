@@ -36,6 +36,9 @@ struct sim_member;
 
 /* NULL: no memory. Freed with the simulation. number: what Python is told of a member, once calls have ended or failed. */
 SA_EXPORT struct sim_group *sa_sim_group(struct sa_sim *sim, const struct sim_group_facts *facts);
+
+/* From the start: as of `HostCosts` in emulation/sim/host_costs.py; 0: nothing, and as much as links. */
+SA_EXPORT void sa_sim_group_costs(struct sim_group *group, int64_t transfer_ns, uint64_t flow_bps);
 SA_EXPORT struct sim_member *sa_sim_member(struct sim_group *group, struct sim_link *link, uint32_t member,
                                            uint32_t number, uint32_t strict);
 
@@ -43,10 +46,11 @@ SA_EXPORT struct sim_member *sa_sim_member(struct sim_group *group, struct sim_l
 SA_EXPORT int sa_sim_member_submit(struct sim_member *member, const struct sim_call_facts *facts);
 SA_EXPORT void sa_sim_member_pump(struct sim_member *member);
 
-/* Queue a message of a party in Python. number: of its own, while it is under way. values: copied; NULL: what C needs not
-   know, or zeros. 0; -ENOMEM. */
+/* Queue a message of a party in Python. number: of its own, while it is under way. costs: it is the first of a transfer.
+   values: copied; NULL: what C needs not know, or zeros. 0; -ENOMEM. */
 SA_EXPORT int sa_sim_member_push(struct sim_member *member, uint64_t number, uint32_t to, int32_t priority,
-                                 const uint8_t *head, uint32_t head_bytes, const uint8_t *values, uint64_t size_bytes);
+                                 const uint8_t *head, uint32_t head_bytes, uint32_t costs, const uint8_t *values,
+                                 uint64_t size_bytes);
 
 /* The number of a call that has ended, each once; -1: none. */
 SA_EXPORT int64_t sa_sim_member_ended(struct sim_member *member);

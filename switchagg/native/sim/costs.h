@@ -1,0 +1,45 @@
+/* What communicating costs a host, as Processor and Pace of emulation/sim/host_costs.py. */
+#ifndef SWITCHAGG_SIM_COSTS_H
+#define SWITCHAGG_SIM_COSTS_H
+
+#include "sim/message.h"
+#include "sim/sim.h"
+
+/* A message on its way out, of a class's flow; or, without one, that has come from a member. */
+struct sim_task {
+    struct sim_task *next;
+    struct sim_message *message;
+    void *flow;
+    uint32_t from;
+};
+
+/* One thing after the other, each in its time. */
+struct sim_processor {
+    struct sa_sim *sim;
+    void (*finish)(void *host, const struct sim_task *task);
+    void *host;
+    struct sim_task *first, **end;
+    int64_t free_ns;
+};
+
+void sim_processor_init(struct sim_processor *processor, struct sa_sim *sim,
+                        void (*finish)(void *host, const struct sim_task *task), void *host);
+
+/* Finish a task after all before it and what its message takes: at once, if it is idle and that is nothing. Without memory
+   the run ends. */
+void sim_processor_run(struct sim_processor *processor, struct sim_task task);
+void sim_processor_end(struct sim_processor *processor, struct sim_messages *messages);
+
+/* One connection's frames: each begins when that of the one before it would have ended. */
+struct sim_pace {
+    int64_t free_ns;
+    uint64_t remainder;
+};
+
+/* When the next frame may leave. */
+static inline int64_t sim_pace_next_ns(const struct sim_pace *pace) { return pace->free_ns + (pace->remainder > 0); }
+
+/* A frame leaves now. */
+void sim_pace_left(struct sim_pace *pace, uint64_t flow_bps, int64_t now_ns, uint32_t size_bytes);
+
+#endif
