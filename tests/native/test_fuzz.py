@@ -59,21 +59,25 @@ def leaks(tmp_path_factory: pytest.TempPathFactory) -> str:
     pytest.skip("needs libFuzzer: an empty target built with it doesn't run here")
 
 
-def build(target: str, core: Path, folder: Path) -> Path:
-    sources = [str(ROOT / f"tests/native/{target}.c"), *(str(source(name, core)) for name in SOURCES[target])]
-    command = [
-        "clang",
-        *FLAGS,
-        "-fno-sanitize-recover=all",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        f"-I{core}",
-        *sources,
-        "-lm",
-    ]
-    done = subprocess.run([*command, "-o", str(folder / target)], capture_output=True, text=True)
+def clang(core: Path, *arguments: str) -> None:
+    command = ["clang", *FLAGS, "-fno-sanitize-recover=all", "-Wall", "-Wextra", "-Werror", f"-I{core}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def codecs(leaks: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The codecs, compiled once: no bug is planted in them."""
+    folder = tmp_path_factory.mktemp("codecs")
+    made = {name: folder / f"{name}.o" for name in CODECS}
+    with ThreadPoolExecutor(os.cpu_count()) as compilers:
+        list(compilers.map(lambda name: clang(CORE, "-c", str(source(name)), "-o", str(made[name])), CODECS))
+    return made
+
+
+def build(target: str, core: Path, folder: Path, codecs: dict[str, Path]) -> Path:
+    files = [ROOT / f"tests/native/{target}.c", *(codecs.get(name) or source(name, core) for name in SOURCES[target])]
+    clang(core, *map(str, files), "-lm", "-o", str(folder / target))
     return folder / target
 
 
@@ -106,11 +110,12 @@ def ended(process: "subprocess.Popen[str]", program: Path) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def searches(
-    leaks: str, tmp_path_factory: pytest.TempPathFactory
+    leaks: str, codecs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, tuple["subprocess.Popen[str]", Path]]]:
     """A running search of each target, all at the same time."""
     with ThreadPoolExecutor(os.cpu_count()) as compilers:
-        programs = list(compilers.map(lambda target: build(target, CORE, tmp_path_factory.mktemp(target)), SOURCES))
+        folders = {target: tmp_path_factory.mktemp(target) for target in SOURCES}
+        programs = list(compilers.map(lambda target: build(target, CORE, folders[target], codecs), SOURCES))
     running = {program.name: (start(program, leaks, SEARCH_S), program) for program in programs}
     yield running
     for process, _ in running.values():
@@ -152,8 +157,10 @@ def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[
         "chunk not compared",
     ],
 )
-def test_finds_a_planted_bug(target: str, file: str, right: str, wrong: str, leaks: str, tmp_path: Path) -> None:
-    status, said = search(build(target, planted(tmp_path, file, right, wrong), tmp_path), leaks, 120)
+def test_finds_a_planted_bug(
+    target: str, file: str, right: str, wrong: str, leaks: str, codecs: dict[str, Path], tmp_path: Path
+) -> None:
+    status, said = search(build(target, planted(tmp_path, file, right, wrong), tmp_path, codecs), leaks, 120)
     assert status != 0, "not found"
     assert "not so" in said or "ERROR: AddressSanitizer" in said or "runtime error" in said
 
