@@ -80,18 +80,18 @@ class PartialEndpoint(Endpoint):
         place, bit = self._presence
         for row, fields in enumerate(headers(bundle).tolist()):
             found = self._place(fields, bundle.shape[1])
-            if found is None:
+            if found and row > start and not _flies(*found):  # what came before it may change what it is
+                super().receive(bundle[start:row], now_ns, congested)
+                found, start = self._place(fields, bundle.shape[1]) or found, row
+            if found is None or _is_ahead(*found):
                 continue
-            if not _flies(*found):
-                if row > start:  # what came before it may change what it is
-                    super().receive(bundle[start:row], now_ns, congested)
-                    found = self._place(fields, bundle.shape[1]) or found
-                start = row + 1
             window, chunk = found
             if _flies(window, chunk):
                 if fields[0] & MAX_BIT or not int(values[row, place]) >> bit & 1:
                     self._bare.append((window, chunk, 0))  # what this rank gave may never have come to the switch
-            elif chunk == window.chunk[chunk % window.window]:
+                continue
+            start = row + 1
+            if chunk == window.chunk[chunk % window.window]:
                 self._keep(window, chunk, values[row])
             else:
                 self.counters["duplicates"] += 1
@@ -141,7 +141,8 @@ class PartialEndpoint(Endpoint):
     # private
 
     def _place(self, fields: tuple[int, ...], size: int) -> tuple[Window, int] | None:
-        """(window, chunk) of a result with values and route ALL, for a chunk up to the next one of its slot."""
+        """(window, chunk) of a result with values and route ALL, for a chunk up to the next one of its slot, or the one
+        behind that, while it is in flight."""
         kind, job_id, slot, generation, stream, _, elements, chunk = fields
         job = self.job
         if kind not in RESULTS or kind & ROUTE_BITS or (job_id, generation) != (job.job_id, job.generation):
@@ -153,8 +154,8 @@ class PartialEndpoint(Endpoint):
         if not 0 <= offset < window.window or (window.in_flight[offset] and window.kind[offset] & ROUTE_BITS):
             return None
         following = window.chunk[offset]
-        ago = (following - chunk) % MODULUS
-        if ago >= HALF or ago % window.window or ago > following:
+        ago = (following - chunk + HALF) % MODULUS - HALF
+        if ago < -window.window * window.in_flight[offset] or ago % window.window or ago > following:
             return None
         chunk = following - ago
         return (window, chunk) if version_flag(window, chunk) == kind & FLAG_VERSION else None
@@ -219,3 +220,8 @@ def _flies(window: Window, chunk: int) -> bool:
     """Whether a chunk is in flight."""
     offset = chunk % window.window
     return window.in_flight[offset] and window.chunk[offset] == chunk
+
+
+def _is_ahead(window: Window, chunk: int) -> bool:
+    """Whether a chunk comes after the next one of its slot."""
+    return chunk > window.chunk[chunk % window.window]
