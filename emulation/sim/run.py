@@ -21,10 +21,10 @@ from emulation.results import MethodResult, codec_notes
 from emulation.scenario import Scenario
 from emulation.scenario_checks import frame_bytes_of, hosts_of
 from emulation.scenario_flows import own_hosts
-from emulation.scenario_tables import ENDLESS, KERNEL, PACKET, RDMA_CONTROLS
+from emulation.scenario_tables import ENDLESS, KERNEL, PACKET, RDMA_CONTROLS, SAME
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.compute import ComputeTimes
-from emulation.sim.engine.choice import AUTO, PYTHON
+from emulation.sim.engine.choice import AUTO, PYTHON, lacking_beside
 from emulation.sim.host_costs import HostCosts
 from emulation.sim.layers import LayeredTraining, Schedule
 from emulation.sim.lossless.network import LosslessNetwork
@@ -182,8 +182,7 @@ def _simulation(scenario: Scenario, method: str, config: SimulationConfig, zoom:
     switch, jobs, of_flows = scenario.switch, scenario.jobs, own_hosts(scenario.flows)
     demand_slots = sum(config.windows) or config.streams * config.window_slots
     others = of_flows + hosts_of(jobs) + sum(servers_of(job, method) for job in jobs)
-    alone = not (scenario.flows or jobs or scenario.topology.pfc_bytes)
-    config = dataclasses.replace(config, others=others, engine=AUTO if alone else PYTHON)
+    config = dataclasses.replace(config, others=others, engine=_engine(scenario, method, config))
     if jobs:
         asked_slots = demand_slots + len(jobs) * config.streams * config.window_slots
         config = dataclasses.replace(config, pool_slots=switch.slots or asked_slots, first_slot=None)
@@ -194,6 +193,13 @@ def _simulation(scenario: Scenario, method: str, config: SimulationConfig, zoom:
         beside = JobsBeside(first, method, jobs, switch.weight, switch.shares, demand_slots, of_flows, scenario.folder)
         first.shared.documents.append(beside.document)
     return first
+
+
+def _engine(scenario: Scenario, method: str, config: SimulationConfig) -> str:
+    """The packet engine that the measured job and all beside it can be on; Python's, if the network has to be its."""
+    its = dataclasses.replace(config, codec="")
+    jobs = (method if job.method == SAME else job.method for job in scenario.jobs if not job.profile)
+    return PYTHON if scenario.topology.pfc_bytes or any(lacking_beside(job, its) for job in jobs) else AUTO
 
 
 def _lossless(scenario: Scenario, method: str, config: SimulationConfig) -> LosslessNetwork:

@@ -168,7 +168,6 @@ def test_values_after_arrays_that_have_none_are_refused() -> None:
         ({"backups": 1, "congestion": "none"}, "partial sums"),
         ({"dataplane": "batched"}, "not batched"),
         ({"codec": "topk+ef"}, "whole arrays"),
-        ({"others": 2}, "other jobs"),
         ({"costs": HostCosts(flow_bps=10**8)}, "single connections"),
     ],
 )

@@ -14,6 +14,7 @@ from switchagg.codecs.spec import parse_sums
 from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError
 from switchagg.native import codec, library
+from transport.group.method_name import METHODS
 
 VARIABLE = "SWITCHAGG_SIM_ENGINE"
 PYTHON, COMPILED, AUTO = "python", "compiled", "auto"
@@ -30,8 +31,6 @@ def lacking(config: SimulationConfig) -> str:
         return "it has no partial sums"
     if config.costs.flow_bps:
         return "it has no rates of single connections"
-    if config.first_slot is None or config.others:
-        return "it has no other jobs and flows"
     if config.dataplane != NativePlane.name:
         return f"it has the data plane native, not {config.dataplane}"
     if spec is None:
@@ -47,11 +46,16 @@ def lacking_of_hosts(config: SimulationConfig) -> str:
         return missing
     if config.link.tail is not None:
         return "it has no tails of links' delays"
-    if config.others:
-        return "it has no other jobs and flows"
     if config.tcp:
         return f"it has no congestion control of connections, as {config.tcp}"
     return ""
+
+
+def lacking_beside(method: str, config: SimulationConfig) -> str:
+    """What it lacks of another job, on the network of one that runs there; "" if nothing. Its hosts may be Python's."""
+    if not METHODS[method].packets:
+        return ""
+    return lacking(config) if method == "switch" else f"it has no switches of {method}"
 
 
 def network(

@@ -3,10 +3,13 @@
 import ctypes
 import weakref
 import zlib
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from emulation.sim.engine import library
 from emulation.sim.engine.library import DUE, NOTICE, SimRecord, SimState
+from emulation.sim.engine.python_hosts import PythonHosts
 from emulation.sim.network.hosts import Done
 from emulation.sim.network.network import Action, Network, SimulationError
 
@@ -36,6 +39,11 @@ class CompiledClock(Network):
         self.handle = library.there(self._library.sa_sim_new(traced_bytes if trace else 0, *self._callbacks))
         self.state = SimState.from_address(self.handle)
         weakref.finalize(self, self._library.sa_sim_free, self.handle)
+
+    @cached_property
+    def hosts(self) -> PythonHosts:
+        """Those that aren't in C."""
+        return PythonHosts(self, self._trace is not None)
 
     def schedule(self, time_ns: int, action: Action, frame: Any = None, sender: int = 0, to: int = 0) -> None:
         assert time_ns >= self.now_ns, f"event at {time_ns} ns, but it is {self.now_ns} ns already"
@@ -82,21 +90,20 @@ class CompiledClock(Network):
         self.guarded(self.notices[host])
 
     def _due(self, number: int) -> None:
-        action, *arguments = self._planned.pop(number)
-        self.guarded(lambda: action(*arguments))
+        self.guarded(*self._planned.pop(number))
 
     @property
     def traces(self) -> bool:
         """Whether C must know all bytes of frames."""
         return self._trace is not None
 
-    def guarded(self, happen: Done) -> bool:
+    def guarded(self, happen: Callable[..., None], *arguments: Any) -> bool:
         """Let something happen that C asks for. What it raises ends the run, and comes out of it: False."""
         if self._failed is not None:
             return False
         self.now_ns = self.state.now_ns
         try:
-            happen()
+            happen(*arguments)
         except BaseException as error:
             self._failed = error
             self.stop()

@@ -12,21 +12,19 @@ from emulation.sim.network.hosts import AggregationHost
 from emulation.sim.network.link import Link
 from emulation.sim.spines.trees import TreeEndpoints
 from switchagg.calls.chunked_call import ArrayCall
+from switchagg.endpoint import Endpoint
 from switchagg.native.endpoint import NativeEndpoint
 
 
 class CompiledHost(AggregationHost):
     """endpoint: of the compiled core, or several of them; link: a CompiledLink."""
 
-    def _is_strict(self, link: Link) -> bool:
-        return cast(CompiledLink, link).strict
-
     def _join(self, link: Link) -> None:
         clock = cast(CompiledClock, link.network)
         self._library = library.engine()
-        endpoints = self.endpoint.parts if isinstance(self.endpoint, TreeEndpoints) else [self.endpoint]
+        endpoints = _parts(self.endpoint)
         trees = (TreeFacts * len(endpoints))()
-        for facts, each in zip(trees, cast(Sequence[NativeEndpoint], endpoints), strict=True):
+        for facts, each in zip(trees, endpoints, strict=True):
             to = self._to[each.job.job_id]
             facts.endpoint, facts.job_id, facts.streams = each.handle, each.job.job_id, len(to)
             facts.to = (ctypes.c_uint32 * len(to))(*to)
@@ -41,10 +39,16 @@ class CompiledHost(AggregationHost):
                 len(trees),
                 (ctypes.c_uint32 * len(classes))(*classes),
                 len(classes),
-                self._is_strict(link),
+                link.strict,
             )
         )
         clock.notices.append(self._events)
+
+    def readmit(self, endpoint: Endpoint | TreeEndpoints) -> None:
+        """See `AggregationHost`."""
+        handles = [each.handle for each in _parts(endpoint)]
+        self._library.sa_sim_worker_readmit(self._worker, (ctypes.c_void_p * len(handles))(*handles))
+        super().readmit(endpoint)
 
     @property
     def drop_checksum(self) -> int:
@@ -56,3 +60,8 @@ class CompiledHost(AggregationHost):
 
     def _pump(self) -> None:
         self._library.sa_sim_worker_pump(self._worker)
+
+
+def _parts(endpoint: Endpoint | TreeEndpoints) -> Sequence[NativeEndpoint]:
+    """Of each tree."""
+    return cast(Sequence[NativeEndpoint], endpoint.parts if isinstance(endpoint, TreeEndpoints) else [endpoint])

@@ -3,12 +3,13 @@
 import ctypes
 import random
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from emulation.sim.engine import library
 from emulation.sim.engine.compiled_clock import CompiledClock
-from emulation.sim.engine.library import FAULTS, LinkFacts, LinkState
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.engine.library import FAULTS, Counted, LinkFacts, LinkState
+from emulation.sim.engine.python_hosts import AHEAD
+from emulation.sim.network.link import LinkConfig, Origin
 from emulation.sim.network.switched_network import Switch
 from emulation.sim.spines.paths import HashedPaths
 from switchagg.dataplane.contract import DataPlane
@@ -50,6 +51,37 @@ class CompiledLink:
     @property
     def faults(self) -> dict[str, int]:
         return dict(zip(FAULTS, self._state.faults, strict=True))
+
+    def send(self, frame: Any, size_bytes: int, ready_ns: int, sender: int = 0, to: int = 0) -> bool:
+        """As of `Link`, of a host in Python."""
+        return self.network.hosts.send(self.handle, frame, size_bytes, ready_ns, sender, to)
+
+    def send_ahead(self, frame: Any, size_bytes: int, ready_ns: int, sender: int, to: int) -> bool:
+        """As of `Link`, of a host in Python."""
+        return self.network.hosts.send(self.handle, frame, size_bytes, ready_ns, sender, to, AHEAD)
+
+    def backlog_bytes(self, now_ns: int) -> int:
+        """As of `Link`."""
+        return cast(int, library.engine().sa_sim_backlog_bytes(self.handle, now_ns))
+
+    def backlog_of(self, kind: int) -> int:
+        """As of `StrictLink`."""
+        return cast(int, library.engine().sa_sim_backlog_of(self.handle, kind))
+
+    def time_at_backlog_ns(self, size_bytes: int) -> int:
+        """As of `Link`."""
+        return cast(int, library.engine().sa_sim_time_at_backlog_ns(self.handle, size_bytes))
+
+    def count(self, add: Callable[[Origin, int], None]) -> Callable[[], None]:
+        """As of `Link`; only when it is asked for."""
+        watch = library.there(library.engine().sa_sim_watch(self.handle))
+        found = ctypes.POINTER(Counted)()
+
+        def take() -> None:
+            for one in found[: library.engine().sa_sim_watched(watch, ctypes.byref(found))]:
+                add(Origin(one.job if one.job >= 0 else None, one.sender, one.flow), one.bytes)
+
+        return take
 
     def share(self, users: int) -> None:
         """So many addresses are at the host it comes from."""

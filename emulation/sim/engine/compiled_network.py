@@ -1,6 +1,7 @@
-"""A topology's links and switches in C: `SwitchedNetwork`, for simulations whose hosts and connections are, too."""
+"""A topology's links and switches in C: `SwitchedNetwork`, for hosts in C and in Python beside each other."""
 
 import ctypes
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -42,7 +43,7 @@ class CompiledNetwork(SwitchedNetwork):
         self._choose = CHOOSE(self._chosen)
         self._hollow: bool | None = None
         self._planes: list[NativePlane] = []
-        self._endpoints: list[NativeEndpoint] = []
+        self._endpoints: weakref.WeakSet[NativeEndpoint] = weakref.WeakSet()
         self._room = np.empty(0, np.uint8)
         self._groups: dict[Connections, PartyGroup] = {}
         super().__init__(*args, **how)
@@ -81,7 +82,9 @@ class CompiledNetwork(SwitchedNetwork):
         return paths.place((sender, to, flow))
 
     def attach(self, host: str, address: int, receive: Action) -> None:
-        """The host in C has attached itself to its address; `receive` is not called."""
+        """receive: of a host in Python; one in C has attached itself to its address already."""
+        if not library.engine().sa_sim_attached(self.time.handle, address):
+            self.time.hosts.attach(address, receive)
         there = self._hosts.setdefault(host, {})
         there[address] = receive
         cast(CompiledLink, self.uplink(host)).share(len(there))
@@ -95,7 +98,7 @@ class CompiledNetwork(SwitchedNetwork):
 
     def endpoint(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> Any:
         made = NativeEndpoint(job, rank, wire_rank)
-        self._endpoints.append(made)
+        self._endpoints.add(made)
         if self._hollow:
             library.engine().sa_endpoint_leave_values(made.handle)
         return made
@@ -120,6 +123,11 @@ class CompiledNetwork(SwitchedNetwork):
         if group is None:
             group = self._groups[connections] = PartyGroup(self.time, connections, first, credit_bytes, job)
         return CompiledMeshHost(group, member, party, link, notice)
+
+    def keep_values(self) -> None:
+        """See `SwitchedNetwork`."""
+        assert not self._hollow, "a network whose arrays have no values"
+        self._hollow = False
 
     def array(self, array: NDArray[Any] | Hollow, filled: bool = False) -> NDArray[Any]:
         """JobError: it has values, and those before it had none."""

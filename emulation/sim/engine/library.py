@@ -7,6 +7,8 @@ from switchagg.native.library import load
 
 NOTICE = ctypes.CFUNCTYPE(None, ctypes.c_uint32)
 DUE = ctypes.CFUNCTYPE(None, ctypes.c_uint64)
+ARRIVE = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)
+DAMAGE = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)
 CHOOSE = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)
 
 STOPPED, NOTHING_LEFT, UNFINISHED, NO_MEMORY = range(4)
@@ -73,6 +75,18 @@ class SwitchState(ctypes.Structure):
     _fields_ = [("node", _POINTER * 4), ("drop_checksum", _U64)]
 
 
+class PythonState(ctypes.Structure):
+    """The beginning of `struct sim_python`."""
+
+    _fields_ = [("node", _POINTER * 4), ("next", _U32)]
+
+
+class Counted(ctypes.Structure):
+    """`struct sim_counted`."""
+
+    _fields_ = [("bytes", _U64), ("job", ctypes.c_int32), ("sender", _U32), ("flow", _U32), ("used", _U32)]
+
+
 class TreeFacts(ctypes.Structure):
     """`struct sim_tree`."""
 
@@ -102,8 +116,18 @@ def engine() -> ctypes.CDLL:
             _POINTER,
             [_POINTER, _POINTER, _U32, _U32, ctypes.POINTER(TreeFacts), _U32, words, _U32, _U32],
         ),
+        ("sim_worker_readmit", None, [_POINTER, ctypes.POINTER(_POINTER)]),
         ("sim_worker_pump", None, [_POINTER]),
         ("sim_worker_drop_checksum", _U64, [_POINTER]),
+        ("sim_python", _POINTER, [_POINTER, ARRIVE, DAMAGE]),
+        ("sim_attached", _U32, [_POINTER, _U32]),
+        ("sim_python_at", ctypes.c_int, [_POINTER, _U32]),
+        ("sim_python_send", ctypes.c_int, [_POINTER, _POINTER, _U32, _U32, _U32, _U32, _U32, _I64, _U32, _U32]),
+        ("sim_backlog_bytes", _U64, [_POINTER, _I64]),
+        ("sim_backlog_of", _U64, [_POINTER, _U32]),
+        ("sim_time_at_backlog_ns", _I64, [_POINTER, _U64]),
+        ("sim_watch", _POINTER, [_POINTER]),
+        ("sim_watched", _U32, [_POINTER, ctypes.POINTER(ctypes.POINTER(Counted))]),
         ("endpoint_leave_values", None, [_POINTER]),
         ("plane_leave_values", None, [_POINTER]),
     ):

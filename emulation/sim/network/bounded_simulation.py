@@ -13,7 +13,6 @@ from emulation.sim.network.hosts import Alarm, Done, Uplink
 from emulation.sim.network.link import CE, DROPPABLE, ECT, NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
 from emulation.sim.network.network import Action
 from emulation.sim.network.simulation import Call, SimulationConfig
-from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.switched_network import SwitchedNetwork
 from transport.bounded.calls import BoundedJob, loss_of
 from transport.bounded.packets import DATA, HEADER_BYTES, MAGIC, PathConfig
@@ -36,7 +35,7 @@ class BoundedHost:
         self.party = party
         self.drop_checksum = 0
         self.left, self.came = [0, 0], [0, 0]  # packets of values: others, droppable ones
-        self._link, self._strict, self._first = link, isinstance(link, StrictLink), first
+        self._link, self._strict, self._first = link, link.strict, first
         self._network = link.network
         self._ecn = 0 if link.config.ecn_bytes is None else ECT
         self._done: dict[int, Done] = {}

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.sim.engine import choice
+from emulation.sim.engine.choice import lacking_of_hosts
 from emulation.sim.engine.compiled_group import CompiledGroup
 from emulation.sim.engine.compiled_member import CompiledMember
 from emulation.sim.engine.compiled_network import CompiledNetwork
@@ -41,9 +42,10 @@ class HostSimulation(Simulation):
             {pair for name in weighed for pair in traffic_matrix(name, config.workers, groups.get(name, 0))}
         )
         group = None
-        if isinstance(self.shared, CompiledNetwork):
+        if isinstance(self.shared, CompiledNetwork) and config.engine != choice.PYTHON and not lacking_of_hosts(config):
             group = CompiledGroup(self.shared.time, connections, self.first, config.credit_bytes)
             group.has_costs(config.costs)
+        self._in_c = group is not None
         option, segment_bytes = groups.get(method, 0), config.message_bytes - HEAD_BYTES
         for member in range(config.workers):
             party: CollectiveParty
@@ -62,9 +64,11 @@ class HostSimulation(Simulation):
             self._done.append({})
 
     def _network(self) -> SwitchedNetwork:
-        return choice.network(self.config, self.topology, choice.lacking_of_hosts)
+        return choice.network(self.config, self.topology, lacking_of_hosts)
 
     def _array(self, array: NDArray[Any] | Hollow) -> NDArray[Any]:
+        if not self._in_c:
+            return super()._array(array)
         return self.shared.array(array, filled=self._compressions is not None)
 
     def begin(self, rank: int, call: Call) -> None:

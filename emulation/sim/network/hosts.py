@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from numpy.typing import NDArray
 
@@ -130,7 +130,7 @@ class AggregationHost:
         self._early = EarlyResults(job, self._codec, self._least)
         self._calls = CallLedger([stream.priority for stream in job.streams])
         ecn = ECT if job.congestion != UNCONTROLLED and link.config.ecn_bytes is not None else 0
-        strict = self._is_strict(link)  # elsewhere a job has one class
+        strict = link.strict  # elsewhere a job has one class
         self._to = {  # by job and stream, as packets name them
             each.job_id: [(addressed(switch, stream.priority) if strict else switch) | ecn for stream in each.streams]
             for each, switch in switches.items()
@@ -139,15 +139,14 @@ class AggregationHost:
         self._host = Processor(link.network)
         self._join(link)
 
-    def _is_strict(self, link: Link) -> bool:
-        return isinstance(link, StrictLink)
-
     def _join(self, link: Link) -> None:
         self._send: Callable[[Any, int, int, int, int], bool] = link.send
         network, frame = link.network, frame_bytes(self._job.elements) + UDP_FRAMING_BYTES
-        if isinstance(link, StrictLink):  # a credit for each class: none waits for another's bytes
+        if link.strict:  # a credit for each class: none waits for another's bytes
             self._uplinks = [
-                Uplink(network, ClassQueue(network, link, kind), frame, partial(self._give, kind=kind))
+                Uplink(
+                    network, ClassQueue(network, cast(StrictLink, link), kind), frame, partial(self._give, kind=kind)
+                )
                 for kind in self._calls.turns.classes
             ]
         else:

@@ -16,15 +16,17 @@ behind a long delay leave at the link's rate.
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappush
 from math import inf
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from emulation.sim.network.network import Action, Network
 from switchagg.priority import BEST_EFFORT, class_of
+from switchagg.wire import job_of
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import IP_UDP_BYTES
 
@@ -167,12 +169,33 @@ class Bodiless(Protocol):
         """The same, whose checksum its receiver finds wrong."""
 
 
+class Origin(NamedTuple):
+    """Whose a frame is. job: of a packet of method `switch`, as it says; else the address of its sender, and flow: the
+    number of its connection, or 0."""
+
+    job: int | None
+    sender: int = 0
+    flow: int = 0
+
+
+def origin_of(frame: Any, sender: int) -> tuple[Origin, int]:
+    """Of a frame, and its bytes on the wire; of one that is damaged as its receiver sees it."""
+    damaged = frame.__class__ is CorruptedFrame
+    if frame.shape is not None if damaged else frame.__class__ is np.ndarray:
+        data = frame.data if damaged else frame[0]
+        return Origin(job_of(data)), len(data) + UDP_FRAMING_BYTES
+    return Origin(None, sender, getattr(frame, "flow", 0)), len(frame) + ETHERNET_BYTES + IP_BYTES
+
+
 class Link:
     """One direction between two nodes; hands each frame to `receive(frame, sender, to)` when its last bit is there.
 
-    seed makes the faults: the same seed and the same sends give the same faults on every machine. A duplicated packet's
-    copy and a packet held back arrive late by up to REORDER_SPAN_FRAMES full frames; neither takes more of the link.
+    strict: whether it serves priority classes apart. seed makes the faults: the same seed and the same sends give the
+    same faults on every machine. A duplicated packet's copy and a packet held back arrive late by up to
+    REORDER_SPAN_FRAMES full frames; neither takes more of the link.
     """
+
+    strict = False
 
     def __init__(self, network: Network, config: LinkConfig, receive: Action, seed: str = "") -> None:
         self.config = config
@@ -307,6 +330,18 @@ class Link:
         inner = int(self._random() * (1 << length))
         burst = inner | 1 | (1 << (length - 1))
         return CorruptedFrame(frame, burst, int(self._random() * (bits - length + 1)))
+
+    def count(self, add: Callable[[Origin, int], None]) -> Callable[[], None]:
+        """add(origin, bytes on the wire), of frames that are sent from now on, once they are through, and at the latest
+        when what is returned is called."""
+        receive = self.receive
+
+        def counting(frame: Any, sender: int, to: int) -> None:
+            add(*origin_of(frame, sender))
+            receive(frame, sender, to)
+
+        self.receive = counting
+        return lambda: None
 
     def backlog_bytes(self, now_ns: int) -> int:
         """Bytes queued and not yet sent, rounded up."""

@@ -11,7 +11,7 @@ messages leave the queue, and reach the party, as the host gets to them.
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from emulation.sim.host_costs import FREE, HostCosts, Pace, Processor
 from emulation.sim.network.hosts import Alarm, Uplink
@@ -99,7 +99,7 @@ class MeshHost:
         self._link = link
         self._notice = notice
         self._job = job
-        self._strict = strict = isinstance(link, StrictLink)
+        self._strict = strict = link.strict
         # Keys of what is stored per connection: the peer's address, with the class in the upper bits; see `addressed`.
         self._senders: dict[int, Sender] = {}
         self._receivers: dict[int, Receiver] = {}
@@ -141,7 +141,7 @@ class MeshHost:
     def _new_uplink(self, kind: int) -> Uplink:
         network, link = self._network, self._link
         frame_bytes = self._segment_bytes + RELIABLE_BYTES + ETHERNET_BYTES + IP_BYTES
-        queue = ClassQueue(network, link, kind) if isinstance(link, StrictLink) else link
+        queue = ClassQueue(network, cast(StrictLink, link), kind) if link.strict else link
         return Uplink(network, queue, frame_bytes, partial(self._give, self._flows[kind]))
 
     def receive(self, frame: Any, sender: int, to: int) -> None:

@@ -19,7 +19,7 @@ from emulation.sim.hollow import Hollow
 from emulation.sim.host_costs import FREE, HostCosts
 from emulation.sim.network.hosts import Done
 from emulation.sim.network.link import LinkConfig
-from emulation.sim.network.mesh import Begins, Connections, MemberHost
+from emulation.sim.network.mesh import Begins, Connections, MemberHost, MeshHost
 from emulation.sim.network.network import Action
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.traffic.tcp_mesh import TcpMesh, TcpMeshHost
@@ -283,8 +283,11 @@ class Simulation(ABC):
     ) -> MemberHost:
         """A member of a host method, at its place in the network. begins: as of MeshHost."""
         assert not (self.config.tcp and self.config.costs.flow_bps), "TCP's connections have a congestion control"
-        make: Callable[..., MemberHost]
-        make = partial(TcpMeshHost, self._tcp) if self.config.tcp else self.shared.mesh_host
+        make: Callable[..., MemberHost] = self.shared.mesh_host
+        if self.config.tcp:
+            make = partial(TcpMeshHost, self._tcp)
+        elif self.config.engine == "python":  # on whatever network
+            make = MeshHost
         uplink, credit_bytes = self.uplinks[member], self.config.credit_bytes
         host = make(member, party, connections, uplink, notice, job=job, credit_bytes=credit_bytes, first=self.first)
         host.has_costs(self.config.costs, begins)

@@ -20,6 +20,8 @@ class StrictLink(Link):
     which that happens counts as arrived, in the order of the events.
     """
 
+    strict = True
+
     def __init__(self, network: Network, config: LinkConfig, receive: Action, seed: str = "") -> None:
         super().__init__(network, config, receive, seed)
         self._queues: list[deque[tuple[Any, int, int, int]]] = [deque() for _ in range(CLASSES)]

@@ -221,6 +221,9 @@ class SwitchedNetwork:
         """A member of a host method; arguments: as of MeshHost."""
         return MeshHost(*args, **how)
 
+    def keep_values(self) -> None:
+        """Some of its jobs check their sums: arrays without values are zeros from now on."""
+
     def array(self, array: NDArray[Any] | Hollow, filled: bool = False) -> NDArray[Any]:
         """What a method `switch` sums for a call's array. filled: its values are asked for."""
         return array.zeros() if isinstance(array, Hollow) else array

@@ -108,6 +108,8 @@ class JobsBeside:
     ) -> None:
         self._folder = Path(folder)
         self.network, self._method = first.shared, method
+        if any(not options.profile for options in jobs):
+            self.network.keep_values()
         config, self._first = first.config, first
         self.division = SlotDivision(first.network, config.pool_slots, policy)
         self._measured = (method, weight)

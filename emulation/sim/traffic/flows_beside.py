@@ -3,18 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from emulation.scenario_flows import flow_ways, job_hops, places, shared_hops
 from emulation.scenario_tables import FlowOptions
 from emulation.shares import times
 from emulation.sim.lossless.dcqcn import rdma_bytes_of
-from emulation.sim.network.link import UDP_FRAMING_BYTES, CorruptedFrame
+from emulation.sim.network.link import Origin
 from emulation.sim.network.simulation import Simulation
-from emulation.sim.network.switched_network import MESSAGE_FRAMING_BYTES
 from emulation.sim.traffic.flows import Flows, Traffic
 from emulation.sim.traffic.shares import SharedLink
-from switchagg.wire import job_of
 
 
 class FlowsBeside:
@@ -54,14 +50,10 @@ class FlowsBeside:
             for hop, _, equals, from_ns in shared_hops(flows, ways, job_hops(topology, members), job.config.user)
         ]
 
-    def _user_of(self, frame: Any, sender: int, to: int) -> tuple[str, int]:
-        damaged = frame.__class__ is CorruptedFrame
-        if frame.shape is not None if damaged else frame.__class__ is np.ndarray:  # a packet of method `switch`
-            size_bytes = len(frame.data) if damaged else frame.size
-            job = job_of(frame.data if damaged else frame[0])  # of a damaged one maybe another
-            return self.network.users.get(job, self._job.config.user), size_bytes + UDP_FRAMING_BYTES
-        user = self.network.users_at.get(sender) or self.traffic.names[frame.flow]
-        return user, len(frame) + MESSAGE_FRAMING_BYTES
+    def _user_of(self, origin: Origin) -> str:
+        if origin.job is not None:  # of a damaged packet maybe another
+            return self.network.users.get(origin.job, self._job.config.user)
+        return self.network.users_at.get(origin.sender) or self.traffic.names[origin.flow]
 
     def _told(self, place: int) -> dict[str, Any]:
         traffic, (options, sources, to) = self.traffic, self.traffic.entries[place]

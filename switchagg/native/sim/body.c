@@ -85,6 +85,10 @@ static uint32_t crc_of_flips(uint32_t length, uint16_t burst, uint32_t first_bit
 }
 
 void sim_body_damage(struct sim_body *body, uint16_t burst, uint32_t first_bit) {
+    if (body->kind && body->kind->damage) {
+        body->kind->damage(body, burst, first_bit);
+        return;
+    }
     if (!body->burst && has_bytes(body)) body->checksum = checksum(body);
     body->burst = burst;
     if (body->kind)

@@ -30,6 +30,8 @@ struct sim_body_kind {
     uint32_t (*digest)(const struct sim_body *body); /* CRC-32 of the bytes that it stands for, for traces: undamaged */
     void (*copied)(struct sim_body *body);           /* another body is the same now; or NULL */
     void (*end)(struct sim_body *body);              /* its last holder gives it back; or NULL */
+    void (*damage)(struct sim_body *body, uint16_t burst, uint32_t first_bit); /* these bits have flipped; or NULL */
+    int is_bodiless; /* no bits could flip: it is damaged as a whole */
 };
 
 struct sim_body {

@@ -217,4 +217,11 @@ struct sim_worker *sa_sim_worker(struct sa_sim *sim, struct sim_link *link, uint
     return sim_attach(sim, address, &worker->node) ? NULL : worker;
 }
 
+void sa_sim_worker_readmit(struct sim_worker *worker, struct sa_endpoint *const *endpoints) {
+    for (uint32_t tree = 0; tree < worker->tree_count; tree++) {
+        worker->trees[tree].endpoint = endpoints[tree];
+        worker->turns[tree] = (uint8_t)tree;
+    }
+}
+
 uint64_t sa_sim_worker_drop_checksum(const struct sim_worker *worker) { return worker->drop_checksum; }

@@ -21,6 +21,9 @@ SA_EXPORT struct sim_worker *sa_sim_worker(struct sa_sim *sim, struct sim_link *
                                            const struct sim_tree *trees, uint32_t tree_count, const uint32_t *classes,
                                            uint32_t class_count, uint32_t by_class);
 
+/* Go on with other endpoints, of a new generation of the job, in the order of its trees. */
+SA_EXPORT void sa_sim_worker_readmit(struct sim_worker *worker, struct sa_endpoint *const *endpoints);
+
 /* Send what its endpoints have now. */
 SA_EXPORT void sa_sim_worker_pump(struct sim_worker *worker);
 SA_EXPORT uint64_t sa_sim_worker_drop_checksum(const struct sim_worker *worker);

@@ -37,17 +37,20 @@ static void drop(struct sim_link *link, struct sim_body *body, enum sim_fault fa
 
 static void damage(struct sim_link *link, struct sim_body **body) {
     struct sim_mersenne *random = &link->random->random;
-    uint32_t bits = 8 * (*body)->length, length = 1 + (uint32_t)(sim_mersenne_next(random) * BURST_BITS_MAX);
-    if (length > bits) length = bits;
-    uint32_t inner = (uint32_t)(sim_mersenne_next(random) * (1u << length));
-    uint32_t first_bit = (uint32_t)(sim_mersenne_next(random) * (bits - length + 1));
+    uint32_t burst = 0, first_bit = 0;
+    if (!(*body)->kind || !(*body)->kind->is_bodiless) {
+        uint32_t bits = 8 * (*body)->length, length = 1 + (uint32_t)(sim_mersenne_next(random) * BURST_BITS_MAX);
+        if (length > bits) length = bits;
+        burst = (uint32_t)(sim_mersenne_next(random) * (1u << length)) | 1u | 1u << (length - 1);
+        first_bit = (uint32_t)(sim_mersenne_next(random) * (bits - length + 1));
+    }
     struct sim_body *own = sim_body_own(&link->sim->pool, *body);
     if (!own) {
         link->sim->queue.lacking = 1;
         return;
     }
     *body = own;
-    sim_body_damage(own, (uint16_t)(inner | 1u | 1u << (length - 1)), first_bit);
+    sim_body_damage(own, (uint16_t)burst, first_bit);
 }
 
 static void deliver_with_faults(struct sim_link *link, struct sim_lane *lane, int64_t arrival_ns, struct sim_body *body,

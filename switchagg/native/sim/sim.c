@@ -112,6 +112,7 @@ uint32_t sa_sim_run(struct sa_sim *sim, uint64_t events) {
             break;
         }
         sim->now_ns = event.entry.time_ns;
+        sim->sequence = event.entry.sequence;
         if (sim->traced_bytes) record(sim, &event);
         event.act(event.object, event.entry.body, event.entry.sender, event.entry.to);
         if (sim->queue.lacking) end = SIM_NO_MEMORY;

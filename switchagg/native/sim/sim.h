@@ -54,6 +54,7 @@ struct sa_sim {
     uint32_t stopped;
     uint32_t hollow; /* frames are heads without values */
     uint32_t stray;  /* an address, plus 1, to which a frame came, and nobody is there */
+    uint64_t sequence; /* of the event that is happening */
     struct sim_queue queue;
     struct sim_pool pool;
     struct sim_node *owned;

@@ -1,0 +1,22 @@
+/* What has come through a link, by whom it is of. */
+#ifndef SWITCHAGG_SIM_WATCH_H
+#define SWITCHAGG_SIM_WATCH_H
+
+#include "sim/link.h"
+
+/* As `Counted` in emulation/sim/engine/library.py. job: of a packet of method switch, as it says; else -1. */
+struct sim_counted {
+    uint64_t bytes; /* on the wire */
+    int32_t job;
+    uint32_t sender, flow, used;
+};
+
+struct sim_watch;
+
+/* Count frames that are sent from now on, as they arrive. NULL: no memory. */
+SA_EXPORT struct sim_watch *sa_sim_watch(struct sim_link *link);
+
+/* What has come since the last call, by job, or sender and flow, and how many of them; valid until the next frame. */
+SA_EXPORT uint32_t sa_sim_watched(struct sim_watch *watch, const struct sim_counted **counted);
+
+#endif
