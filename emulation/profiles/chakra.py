@@ -1,11 +1,14 @@
 """Chakra execution traces (MLCommons, schema 1.0): a file NAME.RANK.et for each rank, messages behind their lengths.
 
-The first message is the metadata, all others are nodes. Groups of ranks are not in a trace: they are in ASTRA-sim's
-`comm_group.json` beside it, by pg_name.
+The first message is the metadata, all others are nodes. Groups of ranks, by pg_name, are in ASTRA-sim's
+`comm_group.json` beside a trace, or in its nodes process_group:init, as PyTorch's converter writes them. As in
+ASTRA-sim a rank computes one thing on its GPU and one on its CPU at a time.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import re
 from collections import Counter
@@ -18,9 +21,9 @@ from emulation.profiles.graph import COMPUTE, NS_MOST, RECEIVE, SEND, WORLD, Ope
 
 FILE = re.compile(r"(.+)\.(\d{1,6})\.et")
 GROUPS_FILE = "comm_group.json"
-COMP, COMM_SEND, COMM_RECV, COMM_COLL = 4, 5, 6, 7
+METADATA, COMP, COMM_SEND, COMM_RECV, COMM_COLL = 1, 4, 5, 6, 7
 NODE_TYPES = {
-    1: "metadata", 2: "memory load", 3: "memory store", COMP: COMPUTE, COMM_SEND: SEND, COMM_RECV: RECEIVE,
+    METADATA: "metadata", 2: "memory load", 3: "memory store", COMP: COMPUTE, COMM_SEND: SEND, COMM_RECV: RECEIVE,
     COMM_COLL: "collective", 8: "storage", 9: "batch", 10: "checkpoint",
 }  # fmt: skip
 COLLECTIVES = {
@@ -34,7 +37,7 @@ COLLECTIVES = {
 }
 OTHERS = {1: "reduce", 3: "gather", 4: "scatter"}
 VERSIONS = ("", "0.0.4", "1.0", "1.0.0", "schema-1.0.0")
-WANTED = ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name", "num_ops")
+WANTED = ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name", "num_ops", "is_cpu_op")
 
 Values = dict[str, int | str]
 Groups = Mapping[str, tuple[tuple[int, ...], ...]]
@@ -44,8 +47,9 @@ class Node:
     """One node of a trace, as far as it matters."""
 
     def __init__(self, data: bytes, begin: int, end: int, where: str) -> None:
-        self.number, self.name, self.type, self.micros = 0, "", 0, 0
+        self.number, self.name, self.type, self.micros, self.inputs = 0, "", 0, 0, ""
         self.needs: list[int] = []
+        self.calls: list[int] = []  # what it was called by: control dependencies
         self.values: Values = {}
         for field, kind, value, low, high in protobuf.fields(data, begin, end):
             if field == 1:
@@ -55,11 +59,14 @@ class Node:
             elif field == 3:
                 self.type = value
             elif field in (4, 5):
-                self.needs += protobuf.numbers(data, kind, value, low, high)
+                (self.calls if field == 4 else self.needs).extend(protobuf.numbers(data, kind, value, low, high))
             elif field == 7:
                 self.micros = value
             elif field == 10 and kind == protobuf.BYTES:
                 self._attribute(data, low, high)
+            elif field == 8 and kind == protobuf.BYTES and self.type == METADATA:
+                found = (data[a:b] for number, *_, a, b in protobuf.fields(data, low, high) if number == 1)
+                self.inputs = next(found, b"").decode(errors="replace")
         name = " ".join(self.name.split())
         self.where = f"{where}: node {self.number}" + f" ({name})" * bool(name)
 
@@ -93,12 +100,15 @@ def load(path: Path, workers: int = 0) -> WorkloadGraph:
     if workers and len(files) != workers:
         raise ProfileError(f"{path}: traces of {len(files)} ranks, but the scenario has {workers} workers")
     groups = {WORLD: (tuple(range(len(files))),), **_groups(path if path.is_dir() else path.parent)}
+    ranks = [decode(read_bytes(files[rank]), files[rank].name) for rank in range(len(files))]
+    groups = {**_told(ranks), **groups}
     skipped: Counter[str] = Counter()
-    programs = tuple(
-        decode(read_bytes(files[rank]), files[rank].name, rank, groups, skipped) for rank in range(len(files))
+    places: dict[tuple[Operation, ...], int] = {}
+    program_of = tuple(
+        places.setdefault(program(nodes, rank, groups, skipped), len(places)) for rank, nodes in enumerate(ranks)
     )
     notes = tuple(f"{name}: left out: {count} {what}." for what, count in sorted(skipped.items()))
-    return WorkloadGraph(name, programs, tuple(range(len(files))), groups, f"Chakra traces {name}", notes)
+    return WorkloadGraph(name, tuple(places), program_of, groups, f"Chakra traces {name}", notes)
 
 
 def _files(path: Path) -> tuple[dict[int, Path], str]:
@@ -131,8 +141,20 @@ def _groups(folder: Path) -> dict[str, tuple[tuple[int, ...], ...]]:
     return {name: (members,) for name, members in found.items() if name != WORLD}
 
 
-def decode(data: bytes, file: str, rank: int, groups: Groups, skipped: Counter[str]) -> tuple[Operation, ...]:
-    """One rank's program. groups: those that pg_name may name. skipped: counts what is left out. ProfileError."""
+def _told(ranks: list[list[Node]]) -> Groups:
+    """Of nodes process_group:init: a list with a text, [{"pg_name": "1", "ranks": [0, 1]}]; without ranks: all."""
+    found: dict[str, dict[tuple[int, ...], None]] = {}
+    for node in itertools.chain(*ranks):
+        if node.type == METADATA and "process_group:init" in node.name:
+            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):  # said where a group is missing
+                for each in json.loads(node.inputs[2:-2]):
+                    members = tuple(map(int, each["ranks"])) or tuple(range(len(ranks)))
+                    found.setdefault(str(each["pg_name"]), {})[members] = None
+    return {name: tuple(sets) for name, sets in found.items() if name != WORLD}
+
+
+def decode(data: bytes, file: str) -> list[Node]:
+    """One rank's nodes. Raises ProfileError."""
     try:
         spans = list(protobuf.messages(data))
         if not spans:
@@ -141,6 +163,11 @@ def decode(data: bytes, file: str, rank: int, groups: Groups, skipped: Counter[s
         nodes = [Node(data, begin, end, file) for begin, end in spans[1:]]
     except protobuf.Truncated as error:
         raise ProfileError(f"{file}: {error}") from error
+    return nodes
+
+
+def program(nodes: list[Node], rank: int, groups: Groups, skipped: Counter[str]) -> tuple[Operation, ...]:
+    """What a rank does. groups: those that pg_name may name. skipped: counts what is left out. Raises ProfileError."""
     place_of: dict[int, int] = {}
     for place, node in enumerate(nodes):
         if node.number in place_of:
@@ -152,7 +179,10 @@ def decode(data: bytes, file: str, rank: int, groups: Groups, skipped: Counter[s
     for node in nodes:
         if absent := [each for each in node.needs if each not in place_of]:
             raise ProfileError(f"{node.where}: depends on node {absent[0]}, which there isn't")
-        needs = tuple(sorted({place_of[each] for each in node.needs}))
+        calls = [each for each in node.calls if each in place_of]  # converters remove calls that do nothing themselves
+        if len(calls) < len(node.calls):
+            skipped["calls of nodes that there aren't"] += len(node.calls) - len(calls)
+        needs = tuple(sorted({place_of[each] for each in node.needs + calls}))
         program.append(_operation(node, needs, rank, groups, skipped))
     return tuple(program)
 
@@ -170,10 +200,11 @@ def _operation(node: Node, needs: tuple[int, ...], rank: int, groups: Groups, sk
     """What it is here; something that is left out takes no time, so that dependencies stay."""
     if node.micros * 1000 > NS_MOST:
         raise ProfileError(f"{node.where}: {node.micros} µs; allowed: 0 … {NS_MOST // 1000}")
-    if node.type == COMP:
+    on_cpu = int(bool(node.values.get("is_cpu_op")))
+    if node.type == COMP or (node.type == COMM_COLL and on_cpu and "comm_type" not in node.values):  # begins one
         if not node.micros and node.values.get("num_ops"):
             skipped["computing nodes with num_ops but no duration"] += 1
-        return Operation(COMPUTE, node.name, needs, duration_ns=1000 * node.micros)
+        return Operation(COMPUTE, node.name, needs, duration_ns=1000 * node.micros, unit=on_cpu)
     if node.type in (COMM_SEND, COMM_RECV):
         sends = node.type == COMM_SEND
         other = node.value("comm_dst" if sends else "comm_src", least=0)
@@ -192,6 +223,7 @@ def _collective(node: Node, needs: tuple[int, ...], rank: int, groups: Groups, s
         if group != "0" or len(groups) > 1:
             raise ProfileError(f"{node.where}: group {group!r} is not in {GROUPS_FILE} beside the trace")
         group = WORLD
+    own = next((members for members in groups[group] if rank in members), ())
     if number in OTHERS:
         skipped[f"collectives {OTHERS[number]}"] += 1
         return Operation(COMPUTE, node.name, needs)
@@ -202,5 +234,5 @@ def _collective(node: Node, needs: tuple[int, ...], rank: int, groups: Groups, s
         return Operation("allreduce", node.name, needs, 0, 1, group)
     elements = -(-node.value("comm_size", least=1) // 4)
     if kind == "all_gather":
-        elements *= len(groups[group][0])
+        elements *= max(1, len(own))
     return Operation(kind, node.name, needs, 0, elements, group)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 
 from emulation.profiles.errors import ProfileError
 from emulation.profiles.graph import COMPUTE, NS_MOST, RANKS_MOST, RECEIVE, SEND, Operation, WorkloadGraph
@@ -22,7 +23,7 @@ from transport.collectives.collective import Task
 from transport.collectives.plan import Local, Send, shard
 from transport.collectives.table import COLLECTIVES, fitting, plan
 
-CALC = re.compile(r"(\w+)\s*:\s*calc\s+(\d{1,16})(?:\s+(?:cpu|nic)\s+\d+)*")
+CALC = re.compile(r"(\w+)\s*:\s*calc\s+(\d{1,16})((?:\s+(?:cpu|nic)\s+\d{1,9})*)")
 MESSAGE = re.compile(
     r"(\w+)\s*:\s*(send|recv)\s+(\d{1,16})b\s+(?:to|from)\s+(\d{1,6})((?:\s+(?:tag|cpu|nic)\s+\d{1,9})*)"
 )
@@ -92,7 +93,9 @@ def _operation(line: str, rank: int, where: str, number: int) -> tuple[str, int,
     if match := CALC.fullmatch(line):
         if int(match[2]) > NS_MOST:
             raise ProfileError(f"{where}: {match[2]} ns; allowed: 0 … {NS_MOST}")
-        return match[1], number, Operation(COMPUTE, match[1], duration_ns=int(match[2]))
+        units = re.findall(r"cpu\s+(\d+)", match[3])
+        unit = int(units[-1]) if units else 0
+        return match[1], number, Operation(COMPUTE, match[1], duration_ns=int(match[2]), unit=unit)
     if not (match := MESSAGE.fullmatch(line)):
         raise ProfileError(f"{where}: {line[:60]!r} is no calc, send, recv or requires")
     tags = re.findall(r"tag\s+(\d+)", match[5])
@@ -115,9 +118,7 @@ def _joined(
             raise ProfileError(f"{file}: line {number}: no operation {absent}")
         needs[places[label]].add(places[other])
     for (_, _, each), wanted in zip(operations, needs, strict=True):
-        yield Operation(
-            each.kind, each.name, tuple(sorted(wanted)), each.duration_ns, each.elements, peer=each.peer, tag=each.tag
-        )
+        yield replace(each, needs=tuple(sorted(wanted)))
 
 
 def encode(graph: WorkloadGraph, method: str = "ring") -> Iterator[str]:
@@ -141,7 +142,7 @@ def _rank(graph: WorkloadGraph, rank: int, method: str) -> Iterator[str]:
             label = f"o{place}"
             other = rank + each.peer
             yield {
-                COMPUTE: f"{label}: calc {each.duration_ns}",
+                COMPUTE: f"{label}: calc {each.duration_ns}" + f" cpu {each.unit}" * bool(each.unit),
                 SEND: f"{label}: send {4 * each.elements}b to {other} tag {each.tag}",
                 RECEIVE: f"{label}: recv {4 * each.elements}b from {other} tag {each.tag}",
             }[each.kind]

@@ -27,9 +27,10 @@ RANKS_MOST = 65_536
 class Operation:
     """One thing that a rank does, once those that it needs are over: places in its program, before or behind it.
 
-    duration_ns: of computing. elements: of float32, of the whole array: what an all-gather ends with, a reduce-scatter
-    and an all-to-all begin with. group: of a collective, by name; a broadcast is from the first rank of it. peer: of a
-    send or receive, the other's rank less the own; tag: by which they are matched beside their order.
+    duration_ns: of computing. unit: which of a rank's processors computes. elements: of float32, of the whole array:
+    what an all-gather ends with, a reduce-scatter and an all-to-all begin with. group: of a collective, by name; a
+    broadcast is from the first rank of it. peer: of a send or receive, the other's rank less the own; tag: by which
+    they are matched beside their order.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Operation:
     group: str = WORLD
     peer: int = 0
     tag: int = 0
+    unit: int = 0
 
     @property
     def collective(self) -> bool:
@@ -100,7 +102,11 @@ class WorkloadGraph:
         return self.programs[self.program_of[rank]]
 
     def compute_ns(self, rank: int) -> int:
-        return sum(each.duration_ns for each in self.program(rank))
+        """Of the processor that computes longest."""
+        spent: Counter[int] = Counter()
+        for each in self.program(rank):
+            spent[each.unit] += each.duration_ns
+        return max(spent.values(), default=0)
 
     def members(self, group: str, rank: int) -> tuple[int, ...]:
         """The ranks of a group that one is in."""
@@ -115,9 +121,8 @@ class WorkloadGraph:
     def pairs(self) -> list[tuple[int, int]]:
         """Who sends to whom, in all-to-alls, too."""
         exchanging = {each.group for program in self.programs for each in program if each.kind == "all_to_all"}
-        found = {
-            (rank, rank + each.peer) for rank in range(self.ranks) for each in self.program(rank) if each.kind == SEND
-        }
+        away = [{each.peer for each in program if each.kind == SEND} for program in self.programs]
+        found = {(rank, rank + peer) for rank in range(self.ranks) for peer in away[self.program_of[rank]]}
         for members in itertools.chain.from_iterable(self.groups[name] for name in exchanging):
             found.update(itertools.permutations(members, 2))
         return sorted(found)
@@ -171,20 +176,20 @@ class WorkloadGraph:
                 first = listed[self.program_of[members[0]]][name] if members else []
                 for rank in members:
                     other = listed[self.program_of[rank]][name]
-                    if other != first:
+                    if other is not first and other != first:
                         raise ProfileError(f"{self.name}: group {name}: {_difference(members[0], first, rank, other)}")
 
     def _check_messages(self) -> None:
         """Every send is received."""
         sizes: dict[str, dict[tuple[int, int, int], list[int]]] = {SEND: {}, RECEIVE: {}}
+        messages = [[each for each in program if each.kind in sizes] for program in self.programs]
         for rank in range(self.ranks):
-            for each in self.program(rank):
-                if each.kind in sizes:
-                    other = rank + each.peer
-                    if not 0 <= other < self.ranks or not each.peer:
-                        raise ProfileError(f"{self.name}: rank {rank}: {each.kind} {each.name}: no rank {other} but it")
-                    way = (rank, other, each.tag) if each.kind == SEND else (other, rank, each.tag)
-                    sizes[each.kind].setdefault(way, []).append(each.elements)
+            for each in messages[self.program_of[rank]]:
+                other = rank + each.peer
+                if not 0 <= other < self.ranks or not each.peer:
+                    raise ProfileError(f"{self.name}: rank {rank}: {each.kind} {each.name}: no rank {other} but it")
+                way = (rank, other, each.tag) if each.kind == SEND else (other, rank, each.tag)
+                sizes[each.kind].setdefault(way, []).append(each.elements)
         for way in sorted(sizes[SEND].keys() | sizes[RECEIVE].keys()):
             sent, received = (sizes[kind].get(way, []) for kind in (SEND, RECEIVE))
             if sent != received:

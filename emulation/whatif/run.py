@@ -6,6 +6,7 @@ ranks wait at the places where they need something.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -177,7 +178,8 @@ def of_recordings(recordings: Sequence[Recording], workers: int = 0) -> Run:
 
 
 def of_graph(graph: WorkloadGraph) -> Run:
-    """Of a trace in which all ranks do the same: they compute one thing at a time, as soon as may be. ProfileError."""
+    """Of a trace in which all ranks do the same: a processor computes one thing at a time, as soon as may be. Raises
+    ProfileError."""
     if len(set(graph.program_of)) > 1 or any(each.kind in (SEND, RECEIVE) for each in graph.program(0)):
         raise ProfileError(
             f"{graph.name}: its ranks do different things or send to each other; allowed here: collectives of equal "
@@ -186,20 +188,24 @@ def of_graph(graph: WorkloadGraph) -> Run:
     program, order = graph.program(0), Order.of(graph.program(0))
     waits, begins, ends = list(order.waits), [0] * len(program), [0] * len(program)
     ready = [place for place, count in enumerate(waits) if not count]
-    clock, needed = 0, dict[int, int]()
+    clocks, needed = Counter[int](), dict[int, int]()
     while ready:
         place = heappop(ready)
         each = program[place]
-        begins[place] = clock if each.kind == COMPUTE else max((ends[other] for other in each.needs), default=0)
+        begins[place] = max((ends[other] for other in each.needs), default=0)
+        if each.kind == COMPUTE:
+            begins[place] = max(begins[place], clocks[each.unit])
         for other in each.needs:
             if program[other].collective:
                 needed.setdefault(other, max(begins[place], ends[other]))
-        clock += each.duration_ns
-        ends[place] = clock if each.kind == COMPUTE else begins[place]
+        ends[place] = begins[place] + each.duration_ns
+        if each.kind == COMPUTE:
+            clocks[each.unit] = ends[place]
         for other in (*order.at_end[place], *order.at_begin[place]):
             waits[other] -= 1
             if not waits[other]:
                 heappush(ready, other)
+    clock = max(ends, default=0)
     exchanges = [
         Exchange(
             next(kind for kind in SHOWN if kind == each.kind),

@@ -152,6 +152,16 @@ def test_every_way_of_sharing_is_replayed(tmp_path: Path, method: str, parallel:
     assert result.environment["operations"]["compute"] > 4
 
 
+def test_processors_of_a_rank_compute_at_once(tmp_path: Path) -> None:
+    program = tuple(
+        Operation(COMPUTE, "c", needs, 1000 * micros, unit=unit)
+        for micros, unit, needs in ((50, 0, ()), (30, 1, ()), (40, 1, ()), (10, 0, (1,)))
+    )
+    graph = WorkloadGraph("two", (program,), (0,) * 4)
+    assert graph.compute_ns(0) == 70_000
+    assert [each.duration_ns for each in replayed(scenario(tmp_path), graph).iterations] == [70_000] * 3
+
+
 def test_messages_take_what_their_links_take(tmp_path: Path) -> None:
     """From rank 0 to rank 3 through a switch, and on to rank 1, each behind some computing."""
 

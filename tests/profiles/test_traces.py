@@ -19,6 +19,7 @@ from emulation.profiles.graph import Operation, WorkloadGraph
 from emulation.profiles.model_profile import decode as decode_model
 from emulation.profiles.model_profile import load as load_model
 from emulation.profiles.table import load
+from emulation.whatif.run import of_graph
 
 # --- SimAI's text
 
@@ -131,12 +132,21 @@ def text(field: int, value: str | bytes) -> bytes:
     return varint(field << 3 | 2) + varint(len(data)) + data
 
 
-def node(place: int, kind: int, needs: tuple[int, ...] = (), micros: int = 0, **attributes: int | str) -> bytes:
-    found = number(1, place) + text(2, f"n{place}") + number(3, kind) + number(7, micros)
-    found += text(5, b"".join(map(varint, needs))) + b"".join(number(4, each) for each in needs[:1])
+def node(
+    place: int,
+    kind: int,
+    needs: tuple[int, ...] = (),
+    micros: int = 0,
+    calls: tuple[int, ...] = (),
+    inputs: str = "[]",
+    name: str = "",
+    **attributes: int | str,
+) -> bytes:
+    found = number(1, place) + text(2, name or f"n{place}") + number(3, kind) + number(7, micros)
+    found += text(5, b"".join(map(varint, needs))) + b"".join(number(4, each) for each in (*needs[:1], *calls))
     for name, value in attributes.items():
         found += text(10, text(1, name) + (text(29, value) if isinstance(value, str) else number(9, value)))
-    return found + text(8, text(1, "[]"))  # inputs, which nothing here reads
+    return found + text(8, text(1, inputs))
 
 
 def trace(*messages: bytes, version: str = "0.0.4") -> bytes:
@@ -225,6 +235,47 @@ def test_chakra_files_that_cannot_be(folder: Path) -> None:
     refused("format unknown; allowed: a folder of Chakra traces, ", "trace.xyz")
 
 
+def test_chakra_traces_as_converters_of_pytorch_write_them(tmp_path: Path) -> None:
+    """Groups are in nodes, calls on the CPU go on beside what the GPU does, of calls some were removed."""
+    told = [{"pg_name": "0", "ranks": []}, {"pg_name": "5", "ranks": [0, 2]}, {"pg_name": "6", "ranks": [1, 3]}]
+    for rank in range(4):
+        messages = (
+            node(1, 1, name="## process_group:init ##", inputs=f"['{json.dumps(told)}']"),
+            node(2, 4, (), 30, calls=(99,), is_cpu_op=1),
+            node(3, 7, (2,), 40, name="c10d::allreduce_", is_cpu_op=1),  # begins the next
+            node(4, 4, (2,), 50, is_cpu_op=0),
+            node(5, 7, (3, 4), comm_type=2, comm_size=400, pg_name="56"[rank % 2], is_cpu_op=0),
+            node(6, 4, (5,), 7),
+        )
+        (tmp_path / f"run.{rank}.et").write_bytes(trace(*messages))
+    graph = load("", tmp_path)
+    assert isinstance(graph, WorkloadGraph)
+    assert graph.program_of == (0, 1, 0, 1)
+    assert (graph.members("5", 2), graph.members("6", 1), graph.members("0", 1)) == ((0, 2), (1, 3), (0, 1, 2, 3))
+    found = [(each.kind, each.unit, each.elements) for each in graph.program(0)]
+    assert found[1:] == [
+        ("compute", 1, 0), ("compute", 1, 0), ("compute", 0, 0), ("all_gather", 0, 200), ("compute", 0, 0),
+    ]  # fmt: skip
+    assert graph.compute_ns(0) == 70_000  # of the CPU; of the GPU 57
+    assert graph.notes == (
+        "run: left out: 4 calls of nodes that there aren't.", "run: left out: 4 nodes of type metadata.",
+    )  # fmt: skip
+
+
+def test_equal_ranks_of_a_chakra_trace_share_a_program(tmp_path: Path) -> None:
+    """So that whatif reads it: the GPU computes 60 beside the CPU's 50, then both end with 5."""
+    messages = (
+        node(1, 4, (), 50, is_cpu_op=1), node(2, 4, (), 60), node(3, 7, (1,), **COLL), node(4, 4, (2, 3), 5),
+    )  # fmt: skip
+    for rank in (0, 1):
+        (tmp_path / f"run.{rank}.et").write_bytes(trace(*messages))
+    graph = load("", tmp_path)
+    assert isinstance(graph, WorkloadGraph)
+    assert graph.program_of == (0, 0)
+    run = of_graph(graph)
+    assert (run.compute_ns, [(each.issue_ns, each.need_ns) for each in run.exchanges]) == (65_000, [(50_000, 60_000)])
+
+
 @pytest.mark.parametrize("left_out", [1, 3, 4])
 def test_collectives_and_computing_that_are_left_out_are_counted(folder: Path, left_out: int) -> None:
     for rank in (0, 1):
@@ -249,13 +300,15 @@ rank 1 {
 a: recv 4096b from 0 tag 3
 b: calc 7
 b irequires a
+c: calc 20 cpu 3
 }
 """
 
 
 def test_goal() -> None:
     graph = goal.decode(GOAL, "x.goal", 2)
-    assert [graph.compute_ns(0), graph.compute_ns(1), graph.pairs()] == [100, 7, [(0, 1)]]
+    assert [graph.compute_ns(0), graph.compute_ns(1), graph.pairs()] == [100, 20, [(0, 1)]]  # on a processor each
+    assert list(goal.encode(graph))[-4:] == ["o1: calc 7", "o2: calc 20 cpu 3", "o1 requires o0", "}"]
     assert graph.program(0)[1].needs == (0,)
     assert graph.notes == ("x.goal: 1 irequires taken for requires.",)
 
@@ -270,7 +323,7 @@ def test_goal() -> None:
         ("l2 requires l1", "l2 requires l1\nl1 requires l2", "rank 0, operation 0 .l1.: waits for itself"),
         ("l2: send", "l1: send", "line 6: label l1 is there twice"),
         ("tag 3 cpu", "tag 4 cpu", "rank 0 to rank 1, tag 3: 0 sends"),
-        ("b irequires a\n}", "b irequires a", "ends within rank 1"),
+        ("cpu 3\n}", "cpu 3", "ends within rank 1"),
         ("rank 0 {\n", "", "line 4: 'l1: calc 100' is in no rank"),
     ],
 )
@@ -368,7 +421,7 @@ def test_files_with_changes(data: st.DataObject) -> None:
     changed = whole[:place] + data.draw(st.binary(max_size=4)) + whole[place + until :]
     if kind == "chakra":
         groups = {"world": ((0, 1),), "3": ((0, 1),)}
-        refused_in_a_line(lambda: chakra.decode(changed, "f.0.et", 0, groups, Counter()))
+        refused_in_a_line(lambda: chakra.program(chakra.decode(changed, "f.0.et"), 0, groups, Counter()))
     else:
         decode = simai.decode if kind == "simai" else goal.decode
         refused_in_a_line(lambda: decode(changed.decode(errors="replace"), "f"))

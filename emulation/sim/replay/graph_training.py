@@ -1,7 +1,7 @@
 """Iterations of a workload graph in virtual time: each rank does its operations as soon as it may.
 
-A rank computes one thing at a time, of those that may begin the one listed first. Groups that are not all ranks are
-jobs of their own on the shared network, and so are pairs of ranks that send to each other, as hosts do.
+A processor of a rank computes one thing at a time, of those that may begin the one listed first. Groups that are not
+all ranks are jobs of their own on the shared network, and so are pairs of ranks that send to each other, as hosts do.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class GraphRank(RankClock):
         self._members = {each.group: graph.members(each.group, rank) for each in self._program if each.collective}
         self._waits: list[int] = []
         self._left = 0
-        self._may_compute: list[int] = []
-        self._computes = False
+        self._may_compute: dict[int, list[int]] = {each.unit: [] for each in self._program}
+        self._computing: set[int] = set()
         self._moved: list[tuple[int, int]] = []
         self._messages: Counter[tuple[int, int, int]] = Counter()
         tags = sorted({each.tag for program in graph.programs for each in program})
@@ -162,10 +162,11 @@ class GraphRank(RankClock):
             for other in self._freed(self._order.at_begin[place]):
                 heappush(heap, other)
             if self._program[place].kind == COMPUTE:
-                heappush(self._may_compute, place)
+                heappush(self._may_compute[self._program[place].unit], place)
             else:
                 self._move(place)
-        self._compute()
+        for unit in self._may_compute:
+            self._compute(unit)
 
     def _freed(self, places: tuple[int, ...]) -> list[int]:
         """Those of them that wait for nothing more."""
@@ -173,11 +174,11 @@ class GraphRank(RankClock):
             self._waits[place] -= 1
         return [place for place in places if not self._waits[place]]
 
-    def _compute(self) -> None:
-        if self._computes or not self._may_compute:
+    def _compute(self, unit: int) -> None:
+        if unit in self._computing or not self._may_compute[unit]:
             return
-        self._computes = True
-        place = heappop(self._may_compute)
+        self._computing.add(unit)
+        place = heappop(self._may_compute[unit])
         each, now_ns = self._program[place], self._network.now_ns
         duration_ns = each.duration_ns * self._compute_ns // self._own_ns if self._own_ns else 0
         if duration_ns:
@@ -185,7 +186,7 @@ class GraphRank(RankClock):
         self._network.schedule(now_ns + duration_ns, self._computed, None, place)
 
     def _computed(self, _frame: None, place: int, _to: int) -> None:
-        self._computes = False
+        self._computing.remove(self._program[place].unit)
         self._ended(place)
 
     def _move(self, place: int) -> None:
