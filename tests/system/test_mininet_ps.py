@@ -55,8 +55,10 @@ def test_training_with_servers_ends_alike_on_all_ranks_and_is_counted(
     numbers = summary(given, found)
     assert numbers["bound"]["traffic_factor"] == (3 - backups) / servers
     assert 0.95 < numbers["wire_rx_bytes_per_rank_iteration"] / numbers["bound"]["wire_bytes_per_rank"] < 1.2
+    # nobody waits for a backup: what it sends or gets last may come after the counters have been read
+    least = 0.95 - backups / (3 - backups) / found.wire_iterations
     for counted in ("wire_tx_bytes_per_server_iteration", "wire_rx_bytes_per_server_iteration"):
-        assert 0.95 < numbers[counted] / numbers["bound_wire_bytes_per_server"] < 1.2
+        assert least < numbers[counted] / numbers["bound_wire_bytes_per_server"] < 1.2
     for number in range(servers):
         assert f"switchagg server done: mode {mode}, " in (tmp_path / f"server-{number}.log").read_text()
     assert not own_servers()
