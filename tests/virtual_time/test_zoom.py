@@ -82,11 +82,12 @@ def test_one_call_takes_what_it_takes_by_packets(method: str, fabric: Fabric, si
     assert same_bytes
 
 
-@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "broadcast"])
-def test_other_collectives_by_the_switch(kind: str):
-    config, launches = SimulationConfig(4, GIGABIT_10), [(0, rank, 20_000) for rank in range(4)]
+@pytest.mark.parametrize("size_bytes", [80_000, 134_000])
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "broadcast", "reduce"])
+def test_other_collectives_by_the_switch(kind: str, size_bytes: int):
+    config, launches = SimulationConfig(4, GIGABIT_10), [(0, rank, size_bytes) for rank in range(4)]
     exact, flow = (times(table["switch"](config), launches, kind=kind) for table in (SIMULATIONS, FLOWS))
-    assert max(flow[0]) == pytest.approx(max(exact[0]), rel=0.001)
+    assert flow[0] == pytest.approx(exact[0], rel=0.001)  # of every rank: shards take turns, of 14 rows or of 16 and 8
     assert flow[1] == exact[1]
 
 

@@ -13,7 +13,7 @@ from switchagg.calls.chunked_call import ArrayCall, row_of
 from switchagg.calls.small_call import small_rows
 from switchagg.description import DESCRIBED_WORKERS_MOST
 from switchagg.job import JobConfig
-from switchagg.layout import RUN_MAX, Layout
+from switchagg.layout import RUN_MAX, Layout, Shares
 from switchagg.wire import HEADER_BYTES, Route, frame_bytes
 
 PACKETS_MOST = 50_000
@@ -76,10 +76,13 @@ def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree) -> S
     if rooted:  # the root's link carries all that is given, or got, and nobody else's as much
         per_packet, pace_ns = tree.busy_ns(wire, wire, wire)
     left, back = _times(first, data, job.elements if rounds else 0, window, pace_ns, max(own_ns, trip_ns))
-    if route is not Route.ALL and not rooted:
-        # Shards take turns of so many rows: one rank's link has nothing of its own to carry while the others' first do.
-        run = min(RUN_MAX, max(1, window // (4 * job.workers)), data // job.workers)
-        left, back = (each + (run - 1) * (wire - bare) * tree.slowest_ns for each in (left, back))
+    done: Any = back
+    if route is not Route.ALL:
+        late = _late(call.shares, max(1, data // job.workers), window, job.workers)
+        done = np.full(tree.workers, back)
+        for rank, packets_late in late.items():
+            done[rank] += packets_late * (wire - bare) * tree.slowest_ns
+        left += max([0, *late.values()]) * (wire - bare) * tree.slowest_ns
     sent: Any = total * wire
     received: Any = total * wire
     if route is not Route.ALL:
@@ -89,7 +92,25 @@ def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree) -> S
             of_root, of_others = (wire, bare) if route is Route.FROM_OWNER else (bare, wire)
             sent[:], received[:] = before + data * of_others, before + data * of_root
             sent[call.shares.owner], received[call.shares.owner] = before + data * of_root, before + data * of_others
-    return Shape(left, back, per_packet * total, sent, received)
+    return Shape(left, done, per_packet * total, sent, received)
+
+
+def _late(shares: Shares, rows: int, window: int, workers: int) -> dict[int, int]:
+    """By how many packets with values which ranks are late or early, where shards take turns of so many rows.
+
+    A rank's bare packets for others' rows wait behind its own with values. So in an all-gather nothing but the first
+    run comes before rank 0 has sent that, whose own link is idle until then; in a reduce-scatter the rows of the last
+    run are all complete at once, and on their way to the last rank while the others have nothing left to get. With a
+    root, who gets values has them a packet later than others their bare one.
+    """
+    gives = shares.route is Route.FROM_OWNER
+    if shares.owner is not None:
+        return {rank: -1 for rank in range(workers) if (rank == shares.owner) is gives}
+    run = min(RUN_MAX, max(1, window // (4 * workers)))
+    if gives:
+        return {0: min(run, rows) - 1}
+    last = rows - (rows - 1) // run * run
+    return {**dict.fromkeys(range(workers - 2), -1), workers - 1: last - 1}
 
 
 def _order(first: int, data: int, group: int) -> Iterator[int]:
