@@ -171,7 +171,7 @@ umount -l /mnt
                 f"ip link set {interface} up",
                 f"ip addr add {host_address(self.rank)}/{SUBNET_BITS} dev {interface}",
                 f"ip -batch - <<'END'\n{neighbours}\nEND",
-                *shaping.shape_lines(spec.port(self.name, spec.links.neighbours[self.name][0]), interface),
+                *shaping.host_lines(spec.port(self.name, spec.links.neighbours[self.name][0]), interface),
             ]
         )
 

@@ -22,7 +22,7 @@ AS_ASKED = PortReport(
     burst_bytes=12_499,
     queue_bytes=1_000_000,
     mtu_bytes=1500,
-    gso_max_bytes=24_000,
+    gso_max_bytes=65_536,
     gso_max_segments=65_535,
     offloads={"tcp-segmentation-offload": True, "generic-segmentation-offload": True},
     netem=None,
@@ -52,22 +52,34 @@ def test_shaping_is_htb_over_a_queue_counted_in_bytes() -> None:
         "tc qdisc replace dev h1-eth0 root handle 5: htb default 1",
         "tc class replace dev h1-eth0 parent 5: classid 5:1 htb rate 200000000bit ceil 200000000bit "
         "burst 12500 cburst 12500 quantum 1514",
-        "ip link set dev h1-eth0 gso_max_size 24000",
         "tc qdisc replace dev h1-eth0 parent 5:1 handle a: bfifo limit 1000000",
     ]
+
+
+def test_a_bundle_is_what_the_link_sends_at_once_or_what_our_own_sends_hand_over() -> None:
+    def of(rate_bps: int) -> list[str]:
+        spec = dataclasses.replace(SPEC, rate_bps=rate_bps)
+        lines, shaped = shaping.host_lines(spec, "x"), shaping.shape_lines(spec, "x")
+        assert lines[: len(shaped)] == shaped
+        return lines[len(shaped) :]
+
+    assert of(200_000_000) == ["ip link set dev x gso_max_size 24000"]  # 16 packets: more than 500 us of the link
+    assert of(900_000_000) == ["ip link set dev x gso_max_size 56250"]
+    assert of(10_000_000_000) == ["ip link set dev x gso_max_size 65536"]
+    assert of(0) == []
 
 
 def test_priority_queues_are_htb_classes_that_borrow_in_order() -> None:
     lines = shaping.shape_lines(dataclasses.replace(SPEC, priority_queues=8), "h1-eth0")
     assert lines[0] == "tc qdisc replace dev h1-eth0 root handle 5: htb default 17"
     assert lines[1] == shaping.shape_lines(SPEC, "h1-eth0")[1]
-    assert lines[3:6] == [
+    assert lines[2:5] == [
         "tc class replace dev h1-eth0 parent 5:1 classid 5:10 htb rate 200000bit ceil 200000000bit burst 1514 "
         "cburst 12500 prio 0 quantum 1514",
         "tc qdisc replace dev h1-eth0 parent 5:10 handle a0: bfifo limit 1000000",
         "tc filter add dev h1-eth0 parent 5: protocol ip prio 1 u32 match u8 0xe0 0xe0 at 1 flowid 5:10",
     ]
-    assert len(lines) == 3 + 3 * 8 - 1  # best effort needs no filter
+    assert len(lines) == 2 + 3 * 8 - 1  # best effort needs no filter
     assert sum("5:16 htb" in line and "prio 6" in line for line in lines) == 1
 
 
@@ -145,7 +157,6 @@ def test_a_port_with_the_requested_settings_shows_no_difference() -> None:
         ({"burst_bytes": 15_360}, "burst 15360 instead of 12500"),
         ({"queue_bytes": 0}, "queue 0 instead of 1000000 bytes"),
         ({"mtu_bytes": 9000}, "MTU 9000 instead of 1500"),
-        ({"gso_max_bytes": 65_536}, "bundles of up to 65536 instead of 24000 bytes"),
     ],
 )
 def test_a_port_that_differs_is_named(changed: dict[str, int], problem: str) -> None:
