@@ -27,7 +27,6 @@ from emulation.sim.compute import ComputeTimes
 from emulation.sim.engine.choice import AUTO, PYTHON, lacking_beside
 from emulation.sim.host_costs import HostCosts
 from emulation.sim.layers import LayeredTraining, Schedule
-from emulation.sim.lossless.network import LosslessNetwork
 from emulation.sim.lossless.pausing import PfcConfig, Red
 from emulation.sim.network.link import LinkConfig, Tail
 from emulation.sim.network.network import SimulationError
@@ -183,10 +182,14 @@ def _simulation(scenario: Scenario, method: str, config: SimulationConfig, zoom:
     demand_slots = sum(config.windows) or config.streams * config.window_slots
     others = of_flows + hosts_of(jobs) + sum(servers_of(job, method) for job in jobs)
     config = dataclasses.replace(config, others=others, engine=_engine(scenario, method, config))
+    if scenario.topology.pfc_bytes:
+        config = dataclasses.replace(config, pfc=_pfc(scenario, method, config))
     if jobs:
         asked_slots = demand_slots + len(jobs) * config.streams * config.window_slots
         config = dataclasses.replace(config, pool_slots=switch.slots or asked_slots, first_slot=None)
-    first = SIMULATIONS[method](config, _lossless(scenario, method, config) if scenario.topology.pfc_bytes else None)
+    first = SIMULATIONS[method](config)
+    if scenario.topology.pfc_flows:
+        first.shared.tcp_bits = 0
     if scenario.flows:
         FlowsBeside(first, scenario.flows)
     if jobs:
@@ -199,18 +202,20 @@ def _engine(scenario: Scenario, method: str, config: SimulationConfig) -> str:
     """The packet engine that the measured job and all beside it can be on; Python's, if the network has to be its."""
     its = dataclasses.replace(config, codec="")
     jobs = (method if job.method == SAME else job.method for job in scenario.jobs if not job.profile)
-    return PYTHON if scenario.topology.pfc_bytes or any(lacking_beside(job, its) for job in jobs) else AUTO
+    of_python = scenario.flows or scenario.jobs or METHODS[method].loses  # hosts that C's pauses don't know
+    lacks = bool(scenario.topology.pfc_bytes and of_python) or any(lacking_beside(job, its) for job in jobs)
+    return PYTHON if lacks else AUTO
 
 
-def _lossless(scenario: Scenario, method: str, config: SimulationConfig) -> LosslessNetwork:
-    """The network of a method where links can be paused: one lossless class, and one that drops for TCP of flows."""
+def _pfc(scenario: Scenario, method: str, config: SimulationConfig) -> PfcConfig:
+    """Pauses of a method's links: one lossless class, and one that drops for TCP of flows."""
     options, built = scenario.topology, config.built(servers_with_hosts(method, scenario.ps.servers))
     frame_bytes = frame_bytes_of(options)
     slowest_bps = min(link.settings.rate_bps for link in built.links)
     red = None
     if options.ecn_most_bytes:
         red = Red(options.ecn_bytes, options.ecn_most_bytes, options.ecn_chance)
-    pfc = PfcConfig(
+    return PfcConfig(
         xoff_bytes=options.pfc_bytes,
         xon_bytes=options.pfc_xon_bytes or options.pfc_bytes - 2 * frame_bytes,
         headroom_bytes=options.pfc_headroom_bytes or None,
@@ -220,10 +225,6 @@ def _lossless(scenario: Scenario, method: str, config: SimulationConfig) -> Loss
         frame_bytes=frame_bytes,
         strict=False,
     )
-    network = LosslessNetwork(built, config.link, pfc, latency_ns=config.switch_latency_ns, seed=config.seed)
-    if options.pfc_flows:
-        network.tcp_bits = 0
-    return network
 
 
 def _training(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from switchagg.job import DCTCP, FRIENDLY, RENO, UNCONTROLLED, JobConfig
 
-ABI = 22
+ABI = 23
 """As SA_ABI in abi.h."""
 
 LIBRARY = Path(__file__).with_name("libswitchagg.so")

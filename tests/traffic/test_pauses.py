@@ -9,6 +9,7 @@ import pytest
 
 from emulation.scenario import ScenarioError, canonical, from_canonical, parse
 from emulation.scenario_tables import PACKET
+from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.lossless.dcqcn import QueuePair
 from emulation.sim.lossless.deadlock import DeadlockWatch, buffer_cycle, refuse_cycles
 from emulation.sim.lossless.network import LosslessNetwork
@@ -17,11 +18,14 @@ from emulation.sim.network.link import CLASS_SHIFT, NODE_MASK, Link, LinkConfig
 from emulation.sim.network.network import Network, SimulationError
 from emulation.sim.network.simulation import Call, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
+from emulation.sim.network.timing import time_allreduce
 from emulation.sim.run import _simulation, simulation_config
 from emulation.sim.zoom import Zoom
 from emulation.topologies.topology import Fabric
+from switchagg.native import library
 from switchagg.wire import headers
 
+needs_c = pytest.mark.skipif(bool(library.missing()), reason=library.missing())
 MB_S = 1_000_000_000 // 8
 LINK = LinkConfig(rate_bps=1_000_000_000, delay_ns=2_000)
 
@@ -257,6 +261,39 @@ def test_a_queue_pair_s_last_packets_and_acknowledgements_may_be_lost():
     network.run()
     assert (len(ended), pair.received) == (4, 28)
     assert pair.counters["retransmitted"] > 0
+
+
+@needs_c
+@pytest.mark.parametrize("method", ["switch", "direct"])
+def test_the_engine_in_c_has_the_same_pauses(method, monkeypatch):
+    """On up-links of an eighth of what their racks send, with marks by chance; frames are lost and damaged."""
+    more = "oversubscription = 8\necn_bytes = 2_000\necn_most_bytes = 9_000\necn_chance = 0.5\npfc_bytes"
+    text = SCENARIO[: SCENARIO.index("[[flows]]")].replace("pfc_bytes = 20_000", f"{more} = 4_000")
+    told = []
+    for engine in ("python", "compiled"):
+        monkeypatch.setenv("SWITCHAGG_SIM_ENGINE", engine)
+        job, found = job_beside(text + "[faults]\nloss = 0.001\ncorrupt = 0.001\n", method)
+        assert isinstance(job.shared, CompiledNetwork) == (engine == "compiled")
+        told.append((found, job.network.now_ns, job.network.events, job.retransmissions(), job.faults()))
+    assert told[0] == told[1]
+    assert sum(link["pauses"] for link in told[0][0]["pauses"]["links"]) > 10
+    assert method == "direct" or any(link["marked_frames"] for link in told[0][0]["pauses"]["links"])
+
+
+@needs_c
+@pytest.mark.parametrize("stuck_ns", [400_000, 1_000_000])
+def test_the_watch_sees_ports_in_c(stuck_ns):
+    """Frames of 1.2 ms each: what waits for a link so slow counts as stuck."""
+    pfc = PfcConfig(xoff_bytes=3_000, xon_bytes=2_000, stuck_ns=stuck_ns)
+    fabric, errors = Fabric("leaf_spine", racks=2, oversubscription=4.0), []
+    for engine in ("python", "compiled"):
+        config = SimulationConfig(8, LinkConfig(rate_bps=10_000_000), fabric=fabric, pfc=pfc, engine=engine)
+        with pytest.raises(
+            SimulationError, match=r"port \w+-\w+ is paused for good: switch \w+ holds \d+ bytes"
+        ) as found:
+            time_allreduce(config, "direct", 100_000)
+        errors.append(str(found.value))
+    assert errors[0] == errors[1]
 
 
 @pytest.mark.parametrize("control", ["dcqcn", "roce"])

@@ -11,6 +11,7 @@ from emulation.sim.engine import choice
 from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.hollow import Hollow
 from emulation.sim.host_costs import HostCosts
+from emulation.sim.lossless.pausing import PfcConfig, Red
 from emulation.sim.network.link import LinkConfig, Tail
 from emulation.sim.network.network import SimulationError
 from emulation.sim.network.simulation import SimulationConfig
@@ -43,6 +44,15 @@ def world(source: random.Random) -> SimulationConfig:
     queue_bytes = source.choice((3_000, 20_000, 1_000_000))
     marks = source.choice((None, 0, queue_bytes // 4))
     link = LinkConfig(rate_bps, source.choice((0, 999, 50_000)), queue_bytes, *chances, ecn_bytes=marks)
+    link = replace(link, tail=source.choice((None, None, Tail(3.0, 20_000, 100_000))))
+    pfc = PfcConfig(
+        xoff_bytes=source.choice((200, 2_000)),
+        xon_bytes=source.choice((0, 200)),
+        headroom_bytes=source.choice((None, None, 0)),
+        classes=frozenset({source.choice((7, 7, 0))}),
+        red=source.choice((None, Red(100, 6_000, 0.5))),
+        strict=source.random() < 0.5,
+    )
     streams = source.choice((1, 2, 3))
     priorities = tuple(source.choices((0, 3, 7), k=streams)) if source.random() < 0.5 else ()
     return SimulationConfig(
@@ -62,7 +72,9 @@ def world(source: random.Random) -> SimulationConfig:
         codec=source.choice(("", "", "lanes8", "lanes8+ef")),
         codec_seed=source.randrange(9),
         dataplane="native",
-        costs=HostCosts(transfer_ns=source.choice((0, 0, 5_000))),
+        costs=HostCosts(source.choice((0, 0, 5_000)), source.choice((0, 0, rate_bps // 3))),
+        tail_rank=source.choice((-1, 1)),
+        pfc=source.choice((None, None, pfc)),
         trace=True,
     )
 
@@ -71,12 +83,11 @@ def told(config: SimulationConfig, engine: str, seed: int, array: Any = None) ->
     """All there is to see of calls that ranks make in turn, some from within others' ends."""
     simulation = SwitchSimulation(replace(config, engine=engine))
     source, time, workers = random.Random(seed), simulation.network, config.workers
-    classes = sorted(set(config.priorities)) or [7]
     calls = [
         (
             np.dtype(source.choice(DTYPES)),
             source.choice((0, 1, 7, 400, 2_000)),
-            source.choice(classes),
+            source.choice(sorted(set(config.priorities)) or [7]),
             source.choice(KINDS),
         )
         for _ in range(4)
@@ -134,6 +145,7 @@ def told(config: SimulationConfig, engine: str, seed: int, array: Any = None) ->
         "sums": [each.tobytes() for each in made.values()] if array is None else None,
         "switches": simulation.switch_counters(),
         "damaged": simulation.drop_checksum(),
+        "documents": [document() for document in simulation.shared.documents],
         "endpoints": [dict(host.endpoint.counters) for host in simulation.hosts],
         "again": simulation.retransmissions(),
     }
@@ -164,11 +176,9 @@ def test_values_after_arrays_that_have_none_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"link": LinkConfig(10**9, tail=Tail(3.0, 1000, 1000))}, "tails"),
         ({"backups": 1, "congestion": "none"}, "partial sums"),
         ({"dataplane": "batched"}, "not batched"),
         ({"codec": "topk+ef"}, "whole arrays"),
-        ({"costs": HostCosts(flow_bps=10**8)}, "single connections"),
     ],
 )
 def test_what_c_lacks_is_said_or_goes_to_python(changes: dict[str, Any], why: str) -> None:

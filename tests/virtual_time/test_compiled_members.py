@@ -10,8 +10,9 @@ import pytest
 from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.hollow import Hollow
 from emulation.sim.host_costs import FREE, HostCosts
+from emulation.sim.lossless.pausing import PfcConfig
 from emulation.sim.network.host_simulation import HostSimulation
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.link import LinkConfig, Tail
 from emulation.sim.network.network import SimulationError
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.network.simulation import Simulation, SimulationConfig
@@ -46,7 +47,9 @@ def world(source: random.Random) -> tuple[SimulationConfig, str]:
     rate_bps = source.choice((50_000_000, 1_000_000_007, 10**10, 4 * 10**11))
     chances = [source.choice((0.0, 0.0, 0.01, 0.1)) for _ in range(3)]
     link = LinkConfig(rate_bps, source.choice((0, 999, 50_000)), source.choice((5_000, 50_000, 1_000_000)), *chances)
+    link = replace(link, tail=source.choice((None, None, Tail(3.0, 20_000, 100_000))))
     fabric, workers = source.choice(FABRICS), source.randint(2, 8)
+    pfc = PfcConfig(3_000, 2_000, source.choice((None, None, 0)), strict=False)
     config = SimulationConfig(
         workers=4 if fabric.sides else workers,
         link=replace(link, corrupt=source.choice((0.0, 0.0, 0.002))),
@@ -58,6 +61,8 @@ def world(source: random.Random) -> tuple[SimulationConfig, str]:
         message_bytes=source.choice((300, 5_000, 65_160)),
         credit_bytes=source.choice((None, 600, 1 << 20)),  # two messages of 300 exactly
         retry_limit=source.choice((2, 30)),
+        tail_rank=source.choice((-1, 1)),
+        pfc=source.choice((None, pfc)),
         trace=True,
     )
     return config, source.choice([name for name, each in ALLREDUCES.items() if each.fits(config.workers)])
@@ -83,6 +88,7 @@ def seen(simulation: Simulation, failed: str) -> dict[str, Any]:
         "links": [(each.sent_bytes, each.delivered_frames, each.delivered_bytes, each.faults) for each in links],
         "damaged": simulation.drop_checksum(),
         "again": simulation.retransmissions(),
+        "documents": [document() for document in simulation.shared.documents],
     }
 
 

@@ -1,6 +1,8 @@
 """A tail of a link's delay: its distribution, order, rate, seeds; in scenarios."""
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.run import simulation_config
+from switchagg.native import library
 
 TAIL = Tail(3.0, 1_000_000, 100_000)
 SCENARIO = """
@@ -53,11 +56,19 @@ def test_frames_keep_their_order_and_never_beat_the_rate(kind: type[Link]) -> No
 
 
 def test_one_host_alone_is_late_and_a_seed_repeats() -> None:
-    def config(**more: int) -> SimulationConfig:
+    def config(**more: Any) -> SimulationConfig:
         return SimulationConfig(3, LinkConfig(10**9, tail=TAIL), trace=True, **more)
 
     first, again, other = (time_allreduce(config(tail_rank=1, seed=seed), "ring", 100_000) for seed in (1, 1, 2))
     assert first == again
+    if not library.missing():  # ratio, medians and bursts of every size are drawn as Python's `random` draws them
+        assert time_allreduce(config(tail_rank=1, engine="compiled"), "ring", 100_000) == first
+        for tail in (Tail(100.0, 1, 1_000), Tail(1.5, 999_999_999, 60_000)):
+            told = [
+                time_allreduce(replace(config(engine=engine), link=LinkConfig(10**7, tail=tail)), "ring", 10_000)
+                for engine in ("python", "compiled")
+            ]
+            assert told[0] == told[1]
     assert first.trace != other.trace
     assert first.wrong_elements == 0
     everywhere = time_allreduce(config(), "ring", 100_000)

@@ -6,6 +6,7 @@
 import os
 from collections.abc import Callable
 
+from emulation.sim.engine.compiled_lossless import CompiledLosslessNetwork
 from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
@@ -25,12 +26,8 @@ def lacking(config: SimulationConfig) -> str:
     if missing := library.missing():
         return missing
     spec = parse_sums(config.codec).for_workers(config.workers) if config.codec else None
-    if config.link.tail is not None:
-        return "it has no tails of links' delays"
     if config.job().partial:
         return "it has no partial sums"
-    if config.costs.flow_bps:
-        return "it has no rates of single connections"
     if config.dataplane != NativePlane.name:
         return f"it has the data plane native, not {config.dataplane}"
     if spec is None:
@@ -44,8 +41,6 @@ def lacking_of_hosts(config: SimulationConfig) -> str:
     """What of a host method's simulation the engine in C lacks; "" if nothing."""
     if missing := library.missing():
         return missing
-    if config.link.tail is not None:
-        return "it has no tails of links' delays"
     if config.tcp:
         return f"it has no congestion control of connections, as {config.tcp}"
     return ""
@@ -72,4 +67,4 @@ def network(
     why = lacks(config)
     if wanted == COMPILED and why:
         raise JobError(f"the compiled packet engine can't run this: {why}; {VARIABLE}={PYTHON} can")
-    return config.network(topology, SwitchedNetwork if why else CompiledNetwork)
+    return config.network(topology) if why else config.network(topology, CompiledNetwork, CompiledLosslessNetwork)

@@ -106,6 +106,7 @@ class CompiledClock(Network):
             happen(*arguments)
         except BaseException as error:
             self._failed = error
+            self.state.failed = 1
             self.stop()
         return self._failed is None
 

@@ -8,6 +8,7 @@ from emulation.sim.engine import library
 from emulation.sim.engine.compiled_clock import CompiledClock
 from emulation.sim.engine.compiled_links import CompiledLink
 from emulation.sim.engine.library import TreeFacts
+from emulation.sim.host_costs import HostCosts
 from emulation.sim.network.hosts import AggregationHost
 from emulation.sim.network.link import Link
 from emulation.sim.spines.trees import TreeEndpoints
@@ -49,6 +50,10 @@ class CompiledHost(AggregationHost):
         handles = [each.handle for each in _parts(endpoint)]
         self._library.sa_sim_worker_readmit(self._worker, (ctypes.c_void_p * len(handles))(*handles))
         super().readmit(endpoint)
+
+    def has_costs(self, costs: HostCosts) -> None:
+        super().has_costs(costs)
+        self._library.sa_sim_worker_pace(self._worker, costs.flow_bps)
 
     @property
     def drop_checksum(self) -> int:

@@ -1,13 +1,12 @@
 """Links and switches in C: the parts of a compiled network that Python still asks for something."""
 
 import ctypes
-import random
 from collections.abc import Callable
 from typing import Any, cast
 
 from emulation.sim.engine import library
 from emulation.sim.engine.compiled_clock import CompiledClock
-from emulation.sim.engine.library import FAULTS, Counted, LinkFacts, LinkState
+from emulation.sim.engine.library import FAULTS, Counted, LinkFacts, LinkState, TailFacts
 from emulation.sim.engine.python_hosts import AHEAD
 from emulation.sim.network.link import LinkConfig, Origin
 from emulation.sim.network.switched_network import Switch
@@ -22,9 +21,16 @@ class CompiledLink:
 
     def __init__(self, clock: CompiledClock, config: LinkConfig, seed: str, strict: bool) -> None:
         self.config, self.network, self.strict = config, clock, strict
-        words = None
-        if config.faulty:
-            words = (ctypes.c_uint32 * 625)(*random.Random(seed).getstate()[1])
+        words = library.random_words(seed) if config.faulty else None
+        tail = TailFacts()
+        if config.tail is not None:
+            late = library.random_words(f"{seed} tail")
+            tail = TailFacts(
+                config.tail.p50_ns,
+                config.tail.sigma,
+                1 / config.tail.burst_ns,
+                ctypes.cast(late, ctypes.c_void_p),
+            )
         facts = LinkFacts(
             rate_bps=config.rate_bps,
             delay_ns=config.delay_ns,
@@ -36,6 +42,7 @@ class CompiledLink:
             reorder=config.reorder,
             corrupt=config.corrupt,
             words=ctypes.cast(words, ctypes.c_void_p) if words else None,
+            tail=tail,
             strict=strict,
         )
         self.handle = library.there(library.engine().sa_sim_link(clock.handle, facts))

@@ -21,6 +21,7 @@ from emulation.sim.network.network import Action
 from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.switched_network import Switch, SwitchedNetwork
 from emulation.sim.spines.paths import HashedPaths, SprayedPaths
+from emulation.topologies.topology import Hop
 from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
@@ -54,11 +55,14 @@ class CompiledNetwork(SwitchedNetwork):
     def _switch(self, latency_ns: int) -> Switch:
         return CompiledSwitch(self.time, latency_ns)
 
-    def _joined(self, config: LinkConfig, seed: str, to: str) -> Link:
+    def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> Link:
         made = CompiledLink(self.time, config, seed, self._kind is StrictLink)
-        switch = self.switches.get(to)
-        made.lead_to(cast(CompiledSwitch, switch).handle if switch is not None else None)
+        self._lead(made, hop)
         return cast(Link, made)
+
+    def _lead(self, link: CompiledLink, hop: Hop) -> None:
+        switch = self.switches.get(hop[1])
+        link.lead_to(cast(CompiledSwitch, switch).handle if switch is not None else None)
 
     def addresses(self, nodes: Sequence[str]) -> int:
         first = super().addresses(nodes)

@@ -1,6 +1,7 @@
 """The functions of `switchagg/native/sim` and their structs, as ctypes has them."""
 
 import ctypes
+import random
 from functools import lru_cache
 
 from switchagg.native.library import load
@@ -23,13 +24,26 @@ _POINTER, _U32, _U64, _I64, _DOUBLE = ctypes.c_void_p, ctypes.c_uint32, ctypes.c
 class SimState(ctypes.Structure):
     """The beginning of `struct sa_sim`."""
 
-    _fields_ = [("now_ns", _I64), ("events", _U64), ("stopped", _U32), ("hollow", _U32), ("stray", _U32)]
+    _fields_ = [
+        ("now_ns", _I64),
+        ("events", _U64),
+        ("stopped", _U32),
+        ("hollow", _U32),
+        ("stray", _U32),
+        ("failed", _U32),
+    ]
 
 
 class SimRecord(ctypes.Structure):
     """`struct sim_record`."""
 
     _fields_ = [("time_ns", _I64), ("sender", _U32), ("to", _U32), ("content", _U64)]
+
+
+class TailFacts(ctypes.Structure):
+    """`struct sim_tail_facts`."""
+
+    _fields_ = [("p50_ns", _DOUBLE), ("sigma", _DOUBLE), ("burst_rate", _DOUBLE), ("words", _POINTER)]
 
 
 class LinkFacts(ctypes.Structure):
@@ -46,6 +60,7 @@ class LinkFacts(ctypes.Structure):
         ("reorder", _DOUBLE),
         ("corrupt", _DOUBLE),
         ("words", _POINTER),
+        ("tail", TailFacts),
         ("strict", _U32),
     ]
 
@@ -117,6 +132,7 @@ def engine() -> ctypes.CDLL:
             [_POINTER, _POINTER, _U32, _U32, ctypes.POINTER(TreeFacts), _U32, words, _U32, _U32],
         ),
         ("sim_worker_readmit", None, [_POINTER, ctypes.POINTER(_POINTER)]),
+        ("sim_worker_pace", None, [_POINTER, _U64]),
         ("sim_worker_pump", None, [_POINTER]),
         ("sim_worker_drop_checksum", _U64, [_POINTER]),
         ("sim_python", _POINTER, [_POINTER, ARRIVE, DAMAGE]),
@@ -135,6 +151,11 @@ def engine() -> ctypes.CDLL:
         function.restype = result
         function.argtypes = arguments
     return library
+
+
+def random_words(seed: str) -> ctypes.Array[ctypes.c_uint32]:
+    """The state of `random.Random(seed)`, as C's has it."""
+    return (_U32 * 625)(*random.Random(seed).getstate()[1])
 
 
 def there(pointer: int | None) -> int:

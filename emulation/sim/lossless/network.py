@@ -1,5 +1,6 @@
 """A switched network whose links are lossless: every port of a switch can pause what leads to it."""
 
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -7,7 +8,7 @@ from emulation.sim.lossless.deadlock import DeadlockWatch, refuse_cycles
 from emulation.sim.lossless.pausing import Charges, PausableLink, PfcConfig, Port
 from emulation.sim.network.link import CLASS_SHIFT, Link, LinkConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
-from emulation.topologies.topology import Hop, LinkSettings, Topology
+from emulation.topologies.topology import Hop, Topology
 from switchagg.priority import BEST_EFFORT, CLASSES
 
 
@@ -37,7 +38,7 @@ class LosslessNetwork(SwitchedNetwork):
         self.pausable: dict[Hop, PausableLink] = {}
         super().__init__(topology, link, latency_ns=latency_ns, seed=seed, trace=trace)
         self.ports = {
-            hop: Port(made, self.pausable[hop[::-1]], pfc)
+            hop: self._entry(made, self.pausable[hop[::-1]])
             for hop, made in self.pausable.items()
             if hop[1] in self.switches
         }
@@ -73,8 +74,14 @@ class LosslessNetwork(SwitchedNetwork):
             "marked_frames": link.marked_frames,
         }
 
-    def _made(self, hop: Hop, settings: LinkSettings) -> Link:
-        plain = super()._made(hop, settings)
-        name = f"{self._seed} {'-'.join(hop)}"
-        made = self.pausable[hop] = PausableLink(self.time, plain.config, plain.receive, name, self.pfc, self.charges)
+    def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> Link:
+        without_tail = replace(config, tail=None)  # headroom is for links that deliver after delay_ns
+        made = self.pausable[hop] = self._pausable(without_tail, f"{self._seed} {'-'.join(hop)}", hop)
         return made
+
+    def _pausable(self, config: LinkConfig, seed: str, hop: Hop) -> PausableLink:
+        plain = super()._joined(config, seed, hop)
+        return PausableLink(self.time, config, plain.receive, seed, self.pfc, self.charges)
+
+    def _entry(self, link: PausableLink, reverse: PausableLink) -> Port:
+        return Port(link, reverse, self.pfc)

@@ -125,7 +125,9 @@ def measured_choice(config: SimulationConfig) -> Choice:
 def _one_way_ns(config: SimulationConfig, size_bytes: int) -> int:
     tail_rank = min(config.tail_rank, 1)
     pair = HostSimulation(
-        replace(config, workers=2, fabric=STAR, place=None, others=0, tail_rank=tail_rank, trace=False, tcp=""),
+        replace(
+            config, workers=2, fabric=STAR, place=None, others=0, tail_rank=tail_rank, trace=False, tcp="", pfc=None
+        ),
         method="ring",
     )
     array = np.zeros(size_bytes, np.uint8)

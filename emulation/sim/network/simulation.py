@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from emulation.sim.hollow import Hollow
 from emulation.sim.host_costs import FREE, HostCosts
+from emulation.sim.lossless.network import LosslessNetwork
+from emulation.sim.lossless.pausing import PfcConfig
 from emulation.sim.network.hosts import Done
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.mesh import Begins, Connections, MemberHost, MeshHost
@@ -61,8 +63,8 @@ class SimulationConfig:
     yet on its link), group (ranks per group of `hierarchical`; 0: chosen): of host methods. servers (0: one on every
     worker), ps (other fields of PsConfig): of `ps`. tcp: congestion control of host methods' connections, TCP's or
     RoCE's, which are as in `TcpMesh`; "": a window each. bounded: options of a method with bounded loss. costs: what
-    transfers cost hosts. trace: hash all events. engine: `python` or `compiled`, of a network of its own; `auto`:
-    compiled where it can (`emulation.sim.engine.choice`).
+    transfers cost hosts. pfc: of links that can be paused. trace: hash all events. engine: `python` or `compiled`, of a
+    network of its own; `auto`: compiled where it can (`emulation.sim.engine.choice`).
 
     rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
     is below that of real hosts (5 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
@@ -109,6 +111,7 @@ class SimulationConfig:
     aggregators: int = 0
     priority: int = 0
     costs: HostCosts = FREE
+    pfc: PfcConfig | None = None
     engine: str = "python"
 
     @property
@@ -148,17 +151,25 @@ class SimulationConfig:
         settings = LinkSettings(link.rate_bps, link.delay_ns, link.queue_bytes)
         return topology(self.fabric, self.workers, servers, settings, self.others)
 
-    def network(self, topology: Topology, kind: type[SwitchedNetwork] = SwitchedNetwork) -> SwitchedNetwork:
-        """All of a topology, with these links and switches; idle."""
+    def network(
+        self,
+        topology: Topology,
+        kind: type[SwitchedNetwork] = SwitchedNetwork,
+        lossless: type[LosslessNetwork] = LosslessNetwork,
+    ) -> SwitchedNetwork:
+        """All of a topology, with these links and switches, of the kind that has pauses or that has none; idle."""
+        latency_ns, seed, trace = self.switch_latency_ns, self.seed, self.trace
+        if self.pfc is not None:
+            return lossless(topology, self.link, self.pfc, latency_ns=latency_ns, seed=seed, trace=trace)
         return kind(
             topology,
             self.link,
             tail_at=topology.nic(topology.members[self.tail_rank]) if self.tail_rank >= 0 else None,
-            latency_ns=self.switch_latency_ns,
-            seed=self.seed,
+            latency_ns=latency_ns,
+            seed=seed,
             strict=self.strict_priority,
             paths=self.fabric.paths,
-            trace=self.trace,
+            trace=trace,
         )
 
     def connection(self, window_bytes: int) -> ReliableConfig:

@@ -253,12 +253,12 @@ class SwitchedNetwork:
         )
         if self._tail_at is not None and self._tail_at not in hop:
             config = replace(config, tail=None)
-        return self._joined(config, f"{self._seed} {name}", to)
+        return self._joined(config, f"{self._seed} {name}", hop)
 
-    def _joined(self, config: LinkConfig, seed: str, to: str) -> Link:
+    def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> Link:
         made = self._kind(self.time, config, _nobody, seed)
-        if to in self.switches:
-            made.receive = self.switches[to].receive
+        if hop[1] in self.switches:
+            made.receive = self.switches[hop[1]].receive
         return made
 
 

@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "sim/message.h"
+
 void sim_processor_init(struct sim_processor *processor, struct sa_sim *sim,
                         void (*finish)(void *host, const struct sim_task *task), void *host) {
     *processor = (struct sim_processor){.sim = sim, .finish = finish, .host = host};

@@ -2,8 +2,10 @@
 #ifndef SWITCHAGG_SIM_COSTS_H
 #define SWITCHAGG_SIM_COSTS_H
 
-#include "sim/message.h"
 #include "sim/sim.h"
+
+struct sim_message; /* message.h */
+struct sim_messages;
 
 /* A message on its way out, of a class's flow; or, without one, that has come from a member. */
 struct sim_task {

@@ -26,7 +26,9 @@ struct sim_worker {
     uint8_t turns[TREES_MAX];
     uint32_t classes[SIM_CLASSES];
     struct sim_uplink uplinks[SIM_CLASSES];
-    struct sim_alarm alarm;
+    struct sim_alarm alarm, paced;
+    uint64_t flow_bps; /* 0: as fast as its link */
+    struct sim_pace pace;
     struct spares *spares;
 };
 
@@ -107,7 +109,9 @@ static uint32_t give(void *host, uint32_t limit, uint32_t kind) {
     struct sa_sim *sim = worker->sim;
     struct spares *spares = worker->spares;
     const struct sim_tree *from;
+    struct sim_pace *pace = worker->flow_bps ? &worker->pace : NULL;
     uint32_t count = 0, size, more;
+    if (pace && limit) limit = sim_pace_next_ns(pace) <= sim->now_ns;
     if (keep_spares(sim, spares, limit)) {
         sim->queue.lacking = 1;
         return 0;
@@ -123,9 +127,11 @@ static uint32_t give(void *host, uint32_t limit, uint32_t kind) {
             body->held = sim->hollow ? SA_HEADER_BYTES : size;
             uint32_t stream = body->data[offsetof(struct sa_header, stream)];
             sim_link_send(worker->link, body, sim->now_ns, worker->address, from->to[stream]);
+            if (pace) sim_pace_left(pace, worker->flow_bps, sim->now_ns, size + SIM_UDP_FRAMING_BYTES);
         }
         count += more;
     }
+    if (pace && sim_pace_next_ns(pace) > sim->now_ns) sim_alarm_set(&worker->paced, sim_pace_next_ns(pace));
     if (count) sim_alarm_set(&worker->alarm, next_deadline_ns(worker));
     return count;
 }
@@ -136,12 +142,14 @@ void sa_sim_worker_pump(struct sim_worker *worker) {
 
 /* ---- receiving */
 
-static void tell(struct sim_worker *worker) {
+/* Let Python see what has ended; 0: the run has failed. */
+static int tell(struct sim_worker *worker) {
     for (uint32_t tree = 0; tree < worker->tree_count; tree++)
         if (sa_endpoint_has_event(worker->trees[tree].endpoint)) {
             worker->sim->notice(worker->number);
-            return;
+            return !worker->sim->failed;
         }
+    return 1;
 }
 
 static void receive(struct sim_node *node, struct sim_body *body, uint32_t sender, uint32_t to) {
@@ -160,15 +168,14 @@ static void receive(struct sim_node *node, struct sim_body *body, uint32_t sende
     }
     sa_endpoint_receive(tree->endpoint, body->data, 1, body->length, worker->sim->now_ns, (to & SIM_CE) != 0);
     sim_body_let_go(&worker->sim->pool, body);
-    tell(worker);
-    sa_sim_worker_pump(worker);
+    if (tell(worker)) sa_sim_worker_pump(worker);
 }
 
 static void ring(void *host) {
     struct sim_worker *worker = host;
     for (uint32_t tree = 0; tree < worker->tree_count; tree++)
         sa_endpoint_handle_timer(worker->trees[tree].endpoint, worker->sim->now_ns);
-    tell(worker);
+    if (!tell(worker)) return;
     sa_sim_worker_pump(worker);
     sim_alarm_set(&worker->alarm, next_deadline_ns(worker));
 }
@@ -222,6 +229,13 @@ void sa_sim_worker_readmit(struct sim_worker *worker, struct sa_endpoint *const 
         worker->trees[tree].endpoint = endpoints[tree];
         worker->turns[tree] = (uint8_t)tree;
     }
+}
+
+static void pump(void *host) { sa_sim_worker_pump(host); }
+
+void sa_sim_worker_pace(struct sim_worker *worker, uint64_t flow_bps) {
+    worker->flow_bps = flow_bps;
+    sim_alarm_init(&worker->paced, worker->sim, pump, worker);
 }
 
 uint64_t sa_sim_worker_drop_checksum(const struct sim_worker *worker) { return worker->drop_checksum; }

@@ -3,6 +3,7 @@
 #ifndef SWITCHAGG_SIM_ENDPOINT_HOST_H
 #define SWITCHAGG_SIM_ENDPOINT_HOST_H
 
+#include "sim/costs.h"
 #include "sim/host.h"
 #include "worker/endpoint.h"
 
@@ -23,6 +24,9 @@ SA_EXPORT struct sim_worker *sa_sim_worker(struct sa_sim *sim, struct sim_link *
 
 /* Go on with other endpoints, of a new generation of the job, in the order of its trees. */
 SA_EXPORT void sa_sim_worker_readmit(struct sim_worker *worker, struct sa_endpoint *const *endpoints);
+
+/* From the start: so many bit/s at most. */
+SA_EXPORT void sa_sim_worker_pace(struct sim_worker *worker, uint64_t flow_bps);
 
 /* Send what its endpoints have now. */
 SA_EXPORT void sa_sim_worker_pump(struct sim_worker *worker);

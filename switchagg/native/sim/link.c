@@ -86,6 +86,10 @@ static void deliver_with_faults(struct sim_link *link, struct sim_lane *lane, in
 static inline void deliver(struct sim_link *link, struct sim_lane *lane, int64_t arrival_ns, struct sim_body *body,
                            uint32_t sender, uint32_t to) {
     if (!link->is_plain && link->random) {
+        if (link->random->tails) {
+            int64_t frame_ns = (int64_t)((sim_units)body->wire_bytes * SIM_UNITS / link->rate_bps);
+            arrival_ns = sim_tail_arrival_ns(&link->random->tails[lane == &link->ahead], arrival_ns, frame_ns);
+        }
         deliver_with_faults(link, lane, arrival_ns, body, sender, to);
         return;
     }
@@ -117,7 +121,7 @@ static int admit(struct sim_link *link, struct sim_body *body, int64_t ready_ns,
 }
 
 int sim_link_send(struct sim_link *link, struct sim_body *body, int64_t ready_ns, uint32_t sender, uint32_t to) {
-    if (!link->is_plain && link->strict) return sim_strict_send(link->strict, body, ready_ns, sender, to);
+    if (!link->is_plain && link->queue_up) return link->queue_up(link, body, ready_ns, sender, to);
     uint32_t bytes = body->wire_bytes;
     int64_t wait_ns = link->free_ns - ready_ns;
     if (wait_ns < 0 || (!wait_ns && !link->remainder)) {
@@ -134,7 +138,7 @@ int sim_link_send(struct sim_link *link, struct sim_body *body, int64_t ready_ns
 }
 
 int sim_link_send_ahead(struct sim_link *link, struct sim_body *body, int64_t ready_ns, uint32_t sender, uint32_t to) {
-    if (link->free_ns <= ready_ns || (!link->is_plain && link->strict)) return sim_link_send(link, body, ready_ns, sender, to);
+    if (link->free_ns <= ready_ns || (!link->is_plain && link->queue_up)) return sim_link_send(link, body, ready_ns, sender, to);
     struct sim_lane *lane = &link->ahead;
     if (!lane->act) {
         if (sim_queue_add_lane(&link->sim->queue, lane, link->delay_ns)) {
@@ -154,6 +158,7 @@ int sim_link_send_ahead(struct sim_link *link, struct sim_body *body, int64_t re
 }
 
 uint64_t sim_link_backlog_bytes(const struct sim_link *link, int64_t now_ns) {
+    if (!link->is_plain && link->pausing) return sim_pausing_backlog_bytes(link, now_ns);
     if (link->free_ns < now_ns) return 0;
     sim_units units = (sim_units)(uint64_t)(link->free_ns - now_ns) * link->rate_bps + link->remainder;
     return units >> 64 ? (uint64_t)((units + SIM_UNITS - 1) / SIM_UNITS)
@@ -161,6 +166,11 @@ uint64_t sim_link_backlog_bytes(const struct sim_link *link, int64_t now_ns) {
 }
 
 int64_t sim_link_time_at_backlog_ns(const struct sim_link *link, uint64_t size_bytes) {
+    if (!link->is_plain && link->pausing) { /* the earliest instant: if no class is paused until then */
+        uint64_t backlog = sim_pausing_backlog_bytes(link, link->sim->now_ns);
+        sim_units left = (sim_units)(backlog > size_bytes ? backlog - size_bytes : 0) * SIM_UNITS;
+        return link->sim->now_ns + (int64_t)((left + link->rate_bps - 1) / link->rate_bps);
+    }
     sim_units less = (sim_units)size_bytes * SIM_UNITS;
     if (less <= link->remainder) {
         uint64_t left = link->remainder - (uint64_t)less;
@@ -176,6 +186,7 @@ static void link_free(struct sim_node *node) {
     sim_strict_free(link->strict);
     free(link->lane.ring);
     free(link->ahead.ring);
+    if (link->random) free(link->random->tails);
     free(link->random);
     free(link);
 }
@@ -187,6 +198,24 @@ static int64_t calm_ns(const struct sim_link *link) {
     if (link->drop_units < units) units = link->drop_units;
     sim_units ns = units / link->rate_bps;
     return ns < INT64_MAX ? (int64_t)ns : INT64_MAX;
+}
+
+static struct sim_faults *faults_new(const struct sim_link_facts *facts) {
+    struct sim_faults *faults = calloc(1, sizeof *faults);
+    if (!faults) return NULL;
+    uint64_t span_ns = (uint64_t)((sim_units)REORDER_SPAN_FRAMES * FULL_FRAME_BYTES * SIM_UNITS / facts->rate_bps);
+    faults->loss = facts->loss, faults->duplicate = facts->duplicate;
+    faults->reorder = facts->reorder, faults->corrupt = facts->corrupt;
+    faults->span_ns = span_ns ? (int64_t)span_ns : 1;
+    if (facts->words) memcpy(&faults->random, facts->words, sizeof faults->random);
+    if (!facts->tail.words) return faults;
+    faults->tails = malloc(2 * sizeof *faults->tails);
+    if (!faults->tails) {
+        free(faults);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < 2; i++) sim_tail_begin(&faults->tails[i], &facts->tail);
+    return faults;
 }
 
 struct sim_link *sim_link_new(struct sa_sim *sim, const struct sim_link_facts *facts) {
@@ -204,16 +233,8 @@ struct sim_link *sim_link_new(struct sa_sim *sim, const struct sim_link_facts *f
     link->ecn_units = units_or_none(facts->ecn_bytes);
     link->drop_units = units_or_none(facts->drop_bytes);
     link->calm_ns = calm_ns(link);
-    link->is_plain = !facts->words && !facts->strict;
-    if (facts->words) {
-        struct sim_faults *faults = link->random = malloc(sizeof *faults);
-        if (!faults) return NULL;
-        uint64_t span_ns = (uint64_t)((sim_units)REORDER_SPAN_FRAMES * FULL_FRAME_BYTES * SIM_UNITS / facts->rate_bps);
-        faults->loss = facts->loss, faults->duplicate = facts->duplicate;
-        faults->reorder = facts->reorder, faults->corrupt = facts->corrupt;
-        faults->span_ns = span_ns ? (int64_t)span_ns : 1;
-        memcpy(&faults->random, facts->words, sizeof faults->random);
-    }
+    link->is_plain = !facts->words && !facts->tail.words && !facts->strict;
+    if ((facts->words || facts->tail.words) && !(link->random = faults_new(facts))) return NULL;
     if (facts->strict && !(link->strict = sim_strict_new(link))) return NULL;
     return link;
 }

@@ -3,8 +3,8 @@
 #ifndef SWITCHAGG_SIM_LINK_H
 #define SWITCHAGG_SIM_LINK_H
 
-#include "sim/mersenne.h"
 #include "sim/sim.h"
+#include "sim/tail.h"
 
 typedef unsigned __int128 sim_units; /* of 1/rate ns */
 
@@ -17,16 +17,23 @@ struct sim_link_facts {
     int64_t delay_ns, queue_bytes, ecn_bytes, drop_bytes;
     double loss, duplicate, reorder, corrupt;
     const uint32_t *words;
+    struct sim_tail_facts tail;
     uint32_t strict;
 };
 
+/* What most links don't have. tails: of frames in order, and of those that go past them; or NULL. */
 struct sim_faults {
     double loss, duplicate, reorder, corrupt;
     int64_t span_ns;
     struct sim_mersenne random;
+    struct sim_tail *tails;
 };
 
+struct sim_link;
 struct sim_strict;
+struct sim_pausing;
+
+typedef int (*sim_queue_up)(struct sim_link *link, struct sim_body *body, int64_t ready_ns, uint32_t sender, uint32_t to);
 
 /* What each frame needs lies in its first lines of cache. */
 struct sim_link {
@@ -42,14 +49,16 @@ struct sim_link {
     uint32_t cost_bytes[2];
     struct sa_sim *sim;
     int64_t calm_ns; /* a queue that it sends in less time refuses and marks nothing */
-    uint32_t is_plain; /* without faults and classes */
+    uint32_t is_plain; /* without faults, tails, classes and pauses */
     uint32_t users;    /* addresses at the host it comes from */
     struct sim_lane ahead; /* of frames that go past what waits; once there is one */
     uint64_t marked_frames;
     uint64_t faults[SIM_FAULTS];
     sim_units queue_units, ecn_units, drop_units;
     struct sim_faults *random;
+    sim_queue_up queue_up; /* of one that doesn't take frames in order: NULL of any other */
     struct sim_strict *strict;
+    struct sim_pausing *pausing;
     struct sim_node node; /* only to be owned */
 };
 
@@ -67,12 +76,12 @@ int64_t sim_link_time_at_backlog_ns(const struct sim_link *link, uint64_t size_b
 uint64_t sim_link_backlog_of(const struct sim_link *link, uint32_t kind);
 int64_t sim_link_time_at_backlog_of_ns(const struct sim_link *link, uint32_t kind, uint64_t size_bytes);
 
-/* For strict.c: what a frame adds to the time at which the wire is free, and its arrival. */
+/* For strict.c and pausing.c: what a frame adds to the time at which the wire is free, and its arrival. */
 void sim_link_after(struct sim_link *link, int64_t *free_ns, uint64_t *remainder, uint32_t bytes);
 void sim_link_deliver(struct sim_link *link, int64_t arrival_ns, struct sim_body *body, uint32_t sender, uint32_t to);
 struct sim_strict *sim_strict_new(struct sim_link *link);
 void sim_strict_free(struct sim_strict *strict);
-int sim_strict_send(struct sim_strict *strict, struct sim_body *body, int64_t ready_ns, uint32_t sender, uint32_t to);
+uint64_t sim_pausing_backlog_bytes(const struct sim_link *link, int64_t now_ns);
 
 /* NULL: no memory. act, object: what happens to frames that arrive. */
 struct sim_link *sim_link_new(struct sa_sim *sim, const struct sim_link_facts *facts);

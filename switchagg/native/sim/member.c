@@ -7,6 +7,7 @@
 #include "sim/costs.h"
 #include "sim/credit_queue.h"
 #include "sim/frames.h"
+#include "sim/message.h"
 #include "sim/peers.h"
 
 /* The key of a connection is the peer's address, with the class in the upper bits. */

@@ -105,7 +105,7 @@ uint32_t sa_sim_run(struct sa_sim *sim, uint64_t events) {
     struct sim_event event;
     uint64_t left = events;
     uint32_t end = SIM_UNFINISHED;
-    sim->stopped = 0;
+    sim->stopped = sim->failed = 0;
     for (; left && end == SIM_UNFINISHED; left--) {
         if (!sim_queue_next(&sim->queue, &event)) {
             end = SIM_NOTHING_LEFT;

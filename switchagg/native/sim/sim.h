@@ -49,11 +49,12 @@ struct sim_record {
 enum sim_end { SIM_STOPPED, SIM_NOTHING_LEFT, SIM_UNFINISHED, SIM_NO_MEMORY };
 
 struct sa_sim {
-    int64_t now_ns; /* this and the next three: Python reads them in place */
+    int64_t now_ns; /* this and the next five: Python reads them in place */
     uint64_t events;
     uint32_t stopped;
     uint32_t hollow; /* frames are heads without values */
     uint32_t stray;  /* an address, plus 1, to which a frame came, and nobody is there */
+    uint32_t failed; /* Python has raised what the run ends with: what is left of the event doesn't happen */
     uint64_t sequence; /* of the event that is happening */
     struct sim_queue queue;
     struct sim_pool pool;

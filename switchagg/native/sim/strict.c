@@ -2,58 +2,22 @@
 #include <stdlib.h>
 
 #include "sim/link.h"
+#include "sim/waiting.h"
 
-#define PLACES_FIRST 32u
 #define NOTHING SIM_CLASSES
 
 typedef __int128 balance; /* units that may have been sent already */
 
-struct waiting {
-    struct sim_body *body;
-    uint32_t sender, to;
-};
-
-struct deque {
-    struct waiting *places;
-    uint32_t mask, head, count;
-};
-
 struct sim_strict {
     struct sim_link *link;
-    struct deque queues[SIM_CLASSES];
-    struct deque later; /* what a switch's latency still holds */
+    struct sim_deque queues[SIM_CLASSES];
+    struct sim_deque later; /* what a switch's latency still holds */
     balance held[SIM_CLASSES];
     uint32_t waiting;
     uint32_t serving; /* the class of the frame on the wire, whose last bit leaves at wire_ns + wire_remainder / rate */
     int64_t wire_ns;
     uint64_t wire_remainder;
 };
-
-static int room(struct deque *deque) {
-    if (deque->places && deque->count <= deque->mask) return 0;
-    uint32_t places = deque->places ? 2 * (deque->mask + 1) : PLACES_FIRST;
-    struct waiting *longer = malloc(places * sizeof *longer);
-    if (!longer) return -1;
-    for (uint32_t i = 0; i < deque->count; i++) longer[i] = deque->places[(deque->head + i) & deque->mask];
-    free(deque->places);
-    *deque = (struct deque){longer, places - 1, 0, deque->count};
-    return 0;
-}
-
-static void put(struct sim_strict *strict, struct deque *deque, struct waiting waiting, int first) {
-    if (room(deque)) {
-        strict->link->sim->queue.lacking = 1;
-        return;
-    }
-    if (first) deque->head--;
-    deque->places[(deque->head + (first ? 0 : deque->count)) & deque->mask] = waiting;
-    deque->count++;
-}
-
-static struct waiting take(struct deque *deque) {
-    deque->count--;
-    return deque->places[deque->head++ & deque->mask];
-}
 
 static void idle(void *object, struct sim_body *body, uint32_t sender, uint32_t to);
 
@@ -63,7 +27,7 @@ static void serve(struct sim_strict *strict) {
     strict->serving = 0;
     while (strict->serving < SIM_CLASSES && !strict->queues[strict->serving].count) strict->serving++;
     if (strict->serving == NOTHING) return;
-    struct waiting next = take(&strict->queues[strict->serving]);
+    struct sim_waiting next = sim_deque_take(&strict->queues[strict->serving]);
     strict->waiting--;
     strict->held[strict->serving] -= (balance)next.body->wire_bytes * SIM_UNITS;
     sim_link_after(link, &strict->wire_ns, &strict->wire_remainder, next.body->wire_bytes);
@@ -108,7 +72,7 @@ static int enqueue(struct sim_strict *strict, struct sim_body *body, uint32_t se
     link->sent_bytes += body->wire_bytes;
     strict->held[kind] += units;
     strict->waiting++;
-    put(strict, &strict->queues[kind], (struct waiting){body, sender, to}, (to & SIM_AHEAD) != 0);
+    sim_deque_put(link->sim, &strict->queues[kind], (struct sim_waiting){body, NULL, sender, to}, (to & SIM_AHEAD) != 0);
     if (strict->wire_ns < now_ns && strict->waiting == 1) { /* the wire is idle: since when doesn't matter */
         strict->wire_ns = now_ns;
         strict->wire_remainder = 0;
@@ -122,13 +86,14 @@ static int enqueue(struct sim_strict *strict, struct sim_body *body, uint32_t se
 static void ready(void *object, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sim_strict *strict = object;
     (void)body;
-    enqueue(strict, take(&strict->later).body, sender, to);
+    enqueue(strict, sim_deque_take(&strict->later).body, sender, to);
 }
 
-int sim_strict_send(struct sim_strict *strict, struct sim_body *body, int64_t ready_ns, uint32_t sender, uint32_t to) {
-    struct sa_sim *sim = strict->link->sim;
+static int send(struct sim_link *link, struct sim_body *body, int64_t ready_ns, uint32_t sender, uint32_t to) {
+    struct sim_strict *strict = link->strict;
+    struct sa_sim *sim = link->sim;
     if (ready_ns == sim->now_ns && !strict->later.count) return enqueue(strict, body, sender, to);
-    put(strict, &strict->later, (struct waiting){body, sender, to}, 0);
+    sim_deque_put(sim, &strict->later, (struct sim_waiting){body, NULL, sender, to}, 0);
     sim_schedule(sim, ready_ns, ready, strict, sender, to);
     return 1;
 }
@@ -147,6 +112,7 @@ struct sim_strict *sim_strict_new(struct sim_link *link) {
     if (!strict) return NULL;
     strict->link = link;
     strict->serving = NOTHING;
+    link->queue_up = send;
     return strict;
 }
 

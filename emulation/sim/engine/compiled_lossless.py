@@ -1,0 +1,148 @@
+"""Links in C that can be paused, and the ports that pause them: `LosslessNetwork`, for hosts in C."""
+
+import ctypes
+from functools import lru_cache
+from typing import Any, cast
+
+from emulation.sim.engine import library
+from emulation.sim.engine.compiled_clock import CompiledClock
+from emulation.sim.engine.compiled_links import CompiledLink
+from emulation.sim.engine.compiled_network import CompiledNetwork
+from emulation.sim.lossless.network import LosslessNetwork
+from emulation.sim.lossless.pausing import PausableLink, PfcConfig, Port
+from emulation.sim.network.link import LinkConfig
+from emulation.topologies.topology import Hop
+from switchagg.priority import CLASSES
+
+_POINTER, _U32, _U64, _I64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
+
+
+class PfcFacts(ctypes.Structure):
+    """`struct sim_pfc_facts`."""
+
+    _fields_ = [
+        *((name, _I64) for name in ("xoff_bytes", "xon_bytes", "red_least_bytes", "red_most_bytes")),
+        ("red_chance", ctypes.c_double),
+        ("classes", _U32),
+        ("strict", _U32),
+    ]
+
+
+class PausingState(ctypes.Structure):
+    """The beginning of `struct sim_pausing`."""
+
+    _fields_ = [
+        ("node", _POINTER * 4),
+        ("pauses", _U64),
+        ("most_bytes", _U64),
+        ("paused_ns", _I64),
+        ("paused_since_ns", _I64 * CLASSES),
+    ]
+
+
+class IngressState(ctypes.Structure):
+    """The beginning of `struct sim_ingress`."""
+
+    _fields_ = [
+        ("node", _POINTER * 4),
+        ("most_bytes", _U64),
+        ("dropped", _U64),
+        ("held_bytes", _U64 * CLASSES),
+        ("released", _U64 * CLASSES),
+    ]
+
+
+@lru_cache(maxsize=1)
+def declared() -> ctypes.CDLL:
+    """The library with the functions of pauses declared. Raises library.Missing."""
+    found = library.engine()
+    for name, result, arguments in (
+        ("pfc", _POINTER, [_POINTER, ctypes.POINTER(PfcFacts)]),
+        ("pausing", _POINTER, [_POINTER, _POINTER, ctypes.POINTER(_U32)]),
+        ("ingress", _POINTER, [_POINTER, _POINTER, _U64]),
+        ("waits_for", _U32, [_POINTER, _POINTER, _U32]),
+    ):
+        function = getattr(found, f"sa_sim_{name}")
+        function.restype = result
+        function.argtypes = arguments
+    return found
+
+
+class CompiledPort:
+    """As `Port`: counters, read in place. room_bytes: of its buffer, of each class."""
+
+    def __init__(self, link: "CompiledPausableLink", reverse: "CompiledPausableLink", room_bytes: int) -> None:
+        self.handle = library.there(declared().sa_sim_ingress(link.pausing, reverse.pausing, room_bytes))
+        self._state = IngressState.from_address(self.handle)
+        link.port = self
+
+    def __getattr__(self, name: str) -> Any:
+        """A counter of `Port`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._state, name)
+
+
+class CompiledPausableLink(CompiledLink):
+    """As `PausableLink`. pfc: what C knows of the network's pauses."""
+
+    def __init__(self, clock: CompiledClock, config: LinkConfig, seed: str, pfc: int) -> None:
+        super().__init__(clock, config, seed, strict=False)
+        self.port: CompiledPort | None = None
+        made = declared().sa_sim_pausing(self.handle, pfc, library.random_words(f"{seed} red"))
+        self.pausing = library.there(made)
+        self._pauses = PausingState.from_address(self.pausing)
+
+    @property
+    def pauses(self) -> int:
+        count: int = self._pauses.pauses
+        return count
+
+    @property
+    def most_bytes(self) -> int:
+        count: int = self._pauses.most_bytes
+        return count
+
+    @property
+    def paused_since_ns(self) -> list[int | None]:
+        """Of each class, as of `PausableLink`."""
+        return [None if since_ns < 0 else since_ns for since_ns in self._pauses.paused_since_ns]
+
+    def paused_ns(self, *kinds: int) -> int:
+        """See `PausableLink.paused_ns`."""
+        since = [self._pauses.paused_since_ns[kind] for kind in kinds]
+        paused_ns: int = self._pauses.paused_ns
+        paused_ns += sum(self.network.now_ns - begun_ns for begun_ns in since if begun_ns >= 0)
+        return paused_ns
+
+    def waits_for(self, port: CompiledPort, kind: int) -> bool:
+        """See `PausableLink.waits_for`."""
+        return bool(declared().sa_sim_waits_for(self.pausing, port.handle, kind))
+
+
+class CompiledLosslessNetwork(LosslessNetwork, CompiledNetwork):
+    """As `LosslessNetwork`; its watch for deadlocks looks at links in C."""
+
+    def _clock(self, trace: bool) -> CompiledClock:
+        clock = CompiledNetwork._clock(self, trace)
+        self._pfc = library.there(declared().sa_sim_pfc(clock.handle, _facts(self.pfc)))
+        return clock
+
+    def _pausable(self, config: LinkConfig, seed: str, hop: Hop) -> PausableLink:
+        made = CompiledPausableLink(self.time, config, seed, self._pfc)
+        self._lead(made, hop)
+        return cast(PausableLink, made)
+
+    def _entry(self, link: PausableLink, reverse: PausableLink) -> Port:
+        room_bytes = self.pfc.xoff_bytes + self.pfc.headroom(link.config)
+        ends = cast(CompiledPausableLink, link), cast(CompiledPausableLink, reverse)
+        return cast(Port, CompiledPort(*ends, room_bytes))
+
+
+def _facts(pfc: PfcConfig) -> PfcFacts:
+    facts = PfcFacts(xoff_bytes=pfc.xoff_bytes, xon_bytes=pfc.xon_bytes, red_most_bytes=-1, strict=pfc.strict)
+    facts.classes = sum(1 << kind for kind in pfc.classes)
+    if pfc.red is not None:
+        facts.red_least_bytes, facts.red_most_bytes = pfc.red.least_bytes, pfc.red.most_bytes
+        facts.red_chance = pfc.red.chance
+    return facts
