@@ -59,7 +59,7 @@ MINUTES = {
     "collectives": (0.5, 2),
     "links": (0.7, 2),
     "p4": (0.5, 1.5),
-    "engine": (0.4, 1.6),
+    "engine": (0.5, 5),
     "unshaped": (0.4, 2),
     "codecs": (0.9, 2.5),
     "loss": (1, 4),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from emulation.bench.arithmetic import MEGABYTE
+from emulation.bench.planes.packet_engine import exponent, scenario_speedups
 from emulation.bench.sharding import together
 from emulation.bench.sharding_rank import ALL_GATHER, REDUCE_SCATTER
 from emulation.bench.table import columns
@@ -299,6 +300,18 @@ def _engine(part: dict[str, Any]) -> Iterator[Verdict]:
             row = _one(part.get("rows", []), engine="compiled", method=method, workers=workers, values=values)
             what = f"packet engine, {method}, n = {workers}, {'with' if values else 'without'} values, one core"
             yield _verdict(what, target, _value(row, "hops_per_s"), "packets/s")
+    for row in part.get("large", []):
+        what = f"packet engine, {row['method']}, n = {row['workers']}, {row['size_bytes'] / 1e6:g} MB"
+        yield _verdict(what, 60, row["whole_ns"] / 1e9, "s", at_most=True)
+        yield _verdict(f"{what}: memory", 4, row["memory_bytes"] / 1e9, "GB", at_most=True)
+    times = scenario_speedups(part)
+    because = ", ".join(f"{method} {each:.0f}x" for method, each in times.items() if method != "all")
+    yield _verdict("sim_100g without training, of Python's packet engine", 100, times.get("all"), "x", because)
+    for method in ("switch", "ring"):
+        rows = _find(part.get("scale", []), method=method)
+        power = exponent(rows, "whole_cpu_ns") if any(row["workers"] == 1024 for row in rows) else None
+        what = f"packet engine, {method}, n = 4 ... 1,024: power of events to which time grows"
+        yield _verdict(what, 1.1, power, "", at_most=True)
 
 
 def _p4(part: dict[str, Any]) -> Iterator[Verdict]:
@@ -386,6 +399,7 @@ _UNITS: dict[str, Callable[[float], str]] = {
     "ns": lambda value: f"{value:.0f} ns",
     "Gb/s": lambda value: f"{value:.2f} Gb/s",
     "GB/s": lambda value: f"{value:.2f} GB/s",
+    "GB": lambda value: f"{value:.2f} GB",
     "packets/s": lambda value: f"{value:,.0f} packets/s",
     "s": lambda value: f"{value:.2f} s",
     "points": lambda value: f"{value:.2f} points",

@@ -227,9 +227,21 @@ def p4(quick: Quick = False, out: Out = OUT) -> None:
 
 
 @app.command()
-def engine(quick: Quick = False, out: Out = OUT) -> None:
-    """The packet engines of virtual time, in C and in Python: packets on links per second of one core."""
+def engine(
+    quick: Quick = False,
+    out: Out = OUT,
+    docs: Annotated[Path | None, typer.Option(help="Folder with the page packet-engine.md, for the results")] = None,
+) -> None:
+    """The packet engines of virtual time, in C and in Python: packets on links per second of one core; time and memory
+    against events, 4 to 1,024 workers."""
     _part("engine", quick, out)
+    if docs is not None:
+        with outcomes():
+            from emulation.bench import document
+            from emulation.bench.planes import engine_page
+
+            for path in engine_page.write(document.read(out / "bench.json")["parts"]["engine"], docs):
+                typer.echo(str(path))
 
 
 @app.command()
