@@ -4,7 +4,8 @@ One shared library, loaded through ctypes (`switchagg/native/library.py`): it in
 every interpreter. Without a C compiler the package installs all the same and runs on its Python loops. The XDP programs
 are built where clang and libbpf's headers are; they are the same for every machine of one byte order. What was built
 and what was not is said in one line each. In place, each file is replaced at once: a process that loads it meanwhile
-gets the old one or the new one, and one that has it open keeps it. The P4 programs of p4/ go into the package too.
+gets the old one or the new one, and one that has it open keeps it. What `switchagg examples` lists goes into the
+package too: the P4 programs of p4/, examples/, and of tools/ what reads packets.
 """
 
 import os
@@ -26,6 +27,8 @@ FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibi
 FLAGS += ["-ffp-contract=off"]  # a fused multiply-add rounds once: other bits than NumPy's
 ENGINE = Path("p4/p4vm")  # a package of its own, not a program
 PROGRAMS = [path for suffix in (".p4", ".md") for path in Path("p4").rglob(f"*{suffix}") if ENGINE not in path.parents]
+SHIPPED = {"p4": "switchagg/programs", "examples": "emulation/examples"}  # folder -> where a wheel has it
+SHIPPED |= {f"tools/{name}": f"emulation/examples/{name}" for name in ("scapy", "wireshark")}
 LIBRARY = FOLDER / "libswitchagg.so"
 COMPILERS = ("cc", "gcc", "clang")
 BPF_OBJECTS = {  # name -> source, definitions; SA_ELEMENTS is the most elements per packet
@@ -95,16 +98,17 @@ class BuildNative(build_ext):
                 _put(temporary / name, folder / name)
 
 
-class BuildWithPrograms(build_py):
-    """Copies the P4 programs into the package; in place they are found where they are."""
+class BuildWithExamples(build_py):
+    """Copies what is shipped beside the code into the packages; in place it is found where it is."""
 
     def run(self) -> None:
         super().run()
         if not self.editable_mode:
-            for source in sorted(PROGRAMS):
-                target = Path(self.build_lib) / "switchagg" / "programs" / source.relative_to("p4")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                self.copy_file(str(source), str(target))
+            for folder, place in SHIPPED.items():
+                for source in PROGRAMS if folder == "p4" else _files(Path(folder)):
+                    target = Path(self.build_lib) / place / source.relative_to(folder)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    self.copy_file(str(source), str(target))
 
 
 class PlatformWheel(bdist_wheel):
@@ -112,6 +116,12 @@ class PlatformWheel(bdist_wheel):
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]
+
+
+def _files(folder: Path) -> list[Path]:
+    """All of a folder, but what was made of them and what is hidden."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in found if not any(part.startswith((".", "__pycache__")) for part in path.parts))
 
 
 def _find_compiler() -> None:
@@ -151,5 +161,5 @@ setup(
             optional=True,
         )
     ],
-    cmdclass={"build_ext": BuildNative, "build_py": BuildWithPrograms, "bdist_wheel": PlatformWheel},
+    cmdclass={"build_ext": BuildNative, "build_py": BuildWithExamples, "bdist_wheel": PlatformWheel},
 )

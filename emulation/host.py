@@ -13,6 +13,9 @@ from typing import Any
 
 from switchagg.native import library
 
+ROOT = Path(__file__).resolve().parent.parent
+"""The checkout, or what the package is installed into."""
+
 _PACKAGES = ("switchagg", "torch", "numpy", "pyzmq", "msgspec", "mininet", "matplotlib", "scikit-learn")
 
 
@@ -21,7 +24,7 @@ def host_facts(command: Sequence[str]) -> dict[str, Any]:
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": list(command),
-        "system": _pretty_name(),
+        "system": pretty_name(),
         "kernel": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
         "cpu_model": _field(Path("/proc/cpuinfo"), "model name"),
@@ -31,8 +34,8 @@ def host_facts(command: Sequence[str]) -> dict[str, Any]:
         "root": os.geteuid() == 0,
         "tcp_congestion_control": _first_line(Path("/proc/sys/net/ipv4/tcp_congestion_control")),
         "python": platform.python_version(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
-        "source_revision": _revision(),
+        "packages": {name: version for name in _PACKAGES if (version := installed_version(name)) is not None},
+        "source_revision": revision(),
         "compiled_core": compiled_core(),
     }
 
@@ -43,7 +46,8 @@ def compiled_core() -> dict[str, Any]:
     return {"missing": missing} if missing else {"path": library.load()._name, "abi": library.ABI}
 
 
-def _version(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
+    """Of a distribution, which is not imported; None if it isn't installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -65,19 +69,19 @@ def _field(path: Path, name: str) -> str | None:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), None)
 
 
-def _pretty_name() -> str:
+def pretty_name() -> str:
+    """The system's, such as Debian GNU/Linux 13 (trixie)."""
     try:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):
         return platform.platform()
 
 
-def _revision() -> str | None:
+def revision() -> str | None:
     """Commit of the checkout this runs from, with "+changes" if it differs; None outside a checkout."""
-    root = Path(__file__).resolve().parent.parent
-    if not (root / ".git").exists():
+    if not (ROOT / ".git").exists():
         return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty=+changes", "--exclude=*"]
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+changes", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from emulation.cli.outcomes import outcomes
+from emulation.cli.start.completion import method_names
 from switchagg.dataplane.table import DATAPLANES
 
 app = typer.Typer(
@@ -35,7 +36,10 @@ IterationsOption = Annotated[
 ]
 MethodsOption = Annotated[
     str,
-    typer.Option(help="METHOD[@LINK][~CODEC][:VARIANT], with commas, like switch:xdp,gloo:cubic,ring,switch~lanes8+ef"),
+    typer.Option(
+        help="METHOD[@LINK][~CODEC][:VARIANT], with commas, like switch:xdp,gloo:cubic,ring,switch~lanes8+ef",
+        autocompletion=method_names,
+    ),
 ]
 PLANES = ", ".join(("auto", *(kind.name for kind in DATAPLANES.values() if kind.measured)))
 PlaneOption = Annotated[str, typer.Option(help=f"Of a bare `switch`: {PLANES}")]
@@ -79,13 +83,13 @@ def allreduce(
 
     **Examples**
 
-    `sudo switchagg bench allreduce`
+    `switchagg bench allreduce`
 
-    `sudo switchagg bench allreduce --workers 8 --rate 1G --sizes 25MB --methods switch:native,switch:batched,gloo`
+    `switchagg bench allreduce --workers 8 --rate 1G --sizes 25MB --methods switch:native,switch:batched,gloo`
 
-    `sudo switchagg bench allreduce --methods switch,switch@zeromq,ring,ring@zeromq,ps,tree,gloo --sizes 64K,4MB`
+    `switchagg bench allreduce --methods switch,switch@zeromq,ring,ring@zeromq,ps,tree,gloo --sizes 64K,4MB`
 
-    Needs root (network namespaces). Definitions: emulation/bench/README.md
+    A plain user gets a namespace, in which some limits of TCP stay. Definitions: emulation/bench/README.md
     """
     with outcomes():
         from emulation.bench import arithmetic, document, suite
@@ -326,11 +330,11 @@ def fidelity(
 
     **Examples**
 
-    `sudo switchagg bench fidelity --docs docs`
+    `switchagg bench fidelity --docs docs`
 
-    `sudo switchagg bench fidelity --only switch`
+    `switchagg bench fidelity --only switch`
 
-    `sudo switchagg bench fidelity quickstart --set 'sweep.topology.rate_bps=[100e6, 200e6]'`
+    `switchagg bench fidelity quickstart --set 'sweep.topology.rate_bps=[100e6, 200e6]'`
     """
     with outcomes(f"the same command goes on from the runs in {out}/cells"):
         from emulation import pool

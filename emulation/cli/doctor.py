@@ -122,11 +122,17 @@ def _package(name: str, module: str) -> Finding:
 
 
 def _torch() -> Finding:
-    script = "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.is_available())"
+    script = (
+        "import torch; from transport.torch.registration import too_old; "
+        "print(torch.__version__, torch.version.cuda, torch.cuda.is_available(), too_old(torch.__version__))"
+    )
     answer = _answer(sys.executable, "-P", "-c", script)
     if answer is None:
         return Finding("PyTorch", False, "missing or broken", "make setup, or pip install 'torch>=2.11'", EVERYTHING)
-    version, cuda, available = answer.splitlines()[-1].split()
+    version, cuda, available, *too_old = answer.splitlines()[-1].split(maxsplit=3)
+    if too_old:
+        detail, _, remedy = too_old[0].partition("; run: ")
+        return Finding("PyTorch", False, f"{version}, {detail}", remedy, EVERYTHING)
     device = f"CUDA {cuda}, GPU usable" if available == "True" else "runs on the CPU"
     return Finding("PyTorch", True, f"{version}, {device}", "", EVERYTHING)
 
@@ -136,7 +142,9 @@ def _torch() -> Finding:
 
 def _root() -> Finding:
     if os.geteuid() != 0:
-        remedy = "not needed with user namespaces (below): switchagg compare ... --on mininet; else sudo"
+        remedy = (
+            "not needed with user namespaces (below): switchagg compare ... --on mininet; else sudo $(which switchagg)"
+        )
         return Finding("root", False, f"uid {os.geteuid()}", remedy, "Mininet without user namespaces")
     if _answer("unshare", "--net", "true") is None:
         remedy = "a container needs --privileged, or --cap-add SYS_ADMIN and NET_ADMIN"

@@ -16,6 +16,9 @@ try:
 except KeyboardInterrupt:  # nothing has been started yet
     sys.stderr.write("switchagg: interrupted\n")
     sys.exit(130)
+except ModuleNotFoundError:  # installed without extras: the protocol alone
+    sys.stderr.write("switchagg: the Python package 'typer' is missing; run: pip install 'switchagg[emulation]'\n")
+    sys.exit(1)
 
 if TYPE_CHECKING:
     from switchagg.sharing.quota import PeerQuota
@@ -30,6 +33,10 @@ from emulation.cli.ps import server
 from emulation.cli.runs.goal import goal
 from emulation.cli.runs.profile import profile
 from emulation.cli.runs.whatif import whatif
+from emulation.cli.start.completion import scenario_names
+from emulation.cli.start.init import init
+from emulation.cli.start.shipped import examples
+from emulation.cli.start.version import show_version
 from emulation.cli.study import app as study
 from emulation.reproduce.command import reproduce
 from switchagg.dataplane.table import DATAPLANES
@@ -37,7 +44,6 @@ from switchagg.dataplane.table import DATAPLANES
 app = typer.Typer(
     name="switchagg",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -52,11 +58,17 @@ app.command(cls=LinkCommand)(server)
 app.command()(reproduce)
 app.command()(whatif)
 app.command()(goal)
+app.command()(init)
+app.command()(examples)
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(profile)
 
 
 @app.callback()
-def _describe() -> None:
+def _describe(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="For a report of a fault, and exit")
+    ] = False,
+) -> None:
     """Gradient aggregation in the network, for anyone with a Linux box.
 
     **First steps**
@@ -64,6 +76,8 @@ def _describe() -> None:
     `switchagg doctor` : what can this machine do?
 
     `switchagg compare quickstart` : train through the switch and over host allreduce; a table and a report
+
+    `switchagg init` : a scenario and a training script to start from
 
     `switchagg sweep scale` : the same at several rates, sizes or seeds, on all cores; a table and a page
 
@@ -82,7 +96,10 @@ def _describe() -> None:
 @app.command()
 def compare(
     scenario: Annotated[
-        str, typer.Argument(help="A scenario file, or the name of a shipped one (`switchagg scenarios`)")
+        str,
+        typer.Argument(
+            help="A scenario file, or the name of a shipped one (`switchagg scenarios`)", autocompletion=scenario_names
+        ),
     ],
     on: Annotated[str | None, typer.Option(metavar="mininet|sim", help="Default: mininet where it can run")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/NAME]")] = None,
@@ -112,7 +129,7 @@ def compare(
 
     `switchagg compare quickstart --zoom auto --within 20`
 
-    `sudo switchagg compare mine.toml --on mininet --out results/mine --seed 3`
+    `switchagg compare mine.toml --on mininet --out results/mine --seed 3`
 
     **Exit code**: 0 done, 1 failed, 2 wrong scenario or usage, 3 done but certified INVALID.
     """
@@ -141,9 +158,14 @@ def compare(
     raise typer.Exit(status)
 
 
+SWEPT = typer.Argument(
+    help="A scenario file with a [sweep], or the name of a shipped one", autocompletion=scenario_names
+)
+
+
 @app.command()
 def sweep(
-    scenario: Annotated[str, typer.Argument(help="A scenario file with a [sweep], or the name of a shipped one")],
+    scenario: Annotated[str, SWEPT],
     on: Annotated[str | None, typer.Option(metavar="mininet|sim", help="Default: sim where it is meant for it")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/NAME]")] = None,
     setting: Annotated[
@@ -286,7 +308,7 @@ def switch(
 
     `switchagg switch --control tcp://10.0.0.1:5555` : for workers on other hosts
 
-    `sudo switchagg switch --dataplane xdp --control tcp://10.0.0.1:5555 --data 10.0.0.1:5556 --interface eth0`
+    `sudo $(which switchagg) switch --dataplane xdp --control tcp://10.0.0.1:5555 --data 10.0.0.1:5556 --interface eth0`
 
     `switchagg keys keys; switchagg switch --link zeromq --keys keys` : encrypted; the workers need keys too
 

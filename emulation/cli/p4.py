@@ -274,9 +274,9 @@ def run(
 
     **Examples**
 
-    `sudo switchagg p4 run prog.p4 -i 0@veth0 -i 1@veth1 --commands entries.txt`
+    `sudo $(which switchagg) p4 run prog.p4 -i 0@veth0 -i 1@veth1 --commands entries.txt`
 
-    `sudo switchagg p4 run basic.p4 -i 1@s1-eth1 -i 2@s1-eth2 --runtime-json s1-runtime.json --pcap pcaps --log`
+    `sudo $(which switchagg) p4 run basic.p4 -i 1@s1-eth1 -i 2@s1-eth2 --runtime-json s1-runtime.json --pcap pcaps`
 
     `switchagg p4 cli` : in another terminal, commands for the switch that runs
 
@@ -322,8 +322,8 @@ def _serve(host: Host, program: Path, control: str | None, seconds: float | None
     for warning in host.warnings:
         typer.echo(f"warning: {warning}", err=True)
     names = ", ".join(f"{number}@{seat.port.interface}" for number, seat in host.seats.items())
-    sudo = "sudo " if "SUDO_UID" in os.environ else ""  # its socket is its user's alone
-    cli = f"{sudo}switchagg p4 cli{f' --control {control}' if control else ''}"
+    sudo = "SUDO_UID" in os.environ  # its socket is its user's alone
+    cli = f"{'sudo $(which switchagg)' if sudo else 'switchagg'} p4 cli{f' --control {control}' if control else ''}"
     typer.echo(f"{program} ({host.switch.engine.backend}) on {names}; commands: {cli}; Ctrl-C ends")
     if ready_file is not None:
         ready_file.write_text(f"{host.control.address if host.control else ''}\n")

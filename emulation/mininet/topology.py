@@ -89,8 +89,8 @@ def require_mininet() -> None:
         raise UnfitError(f"missing programs: apt-get install {' '.join(sorted(missing))}, or run it with --on sim")
     if not netns.is_privileged():
         raise UnfitError(
-            "Mininet needs root or a user namespace: put `sudo` or `unshare -Urnm` before the command, "
-            "or run it with --on sim"
+            "Mininet needs root or a user namespace: begin the command with `sudo $(which switchagg)` or with "
+            "`unshare -Urnm switchagg`, or run it with --on sim"
         )
 
 

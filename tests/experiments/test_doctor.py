@@ -68,6 +68,15 @@ def test_a_package_that_does_not_import_is_missing_or_broken(tmp_path: Path, mon
     assert (finding.ok, finding.detail) == (False, "broken")
 
 
+def test_a_pytorch_that_is_too_old_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `transport.torch.registration` words it, whose tests hold the words."""
+    said = "2.9.1+cpu None False older than 2.11, which switchagg needs; run: pip install 'torch>=2.11'"
+    monkeypatch.setattr(doctor, "_answer", lambda *_: said)
+    assert doctor._torch() == Finding(
+        "PyTorch", False, "2.9.1+cpu, older than 2.11, which switchagg needs", "pip install 'torch>=2.11'", EVERYTHING
+    )
+
+
 def empty_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No program is found any more."""
     monkeypatch.setattr(doctor, "SEARCH_PATH", str(folder))

@@ -4,12 +4,15 @@ import itertools
 import logging
 import threading
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 from fake_switch import FakeSwitch
 
@@ -17,7 +20,7 @@ from switchagg.controller import Controller
 from switchagg.membership import JoinRefused, JoinRequest
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
-from transport.torch import rendezvous
+from transport.torch import registration, rendezvous
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, start_name
 from transport.worker.options import JoinOptions
 
@@ -67,6 +70,16 @@ def test_a_start_has_a_name_of_its_own_on_a_store_that_outlived_another() -> Non
         start_name(store, 0, 3, 0.1)
     with pytest.raises(dist.DistBackendError, match="rank 0 of 3 did not come to start the group with rank 1"):
         start_name(store, 1, 3, 0.1)
+
+
+def test_a_pytorch_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.10.1+cu128")
+    root = Path(__file__).resolve().parents[2]
+    with pytest.raises(RuntimeError, match=r"backend switchagg: PyTorch 2\.10\.1\+cu128 is older than 2\.11, which"):
+        registration._create(None, None)
+    assert registration.too_old("2.11.0a0+git1234567") == registration.too_old("3.0") == ""
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert f"torch>={'.'.join(map(str, registration.LEAST))}" in extras["torch"]
 
 
 def test_all_join(switch: FakeSwitch) -> None:

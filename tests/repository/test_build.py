@@ -22,6 +22,8 @@ PARTS = (
     "transport",
     "emulation",
     "p4",
+    "examples",
+    "tools",
 )
 LIBRARY = "switchagg/native/libswitchagg.so"
 NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.so", "*.bpf.o")
@@ -108,6 +110,16 @@ def test_a_wheel_carries_the_library_and_serves_every_python(
     programs = {path.as_posix() for path in found if path.parts[0] != "p4vm"}
     assert len(programs) > 20
     assert {f"switchagg/programs/{name}" for name in programs} <= names
+    examples = {path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").rglob("*") if path.is_file()}
+    examples = {f"emulation/{name}" for name in examples if "__pycache__" not in name}
+    layers = {f"emulation/examples/{name}" for name in ("scapy/switchagg.py", "wireshark/switchagg.lua")}
+    assert len(examples) > 10
+    assert examples | layers | {"emulation/cli/start/mine.toml"} <= names
+    assert {"LICENSE", "COPYING"} <= {name.rpartition("/")[2] for name in names if "/licenses/" in name}
+    program = (
+        "from emulation.cli.start.shipped import about, shipped\nprint({n: about(p) for n, p in shipped().items()})"
+    )
+    assert in_package(tmp_path / "installed", program) == in_package(ROOT, program)
     program = "from p4vm.planes.program import folder\nprint(folder())"
     assert in_package(tmp_path / "installed", program) == f"{tmp_path / 'installed/switchagg/programs'}"
     program = "import p4vm.compile\nfrom p4vm.front import parse\nprint(parse.__file__)"

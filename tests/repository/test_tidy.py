@@ -28,6 +28,7 @@ VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager"
 
 # In pieces, or this file would find itself.
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
+OUT_OF_SUDO = re.compile(r"\bsudo (-\w+ )*(switchagg|torchrun)\b")  # it looks for programs in folders of its own
 PRIVATE_PATHS = re.compile("(?<![A-Za-z0-9_.])/(" + "|".join(("wo" + "rk/", "tmp/pl" + "an", "ro" + "ot/")) + ")")
 
 CORE = {
@@ -230,6 +231,11 @@ def private_paths(tree: Tree) -> list[str]:
     return lines_matching(tree, PRIVATE_PATHS)
 
 
+def commands_out_of_sudo(tree: Tree) -> list[str]:
+    """Commands of .venv as sudo doesn't find them: write sudo $(which switchagg)."""
+    return lines_matching({name: text for name, text in tree.items() if "test_tidy" not in name}, OUT_OF_SUDO)
+
+
 # ---- who imports whom
 
 
@@ -380,6 +386,7 @@ CHECKS: list[Callable[[Tree], list[str]]] = [
     files_of_one_name,
     unfinished_work,
     private_paths,
+    commands_out_of_sudo,
     wrong_imports,
     import_cycles,
 ]
@@ -417,6 +424,7 @@ REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (unfinished_work, {"switchagg/job.py": "# " + "X" * 3 + " wrong"}),
     (private_paths, {"Makefile": "test:\n\tcd /wo" + "rk/main"}),
     (private_paths, {"tools/setup": "cp /ro" + "ot/.cache ."}),
+    (commands_out_of_sudo, {"docs/a.md": "$ sudo -E switchagg switch"}),
     (wrong_imports, {"switchagg/endpoint.py": "import time"}),
     (wrong_imports, {"switchagg/endpoint.py": "def f():\n    from random import random"}),
     (wrong_imports, {"switchagg/endpoint.py": "from switchagg.aggregator import Aggregator"}),

@@ -341,7 +341,7 @@ def test_a_plain_user_without_namespaces_is_told_how_to_get_them() -> None:
         .splitlines()[-1]
         .startswith(
             "emulation.mininet.shaping.UnfitError: Mininet needs root or a user namespace: "
-            "put `sudo` or `unshare -Urnm` before"
+            "begin the command with `sudo $(which switchagg)` or"
         )
     )
 

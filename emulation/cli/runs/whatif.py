@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+from emulation.cli.start.completion import method_names
 
 
 def whatif(
@@ -23,7 +24,11 @@ def whatif(
     links: Annotated[str, typer.Option(metavar="RATES", help="Of every host's link")] = "10,25,100Gb/s",
     methods: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Like switch,switch~lanes8,auto+bytescheduler  [default: eight, see below]"),
+        typer.Option(
+            metavar="NAMES",
+            help="Like switch,switch~lanes8,auto+bytescheduler  [default: eight, see below]",
+            autocompletion=method_names,
+        ),
     ] = None,
     workers: Annotated[
         int, typer.Option(min=0, max=4096, help="Instead of the run's own, each with the run's compute times")

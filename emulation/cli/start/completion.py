@@ -1,0 +1,23 @@
+"""What a shell completes (`switchagg --install-completion`): names, each read from where it is defined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
+
+
+def scenario_names(incomplete: str) -> list[str]:
+    """Shipped scenarios; where none fits, the shell goes on with files."""
+    return sorted(path.stem for path in SCENARIOS.glob("*.toml") if path.stem.startswith(incomplete))
+
+
+def method_names(incomplete: str) -> list[str]:
+    """Of the last of several methods with commas between them: its name, after `~` its codec."""
+    from switchagg.codecs import ARRAY_CODECS, names
+    from transport.group.method_name import METHODS
+
+    before, comma, last = incomplete.rpartition(",")
+    method, tilde, _ = last.partition("~")
+    options = [f"{method}~{codec}" for codec in (*names(), *ARRAY_CODECS)] if tilde else list(METHODS)
+    return [f"{before}{comma}{option}" for option in options if option.startswith(last)]

@@ -1,0 +1,113 @@
+"""`switchagg examples`: training scripts, P4 programs and tools for packets, in a checkout or an installed wheel.
+
+A wheel has them in emulation/examples, and the P4 programs in switchagg/programs: setup.py puts them there.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+
+PROGRAMS = "p4"
+_PACKAGE = Path(__file__).resolve().parents[2]
+_INSTALLED = _PACKAGE / "examples"
+_MADE = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "p4vm")  # the engine is no example, but a package
+
+
+def shipped(installed: Path = _INSTALLED) -> dict[str, Path]:
+    """Name -> file or folder, sorted. Raises RunFailed if this installation was made without them."""
+    from emulation.errors import RunFailed
+
+    if installed.is_dir():
+        folders, programs = [installed], installed.parents[1] / "switchagg" / "programs"
+    else:
+        root = installed.parents[1]
+        folders, programs = [root / "examples", root / "tools" / "scapy", root / "tools" / "wireshark"], root / "p4"
+    if not all(folder.is_dir() for folder in (*folders, programs)):
+        raise RunFailed(f"{folders[0]} and {programs} are not both there: install switchagg again, or use a checkout")
+    found = {folder.name: folder for folder in folders[1:]} | {PROGRAMS: programs}
+    for path in folders[0].iterdir():
+        if path.name == "p4":  # beside the programs: changed ones
+            found |= {changed.name: changed for changed in path.iterdir()}
+        elif not path.name.startswith(("_", ".")):
+            found[path.name] = path
+    return dict(sorted(found.items()))
+
+
+def about(path: Path) -> str:
+    """The first line of what a file, or a folder's first file to read, says of itself."""
+    if path.is_dir():
+        files = sorted(each for each in path.iterdir() if each.is_file() and each.suffix not in ("", ".pyc"))
+        first = [path / name for name in ("README.md", "switchagg.p4") if path / name in files] + files
+        return about(first[0]) if first else ""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        text = ast.get_docstring(ast.parse(text)) or ""
+    elif path.suffix == ".ipynb":
+        text = "".join(json.loads(text)["cells"][0]["source"])
+    lines = (line.strip("-#/*<>!;[] \t") for line in text.splitlines())
+    return next(filter(None, lines), "")
+
+
+def text_for(path: Path, name: str) -> str:
+    """A training script whose docstring names it where it will be."""
+    return path.read_text(encoding="utf-8").replace(f"examples/{path.name}", name)
+
+
+def copy_out(name: str, path: Path, folder: Path) -> Path:
+    """Copies an example into a folder, which is made. Raises RunFailed if something of its name is there already."""
+    from emulation.errors import RunFailed
+
+    target = folder / name
+    if target.exists() or target.is_symlink():
+        raise RunFailed(f"{target} is there already, and stays as it is; copy to another folder with --to")
+    folder.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        shutil.copytree(path, target, ignore=_MADE)
+    elif path.suffix == ".py":
+        target.write_text(text_for(path, name), encoding="utf-8")
+    else:
+        shutil.copyfile(path, target)
+    return target
+
+
+def example_names(incomplete: str) -> list[str]:
+    """For completion in a shell."""
+    return [name for name in shipped() if name.startswith(incomplete)]
+
+
+def examples(
+    name: Annotated[str | None, typer.Argument(help="What to copy out", autocompletion=example_names)] = None,
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to copy it to; made if it isn't there")] = Path(),
+) -> None:
+    """List what is shipped to start from, or copy one of it out: training scripts, P4 programs, tools for packets.
+
+    **Examples**
+
+    `switchagg examples` : names, and a line about each
+
+    `switchagg examples train_ddp.py` : into this folder; how to run it stands at its top
+
+    `switchagg examples p4 --to mine` : the switch as P4 programs, to change and to run with `switchagg p4`
+    """
+    with outcomes():
+        found = shipped()
+        if name is None:
+            for each, path in found.items():
+                typer.echo(f"{each:<23} {about(path)}")
+            typer.echo("\nTo copy one out: switchagg examples NAME [--to FOLDER]", err=True)
+            return
+        chosen = name if name in found else f"{name}.py"
+        if chosen not in found:
+            near = difflib.get_close_matches(name, found, n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            stop(f"examples: {name} is unknown; {meant}there are: {', '.join(found)}", EXIT_USAGE)
+        typer.echo(f"{copy_out(chosen, found[chosen], to)}: {about(found[chosen])}")
