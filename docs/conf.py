@@ -11,12 +11,18 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import typer
 from docutils import nodes
 from markdown_it import MarkdownIt
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.errors import ConfigError
 from sphinx.util.docutils import SphinxDirective
+from typer.cli import get_docs_for_click
+from typer.main import get_command
+
+from emulation.cli.link_help import LinkCommand
+from emulation.cli.main import app as commands
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)\s:#]+)")
@@ -25,8 +31,9 @@ MODULES_ALONE = re.compile(r"p4vm\.(c_code|check|front|ir|lower|native|python)\b
 DECISIONS = "docs/decisions/README.md"
 PACKAGE_FOLDERS = ("switchagg", "p4/p4vm", "transport", "emulation")
 CAPTIONS = {
-    "Guides": r"docs/[^/]+\.md|p4/README\.md|emulation/bench/README\.md",
-    "Reference": r"switchagg/PROTOCOL\.md|.*_schema\.md|tests/vectors/README\.md|api/index\.md",
+    "Guides": r"docs/(?!scenario\.md)[^/]+\.md|p4/README\.md|emulation/bench/README\.md",
+    "Labs": r"examples/labs/.*\.md",
+    "Reference": r"api/(commands|index)\.md|docs/scenario\.md|.*/PROTOCOL\.md|.*_schema\.md|tests/vectors/README\.md",
     "Project": r"ARCHITECTURE\.md|docs/decisions/README\.md|CONTRIBUTING\.md|CHANGELOG\.md",
 }
 
@@ -95,6 +102,16 @@ def api_page(package: str, modules: list[str]) -> str:
     return "\n".join(lines)
 
 
+def commands_page() -> str:
+    """Every command with its options, as typer writes them."""
+    command = get_command(commands)
+    for each in command.commands.values():
+        if isinstance(each, LinkCommand):
+            each.name_links()
+    with typer.Context(command, info_name="switchagg") as context:
+        return get_docs_for_click(obj=command, ctx=context, name="switchagg", title="Commands")
+
+
 def contents(pages: list[str], *options: str) -> str:
     return "\n".join(["", "```{toctree}", *options, *pages, "```", ""])
 
@@ -123,13 +140,14 @@ def gather_pages(folder: Path) -> None:
     (folder / "api").mkdir()
     for package, modules in reference.items():
         (folder / f"api/{package}.md").write_text(api_page(package, modules))
+    (folder / "api/commands.md").write_text(commands_page())
     (folder / "api/index.md").write_text("# API reference\n" + contents([f"/api/{package}" for package in reference]))
     decisions = [f"/{name}" for name in pages if name.startswith("docs/decisions/") and name != DECISIONS]
     with (folder / DECISIONS).open("a") as page:
         page.write(contents(decisions, ":hidden:"))
     with (folder / "README.md").open("a") as page:
         for caption, pattern in CAPTIONS.items():
-            listed = [f"/{name}" for name in [*pages, "api/index.md"] if re.fullmatch(pattern, name)]
+            listed = [f"/{name}" for name in [*pages, "api/commands.md", "api/index.md"] if re.fullmatch(pattern, name)]
             page.write(contents(listed, ":hidden:", f":caption: {caption}"))
 
 

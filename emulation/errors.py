@@ -1,4 +1,8 @@
-"""What a run may end with; a wrong scenario is `emulation.scenario.ScenarioError`."""
+"""What a run may end with."""
+
+
+class ScenarioError(Exception):
+    """The scenario (or a command line that overrides it) is wrong: one line, for the user; exit code 2."""
 
 
 class WorkloadError(Exception):

@@ -8,38 +8,35 @@ table, the key and what is allowed. Nothing is guessed and no key is ignored.
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import re
-import reprlib
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from emulation import scenario_checks
 from emulation.bounds import Network, elements_most, loads, servers_of
+from emulation.errors import ScenarioError as ScenarioError
 from emulation.profiles.chosen import batch_of, chosen, tenants_fault
 from emulation.profiles.errors import ProfileError
 from emulation.profiles.graph import WorkloadGraph
 from emulation.profiles.model_profile import ModelProfile
+from emulation.scenario_keys.values import NAME, build_fields, check_tables, shown, suggestion
 from emulation.scenario_tables import (
     ADAMW,
     PACKET,
     PROFILED,
+    TABLES,
     TRAINED,
     BoundedLoss,
     ComputeDistribution,
-    ComputeJitter,
     Faults,
     FlowOptions,
     HostOptions,
     JobOptions,
-    LinkTail,
     Methods,
     ParameterServer,
-    Straggler,
     SwitchOptions,
     TopologyOptions,
     VirtualTime,
@@ -52,18 +49,12 @@ from emulation.topologies.topology import SPRAY, STAR, LinkSettings, Topology
 from switchagg.priority import CLASSES
 from switchagg.wire import frame_bytes
 from transport.group.method_name import METHODS, MethodName
-from transport.group.method_name import parse as parse_method
 from transport.links.table import LINKS
 from transport.ps.config import BACKUP
 
 BACKENDS = ("mininet", "sim")
 ALLREDUCE = "allreduce"  # a workload without training: one allreduce of `bucket_bytes`, repeated; the benchmark's
 SHIPPED_FOLDER = Path(__file__).parent / "scenarios"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it becomes the name of a folder
-
-
-class ScenarioError(Exception):
-    """The scenario (or a command line that overrides it) is wrong: one line, for the user; exit code 2."""
 
 
 @dataclass(frozen=True)
@@ -148,17 +139,6 @@ class Scenario:
         return min(hosts, key=lambda method: bool(method.codec), default=None)
 
 
-_TABLES: dict[str, Any] = {
-    "methods": Methods,
-    "topology": TopologyOptions,
-    "hosts": HostOptions,
-    "faults": Faults,
-    "workload": Workload,
-    "switch": SwitchOptions,
-    "ps": ParameterServer,
-    "bounded": BoundedLoss,
-    "virtual_time": VirtualTime,
-}
 _ONLY_IF_SET = {
     "ps": ("push_then_pull",),
     "faults": ("stragglers", "tail"),
@@ -168,8 +148,6 @@ _ONLY_IF_SET = {
 """What `canonical` has only where it isn't empty or 0."""
 _TOP_KEYS = ("name", "title", "seed")
 _SEED_HIGH = 2**32 - 1
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 80
 
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
@@ -329,23 +307,23 @@ def _with_profile(scenario: Scenario, document: dict[str, Any]) -> Scenario:
 
 def _build(document: dict[str, Any], file: str, folder: str = ".", ended: Collection[str] = ()) -> Scenario:
     """ended: axes of the sweep that aren't any more."""
-    known = (*_TOP_KEYS, *_TABLES, "flows", "jobs", "sweep")
+    known = (*_TOP_KEYS, *TABLES, "flows", "jobs", "sweep")
     for key in document:
         if key not in known:
-            raise ScenarioError(f"{file}: unknown key '{key}'{_suggest(key, known)}")
+            raise ScenarioError(f"{file}: unknown key '{key}'{suggestion(key, known)}")
     name = _text(document, "name", file)
     if not NAME.fullmatch(name):
         raise ScenarioError(
-            f"{file}: name: {_repr(name)} is not allowed; allowed: up to 100 letters, digits and . _ - "
+            f"{file}: name: {shown(name)} is not allowed; allowed: up to 100 letters, digits and . _ - "
             "(it names the folder of the results)"
         )
     title = _text(document, "title", file)
     seed = document.get("seed", 1)
     if type(seed) is not int or not 0 <= seed <= _SEED_HIGH:
-        raise ScenarioError(f"{file}: seed: {_repr(seed)} is out of range; allowed: integers 0 … {_SEED_HIGH}")
-    tables = {name: _build_table(document.get(name, {}), name, kind, file) for name, kind in _TABLES.items()}
-    flows = _check_tables(document.get("flows", []), FlowOptions, f"{file}: [[flows]] ")
-    jobs = _check_tables(document.get("jobs", []), JobOptions, f"{file}: [[jobs]] ")
+        raise ScenarioError(f"{file}: seed: {shown(seed)} is out of range; allowed: integers 0 … {_SEED_HIGH}")
+    tables = {name: _build_table(document.get(name, {}), name, kind, file) for name, kind in TABLES.items()}
+    flows = check_tables(document.get("flows", []), FlowOptions, f"{file}: [[flows]] ")
+    jobs = check_tables(document.get("jobs", []), JobOptions, f"{file}: [[jobs]] ")
     tables["sweep"] = _build_sweep(document.get("sweep", {}), file, ended)
     scenario = Scenario(name=name, title=title, seed=seed, file=file, folder=folder, flows=flows, jobs=jobs, **tables)
     try:
@@ -361,6 +339,10 @@ def _build(document: dict[str, Any], file: str, folder: str = ".", ended: Collec
     if "window_slots" not in given:
         fitted = dataclasses.replace(scenario.switch, window_slots=_window_that_fits(scenario))
         scenario = dataclasses.replace(scenario, switch=fitted)
+    if "warmup_iterations" not in document.get("workload", {}):
+        workload = scenario.workload  # of few iterations half are counted
+        warmup = min(workload.warmup_iterations, workload.iterations // 2)
+        scenario = dataclasses.replace(scenario, workload=dataclasses.replace(workload, warmup_iterations=warmup))
     _check_together(scenario)
     return scenario
 
@@ -379,174 +361,24 @@ def _text(document: dict[str, Any], key: str, file: str) -> str:
         raise ScenarioError(f"{file}: {key}: missing; every scenario has a name and a title")
     value = document[key]
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ScenarioError(f"{file}: {key}: {_repr(value)} is not allowed; allowed: one line of text")
-    return value
-
-
-def _check_line(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value.isprintable():
-        raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: one line of text")
+        raise ScenarioError(f"{file}: {key}: {shown(value)} is not allowed; allowed: one line of text")
     return value
 
 
 def _build_table(values: Any, table: str, kind: Any, file: str) -> Any:
     if not isinstance(values, dict):
         raise ScenarioError(f"{file}: '{table}' must be a table: [{table}]")
-    return _build_fields(values, kind, f"{file}: [{table}] ")
+    return build_fields(values, kind, f"{file}: [{table}] ")
 
 
 def _build_sweep(values: Any, file: str, ended: Collection[str]) -> Sweep:
     if not isinstance(values, dict):
         raise ScenarioError(f"{file}: 'sweep' must be a table: [sweep]")
-    keys = [f"{name}.{entry.name}" for name, kind in _TABLES.items() for entry in dataclasses.fields(kind)]
+    keys = [f"{name}.{entry.name}" for name, kind in TABLES.items() for entry in dataclasses.fields(kind)]
     try:
         return parse_sweep(values, [SEED, *(key for key in keys if not key.startswith("methods."))], ended)
     except ValueError as error:
         raise ScenarioError(f"{file}: [sweep] {error}") from None
-
-
-def _build_fields(values: Mapping[str, Any], kind: Any, where: str) -> Any:
-    """A dataclass of this file from a table. where: what stands before a key in messages."""
-    fields = {entry.name: entry for entry in dataclasses.fields(kind)}
-    for key in values:
-        if key not in fields:
-            raise ScenarioError(f"{where}unknown key '{key}'{_suggest(key, fields)}")
-    for key, entry in fields.items():
-        if entry.default is MISSING and key not in values:
-            raise ScenarioError(f"{where}{key}: missing")
-    return kind(**{key: _check(value, fields[key].metadata, where + key) for key, value in values.items()})
-
-
-def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
-    if rule["kind"] in (Straggler, *_NESTED) or ("table" in rule and isinstance(value, (list, dict))):
-        return _check_nested(value, rule, where)
-    if rule["kind"] is tuple:
-        return _check_methods(value, rule["backend"], where)
-    if rule["kind"] in _CHECKS:
-        return _CHECKS[rule["kind"]](value, where)
-    if rule["kind"] is str:
-        allowed = rule["allowed"]() if callable(rule["allowed"]) else rule["allowed"]
-        if value not in allowed:
-            raise ScenarioError(f"{where}: {_repr(value)} is unknown; allowed: {', '.join(allowed)}")
-        return value
-    number: int | float
-    if not _is_number(value):
-        raise ScenarioError(f"{where}: {_repr(value)} is not a number; allowed: {_range(rule)}")
-    number = value
-    if isinstance(number, float) and rule["kind"] is int:
-        if not number.is_integer():
-            raise ScenarioError(f"{where}: {_repr(value)} is not a whole number; allowed: {_range(rule)}")
-        number = int(number)
-    if not rule["low"] <= number <= rule["high"]:  # also refuses nan
-        raise ScenarioError(f"{where}: {_repr(value)} is out of range; allowed: {_range(rule)}")
-    return float(number) if rule["kind"] is float else number
-
-
-def _check_tables(value: Any, kind: Any, where: str) -> tuple[Any, ...]:
-    """A dataclass of this file from each of a list of tables."""
-    if not isinstance(value, (list, tuple)) or not all(isinstance(each, dict) for each in value):
-        raise ScenarioError(f"{where.rstrip(': ')}: {_repr(value)} is not allowed; allowed: a list of tables")
-    return tuple(_build_fields(each, kind, where) for each in value)
-
-
-_NESTED = {LinkTail: "{ratio = 3, p50_ns = 1_000_000}", ComputeJitter: "{deviation = 0.05}"}
-"""Tables in a table, each with an example."""
-
-
-def _check_nested(value: Any, rule: Mapping[str, Any], where: str) -> Any:
-    """Stragglers, a tail, jitter, or a compute time that isn't one number."""
-    if like := _NESTED.get(rule["kind"]):
-        if not isinstance(value, dict):
-            raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: a table, like {like}")
-        return _build_fields(value, rule["kind"], f"{where}: ")
-    if rule["kind"] is Straggler:
-        return _check_tables(value, Straggler, f"{where}: ")
-    if isinstance(value, dict):
-        return _build_fields(value, ComputeDistribution, f"{where}: ")
-    number = {key: rule[key] for key in ("kind", "low", "high", "unit")}
-    return tuple(_check(each, number, where) for each in value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _check_training(value: Any, where: str) -> str:
-    """A training method with all its options, as `transport.torch.training` writes it."""
-    if value == "":
-        return ""
-    from transport.torch.training.table import parse_method as parse_training  # imports torch
-
-    try:
-        method = parse_training(value if isinstance(value, str) else _repr(value))
-    except ValueError as error:
-        raise ScenarioError(f"{where}: {error}") from None
-    if not method.allreduces:
-        raise ScenarioError(f"{where}: {method.name} sends from host to host, whatever the method; allowed: the others")
-    return str(method)
-
-
-def _check_racks(value: Any, where: str) -> int | tuple[int, ...]:
-    """How many racks, or the workers of each."""
-    numbers = value if isinstance(value, list) and value else [value]
-    if any(type(number) is not int or number < 0 for number in numbers):
-        raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: how many, or a list like [4, 2]")
-    return tuple(value) if isinstance(value, list) else numbers[0]
-
-
-def _check_rates(value: Any, where: str) -> tuple[tuple[str, int], ...]:
-    """Of a table, or of the pairs that results have."""
-    pairs: Any = value.items() if isinstance(value, dict) else value
-    listed = isinstance(value, (dict, list, tuple))
-    if not listed or any(not isinstance(pair, (list, tuple)) or len(pair) != 2 for pair in pairs):
-        raise ScenarioError(f'{where}: {_repr(value)} is not allowed; allowed: a table, like {{"h3" = 10e9}}')
-    (rule,) = (entry.metadata for entry in dataclasses.fields(TopologyOptions) if entry.name == "rate_bps")
-    return tuple((str(name), _check(rate, rule, f"{where}: {name}")) for name, rate in pairs)
-
-
-def _check_ranks(value: Any, where: str) -> tuple[int, ...]:
-    if not isinstance(value, (list, tuple)) or any(type(rank) is not int or rank < 0 for rank in value):
-        raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: a list of ranks, like [0, 1]")
-    if len(set(value)) != len(value):
-        raise ScenarioError(f"{where}: {_repr(value)} names a rank twice; allowed: each once")
-    return tuple(value)
-
-
-def _check_name(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: up to 100 letters, digits and . _ -")
-    return value
-
-
-_CHECKS = {
-    "training": _check_training,
-    "racks": _check_racks,
-    "rates": _check_rates,
-    "ranks": _check_ranks,
-    "name": _check_name,
-    "text": _check_line,
-}
-"""Of keys that aren't numbers or names."""
-
-
-def _check_methods(value: Any, backend: str, where: str) -> tuple[MethodName, ...]:
-    if not isinstance(value, list):
-        raise ScenarioError(f"{where}: {_repr(value)} is not a list of methods; allowed: {', '.join(METHODS)}")
-    methods = tuple(_check_method(method, backend, where) for method in value)
-    if len(set(methods)) != len(methods):
-        raise ScenarioError(f"{where}: {_repr(value)} names a method twice; allowed: each once")
-    return methods
-
-
-def _check_method(text: Any, backend: str, where: str) -> MethodName:
-    """The method as `transport.group.method_name` writes it."""
-    try:
-        name = parse_method(text if isinstance(text, str) else _repr(text), virtual=backend == "sim")
-    except ValueError as error:
-        raise ScenarioError(f"{where}: {error}") from None
-    if backend == "sim" and "@" in str(name):
-        raise ScenarioError(f"{where}: {_repr(text)}: virtual time has a link of its own; leave out @{name.link}")
-    return name
 
 
 def _check_together(scenario: Scenario) -> None:
@@ -579,22 +411,5 @@ def _check_together(scenario: Scenario) -> None:
         )
 
 
-def _repr(value: Any) -> str:
-    """A value as Python writes it, shortened: a file may hold a number of thousands of digits."""
-    return _SHORT.repr(value)
-
-
 def _shown(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:100]}…"
-
-
-def _range(rule: Mapping[str, Any]) -> str:
-    low, high = rule["low"], rule["high"]
-    return f"{low:g} … {high:g} ({rule['unit']})" if rule["kind"] is float else f"{low} … {high} ({rule['unit']})"
-
-
-def _suggest(key: str, known: Iterable[str]) -> str:
-    names = list(known)
-    close = difflib.get_close_matches(key, names, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
-    return f"{hint}; allowed: {', '.join(names)}" if not close else hint

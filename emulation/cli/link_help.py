@@ -11,11 +11,15 @@ class LinkCommand(TyperCommand):
     """A command whose options' help has `{switch}`, `{mesh}` and the like in place of names of links."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.name_links()
+        super().format_help(ctx, formatter)
+
+    def name_links(self) -> None:
+        """Puts the names in."""
         words = _words()
         for parameter in self.params:
             if said := getattr(parameter, "help", None):
                 setattr(parameter, "help", said.format(**words))  # noqa: B010
-        super().format_help(ctx, formatter)
 
 
 def _words() -> dict[str, str]:

@@ -39,6 +39,7 @@ from emulation.cli.start.shipped import examples
 from emulation.cli.start.version import show_version
 from emulation.cli.study import app as study
 from emulation.reproduce.command import reproduce
+from emulation.scenario_keys.command import ReferenceCommand, scenario
 from switchagg.dataplane.table import DATAPLANES
 
 app = typer.Typer(
@@ -60,6 +61,7 @@ app.command()(whatif)
 app.command()(goal)
 app.command()(init)
 app.command()(examples)
+app.command(cls=ReferenceCommand)(scenario)
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(profile)
 
 

@@ -83,6 +83,7 @@ def parse(table: Mapping[str, Any], allowed: Collection[str], ended: Collection[
 
 
 def _values(key: str, values: Any) -> tuple[Value, ...]:
+    values = [values] if _is_value(values) else values
     if not isinstance(values, (list, tuple)) or not 1 <= len(values) <= VALUES_MOST or not all(map(_is_value, values)):
         allowed = f"allowed: a list of 1 to {VALUES_MOST} numbers or words"
         raise ValueError(f"{key}: {reprlib.repr(values)} is not allowed; {allowed}")

@@ -10,8 +10,11 @@ import pytest
 from emulation import scenario as scenarios
 from emulation.scenario import ScenarioError, canonical, find, from_canonical, load, parse, shipped
 from emulation.scenario_flows import own_hosts, places
+from emulation.scenario_keys import reference
+from emulation.scenario_tables import TABLES
 from emulation.training.tasks.table import WORKLOADS
 
+ROOT = Path(__file__).resolve().parents[2]
 MINIMAL = 'name = "tiny"\ntitle = "A tiny one"\n'
 
 
@@ -88,7 +91,7 @@ def test_whole_floats_are_integers() -> None:
         ),
         ("[sweep]\nmethods.sim = ['ring']\n", r"\[sweep\] 'methods.sim' is no key that can be swept"),
         ("[sweep]\ntopology.workers = []\n", r"topology.workers: \[\] is not allowed; allowed: a list of 1 to 1000"),
-        ("[sweep]\ntopology.workers = 4\n", r"topology.workers: 4 is not allowed; allowed: a list of 1 to 1000"),
+        ("[sweep]\ntopology.workers = true\n", r"topology.workers: True is not allowed; allowed: a list of 1 to 1000"),
         ("[sweep]\ntopology.workers = [2, [3]]\n", r"a list of 1 to 1000 numbers or words"),
         ("[sweep]\nseed = [2, 3, 2]\n", r"seed: 2 stands there twice; allowed: each value once"),
         ("[sweep]\nseed = [1, 2]\nzip = ['seed']\n", r"zip: \['seed'\] is not allowed; allowed: lists of keys"),
@@ -105,7 +108,10 @@ def test_whole_floats_are_integers() -> None:
         ("[methods]\nsim = []\nmininet = []\n", r"\[methods\] both lists are empty"),
         ('[methods]\nsim = ["ring", "ring"]\n', r"names a method twice"),
         ('[workload]\nname = "digit"\n', r"\[workload\] name: 'digit' is unknown; allowed: digits, images, text"),
-        ("[workload]\niterations = 5\n", r"warmup_iterations: 5 is out of range; allowed: below iterations \(5\)"),
+        (
+            "[workload]\niterations = 5\nwarmup_iterations = 5\n",
+            r"warmup_iterations: 5 is out of range; allowed: below iterations \(5\)",
+        ),
         ("[switch]\nelements = 364\n", r"elements: 364 does not fit \[topology\] mtu_bytes = 1500; allowed: 32 … 363"),
         ("[topology]\npriority_queues = 4\n", r"priority_queues: 4 is not possible; allowed: 0 .* or 8"),
         ("[switch]\nwindow_slots = 16384\nstreams = 5\n", r"at most 65536 slots"),
@@ -245,6 +251,33 @@ def test_an_optimizer_other_than_the_usual_one_is_told_of() -> None:
     assert parse(MINIMAL + '[ps]\nmode = "asp"\n', "t").workload.optimizer == "adamw", "nobody reads [ps]"
 
 
+def test_few_iterations_count_half_of_them() -> None:
+    for iterations, warmup in ((2, 1), (5, 2), (9, 4), (10, 5), (100, 5)):
+        assert parse(f"{MINIMAL}[workload]\niterations = {iterations}\n", "f").workload.warmup_iterations == warmup
+
+
+def test_the_reference_says_of_every_key_what_the_parser_takes() -> None:
+    usual = canonical(parse(MINIMAL, "f"))
+    for table in reference.tables().values():
+        for key in table.keys:
+            assert key.about
+            assert key.allowed
+            if table.name in TABLES and key.default not in (reference.REQUIRED, reference.UNSET):
+                told = parse(f"{MINIMAL}[{table.name}]\n{key.name} = {key.default}\n", "f")
+                assert canonical(told) == usual, f"{table.name}.{key.name}"
+            if table.name:
+                assert list(reference.text(f"{table.name}.{key.name}"))[1].strip() == key.about
+    with pytest.raises(
+        ScenarioError, match=r"'topology.rate' is no table and no key of scenarios; did you mean 'topology.rate_bps'"
+    ):
+        list(reference.text("topology.rate"))
+
+
+def test_the_page_of_scenarios_is_what_the_code_says() -> None:
+    written = (ROOT / "docs/scenario.md").read_text(encoding="utf-8")
+    assert written == reference.markdown(), "run: switchagg scenario --markdown > docs/scenario.md"
+
+
 def test_every_shipped_scenario_loads_under_its_own_name() -> None:
     assert {"quickstart", "text", "lossy", "sim_100g"} <= set(shipped())
     for name, path in shipped().items():
@@ -318,15 +351,15 @@ def test_the_default_window_fits_the_queue() -> None:
 
 def test_a_sweep_runs_the_scenario_with_each_value(tmp_path: Path) -> None:
     path = tmp_path / "scale.toml"
-    path.write_text(MINIMAL + "[sweep]\ntopology.workers = [2, 4.0, 8]\n", encoding="utf-8")
-    variants = scenarios.load_variants(path, {"seed": 5})
+    path.write_text(MINIMAL + "[sweep]\ntopology.workers = [2, 4.0, 8]\nseed = 5\n", encoding="utf-8")
+    variants = scenarios.load_variants(path)
     assert [(v.topology.workers, v.seed, v.sweep) for _, v in variants] == [
         (n, 5, scenarios.Sweep()) for n in (2, 4, 8)
     ]
-    assert [str(point) for point, _ in variants] == [f"{{'topology.workers': {n}}}" for n in (2, 4, 8)]
+    assert [point for point, _ in variants] == [{"topology.workers": n, "seed": 5} for n in (2, 4, 8)]
     assert "sweep" not in scenarios.canonical(variants[0][1])
     whole = scenarios.load(path)
-    assert scenarios.canonical(whole)["sweep"] == {"topology.workers": [2, 4, 8]}
+    assert scenarios.canonical(whole)["sweep"] == {"topology.workers": [2, 4, 8], "seed": [5]}
     assert scenarios.from_canonical(scenarios.canonical(whole)).sweep == whole.sweep
 
 
