@@ -17,6 +17,8 @@ import pytest
 
 from switchagg.native.library import missing
 
+pytest_plugins = ["switchagg.testing"]  # tests/vectors/*.stf run live, too, on the fastest data plane
+
 SEEDS_DEFAULT = 100
 LEFTOVER_GRACE_S = float(os.environ.get("SWITCHAGG_LEFTOVER_GRACE_S", "3"))
 # Inherited by every process the tests start, also by those that detach: how we know our own at the end.

@@ -18,7 +18,8 @@ from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import bpf
 from switchagg.wire import Op, Packet, Route, decode, encode
 from tests.conformance.test_random_traffic import PARENT, check_agreement
-from tests.conformance.test_vectors import VECTORS, Runner, runs
+from tests.conformance.test_vectors import VECTORS
+from transport.testing.vectors import PlaneTarget, run_vector, suits
 
 pytestmark = pytest.mark.usefixtures("requires_bpf")
 
@@ -51,22 +52,14 @@ def fresh(slots: int, elements: int, *, jumbo: bool | None = None, partial: bool
     return plane
 
 
-class XdpRunner(Runner):
-    def __init__(self, jumbo: bool, partial: bool) -> None:
-        super().__init__("xdp")
-        self.form = (jumbo, partial)
-
-    def do_switch(self, _: str, words: list[str]) -> None:
-        jumbo, partial = self.form
-        self.plane = fresh(int(words[0]), int(words[1]), jumbo=jumbo, partial=partial)
-
-
 @pytest.mark.parametrize(("jumbo", "partial"), FORMS, ids=NAMES)
-@pytest.mark.parametrize("vector", [each for each in VECTORS if runs(each, "xdp")], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "vector", [each for each in VECTORS if suits(each.read_text(), "xdp")], ids=lambda path: path.stem
+)
 def test_vector(vector: Path, jumbo: bool, partial: bool) -> None:
-    runner = XdpRunner(jumbo, partial)
-    packets = runner.run(vector.read_text())
-    assert packets == sum(runner.plane.counters.values())
+    target = PlaneTarget(functools.partial(fresh, jumbo=jumbo, partial=partial))
+    packets = run_vector(vector.read_text(), target, vector.name)
+    assert packets == sum(target.plane.counters.values())
 
 
 @pytest.mark.parametrize(("jumbo", "partial"), FORMS, ids=NAMES)

@@ -19,7 +19,8 @@ from p4vm.planes.traffic import USUAL, Arrived, Evicted, Faults, Lost, Shape, St
 from p4vm.planes.traffic_files import stf, vector
 from p4vm.python.engine import PythonEngine
 from p4vm.stf.run import Result, run_text
-from tests.conformance.test_vectors import Runner
+from switchagg.dataplane.table import DATAPLANES
+from transport.testing.vectors import PlaneTarget, run_vector
 
 PROGRAM = folder() / "v1model" / "switchagg.p4"
 HARSH = Faults(loss=0.1, duplicate=0.15, reorder=0.15, straggler=0.05, reset=0.02)
@@ -98,8 +99,8 @@ def test_every_data_plane_passes(plane: str) -> None:
         pytest.skip(f"data plane bmv2: {bmv2.missing()}")
     for seed in range(1 if plane == "bmv2" else 3):
         shape = Shape(seed, 20 if plane == "bmv2" else 150, 3, 1, 2, 2)
-        runner = Runner(plane)
-        assert runner.run("\n".join(vector(happened(shape, HARSH), shape, "a test"))) == shape.packets
+        text = "\n".join(vector(happened(shape, HARSH), shape, "a test"))
+        assert run_vector(text, PlaneTarget(DATAPLANES[plane])) == shape.packets
 
 
 MUTATIONS = {

@@ -112,7 +112,7 @@ def test_a_wheel_carries_the_library_and_serves_every_python(
     assert {f"switchagg/programs/{name}" for name in programs} <= names
     examples = {path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").rglob("*") if path.is_file()}
     examples = {f"emulation/{name}" for name in examples if "__pycache__" not in name}
-    layers = {f"emulation/examples/{name}" for name in ("scapy/switchagg.py", "wireshark/switchagg.lua")}
+    layers = {f"emulation/examples/{name}" for name in ("scapy/switchagg_scapy.py", "wireshark/switchagg.lua")}
     assert len(examples) > 10
     assert examples | layers | {"emulation/cli/start/mine.toml"} <= names
     assert {"LICENSE", "COPYING"} <= {name.rpartition("/")[2] for name in names if "/licenses/" in name}

@@ -1,8 +1,7 @@
 """tools/scapy: packets that scapy builds and reads are those of switchagg/wire.py."""
 
-import importlib.util
+import importlib
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -23,13 +22,7 @@ BARE = replace(SENT, values=SENT.values[:0], route=Route.TO_OWNER, owner=37)
 
 @pytest.fixture(scope="module")
 def layers() -> ModuleType:
-    place = Path(__file__).parents[2] / "tools" / "scapy" / "switchagg.py"
-    spec = importlib.util.spec_from_file_location("switchagg_scapy", place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("switchagg_scapy")
 
 
 def built(layers: ModuleType, **changes: object) -> object:

@@ -82,7 +82,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "lark": ("p4/p4vm/front/",),
     "pcpp": ("p4/p4vm/front/preprocess.py",),
     "scapy": ("tools/scapy/",),
+    "pytest": ("transport/testing/fixtures.py", "transport/testing/vector_files.py", "examples/packet_test/"),
 }
+DOOR, BEHIND_IT = "switchagg/testing/__init__.py", "transport.testing"  # users' name for what lies in a room above
 NEEDS = {  # beside the standard library
     "switchagg": {"switchagg", "numpy"},
     "p4": {"p4vm", "numpy", "lark", "pcpp"},
@@ -273,6 +275,10 @@ def wrong_import(name: str, target: str) -> str | None:
         return None
     if package in {"tests", "conftest"}:
         return "nothing imports tests"
+    if top != "examples" and f"{target}.".startswith(f"{module_name(DOOR)}."):
+        return f"a door for users; import {BEHIND_IT}"
+    if name == DOOR and target.startswith(f"{BEHIND_IT}."):
+        return None
     if package in MAY_NOT_IMPORT.get(top, ()):
         return f"{top} is below {package}"
     if package in HOMES and not any(
@@ -440,6 +446,10 @@ REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (wrong_imports, {"p4/p4vm/engine.py": "from switchagg.job import JobConfig"}),
     (wrong_imports, {"switchagg/controller.py": "import transport.links.link"}),
     (wrong_imports, {"switchagg/__init__.py": "from emulation import scenario"}),
+    (wrong_imports, {"switchagg/testing/__init__.py": "from transport.worker.session import SwitchSession"}),
+    (wrong_imports, {"switchagg/dataplane/native.py": "from transport.testing.jobs import Job"}),
+    (wrong_imports, {"transport/worker/session.py": "from switchagg.testing import Switch"}),
+    (wrong_imports, {"transport/testing/switches.py": "import pytest"}),
     (wrong_imports, {"transport/worker/session.py": "from emulation.scenario import Scenario"}),
     (wrong_imports, {"transport/worker/session.py": "import torch.distributed as dist"}),
     (wrong_imports, {"transport/worker/session.py": "import zmq"}),
@@ -478,6 +488,7 @@ ACCEPTED: Tree = {
     "transport/torch/hook.py": "import torch\n\nfrom transport.worker.session import SwitchSession\n",
     "emulation/a.py": "from emulation import b\n",
     "emulation/b.py": "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from emulation import a\n",
+    "switchagg/testing/__init__.py": '"""What.\n\nFor whom.\nWhere.\n"""\nfrom transport.testing.jobs import Job\n',
     "tests/test_hook.py": "import scapy.all\nimport torch\n\nfrom emulation import scenario\n",
     "emulation/run.py": "def f():\n" + "    x = 1\n" * 69,
     "LICENSE": "\n" * 700,

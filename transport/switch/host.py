@@ -44,6 +44,9 @@ class RunningHost(SwitchHost, Protocol):
     def failure(self) -> BaseException | None:
         """The unexpected exception that ended the thread, or None."""
 
+    def seen(self, slot: int, version: int) -> SlotView:
+        """What a slot version holds now. Raises KeyError for a slot no job owns."""
+
     def start(self) -> None:
         """Start the thread; once."""
 

@@ -3,7 +3,7 @@
 """Packets of switchagg (switchagg/PROTOCOL.md, P1 to P4) for scapy, which reads, builds, sends and shows them.
 
     >>> from scapy.all import IP, UDP, sr1
-    >>> from switchagg import Chunk            # python -P, with tools/scapy on PYTHONPATH
+    >>> from switchagg_scapy import Chunk      # with tools/scapy on PYTHONPATH
     >>> contribution = Chunk(job=1, generation=7, rank=0, slot=0, chunk=0, values=[1, -2, 3])
     >>> result = sr1(IP(dst="10.0.0.254") / UDP(sport=6000) / contribution, timeout=1)
 

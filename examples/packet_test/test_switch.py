@@ -1,0 +1,82 @@
+"""A switch as its workers meet it, packet by packet; passes on any that keeps the rules of switchagg/PROTOCOL.md.
+
+    pytest examples/packet_test                     # the fastest data plane here
+    pytest examples/packet_test --dataplane p4      # the P4 program, or the one that SWITCHAGG_P4_PROGRAM names
+
+docs/packet-tests.md goes through it, and plants a fault.
+"""
+
+import pytest
+
+from switchagg.testing import BROADCAST, DROP, REPLY, encode
+
+
+def test_the_last_contribution_brings_everybody_the_sum(job):
+    two = job(workers=2, elements=4)
+    two.contribute(rank=0, chunk=0, values=[1, 2, 3, 4])
+    two.expect(DROP, counted="absorbed")
+    two.contribute(rank=1, chunk=0, values=[10, 20, 30, 40])
+    two.expect(BROADCAST, values=[11, 22, 33, 44])
+
+
+def test_who_lost_the_result_asks_and_gets_it_alone(job):
+    two = job(workers=2)
+    two.contribute(rank=0, chunk=0, values=5)
+    two.contribute(rank=1, chunk=0, values=3)
+    two.expect(BROADCAST, values=8)
+    two.contribute(rank=0, chunk=0, values=5, retransmission=True)
+    two.expect(REPLY, values=8)
+
+
+def test_a_duplicate_adds_nothing(job):
+    two = job(workers=2)
+    for _ in range(3):
+        two.contribute(rank=0, chunk=0, values=5)
+        two.expect(DROP)
+    two.contribute(rank=1, chunk=0, values=3)
+    two.expect(BROADCAST, values=8)
+
+
+def test_a_slot_is_used_again_two_windows_later(job):
+    two = job(workers=2, window=1)
+    for chunk in range(4):  # slot 0; versions 0, 1, 0, 1
+        two.contribute(rank=0, chunk=chunk, values=chunk)
+        two.expect(DROP, counted="absorbed")
+        two.contribute(rank=1, chunk=chunk, values=100)
+        two.expect(BROADCAST, values=100 + chunk)
+    two.contribute(rank=0, chunk=1, values=1)
+    two.expect(DROP, counted="drop_older")
+
+
+def test_other_generations_and_other_addresses_change_nothing(job, switch):
+    two = job(workers=2, generation=7)
+    two.contribute(rank=0, chunk=0, values=5, generation=6)
+    two.expect(DROP, counted="drop_generation")
+    two.send(rank=1, packet=two.contribution(rank=0, chunk=0, values=5))  # rank 0's, from rank 1's address
+    two.expect(DROP, counted="drop_port")
+    stranger = switch.open_port()
+    assert switch.deliver(stranger, two.contribution(rank=0, chunk=0, values=5)) == "drop_stranger"
+    assert stranger.receive(timeout_s=0) is None
+    two.contribute(rank=0, chunk=0, values=1)
+    two.contribute(rank=1, chunk=0, values=2)
+    two.expect(BROADCAST, values=3)
+
+
+def test_bytes_that_are_no_packet_are_counted(job):
+    one = job(workers=1)
+    whole = encode(one.contribution(rank=0, chunk=0, values=5))
+    for wrong, counter in ((whole[:19], "drop_short"), (whole[:-1], "drop_length"), (b"?" + whole[1:], "drop_magic")):
+        one.send(rank=0, packet=wrong)
+        one.expect(DROP, counted=counter)
+    one.send(rank=0, packet=whole)
+    one.expect(BROADCAST, values=5)
+
+
+def test_packets_of_scapy(job):
+    layers = pytest.importorskip("switchagg_scapy", reason="needs scapy, and tools/scapy on PYTHONPATH")
+    two = job(workers=2, elements=2, generation=7)
+    number = two.config.job_id
+    two.send(rank=0, packet=layers.Chunk(job=number, generation=7, rank=0, values=[1, -2]))
+    two.send(rank=1, packet=layers.Chunk(job=number, generation=7, rank=1, values=[3, 4]))
+    result = layers.Chunk(job=number, generation=7, rank=1, values=[4, 2], flags="RESULT")
+    two.expect_packets({0: result, 1: result})

@@ -1,0 +1,70 @@
+"""Fixtures of pytest: a switch, and jobs on it whose workers are sockets of the test."""
+
+from collections.abc import Callable, Generator, Iterator
+
+import pytest
+
+from switchagg.dataplane.table import DATAPLANES
+from transport.switch.options import AUTO
+from transport.testing.jobs import Job
+from transport.testing.switches import Switch, SwitchUnderTest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("switchagg", "live tests of a switch")
+    group.addoption(
+        "--dataplane",
+        action="append",
+        metavar="NAME",
+        choices=[AUTO, *DATAPLANES],
+        help=f"of the fixture `switch`: {AUTO} (default), {', '.join(DATAPLANES)}; several run each test with each",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "dataplane(name, …): data planes that a test of `switch` runs with")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marks = metafunc.definition.iter_markers("parametrize")
+    own = {name.strip() for mark in marks for name in str(mark.args[0]).split(",")}
+    names = dataplanes_of(metafunc.config, metafunc.definition)
+    if names and "dataplane" in metafunc.fixturenames and "dataplane" not in own:
+        metafunc.parametrize("dataplane", names)
+
+
+def dataplanes_of(config: pytest.Config, item: pytest.Item | None = None) -> list[str]:
+    """Those of the command line; else of the mark; none of both: []. The option is there only if the plugin was loaded
+    before the command line was read."""
+    chosen = config.getoption("dataplane", None)
+    mark = item.get_closest_marker("dataplane") if item else None
+    return list(dict.fromkeys(chosen or (mark.args if mark else ())))
+
+
+@pytest.fixture
+def dataplane() -> str:
+    """Name of the data plane of `switch`: of --dataplane, of the mark `dataplane`, or "auto"."""
+    return AUTO
+
+
+@pytest.fixture
+def switch(dataplane: str) -> Iterator[SwitchUnderTest]:
+    """A switch of its own for each test, on loopback. Override it for a switch of yours: any SwitchUnderTest."""
+    with Switch(dataplane) as made:
+        yield made
+
+
+@pytest.fixture
+def job(switch: SwitchUnderTest) -> Callable[..., Job]:
+    """Admits a job on `switch`: `job(workers=3, elements=8, generation=5)`, as `SwitchUnderTest.job`."""
+    return switch.job
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows what the switch said and counted."""
+    report = yield
+    switch = getattr(item, "funcargs", {}).get("switch")
+    if report.when == "call" and report.failed and isinstance(switch, SwitchUnderTest):
+        report.sections.append(("switch", switch.said()))
+    return report
