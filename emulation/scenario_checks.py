@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from emulation.scenario_flows import flows_fault, own_hosts
 from emulation.scenario_tables import (
+    BEST,
     KERNEL,
     MAX_MIN,
     RDMA_CONTROLS,
@@ -191,10 +192,10 @@ def _costs(scenario: Scenario) -> str:
     for name in used:
         if name in METHODS and (METHODS[name].trailer_bytes or METHODS[name].loses):
             return f"{where}: not with {name}, whose packets are no transfers; allowed: the other methods"
-    if scenario.hosts.flow_bps and (scenario.flows or scenario.topology.congestion_control != KERNEL):
+    if scenario.hosts.flow_bps and (scenario.flows or scenario.topology.congestion_control not in (BEST, KERNEL)):
         return (
             "[hosts] flow_bps: TCP and RoCE have a rate of their own; allowed: 0, or no [[flows]] and [topology] "
-            f"congestion_control = '{KERNEL}'"
+            f"congestion_control = '{BEST}'"
         )
     if 0 < scenario.hosts.flow_bps < FLOW_BPS_LEAST:
         return f"[hosts] flow_bps: {scenario.hosts.flow_bps} is out of range; allowed: 0, or {FLOW_BPS_LEAST} and more"

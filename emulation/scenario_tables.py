@@ -24,9 +24,9 @@ from transport.ps.config import ASYNCHRONOUS, BSP, MODES
 
 SAME = "same"  # the measured job's method
 MAX_MIN, FIRST_COME = "max_min", "first_come"
-KERNEL = "kernel"  # whatever this machine's default is; in virtual time cubic beside [[flows]], else windows alone
+BEST, KERNEL = "best", "kernel"  # in virtual time both are cubic beside [[flows]], else windows alone
 RDMA_CONTROLS = ("dcqcn", "roce")  # RoCE: with congestion control, or with losses or pauses alone to hold it back
-CONGESTION_CONTROLS = (KERNEL, "cubic", "reno", "bbr", "dctcp", *RDMA_CONTROLS)
+CONGESTION_CONTROLS = (BEST, KERNEL, "cubic", "reno", "bbr", "dctcp", *RDMA_CONTROLS)
 ENDLESS = (*CONTROLS, *RDMA_CONTROLS)
 FLOW_KINDS = (*ENDLESS, SHORT, INCAST)
 PACKET, FLOW, FORMULA, AUTO = "packet", "flow", "formula", "auto"
@@ -147,7 +147,9 @@ class TopologyOptions:
     ecn_chance: float = _float(0.01, 0.0, 1.0, "probability", "Of a mark at ecn_most_bytes")
     priority_queues: int = _integer(0, 0, 8, "queues", "Of a port: 8, one for each priority class, or 0: all in order")
     congestion_control: str = _choice(
-        KERNEL, CONGESTION_CONTROLS, "Of host methods; kernel: this machine's default. Namespaces may refuse others"
+        BEST,
+        CONGESTION_CONTROLS,
+        "TCP's. best: bbr where links lose packets, else cubic or reno, as far as namespaces may; kernel: its default",
     )
 
     @property

@@ -21,7 +21,7 @@ from emulation.results import MethodResult, codec_notes
 from emulation.scenario import Scenario
 from emulation.scenario_checks import frame_bytes_of, hosts_of
 from emulation.scenario_flows import own_hosts
-from emulation.scenario_tables import ENDLESS, KERNEL, PACKET, RDMA_CONTROLS, SAME
+from emulation.scenario_tables import BEST, ENDLESS, KERNEL, PACKET, RDMA_CONTROLS, SAME
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.engine.choice import AUTO, PYTHON, lacking_beside
@@ -164,10 +164,10 @@ def _beside_flows(scenario: Scenario, method: MethodName) -> str:
 def _tcp(scenario: Scenario) -> str:
     """As of SimulationConfig: what a scenario names; else cubic beside flows, and windows where a job is alone."""
     wanted = scenario.topology.congestion_control
-    if wanted == KERNEL:
+    if wanted in (BEST, KERNEL):
         return CUBIC if scenario.flows else ""
     if wanted not in ENDLESS:
-        allowed = ", ".join((KERNEL, *ENDLESS))
+        allowed = ", ".join((BEST, KERNEL, *ENDLESS))
         raise RunFailed(
             f"{scenario.file}: [topology] congestion_control: {wanted} is not in virtual time; allowed: {allowed}"
         )

@@ -115,7 +115,10 @@ def test_whole_floats_are_integers() -> None:
         ("[switch]\nelements = 364\n", r"elements: 364 does not fit \[topology\] mtu_bytes = 1500; allowed: 32 … 363"),
         ("[topology]\npriority_queues = 4\n", r"priority_queues: 4 is not possible; allowed: 0 .* or 8"),
         ("[switch]\nwindow_slots = 16384\nstreams = 5\n", r"at most 65536 slots"),
-        ('[topology]\ncongestion_control = "fast"\n', r"'fast' is unknown; allowed: kernel, cubic, reno, bbr, dctcp"),
+        (
+            '[topology]\ncongestion_control = "fast"\n',
+            r"'fast' is unknown; allowed: best, kernel, cubic, reno, bbr, dctcp",
+        ),
         ("[ps]\nservers = 65\n", r"\[ps\] servers: 65 is out of range; allowed: 0 … 64 \(servers\)"),
         ("[ps]\nserver = 1\n", r"\[ps\] unknown key 'server'; did you mean 'servers'\?"),
         ('[ps]\nmode = "backups"\n', r"\[ps\] mode: 'backups' is unknown; allowed: bsp, backup, ssp, asp, dc_asgd"),

@@ -15,6 +15,7 @@ from switchagg.errors import JobError
 from switchagg.native import library
 from transport.links.link import LinkClosed
 from transport.rdma import soft
+from transport.rdma.sockets import SEGMENTS_VARIABLE
 from transport.rdma.verbs import (
     AccessFlags,
     Opcode,
@@ -472,3 +473,12 @@ def test_mtus() -> None:
     assert soft.mtu_for(1107, ipv6=True) == 512
     with pytest.raises(JobError):
         soft.mtu_for(319)
+
+
+def test_packets_of_a_send_are_as_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SEGMENTS_VARIABLE, "3")
+    with soft.open("127.0.0.1", port=0, thread=False) as context:
+        assert context.segments_max == 3
+    monkeypatch.setenv(SEGMENTS_VARIABLE, "65")
+    with pytest.raises(JobError, match=r"SWITCHAGG_RDMA_SEGMENTS='65' is not allowed; allowed: 1 … 64 packets"):
+        soft.open("127.0.0.1", port=0, thread=False)

@@ -67,11 +67,16 @@ def test_congestion_control_that_a_namespace_may_not_choose_is_refused(monkeypat
         control: dataclasses.replace(
             SCENARIO, topology=dataclasses.replace(SCENARIO.topology, congestion_control=control)
         )
-        for control in ("kernel", "reno", "bbr", "cubic")
+        for control in ("best", "kernel", "reno", "bbr", "cubic")
     }
     assert congestion_control(wanted["kernel"]) is None
+    assert congestion_control(wanted["best"]) == "reno"
+    lossy = dataclasses.replace(wanted["best"], faults=dataclasses.replace(SCENARIO.faults, loss=0.01))
+    assert congestion_control(lossy) == "bbr"
     assert (congestion_control(wanted["reno"]), congestion_control(wanted["bbr"])) == ("reno", "bbr")
-    with pytest.raises(RunFailed, match=r"congestion_control: cubic can't be set .*allowed: kernel, bbr, reno \("):
+    with pytest.raises(
+        RunFailed, match=r"congestion_control: cubic can't be set .*allowed: best, kernel, bbr, reno \("
+    ):
         congestion_control(wanted["cubic"])
 
 
@@ -191,13 +196,13 @@ def test_a_run_is_measured_from_outside_and_certified(tmp_path: Path, trouble: C
     assert found.certificate is not None
     assert found.certificate.measures["departures"] > 1000
     assert found.certificate.measures["network_threads"] == 3
-    default = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
-    assert found.environment["tcp_congestion_control"] == default
+    usual = congestion_control(SCENARIO)
+    assert found.environment["tcp_congestion_control"] == usual
     assert len(found.environment["network"]["ports"]) == 6
     assert (found.switch_counters, found.retransmissions) == ({}, 0)
     assert (found.parameters, found.evaluations[0].accuracy) == (62_500, 0.98)
     assert seen[-1] == (60, "training")
-    assert json.loads((tmp_path / "network.json").read_text())["congestion_control"] == default
+    assert json.loads((tmp_path / "network.json").read_text())["congestion_control"] == usual
     assert json.loads((tmp_path / "rank-2.json").read_text())["switch"] is None
 
 

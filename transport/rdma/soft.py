@@ -21,7 +21,7 @@ from switchagg.native import library
 from transport.links.link import Address, LinkClosed
 from transport.links.native_udp import NativeAddress, native_address
 from transport.links.udp import UdpLink
-from transport.rdma.sockets import prepare
+from transport.rdma.sockets import default_segments, prepare
 from transport.rdma.verbs import (
     DEFAULTS,
     MTUS,
@@ -345,7 +345,11 @@ class SoftContext:
         except library.Missing as missing:
             raise JobError(f"no RDMA in user space: {missing}") from None
         self._link = UdpLink(
-            bind, gso=gso, segments_max=64, receive_buffer_bytes=buffer_bytes, send_buffer_bytes=buffer_bytes
+            bind,
+            gso=gso,
+            segments_max=default_segments(),
+            receive_buffer_bytes=buffer_bytes,
+            send_buffer_bytes=buffer_bytes,
         )
         try:
             self.address: Address = self._link.address
@@ -362,7 +366,7 @@ class SoftContext:
         except BaseException:
             self._link.close()
             raise
-        self.gso, self.gro = self._link.gso, self._link.gro
+        self.gso, self.gro, self.segments_max = link.gso, link.gro, link.segments_max
         self._owned: set[_Owned] = set()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="rdma", daemon=True) if thread else None
