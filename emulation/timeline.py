@@ -1,7 +1,7 @@
 """Timelines: what each rank did when, as a Chrome trace that Perfetto opens and as spans that a figure draws.
 
-Backends keep the spans of a few iterations after the warm-up (`KEPT_ITERATIONS`): more would make files of hundreds of
-megabytes without new information.
+Backends keep the spans of a few iterations after the warm-up (`KEPT_ITERATIONS`), and of rank 0 those of the median
+one: more would make files of hundreds of megabytes without new information.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from transport.group.method_name import MethodName
@@ -49,9 +50,27 @@ class Span:
     priority: int | None = None
 
 
-def kept(iteration: int, warmup_iterations: int) -> bool:
-    """Whether an iteration's spans are kept."""
-    return warmup_iterations <= iteration < warmup_iterations + KEPT_ITERATIONS
+def kept(iteration: int, warmup_iterations: int, rank: int) -> bool:
+    """Whether an iteration's spans are kept while it runs: which of rank 0's is the median one is known in the end."""
+    counted = iteration - warmup_iterations
+    return counted >= 0 and (rank == 0 or counted < KEPT_ITERATIONS)
+
+
+def with_median(spans: Iterable[Span], durations_ns: Mapping[int, int], warmup_iterations: int) -> list[Span]:
+    """Of all that were kept, those of the few iterations and of the median one. durations_ns: by iteration."""
+    counted = {iteration: ns for iteration, ns in durations_ns.items() if iteration >= warmup_iterations}
+    middle = nearest_median(counted, counted)
+    return [span for span in spans if span.iteration in (middle, *range(warmup_iterations + KEPT_ITERATIONS))]
+
+
+def nearest_median(durations_ns: Mapping[int, int], among: Iterable[int]) -> int | None:
+    """Of some iterations, the first whose duration is nearest to the median of all; None of none. durations_ns: by
+    iteration."""
+    known = [iteration for iteration in sorted(among) if iteration in durations_ns]
+    if not known:
+        return None
+    middle = median(durations_ns.values())
+    return min(known, key=lambda iteration: abs(durations_ns[iteration] - middle))
 
 
 def chrome_trace(timelines: Mapping[MethodName, Sequence[Span]]) -> dict[str, Any]:
@@ -95,28 +114,11 @@ def write_trace(path: Path, timelines: Mapping[MethodName, Sequence[Span]]) -> N
     os.replace(partial, path)
 
 
-def of_one_iteration(spans: Iterable[Span], rank: int = 0) -> list[Span]:
-    """One rank's spans of the second kept iteration, or the only one: times from the start of its forward pass.
+def of_one_iteration(spans: Iterable[Span], iteration: int, rank: int = 0) -> list[Span]:
+    """One rank's spans of an iteration: times from the start of its forward pass.
 
     What reaches into the next iteration is kept whole, and so is the beginning of that iteration's forward pass.
     """
-    mine = [span for span in spans if span.rank == rank]
-    iterations = sorted({span.iteration for span in mine})
-    if not iterations:
-        return []
-    chosen = iterations[min(1, len(iterations) - 1)]
-    begin_ns = min(span.start_ns for span in mine if span.iteration == chosen)
-    found = [span for span in mine if span.iteration == chosen]
-    return [
-        Span(
-            span.rank,
-            span.track,
-            span.name,
-            span.iteration,
-            span.start_ns - begin_ns,
-            span.end_ns - begin_ns,
-            span.size_bytes,
-            span.priority,
-        )
-        for span in found
-    ]
+    found = [span for span in spans if (span.rank, span.iteration) == (rank, iteration)]
+    begin_ns = min((span.start_ns for span in found), default=0)
+    return [replace(span, start_ns=span.start_ns - begin_ns, end_ns=span.end_ns - begin_ns) for span in found]

@@ -9,22 +9,24 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator, PercentFormatter
 
+from emulation.bench.allreduce.answer import bound, over_gloo, shaped
 from emulation.bench.allreduce.methods import cut
 from emulation.bench.targets import IN_SWITCH, loss_shares
-from emulation.bounds import payload_share
 from emulation.certificate.fidelity import rate_text
 from emulation.report.figures import STYLE
+from emulation.report.svg import INK, WIDTH, tip, tips
 from switchagg.dataplane.table import DATAPLANES
-from transport.group.method_name import METHODS, parse, traffic
+from transport.group.method_name import METHODS, traffic
 from transport.links.table import LINKS
 
 PLANE_MARKERS = dict(zip(DATAPLANES, itertools.cycle("osxD^v"), strict=False))
 CONTROL_LINES = {"cubic": "--", "bbr": ":", "reno": "-."}
 _DASHES = ("--", (0, (4, 1)), (0, (1, 1)), (0, (6, 2, 1, 2)), (0, (8, 2)), (0, (3, 1, 1, 1)))
 LINK_LINES = {"": "-", **dict(zip(LINKS, itertools.cycle(_DASHES), strict=False))}
-_BOUND = "#222222"
+_BOUND = INK
+_PANELS_ABREAST = 2  # more are too narrow for a small screen
 
 Row = dict[str, Any]
 
@@ -32,8 +34,8 @@ Row = dict[str, Any]
 def draw_all(built: dict[str, Any]) -> dict[str, Figure]:
     """Figures by name: those the document has numbers for."""
     makers: dict[str, tuple[str, Callable[[Any], Figure | None]]] = {
-        "allreduce": ("allreduce", allreduce),
         "speedup": ("allreduce", speedups),
+        "allreduce": ("allreduce", allreduce),
         "unshaped": ("unshaped", unshaped),
         "codecs": ("codecs", codecs),
         "loss": ("loss", loss),
@@ -50,26 +52,27 @@ def draw_all(built: dict[str, Any]) -> dict[str, Figure]:
 
 
 def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
-    """Share of the payload limit against size: a panel for each number of workers and rate."""
-    shaped = _shaped(networks)
-    if not shaped:
+    """Share of the payload limit against size: a row of panels for each rate, a column for each number of workers."""
+    limited = shaped(networks)
+    if not limited:
         return None
-    workers = sorted({_topology(network)["workers"] for network in shaped})
-    rates = sorted({_topology(network)["rate_bps"] for network in shaped})
-    figure = Figure(figsize=(2.6 + 2.9 * len(rates), 1.4 + 2.3 * len(workers)), layout="constrained")
-    grid = figure.subplots(len(workers), len(rates), squeeze=False, sharex=True, sharey=True)
+    workers = sorted({_topology(network)["workers"] for network in limited})
+    rates = sorted({_topology(network)["rate_bps"] for network in limited})
+    figure = Figure(figsize=(max(5.0, 1.0 + 2.2 * len(workers)), 1.4 + 1.9 * len(rates)), layout="constrained")
+    grid = figure.subplots(len(rates), len(workers), squeeze=False, sharex=True, sharey=True)
     names: dict[str, Any] = {}
     # small arrays may go beyond the limit, by the burst of the shaper
-    top = 1.06 * max(1.0, *(row["share_of_payload_limit"] for network in shaped for row in network["rows"]))
-    for network in shaped:
+    top = 1.06 * max(1.0, *(row["share_of_payload_limit"] for network in limited for row in network["rows"]))
+    for network in limited:
         wish = _topology(network)
-        axes = grid[workers.index(wish["workers"])][rates.index(wish["rate_bps"])]
+        axes = grid[rates.index(wish["rate_bps"])][workers.index(wish["workers"])]
         axes.set_title(network["title"], fontsize=10)
         for name, rows in _by_name(network["rows"]).items():
             points = [(row["size_bytes"], row["share_of_payload_limit"]) for row in rows]
             names[_label(name)] = axes.plot(*zip(*points, strict=True), **_look(name))[0]
-        bound = 1 / traffic("ring", wish["workers"])
-        names["bound of host methods"] = axes.axhline(bound, color=_BOUND, linewidth=1, linestyle=":")
+            tips(axes, points, [f"{_label(name)}, {_size(size)}: {share:.1%}" for size, share in points])
+        most = 1 / traffic("ring", wish["workers"])
+        names["bound of host methods"] = axes.axhline(most, color=_BOUND, linewidth=1, linestyle=":")
         _sizes_below(axes)
         axes.set_ylim(0, top)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -83,41 +86,38 @@ def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
 
 def speedups(networks: Sequence[dict[str, Any]]) -> Figure | None:
     """How much faster than Gloo, against size, by rate; the bound against an ideal ring as a line."""
-    shaped = _shaped(networks)
-    workers = sorted({_topology(network)["workers"] for network in shaped})
-    if not any(row["method"] == "gloo" for network in shaped for row in network["rows"]):
+    limited = shaped(networks)
+    workers = sorted({_topology(network)["workers"] for network in limited})
+    if not any(row["method"] == "gloo" for network in limited for row in network["rows"]):
         return None
-    figure = Figure(figsize=(1.2 + 3.4 * len(workers), 4.0), layout="constrained")
-    panels = figure.subplots(1, len(workers), squeeze=False, sharey=True)[0]
-    for axes, count in zip(panels, workers, strict=True):
+    columns = min(_PANELS_ABREAST, len(workers))
+    lines = -(-len(workers) // columns)
+    figure = Figure(figsize=(WIDTH, 0.6 + 3.0 * lines), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False, sharey=True)
+    for axes in grid.flat[len(workers) :]:
+        axes.set_visible(False)
+    for axes, count in zip(grid.flat, workers, strict=False):
         here = sorted(
-            (network for network in shaped if _topology(network)["workers"] == count),
+            (network for network in limited if _topology(network)["workers"] == count),
             key=lambda network: int(_topology(network)["rate_bps"]),
         )
         for place, network in enumerate(here):
             shade = matplotlib.colormaps["viridis"](0.1 + 0.75 * place / max(1, len(here) - 1))
-            gloo = _best_by_size(network["rows"], "gloo")
-            points = [
-                (row["size_bytes"], gloo[row["size_bytes"]] / row["time_ns"]["median"])
-                for row in network["rows"]
-                if row["name"] in ("switch:native", "switch:batched") and row["size_bytes"] in gloo
-            ]
-            if points:
-                axes.plot(
-                    *zip(*points, strict=True), marker="o", color=shade, label=rate_text(_topology(network)["rate_bps"])
-                )
-        elements, mtu = here[0]["scenario"]["switch"]["elements"], _topology(here[0])["mtu_bytes"]
-        switch, gloo_share = (float(payload_share(parse(word), elements, mtu)) for word in ("switch", "gloo"))
-        bound = traffic("gloo", count) * switch / gloo_share
-        axes.axhline(bound, color=_BOUND, linestyle=":", label=f"bound against an ideal ring: {bound:.3g}")
+            if points := sorted(over_gloo(network).items()):
+                rate = rate_text(_topology(network)["rate_bps"])
+                axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=shade, label=rate)
+                tips(axes, points, [f"n = {count}, {rate}, {_size(size)}: {times:.2f}×" for size, times in points])  # noqa: RUF001
+        most = bound(here[0])
+        axes.axhline(most, color=_BOUND, linestyle=":", label=f"bound: {most:.3g}")
         axes.axhline(1.0, color="#BBBBBB", linewidth=1)
         axes.set_title(f"n = {count}", fontsize=10)
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-        axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}x" if value in (2, 3, 5, 20) else ""))
+        axes.yaxis.set_major_locator(FixedLocator([0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))  # noqa: RUF001
+        axes.yaxis.set_minor_locator(NullLocator())
         _sizes_below(axes)
         axes.legend(fontsize=8)
-    panels[0].set_ylabel("speed-up over Gloo (the better of cubic and bbr)")
+    figure.supylabel("speed-up over Gloo", fontsize=10)
     figure.supxlabel("size of the array on each worker", fontsize=10)
     return figure
 
@@ -135,6 +135,7 @@ def unshaped(networks: Sequence[dict[str, Any]]) -> Figure | None:
         for name, rows in _by_name(network["rows"]).items():
             points = [(row["size_bytes"], row["algbw_bytes_per_s"] * 8e-9) for row in rows]
             names[_label(name)] = axes.plot(*zip(*points, strict=True), **_look(name))[0]
+            tips(axes, points, [f"{_label(name)}, {_size(size)}: {gbps:.2f} Gb/s" for size, gbps in points])
         _sizes_below(axes)
         axes.set_ylim(bottom=0)
         largest = [max(rows, key=lambda row: row["size_bytes"]) for rows in _by_name(network["rows"]).values()]
@@ -143,6 +144,8 @@ def unshaped(networks: Sequence[dict[str, Any]]) -> Figure | None:
             look = _look(row["name"])
             bars.barh(place, worker, height=0.6, color=look["color"])
             bars.barh(place, both - worker, left=worker, height=0.6, color=look["color"], alpha=0.45, hatch="//")
+            for bar in bars.patches[-2:]:
+                tip(bar, f"{_label(row['name'])}: {worker:.2f} µs in the worker, {both - worker:.2f} in the switch")
             idle = "" if row["cpu_idle_share"] is None else f", {row['cpu_idle_share']:.0%} idle"
             bars.text(both, place, f" {both:.2f} µs{idle}", va="center", fontsize=8)
         bars.set_yticks(range(len(largest)), [_label(row["name"]) for row in largest], fontsize=8)
@@ -163,11 +166,15 @@ def codecs(networks: Sequence[dict[str, Any]]) -> Figure | None:
     panels = {title: rows for title, rows in panels.items() if rows}
     if not panels:
         return None
-    figure = Figure(figsize=(1.2 + 4.6 * len(panels), 3.8), layout="constrained")
-    for axes, (title, rows) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+    heights = [1.1 + 0.34 * len(rows) for rows in panels.values()]
+    figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
+    every = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (title, rows) in zip(every, panels.items(), strict=True):
         for place, row in enumerate(rows):
             speed, most = (row[name] and row[name] / 4e6 for name in ("algbw_bytes_per_s", "bound_bytes_per_s"))
-            axes.barh(place, speed, height=0.6, color=_look(row["name"])["color"])
+            bars = axes.barh(place, speed, height=0.6, color=_look(row["name"])["color"])
+            of_bound = f", bound {most:.3g}" if most else ""
+            tip(bars[0], f"{_label(row['name'])}, {row['type']}: {speed:.3g} million elements per second{of_bound}")
             if most:
                 axes.plot([most], [place], marker="|", markersize=14, color=_BOUND)
             axes.text(max(speed, most or 0), place, f"  {speed:.3g}, {row['limited_by']}", va="center", fontsize=8)
@@ -191,7 +198,11 @@ def loss(networks: Sequence[dict[str, Any]]) -> Figure | None:
         points = [(share or free, value) for share, value in found.items()]
         plain = name.removesuffix(IN_SWITCH)
         look = _look(plain) | ({"linestyle": ":", "markerfacecolor": "white"} if plain != name else {})
-        axes.plot(*zip(*points, strict=True), label=_label(plain) + name.removeprefix(plain), **look)
+        label = _label(plain) + name.removeprefix(plain)
+        axes.plot(*zip(*points, strict=True), label=label, **look)
+        tips(
+            axes, points, [f"{label}, {100 * lost:g} % lost: {kept:.1%} of its goodput" for lost, kept in found.items()]
+        )
     for value, target in ((0.001, 0.97), (0.01, 0.85)):
         axes.plot([value], [target], marker="_", markersize=18, markeredgewidth=2, color=_BOUND, linestyle="")
     axes.plot([], [], marker="_", markersize=14, markeredgewidth=2, color=_BOUND, linestyle="", label="target")
@@ -217,7 +228,7 @@ def planes(part: dict[str, Any]) -> Figure | None:
     if not rows:
         return None
     workers = sorted({row["workers"] for row in rows})
-    figure = Figure(figsize=(1.2 + 3.2 * len(workers), 3.8), layout="constrained")
+    figure = Figure(figsize=(max(5.0, 1.0 + 2.2 * len(workers)), 3.4), layout="constrained")
     panels = figure.subplots(1, len(workers), squeeze=False, sharey=True)[0]
     for axes, count in zip(panels, workers, strict=True):
         for name in dict.fromkeys(row["plane"] for row in rows):
@@ -226,13 +237,17 @@ def planes(part: dict[str, Any]) -> Figure | None:
             if not here:
                 continue
             x = [row["elements"] for row in here]
-            axes.plot(x, [row["ns_per_packet"]["median"] for row in here], marker="o", color=colour, label=name)
+            points = [(row["elements"], row["ns_per_packet"]["median"]) for row in here]
+            axes.plot(*zip(*points, strict=True), marker="o", color=colour, label=name)
+            tips(axes, points, [f"{name}, {elements} elements: {ns:.0f} ns per packet" for elements, ns in points])
             low, high = ([row["ns_per_packet"][key] for row in here] for key in ("p25", "p75"))
             axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(
             [256], [100], marker="_", markersize=18, markeredgewidth=2, color=_BOUND, linestyle="", label="target"
         )
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set(title=f"{count} workers", xlabel="elements per packet")
     panels[0].set_ylabel("ns per packet, one core, in memory")
     panels[-1].legend(fontsize=8)
@@ -244,14 +259,16 @@ def numbers(part: dict[str, Any]) -> Figure | None:
     if not part["rows"]:
         return None
     sizes = sorted({row["size_bytes"] for row in part["rows"]})
-    figure = Figure(figsize=(1.2 + 4.0 * len(sizes), 3.4), layout="constrained")
-    panels = figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
-    for axes, size in zip(panels, sizes, strict=True):
-        here = [row for row in part["rows"] if row["size_bytes"] == size]
+    by_size = [[row for row in part["rows"] if row["size_bytes"] == size] for size in sizes]
+    heights = [0.8 + 0.24 * len(here) for here in by_size]
+    figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
+    panels = figure.subplots(len(sizes), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, size, here in zip(panels, sizes, by_size, strict=True):
         colours = {"numpy": "#BBBBBB", "python": "#009E73", "native": "#0072B2"}
         for place, row in enumerate(here):
             speed = row["bytes_per_s"] / 1e9
-            axes.barh(place, speed, height=0.6, color=colours[row["implementation"]])
+            bars = axes.barh(place, speed, height=0.6, color=colours[row["implementation"]])
+            tip(bars[0], f"{_what(row)}, {_size(size)}: {speed:.2f} GB/s, {row['share_of_memcpy']:.0%} of memcpy")
             axes.text(speed, place, f" {speed:.2f} GB/s, {row['share_of_memcpy']:.0%}", va="center", fontsize=8)
         copy = next(row["bytes_per_s"] for row in here if row["what"] == "memcpy") / 1e9
         axes.axvline(copy / 2, color=_BOUND, linestyle=":")
@@ -259,18 +276,13 @@ def numbers(part: dict[str, Any]) -> Figure | None:
         axes.grid(axis="y", visible=False)
         axes.set_xlim(0, 1.45 * max(row["bytes_per_s"] for row in here) / 1e9)
         axes.set(title=_size(size), xlabel="GB/s of float32; dotted: half of memcpy")
-    panels[0].invert_yaxis()
+        axes.invert_yaxis()
     return figure
 
 
 def _topology(network: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = network["scenario"]["topology"]
     return found
-
-
-def _shaped(networks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Networks with a rate, and with rows."""
-    return [network for network in networks if network["rows"] and _topology(network)["rate_bps"]]
 
 
 def _cpu_us(row: Row) -> float:
@@ -288,16 +300,6 @@ def _by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
     for row in sorted(rows, key=lambda row: (row["method"] != "switch", row["name"], row["size_bytes"])):
         found.setdefault(row["name"], []).append(row)
     return found
-
-
-def _best_by_size(rows: Sequence[Row], kind: str) -> dict[int, float]:
-    """Least median of a kind's variants at each size."""
-    best: dict[int, float] = {}
-    for row in rows:
-        if row["method"] == kind:
-            median = row["time_ns"]["median"]
-            best[row["size_bytes"]] = min(median, best.get(row["size_bytes"], median))
-    return best
 
 
 def _look(name: str) -> dict[str, Any]:
@@ -318,8 +320,7 @@ def _label(name: str) -> str:
 
 def _sizes_below(axes: Axes) -> None:
     axes.set_xscale("log", base=4)
-    ticks = [4096, 65_536, 1_048_576, 16_777_216, 67_108_864]
-    axes.set_xticks(ticks, ["4 K", "64 K", "1 M", "16 M", "64 M"], fontsize=8)
+    axes.set_xticks([4096, 65_536, 1_048_576, 16_777_216], ["4 K", "64 K", "1 M", "16 M"], fontsize=8)
     axes.minorticks_off()
 
 

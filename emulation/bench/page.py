@@ -1,4 +1,4 @@
-"""The benchmark as one HTML page that needs nothing else: targets, figures, tables, the machine."""
+"""The benchmark as one HTML page that needs nothing else: the answer, figures, targets, tables, the machine."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
 from emulation.bench import collectives, table
+from emulation.bench.allreduce.answer import answer
 from emulation.bench.document import failures
 from emulation.bench.figures import draw_all
 from emulation.bench.links import one_way as links
 from emulation.bench.planes import p4, packet_engine
 from emulation.bench.targets import cells, judged
-from emulation.report.figures import inline_svg
+from emulation.report import page
 
 TITLES = {
     "allreduce": "Allreduce on shaped links",
@@ -31,12 +29,21 @@ TITLES = {
     "engine": "Packet engines of virtual time",
     "collectives": "Host collectives in virtual time",
 }
+CAPTIONS = {
+    "allreduce": "What each method moves, against size; dotted: what no host method can exceed.",
+    "speedup": "The switch against Gloo, with the better of cubic and bbr. Below the grey line it does not pay; the "
+    "dotted one is the bound. A small array gains round trips, not bytes, and so goes beyond it.",
+    "unshaped": "What this machine carries where no link limits it, and the CPU time of a packet.",
+    "codecs": "As many elements in each; the mark is the method's own bound.",
+    "loss": "What is left of each method's own goodput.",
+    "planes": "The switch alone, without a network.",
+    "numbers": "What it costs to make gradients integers and back, beside a copy.",
+}
 NETWORKS = ("allreduce", "unshaped", "codecs", "loss", "racks")
 
 
 def write_page(built: dict[str, Any], path: Path) -> None:
     """Draws the figures again, as SVG. Raises OSError."""
-    environment = Environment(loader=PackageLoader("emulation.report"), autoescape=True, undefined=StrictUndefined)
     parts = built["parts"]
     networks = {
         name: [
@@ -50,11 +57,13 @@ def write_page(built: dict[str, Any], path: Path) -> None:
     for name, module in (("links", links), ("collectives", collectives), ("p4", p4), ("engine", packet_engine)):
         if parts.get(name, {}).get("rows"):
             networks[name] = ["\n".join(module.lines(parts[name]))]
-    text = environment.get_template("bench.html.j2").render(
+    text = page.render(
+        "bench",
         built=built,
+        answer=answer(built),
         targets=[cells(verdict) for verdict in judged(built)],
         failures=[*itertools.chain(*failures(parts, tuple(parts)))],
-        figures={name: Markup(inline_svg(figure, name)) for name, figure in draw_all(built).items()},
+        figures=[page.drawn(figure, name, CAPTIONS[name], TITLES[name]) for name, figure in draw_all(built).items()],
         titles=TITLES,
         networks=networks,
         facts=[(name.replace("_", " "), value) for name, value in {**built["machine"], **built["load"]}.items()],

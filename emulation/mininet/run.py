@@ -24,7 +24,7 @@ from emulation.mininet.shaping import UnfitError
 from emulation.results import Evaluation, IterationRecord, MethodResult, codec_notes, gradient_delays, write_json
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
-from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
+from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept, with_median
 from emulation.training.messages import Evaluated, Finished, Go, Iteration, Started, TrainerConfig, write_config
 from emulation.training.tasks.table import DDP, WORKLOADS
 from switchagg.partial_endpoint import ranks_in
@@ -261,6 +261,8 @@ def _result(
     environment: dict[str, Any],
 ) -> MethodResult:
     finals = [member.named(Finished)[0] for member in members]
+    per_rank = [member.named(Iteration) for member in members]
+    iterations = merge_iterations(per_rank, scenario.backups_of(method))
     hosts = len(members) + (scenario.ps.servers if method.method == "ps" else 0)  # the job's
     link = LINKS.get(method.link)
     if link is not None and not link.framing.stream:
@@ -273,7 +275,7 @@ def _result(
         method=method,
         backend="mininet",
         workers=len(members),
-        iterations=merge_iterations([member.named(Iteration) for member in members], scenario.backups_of(method)),
+        iterations=iterations,
         evaluations=[
             Evaluation(score.iteration, score.time_ns, score.accuracy, score.loss)
             for score in members[0].named(Evaluated)
@@ -297,11 +299,11 @@ def _result(
             **finals[0].facts,
             **gradient_delays([final.counters for final in finals]),
         },
-        first_layer_bytes=members[0].named(Iteration)[-1].first_layer_bytes,
+        first_layer_bytes=per_rank[0][-1].first_layer_bytes,
         gradient_loss=_lost(method, [final.counters for final in finals]),
         partial_sums=ranks_in(finals[0].counters),
         **observed.beside,
-        timeline=timeline([member.named(Iteration) for member in members], scenario.workload.warmup_iterations),
+        timeline=timeline(per_rank, iterations, scenario.workload.warmup_iterations),
     )
 
 
@@ -312,14 +314,18 @@ def _lost(method: MethodName, per_rank: Sequence[Mapping[str, int]]) -> dict[str
     return loss_of({name: sum(counters[f"packets_{name}"] for counters in per_rank) for name in COUNTED})
 
 
-def timeline(per_rank: Sequence[Sequence[Iteration]], warmup_iterations: int) -> list[Span]:
+def timeline(
+    per_rank: Sequence[Sequence[Iteration]], merged: Sequence[IterationRecord], warmup_iterations: int
+) -> list[Span]:
     """Spans of the kept iterations, from each rank's own reports."""
-    found = []
-    for rank, records in enumerate(per_rank):
-        for record in records:
-            if kept(record.iteration, warmup_iterations):
-                found += _spans(rank, record)
-    return found
+    found = (
+        span
+        for rank, records in enumerate(per_rank)
+        for record in records
+        if kept(record.iteration, warmup_iterations, rank)
+        for span in _spans(rank, record)
+    )
+    return with_median(found, {record.iteration: record.duration_ns for record in merged}, warmup_iterations)
 
 
 def _spans(rank: int, record: Iteration) -> list[Span]:

@@ -7,8 +7,6 @@ schedules keeps its colour and changes its line.
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,18 +20,20 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from emulation.report import sharing, wording
+from emulation.report.svg import GRID, INK, ON_DARK, ON_LIGHT, PAPER, QUIET, WIDTH, tip, tips
 from emulation.report.topology_figure import topology_figure
-from emulation.report.wording import bytes_text, name_of, short_names, time_text
+from emulation.report.wording import bytes_text, name_of, percent_text, short_names, time_text
 from emulation.results import percentile
 from emulation.scenario import from_canonical
-from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, of_one_iteration
+from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, nearest_median, of_one_iteration
 from emulation.topologies.table import TOPOLOGIES
 from transport.group.method_name import METHODS, MethodName
 
 LINESTYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 LINES_MOST = 8  # methods in one plot of lines, panels in a timeline: the fastest
-_COMPUTE_COLOUR = "#BBBBBB"
-_BOUND_COLOUR = "#222222"
+TIPS_MOST = 32  # of a line
+_COMPUTE_COLOUR = QUIET
+_BOUND_COLOUR = INK
 
 STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -41,12 +41,12 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": "#E4E4E4",
+    "grid.color": GRID,
     "grid.linewidth": 0.8,
     "axes.axisbelow": True,
     "legend.frameon": False,
-    "svg.fonttype": "path",
-    "figure.facecolor": "white",
+    "figure.facecolor": PAPER,
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
 }
 
 
@@ -96,16 +96,6 @@ def save_png(figure: Figure, path: Path) -> None:
     figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
 
 
-def inline_svg(figure: Figure, name: str) -> str:
-    """The figure as an <svg> element. Same figure, same text; ids start with `name`, so that several fit one page."""
-    buffer = io.StringIO()
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = buffer.getvalue()
-    svg = text[text.index("<svg") :]
-    return re.sub(r'(\bid="|href="#|url\(#)', lambda match: f"{match.group(1)}{name}-", svg)
-
-
 def _axes(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(1, columns, squeeze=False)
@@ -131,7 +121,7 @@ def training(built: dict[str, Any]) -> Figure | None:
     """Training loss and test accuracy against time; none where nothing is trained."""
     if wording.replayed(built):
         return None
-    figure, (left, right) = _axes(9, 3.4, 2)
+    figure, (left, right) = _axes(WIDTH, 3.2, 2)
     styles = looks(built)
     last_ns = max(entry["summary"]["training_ns"] for entry in built["methods"])
     size, unit = (1e9, "s") if last_ns >= 1e9 else (1e6, "ms")
@@ -141,10 +131,18 @@ def training(built: dict[str, Any]) -> Figure | None:
         times = [(record["start_ns"] + record["duration_ns"]) / size for record in entry["iterations"]]
         losses = [record["loss"] for record in entry["iterations"]]
         left.plot(times, losses, color=look["color"], alpha=0.25, linewidth=0.8)
-        left.plot(times, _smooth(losses, 10), linewidth=1.8, **look)
+        smooth = _smooth(losses, 10)
+        left.plot(times, smooth, linewidth=1.8, **look)
+        told = range(0, len(times), 1 + len(times) // TIPS_MOST)
+        tips(
+            left,
+            [(times[at], smooth[at]) for at in told],
+            [f"{look['label']}, {times[at]:.3g} {unit}, iteration {at}: loss {smooth[at]:.3g}" for at in told],
+        )
         points = [(e["time_ns"] / size, e["accuracy"]) for e in entry["evaluations"] if e["accuracy"] is not None]
         if points:
             right.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=1.8, **look)
+            tips(right, points, [f"{look['label']}, {at:.3g} {unit}: {percent_text(share, 2)}" for at, share in points])
     left.set(xlabel=f"training time ({unit})", ylabel="training loss (mean of 10)", title="Loss against time")
     left.set_ylim(bottom=0)
     right.set(xlabel=f"training time ({unit})", ylabel="test accuracy", title="Accuracy against time")
@@ -165,6 +163,12 @@ def fastest(built: dict[str, Any]) -> list[dict[str, Any]]:
     return [entry for entry in entries if entry["method"] in chosen]
 
 
+def counted(built: dict[str, Any], entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """A method's iterations after the warm-up."""
+    warmup = built["scenario"]["workload"]["warmup_iterations"]
+    return [record for record in entry["iterations"] if record["iteration"] >= warmup]
+
+
 def matrix(built: dict[str, Any]) -> Figure | None:
     """Median communication of each method (rows) over each link (columns), where several links were compared."""
     cells: dict[tuple[str, str], float] = {}
@@ -175,13 +179,16 @@ def matrix(built: dict[str, Any]) -> Figure | None:
     rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
     if built["backend"] == "sim" or len(columns) < 3 or len(cells) == len(rows):
         return None
-    figure, (axes,) = _axes(9, 1.2 + 0.42 * len(rows))
+    figure, (axes,) = _axes(WIDTH, 1.2 + 0.42 * len(rows))
     low, high = min(cells.values()), max(cells.values())
     for (row, column), time_ns in cells.items():
         share = (time_ns - low) / (high - low) if high > low else 0.0
         place = (columns.index(column), rows.index(row))
-        axes.add_patch(Rectangle(place, 1, 1, facecolor=colormaps["YlGnBu"](0.08 + 0.72 * share), edgecolor="white"))
-        colour = "white" if share > 0.6 else "#1b1f24"
+        cell = axes.add_patch(
+            Rectangle(place, 1, 1, facecolor=colormaps["YlGnBu"](0.08 + 0.72 * share), edgecolor=PAPER)
+        )
+        tip(cell, f"{row}, {column}: {time_text(time_ns)}")
+        colour = ON_DARK if share > 0.6 else ON_LIGHT
         axes.text(place[0] + 0.5, place[1] + 0.5, time_text(time_ns), ha="center", va="center", color=colour)
     axes.set_xlim(0, len(columns))
     axes.set_ylim(len(rows), 0)
@@ -197,7 +204,7 @@ def breakdown(built: dict[str, Any]) -> Figure:
     """Median iteration: compute, then the communication that compute did not hide."""
     methods = built["methods"]
     names = short_names([entry["method"] for entry in methods])
-    figure, (axes,) = _axes(9, 0.9 + 0.55 * len(methods))
+    figure, (axes,) = _axes(WIDTH, 0.9 + 0.55 * len(methods))
     longest = max(entry["summary"]["iteration_ns"]["median"] for entry in methods)
     size, unit = (1e9, "s") if longest >= 2e9 else (1e6, "ms")
     for row, entry in enumerate(methods):
@@ -205,11 +212,15 @@ def breakdown(built: dict[str, Any]) -> Figure:
         compute = numbers["compute_ns"]["median"] / size
         exposed = numbers["exposed_communication_ns"]["median"] / size
         colour = entry["method"].look.colour
-        axes.barh(row, compute, height=0.6, color=_COMPUTE_COLOUR, label="compute" if row == 0 else None)
-        axes.barh(row, exposed, left=compute, height=0.6, color=colour, hatch="//", edgecolor="white", linewidth=0)
+        parts = (
+            *axes.barh(row, compute, height=0.6, color=_COMPUTE_COLOUR, label="compute" if row == 0 else None),
+            *axes.barh(row, exposed, left=compute, height=0.6, color=colour, hatch="//", edgecolor=PAPER, linewidth=0),
+        )
+        for part, key in zip(parts, ("compute", "exposed_communication"), strict=True):
+            tip(part, f"{names[entry['method']]}: {key.replace('_', ' ')} {time_text(numbers[f'{key}_ns']['median'])}")
         total = time_text(numbers["iteration_ns"]["median"])
         axes.text(compute + exposed, row, f"  {total}", va="center", ha="left")
-    axes.barh(0, 0, color="white", hatch="////", edgecolor="#555555", label="exposed communication")
+    axes.barh(0, 0, color=PAPER, hatch="////", edgecolor="#555555", label="exposed communication")
     axes.set_yticks(range(len(methods)), [names[entry["method"]] for entry in methods])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
@@ -221,15 +232,13 @@ def breakdown(built: dict[str, Any]) -> Figure:
 
 def iterations(built: dict[str, Any]) -> Figure:
     """Share of iterations that took at most so long; warm-up left out."""
-    figure, (axes,) = _axes(9, 3.0 + 0.12 * len(built["methods"]))
+    figure, (axes,) = _axes(WIDTH, 3.0 + 0.12 * len(built["methods"]))
     styles = looks(built)
-    warmup = built["scenario"]["workload"]["warmup_iterations"]
-    counted = {
-        entry["method"]: sorted(r["duration_ns"] for r in entry["iterations"] if r["iteration"] >= warmup)
-        for entry in fastest(built)
+    durations = {
+        entry["method"]: sorted(record["duration_ns"] for record in counted(built, entry)) for entry in fastest(built)
     }
-    size, unit = (1e9, "s") if max(values[-1] for values in counted.values()) >= 2e9 else (1e6, "ms")
-    for method, values in counted.items():
+    size, unit = (1e9, "s") if max(values[-1] for values in durations.values()) >= 2e9 else (1e6, "ms")
+    for method, values in durations.items():
         times = [value / size for value in values]
         shares = [(index + 1) / len(times) for index in range(len(times))]
         median = percentile(times, 0.5)
@@ -241,6 +250,9 @@ def iterations(built: dict[str, Any]) -> Figure:
             **{**styles[method], "label": f"{styles[method]['label']} (median {time_text(median * size)})"},
         )
         axes.plot([median], [0.5], marker="o", markersize=5, color=styles[method]["color"])
+        marks = [(percentile(times, share), share) for share in (0.1, 0.5, 0.9)]
+        label = styles[method]["label"]
+        tips(axes, marks, [f"{label}: {share:.0%} of iterations within {time_text(at * size)}" for at, share in marks])
     axes.set_ylim(0, 1.02)
     axes.set(xlabel=f"iteration time ({unit})", ylabel="share of iterations")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -249,19 +261,28 @@ def iterations(built: dict[str, Any]) -> Figure:
 
 
 def timeline(built: dict[str, Any], timelines: Mapping[MethodName, Sequence[Span]]) -> Figure | None:
-    """Rank 0 in one iteration, a panel per method on one scale of time: what it computes, and its transfers below."""
+    """Rank 0 in each method's median iteration, a panel per method on one scale of time: what it computes, and its
+    transfers below. The median is of times on the slowest rank, after the warm-up."""
     names = short_names([entry["method"] for entry in built["methods"]])
-    shown = [entry["method"] for entry in fastest(built) if timelines.get(entry["method"])]
-    if not shown:
+    chosen, titles = {}, {}
+    for entry in fastest(built):
+        method, spans = entry["method"], timelines.get(entry["method"], [])
+        numbers = {record["iteration"]: record["duration_ns"] for record in counted(built, entry)}
+        number = nearest_median(numbers, {span.iteration for span in spans if span.rank == 0})
+        if number is not None:
+            chosen[method] = of_one_iteration(spans, number)
+            middle = time_text(entry["summary"]["iteration_ns"]["median"])
+            titles[method] = f"{names[method]}: iteration {number}, {time_text(numbers[number])} (median {middle})"
+    if not chosen:
         return None
-    figure = Figure(figsize=(9, 0.6 + 1.25 * len(shown)), layout="constrained")
+    shown = list(chosen)
+    figure = Figure(figsize=(WIDTH, 0.6 + 1.25 * len(shown)), layout="constrained")
     panels = figure.subplots(len(shown), 1, squeeze=False, sharex=True)[:, 0]
-    chosen = {method: of_one_iteration(timelines[method]) for method in shown}
     longest = max((span.end_ns for spans in chosen.values() for span in spans), default=1)
     size, unit = (1e9, "s") if longest >= 2e9 else (1e6, "ms")
     for axes, method in zip(panels, shown, strict=True):
         _panel(axes, chosen[method], method.look.colour, size, longest / size)
-        axes.set_title(names[method], loc="left", fontsize=9)
+        axes.set_title(titles[method], loc="left", fontsize=9)
         axes.set_yticks([])
         axes.set_xlim(0, longest / size * 1.02)
     panels[-1].set_xlabel(f"time since the iteration began ({unit})")
@@ -279,26 +300,34 @@ def _panel(axes: Axes, spans: Sequence[Span], colour: str, size: float, width: f
         alpha = 0.85
         if span.priority is not None and len(priorities) > 1:
             alpha = 1.0 - 0.75 * priorities.index(span.priority) / (len(priorities) - 1)
-        axes.barh(row + 0.5, (span.end_ns - span.start_ns) / size, left=span.start_ns / size, height=0.86, color=colour,
-                  alpha=alpha, edgecolor="white", linewidth=0.3)  # fmt: skip
+        bars = axes.barh(row + 0.5, (span.end_ns - span.start_ns) / size, left=span.start_ns / size, height=0.86,
+                         color=colour, alpha=alpha, edgecolor=PAPER, linewidth=0.3)  # fmt: skip
+        sent = f", {bytes_text(span.size_bytes)}" if span.size_bytes else ""
+        tip(bars[0], f"{_span_text(span)}{sent}")
     height = max(1.0, 0.25 * len(rows))
     for span in (span for span in spans if span.track == COMPUTE):
         begin, length = span.start_ns / size, (span.end_ns - span.start_ns) / size
         waits = span.name.startswith(WAITS)
-        look: dict[str, Any] = {"color": "#F4F4F4", "hatch": "////"} if waits else {"color": "#BBBBBB"}
-        axes.barh(-0.6 * height, length, left=begin, height=0.9 * height, edgecolor="#BBBBBB" if waits else "white",
-                  linewidth=0 if waits else 0.6, **look)  # fmt: skip
-        if length > 0.08 * width and not waits:
+        look: dict[str, Any] = {"color": "#F4F4F4", "hatch": "////"} if waits else {"color": QUIET}
+        bars = axes.barh(-0.6 * height, length, left=begin, height=0.9 * height, edgecolor=QUIET if waits else PAPER,
+                         linewidth=0 if waits else 0.6, **look)  # fmt: skip
+        tip(bars[0], _span_text(span))
+        if length > 0.1 * width and not waits:
             axes.text(begin + length / 2, -0.6 * height, span.name, ha="center", va="center", fontsize=7)
     axes.set_ylim(len(rows) + 0.2, -1.2 * height)
     axes.grid(axis="y", visible=False)
+
+
+def _span_text(span: Span) -> str:
+    whole, begun = time_text(span.end_ns - span.start_ns), time_text(span.start_ns)
+    return f"{span.name}: {whole}, from {begun} on"
 
 
 def wire(built: dict[str, Any]) -> Figure:
     """Bytes sent and received per rank and iteration, against the bound."""
     methods = built["methods"]
     names = short_names([entry["method"] for entry in methods])
-    figure, (axes,) = _axes(9, 1.2 + 0.75 * len(methods))
+    figure, (axes,) = _axes(WIDTH, 1.2 + 0.75 * len(methods))
     largest = 0.0
     for row, entry in enumerate(methods):
         numbers = entry["summary"]
@@ -308,8 +337,10 @@ def wire(built: dict[str, Any]) -> Figure:
         least_received = numbers["bound"].get("wire_rx_bytes_per_rank", least)
         largest = max(largest, sent, received, least, least_received)
         for offset, value, what, alpha in ((-0.2, sent, "sent", 1.0), (0.2, received, "received", 0.55)):
-            axes.barh(row + offset, value / 1e6, height=0.36, color=entry["method"].look.colour, alpha=alpha)
-            axes.text(value / 1e6, row + offset, f"  {name} {what}: {bytes_text(value)}", va="center", ha="left")
+            bars = axes.barh(row + offset, value / 1e6, height=0.36, color=entry["method"].look.colour, alpha=alpha)
+            bound = bytes_text(least if what == "sent" else least_received)
+            tip(bars[0], f"{name}: {what} {bytes_text(value)}, bound {bound}")
+            axes.text(value / 1e6, row + offset, f"   {what} {bytes_text(value)}", va="center", ha="left")
         label = "bound: gradient bytes × traffic factor, framed" if row == 0 else ""  # noqa: RUF001
         ends = ([row - 0.45, row], [row, row + 0.45])
         axes.vlines([least / 1e6, least_received / 1e6], *ends, color=_BOUND_COLOUR, linewidth=2, label=label)
@@ -324,7 +355,7 @@ def wire(built: dict[str, Any]) -> Figure:
 
 def fidelity(built: dict[str, Any]) -> Figure | None:
     """How far departure gaps were off the ideal link: complementary distribution, each method, and the bounds."""
-    figure, (axes,) = _axes(9, 3.0)
+    figure, (axes,) = _axes(WIDTH, 3.0)
     styles = looks(built)
     limits: set[tuple[float, float]] = set()
     for entry in fastest(built):
@@ -335,6 +366,7 @@ def fidelity(built: dict[str, Any]) -> Figure | None:
         method = entry["method"]
         look = styles[method]
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, linewidth=1.8, **look)
+        tips(axes, points, [f"{look['label']}: {y:.2%} of bytes off by more than {x:.1%}" for x, y in points])
         for name, share in (("gap_deviation_median", 0.5), ("gap_deviation_p90", 0.1)):
             if name in certificate["bounds"]:
                 limits.add((certificate["bounds"][name], share))

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
-
-from emulation.report import figures, sharing, wording
+from emulation.report import figures, page, sharing, wording
+from emulation.report.svg import paint
 from emulation.results import differing, unequal_ranks
 from emulation.scenario import from_canonical
 from emulation.timeline import Span
@@ -23,7 +21,7 @@ _CAPTIONS = {
     ),
     "loads": (
         "The part of each link's rate that was used: up (↑) towards the switch and down (↓), with what else was on the "
-        "link. Hosts in white are those of flows and other jobs."
+        "link. Hosts that are only framed are those of flows and other jobs."
     ),
     "shares": (
         "What each had of the shared link that carried most, one above the other; dashed: its rate. Jain's index is 1 "
@@ -43,13 +41,13 @@ _CAPTIONS = {
     ),
     "matrix": "Median communication time of each method over each link; shorter is lighter.",
     "timeline": (
-        "Rank 0 in one iteration after the warm-up: what it computed (grey), and each transfer of gradients from its "
-        "start until its sum was back, the urgent ones darker where a schedule gives priorities. All ranks and more "
-        "iterations are in timeline.json: open it in https://ui.perfetto.dev."
+        "Rank 0 in the median iteration of each method: what it computed (grey), and each transfer of gradients from "
+        "its start until its sum was back, the urgent ones darker where a schedule gives priorities. All ranks and "
+        "more iterations are in timeline.json: open it in https://ui.perfetto.dev."
     ),
     "iterations": "How iteration times are distributed; the dot marks the median. Warm-up iterations are left out.",
     "wire": (
-        "Ethernet bytes sent and received by the busiest rank in one iteration, from interface counters; the black "
+        "Ethernet bytes sent and received by the busiest rank in one iteration, from interface counters; the upright "
         "line is the bound."
     ),
     "fidelity": (
@@ -82,44 +80,74 @@ def write_report(
 
 def render(built: dict[str, Any], host: dict[str, Any], drawn: dict[str, Any]) -> str:
     """The report's HTML. `drawn`: figures by name; they are inlined as SVG."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    svgs = [
-        {"name": name, "svg": Markup(figures.inline_svg(figure, name)), "caption": _CAPTIONS[name]}
-        for name, figure in drawn.items()
-    ]
-    return environment.get_template("report.html.j2").render(
+    methods = [entry["method"] for entry in built["methods"]]
+    names = wording.short_names(methods)
+    measured = row_groups(built)
+    measured["time"] = [*measured.pop("speed-up"), *measured["time"]]
+    shown = {"trust", "set-up", *(name for name, rows in measured.items() if rows)}
+    shown |= {"links"} if drawn.keys() & {"loads", "shares", "jobs"} else set()
+    return page.render(
+        "report",
         built=built,
         host=host,
         scenario=built["scenario"],
-        headline=wording.headline(built),
+        finding=wording.finding(built),
+        sentences=wording.findings(built),
         explanations=wording.explanations(built),
-        names=wording.short_names([entry["method"] for entry in built["methods"]]),
-        colours={method: look["color"] for method, look in figures.looks(built).items()},
-        table=turned(list(wording.short_names([e["method"] for e in built["methods"]]).values()), table_rows(built)),
+        names=names,
+        colours={method: paint("background", look["color"]) for method, look in figures.looks(built).items()},
+        groups=[(name, title) for name, title in _GROUPS.items() if name in shown],
+        tables={name: _columns(list(names.values()), rows) for name, rows in measured.items()},
         facts=_facts(built, host),
         scenario_rows=_scenario_rows(built["scenario"]),
         certificates=_certificates(built),
         stamp=_stamp(built),
         notes=_notes(built),
-        figures={entry["name"]: entry for entry in svgs},
+        figures={name: page.drawn(figure, name, _CAPTIONS[name]) for name, figure in drawn.items()},
         words=wording,
         command=shlex.join(host["command"]),
     )
 
 
+_GROUPS = {
+    "time": "Time",
+    "bytes": "Bytes",
+    "links": "What else was on the links",
+    "learning": "Learning",
+    "trust": "Can these times be trusted?",
+    "set-up": "Set-up",
+}
+"""Parts of the page, in its order."""
+
+
+def _columns(names: Sequence[str], rows: Sequence[Row]) -> tuple[list[str], list[Row]] | None:
+    """Heads and rows: a column per method, or with many methods a row each; None without rows."""
+    if not rows:
+        return None
+    if len(names) <= COLUMNS_MOST:
+        return ["", *names], list(rows)
+    heads = ["Method", *(_BRIEF.get(label, label) for label, _ in rows)]
+    return heads, [(name, [cells[index] for _, cells in rows]) for index, name in enumerate(names)]
+
+
 def table_rows(built: dict[str, Any]) -> list[Row]:
-    """The main table: one row per quantity, a cell per method. Also printed in the terminal."""
+    """The table printed in the terminal: one row per quantity, a cell per method."""
+    groups = row_groups(built)
+    bits = [row for row in groups["bytes"] if row[0] == BITS]
+    return [
+        *bits,
+        *groups["time"],
+        *groups["bytes"][len(bits) :],
+        *groups["links"],
+        *groups["learning"],
+        *groups["speed-up"],
+    ]
+
+
+def row_groups(built: dict[str, Any]) -> dict[str, list[Row]]:
+    """Rows of quantities by what they are about; no rows where there is nothing to say."""
     methods = built["methods"]
     summaries = [entry["summary"] for entry in methods]
-
-    def row(label: str, cells: list[tuple[str, str]]) -> Row:
-        return (label, cells)
 
     def times(key: str) -> list[tuple[str, str]]:
         return [
@@ -128,31 +156,40 @@ def table_rows(built: dict[str, Any]) -> list[Row]:
         ]
 
     coded = any("codec" in s for s in summaries)
-    return [
-        *([row(BITS, [wording.codec_text(entry) for entry in methods])] if coded else []),
-        row("Iteration time", times("iteration_ns")),
+    others = sharing.rows(built)
+    time = [
+        ("Iteration time", times("iteration_ns")),
         *_prediction_rows(methods),
-        row("Compute time", times("compute_ns")),
-        row("Communication time", [_with_bound(s) for s in summaries]),
-        row("Exposed communication", times("exposed_communication_ns")),
+        ("Compute time", times("compute_ns")),
+        ("Communication time", [_with_bound(s) for s in summaries]),
+        ("Exposed communication", times("exposed_communication_ns")),
         *_first_layer_rows(summaries),
-        row("algbw", [(_algbw(s["algbw_bytes_per_s"]), "") for s in summaries]),
-        row("busbw", [(_busbw(entry), "") for entry in methods]),
-        row("Wire bytes per rank, sent", [_wire(s, "tx") for s in summaries]),
-        row("Wire bytes per rank, received", [_wire(s, "rx") for s in summaries]),
+        ("algbw", [(_algbw(s["algbw_bytes_per_s"]), "") for s in summaries]),
+        ("busbw", [(_busbw(entry), "") for entry in methods]),
+    ]
+    lost = any("gradient_loss" in entry for entry in methods)
+    sent = [
+        *([(BITS, [wording.codec_text(entry) for entry in methods])] if coded else []),
+        ("Wire bytes per rank, sent", [_wire(s, "tx") for s in summaries]),
+        ("Wire bytes per rank, received", [_wire(s, "rx") for s in summaries]),
         *_server_rows(summaries),
         *_way_rows(methods),
-        row("Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]),
-        *(
-            [row("Gradients lost", list(map(_lost, methods)))]
-            if any("gradient_loss" in entry for entry in methods)
-            else []
-        ),
-        *sharing.rows(built),
-        *([] if wording.replayed(built) else _training_rows(built)),
-        row("Speed-up of an iteration", [_iteration_speedup(entry) for entry in methods]),
-        row("Speed-up of communication", [_communication_speedup(entry) for entry in methods]),
+        ("Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]),
+        *([("Gradients lost", list(map(_lost, methods)))] if lost else []),
     ]
+    return {
+        "time": time,
+        "bytes": sent,
+        "links": [row for row in others if row[0] not in _SPECIAL],
+        "learning": [
+            *(row for row in others if row[0] in _SPECIAL),
+            *([] if wording.replayed(built) else _training_rows(built)),
+        ],
+        "speed-up": [
+            ("Speed-up of an iteration", [_iteration_speedup(entry) for entry in methods]),
+            ("Speed-up of communication", [_communication_speedup(entry) for entry in methods]),
+        ],
+    }
 
 
 def _training_rows(built: dict[str, Any]) -> list[Row]:

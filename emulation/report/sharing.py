@@ -15,7 +15,8 @@ from matplotlib.patches import Patch
 
 from emulation.bounds import servers_of
 from emulation.report import wording
-from emulation.report.topology_figure import aggregating, places
+from emulation.report.svg import INK, ON_LIGHT, PAPER, WIDTH, tip
+from emulation.report.topology_figure import HOST, SWITCH, aggregating, places
 from emulation.scenario import Scenario, from_canonical
 from emulation.scenario_flows import own_hosts
 from emulation.shares import JOB, busiest_shared, part_of_job
@@ -36,7 +37,6 @@ _SHADES = {
     "incast": "RdPu",
 }  # fmt: skip
 _LOADS = colormaps["YlOrRd"]
-_SWITCH, _HOST, _OTHER_HOST = "#56B4E9", "#DDDDDD", "#FFFFFF"
 _NONE = ("–", "")  # noqa: RUF001
 
 
@@ -67,7 +67,7 @@ def loads(built: dict[str, Any]) -> Figure | None:
         axes.set_title(wording.name_of(entry["method"]), loc="left", fontsize=10)
     for axes in panels[len(entries) :]:
         axes.axis("off")
-    figure.set_size_inches(9, rows * (0.9 + 1.5 * depth))
+    figure.set_size_inches(WIDTH, rows * (0.9 + 1.5 * depth))
     return figure
 
 
@@ -117,15 +117,18 @@ def link_loads(built: dict[str, Any], entry: dict[str, Any]) -> dict[Hop, float]
 
 def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float], aggregators: Set[str]) -> None:
     where = places(network)
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+    box = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.8}
     axes.axis("off")
-    for link in network.links:
+    crowded = len(network.hosts) > ABREAST
+    for number, link in enumerate(network.links):
         (x1, y1), (x2, y2) = where[link.a], where[link.b]
         both = [loads_bps.get(hop) for hop in ((link.a, link.b), (link.b, link.a))]
         known = [bps / link.settings.rate_bps for bps in both if bps is not None]
         load = min(max(known), 1.0) if known else 0.0
-        colour = _LOADS(0.15 + 0.8 * load) if known else "#CCCCCC"
-        axes.plot([x1, x2], [y1, y2], color=colour, linewidth=1.2 + 4 * load, zorder=1, solid_capstyle="round")
+        colour = _LOADS(0.15 + 0.6 * load) if known else "#CCCCCC"
+        (drawn,) = axes.plot(
+            [x1, x2], [y1, y2], color=colour, linewidth=1.2 + 4 * load, zorder=1, solid_capstyle="round"
+        )
         below, above = (link.a, link.b) if y1 < y2 else (link.b, link.a)
         ways = ((below, above, "↑"), (above, below, "↓"))
         text = "\n".join(
@@ -133,13 +136,29 @@ def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float], aggregator
             for a, b, sign in ways
             if (a, b) in loads_bps
         )
-        x, y = (0.8 * low + 0.2 * high for low, high in zip(where[below], where[above], strict=True))
+        told = (
+            f"{a} to {b} {wording.rate_text(float(f'{loads_bps[a, b]:.3g}'))}"
+            for a, b, _ in ways
+            if (a, b) in loads_bps
+        )
+        tip(drawn, f"{'; '.join(told) or 'not counted'}, of {wording.rate_text(link.settings.rate_bps)}")
+        near = 0.36 if crowded and number % 2 else 0.2  # of the way up: labels that stand side by side have no room
+        x, y = ((1 - near) * low + near * high for low, high in zip(where[below], where[above], strict=True))
         axes.text(x, y, text, fontsize=7, bbox=box, ha="center", va="center")
     for name, (x, y) in where.items():
-        colour = _SWITCH if name in network.switches else _OTHER_HOST if name in network.others else _HOST
+        colour = SWITCH if name in network.switches else PAPER if name in network.others else HOST
         edge = "black" if name in aggregators else "#AAAAAA"
         frame = {"boxstyle": "round", "facecolor": colour, "edgecolor": edge}
-        axes.text(x, y, name, ha="center", va="center", fontsize=8, bbox=frame)
+        axes.text(
+            x,
+            y,
+            name,
+            ha="center",
+            va="center",
+            fontsize=8,
+            bbox=frame,
+            color=ON_LIGHT if name in network.switches else INK,
+        )
     for label in axes.texts:
         label.set_in_layout(False)
     axes.margins(0.08, 0.18)
@@ -153,7 +172,7 @@ def shares(built: dict[str, Any]) -> Figure | None:
     entries = sharing(built, "shared_links")[:PANELS_MOST]
     if not entries:
         return None
-    figure = Figure(figsize=(9, 0.8 + 1.9 * len(entries)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.8 + 1.9 * len(entries)), layout="constrained")
     panels = figure.subplots(len(entries), 1, squeeze=False, sharex=True)[:, 0]
     rate_bps = built["scenario"]["topology"]["rate_bps"]
     keys: dict[str, Any] = {}
@@ -166,9 +185,11 @@ def shares(built: dict[str, Any]) -> Figure | None:
         bins = len(link["bytes_over_time"][users[0]]) - 1  # the last one may be cut short
         times = [place * link["bin_ns"] / 1e9 for place in range(bins + 1)]
         rates = [[8e3 * size / link["bin_ns"] for size in link["bytes_over_time"][user][:bins]] for user in users]
-        axes.stackplot(times, *([*values, values[-1]] for values in rates), step="post", linewidth=0,
-                       colors=[colours[user] for user in users])  # fmt: skip
-        axes.axhline(rate_bps / 1e6, color="#222222", linewidth=1, linestyle="--")
+        areas = axes.stackplot(times, *([*values, values[-1]] for values in rates), step="post", linewidth=0,
+                               colors=[colours[user] for user in users])  # fmt: skip
+        for area, user, values in zip(areas, users, rates, strict=True):
+            tip(area, f"{user}: {sum(values) / len(values):.3g} Mb/s in the mean, at most {max(values):.3g}")
+        axes.axhline(rate_bps / 1e6, color=INK, linewidth=1, linestyle="--")
         name = wording.name_of(entry["method"])
         axes.set_title(f"{name}: {_direction(link)}, {_fairness(link)}", loc="left", fontsize=9)
         axes.set(ylabel="Mb/s", ylim=(0, 1.08 * rate_bps / 1e6))
@@ -178,7 +199,7 @@ def shares(built: dict[str, Any]) -> Figure | None:
     clock = "time" if built["backend"] == "mininet" else "virtual time"
     panels[-1].set(xlabel=f"{clock} (s)", xlim=(0, last_s))
     handles = [Patch(color=colour, label=name) for name, colour in sorted(keys.items(), key=lambda key: key[0])]
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(6, len(handles)), frameon=False)
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(5, len(handles)), frameon=False)
     return figure
 
 
@@ -217,7 +238,7 @@ def jobs(built: dict[str, Any]) -> Figure | None:
         return None
     slots = [any(job["slots"] for job in entry["tenants"]["jobs"]) for entry in entries]
     panels_each = [1 + each for each in slots]
-    figure = Figure(figsize=(9, 0.7 + 1.9 * sum(panels_each)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.7 + 1.9 * sum(panels_each)), layout="constrained")
     panels = list(figure.subplots(sum(panels_each), 1, squeeze=False, sharex=True)[:, 0])
     last_s = 0.0
     for entry, has_slots in zip(entries, slots, strict=True):
@@ -228,7 +249,8 @@ def jobs(built: dict[str, Any]) -> Figure | None:
         looks = _job_looks(tenants["jobs"], entry["method"].look.colour)
         for look, job in zip(looks, tenants["jobs"], strict=True):
             rates = [8 * size / bin_s / 1e6 for size in _means(job["bytes"])]
-            axes.plot([bin_s * (place + 0.5) for place in range(len(rates))], rates, **look)
+            (line,) = axes.plot([bin_s * (place + 0.5) for place in range(len(rates))], rates, **look)
+            tip(line, f"{look['label']}: {8e-6 * sum(job['bytes']) / end_s:.3g} Mb/s in the mean")
         axes.set_title(_job_title(entry), loc="left", fontsize=9)
         axes.set(ylabel="Mb/s", ylim=(0, None))
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)

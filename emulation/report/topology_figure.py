@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from math import cos, pi, sin
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from emulation.bounds import loads
+from emulation.report.svg import INK, ON_LIGHT, PAPER, WIDTH, tip
 from emulation.report.wording import name_of, rate_text
 from emulation.scenario import Scenario
-from emulation.topologies.topology import Link, Topology
+from emulation.topologies.topology import Hop, Link, Topology
 
-_LINK, _HOST, _SWITCH = "#888888", "#DDDDDD", "#56B4E9"
+_LINK, HOST, SWITCH = "#888888", "#DDDDDD", "#56B4E9"
 
 HOSTS_DRAWN = 64
 """Of a network with more, the first and the last below each switch stand for all."""
@@ -25,30 +27,34 @@ def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
     links = scenario.links("ps" if has_servers else "switch")
     folded = len(links.hosts) > HOSTS_DRAWN and not links.graph
     where = places(links, folded)
-    figure = Figure(figsize=(9, 1.2 + 1.3 * max(-y for _, y in where.values())), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 1.2 + 1.3 * max(-y for _, y in where.values())), layout="constrained")
     axes = figure.subplots()
     axes.axis("off")
+    crossed = {name_of(entry["method"]): loads(entry["method"].method, scenario.network) for entry in built["methods"]}
     upward: dict[str, list[Link]] = {}
     for link in links.links:
         if link.a not in where or link.b not in where:
             continue
         (x1, y1), (x2, y2) = where[link.a], where[link.b]
-        axes.plot([x1, x2], [y1, y2], color=_LINK, linewidth=1.2, zorder=1)
+        (drawn,) = axes.plot([x1, x2], [y1, y2], color=_LINK, linewidth=1.2, zorder=1)
+        tip(drawn, "; ".join([f"{link.a} to {link.b}: {_rates([link])}", *_crossings(crossed, [link])]))
         if link.a in links.switches and link.b in links.switches and not links.graph:
             upward.setdefault(min(link.a, link.b, key=lambda end: where[end][1]), []).append(link)
     for lower, beside in upward.items():  # one label for links beside each other, near the switch that they are of
-        text = "\n".join([_rates(beside), *(_crossing(entry, scenario, beside) for entry in built["methods"])])
+        text = "\n".join([_rates(beside), *_crossings(crossed, beside)])
         ends = [where[end] for link in beside for end in (link.a, link.b)]
         x, y = (sum(each) / len(ends) for each in zip(*ends, strict=True))
         if beside[1:]:
             x, y = where[lower][0], where[lower][1] + 0.45
-        axes.text(x, y, text, ha="center", va="center", fontsize=8, backgroundcolor="white")
+        axes.text(x, y, text, ha="center", va="center", fontsize=8, backgroundcolor=PAPER)
     aggregators = aggregating(scenario)
     for name, (x, y) in where.items():
-        colour = _SWITCH if name in links.switches else _HOST
+        colour = SWITCH if name in links.switches else HOST
         edge = "black" if name in aggregators else colour
         frame = {"boxstyle": "round", "facecolor": colour, "edgecolor": edge}
-        axes.text(x, y, name, ha="center", va="center", fontsize=8, bbox=frame)
+        axes.text(
+            x, y, name, ha="center", va="center", fontsize=8, bbox=frame, color=INK if name in links.hosts else ON_LIGHT
+        )
     for above in links.switches if folded else ():
         first, *others = below(links, above)
         if len(others) > 1 and above in where:
@@ -69,12 +75,13 @@ def _rates(beside: Sequence[Link]) -> str:
     return f"{len(beside)} × " * (len(beside) > 1) + rate_text(beside[0].settings.rate_bps)  # noqa: RUF001
 
 
-def _crossing(entry: dict[str, Any], scenario: Scenario, beside: Sequence[Link]) -> str:
-    """Arrays over each of some links beside each other, in its busier direction."""
-    crossed = loads(entry["method"].method, scenario.network)
-    found = sorted({float(max(crossed[link.a, link.b], crossed[link.b, link.a])) for link in beside})
-    words = " or ".join(f"{arrays:.2f}×" for arrays in found)  # noqa: RUF001
-    return f"{name_of(entry['method'])} {words}"
+def _crossings(crossed: Mapping[str, Mapping[Hop, Fraction]], beside: Sequence[Link]) -> list[str]:
+    """Arrays of each method over each of some links beside each other, in its busier direction."""
+    told = []
+    for name, arrays in crossed.items():
+        found = sorted({float(max(arrays[link.a, link.b], arrays[link.b, link.a])) for link in beside})
+        told.append(f"{name} {' or '.join(f'{each:.2f}×' for each in found)}")  # noqa: RUF001
+    return told
 
 
 def below(links: Topology, switch: str) -> list[str]:

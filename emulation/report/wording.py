@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from emulation.bounds import busiest
@@ -307,16 +307,48 @@ def _learned(built: dict[str, Any], entry: dict[str, Any]) -> bool:
     return before is None or after is None or after >= before - ACCURACY_LOST
 
 
-def headline(built: dict[str, Any]) -> str:
-    """The finding in a few sentences, from the numbers alone: the fastest method that learned what the baseline did."""
+@dataclass(frozen=True)
+class Finding:
+    """What a page says first: "1.40× faster", "bound 1.50×" ("" without one)."""
+
+    number: str
+    bound: str
+
+
+def finding(built: dict[str, Any]) -> Finding:
+    """The speed-up of the method that `findings` is about, however small."""
+    compared, _, none_learned = _compared(built)
+    if compared is None:
+        return Finding(f"{time_text(built['methods'][0]['summary']['iteration_ns']['median'])} an iteration", "")
+    numbers = compared["comparison"]
+    text, bound = speedup_text(numbers["iteration_speedup"]), numbers["communication_speedup_bound"]
+    return Finding(text + ", but learned less" * none_learned, f"bound {times_text(bound)}" if bound else "")
+
+
+def _compared(built: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str, Any]], bool]:
+    """The method that the headline is about, None without a baseline; those faster but worse; whether none learned what
+    the baseline did."""
     *worse, compared = fastest_compared(built) or (None,)
-    if none_learned := compared is not None and not _learned(built, compared):
-        worse, compared = [*worse, compared], (worse or [compared])[0]
     alone = built["scenario"]["topology"]["workers"] == 1  # no host allreduce happens: nothing to compare with
     if alone or compared is None or compared["comparison"]["iteration_speedup"] is None:
+        return None, [], False
+    if none_learned := not _learned(built, compared):
+        worse, compared = [*worse, compared], (worse or [compared])[0]
+    return compared, worse, none_learned
+
+
+def headline(built: dict[str, Any]) -> str:
+    """The finding in a few sentences, from the numbers alone: the fastest method that learned what the baseline did."""
+    return " ".join(findings(built))
+
+
+def findings(built: dict[str, Any]) -> list[str]:
+    """The same, what was compared first."""
+    compared, worse, none_learned = _compared(built)
+    if compared is None:
         only = built["methods"][0]
         median = time_text(only["summary"]["iteration_ns"]["median"])
-        return f"Over {links_text(built)}, an iteration with {in_text(only['method'])} took {median}."
+        return [f"Over {links_text(built)}, an iteration with {in_text(only['method'])} took {median}."]
     numbers, baseline = compared["comparison"], in_text(built["baseline"])
     speed = faster_text(numbers["iteration_speedup"])
     verdict = f"as fast as with {baseline}" if speed == "as fast" else f"{speed} than with {baseline}"
@@ -325,26 +357,32 @@ def headline(built: dict[str, Any]) -> str:
         first = "the fastest" if numbers["iteration_speedup"] >= 1 else "the fastest but the baseline"
         among = f"those that learned as much as {baseline}" if worse and not none_learned else f"{count} methods"
         which = f"{which}, {first} of {among},"
-    text = f"Over {links_text(built)}, an iteration with {which} was {verdict}."
+    found = [f"Over {links_text(built)}, an iteration with {which} was {verdict}."]
     if (
         not none_learned
         and _inexact(built, compared)
         and (accuracy := against_baseline(built, compared, "final_accuracy"))
     ):
-        text += f" Its sums are not exact: test accuracy in the end {accuracy}."
+        found.append(f"Its sums are not exact: test accuracy in the end {accuracy}.")
     if worse:
         lost = ", ".join(
             f"{in_text(each['method'])} ({against_baseline(built, each, 'final_accuracy').partition(' against')[0]})"
             for each in worse
         )
         which = f"None learned as much as {baseline}" if none_learned else "Faster, but worse by more than a point"
-        text += f" {which}: {lost}."
+        found.append(f"{which}: {lost}.")
     if not numbers["compute_alike"]:
-        text += f" {unequal_compute(built, compared)}"
+        found.append(unequal_compute(built, compared))
     if numbers["communication_speedup"] is not None and numbers["communication_speedup_bound"]:
         speed = faster_text(numbers["communication_speedup"])
-        text += f" Communication alone was {speed}; the bound is {numbers['communication_speedup_bound']:.2f}×."
-    return text
+        found.append(f"Communication alone was {speed}; the bound is {numbers['communication_speedup_bound']:.2f}×.")
+    return found
+
+
+def speedup_text(speedup: float) -> str:
+    """As a headline: "1.40× faster", "0.79×: slower" or "1.00×: as fast"."""
+    words = faster_text(speedup)
+    return words if words.endswith("faster") else f"{times_text(speedup)}: {words.rpartition('× ')[2]}"
 
 
 def unequal_compute(built: dict[str, Any], entry: dict[str, Any]) -> str:

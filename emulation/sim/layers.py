@@ -276,13 +276,13 @@ class LayeredRank:
         training.finished(self._rank, iteration)
 
     def _span(self, track: str, name: str, duration_ns: int) -> None:
-        if kept(self.iteration, self._training.warmup_iterations):
+        if kept(self.iteration, self._training.warmup_iterations, self._rank):
             now_ns = self._network.now_ns
             self.spans.append(Span(self._rank, track, name, self.iteration, now_ns, now_ns + duration_ns))
 
     def _keep(self, transfer: Transfer, iteration: int, launched_ns: int) -> None:
         training = self._training
-        if kept(iteration, training.warmup_iterations):
+        if kept(iteration, training.warmup_iterations, self._rank):
             names = [training.profile.tensors[part.tensor].name for part in transfer.parts]
             name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
             self.spans.append(

@@ -164,7 +164,7 @@ class ProgramRank(RankClock):
 
     def _computing(self, name: str, share: float) -> int:
         duration_ns = round(self._compute_ns * share)
-        if kept(self.iteration, self._training.warmup_iterations) and duration_ns:
+        if kept(self.iteration, self._training.warmup_iterations, self._rank) and duration_ns:
             begin_ns = self._network.now_ns - self._training.begun_ns
             self.spans.append(Span(self._rank, COMPUTE, name, self.iteration, begin_ns, begin_ns + duration_ns))
         return duration_ns
@@ -179,7 +179,7 @@ class ProgramRank(RankClock):
         training, now_ns = self._training, self._network.now_ns
         transfer.ended = True
         self._moved.append((transfer.begun_ns, now_ns))
-        if kept(self.iteration, training.warmup_iterations):
+        if kept(self.iteration, training.warmup_iterations, self._rank):
             name, begun_ns = f"{transfer.kind.replace('_', '-')} {transfer.unit}", training.begun_ns
             at_ns = transfer.begun_ns - begun_ns, now_ns - begun_ns
             self.spans.append(Span(self._rank, NETWORK, name, self.iteration, *at_ns, transfer.array.nbytes))

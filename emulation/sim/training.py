@@ -18,7 +18,7 @@ from emulation.scenario import Scenario
 from emulation.scenario_tables import RDMA_CONTROLS
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulation import Simulation
-from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
+from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns, with_median
 from switchagg.description import Kind
 from transport.group.method_name import METHODS, MethodName
 
@@ -120,7 +120,7 @@ class RankClock:
         self.communications_ns.append(union_ns(list(self._under_way.values())))
         start_ns, end_ns = self._under_way[len(self._buckets) - 1]  # the last to be ready holds the first layer
         self.first_layers_ns.append(end_ns - start_ns)
-        if kept(self.iteration, training.warmup_iterations):
+        if kept(self.iteration, training.warmup_iterations, self._rank):
             self._keep_spans()
         self.iteration += 1
         training.finished(self._rank, self.iteration - 1)
@@ -268,7 +268,11 @@ class Training:
             ],
             environment=self._environment(method),
             first_layer_bytes=self.first_layer_bytes,
-            timeline=[span for clock in self.clocks for span in clock.spans],
+            timeline=with_median(
+                (span for clock in self.clocks for span in clock.spans),
+                {record.iteration: record.duration_ns for record in records},
+                self.warmup_iterations,
+            ),
         )
 
     def records(self) -> list[IterationRecord]:

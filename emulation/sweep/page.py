@@ -12,14 +12,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import jinja2
 import matplotlib
-from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from emulation.errors import RunFailed
 from emulation.report import figures, wording
+from emulation.report.page import drawn as shown_as
+from emulation.report.page import render
+from emulation.report.svg import WIDTH, tips
 from emulation.results import ratio, write_json
 from emulation.scenario import Scenario
 from emulation.sweep.axes import SEED, Point, Value
@@ -235,7 +236,7 @@ def draw(document: dict[str, Any]) -> dict[str, Figure]:
 def _figure(document: dict[str, Any]) -> Figure:
     shown = facets(document)[:PANELS_MOST]
     legend = 0.16 * len(document["methods"])
-    figure = Figure(figsize=(9, 0.8 + 2.8 * len(shown) + legend), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.8 + 2.8 * len(shown) + legend), layout="constrained")
     rows = figure.subplots(len(shown), 2, squeeze=False, sharex=True, sharey="col")
     looks = figures.looks({"methods": [{"method": method} for method in document["methods"]]})
     for (rest, places), (left, right) in zip(shown, rows, strict=True):
@@ -291,30 +292,33 @@ def _lines(
     xs, line = [x for x, _ in times], {"marker": "o", "markersize": 3.5, "linewidth": 1.6, **look}
     middle, low, high = ([time / 1e6 for time in column] for column in zip(*(found for _, found in times), strict=True))
     panels[0].plot(xs, middle, **line)
+    names = {x: values_text(place.x) for x, place in zip(at, places, strict=True)}
+    tips(
+        panels[0],
+        zip(xs, middle, strict=True),
+        [f"{look['label']}, {names[x]}: {wording.time_text(1e6 * ms)}" for x, ms in zip(xs, middle, strict=True)],
+    )
     if document["backend"] == "mininet" or any(len(place.runs) > 1 for place in places):
         # a single run in virtual time has no spread worth the name
         panels[0].fill_between(xs, low, high, color=look["color"], alpha=0.10, linewidth=0)
     if document["baseline"] is not None:
         own = method == document["baseline"]
         ratios = [(x, 1.0 if own else place.speedup(method)) for x, place in zip(at, places, strict=True)]
-        panels[1].plot(*zip(*((x, value) for x, value in ratios if value is not None), strict=True), **line)
+        known = [(x, value) for x, value in ratios if value is not None]
+        panels[1].plot(*zip(*known, strict=True), **line)
+        tips(panels[1], known, [f"{look['label']}, {names[x]}: {wording.times_text(value)}" for x, value in known])
 
 
 def _render(document: dict[str, Any], drawn: dict[str, Figure]) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(figures.__file__).parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     shown = tables(document)
-    svgs = {name: Markup(figures.inline_svg(figure, name)) for name, figure in drawn.items()}
-    return environment.get_template("sweep.html.j2").render(
+    caption = "Every run of every method is in results.csv."
+    if len(shown) > PANELS_MOST:
+        caption += f" {len(shown) - PANELS_MOST} more combinations are in the tables below."
+    return render(
+        "sweep",
         sweep=document,
         tables=shown,
         headline=headline(document),
-        figures=svgs,
+        figures=[shown_as(figure, name, caption) for name, figure in drawn.items()],
         words=wording,
-        not_drawn=max(0, len(shown) - PANELS_MOST),
     )

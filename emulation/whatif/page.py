@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from emulation.bench.table import columns
 from emulation.certificate.fidelity import rate_text
-from emulation.report.figures import STYLE, inline_svg, save_png
+from emulation.report import page
+from emulation.report.figures import STYLE, save_png
+from emulation.report.svg import INK, WIDTH, tip
 from emulation.report.wording import bytes_text, name_of, time_text
 from emulation.whatif.gains import words
 from transport.group.method_name import parse
@@ -22,6 +22,10 @@ from transport.group.method_name import parse
 HEADS = ("method", "iteration", "shorter by", "held up by")
 UNRESOLVED = "#C4C9CF"
 BAR_INCHES = 0.3
+CAPTION = (
+    "How much shorter an iteration would be; whiskers: its noise. What lies within is grey: nobody could tell it from "
+    "chance."
+)
 
 
 def write(document: dict[str, Any], folder: Path) -> Path:
@@ -31,16 +35,16 @@ def write(document: dict[str, Any], folder: Path) -> Path:
     with matplotlib.rc_context(STYLE):
         drawn = figure(document)
         save_png(drawn, folder / "whatif.png")
-    svg = inline_svg(drawn, "whatif")
-    (folder / "whatif.svg").write_text(svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1))
-    environment = Environment(loader=PackageLoader("emulation.report"), autoescape=True, undefined=StrictUndefined)
-    text = environment.get_template("whatif.html.j2").render(
+    shown = page.drawn(drawn, "whatif", CAPTION)
+    (folder / "whatif.svg").write_text(shown["svg"], encoding="utf-8")
+    text = page.render(
+        "whatif",
         document=document,
         headlines=[headline(link) for link in document["links"]],
         tables=[(rate_text(link["rate_bps"]), rows(link)) for link in document["links"]],
         heads=HEADS,
         about=list(about(document)),
-        svg=Markup(svg),
+        drawn=shown,
     )
     path = folder / "whatif.html"
     path.write_text(text, encoding="utf-8")
@@ -119,11 +123,11 @@ def figure(document: dict[str, Any]) -> Figure:
         for link in document["links"]
     ]
     heights = [0.7 + BAR_INCHES * len(found) for _, found in panels]
-    drawn = Figure(figsize=(7, sum(heights)), layout="constrained")
+    drawn = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
     every = drawn.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
     for axes, (link, found) in zip(every, panels, strict=True):
         colours = [parse(row["method"], virtual=True).look.colour if row["resolved"] else UNRESOLVED for row in found]
-        axes.barh(
+        bars = axes.barh(
             [row["method"] for row in found],
             [100 * row["gain"] for row in found],
             xerr=[100 * row["floor"] for row in found],
@@ -132,7 +136,9 @@ def figure(document: dict[str, Any]) -> Figure:
             capsize=2,
             height=0.72,
         )
-        axes.axvline(0, color="#1B1F24", linewidth=0.8)
+        for bar, row in zip(bars, found, strict=True):
+            tip(bar, f"{row['method']}: {words(row)}, {time_text(row['iteration_ns'])} an iteration")
+        axes.axvline(0, color=INK, linewidth=0.8)
         axes.set_title(f"{rate_text(link['rate_bps'])}, against {link['baseline']}", loc="left", fontsize=10)
         axes.tick_params(axis="y", labelsize=8)
         axes.grid(axis="y", visible=False)

@@ -3,7 +3,6 @@
 import dataclasses
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from emulation.report.report import table_rows, write_report
 from emulation.results import Evaluation, MethodResult, comparison, document
 from emulation.scenario import parse
 from emulation.scenario_tables import ParameterServer
+from tests.html_page import checked
 
 HOST: dict[str, Any] = {
     "started": "2026-01-02T03:04:05+00:00",
@@ -57,36 +57,6 @@ def mininet_document(valid: bool) -> dict[str, Any]:
     return document(SCENARIO, "mininet", runs)
 
 
-class Balance(HTMLParser):
-    """Fails on a tag that is closed wrongly, and collects what is loaded from elsewhere."""
-
-    VOID = frozenset({"meta", "br", "link", "img", "input", "hr"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.loaded: list[str] = []
-        self.ids: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in self.VOID:
-            self.open.append(tag)
-        for name, value in attrs:
-            if name in {"src", "href", "xlink:href", "data"} and not (value or "").startswith("#"):
-                self.loaded.append(value or "")
-            if name == "id":
-                self.ids.append(value or "")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in self.VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag
-
-
 def written(folder: Path, built: dict[str, Any]) -> str:
     return write_report(folder, built, HOST).read_text(encoding="utf-8")
 
@@ -101,14 +71,52 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Path
 
 @pytest.mark.parametrize("kind", ["sim", "valid", "invalid"])
 def test_report_is_one_well_formed_self_contained_file(pages: dict[str, tuple[str, Path]], kind: str) -> None:
-    text = pages[kind][0]
-    page = Balance()
-    page.feed(text)
-    assert page.open == []
-    assert page.loaded == []
-    assert len(page.ids) == len(set(page.ids)), "figures must not share ids"
-    for reference in re.findall(r'(?:url\(#|href="#)([^)"]+)', text):
-        assert reference in page.ids
+    text, folder = pages[kind]
+    page = checked(text)
+    assert text.count("<svg ") == len(list(folder.glob("*.png")))
+    named = {told.partition(":")[0].partition(",")[0] for told in page.told}
+    assert named == {"ring" if kind == "sim" else "Gloo", "switch"}
+    assert "switch: sent 1.10 MB, bound 1.05 MB" in page.told
+    assert "switch: exposed communication 100 ms" in page.told
+
+
+def test_a_page_begins_with_the_number_its_bound_and_whether_to_trust_it(pages: dict[str, tuple[str, Path]]) -> None:
+    text = pages["valid"][0]
+    begin = ["A tiny one</p>", '<h1 class="number">1.45× faster <small>bound 1.50×</small></h1>',  # noqa: RUF001
+             "an iteration with the switch was", "<b>VALID</b>", "Communication alone", "<nav"]  # fmt: skip
+    places = [text.index(words) for words in begin]
+    assert places == sorted(places)
+    sections = re.findall(r'<section id="([\w-]+)">', text)
+    assert sections == re.findall(r'<a href="#([\w-]+)">', text) == ["time", "bytes", "learning", "trust", "set-up"]
+    assert "<details>" in text
+
+
+@pytest.mark.parametrize(
+    ("switch_ns", "number"),
+    [(100_000_000, "1.45× faster"), (193_000_000, "0.79×: slower"), (150_000_000, "1.00×: as fast")],  # noqa: RUF001
+)
+def test_the_number_says_an_unfavourable_result_as_plainly(switch_ns: int, number: str) -> None:
+    assert wording.finding(sim_document(switch_ns)) == wording.Finding(number, "bound 1.50×")  # noqa: RUF001
+
+
+def test_what_learned_less_says_so_in_the_number_and_a_single_method_has_no_bound() -> None:
+    worse = [Evaluation(3, 1, 0.90, 0.5)]
+    built = document(SCENARIO, "sim", [result("ring", 150_000_000), result("mlt", 100_000_000, evaluations=worse)])
+    assert wording.finding(built).number == "1.45× faster, but learned less"  # noqa: RUF001
+    alone = document(SCENARIO, "sim", [result("switch", 100_000_000)])
+    assert wording.finding(alone) == wording.Finding("110 ms an iteration", "")
+
+
+def test_many_methods_are_rows_of_each_group_s_table() -> None:
+    names = ("ring", "switch", "naive_ring", "halving_doubling", "direct")
+    built = document(SCENARIO, "sim", [result(name, 150_000_000) for name in names])
+    text = report.render(built, HOST, {})
+    checked(text)
+    heads = [re.findall(r'<th scope="col">(.*?)</th>', head) for head in re.findall(r"<thead>.*?</thead>", text)]
+    assert [head[:2] for head in heads] == [
+        ["Method", "Iteration speed-up"], ["Method", "Sent per rank"], ["Method", "Accuracy"],
+    ]  # fmt: skip
+    assert text.count('<th scope="row">halving–doubling</th>') == 3  # noqa: RUF001
 
 
 def test_same_results_same_report(tmp_path: Path, pages: dict[str, tuple[str, Path]]) -> None:
@@ -121,7 +129,7 @@ def test_an_invalid_certificate_is_prominent(pages: dict[str, tuple[str, Path]])
     assert text.index("<b>INVALID</b>") < text.index("faster"), "before any finding"
     assert "gap deviation &lt;p90&gt; 61 %" in text
     assert "50 Mb/s is a rate this machine is likely" in text
-    assert '<p class="headline">' not in text
+    assert '<h1 class="number">' not in text
     assert "INVALID" not in pages["valid"][0]
     assert "VIRTUAL TIME" in pages["sim"][0]
 

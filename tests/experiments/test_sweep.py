@@ -20,6 +20,7 @@ from emulation.errors import RunFailed
 from emulation.results import MethodResult, plain
 from emulation.scenario import Scenario, load, load_variants
 from emulation.sweep import cells, page, run, table
+from tests.html_page import checked
 from transport.group.method_name import MethodName
 
 HEAD = (
@@ -333,13 +334,17 @@ def test_sweeps_of_one_value_of_seeds_or_of_words_are_drawn(tmp_path: Path, draw
     assert len(page.tables(document)) == 1
     (figure,) = page.draw(document).values()
     assert [len(axes.lines) for axes in figure.axes] == [5, 5]
+    told = checked(page._render(document, {"sweep": figure})).told
+    assert len(told) == 10 * len(page.facets(document)[0][1]), "each point of both plots"
 
 
 def test_reports_are_written_for_each_combination_and_once(tmp_path: Path, backend: Backend) -> None:
     few = ["--set", "methods.sim=['ring', 'switch']", "--reports"]
     assert "report 1/1" in sweep(tmp_path, SLOW, *few)[1]
     out = tmp_path / "out"
-    assert 'href="rate_bps-100000000/report.html"' in (out / "sweep.html").read_text()
+    run = "rate_bps-100000000/report.html"
+    page_of_all = checked((out / "sweep.html").read_text(), links=(run,))
+    assert page_of_all.loaded == [run]
     built = json.loads((out / "rate_bps-100000000/results.json").read_text())
     assert [entry["method"] for entry in built["methods"]] == ["ring", "switch"]
     assert built["methods"][1]["comparison"]["iteration_speedup"] == pytest.approx(160.1 / 110.1)

@@ -266,6 +266,6 @@ class GraphRank(RankClock):
             self._go_on()
 
     def _keep(self, track: str, name: str, begin_ns: int, end_ns: int, size_bytes: int = 0) -> None:
-        if kept(self.iteration, self._training.warmup_iterations):
+        if kept(self.iteration, self._training.warmup_iterations, self._rank):
             at_ns = begin_ns - self._training.begun_ns, end_ns - self._training.begun_ns
             self.spans.append(Span(self._rank, track, name, self.iteration, *at_ns, size_bytes))

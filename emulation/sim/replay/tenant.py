@@ -24,7 +24,7 @@ class ReplayedJob:
 
     wrong_elements = 0
     begun_ns = 0
-    warmup_iterations = -ENDLESS  # no spans are kept
+    warmup_iterations = ENDLESS  # no spans are kept
 
     def __init__(
         self, options: JobOptions, simulation: Simulation, graph: WorkloadGraph, ended: Callable[[], None]

@@ -1,0 +1,111 @@
+"""What a benchmark says first: how fast allreduce through the switch is beside Gloo, its bound, and where it stops
+paying. Pure: a document in, sentences out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from emulation.bounds import payload_share
+from emulation.certificate.fidelity import rate_text
+from emulation.report.wording import bytes_text, count_text, faster_text, speedup_text, times_text
+from emulation.results import BEYOND_BOUND_FACTOR
+from transport.group.method_name import parse, traffic
+
+OURS = ("switch:native", "switch:batched")
+WORKERS = 4
+"""Of the network that the headline is of, or the nearest number to it."""
+
+Network = dict[str, Any]
+
+
+def shaped(networks: Sequence[Network]) -> list[Network]:
+    """Networks with a rate, and with rows."""
+    return [network for network in networks if network["rows"] and network["scenario"]["topology"]["rate_bps"]]
+
+
+def over_gloo(network: Network) -> dict[int, float]:
+    """Size -> how many times faster the switch is than Gloo with its faster congestion control."""
+    gloo: dict[int, float] = {}
+    for row in network["rows"]:
+        if row["method"] == "gloo":
+            median = row["time_ns"]["median"]
+            gloo[row["size_bytes"]] = min(median, gloo.get(row["size_bytes"], median))
+    return {
+        row["size_bytes"]: gloo[row["size_bytes"]] / row["time_ns"]["median"]
+        for row in network["rows"]
+        if row["name"] in OURS and row["size_bytes"] in gloo
+    }
+
+
+def bound(network: Network) -> float:
+    """How many times faster than an ideal ring of hosts the switch can be with long arrays: bytes and framing."""
+    topology, elements = network["scenario"]["topology"], network["scenario"]["switch"]["elements"]
+    switch, gloo = (float(payload_share(parse(word), elements, topology["mtu_bytes"])) for word in ("switch", "gloo"))
+    return float(traffic("gloo", topology["workers"])) * switch / gloo
+
+
+def answer(built: dict[str, Any]) -> dict[str, Any] | None:
+    """number, bound, what, stamp and further sentences; None where Gloo or the switch wasn't measured."""
+    networks = shaped(built["parts"].get("allreduce", []))
+    found = [(network, times) for network in networks if (times := over_gloo(network))]
+    if not found:
+        return None
+    network, times = min(found, key=lambda each: (abs(_workers(each[0]) - WORKERS), -_rate(each[0])))
+    size = max(times)
+    where = f"{bytes_text(size)} on {_workers(network)} workers at {rate_text(_rate(network))}"
+    most = bound(network)
+    beyond = ["What is beyond the bound is no merit of the switch: Gloo does not reach its own."]
+    return {
+        "number": speedup_text(times[size]),
+        "bound": f"bound {times_text(most)}",
+        "what": f"Allreduce of {where} through the switch, beside Gloo with the better of two congestion controls.",
+        "stamp": _stamp(network, size),
+        "sentences": [*(beyond if times[size] > BEYOND_BOUND_FACTOR * most else []), _longest(found), _slower(found)],
+    }
+
+
+def _workers(network: Network) -> int:
+    return int(network["scenario"]["topology"]["workers"])
+
+
+def _rate(network: Network) -> int:
+    return int(network["scenario"]["topology"]["rate_bps"])
+
+
+def _stamp(network: Network, size: int) -> dict[str, str]:
+    """Whether to trust the number: were the sums right, and what limited the switch."""
+    rows = network["rows"]
+    if wrong := sum(row["wrong_elements"] for row in rows):
+        return {"kind": "invalid", "word": "WRONG", "text": f"{count_text(wrong)} elements of sums were wrong."}
+    row = next(row for row in rows if row["name"] in OURS and row["size_bytes"] == size)
+    text = f"Every element of every sum was checked. The switch was limited by {row['limited_by']}"
+    if row["limited_by"] == "cpu":
+        return {"kind": "virtual", "word": "EXACT, NOT AT SPEED", "text": f"{text}, so this says more of the machine."}
+    return {"kind": "valid", "word": "EXACT", "text": f"{text}; the median of {row['time_ns']['count']} operations."}
+
+
+def _longest(found: Sequence[tuple[Network, dict[int, float]]]) -> str:
+    """The range over all rates, for each number of workers."""
+    parts = []
+    for workers in sorted({_workers(network) for network, _ in found}):
+        here = [(network, times) for network, times in found if _workers(network) == workers]
+        ratios = [times[max(times)] for _, times in here]
+        between = times_text(min(ratios))
+        if len(ratios) > 1:
+            between = f"{min(ratios):.2f} to {times_text(max(ratios))}"
+        parts.append(f"{between} with {workers} workers (bound {times_text(bound(here[0][0]))})")
+    return f"The longest arrays, over all rates: {', '.join(parts)}."
+
+
+def _slower(found: Sequence[tuple[Network, dict[int, float]]]) -> str:
+    """Where it doesn't pay; a hundredth is noise."""
+    lost = [
+        f"{bytes_text(size)} on {_workers(network)} workers at {rate_text(_rate(network))} ({times_text(ratio)})"
+        for network, times in found
+        for size, ratio in sorted(times.items())
+        if faster_text(ratio).endswith("slower")
+    ]
+    return f"It does not pay, being slower than Gloo, for {'; '.join(lost)}." if lost else (
+        "It was slower than Gloo nowhere in what was measured."
+    )  # fmt: skip
