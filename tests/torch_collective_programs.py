@@ -189,9 +189,11 @@ def elsewhere() -> None:
     assert whole.view(n, 2)[:, 0].tolist() == list(range(n))
     splits = [RANK + 1] * n
     dist.all_to_all_single(torch.empty(n * (n + 1) // 2), torch.ones(n * (RANK + 1)), [r + 1 for r in range(n)], splits)
-    dist.all_to_all(parts, [torch.full((2,), 10.0 * RANK + r) for r in range(n)])
-    assert [part[0].item() for part in parts] == [10.0 * r + RANK for r in range(n)]
-    assert by_gloo() == gloo + 5
+    lists = torch.__version__ >= "2.13"  # Gloo of 2.11 has no all-to-all of lists
+    if lists:
+        dist.all_to_all(parts, [torch.full((2,), 10.0 * RANK + r) for r in range(n)])
+        assert [part[0].item() for part in parts] == [10.0 * r + RANK for r in range(n)]
+    assert by_gloo() == gloo + 4 + lists
 
 
 def objects_and_messages() -> None:

@@ -490,6 +490,7 @@ def _careful(name: str, probe: Callable[[], Finding]) -> Finding:
 
 def diagnose() -> list[Finding]:
     """Look at everything, in the order of `PROBES`. Takes a few seconds, nearly all of it `import torch`."""
+    netns.find_programs()  # as runs in Mininet do
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(_careful, PROBES.keys(), PROBES.values()))
 

@@ -119,6 +119,12 @@ def end(process: subprocess.Popen[Any], grace_s: float = 3.0) -> int:
     return process.returncode
 
 
+def find_programs() -> None:
+    """Lets this process find tc and ifconfig also for a plain user, whose PATH on Debian lacks the sbin folders."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join([*folders, *(f for f in ("/usr/sbin", "/sbin") if f not in folders)])
+
+
 def is_privileged() -> bool:
     """Whether we may make namespaces and shape links: root, or root of a user namespace with its own network."""
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")

@@ -52,14 +52,8 @@ def _find_mininet() -> None:
     found.loader.exec_module(module)
 
 
-def _find_programs() -> None:
-    """Lets Mininet find tc and ifconfig also for a plain user, whose PATH on Debian lacks the sbin folders."""
-    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    os.environ["PATH"] = os.pathsep.join([*folders, *(f for f in ("/usr/sbin", "/sbin") if f not in folders)])
-
-
 _find_mininet()
-_find_programs()
+netns.find_programs()
 
 from mininet.link import Intf, TCIntf  # noqa: E402
 from mininet.link import Link as Link  # noqa: E402

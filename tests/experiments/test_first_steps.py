@@ -86,6 +86,8 @@ def test_init_writes_files_that_are_understood_and_says_how_to_run_them(here: Pa
     scenario = scenarios.load(here / "my first" / "mine.toml")
     assert scenario.methods_for("sim")
     assert scenario.methods_for("mininet")
+    assert not scenario.faults.of_packets
+    assert scenario.topology.delay_ns == 0  # many kernels lack netem
     assert "switchagg compare 'my first/mine.toml' --on sim" in done.stdout
     assert "torchrun --standalone --nproc-per-node 2 'my first/train.py'" in done.stdout
     script = here / "my first" / "train.py"
