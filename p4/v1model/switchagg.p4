@@ -1,6 +1,7 @@
 // The switch of PROTOCOL.md for v1model: bmv2's simple_switch, and the engine in p4/p4vm.
 //
-// Macros, all optional: ELEMENTS (E of the program's jobs, 1 to 256), SLOTS, AGGREGATION_PORT (UDP).
+// Macros, all optional: ELEMENTS (E of the program's jobs, 1 to 256), SLOTS, AGGREGATION_PORT (UDP), SUMS (a file with
+// another adder, in quotes).
 
 #include <core.p4>
 #include <v1model.p4>
@@ -25,7 +26,11 @@
 #include "held.p4"
 #include "ecn.p4"
 #include "seen.p4"
+#ifdef SUMS
+#include SUMS
+#else
 #include "sums.p4"
+#endif
 #ifdef LEAF
 #include "leaf_verdict.p4"
 #else

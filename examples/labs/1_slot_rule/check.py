@@ -1,0 +1,134 @@
+"""Drives a slot rule by workers on a faulty network, and compares what it sends with what PROTOCOL.md's rule does."""
+
+import runpy
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from p4vm.planes.traffic import SAYS, Arrived, Faults, Shape, traffic
+from switchagg.aggregator import Aggregator, Decision
+from switchagg.wire import Op, Packet, Route, decode
+
+PACKETS, WORKERS, ELEMENTS, WINDOW = 400, 3, 4, 2
+RUNS = 6
+IN_ORDER = Faults(loss=0.1)
+LATE_COPIES = Faults(duplicate=0.1)
+ANY_ORDER = Faults(loss=0.05, duplicate=0.1, reorder=0.1, straggler=0.02)
+
+Sent = tuple[str, Any] | None
+"""("one" or "all", sums), or nothing."""
+
+
+def plain(packet: Packet) -> Packet:
+    """The packet as a sum of all workers: this exercise has no maxima, and all workers give values."""
+    values = packet.values if len(packet.values) else np.zeros(ELEMENTS, np.int32)
+    return replace(packet, op=Op.SUM, route=Route.ALL, owner=0, values=values)
+
+
+class Sums(Aggregator):
+    """The reference, for such packets."""
+
+    def accept(self, packet: Packet, port: int) -> Decision:
+        return super().accept(plain(packet), port)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A packet at the switch. reason: what the reference makes of it; right: what it sends."""
+
+    number: int
+    packet: Packet
+    reason: str
+    right: Sent
+
+    @property
+    def name(self) -> str:
+        packet = self.packet
+        place = f"slot {packet.slot} version {packet.version}"
+        return f"packet {self.number} (rank {packet.rank}, chunk {packet.chunk}, {place})"
+
+
+def run_of(seed: int, network: Faults) -> list[Step]:
+    """The packets of one run."""
+    shape = Shape(seed, PACKETS, WORKERS, ELEMENTS, WINDOW)
+    arrived = (step for step in traffic(shape, network, Sums) if isinstance(step, Arrived))
+    steps = []
+    for number, step in enumerate(arrived, 1):
+        sums = decode(step.sent[0][1]).values if step.sent else None
+        right = {"broadcast": ("all", sums), "reply": ("one", sums)}.get(step.reason)
+        steps.append(Step(number, plain(decode(step.data)), step.reason, right))
+    return steps
+
+
+def overtaken(steps: list[Step]) -> list[tuple[Step, int]]:
+    """Packets that came after a later chunk of their rank in the same slot, and that chunk."""
+    latest: dict[tuple[int, int], int] = {}
+    found = []
+    for step in steps:
+        place = step.packet.rank, step.packet.slot
+        if step.packet.chunk < latest.get(place, 0):
+            found.append((step, latest[place]))
+        latest[place] = max(step.packet.chunk, latest.get(place, 0))
+    return found
+
+
+def ordered_runs() -> Iterator[list[Step]]:
+    """Runs in which packets are lost and sent again, but never overtake each other."""
+    return (steps for seed in count() if not overtaken(steps := run_of(seed, IN_ORDER)))
+
+
+def fault_of(make: Any, steps: list[Step]) -> list[str]:
+    """Where the rule first sends something else than the reference, and why."""
+    rule = make(WINDOW, WORKERS)
+    for place, step in enumerate(steps):
+        packet = step.packet
+        sent = rule.packet(packet.slot, packet.version, packet.rank, packet.chunk, packet.values.copy())
+        if not alike(sent, step.right):
+            return [f"{step.name}: {difference(sent, step.right)}", why(steps[: place + 1])]
+    return []
+
+
+def alike(sent: Sent, right: Sent) -> bool:
+    if sent is None or right is None:
+        return sent is right
+    return sent[0] == right[0] and np.array_equal(sent[1], right[1])
+
+
+def difference(sent: Sent, right: Sent) -> str:
+    if sent is not None and not (isinstance(sent, tuple) and len(sent) == 2 and sent[0] in ("one", "all")):
+        return f'`packet` returned {sent!r}; it is None, ("one", sums) or ("all", sums)'
+    if sent is None or right is None:
+        words = [f"the sums to {each[0]}" if each else "nothing" for each in (sent, right)]
+        return f"your rule sends {words[0]}, right is {words[1]}"
+    if sent[0] != right[0]:
+        return f"the sums go to {sent[0]}, right is to {right[0]}"
+    return f"a wrong sum, {np.asarray(sent[1]).tolist()}; right is {right[1].tolist()}"
+
+
+def why(steps: list[Step]) -> str:
+    """The old copy that did it, if there was one in this slot; else what the last packet is."""
+    last = steps[-1]
+    for step, later in reversed(overtaken(steps)):
+        if step.packet.slot == last.packet.slot:
+            old = f"{step.name} was an old copy: rank {step.packet.rank}'s chunk {later} was there before it"
+            if step.reason == "drop_older":
+                return f"{old}; it is too old for this slot version, and must change nothing (S2)"
+            return f"{old}; it may be answered, but is not the first of any turn, and frees no other version (S2, S3)"
+    return f"that packet is: {SAYS[last.reason]}"
+
+
+def faults(folder: Path) -> list[str]:
+    """What is wrong with the folder's rule.py."""
+    rule = runpy.run_path(str(folder / "rule.py"))["Rule"]
+    for steps in islice(ordered_runs(), RUNS):
+        if found := fault_of(rule, steps):
+            return [f"already with packets that keep their order: {found[0]}", *found[1:]]
+    runs = (run_of(seed, network) for network in (LATE_COPIES, ANY_ORDER) for seed in range(RUNS))
+    found = [fault for steps in runs if (fault := fault_of(rule, steps))]
+    for fault in sorted(found, key=lambda fault: "a wrong sum" not in fault[0]):  # the worst first
+        return [f"right as long as packets keep their order; when they don't: {fault[0]}", *fault[1:]]
+    return []
