@@ -78,7 +78,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "transport/control/",
         "transport/zeromq/",
     ),
-    "mininet": ("emulation/mininet/topology.py",),
+    "mininet": ("emulation/mininet/topology.py", "examples/mininet_workers.py"),
     "lark": ("p4/p4vm/front/",),
     "pcpp": ("p4/p4vm/front/preprocess.py",),
     "scapy": ("tools/scapy/",),

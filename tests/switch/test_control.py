@@ -293,7 +293,10 @@ def test_a_switch_that_is_not_there_is_named_after_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, never speaks ZeroMQ
         endpoint = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         with clients(RecordedMember(endpoint, timeout_s=0.3)) as (heard,):
-            assert f"no answer from switch {endpoint} within 0.3 s; start it there with" in heard.refusal()
+            words = (
+                f"no answer from switch {endpoint} within 0.3 s: TCP {silent.getsockname()[1]} is open there, but no"
+            )
+            assert words in heard.refusal()
         with pytest.raises(JobError, match="no answer from switch"):
             query_status(endpoint, timeout_s=0.2)
 

@@ -3,7 +3,9 @@
 Bounds on time are the promise itself (10 s for a dead rank), with leases of 4 s as shipped.
 """
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -149,11 +151,18 @@ def test_a_stopped_switch_notifies_its_ranks(daemon: Process, control: str, numb
         assert daemon.ended(PROMISE_S)[0] == 0
 
 
-def test_the_ready_file_holds_the_ready_line(tmp_path: Path) -> None:
+def test_the_ready_file_holds_the_ready_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And systemd is told (sd_notify)."""
     ready = tmp_path / "ready"
+    place = f"@switchagg-{os.getpid()}"
+    monkeypatch.setenv("NOTIFY_SOCKET", place)
     program = DAEMON.replace("0)))", f"0)), ready_file=__import__('pathlib').Path({str(ready)!r}))")
-    with running(Process("-c", program)) as (process,):
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(place.replace("@", "\0"))
+    with manager, running(Process("-c", program)) as (process,):
         line = process.line("switchagg")
+        manager.settimeout(START_S)
+        assert manager.recv(4096).decode().split() == ["READY=1", f"STATUS={line[0]}", *line[1:]]
         end = time.monotonic() + START_S
         while not ready.exists():
             assert time.monotonic() < end

@@ -22,10 +22,10 @@ _numbers = itertools.count()
 
 
 class Namespace:
-    """A network namespace that lives as long as a process of ours in it."""
+    """A network namespace that lives as long as a process of ours in it. mounts: and a mount namespace."""
 
-    def __init__(self) -> None:
-        self.holder = subprocess.Popen(["unshare", "-n", "sleep", "infinity"])
+    def __init__(self, mounts: bool = False) -> None:
+        self.holder = subprocess.Popen(["unshare", *(["-nm"] if mounts else ["-n"]), "sleep", "infinity"])
         own = os.readlink("/proc/self/ns/net")
         while os.readlink(f"/proc/{self.holder.pid}/ns/net") == own:
             time.sleep(0.005)

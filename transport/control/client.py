@@ -12,10 +12,11 @@ from queue import Empty, SimpleQueue
 import zmq
 
 from switchagg.errors import DecodeError, JobError
+from switchagg.membership import Address
 from transport.control import messages
 from transport.control.sockets import HEARTBEAT_S, bound, local_endpoint, next_answer, send_request
 from transport.control.stalls import StallDetector
-from transport.links.addresses import parse_endpoint, resolve_host
+from transport.links.addresses import parse_endpoint, resolve_host, tcp_fault
 from transport.zeromq.keys import Keys, key_advice
 
 UNSENT_NS = 50_000_000
@@ -55,7 +56,8 @@ class ControlClient:
         self.switch = switch
         self.admitted: Future[messages.Admitted] = Future()
         self.asked_to_leave = ""
-        self._target = f"tcp://{wish.place.host}:0;{resolve_host(host)}:{port}"  # from the data address (C15)
+        self._peer = resolve_host(host), port
+        self._target = "tcp://{}:0;{}:{}".format(wish.place.host, *self._peer)  # from the data address (C15)
         self._wish = wish
         self._keys = keys
         self._on_departure = on_departure
@@ -219,8 +221,7 @@ class ControlClient:
         elif self._phase is _Phase.JOINING and now_ns >= deadline_ns:
             waited = f"within {self._wish.timeout_ns / 1e9:g} s"
             if not self._heard:
-                remedy = f"start it there with `switchagg switch`, correct the address, or {key_advice(self._keys)}"
-                self._end([], f"no answer from switch {self.switch} {waited}; {remedy}")
+                self._end([], f"no answer from switch {self.switch} {waited}: {_why_silent(self._peer, self._keys)}")
             elif now_ns >= deadline_ns + round(JOIN_GRACE_S * 1e9):
                 self._end([], f"switch {self.switch} did not admit the job {waited}: {self._last_reason}")
 
@@ -275,5 +276,10 @@ def query_status(
                 return answer
             if isinstance(answer, messages.Refused):
                 raise JobError(answer.reason)
-    asked = f"no answer from switch {switch} within {timeout_s:g} s; is `switchagg switch` running there?"
-    raise JobError(f"{asked} If so, {key_advice(keys)}")
+    raise JobError(f"no answer from switch {switch} within {timeout_s:g} s: {_why_silent((host, port), keys)}")
+
+
+def _why_silent(peer: Address, keys: Keys | None) -> str:
+    """What is wrong where no switch answers, and what to do."""
+    open_port = f"TCP {peer[1]} is open there, but no switch speaks"
+    return tcp_fault(*peer) or f"{open_port}: correct the address, or {key_advice(keys)}"

@@ -32,6 +32,21 @@ def resolve_host(host: str) -> str:
         raise JobError(f"host {host!r} has no IPv4 address: {error}") from error
 
 
+def tcp_fault(host: str, port: int, timeout_s: float = 4.0) -> str:
+    """Why no connection to a TCP port comes about, and what to do; "" if one does. The timeout is longer than the three
+    seconds that it takes a host to learn that nobody on its link has an address."""
+    try:
+        with socket.create_connection((host, port), timeout_s):
+            return ""
+    except ConnectionRefusedError:
+        own = "" if host.startswith("127.") else f" --control tcp://{host}:{port}"
+        return f"{host} refuses TCP {port}: start it there: `switchagg switch{own}`; or a firewall rejects it"
+    except TimeoutError:
+        return f"nothing comes back from {host}: correct the address, or open TCP {port} in the firewalls on the way"
+    except OSError as error:
+        return f"{error.strerror}: correct the address, or open TCP {port} in the firewalls on the way"
+
+
 def facing(host: str, port: int) -> str:
     """Our own IPv4 address on the way to a host; nothing is sent. Raises JobError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

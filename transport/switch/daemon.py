@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import sys
 import threading
 import time
@@ -213,9 +214,9 @@ class SwitchDaemon:
 def run_switch(options: DaemonOptions | None = None, *, ready_file: Path | None = None, quiet: bool = False) -> int:
     """Run a switch until SIGINT or SIGTERM; returns the exit status: 0, or 1 after one line on stderr.
 
-    Prints "switchagg switch ready: control … data …" to stdout once both addresses are bound, and writes the same line
-    to ready_file, if given; events go to stderr unless quiet, and first why no faster data plane is used, if one was
-    passed over.
+    Prints "switchagg switch ready: control … data …" to stdout once both addresses are bound, tells systemd (READY=1),
+    and writes the same line to ready_file, if given; events go to stderr unless quiet, and first why no faster data
+    plane is used, if one was passed over.
     """
     log = _discard if quiet else _print_event
     try:
@@ -237,6 +238,7 @@ def run_switch(options: DaemonOptions | None = None, *, ready_file: Path | None 
         if (impairments := daemon.options.impairments) is not None:
             log(f"impairments: {impairments}; seed {impairments.seed}")
         print(line, flush=True)
+        _notify(f"READY=1\nSTATUS={line}")
         try:
             if ready_file is not None:
                 _write_whole(ready_file, line + "\n")
@@ -270,6 +272,13 @@ def _signals() -> Iterator[list[str]]:
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
+
+
+def _notify(state: str) -> None:
+    """Tell the service manager, if one waits for it (sd_notify(3))."""
+    if place := os.environ.get("NOTIFY_SOCKET"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.sendto(state.encode(), "\0" + place[1:] if place[0] == "@" else place)
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 
 from switchagg.codecs.compression import Compression
 from switchagg.description import Kind, Shown
+from switchagg.errors import JobError
 from switchagg.job import MAX_CHILDREN
 from transport.group.contract import Group
 from transport.group.method_name import MethodName
@@ -60,6 +61,23 @@ def _join(*args: Any, **kwargs: Any) -> Group:
     return SwitchGroup.join(*args, **kwargs)
 
 
+def _gloo(store: Store, rank: int, size: int, timeout: timedelta, options: SwitchOptions) -> dist.ProcessGroupGloo:
+    """Gloo on the network of the switch or of MASTER_ADDR, unless GLOO_SOCKET_IFNAME names another.
+
+    By itself it takes the address of the host's name, which may be 127.0.1.1 (Debian): other hosts can't connect, one
+    rank gets an error that names 127.0.0.1, the others wait.
+    """
+    make: Any = dist.ProcessGroupGloo
+    try:
+        if size > 1 and not os.environ.get("GLOO_SOCKET_IFNAME"):
+            how = make._Options()
+            how._timeout, how._devices = timeout, [make.create_device(hostname=options.network_address())]
+            return make(store, rank, size, how)  # type: ignore[no-any-return]
+    except JobError as error:
+        logger.info("switchagg: Gloo chooses its own address: %s", error)
+    return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+
 class SwitchProcessGroup(Collectives):
     """Collectives through the switch, or by a host method; what neither has, through Gloo. traffic: what went where.
 
@@ -81,7 +99,7 @@ class SwitchProcessGroup(Collectives):
         super().__init__(rank, size)  # type: ignore[call-arg]  # stub lacks this constructor
         job = start_name(store, rank, size, timeout.total_seconds()) if size > 1 else ""
         store = PrefixStore(job, store)  # Gloo would take addresses of ranks that died before a restart
-        gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
+        gloo = _gloo(store, rank, size, timeout, options)
         # Gloo's dispatcher: it has every operation under the old and the new names, whatever PyTorch's version. Calling
         # our own base class instead would come back to our overrides.
         self._gloo = ProcessGroup(store, rank, size)

@@ -24,7 +24,7 @@ from switchagg.errors import JobError
 from switchagg.job import FRIENDLY
 from transport.group.contract import Group
 from transport.group.method_name import MethodName, parse
-from transport.links.addresses import facing, resolve_host
+from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.links.table import LINKS, links_with
 
 if TYPE_CHECKING:
@@ -147,6 +147,13 @@ class SwitchOptions:
             return facing(resolve_host(master), 9)  # nothing is sent
         except JobError as error:
             raise JobError(f"{error}; set SWITCHAGG_BIND to this host's address, or SWITCHAGG_INTERFACE") from error
+
+    def network_address(self) -> str:
+        """On the way to the switch, or `own_address` where none is used: of the network that ranks share. JobError."""
+        if not (self.switch and self.name.is_switch) or self.bind or self.interface:
+            return self.own_address()
+        host, port = parse_endpoint(self.switch)
+        return facing(resolve_host(host), port)
 
     def join_options(self, call_timeout_s: float) -> "JoinOptions":
         """Of a session with the switch. Raises JobError for what can't be together, DistBackendError as `name`."""

@@ -42,6 +42,7 @@ from switchagg.layout import EVERYONE, Shares, shares_of
 from switchagg.native import library
 from switchagg.native.codec import missing
 from switchagg.priority import class_of
+from switchagg.wire import frame_bytes
 from transport.control import messages
 from transport.control.client import ControlClient
 from transport.group.contract import Ask, Matching, named
@@ -152,6 +153,7 @@ class SwitchSession:
             self._places = {place.rank: place for place in admitted.members}
             self._lease_ns = admitted.lease_ns
             self._data = (admitted.host or resolve_host(parse_endpoint(switch)[0]), admitted.port)
+            self._packet_bytes = frame_bytes(self.job.elements) + options.kind.framing.packet_bytes
             loop = self._open_loop(end, admitted, wish.incarnation)
         except BaseException as error:
             self._client.leave([], str(error), LEAVE_S if isinstance(error, SwitchaggError) else 0.0)
@@ -517,8 +519,9 @@ class SwitchSession:
             what = "packets are lost between" if arrived else "no packet gets through between"
             self._failed(
                 f"{what} this rank at {_text(self._address)} and the switch at {_text(self._data)} (UDP), for "
-                f"{seconds:.0f} s, though its control plane answers; look for a firewall, or an MTU too small for "
-                f"{self.job.elements} elements per packet"
+                f"{seconds:.0f} s, though its control plane answers; look for a firewall that drops UDP "
+                f"{self._data[1]}, or an MTU below {self._packet_bytes}, which {self.job.elements} elements per packet "
+                "need (SWITCHAGG_ELEMENTS)"
             )
 
     def _on_stream_failed(self, event: StreamFailed) -> None:
