@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from emulation.bounds import busiest
+from emulation.results import BEYOND_BOUND_FACTOR
 from emulation.scenario import from_canonical
 from emulation.shares import busiest_shared, part_of_job
 from emulation.topologies.racks import workers_by_rack
@@ -309,7 +310,7 @@ def _learned(built: dict[str, Any], entry: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a page says first: "1.40× faster", "bound 1.50×" ("" without one)."""
+    """What a page says first: "1.40× faster", "bound 1.50×" ("" without one; "beyond the bound of 1.30×")."""
 
     number: str
     bound: str
@@ -321,8 +322,8 @@ def finding(built: dict[str, Any]) -> Finding:
     if compared is None:
         return Finding(f"{time_text(built['methods'][0]['summary']['iteration_ns']['median'])} an iteration", "")
     numbers = compared["comparison"]
-    text, bound = speedup_text(numbers["iteration_speedup"]), numbers["communication_speedup_bound"]
-    return Finding(text + ", but learned less" * none_learned, f"bound {times_text(bound)}" if bound else "")
+    speedup, bound = numbers["iteration_speedup"], numbers["communication_speedup_bound"]
+    return Finding(speedup_text(speedup) + ", but learned less" * none_learned, bound_text(speedup, bound))
 
 
 def _compared(built: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str, Any]], bool]:
@@ -383,6 +384,13 @@ def speedup_text(speedup: float) -> str:
     """As a headline: "1.40× faster", "0.79×: slower" or "1.00×: as fast"."""
     words = faster_text(speedup)
     return words if words.endswith("faster") else f"{times_text(speedup)}: {words.rpartition('× ')[2]}"
+
+
+def bound_text(speedup: float, bound: float | None) -> str:
+    """ "bound 1.50×", or that it was exceeded; "" without one."""
+    if not bound:
+        return ""
+    return f"{'beyond the bound of' if speedup > BEYOND_BOUND_FACTOR * bound else 'bound'} {times_text(bound)}"
 
 
 def unequal_compute(built: dict[str, Any], entry: dict[str, Any]) -> str:

@@ -436,7 +436,7 @@ def test_the_answer_is_of_four_workers_with_its_bound_and_where_it_does_not_pay(
     built = a_document()
     found = answer(built)
     assert found is not None
-    assert (found["number"], found["bound"]) == ("1.91× faster", "bound 1.50×")  # noqa: RUF001
+    assert (found["number"], found["bound"]) == ("1.91× faster", "beyond the bound of 1.50×")  # noqa: RUF001
     assert found["what"].startswith("Allreduce of 25.0 MB on 4 workers at 1 Gb/s through the switch")
     assert found["stamp"]["word"] == "EXACT"
     beyond, longest, slower = found["sentences"]

@@ -103,6 +103,7 @@ def test_what_learned_less_says_so_in_the_number_and_a_single_method_has_no_boun
     worse = [Evaluation(3, 1, 0.90, 0.5)]
     built = document(SCENARIO, "sim", [result("ring", 150_000_000), result("mlt", 100_000_000, evaluations=worse)])
     assert wording.finding(built).number == "1.45× faster, but learned less"  # noqa: RUF001
+    assert wording.finding(sim_document(ring_ns=300_000_000)).bound == "beyond the bound of 1.50×"  # noqa: RUF001
     alone = document(SCENARIO, "sim", [result("switch", 100_000_000)])
     assert wording.finding(alone) == wording.Finding("110 ms an iteration", "")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from emulation.bounds import payload_share
 from emulation.certificate.fidelity import rate_text
-from emulation.report.wording import bytes_text, count_text, faster_text, speedup_text, times_text
+from emulation.report.wording import bound_text, bytes_text, count_text, faster_text, speedup_text, times_text
 from emulation.results import BEYOND_BOUND_FACTOR
 from transport.group.method_name import parse, traffic
 
@@ -58,7 +58,7 @@ def answer(built: dict[str, Any]) -> dict[str, Any] | None:
     beyond = ["What is beyond the bound is no merit of the switch: Gloo does not reach its own."]
     return {
         "number": speedup_text(times[size]),
-        "bound": f"bound {times_text(most)}",
+        "bound": bound_text(times[size], most),
         "what": f"Allreduce of {where} through the switch, beside Gloo with the better of two congestion controls.",
         "stamp": _stamp(network, size),
         "sentences": [*(beyond if times[size] > BEYOND_BOUND_FACTOR * most else []), _longest(found), _slower(found)],
