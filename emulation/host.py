@@ -46,6 +46,13 @@ def compiled_core() -> dict[str, Any]:
     return {"missing": missing} if missing else {"path": library.load()._name, "abi": library.ABI}
 
 
+def interface_bytes(name: str) -> tuple[int, int]:
+    """Bytes that an interface of this network namespace has sent and received until now."""
+    lines = Path("/proc/net/dev").read_text(encoding="ascii").splitlines()
+    named = {key.strip(): numbers.split() for key, colon, numbers in (line.partition(":") for line in lines) if colon}
+    return int(named[name][8]), int(named[name][0])
+
+
 def installed_version(name: str) -> str | None:
     """Of a distribution, which is not imported; None if it isn't installed."""
     try:

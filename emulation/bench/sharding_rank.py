@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from emulation.bench.allreduce.rank import MeetingPoint
 from emulation.children import Report, send_report
+from emulation.host import interface_bytes
 from transport.group.contract import own_shard
 from transport.group.method_name import parse
 from transport.group.opening import GroupOptions, open_group
@@ -112,12 +112,12 @@ class Rank:
         self._arrays = np.zeros_like(self._sum), np.zeros_like(self._sum)
 
     def run(self) -> Timed:
-        found = Timed({}, {}, {}, {})
+        found, interface = Timed({}, {}, {}, {}), self._place.interface
         for kind in (REDUCE_SCATTER, ALL_GATHER, BOTH):
             self._operation(kind)  # opens TCP's windows
-            before = self._interface()
+            before = interface_bytes(interface)
             done = [self._operation(kind) for _ in range(self._place.operations)]
-            sent, received = (after - first for after, first in zip(self._interface(), before, strict=True))
+            sent, received = (after - first for after, first in zip(interface_bytes(interface), before, strict=True))
             found.durations_ns[kind] = [duration_ns for duration_ns, _ in done]
             found.sent_bytes[kind] = sent / len(done)
             found.received_bytes[kind] = received / len(done)
@@ -150,15 +150,6 @@ class Rank:
             expected = np.concatenate([own_shard(each, r, workers) for r, each in enumerate(self._mine)])
             wrong += int(np.count_nonzero(gathered != expected))
         return end_ns - start_ns, wrong
-
-    def _interface(self) -> tuple[int, int]:
-        """Bytes sent and received until now, of the namespace's interface."""
-        lines = Path("/proc/net/dev").read_text(encoding="ascii").splitlines()
-        named = {
-            name.strip(): numbers.split() for name, colon, numbers in (line.partition(":") for line in lines) if colon
-        }
-        numbers = named[self._place.interface]
-        return int(numbers[8]), int(numbers[0])
 
 
 def main() -> None:

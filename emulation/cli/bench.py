@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from emulation.cli.outcomes import outcomes
+from emulation.cli.runs.hosts import hosts
 from emulation.cli.start.completion import method_names
 from switchagg.dataplane.table import DATAPLANES
 
@@ -19,6 +20,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Measure planes, numbers and allreduce beside their baselines, and show what limited each figure.",
 )
+
+app.command()(hosts)
 
 T = TypeVar("T")
 

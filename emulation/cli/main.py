@@ -87,6 +87,8 @@ def _describe(
 
     `switchagg server` : run a parameter server for them
 
+    `switchagg bench hosts` : nccl-tests for your own machines: any method beside Gloo
+
     `switchagg study codecs` : which codec trains as well as float32, and where it pays
 
     `switchagg reproduce` : papers' numbers beside ours

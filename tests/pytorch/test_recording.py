@@ -26,7 +26,7 @@ def test_a_ddp_script_becomes_a_profile(tmp_path: Path, monkeypatch: pytest.Monk
         heard.extend(ranks(*given[given.index("-m", given.index("-m") + 1) :]))
         return 0
 
-    monkeypatch.setattr(command, "_run", run)
+    monkeypatch.setattr(command, "run_to_end", run)
     path = tmp_path / "digits.toml"
     options = ["--stop", "--warmup", "2", "--iterations", "4", "--out", str(path)]
     done = CliRunner().invoke(app, ["profile", *options, *DDP, "100000"])

@@ -71,6 +71,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "emulation/training/tensor_ranks.py",
         "emulation/training/units.py",
         "emulation/bench/allreduce/gloo.py",
+        "emulation/bench/hosts/rank.py",
         "emulation/study/method_training.py",
     ),
     "zmq": (

@@ -20,7 +20,7 @@ from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_name
 from transport.links.table import LINKS
 
-_COMMA = re.compile(r",(?!\s*\w+=)")  # not between a codec's options
+COMMA = re.compile(r",(?!\s*\w+=)")  # not between a codec's options
 _METHOD, _VARIANT = re.compile("[@~+]"), re.compile("(.*?)(?::([^:=]*))?", re.DOTALL)
 SLOTS, ELEMENTS = 4096, 360  # a switch to test data planes with: as `switchagg switch` makes it
 CONTROLS = ("cubic", "bbr", "reno")
@@ -76,7 +76,7 @@ def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tupl
     found: list[Method] = []
     named: set[Method] = set()
     rivals: set[Method] = set()
-    for word in (word.strip() for word in _COMMA.split(words)):
+    for word in (word.strip() for word in COMMA.split(words)):
         method, variant = _parts(word)
         if method.is_switch:
             variants = [resolve_plane(variant or dataplane)]

@@ -23,18 +23,23 @@ class Numbers:
 
     Rank r's element i of operation k is pattern(i + k mod 101) with pattern(i) = (7i + 13r) mod 101 - 50. float32 sums
     of these are exact in any order, and the switch's fixed point represents them exactly. A lossy codec may be off by
-    what its rule allows (`tolerance`).
+    what its rule allows (`tolerance`). greatest: their limit, 50 for 32 bits and more. op: sum, max, min, or avg, of
+    which every value is a multiple of the number of ranks, so that the average is a whole number.
     """
 
     PERIOD, GREATEST = 101, 50
 
-    def __init__(self, rank: int, workers: int, dtype: str, elements_most: int) -> None:
+    def __init__(
+        self, rank: int, workers: int, dtype: str, elements_most: int, greatest: int = GREATEST, op: str = "sum"
+    ) -> None:
         index = np.arange(self.PERIOD)
-        patterns = [(7 * index + 13 * r) % self.PERIOD - 50 for r in range(workers)]
+        each = workers if op == "avg" else 1
+        patterns = [((7 * index + 13 * r) % (2 * greatest + 1) - greatest) * each for r in range(workers)]
         turns = -(-(elements_most + self.PERIOD) // self.PERIOD)
+        combine = {"max": np.max, "min": np.min}.get(op, np.sum)
         self._patterns = patterns
         self._mine = np.tile(patterns[rank].astype(dtype), turns)
-        self._sums = np.tile(np.sum(patterns, axis=0).astype(dtype), turns)
+        self._sums = np.tile((combine(patterns, axis=0) // each).astype(dtype), turns)
 
     def fill(self, array: Array, operation: int) -> None:
         """Write this rank's input."""
@@ -43,13 +48,21 @@ class Numbers:
 
     def of_all(self, elements: int, operation: int) -> list[Array]:
         """Every rank's input."""
+        return [self.of(rank, elements, operation) for rank in range(len(self._patterns))]
+
+    def of(self, rank: int, elements: int, operation: int, first: int = 0) -> Array:
+        """A rank's input, or so many elements of it from `first` on."""
+        pattern = np.roll(self._patterns[rank], -(first + operation)).astype(self._mine.dtype)
+        return np.resize(pattern, elements)
+
+    def combined(self, elements: int, operation: int) -> Array:
+        """What must come out: a view."""
         at = operation % self.PERIOD
-        return [np.resize(np.roll(pattern, -at), elements).astype(self._mine.dtype) for pattern in self._patterns]
+        return self._sums[at : at + elements]
 
     def wrong(self, array: Array, operation: int, tolerance: float = 0.0) -> int:
         """How many elements differ from the exact sum, by more than that."""
-        at = operation % self.PERIOD
-        exact = self._sums[at : at + len(array)]
+        exact = self.combined(len(array), operation)
         if not tolerance:
             return int(np.count_nonzero(array != exact))
         return len(array) - int(np.count_nonzero(np.abs(array - exact) <= tolerance))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 
@@ -52,8 +53,8 @@ def profile(
         under_torchrun = "RANK" in os.environ and "WORLD_SIZE" in os.environ
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if under_torchrun else ranks
         first = int(os.environ["RANK"]) - int(os.environ.get("LOCAL_RANK", "0")) if under_torchrun else 0
-        start = [] if under_torchrun else _torchrun(ranks)
-        code = _run([sys.executable, *start, "-m", "transport.torch.recording", *command])
+        start = [] if under_torchrun else torchrun(ranks)
+        code = run_to_end([sys.executable, *start, "-m", "transport.torch.recording", *command])
         if code:
             stop(f"{script}: ended with exit code {code}; nothing was recorded", EXIT_FAILED)
         traces = [Path(f"{stem}.rank{rank}.json.gz") for rank in range(first, first + local)]
@@ -62,15 +63,16 @@ def profile(
                 typer.echo(line)
 
 
-def _torchrun(ranks: int) -> list[str]:
+def torchrun(ranks: int) -> list[str]:
+    """Arguments of Python that start so many ranks of a program on this machine."""
     where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
     return ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *where]
 
 
-def _run(command: list[str]) -> int:
-    """Its exit code. What it has started ends with this process."""
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    with subprocess.Popen(command, env=environment) as running:
+def run_to_end(command: list[str], variables: Mapping[str, str] | None = None, said: IO[str] | None = None) -> int:
+    """Its exit code. What it has started ends with this process. said: takes its standard error."""
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, **(variables or {})}
+    with subprocess.Popen(command, env=environment, stderr=said) as running:
         try:
             return running.wait()
         except BaseException:

@@ -1,0 +1,5 @@
+"""`switchagg bench hosts`: collectives on a user's own machines, with nccl-tests' flags and columns, beside Gloo.
+
+Imported by cli.
+Start at plan.py, then rank.py.
+"""
