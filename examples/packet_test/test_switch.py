@@ -2,6 +2,7 @@
 
     pytest examples/packet_test                     # the fastest data plane here
     pytest examples/packet_test --dataplane p4      # the P4 program, or the one that SWITCHAGG_P4_PROGRAM names
+    pytest examples/packet_test --switch tcp://10.0.0.1:5555    # one that runs somewhere
 
 docs/packet-tests.md goes through it, and plants a fault.
 """
@@ -49,8 +50,8 @@ def test_a_slot_is_used_again_two_windows_later(job):
 
 
 def test_other_generations_and_other_addresses_change_nothing(job, switch):
-    two = job(workers=2, generation=7)
-    two.contribute(rank=0, chunk=0, values=5, generation=6)
+    two = job(workers=2)
+    two.contribute(rank=0, chunk=0, values=5, generation=two.config.generation ^ 1)
     two.expect(DROP, counted="drop_generation")
     two.send(rank=1, packet=two.contribution(rank=0, chunk=0, values=5))  # rank 0's, from rank 1's address
     two.expect(DROP, counted="drop_port")
@@ -74,9 +75,9 @@ def test_bytes_that_are_no_packet_are_counted(job):
 
 def test_packets_of_scapy(job):
     layers = pytest.importorskip("switchagg_scapy", reason="needs scapy, and tools/scapy on PYTHONPATH")
-    two = job(workers=2, elements=2, generation=7)
-    number = two.config.job_id
-    two.send(rank=0, packet=layers.Chunk(job=number, generation=7, rank=0, values=[1, -2]))
-    two.send(rank=1, packet=layers.Chunk(job=number, generation=7, rank=1, values=[3, 4]))
-    result = layers.Chunk(job=number, generation=7, rank=1, values=[4, 2], flags="RESULT")
+    two = job(workers=2, elements=2)
+    numbers = {"job": two.config.job_id, "generation": two.config.generation, "slot": two.config.slots[0]}
+    two.send(rank=0, packet=layers.Chunk(**numbers, rank=0, values=[1, -2]))
+    two.send(rank=1, packet=layers.Chunk(**numbers, rank=1, values=[3, 4]))
+    result = layers.Chunk(**numbers, rank=1, values=[4, 2], flags="RESULT")
     two.expect_packets({0: result, 1: result})

@@ -10,6 +10,7 @@ from switchagg.aggregator import Verdict
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, Route, decode, encode
 from transport.testing.jobs import ANY, Job, Unexpected
+from transport.testing.joined import JoinedSwitch
 from transport.testing.packets import describe, difference
 from transport.testing.switches import Port, Switch, SwitchUnderTest
 
@@ -27,6 +28,7 @@ __all__ = [
     "UP",
     "Job",
     "JobConfig",
+    "JoinedSwitch",
     "Op",
     "Packet",
     "Port",

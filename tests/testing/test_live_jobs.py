@@ -197,6 +197,7 @@ def test_a_switch_that_says_nothing_is_given_time() -> None:
         two.contribute(1, 0, 2)
         two.expect(BROADCAST, 3)
         assert real.seen(0, 0).ranks == (0, 1)
-        assert switch.seen(0, 0) is None
+        with pytest.raises(SwitchaggError, match="does not say what its slots hold"):
+            switch.seen(0, 0)
     encoded = encode(two.contribution(0, 0, 1))
     assert len(encoded) == HEADER_BYTES + 16

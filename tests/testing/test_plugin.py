@@ -1,13 +1,17 @@
 """`-p switchagg.testing`: options, fixtures, golden packets as tests, and what a failure shows."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from dataplane_names import WITHOUT_P4
 
-from switchagg.testing import Op, Packet, Route, describe, difference, encode
+from switchagg.testing import JoinedSwitch, Op, Packet, Route, describe, difference, encode
 from switchagg.wire import HEADER_BYTES
+from transport.control.client import query_status
+from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
 from transport.testing.packets import bytes_of, fields_of
 
 pytest_plugins = ["pytester"]
@@ -15,6 +19,10 @@ pytest_plugins = ["pytester"]
 PLUGIN = ("-p", "switchagg.testing", "-p", "no:cacheprovider")
 
 VECTORS = Path(__file__).parent.parent / "vectors"
+NUMBERED = ("s1_strangers", "s2_takeover", "s7_generation", "s7_admission", "s8_jobs", "q2_closed")
+"""Vectors with several jobs and streams, generations, slots of nobody, what slots hold, partial sums, refusals."""
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "packet_test"
 RESULT = Packet(1, 7, 2, 3, Op.MAX, 9, 1, 4, np.arange(12, dtype=np.int32), True, True, Route.TO_OWNER, 5, True, True)
 
 
@@ -59,16 +67,45 @@ def test_fixtures_run_on_each_plane_and_a_failure_shows_what_the_switch_counted(
 
 def test_golden_packets_run_live(pytester: pytest.Pytester) -> None:
     """Each of ours on the planes without a compiler of P4; a wrong one is told with its line."""
-    pytester.makefile(
-        ".stf", other="packet 0 00\n", wrong=(VECTORS / "s5_broadcast.stf").read_text().replace("08 ff", "09 ff")
-    )
+    wrong, more = ((VECTORS / f"{name}.stf").read_text() for name in ("s5_broadcast", "s8_jobs"))
+    more = more.replace("expect 1", "# expect 1", 1)
+    pytester.makefile(".stf", other="packet 0 00\n", more=more, wrong=wrong.replace("08 ff", "09 ff"))
     chosen = [word for name in WITHOUT_P4 for word in ("--dataplane", name)]
     done = pytester.runpytest(*PLUGIN, *chosen, str(VECTORS), ".")
-    done.assert_outcomes(passed=len(WITHOUT_P4) * len(list(VECTORS.glob("*.stf"))), failed=len(WITHOUT_P4))
+    done.assert_outcomes(passed=len(WITHOUT_P4) * len(list(VECTORS.glob("*.stf"))), failed=2 * len(WITHOUT_P4))
+    done.stdout.fnmatch_lines(
+        ["more.stf:10: packet 1 *: nothing that the file expects is this:", "*to port 1: result *"]
+    )
     done.stdout.fnmatch_lines(["wrong.stf:*: expect 0 *", "*expected 9, received 8"])
     partial = pytester.runpytest(*PLUGIN, "--dataplane", "p4", "-rs", str(VECTORS / "q2_closed.stf"))
     partial.assert_outcomes(skipped=1)
     partial.stdout.fnmatch_lines(["*data plane p4 has no trees, or no partial sums"])
+
+
+def test_a_switch_that_runs_somewhere(pytester: pytest.Pytester) -> None:
+    """Its controller numbers jobs, so packets of files are renumbered; it has another job, so no number is theirs."""
+    options = DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), "batched")
+    with SwitchDaemon(options) as daemon, JoinedSwitch(daemon.control_endpoint) as other:  # in this process
+        mine = other.job(workers=1, window=3)
+        first = mine.config.generation
+        mine.restart(first)
+        assert mine.config.generation != first
+        assert query_status(daemon.control_endpoint).running == 1
+        for path in (*EXAMPLE.glob("*.py"), *(VECTORS / f"{name}.stf" for name in NUMBERED)):
+            shutil.copy(path, pytester.path)
+        told = [*PLUGIN[2:], "--switch", daemon.control_endpoint, "-rs"]
+        done = pytester.runpytest(*told)
+        outcomes = done.parseoutcomes()
+        assert set(outcomes) == {"passed", "skipped"}
+        assert sum(outcomes.values()) == 7 + len(NUMBERED)
+        assert outcomes["skipped"] in (1, 2)  # without scapy one more
+        done.stdout.fnmatch_lines(["*trees and refusals are the controller's there"])
+        wrong = (VECTORS / "s5_broadcast.stf").read_text().replace("08 ff", "09 ff")
+        pytester.makefile(".stf", wrong=wrong)
+        pytester.runpytest(*told, "wrong.stf").stdout.fnmatch_lines(
+            ["wrong.stf:*: expect 0 *", "*expected 9, received 8"]
+        )
+    pytester.runpytest(*PLUGIN, "--switch", "here:1").stderr.fnmatch_lines(["*expected tcp://HOST:PORT*"])
 
 
 def test_lines_that_are_none(pytester: pytest.Pytester) -> None:

@@ -5,8 +5,11 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 
 from switchagg.dataplane.table import DATAPLANES
+from switchagg.errors import JobError
+from transport.links.addresses import parse_endpoint
 from transport.switch.options import AUTO
 from transport.testing.jobs import Job
+from transport.testing.joined import JoinedSwitch
 from transport.testing.switches import Switch, SwitchUnderTest
 
 
@@ -19,9 +22,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=[AUTO, *DATAPLANES],
         help=f"of the fixture `switch`: {AUTO} (default), {', '.join(DATAPLANES)}; several run each test with each",
     )
+    group.addoption(
+        "--switch",
+        metavar="tcp://HOST:PORT",
+        help="instead: a switch that runs somewhere, such as `switchagg switch`, by its control address; ids, "
+        "generations and slots of jobs are its own choice",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if (control := control_of(config)) is not None:
+        if config.getoption("dataplane", None):
+            raise pytest.UsageError("--switch has a data plane already: leave --dataplane out")
+        try:
+            parse_endpoint(control, "--switch")
+        except JobError as error:
+            raise pytest.UsageError(str(error)) from error
     config.addinivalue_line("markers", "dataplane(name, …): data planes that a test of `switch` runs with")
 
 
@@ -47,10 +63,18 @@ def dataplane() -> str:
     return AUTO
 
 
+def control_of(config: pytest.Config) -> str | None:
+    """--switch, if the plugin was loaded before the command line was read."""
+    control: str | None = config.getoption("switch", None)
+    return control
+
+
 @pytest.fixture
-def switch(dataplane: str) -> Iterator[SwitchUnderTest]:
-    """A switch of its own for each test, on loopback. Override it for a switch of yours: any SwitchUnderTest."""
-    with Switch(dataplane) as made:
+def switch(dataplane: str, pytestconfig: pytest.Config) -> Iterator[SwitchUnderTest]:
+    """A switch of its own for each test, on loopback; or that of --switch. Override it for a switch of yours: any
+    SwitchUnderTest."""
+    control = control_of(pytestconfig)
+    with Switch(dataplane) if control is None else JoinedSwitch(control) as made:
         yield made
 
 

@@ -111,9 +111,9 @@ class SwitchUnderTest(ABC):
         return {}
 
     def seen(self, slot: int, version: int) -> SlotView | None:
-        """What a slot version of an admitted job holds now; None: the switch doesn't say. Raises KeyError for a slot no
-        job owns."""
-        return None
+        """What a slot version of an admitted job holds now; None: the switch tells only of those with a rank seen, and
+        none was. Raises KeyError for a slot no job owns, SwitchaggError if the switch tells of none."""
+        raise SwitchaggError("this switch does not say what its slots hold")
 
     def open_port(self, address: Address = (LOOPBACK, 0)) -> Port:
         """A socket of the test, closed with the switch."""

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import SwitchaggError
 from transport.switch.options import AUTO
-from transport.testing.fixtures import dataplanes_of
+from transport.testing.fixtures import control_of, dataplanes_of
 from transport.testing.jobs import Unexpected
 from transport.testing.vectors import run_live, suits
 
@@ -29,10 +30,13 @@ class VectorFile(pytest.File):
 
     def collect(self) -> "Iterator[VectorItem]":
         text = self.path.read_text(encoding="utf-8")
-        for name in dataplanes_of(self.config) or [AUTO]:
+        control = control_of(self.config)
+        for name in [control] if control else dataplanes_of(self.config) or [AUTO]:
             item: VectorItem = VectorItem.from_parent(self, name=name)
-            item.text = text
-            if name != AUTO and not suits(text, name):
+            item.text, item.control = text, control
+            if control and (" parent=" in text or "\nrefuse" in text):
+                item.add_marker(pytest.mark.skip(reason="trees and refusals are the controller's there"))
+            elif name in DATAPLANES and not suits(text, name):
                 item.add_marker(pytest.mark.skip(reason=f"data plane {name} has no trees, or no partial sums"))
             yield item
 
@@ -41,9 +45,10 @@ class VectorItem(pytest.Item):
     """A vector on one data plane."""
 
     text: str
+    control: str | None
 
     def runtest(self) -> None:
-        run_live(self.text, self.name, self.path.name)
+        run_live(self.text, self.name, self.path.name, self.control)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
         if isinstance(excinfo.value, Unexpected | SwitchaggError):

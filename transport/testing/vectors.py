@@ -3,8 +3,10 @@
 A vector is a test of any switch that keeps the rules: which packets come in by which port, and what goes out for each.
 """
 
-import re
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -13,22 +15,27 @@ from switchagg.aggregator import Parent, SlotView
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
-from switchagg.job import JobConfig, StreamConfig
+from switchagg.job import MODULUS, JobConfig, StreamConfig
+from switchagg.wire import HEADER_BYTES, JOB_AT
 from transport.testing.jobs import Unexpected
+from transport.testing.joined import JoinedSwitch
 from transport.testing.packets import describe, difference
 from transport.testing.switches import Port, Switch, SwitchUnderTest
 
 DIRECTIVES = ("switch", "job", "refuse", "evict", "packet", "expect", "seen", "counter")
 
 OTHERS_JOB = 65_535
-"""Id of a job that has all ports of a vector, so that a live switch takes packets from those of no other."""
+"""Id of the job of those who are in no other, where the file chooses ids."""
+
+_NUMBERED = struct.Struct(">HHI")
+"""Job, slot and generation in a packet."""
 
 
 class VectorTarget(Protocol):
     """What a vector is run against."""
 
-    def start(self, slots: int, elements: int, ports: Sequence[int]) -> None:
-        """A fresh switch; ports: all that the vector names."""
+    def start(self, slots: int, elements: int, ports: Sequence[int], strangers: Sequence[int]) -> None:
+        """A fresh switch; ports: all that the vector names; strangers: those that send while no job has them."""
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None) -> None:
         """Raises JobError if the switch refuses it."""
@@ -44,7 +51,8 @@ class VectorTarget(Protocol):
     def left(self) -> list[tuple[int, bytes]]:
         """What went out and was not received."""
 
-    def seen(self, slot: int, version: int) -> SlotView: ...
+    def seen(self, slot: int, version: int) -> SlotView | None:
+        """None: no rank was seen, and more is not known."""
 
     def counter(self, name: str) -> int: ...
 
@@ -57,7 +65,7 @@ class PlaneTarget:
         self._out: list[tuple[int, bytes]] = []
         self.plane: DataPlane
 
-    def start(self, slots: int, elements: int, ports: Sequence[int]) -> None:
+    def start(self, slots: int, elements: int, ports: Sequence[int], strangers: Sequence[int]) -> None:
         self.plane = self._make(slots, elements)
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None) -> None:
@@ -85,46 +93,54 @@ class PlaneTarget:
 
 
 class LiveTarget:
-    """A switch on a UDP socket; ports are sockets. make: from slots and elements; `close` ends what it made."""
+    """A switch on a UDP socket; ports are sockets. make: from slots and elements; `close` ends what it made.
+
+    A controller gives jobs other numbers than the file: then packets, and what is asked of slots, are renumbered.
+    """
 
     def __init__(self, make: Callable[[int, int], SwitchUnderTest]) -> None:
         self._make = make
         self._ports: dict[int, Port] = {}
+        self._given: dict[int, tuple[JobConfig, JobConfig]] = {}
+        self._counted: dict[str, int] = {}
         self.switch: SwitchUnderTest | None = None
 
-    def start(self, slots: int, elements: int, ports: Sequence[int]) -> None:
-        """With one slot more, for the job that makes all ports known."""
-        self.switch = switch = self._make(slots + 1, elements)
+    def start(self, slots: int, elements: int, ports: Sequence[int], strangers: Sequence[int]) -> None:
+        """Strangers get a job, and a slot: else the switch's loop would drop their packets before its rules do."""
+        self.switch = switch = self._make(slots + bool(strangers), elements)
         self._ports = {port: switch.open_port() for port in ports}
-        if ports:
-            others = JobConfig(OTHERS_JOB, 0, len(ports), 1, (StreamConfig(slots, 1),))
-            switch.admit(others, [self._ports[port].address for port in ports])
+        if strangers:
+            others = JobConfig(OTHERS_JOB, 0, len(strangers), 1, (StreamConfig(slots, 1),))
+            switch.admit(others, [self._ports[port].address for port in strangers])
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None) -> None:
         above = None if parent is None else (self._ports[parent.port].address, parent.rank)
-        self._running.admit(job, [self._ports[port].address for port in ports], above)
+        earlier = self._given.get(job.job_id)
+        asked = replace(job, job_id=earlier[1].job_id) if earlier else job
+        self._given[job.job_id] = job, self._running.admit(asked, [self._ports[port].address for port in ports], above)
+        self._counted = self._counted or self._running.counters()
 
     def evict(self, job_id: int) -> None:
-        self._running.evict(job_id)
+        self._running.evict(self._given[job_id][1].job_id)
 
     def send(self, port: int, datagram: bytes) -> None:
-        self._running.deliver(self._ports[port], datagram)
+        self._running.deliver(self._ports[port], self._renumbered(datagram, out=True))
 
     def receive(self, port: int) -> bytes | None:
-        return self._ports[port].receive()
+        received = self._ports[port].receive()
+        return None if received is None else self._renumbered(received, out=False)
 
     def left(self) -> list[tuple[int, bytes]]:
         received = ((number, port.receive(0)) for number, port in self._ports.items())
-        return [(number, data) for number, data in received if data is not None]
+        return [(number, self._renumbered(data, out=False)) for number, data in received if data is not None]
 
-    def seen(self, slot: int, version: int) -> SlotView:
-        view = self._running.seen(slot, version)
-        if view is None:
-            raise SwitchaggError("this switch doesn't say what its slots hold: leave `seen` out")
-        return view
+    def seen(self, slot: int, version: int) -> SlotView | None:
+        pairs = (pair for pair in self._given.values() if pair[0].slots[0] <= slot < pair[0].slots[1])
+        wanted, got = next(pairs)
+        return self._running.seen(_moved(slot, wanted, got), version)
 
     def counter(self, name: str) -> int:
-        return self._running.counters().get(name, 0)
+        return self._running.counters().get(name, 0) - self._counted.get(name, 0)
 
     def close(self) -> None:
         if self.switch is not None:
@@ -132,8 +148,32 @@ class LiveTarget:
 
     @property
     def _running(self) -> SwitchUnderTest:
-        assert self.switch is not None, "parse has seen that `switch` comes first"
+        assert self.switch is not None, "the parser has seen that `switch` comes first"
         return self.switch
+
+    def _renumbered(self, data: bytes, out: bool) -> bytes:
+        """A packet of the file as the switch's job has it (out), or the other way round; jobs of the file that it never
+        admits get ids that no controller gives."""
+        pairs = [pair if out else pair[::-1] for pair in self._given.values()]
+        if len(data) < HEADER_BYTES or all(source == target for source, target in pairs):
+            return data
+        job, slot, generation = _NUMBERED.unpack_from(data, JOB_AT)
+        pair = next((pair for pair in pairs if pair[0].job_id == job), None)
+        if pair is None:
+            job |= 0x8000
+        else:
+            source, target = pair
+            job, slot = target.job_id, _moved(slot, source, target)
+            generation = (generation + target.generation - source.generation) % MODULUS
+        return data[:JOB_AT] + _NUMBERED.pack(job, slot, generation) + data[JOB_AT + _NUMBERED.size :]
+
+
+def _moved(slot: int, source: JobConfig, target: JobConfig) -> int:
+    """A slot of the same stream; what was outside of all stays outside."""
+    for old, new in zip(source.streams, target.streams, strict=True):
+        if 0 <= slot - old.first_slot < old.window_slots:
+            return slot - old.first_slot + new.first_slot
+    return target.slots[1] + slot % 256
 
 
 def run_vector(text: str, target: VectorTarget, name: str = "") -> int:
@@ -148,17 +188,25 @@ def run_vector(text: str, target: VectorTarget, name: str = "") -> int:
             _nothing_left(latest, target)
         if words[0] == "packet":
             packets, latest = packets + 1, place
-        try:
-            _run_line(place, words, target, numbered)
-        except (ValueError, KeyError, IndexError) as error:
-            raise SwitchaggError(f"{place}: not as tests/vectors/README.md says: {error!r}") from error
+        with _read(place):
+            if words[0] == "switch":
+                target.start(int(words[1]), int(words[2]), *_ports_of(numbered))
+            elif words[0] in ("seen", "counter"):
+                _look(place, words, target)
+            else:
+                _act(place, words, target)
     _nothing_left(latest, target)
     return packets
 
 
-def run_live(text: str, dataplane: str, name: str = "") -> int:
-    """`run_vector` over UDP on loopback, against a switch of ours with this data plane."""
-    target = LiveTarget(lambda slots, elements: Switch(dataplane, slots=slots, elements=elements))
+def run_live(text: str, dataplane: str, name: str = "", control: str | None = None) -> int:
+    """`run_vector` over UDP: on loopback, against a switch of ours with this data plane, or against that of a control
+    address, "tcp://host:port"."""
+
+    def make(slots: int, elements: int) -> SwitchUnderTest:
+        return Switch(dataplane, slots=slots, elements=elements) if control is None else JoinedSwitch(control)
+
+    target = LiveTarget(make)
     try:
         return run_vector(text, target, name)
     finally:
@@ -184,11 +232,18 @@ def _parsed(text: str, name: str) -> list[tuple[str, list[str]]]:
     return lines
 
 
-def _run_line(place: str, words: list[str], target: VectorTarget, lines: list[tuple[str, list[str]]]) -> None:
+@contextmanager
+def _read(place: str) -> Iterator[None]:
+    """Raises SwitchaggError for a line whose words are not those of its directive."""
+    try:
+        yield
+    except (ValueError, KeyError, IndexError) as error:
+        raise SwitchaggError(f"{place}: not as tests/vectors/README.md says: {error!r}") from error
+
+
+def _act(place: str, words: list[str], target: VectorTarget) -> None:
     directive, *rest = words
     match directive:
-        case "switch":
-            target.start(int(rest[0]), int(rest[1]), _ports_of(lines))
         case "job":
             target.admit(*_job_of(rest))
         case "refuse":
@@ -203,13 +258,19 @@ def _run_line(place: str, words: list[str], target: VectorTarget, lines: list[tu
             target.send(int(rest[0]), bytes.fromhex("".join(rest[1:])))
         case "expect":
             _compare(place, target.receive(int(rest[0])), "".join(rest[1:]))
-        case "seen":
-            view, wanted = target.seen(int(rest[0]), int(rest[1])), _numbers(rest[3].strip("-"))
-            if (view.chunk, view.ranks) != (int(rest[2]), tuple(wanted)):
-                raise Unexpected(f"{place}: the slot holds chunk {view.chunk}, of ranks {list(view.ranks)}")
-        case "counter":
-            if (packets := target.counter(rest[0])) != int(rest[1]):
-                raise Unexpected(f"{place}: it is {packets}")
+
+
+def _look(place: str, words: list[str], target: VectorTarget) -> None:
+    if words[0] == "counter":
+        if (packets := target.counter(words[1])) != int(words[2]):
+            raise Unexpected(f"{place}: it is {packets}")
+        return
+    _, slot, version, chunk, names = words
+    view, ranks = target.seen(int(slot), int(version)), tuple(_numbers(names.strip("-")))
+    if view is None and ranks:
+        raise Unexpected(f"{place}: no rank was seen")
+    if view is not None and (view.chunk, view.ranks) != (int(chunk), ranks):
+        raise Unexpected(f"{place}: the slot holds chunk {view.chunk}, of ranks {list(view.ranks)}")
 
 
 def _compare(place: str, sent: bytes | None, pattern: str) -> None:
@@ -244,16 +305,26 @@ def _job_of(words: Sequence[str]) -> tuple[JobConfig, list[int], Parent | None]:
     return job, _numbers(fields["ports"]), parent
 
 
-def _ports_of(lines: list[tuple[str, list[str]]]) -> list[int]:
-    """All ports that a vector names, sorted."""
+def _ports_of(lines: list[tuple[str, list[str]]]) -> tuple[list[int], list[int]]:
+    """All ports that a vector names, and of these those that send while no job has them."""
     ports: set[int] = set()
-    for place, words in lines:
-        if words[0] in ("packet", "expect"):
-            ports.add(int(words[1]))
-        for names in re.findall(r" ports=([\d,]+)", place):
-            ports.update(_numbers(names))
-        ports.update(int(port) for port in re.findall(r" parent=(\d+)", place))
-    return sorted(ports)
+    strangers: set[int] = set()
+    jobs: dict[int, set[int]] = {}
+    for place, (directive, *rest) in lines:
+        if directive in ("job", "refuse"):
+            with _read(place):
+                job, own, parent = _job_of(rest)
+            own = own if parent is None else [*own, parent.port]
+            ports.update(own)
+            if directive == "job":
+                jobs[job.job_id] = set(own)
+        elif directive == "evict":
+            jobs.pop(int(rest[0]), None)
+        elif directive in ("packet", "expect"):
+            ports.add(port := int(rest[0]))
+            if directive == "packet" and not any(port in own for own in jobs.values()):
+                strangers.add(port)
+    return sorted(ports), sorted(strangers)
 
 
 def _numbers(text: str, between: str = ",") -> list[int]:
