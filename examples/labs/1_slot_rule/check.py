@@ -87,6 +87,8 @@ def fault_of(make: Any, steps: list[Step]) -> list[str]:
     for place, step in enumerate(steps):
         packet = step.packet
         sent = rule.packet(packet.slot, packet.version, packet.rank, packet.chunk, packet.values.copy())
+        if sent is not None and not (isinstance(sent, tuple) and len(sent) == 2 and sent[0] in ("one", "all")):
+            return [f'{step.name}: `packet` returned {sent!r}; it is None, ("one", sums) or ("all", sums)']
         if not alike(sent, step.right):
             return [f"{step.name}: {difference(sent, step.right)}", why(steps[: place + 1])]
     return []
@@ -99,8 +101,6 @@ def alike(sent: Sent, right: Sent) -> bool:
 
 
 def difference(sent: Sent, right: Sent) -> str:
-    if sent is not None and not (isinstance(sent, tuple) and len(sent) == 2 and sent[0] in ("one", "all")):
-        return f'`packet` returned {sent!r}; it is None, ("one", sums) or ("all", sums)'
     if sent is None or right is None:
         words = [f"the sums to {each[0]}" if each else "nothing" for each in (sent, right)]
         return f"your rule sends {words[0]}, right is {words[1]}"

@@ -36,26 +36,32 @@ def shown(values: Ints) -> str:
 def explained(got: Ints, right: Ints, op: Op, given: dict[int, Ints], earlier: Ints) -> str:
     """What the values of a result are, in the words of S4. given: the ranks' values; earlier: the slot version's sums
     before this chunk."""
-    lanes = [lane for lane in range(len(right)) if got[lane] != right[lane]]
-    if len(lanes) < len(right):
-        return f"only v{', v'.join(map(str, lanes))} {'is' if len(lanes) == 1 else 'are'} wrong"
     columns = list(zip(*given.values(), strict=True))
     if op is Op.MAX:
         if got == [wrapped(sum(column)) for column in columns]:
             return "it is their sum, but hdr.chunk.op says MAX"
         if got == [wrapped(max(value % MODULUS for value in column)) for column in columns]:
             return "it is the maximum of unsigned numbers: compare as int<32>"
-        return told_by_rank(got, given) or "it is none of the values that the ranks gave: hdr.chunk.op says MAX"
+        if got == [max(0, *column) for column in columns]:
+            return "a packet without values (meta.bare) was compared as if it had zeros"
+        return told_by_rank(got, given) or told_by_lane(got, right)
     for times in product(range(MOST_TIMES), repeat=len(given)):
         if got == [wrapped(sum(n * value for n, value in zip(times, column, strict=True))) for column in columns]:
             return told_by_times(dict(zip(given, times, strict=True)))
     if [wrapped(a - b) for a, b in zip(got, right, strict=True)] == earlier:
         return "the sums of the chunk before are in it: a chunk's first values replace what the registers hold"
-    return "it is no sum of what the ranks gave for this chunk"
+    return told_by_lane(got, right)
 
 
 def told_by_rank(got: Ints, given: dict[int, Ints]) -> str:
     return next((f"it has rank {rank}'s values alone" for rank, values in given.items() if values == got), "")
+
+
+def told_by_lane(got: Ints, right: Ints) -> str:
+    lanes = [f"v{lane}" for lane in range(len(right)) if got[lane] != right[lane]]
+    if len(lanes) == len(right):
+        return "it is nothing that these ranks' values make"
+    return f"only {', '.join(lanes)} {'is' if len(lanes) == 1 else 'are'} wrong"
 
 
 def told_by_times(times: dict[int, int]) -> str:
