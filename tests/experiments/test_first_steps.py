@@ -106,6 +106,15 @@ def test_init_overwrites_nothing(here: Path, taken: str) -> None:
     assert (here / taken).read_text() == "of somebody"
 
 
+@pytest.mark.parametrize("arguments", [("init", "taken"), ("examples", "p4", "--to", "taken")])
+def test_a_place_that_cannot_be_written_is_named(here: Path, arguments: tuple[str, ...]) -> None:
+    (here / "taken").write_text("a file, no folder")
+    done = invoke(*arguments)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("switchagg: taken")
+    assert ": cannot be written (File exists); " in done.stderr
+
+
 def test_examples_are_listed_and_copied_out(here: Path) -> None:
     listed = invoke("examples")
     assert listed.exit_code == 0, listed.stderr

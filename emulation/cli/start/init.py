@@ -46,7 +46,11 @@ def init(folder: Annotated[Path, typer.Argument(help="Where; made if it isn't th
         for path in texts:
             if path.exists() or path.is_symlink():
                 raise RunFailed(f"{path} is there already, nothing was written; another folder: switchagg init FOLDER")
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, text in texts.items():
-            path.write_text(text, encoding="utf-8")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for path, text in texts.items():
+                path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            why = f"{error.filename}: cannot be written ({error.strerror})"
+            raise RunFailed(f"{why}; another folder: switchagg init FOLDER") from error
         typer.echo(_NEXT.format(scenario=shlex.quote(str(scenario)), script=shlex.quote(str(script))))

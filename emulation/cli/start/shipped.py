@@ -63,19 +63,24 @@ def text_for(path: Path, name: str) -> str:
 
 
 def copy_out(name: str, path: Path, folder: Path) -> Path:
-    """Copies an example into a folder, which is made. Raises RunFailed if something of its name is there already."""
+    """Copies an example into a folder, which is made. Raises RunFailed if something of its name is there already, or if
+    it can't be written."""
     from emulation.errors import RunFailed
 
     target = folder / name
     if target.exists() or target.is_symlink():
         raise RunFailed(f"{target} is there already, and stays as it is; copy to another folder with --to")
-    folder.mkdir(parents=True, exist_ok=True)
-    if path.is_dir():
-        shutil.copytree(path, target, ignore=_MADE)
-    elif path.suffix == ".py":
-        target.write_text(text_for(path, name), encoding="utf-8")
-    else:
-        shutil.copyfile(path, target)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            shutil.copytree(path, target, ignore=_MADE)
+        elif path.suffix == ".py":
+            target.write_text(text_for(path, name), encoding="utf-8")
+        else:
+            shutil.copyfile(path, target)
+    except OSError as error:
+        why = f"{target}: cannot be written ({error.strerror or error})"
+        raise RunFailed(f"{why}; copy to another folder with --to") from error
     return target
 
 
