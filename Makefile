@@ -6,7 +6,7 @@ export VENV PYTHON
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready examples native compare bench test check docs clean
+.PHONY: help setup ready examples native compare bench test check docs documents clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ docs: ready ## guides and API reference as a site in build/site; a broken link i
 	@mkdir -p build/pages
 	@$(BIN)/sphinx-build -q -E -W --keep-going -c docs -d build/doctrees build/pages build/site
 	@echo build/site/index.html
+
+documents: ready ## the commands of all documents as pasted, outputs compared; ARGS=--long: also what takes minutes
+	@$(BIN)/python tools/documents $(ARGS)
 
 clean: ## remove the environment, caches and results
 	rm -rf -- .venv results build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info switchagg/native/*.so switchagg/native/*.bpf.o

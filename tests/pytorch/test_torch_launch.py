@@ -83,15 +83,6 @@ print([name for name in sys.modules if name.startswith(needless)])
     )
 
 
-def test_torchrun(switch: SwitchDaemon) -> None:  # noqa: F811
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    program = ("examples/train_ddp.py", "--steps", "12", "--backend")
-    done = run(*torchrun, *program, "switchagg", SWITCHAGG_SWITCH=switch.control_endpoint, **LOCAL)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "".join(ranks(*program, "gloo"))
-    assert "step   11  loss" in done.stdout
-
-
 def test_torchrun_starts_again_after_a_rank_died(switch: SwitchDaemon) -> None:  # noqa: F811
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
     variables = {"SWITCHAGG_SWITCH": switch.control_endpoint, "SWITCHAGG_METHOD": "switch"}
