@@ -3,13 +3,17 @@
     sudo mn --custom emulation/mn_custom.py --topo switchagg,4 --switch switchagg --host switchagg \\
         --controller none --link tc,bw=100 --test pingall
 
-topos `switchagg,WORKERS`; switches `switchagg[,dataplane=NAME]` (bridge and switch daemon), `switchagg_bridge` (bridge
+topos `switchagg,WORKERS`, `switchagg_exercise,FOLDER` (one of the P4 tutorials); switches
+`switchagg[,dataplane=NAME]` (bridge and switch daemon), `switchagg_bridge` (bridge
 alone), `switchagg_p4` (a P4 program, see P4Switch); hosts `switchagg`. `mn` runs under the system's Python: this file
 needs nothing but Mininet, and starts the daemon with `$SWITCHAGG_PYTHON`, else the repository's `.venv`. What
 `--link tc,…` was asked for and the kernel did not do is refused when the switch starts.
 
     sudo mn --custom emulation/mn_custom.py --topo single,2 --host switchagg --controller none \\
         --switch switchagg_p4,program=prog.p4,commands=entries.txt --test pingall
+
+    sudo mn --custom emulation/mn_custom.py --topo switchagg_exercise,tutorials/exercises/basic,solution \\
+        --switch switchagg_p4 --controller none
 """
 
 import os
@@ -23,7 +27,7 @@ from typing import Any
 _FOLDER = Path((lambda: 0).__code__.co_filename).resolve().parent.parent  # `mn` executes this file without a __file__
 sys.path.insert(0, str(_FOLDER))
 
-from emulation.mininet import netns, topology  # noqa: E402
+from emulation.mininet import exercise, netns, topology  # noqa: E402
 from emulation.mininet.services import ServiceProcess, switchagg_command  # noqa: E402
 from emulation.mininet.shaping import UnfitError  # noqa: E402
 
@@ -111,7 +115,9 @@ def _named(text: str, name: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(_FOLDER)}
+    engine = _FOLDER / "p4"
+    folders = [_FOLDER, engine] if (engine / "p4vm").is_dir() else [_FOLDER]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
 
 
 def cleanup() -> None:
@@ -121,7 +127,7 @@ def cleanup() -> None:
     """
 
 
-topos = {"switchagg": topology.LinkedTopo}
+topos = {"switchagg": topology.LinkedTopo, "switchagg_exercise": exercise.ExerciseTopo}
 switches = {"switchagg": DaemonSwitch, "switchagg_bridge": topology.BridgeSwitch, "switchagg_p4": P4Switch}
 hosts = {"switchagg": topology.WorkerHost}
 # a dict `links` is dropped by Mininet 2.3.0; any other name is set in `mn` itself, also that of its own dict

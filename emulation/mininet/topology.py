@@ -59,7 +59,7 @@ from mininet.link import Intf, TCIntf  # noqa: E402
 from mininet.link import Link as Link  # noqa: E402
 from mininet.net import Mininet  # noqa: E402
 from mininet.node import Host, Node, Switch  # noqa: E402
-from mininet.topo import Topo  # noqa: E402
+from mininet.topo import Topo as Topo  # noqa: E402
 
 _NO_IPV6 = """for at in all default; do
   [ ! -e /proc/sys/net/ipv6/conf/$at/disable_ipv6 ] || echo 1 > /proc/sys/net/ipv6/conf/$at/disable_ipv6

@@ -1,5 +1,7 @@
 """P4 programs as switches on real interfaces: veth in namespaces of our own, and under Mininet."""
 
+import json
+import re
 import shutil
 import signal
 import subprocess
@@ -278,3 +280,102 @@ def test_a_program_under_mininet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     output = mn("--switch", f"switchagg_p4,program={tmp_path}/none.p4", "--test", "none")
     assert "the data plane ended at its start (its last line: switchagg: " in output
     assert "none.p4: can't read it: No such file or directory" in output
+
+
+# ---- an exercise as the P4 tutorials have it
+
+LIFTED = PROGRAM.replace(
+    "apply {\n        log_msg",
+    """register<bit<19>>(1) deepest;
+    apply {
+        bit<19> before;
+        deepest.read(before, 0);
+        if (standard.enq_qdepth > before) { deepest.write(0, standard.enq_qdepth); }
+        log_msg""",
+)
+CROSS: dict[str, Any] = {
+    "target": "bmv2",
+    "p4info": "build/cross.p4.p4info.txtpb",
+    "bmv2_json": "build/cross.json",
+    "table_entries": [
+        {
+            "table": "MyIngress.cross",
+            "match": {"standard.ingress_port": a},
+            "action_name": "MyIngress.forward",
+            "action_params": {"port": 3 - a},
+        }
+        for a in (1, 2)
+    ],
+}
+TOPOLOGY: dict[str, Any] = {
+    "hosts": {
+        "h1": {"ip": "10.0.1.1/24", "mac": "08:00:00:00:01:11", "commands": ["ip route add 10.9.0.0/16 dev eth0"]},
+        "h2": {"ip": "10.0.1.2/24", "mac": "08:00:00:00:02:22"},
+    },
+    "switches": {
+        "s1": {"runtime_json": "net/entries.json", "program": "build/lifted.json"},
+        "s2": {"runtime_json": "net/entries.json"},
+    },
+    "links": [["h1", "s1-p1"], ["s2-p1", "h2"], ["s1-p2", "s2-p2", "0", 1]],
+}
+
+
+def exercise_folder(folder: Path, topology: Any = None, **changed: Any) -> Path:
+    """Makefile, topology.json and programs; in `solution` the program that forwards."""
+    (folder / "net").mkdir()
+    (folder / "solution").mkdir()
+    (folder / "Makefile").write_text(
+        "TOPO = net/topology.json\nDEFAULT_PROG = cross.p4\ninclude ../../utils/Makefile\n"
+    )
+    (folder / "net/topology.json").write_text(json.dumps({**TOPOLOGY, **changed} if topology is None else topology))
+    (folder / "net/entries.json").write_text(json.dumps(CROSS))
+    (folder / "cross.p4").write_text("not yet a program")
+    (folder / "solution/cross.p4").write_text(PROGRAM)
+    (folder / "lifted.p4").write_text(LIFTED)
+    return folder
+
+
+@pytest.mark.usefixtures("requires_mininet")
+def test_an_exercise_of_the_tutorials_under_mininet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWITCHAGG_PYTHON", sys.executable)
+    home = exercise_folder(tmp_path)
+    flood = "import socket; s = socket.socket(2, 2); [s.sendto(bytes(1400), ('10.0.1.2', 9)) for _ in range(300)]"
+    script = tmp_path / "script"
+    script.write_text(
+        "h1 ping -c 1 10.0.1.2\nh1 ip route show dev eth0\n"
+        f'h1 {sys.executable} -S -c "{flood}"\npy s1.p4("register_read deepest 0")\n'
+    )
+    program = shutil.which("mn") or pytest.skip("needs Mininet's command mn")
+    command = [program, "--custom", str(ROOT / "emulation/mn_custom.py"), "--controller", "none", "--test", "none"]
+    command += ["--topo", f"switchagg_exercise,{home},solution", "--switch", "switchagg_p4,backend=python"]
+    done = subprocess.run(
+        [*command, "--post", str(script)], capture_output=True, text=True, timeout=90, cwd="/", check=False
+    )
+    output = done.stdout + done.stderr
+    assert "1 packets transmitted, 1 received" in output
+    assert "10.9.0.0/16" in output
+    deepest = re.search(r"deepest\[0\]= (\d+)", output)
+    assert deepest is not None, output
+    assert int(deepest.group(1)) > 10, "a slow link's packets wait in the switch, where the program sees them"
+
+
+@pytest.mark.parametrize(
+    ("changed", "wrong"),
+    [
+        ({"topology": {"hosts": {}}}, "topology.json: no topology of the tutorials: KeyError('switches')"),
+        ({"topology": []}, "topology.json: expected {hosts, switches, links}"),
+        ({"switches": {"s1": {"cpu_port": "510"}}}, "s1 has a cpu_port: its controller speaks P4Runtime"),
+        ({"switches": {"s1": {"program": "build/none.json"}}}, "s1: there is no "),
+        ({"switches": {"s1": {"color": "red"}}}, "s1: 'color' is unknown here; expected some of cli_input, program, "),
+        ({"links": [["h1", "s9-p1"]]}, "a link to s9, which is neither a host nor a switch"),
+        ({"links": [["h1", "s1-x1"]]}, "expected ends like h1 and s1-p2, and a latency like 5 (ms) or 5ms"),
+        ({"links": [["h1"]]}, r"link ['h1']: expected [node, node, latency, Mb/s]"),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("requires_mininet")
+def test_what_is_wrong_with_an_exercise(tmp_path: Path, changed: dict[str, Any], wrong: str) -> None:
+    from emulation.mininet.exercise import read
+    from emulation.mininet.shaping import UnfitError
+
+    with pytest.raises(UnfitError, match=re.escape(wrong)):
+        read(exercise_folder(tmp_path, **changed), "solution")

@@ -35,7 +35,9 @@ AUXDATA = struct.Struct("=IIIHHHH")
 FRAME_MAX = 65_536 + 18
 """Longest packet that is taken, bytes: beyond the longest that interfaces send as one, bundles included."""
 BUFFER_BYTES = 8 << 20
-"""Asked of the kernel for each socket and direction; it may give less."""
+"""Asked of the kernel for each socket and direction; it may give less. To an interface that queues by itself (HTB,
+netem) no more is sent than the system's default lets: the queue that a program sees is the switch's."""
+RTM_GETLINK, NLM_F_REQUEST, IFLA_QDISC = 18, 1, 6
 
 OFFLOADS = {"gro": 0x2B, "tso": 0x1E, "gso": 0x23, "rx": 0x14, "tx": 0x16}
 """ethtool's name -> request that reads it."""
@@ -113,7 +115,7 @@ def _opened(opened: socket.socket, number: int, interface: str) -> Port:
     opened.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
     opened.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
     opened.setsockopt(SOL_PACKET, PACKET_ADD_MEMBERSHIP, struct.pack("iHH8s", index, PACKET_MR_PROMISC, 0, b""))
-    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+    for option in (socket.SO_RCVBUF,) if queues(index) else (socket.SO_RCVBUF, socket.SO_SNDBUF):
         opened.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
         try:
             opened.setsockopt(socket.SOL_SOCKET, option + 25, BUFFER_BYTES)  # SO_*BUFFORCE: beyond the system's limit
@@ -130,6 +132,21 @@ def _request(opened: socket.socket, request: int, interface: str) -> int:
     answer = fcntl.ioctl(opened.fileno(), request, asked)
     value: int = struct.unpack_from("H" if request == SIOCGIFFLAGS else "i", answer, 16)[0]
     return value
+
+
+def queues(index: int) -> bool:
+    """Whether the interface has a queue of its own (a qdisc other than noqueue)."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as asked:
+        asked.settimeout(1)
+        asked.send(struct.pack("=IHHIIBxHiII", 32, RTM_GETLINK, NLM_F_REQUEST, 1, 0, 0, 0, index, 0, 0))
+        answer = asked.recv(1 << 16)
+    at = 32  # after both headers
+    while at + 4 <= len(answer):
+        size, kind = struct.unpack_from("=HH", answer, at)
+        if kind == IFLA_QDISC:
+            return not answer.startswith(b"noqueue\0", at + 4)
+        at += max(4, size + 3 & ~3)
+    return False
 
 
 # ---- what would mislead a program
