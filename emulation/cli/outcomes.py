@@ -15,7 +15,8 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 OURS = ("emulation", "transport", "switchagg", "p4vm")
-P4_PACKAGES = ("lark", "pcpp")  # of the extra p4; all others are of emulation
+EXTRAS = {"lark": "p4", "pcpp": "p4", "grpc": "p4runtime", "google": "p4runtime", "p4": "p4runtime"}
+"""Package -> extra that brings it; all others are of emulation."""
 
 
 def stop(message: str, code: int) -> NoReturn:
@@ -53,7 +54,7 @@ def outcomes(how_to_go_on: str = "") -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package in OURS:
             raise  # a fault of ours, not of the installation
-        extra = "p4" if package in P4_PACKAGES else "emulation"
+        extra = EXTRAS.get(package, "emulation")
         stop(f"the Python package '{error.name}' is missing; run: pip install 'switchagg[{extra}]'", EXIT_FAILED)
     finally:
         for number, handler in previous.items():

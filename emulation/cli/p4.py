@@ -6,18 +6,20 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from emulation.cli.bmv2.tools import tools
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, stop
 from emulation.cli.p4_generate import generate
 
 if TYPE_CHECKING:
     from p4vm.control.switch import Switch
-    from p4vm.host.host import Host
+    from p4vm.host.host import Host, HostOptions
     from p4vm.ir import nodes as ir
     from p4vm.stf.run import Result
     from p4vm.tree.checked import Checked
@@ -27,6 +29,7 @@ FAILURE_LINES_MAX = 10
 
 app = typer.Typer(name="p4", no_args_is_help=True, rich_markup_mode="markdown")
 app.command()(generate)
+app.command()(tools)
 
 Include = Annotated[
     list[Path] | None,
@@ -55,6 +58,8 @@ def _describe() -> None:
     `switchagg p4 run prog.p4 -i 0@veth0 -i 1@veth1` : a switch on interfaces
 
     `switchagg p4 fit prog.p4` : does it fit a Tofino?
+
+    `switchagg p4 tools FOLDER` : what scripts for bmv2 call (simple_switch_grpc, …), on this engine
 
     `switchagg p4 cli` : tables, groups, registers of a switch that runs, with the commands of bmv2's command line
     """
@@ -262,6 +267,11 @@ def run(
     pcap: Annotated[Path | None, typer.Option(metavar="DIR", help="Captures of each interface, in and out")] = None,
     log: Annotated[bool, typer.Option("--log", help="Show log_msg, failed asserts and digests")] = False,
     control: Control = None,
+    p4runtime: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve controllers that speak P4Runtime (gRPC)")
+    ] = None,
+    cpu_port: Annotated[int | None, typer.Option(min=0, max=510, help="With it: the port of packets to them")] = None,
+    device_id: Annotated[int, typer.Option(min=0, help="With it: the device that they ask for")] = 0,
     seconds: Annotated[float | None, typer.Option(min=0, help="End after so long  [default: at Ctrl-C]")] = None,
     ready_file: Annotated[Path | None, typer.Option(help="Written once packets are taken")] = None,
     include: Include = None,
@@ -277,6 +287,8 @@ def run(
     `sudo $(which switchagg) p4 run prog.p4 -i 0@veth0 -i 1@veth1 --commands entries.txt`
 
     `sudo $(which switchagg) p4 run basic.p4 -i 1@s1-eth1 -i 2@s1-eth2 --runtime-json s1-runtime.json --pcap pcaps`
+
+    `sudo $(which switchagg) p4 run prog.p4 -i 1@veth1 --p4runtime 0.0.0.0:9559 --cpu-port 510` : with P4Runtime
 
     `switchagg p4 cli` : in another terminal, commands for the switch that runs
 
@@ -299,10 +311,29 @@ def run(
         try:
             _fill(switch, commands, runtime_json)
             options = HostOptions(pcap, control or default_address(), typer.echo if log else None)
-            with make_host(switch, ports, options) as host:
+            with (
+                _controllers(switch, options, p4runtime, device_id, cpu_port),
+                make_host(switch, ports, options) as host,
+            ):
                 _serve(host, program, control, seconds, ready_file)
         finally:
             switch.engine.close()
+
+
+@contextmanager
+def _controllers(
+    switch: Switch, options: HostOptions, address: str | None, device: int, cpu_port: int | None
+) -> Iterator[None]:
+    """Serves P4Runtime, where an address is given; enters what the host needs for it into its options."""
+    if address is None:
+        yield
+        return
+    from p4vm.p4runtime.service import Service
+
+    with Service(switch, address, device, cpu_port) as service:
+        options.extra, options.cpu = service.turns, None if service.cpu is None else service.cpu.port
+        typer.echo(f"P4Runtime at {address}, device {device}: whoever reaches it controls the switch")
+        yield
 
 
 def _fill(switch: Switch, commands: Path | None, runtime_json: Path | None) -> None:

@@ -84,11 +84,14 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pcpp": ("p4/p4vm/front/preprocess.py",),
     "scapy": ("tools/scapy/",),
     "pytest": ("transport/testing/fixtures.py", "transport/testing/vector_files.py", "examples/packet_test/"),
+    "grpc": ("p4/p4vm/p4runtime/",),
+    "google": ("p4/p4vm/p4runtime/",),
+    "p4": ("p4/p4vm/p4runtime/",),
 }
 DOOR, BEHIND_IT = "switchagg/testing/__init__.py", "transport.testing"  # users' name for what lies in a room above
 NEEDS = {  # beside the standard library
     "switchagg": {"switchagg", "numpy"},
-    "p4": {"p4vm", "numpy", "lark", "pcpp"},
+    "p4": {"p4vm", "numpy", "lark", "pcpp", "grpc", "google", "p4"},
 }
 PLANES = "p4/p4vm/planes/"  # the one room of the engine that knows the switch of this repository
 

@@ -249,6 +249,33 @@ def test_says_why_it_can_not_start(net: Net) -> None:
     assert "switchagg: interface p2 is down; ip link set p2 up\n" in refused("-i", "1@p1", "-i", "2@p2")
 
 
+def test_a_controller_over_p4runtime(net: Net) -> None:
+    from tests.p4_engine.test_p4runtime import INSERT, Controller, action, pb
+
+    address = f"unix:{net.folder}/p4runtime.sock"
+    process = net.start("--p4runtime", address, "--cpu-port", "510", "--device-id", "3")
+    controller = Controller(address, device=3)
+    assert controller.arbitrate() == 0
+    info = controller.stub.GetForwardingPipelineConfig(pb.GetForwardingPipelineConfigRequest(device_id=3)).config.p4info
+    ids = {part.preamble.alias: part.preamble.id for part in [*info.tables, *info.actions]}
+    for port, out in ((1, 2), (2, 510), (510, 1)):
+        match = pb.FieldMatch(field_id=1, exact=pb.FieldMatch.Exact(value=port.to_bytes(2, "big")))
+        entry = pb.TableEntry(table_id=ids["cross"], match=[match], action=action(ids["forward"], out))
+        controller.write(INSERT, table_entry=entry)
+    first, second = net.stations
+    first.send(frame(7))
+    assert second.receive() == frame(7)
+    second.send(frame(8))
+    assert next(controller.stream).packet.payload.hex() == frame(8)
+    sent = pb.StreamMessageRequest()
+    sent.packet.payload = bytes.fromhex(frame(9))
+    controller.requests.put(sent)
+    assert first.receive() == frame(9)
+    output = ended(process)
+    assert "port 510 cpu: received 1, sent 1\n" in output
+    controller.close()
+
+
 # ---- Mininet
 
 

@@ -105,6 +105,12 @@ class CellControl(TableControl):
         self._rates[instance.name, index] = checked
         self.engine.meter_set_rates(instance.name, index, checked)
 
+    def meter_clear_rates(self, meter: str, index: int) -> None:
+        """As if it had never got rates: the meter says green."""
+        instance = self._cell(self.meters, meter, index)
+        self._rates.pop((instance.name, index), None)
+        self.engine.meter_set_rates(instance.name, index, ())
+
     def meter_array_set_rates(self, meter: str, rates: Sequence[MeterRate]) -> None:
         """All of an array's meters, or those of all entries of a direct meter's table."""
         instance = self.meters[meter]

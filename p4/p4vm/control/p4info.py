@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from p4vm.control.cells import instances, size_of
@@ -18,7 +18,7 @@ from p4vm.control.values import full_mask, width_of
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import is_signed
 
-ACTION, TABLE, VALUE_SET, PROFILE = 0x01, 0x02, 0x03, 0x11
+ACTION, TABLE, VALUE_SET, HEADER, PROFILE = 0x01, 0x02, 0x03, 0x04, 0x11
 COUNTER, DIRECT_COUNTER, METER, DIRECT_METER, REGISTER = 0x12, 0x13, 0x14, 0x15, 0x16
 ID_MASK = (1 << 24) - 1
 
@@ -46,10 +46,11 @@ def jenkins_hash(text: str) -> int:
 
 
 class _Ids:
-    """Ids of names; two names that hash alike get different ones."""
+    """Ids of names: those that @id gives, else hashes; two names that hash alike get different ones."""
 
-    def __init__(self) -> None:
-        self._taken: dict[int, tuple[int, str]] = {}
+    def __init__(self, program: ir.Program) -> None:
+        self._given = dict(_given(program))
+        self._taken = {number: name for name, number in self._given.items()}
         self._aliases: dict[tuple[int, str], str] = {}
 
     def alias(self, kind: int, name: str) -> str:
@@ -62,10 +63,26 @@ class _Ids:
             self._aliases[kind, name] = next((end for end in _ends(name) if taken[end] == 1), name)
 
     def of(self, kind: int, name: str) -> int:
+        given = self._given.get((kind, name))
+        if given is not None:
+            return kind << 24 | given
         number = jenkins_hash(name) & ID_MASK
         while self._taken.setdefault(kind << 24 | number, (kind, name)) != (kind, name):
             number = number + 1 & ID_MASK
         return kind << 24 | number
+
+
+def _given(program: ir.Program) -> Iterator[tuple[tuple[int, str], int]]:
+    """Ids that annotations give."""
+    named: list[tuple[int, str, dict[str, str]]] = []
+    for table in program.tables:
+        named.append((TABLE, table.name, table.annotations))
+        named += [(ACTION, action.name, action.annotations) for action in table.actions]
+    for kind, word in _KINDS.items():
+        named += [(kind, name, part.annotations) for name, part in instances(program, word).items()]
+    for kind, name, notes in named:
+        if (text := notes.get("id", "").strip().lower()).startswith("0x") or text.isdecimal():
+            yield (kind, name), int(text, 0) & ID_MASK
 
 
 def _ends(name: str) -> list[str]:
@@ -76,7 +93,7 @@ def _ends(name: str) -> list[str]:
 
 def p4info(program: ir.Program) -> dict[str, Any]:
     """The P4Info message as JSON holds it."""
-    ids = _Ids()
+    ids = _Ids(program)
     actions = {action.name: action for table in program.tables for action in table.actions}
     ids.name_all(ACTION, list(actions))
     ids.name_all(TABLE, [table.name for table in program.tables])
@@ -99,10 +116,32 @@ def p4info(program: ir.Program) -> dict[str, Any]:
             for name, part in sorted(instances(program, "meter").items())
         ],
         "directMeters": _direct(program, ids, DIRECT_METER),
+        "controllerPacketMetadata": [_header(name, one, ids) for name, one in program.controller_headers.items()],
         "valueSets": [_value_set(part, ids) for part in program.value_sets],
         "registers": [_register(part, ids) for _, part in sorted(instances(program, "register").items())],
     }
+    if program.enums:
+        found["typeInfo"] = {"serializableEnums": {name: _enum(one) for name, one in program.enums.items()}}
     return {name: value for name, value in found.items() if value}
+
+
+def _header(name: str, header: ir.ControllerHeader, ids: _Ids) -> dict[str, Any]:
+    """What stands before packets to or from controllers."""
+    note = f'@controller_header("{name}")'
+    return {
+        "preamble": {"id": ids.of(HEADER, header.type_name), "name": name, "alias": name, "annotations": [note]},
+        "metadata": [
+            {"id": at, "name": field, "bitwidth": width} for at, (field, width) in enumerate(header.fields, 1)
+        ],
+    }
+
+
+def _enum(one: ir.SerializableEnum) -> dict[str, Any]:
+    kind = ir.Bits(one.width)
+    members = [
+        {"name": name, "value": base64.b64encode(shortest(value, kind)).decode()} for name, value in one.members.items()
+    ]
+    return {"underlyingType": {"bitwidth": one.width}, "members": members}
 
 
 def _preamble(kind: int, name: str, ids: _Ids) -> dict[str, Any]:
@@ -143,13 +182,13 @@ def _default_action(table: ir.Table, ids: _Ids) -> dict[str, Any]:
     made: dict[str, Any] = {"actionId": ids.of(ACTION, action.name)}
     values = zip(action.data, table.default_arguments, strict=True)
     arguments = [
-        {"paramId": place, "value": base64.b64encode(_shortest(value, parameter.variable.type)).decode()}
+        {"paramId": place, "value": base64.b64encode(shortest(value, parameter.variable.type)).decode()}
         for place, (parameter, value) in enumerate(values, 1)
     ]
     return made | ({"arguments": arguments} if arguments else {})
 
 
-def _shortest(value: int, kind: ir.Type) -> bytes:
+def shortest(value: int, kind: ir.Type) -> bytes:
     """A value as P4Runtime writes it: without bytes of zeros in front."""
     bits = value & full_mask(kind)
     return bits.to_bytes(max(1, (bits.bit_length() + 7) // 8), "big")

@@ -19,6 +19,7 @@ import tempfile
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from p4vm.cache import folder_of_ones_own
 from p4vm.commands.line import LINE_MAX, complete, shown
@@ -130,6 +131,14 @@ class Client:
         self._socket.close()
 
 
+class Served(Protocol):
+    """`fileno` is readable when `serve` has something to do."""
+
+    def fileno(self) -> int: ...
+
+    def serve(self) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class _Visitor:
     """A client as the switch sees it."""
@@ -156,6 +165,10 @@ class ControlServer:
     def fileno(self) -> int:
         return self._selector.fileno()
 
+    def serve_too(self, other: Served) -> None:
+        """Let `serve` serve this, too."""
+        self._selector.register(other, selectors.EVENT_READ, other.serve)
+
     @property
     def busy(self) -> bool:
         """Whether commands still wait: call `serve` again after the next packets."""
@@ -166,6 +179,9 @@ class ControlServer:
         for key, events in self._selector.select(0):
             if key.fileobj is self._listener:
                 self._accept()
+                continue
+            if key.data is not None:
+                key.data()
                 continue
             visitor = self._visitors.get(key.fd)
             if visitor is not None and events & selectors.EVENT_READ:

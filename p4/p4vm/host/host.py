@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from p4vm.control.switch import Switch
 from p4vm.host import pcap
-from p4vm.host.control import ControlServer
+from p4vm.host.control import ControlServer, Served
 from p4vm.host.ports import Port, open_port, receive, room_for
 from p4vm.host.queues import OutputQueue
 
@@ -37,11 +37,14 @@ AGAIN_S = 0.0005
 @dataclass(slots=True)
 class HostOptions:
     """pcap: folder for captures of every interface, in and out. control: address for commands, None: none.
-    log: gets lines of log_msg and digests."""
+    log: gets lines of log_msg and digests. cpu: a port that is no interface. extra: what else is done between packets,
+    where there is a control address."""
 
     pcap: Path | None = None
     control: str | None = None
     log: Callable[[str], None] | None = None
+    cpu: Port | None = None
+    extra: Served | None = None
 
 
 @dataclass(slots=True)
@@ -128,10 +131,15 @@ class Host:
             self._selector.register(port.socket, selectors.EVENT_READ, seat)
             if self.options.pcap is not None:
                 seat.capture = Capture(self.options.pcap, interface)
+        if self.options.cpu is not None:
+            seat = self.seats[self.options.cpu.number] = _Seat(self.options.cpu, OutputQueue(1, 0))
+            self._selector.register(seat.port.socket, selectors.EVENT_READ, seat)
         self.switch.ports = dict(ports)
         if self.options.control is not None:
             self.control = ControlServer(self.switch, self.options.control)
             self._selector.register(self.control, selectors.EVENT_READ)
+            if self.options.extra is not None:
+                self.control.serve_too(self.options.extra)
 
     @property
     def warnings(self) -> list[str]:

@@ -478,6 +478,7 @@ class TableAction(Node):
     bound: list[Expression] = field(default_factory=list)
     table_only: bool = False
     default_only: bool = False
+    annotations: dict[str, str] = field(default_factory=dict)
 
     @property
     def data(self) -> list[Parameter]:
@@ -522,6 +523,22 @@ class Table(Entity):
     position: Position = NOWHERE
 
 
+@dataclass(frozen=True, slots=True)
+class ControllerHeader:
+    """fields: (name, bits), in order."""
+
+    type_name: str
+    fields: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SerializableEnum:
+    """members: name -> value, in order of writing."""
+
+    width: int
+    members: dict[str, int]
+
+
 class Program(Entity):
     """A v1model program. file: its path as given. The six routines have these parameters, in this order:
 
@@ -548,3 +565,5 @@ class Program(Entity):
     value_sets: list[ValueSet] = field(default_factory=list)
     field_lists: dict[int, list[tuple[str, ...]]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    controller_headers: dict[str, ControllerHeader] = field(default_factory=dict)
+    enums: dict[str, SerializableEnum] = field(default_factory=dict)

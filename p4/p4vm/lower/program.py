@@ -13,10 +13,11 @@ from p4vm.ir.walk import all_lists
 from p4vm.lower import calls, expressions, instances, parsers, statements, tables
 from p4vm.lower.body import ExpressionHandler, Frame, Made, Packet, StatementHandler, World
 from p4vm.lower.kinds import INT, Kinds, plain
-from p4vm.lower.names import control_name, find
+from p4vm.lower.names import control_name, find, text_of
 from p4vm.node import deep
 from p4vm.source import P4Error
 from p4vm.tree import nodes as tree
+from p4vm.tree import types
 from p4vm.tree.checked import CallNote, Checked
 
 ROLES = ("parser", "verify", "ingress", "egress", "compute", "deparser")
@@ -79,7 +80,36 @@ def _program(world: World, file: str) -> ir.Program:
         value_sets=world.value_sets,
         field_lists=world.field_lists,
         warnings=[*world.checked.warnings, *world.warnings],
+        controller_headers=_controller_headers(world.checked),
+        enums=_enums(world.checked),
     )
+
+
+def _controller_headers(checked: Checked) -> dict[str, ir.ControllerHeader]:
+    """Headers with @controller_header("packet_in") and the like."""
+    found = {}
+    for declaration in checked.program.declarations:
+        if isinstance(declaration, tree.Structure):
+            annotation = find(declaration.annotations, "controller_header")
+            kind = checked.type_of.get(declaration)
+            if annotation is not None and isinstance(kind, types.Structure) and (name := text_of(annotation)):
+                fields = tuple((field, _bits(of)) for field, of in kind.fields)
+                found[name] = ir.ControllerHeader(kind.name, fields)
+    return found
+
+
+def _bits(kind: types.Type) -> int:
+    base = kind.base if isinstance(kind, types.Enum) else kind
+    return base.width if isinstance(base, types.Bits) else 1
+
+
+def _enums(checked: Checked) -> dict[str, ir.SerializableEnum]:
+    found = {}
+    for declaration in checked.program.declarations:
+        kind = checked.type_of.get(declaration) if isinstance(declaration, tree.Enum) else None
+        if isinstance(kind, types.Enum) and kind.base is not None:
+            found[kind.name] = ir.SerializableEnum(_bits(kind), dict(zip(kind.members, kind.values, strict=True)))
+    return found
 
 
 def _main(world: World) -> CallNote:

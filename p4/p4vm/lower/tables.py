@@ -87,6 +87,7 @@ def _actions(body: Body, node: tree.Table, made: ir.Table) -> list[tree.Action]:
                 bound,
                 table_only=find(reference.annotations, "tableonly") is not None,
                 default_only=find(reference.annotations, "defaultonly") is not None,
+                annotations=notes(declaration.annotations),
             )
         )
         listed.append(declaration)

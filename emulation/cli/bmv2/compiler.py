@@ -1,0 +1,76 @@
+"""`p4c-bm2-ss`, `p4c`: a program checked, its P4Info written, and a JSON file that names the program to our switch."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+from p4vm.ir import nodes as ir
+from p4vm.source import P4Error
+
+IGNORED = {"--p4v": 1, "--std": 1, "--target": 1, "-b": 1, "--arch": 1, "-a": 1, "--p4runtime-format": 1}
+"""Options of p4c that change nothing here, with the number of words they take."""
+
+
+def arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="p4c-bm2-ss",
+        description="Check a v1model program for switchagg's P4 engine, and write what controllers and scripts for "
+        "bmv2 look for: the P4Info, and a JSON file that names the program. There is nothing compiled in it.",
+    )
+    parser.add_argument("program", type=Path)
+    parser.add_argument("-o", dest="output", type=Path, help="the JSON file, or a folder for it")
+    parser.add_argument("--p4runtime-files", default="", metavar="FILE,…", help="the P4Info: .txtpb, .txt, .json, .bin")
+    parser.add_argument("-I", dest="include", action="append", default=[])
+    parser.add_argument("-D", dest="define", action="append", default=[])
+    for option, taken in IGNORED.items():
+        parser.add_argument(option, nargs=taken, help=argparse.SUPPRESS)
+    return parser.parse_args(words)
+
+
+def compiled(program: Path, include: list[str], define: list[str]) -> dict[str, object]:
+    """What our switch needs to know to run the program: where it is, and what was in it."""
+    content = hashlib.sha256(program.read_bytes()).hexdigest()
+    known = {"program": str(program.resolve()), "include": [str(Path(one).resolve()) for one in include]}
+    return {"switchagg": {**known, "define": define, "sha256": content}}
+
+
+def main(words: list[str] | None = None) -> int:
+    """Exit code, as p4c's."""
+    given = arguments(sys.argv[1:] if words is None else words)
+    try:
+        from p4vm.compile import front_end
+
+        defines = {name: value or "1" for name, _, value in (one.partition("=") for one in given.define)}
+        program = front_end(given.program, includes=given.include, defines=defines)
+        for warning in program.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        for file in filter(None, given.p4runtime_files.split(",")):
+            _write_p4info(Path(file), program)
+        output = given.output or Path()
+        if output.suffix != ".json":
+            output.mkdir(parents=True, exist_ok=True)
+            output /= given.program.with_suffix(".json").name
+        output.write_text(json.dumps(compiled(given.program, given.include, given.define), indent=1) + "\n")
+    except P4Error as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _write_p4info(file: Path, program: ir.Program) -> None:
+    try:
+        from p4vm.p4runtime.pipeline import info_file
+    except ModuleNotFoundError as error:
+        raise P4Error(f"a P4Info needs {error.name}: pip install 'switchagg[p4runtime]'") from None
+    file.write_bytes(info_file(program, file.suffix))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

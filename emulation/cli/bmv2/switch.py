@@ -1,0 +1,86 @@
+"""`simple_switch_grpc`, `simple_switch`, `simple_switch_CLI`: their command lines as those of `switchagg p4`."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from p4vm.source import P4Error
+
+THRIFT_PORT, GRPC_ADDRESS = 9090, "0.0.0.0:9559"
+UNUSED = ("--nanolog", "--notifications-addr", "--log-level", "-L", "--log-file", "--drop-port", "--dump-packet-data")
+"""Options of bmv2 with a value that change nothing here."""
+
+
+def run_words(name: str, words: list[str]) -> list[str]:
+    """`switchagg …` for a command line of simple_switch or simple_switch_grpc. Raises P4Error."""
+    parser = argparse.ArgumentParser(prog=name, description=f"{name} on switchagg's P4 engine.")
+    parser.add_argument("json", nargs="?", type=Path, help="what the stand-in for p4c wrote")
+    parser.add_argument("-i", "--interface", action="append", default=[], metavar="PORT@INTERFACE")
+    parser.add_argument("--no-p4", action="store_true")
+    parser.add_argument("--pcap", nargs="?", const=".")
+    parser.add_argument("--log-console", action="store_true")
+    parser.add_argument("--device-id", default="0")
+    parser.add_argument("--thrift-port", default=str(THRIFT_PORT))
+    parser.add_argument("--grpc-server-addr", default=GRPC_ADDRESS)
+    parser.add_argument("--cpu-port")
+    parser.add_argument("--priority-queues", type=int, default=1)
+    for option in UNUSED:
+        parser.add_argument(option, help=argparse.SUPPRESS)
+    given = parser.parse_args([word for word in words if word != "--"])  # bmv2: options of the target stand behind it
+    if given.json is None or given.no_p4:
+        raise P4Error(f"{name}: start it with a program (…/prog.json): the engine can't take one later")
+    if given.priority_queues > 1:
+        raise P4Error(f"{name}: --priority-queues {given.priority_queues}: a port has one queue here")
+    found = program_of(given.json)
+    made = ["p4", "run", found["program"], "--control", f"127.0.0.1:{given.thrift_port}"]
+    for option, values in (("-I", found["include"]), ("-D", found["define"]), ("-i", given.interface)):
+        made += [word for value in values for word in (option, value)]
+    made += ["--pcap", given.pcap] if given.pcap else []
+    made += ["--log"] if given.log_console else []
+    if name == "simple_switch_grpc":
+        made += ["--p4runtime", given.grpc_server_addr, "--device-id", given.device_id]
+        made += ["--cpu-port", given.cpu_port] if given.cpu_port else []
+    return made
+
+
+def program_of(path: Path) -> dict[str, Any]:
+    """What the stand-in for p4c wrote. Raises P4Error: it is something else, or the program has changed."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("switchagg")
+    except OSError as error:
+        raise P4Error(f"{path}: can't be read: {error.strerror}") from None
+    except (ValueError, AttributeError):
+        found = None
+    if not isinstance(found, dict):
+        raise P4Error(f"{path}: not made by our p4c-bm2-ss; compile it again with `switchagg p4 tools` on PATH")
+    program = Path(found["program"])
+    if not program.exists() or hashlib.sha256(program.read_bytes()).hexdigest() != found["sha256"]:
+        raise P4Error(f"{path}: {program} has changed since; compile it again")
+    return found
+
+
+def main() -> int:
+    """argv[1]: the name that was called."""
+    name, words = sys.argv[1], sys.argv[2:]
+    try:
+        if name == "simple_switch_CLI":
+            parser = argparse.ArgumentParser(prog=name)
+            parser.add_argument("--thrift-port", default=str(THRIFT_PORT))
+            made = ["p4", "cli", "--control", f"127.0.0.1:{parser.parse_args(words).thrift_port}"]
+        else:
+            made = run_words(name, words)
+    except P4Error as error:
+        print(error, file=sys.stderr)
+        return 1
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "emulation.cli.main", *made])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""The CPU port: packets between the program and controllers, with the header that the P4Info gives them.
+
+To the program it is a port like any other, one end of a pair of sockets; the other end is ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import Any
+
+from google.rpc import code_pb2
+from p4.v1 import p4runtime_pb2
+
+from p4vm.host.ports import FRAME_MAX, Port
+from p4vm.p4runtime.pipeline import Pipeline, number
+from p4vm.p4runtime.refusal import INVALID, Refused
+
+ETHERNET_BYTES = 18
+
+
+class CpuPort:
+    """`port` is the switch's end. Closed by `close`; then `receive` ends."""
+
+    def __init__(self, port: int) -> None:
+        inside, self._outside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        inside.setblocking(False)
+        self.port = Port(port, "cpu", inside, FRAME_MAX - ETHERNET_BYTES)
+
+    def send(self, pipeline: Pipeline, packet: Any) -> None:
+        """A p4.v1.PacketOut, to the program. Raises Refused."""
+        data = _header(pipeline.header("packet_out"), packet) + packet.payload
+        if not 0 < len(data) <= FRAME_MAX:
+            raise Refused(INVALID, f"a packet of {len(data)} bytes; expected 1 to {FRAME_MAX}")
+        try:
+            self._outside.send(data)
+        except OSError as error:
+            raise Refused(code_pb2.UNAVAILABLE, f"the CPU port takes no packet: {error.strerror}") from None
+
+    def receive(self) -> bytes:
+        """The next packet for controllers; waits. Empty: closed."""
+        try:
+            return self._outside.recv(FRAME_MAX)
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        """The switch closes its own end."""
+        with contextlib.suppress(OSError):
+            self._outside.shutdown(socket.SHUT_RDWR)
+        self._outside.close()
+
+
+def packet_in(pipeline: Pipeline, data: bytes) -> Any:
+    """What a controller gets of a packet from the CPU port. A packet without room for the header is all payload."""
+    message = p4runtime_pb2.StreamMessageResponse()
+    header = pipeline.header("packet_in")
+    fields = [] if header is None else list(header.metadata)
+    left = bits = sum(one.bitwidth for one in fields)
+    if 8 * len(data) < bits:
+        fields, bits = [], 0
+    value = int.from_bytes(data[: (bits + 7) // 8], "big")
+    for one in fields:
+        left -= one.bitwidth
+        found = value >> left & (1 << one.bitwidth) - 1
+        size = max(1, (found.bit_length() + 7) // 8)
+        message.packet.metadata.add(metadata_id=one.id, value=found.to_bytes(size, "big"))
+    message.packet.payload = data[(bits + 7) // 8 :]
+    return message
+
+
+def _header(header: Any | None, packet: Any) -> bytes:
+    """What the program finds in front of a controller's packet. Raises Refused."""
+    given = {one.metadata_id: one.value for one in packet.metadata}
+    fields = [] if header is None else list(header.metadata)
+    strange = sorted(set(given) - {one.id for one in fields})
+    missing = [one.name for one in fields if one.id not in given]
+    if strange or missing or len(given) < len(packet.metadata):
+        why = f"needs {missing[0]}" if missing else f"has no metadata {strange[0]}" if strange else "has one twice"
+        raise Refused(INVALID, f"packet-out {why}")
+    value = bits = 0
+    for one in fields:
+        value = value << one.bitwidth | number(given[one.id], one.bitwidth, one.name)
+        bits += one.bitwidth
+    return value.to_bytes(bits // 8, "big")
