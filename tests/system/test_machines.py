@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
-START_S = 60.0
+START_S = 40.0
 
 
 def pasted(page: str, word: str) -> list[str]:
@@ -110,15 +110,15 @@ def network(tmp_path: Path) -> Iterator[Networks]:
         one.close()
 
 
-def wait_for(process: "subprocess.Popen[str]", words: str) -> str:
-    """What it writes, up to these words."""
+def wait_for(process: "subprocess.Popen[str]", words: str) -> None:
+    """Until it has written them."""
     assert process.stdout is not None
     said = ""
-    for line in process.stdout:
-        said += line
-        if words in line:
-            return said
-    raise AssertionError(said)
+    while words not in said and netns.wait_readable(process.stdout.fileno(), START_S):
+        more = os.read(process.stdout.fileno(), 4096).decode()
+        assert more, f"it ended: {said}"
+        said += more
+    assert words in said
 
 
 def output(process: "subprocess.Popen[str]") -> str:
