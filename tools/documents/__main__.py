@@ -79,15 +79,16 @@ def listed(pages: Sequence[str], place: Place) -> int:
     return 0
 
 
-def report(page: str, outcomes: Sequence[Outcome]) -> int:
-    """Prints what came of a page; returns how many faults."""
-    for outcome in outcomes:
-        what = "FAULT" if outcome.fault else "ok"
-        print(f"{what:5s} {outcome.seconds:7.1f} s  {page}:{outcome.step.line}  {outcome.step.command.splitlines()[0]}")
+def report(page: str, place: Place) -> int:
+    """Runs a page and prints what comes of it, as it comes; returns how many faults."""
+
+    def tell(outcome: Outcome) -> None:
+        what, command = "FAULT" if outcome.fault else "ok", outcome.step.command.splitlines()[0]
+        print(f"{what:5s} {outcome.seconds:7.1f} s  {page}:{outcome.step.line}  {command}", flush=True)
         if outcome.fault or outcome.note:
-            print(f"      {outcome.fault or outcome.note}")
-    sys.stdout.flush()
-    return sum(bool(outcome.fault) for outcome in outcomes)
+            print(f"      {outcome.fault or outcome.note}", flush=True)
+
+    return sum(bool(outcome.fault) for outcome in run_page(page, place, tell))
 
 
 def main() -> int:
@@ -109,7 +110,7 @@ def main() -> int:
     with wheel_environment() if given.wheel else nullcontext(place.programs) as programs:
         if given.wheel:
             place = replace(place, programs=programs, checkout=False, first=COPIES)
-        faults = sum(report(page, run_page(page, place)) for page in pages)
+        faults = sum(report(page, place) for page in pages)
     print(f"{faults} faults" if faults else "all that was run is as the documents say")
     return bool(faults)
 

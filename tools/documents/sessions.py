@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from pages import COMMENT, Step, missing_line, steps
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "p4/README.md", "emulation/**/*.md", "examples/**/*.md")
 QUICK_S, LONG_S, ENDS_S = 60, 1500, 10
+HUNG = "did not end within"
 QUIET_S = 1.5  # a program that serves and says nothing is there by then, or has given up
 NOBODY = 65534
 ADDRESSES = ("10.0.0.1", "10.0.0.9")
@@ -189,7 +190,7 @@ class Page:
             fault = self._interrupt()
         written = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
         if status is None:
-            fault = f"did not end within {limit_s:g} s, or ended the session"
+            fault = f"{HUNG} {limit_s:g} s, or ended the session"
         elif status == INVALID[0] and INVALID[1] in written and not step.refused:
             note = "certified INVALID: the machine was busy"
         elif (status != 0) != step.refused and not (serves or step.in_background):
@@ -277,23 +278,29 @@ def environment(folder: Path, place: Place) -> dict[str, str]:
     return kept | run | own
 
 
-def run_page(page: str, place: Place) -> list[Outcome]:
-    """What came of each command of a page that is run here; after the first that hangs none is."""
+def run_page(page: str, place: Place, tell: Callable[[Outcome], None] = lambda outcome: None) -> list[Outcome]:
+    """What came of each command of a page that is run here, told one by one; after the first that hangs none is."""
     planned = [step for step in steps((ROOT / page).read_text(encoding="utf-8")) if not place.left_out(step)]
     outcomes: list[Outcome] = []
     if not any(step.command for step in planned):
         return []
     planned = [Step(0, command) for command in place.first] + planned
+
+    def add(outcome: Outcome) -> None:
+        if outcome.step.command:
+            outcomes.append(outcome)
+            tell(outcome)
+
     with folder_for(place) as folder:
         session = Session(folder, environment(folder, place), alone(place.plain, folder) if privileged() else [])
         try:
             running = Page(session, folder, place.limit_s)
             for number, step in enumerate(planned):
-                outcomes.append(running.carry_out(step, number))
-                if "did not end" in outcomes[-1].fault:
+                add(running.carry_out(step, number))
+                if outcomes and HUNG in outcomes[-1].fault:
                     break
         finally:
             left = session.close()
-    if left and outcomes:
-        outcomes[-1].fault += ("\n      " if outcomes[-1].fault else "") + "left behind: " + "; ".join(left)
-    return [outcome for outcome in outcomes if outcome.step.command]
+    if left and not (outcomes and HUNG in outcomes[-1].fault):
+        add(Outcome(Step(0, "the end of the page"), 0, "left behind: " + "; ".join(left)))
+    return outcomes
