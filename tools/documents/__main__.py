@@ -23,6 +23,7 @@ as a user without rights. `--wheel` runs them from a wheel, in a folder without 
 """
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -102,6 +103,7 @@ def main() -> int:
     given = options.parse_args()
     if given.plain and not privileged():
         options.error("--plain: only root can become another user; a user without rights needs no --plain")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a page's processes and folder go with us
     place = Place(given.plain, given.long, limit_s=given.limit)
     named = [Path(page).resolve().relative_to(ROOT).as_posix() for page in given.pages]
     pages = named or (WHEEL_PAGES if given.wheel else documents())

@@ -98,7 +98,7 @@ def alone(plain: bool, folder: Path) -> list[str]:
         lines += [f'exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups "$@"']
     script = "; ".join(["set -e", *lines, 'exec "$@"'])
     namespaces = ["--mount", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    return ["unshare", *namespaces, "sh", "-c", script, "sh"]
+    return ["setpriv", "--pdeathsig", "KILL", "unshare", *namespaces, "sh", "-c", script, "sh"]
 
 
 def processes(token: str) -> dict[int, str]:
