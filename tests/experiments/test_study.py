@@ -294,4 +294,4 @@ def test_points_are_of_the_same_seeds_and_the_benchmark_judges_them() -> None:
         "met",
     )
     assert told["conv net, n = 4, CD-SGD: mean accuracy over that of float32"][1:] == ("-1.00 points", "MISSED")
-    assert told["conv net, n = 4, dgc: mean accuracy over that of float32"][2] == "-"
+    assert "conv net, n = 4, dgc: mean accuracy over that of float32" not in told, "not measured"

@@ -15,6 +15,8 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
+# Before any test runs: pytester forgets modules that its tests load, and scapy would know two of this one.
+LAYERS = importlib.import_module("switchagg_scapy")
 SENT = Packet(1, 7, 2, 3, Op.MAX, 9, 1, 4294967295, np.array([1, -2, 2**31 - 1, -(2**31)], np.int32), False, True)
 
 BARE = replace(SENT, values=SENT.values[:0], route=Route.TO_OWNER, owner=37)
@@ -22,7 +24,7 @@ BARE = replace(SENT, values=SENT.values[:0], route=Route.TO_OWNER, owner=37)
 
 @pytest.fixture(scope="module")
 def layers() -> ModuleType:
-    return importlib.import_module("switchagg_scapy")
+    return LAYERS
 
 
 def built(layers: ModuleType, **changes: object) -> object:
