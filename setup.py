@@ -119,9 +119,13 @@ class PlatformWheel(bdist_wheel):
 
 
 def _files(folder: Path) -> list[Path]:
-    """All of a folder, but what was made of them and what is hidden."""
+    """All of a folder, but what was made of them, results of runs there, and what is hidden."""
     found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path for path in found if not any(part.startswith((".", "__pycache__")) for part in path.parts))
+    return sorted(
+        path
+        for path in found
+        if not any(part.startswith((".", "__pycache__")) or part == "results" for part in path.parts)
+    )
 
 
 def _find_compiler() -> None:

@@ -22,11 +22,12 @@ from emulation.profiles.chosen import batch_of, chosen, tenants_fault
 from emulation.profiles.errors import ProfileError
 from emulation.profiles.graph import WorkloadGraph
 from emulation.profiles.model_profile import ModelProfile
-from emulation.scenario_keys.values import NAME, build_fields, check_tables, shown, suggestion
+from emulation.scenario_keys.values import NAME, WORDS, build_fields, check_tables, shown, suggestion
 from emulation.scenario_tables import (
     ADAMW,
     PACKET,
     PROFILED,
+    SEED_MOST,
     TABLES,
     TRAINED,
     BoundedLoss,
@@ -147,7 +148,6 @@ _ONLY_IF_SET = {
 }
 """What `canonical` has only where it isn't empty or 0."""
 _TOP_KEYS = ("name", "title", "seed")
-_SEED_HIGH = 2**32 - 1
 
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
@@ -314,13 +314,12 @@ def _build(document: dict[str, Any], file: str, folder: str = ".", ended: Collec
     name = _text(document, "name", file)
     if not NAME.fullmatch(name):
         raise ScenarioError(
-            f"{file}: name: {shown(name)} is not allowed; allowed: up to 100 letters, digits and . _ - "
-            "(it names the folder of the results)"
+            f"{file}: name: {shown(name)} is not allowed; allowed: {WORDS['name']} (it names the folder of the results)"
         )
     title = _text(document, "title", file)
     seed = document.get("seed", 1)
-    if type(seed) is not int or not 0 <= seed <= _SEED_HIGH:
-        raise ScenarioError(f"{file}: seed: {shown(seed)} is out of range; allowed: integers 0 … {_SEED_HIGH}")
+    if type(seed) is not int or not 0 <= seed <= SEED_MOST:
+        raise ScenarioError(f"{file}: seed: {shown(seed)} is out of range; allowed: integers 0 … {SEED_MOST}")
     tables = {name: _build_table(document.get(name, {}), name, kind, file) for name, kind in TABLES.items()}
     flows = check_tables(document.get("flows", []), FlowOptions, f"{file}: [[flows]] ")
     jobs = check_tables(document.get("jobs", []), JobOptions, f"{file}: [[jobs]] ")
@@ -361,7 +360,7 @@ def _text(document: dict[str, Any], key: str, file: str) -> str:
         raise ScenarioError(f"{file}: {key}: missing; every scenario has a name and a title")
     value = document[key]
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ScenarioError(f"{file}: {key}: {shown(value)} is not allowed; allowed: one line of text")
+        raise ScenarioError(f"{file}: {key}: {shown(value)} is not allowed; allowed: {WORDS['text']}")
     return value
 
 

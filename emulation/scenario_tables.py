@@ -39,6 +39,7 @@ PROFILED = ("profile", "parallel", "degree", "stages", "micro_batches", "device_
 COMPUTE_DISTRIBUTIONS = ("normal", "lognormal", "shifted_exponential")
 COMPUTE_NS_MOST = 3_600_000_000_000
 ITERATIONS_MOST = 1_000_000
+SEED_MOST = 2**32 - 1
 
 
 def _integer(default: Any, low: int, high: int, unit: str, about: str) -> Any:

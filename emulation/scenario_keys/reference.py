@@ -10,7 +10,7 @@ from typing import Any
 
 from emulation.errors import ScenarioError
 from emulation.scenario_keys.values import WORDS, allowed, shown, suggestion
-from emulation.scenario_tables import LISTS, TABLES, ComputeDistribution, ComputeJitter, LinkTail, Straggler
+from emulation.scenario_tables import LISTS, SEED_MOST, TABLES, ComputeDistribution, ComputeJitter, LinkTail, Straggler
 
 NESTED = {
     "faults.stragglers": Straggler,
@@ -59,7 +59,7 @@ def tables() -> dict[str, Table]:
     above = (
         Key("name", REQUIRED, WORDS["name"], "It names the folder of the results"),
         Key("title", REQUIRED, WORDS["text"], "Stands above reports"),
-        Key("seed", "1", "0 … 4294967295", "Of all that is drawn: data, weights, faults"),
+        Key("seed", "1", f"0 … {SEED_MOST}", "Of all that is drawn: data, weights, faults"),
     )
     found = [Table(TOP, "Above all tables", "The keys that are in no table.", above)]
     for name, kind in TABLES.items():
