@@ -49,6 +49,7 @@ from emulation.topologies.table import topology
 from emulation.topologies.topology import SPRAY, STAR, LinkSettings, Topology
 from switchagg.priority import CLASSES
 from switchagg.wire import frame_bytes
+from switchagg.written import choices
 from transport.group.method_name import METHODS, MethodName
 from transport.links.table import LINKS
 from transport.ps.config import BACKUP
@@ -210,7 +211,7 @@ def find(name_or_path: str) -> Path:
         what = f"cannot be read: {error.strerror}"
     if name_or_path.removesuffix(".toml") in shipped_paths:
         return shipped_paths[name_or_path.removesuffix(".toml")]
-    raise ScenarioError(f"{_shown(name_or_path)}: {what}; shipped scenarios: {', '.join(shipped_paths)}")
+    raise ScenarioError(f"{_shown(name_or_path)}: {what}{choices(name_or_path, shipped_paths, 'shipped scenarios')}")
 
 
 def shipped() -> dict[str, Path]:

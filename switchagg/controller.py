@@ -70,7 +70,7 @@ class Controller:
         self.slots = slots
         self.elements_max = elements_max
         self.lease_ns = lease_ns
-        self.counters = dict.fromkeys(("joins", "admitted", "refused", "failed", "evicted", "left", "strangers"), 0)
+        self.counters = dict.fromkeys(("joins", "admitted", "refused", "failed", "ended", "left", "strangers"), 0)
         self._claim_ns = claim_ns
         self._packets_held = packets_held
         self._quota = quota or PeerQuota()
@@ -390,7 +390,7 @@ class Controller:
 
     def _evict(self, job: RunningJob) -> None:
         del self._jobs[job.admitted.name]
-        self.counters["evicted"] += 1
+        self.counters["ended"] += 1
         self._events.append(JobEvicted(job.admitted.name, job.admitted.job, job.admitted.shares))
 
     def _remember(self, end: JoinRefused | JobFailed) -> None:

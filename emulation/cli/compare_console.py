@@ -26,6 +26,7 @@ from emulation.scenario_tables import AUTO
 from emulation.sweep import page
 from emulation.sweep import run as sweeping
 from emulation.sweep.axes import Point
+from switchagg.written import choices
 
 EXIT_DONE, EXIT_FAILED, EXIT_INVALID = 0, 1, 3
 TABLE_COLUMNS = 130  # where stdout is no terminal
@@ -34,7 +35,7 @@ TABLE_COLUMNS = 130  # where stdout is no terminal
 def check_backend(on: str | None) -> None:
     """Raises ScenarioError."""
     if on is not None and on not in BACKENDS:
-        raise ScenarioError(f"--on: '{on}' is unknown; allowed: {', '.join(BACKENDS)}")
+        raise ScenarioError(f"--on: '{on}' is unknown{choices(on, BACKENDS)}")
 
 
 def overrides(seed: int | None, settings: list[str]) -> dict[str, Any]:

@@ -45,6 +45,7 @@ EVERYTHING = "every run"
 XDP_PLANE = "the data plane xdp"
 # Debian keeps tc, ethtool and brctl where a plain user's PATH does not look.
 SEARCH_PATH = os.pathsep.join(filter(None, (os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin")))
+MODULES = Path("/lib/modules")
 DEBIAN_MININET = Path("/usr/lib/python3/dist-packages/mininet")
 
 SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
@@ -219,11 +220,20 @@ def _qdisc(wanted: str, needed_for: str) -> Finding:
     detail = f"kernel has {' '.join(present) or 'none'}, not {' '.join(absent)}".removesuffix(", not ")
     if wanted in present:
         return Finding(name, True, detail, "", needed_for)
-    remedy = (
-        f"as root: modprobe sch_{wanted} (Ubuntu: apt-get install linux-modules-extra-{platform.release()}); "
-        "virtual time (--on sim) needs none"
-    )
-    return Finding(name, False, detail, remedy, needed_for)
+    return Finding(name, False, detail, _module_remedy(f"sch_{wanted}"), needed_for)
+
+
+def _module_remedy(*modules: str) -> str:
+    """How to get kernel modules, where this kernel can have them at all."""
+    names, kernel, otherwise = " ".join(modules), platform.release(), "virtual time (--on sim) needs none"
+    folder = MODULES / kernel
+    if not folder.is_dir():
+        return f"kernel {kernel} loads no modules and lacks {names}: another kernel; {otherwise}"
+    if all(any(folder.rglob(f"{module}.ko*")) for module in modules):
+        return f"as root: modprobe --all {names}; {otherwise}"
+    if "ubuntu" in (_text("/etc/os-release") or "").lower():
+        return f"as root: apt-get install linux-modules-extra-{kernel}; then modprobe --all {names}; {otherwise}"
+    return f"kernel {kernel} comes without {names}: another kernel; {otherwise}"
 
 
 def _congestion_control() -> Finding:
@@ -270,10 +280,8 @@ def _priority() -> Finding:
             "priority", False, f"packets carry {marks}; tc is missing", "apt-get install iproute2", needed_for
         )
     if reason := u32_missing():
-        remedy = "as root: modprobe sch_htb cls_u32; virtual time (--on sim) needs none"
-        return Finding(
-            "priority", False, f"packets carry {marks}; no queue that reads it: {reason}", remedy, needed_for
-        )
+        why = f"packets carry {marks}; no queue that reads it: {reason}"
+        return Finding("priority", False, why, _module_remedy("sch_htb", "cls_u32"), needed_for)
     return Finding("priority", True, f"packets carry {marks}; HTB classes by DSCP (u32)", "", needed_for)
 
 
@@ -525,6 +533,7 @@ def print_table(findings: list[Finding]) -> None:
         table.add_row(mark, Text(finding.name), Text(finding.detail), Text(finding.needed_for, "dim"))
     console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
     console.print(table)
+    console.print("yes: it is there; NO: what the last column names cannot run; no: nothing needs it", style="dim")
     missing = [finding for finding in findings if not finding.ok]
     if missing:
         console.print("\nHow to get what is missing:")

@@ -41,6 +41,7 @@ from emulation.cli.study import app as study
 from emulation.reproduce.command import reproduce
 from emulation.scenario_keys.command import ReferenceCommand, scenario
 from switchagg.dataplane.table import DATAPLANES
+from switchagg.written import choices
 
 app = typer.Typer(
     name="switchagg",
@@ -395,7 +396,7 @@ def _keys(folder: Path | None) -> Any:
 
 def _known(option: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
-        stop(f"{option} {value}: unknown; allowed: {', '.join(allowed)}", EXIT_USAGE)
+        stop(f"{option} {value}: unknown{choices(value, allowed)}", EXIT_USAGE)
     return value
 
 

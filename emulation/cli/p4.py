@@ -16,6 +16,7 @@ import typer
 from emulation.cli.bmv2.tools import tools
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, stop
 from emulation.cli.p4_generate import generate
+from switchagg.written import choices
 
 if TYPE_CHECKING:
     from p4vm.control.switch import Switch
@@ -204,7 +205,7 @@ def run_tests(
     **Exit code**: 1 if a test failed.
     """
     if backend not in ("native", "python", "both", "auto"):
-        stop(f"--backend {backend}: unknown; allowed: native, python, both, auto", EXIT_USAGE)
+        stop(f"--backend {backend}: unknown{choices(backend, ('native', 'python', 'both', 'auto'))}", EXIT_USAGE)
     failed = False
     with outcomes():
         for name in ("python", "native") if backend == "both" else (backend,):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+from switchagg.written import choices
 
 if TYPE_CHECKING:
     from p4vm.planes.traffic import Faults, Shape
@@ -50,7 +51,7 @@ def generate(
     `switchagg p4 generate --fault reset=0.01 --format vector --elements 4 -o resets.stf` : for any data plane
     """
     if form not in FORMATS:
-        stop(f"--format {form}: unknown; allowed: {', '.join(FORMATS)}", EXIT_USAGE)
+        stop(f"--format {form}: unknown{choices(form, FORMATS)}", EXIT_USAGE)
     with outcomes():
         from p4vm.planes.traffic import Shape, traffic
         from p4vm.planes.traffic_files import stf, vector

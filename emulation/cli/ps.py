@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+from switchagg.written import choices
 
 if TYPE_CHECKING:
     from transport.ps.group import PsOptions
@@ -71,7 +72,7 @@ def server(
         from transport.links.table import LINKS, links_with
 
         if link not in links_of("ps"):
-            stop(f"--link {link}: unknown; allowed: {', '.join(links_of('ps'))}", EXIT_USAGE)
+            stop(f"--link {link}: unknown{choices(link, links_of('ps'))}", EXIT_USAGE)
         if keys is not None and not LINKS[link].keys:
             stop(f"--keys: only {', '.join(links_with('keys'))} has keys, not {link}", EXIT_USAGE)
         from transport.ps.group import PsOptions

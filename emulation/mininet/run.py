@@ -70,7 +70,8 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
         return _run(scenario, method, out_dir, progress)
     except (OSError, subprocess.SubprocessError) as error:  # a node that died under us, a program that failed
         raise RunFailed(
-            f"{method}: the emulated network failed: {words_of(error)}; its logs are in {out_dir}"
+            f"{method}: the emulated network failed: {words_of(error)}; its logs are in {out_dir}; "
+            "`switchagg doctor` says what this machine lacks, and --on sim needs no network"
         ) from error
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from emulation.profiles.buckets import Bucket, bucket_layout
 from emulation.profiles.errors import ProfileError, read_text
+from switchagg.written import choices
 from transport.schedule.profile import LayerProfile, Profile, TensorProfile
 
 MODELS_FOLDER = Path(__file__).parent / "models"
@@ -241,7 +242,8 @@ def load(name_or_path: str | Path, folder: Path = Path()) -> ModelProfile:
     else:
         path = folder / name_or_path
         if not path.suffix and not path.exists():
-            raise ProfileError(f"{name_or_path}: no such file; shipped profiles: {', '.join(known)}")
+            meant = choices(str(name_or_path), known, "shipped profiles")
+            raise ProfileError(f"{name_or_path}: no such file{meant}")
     return decode(read_text(path, FILE_BYTES_MOST), path.name)
 
 

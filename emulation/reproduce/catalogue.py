@@ -7,6 +7,7 @@ import pkgutil
 
 from emulation.reproduce import results
 from emulation.reproduce.published import Published, ReproduceError
+from switchagg.written import choices
 
 
 def _modules() -> dict[str, str]:
@@ -24,7 +25,7 @@ def find(name: str) -> Published:
     """The result of that name. ReproduceError that lists those there are."""
     modules = _modules()
     if name not in modules:
-        raise ReproduceError(f"'{name[:60]}' is unknown; published results: {', '.join(sorted(modules))}")
+        raise ReproduceError(f"'{name[:60]}' is unknown{choices(name, sorted(modules), 'published results')}")
     found: Published = importlib.import_module(modules[name]).RESULT
     if found.name != name:
         raise ReproduceError(f"{modules[name]}: its result is called {found.name}")

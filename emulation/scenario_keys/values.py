@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from emulation.errors import ScenarioError
 from emulation.scenario_tables import ComputeDistribution, ComputeJitter, LinkTail, Straggler, TopologyOptions
+from switchagg.written import choices, meant
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_method
 
@@ -47,7 +47,7 @@ def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
         return _CHECKS[rule["kind"]](value, where)
     if rule["kind"] is str:
         if value not in _choices(rule):
-            raise ScenarioError(f"{where}: {shown(value)} is unknown; allowed: {allowed(rule)}")
+            raise ScenarioError(f"{where}: {shown(value)} is unknown{choices(str(value), _choices(rule))}")
         return value
     number: int | float
     if not _is_number(value):
@@ -207,7 +207,6 @@ def limits(rule: Mapping[str, Any]) -> str:
 
 
 def suggestion(key: str, known: Iterable[str]) -> str:
+    """What an error adds to an unknown key: the key that may have been meant, else all of them."""
     names = list(known)
-    close = difflib.get_close_matches(key, names, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
-    return f"{hint}; allowed: {', '.join(names)}" if not close else hint
+    return meant(key, names) or f"; allowed: {', '.join(names)}"

@@ -29,6 +29,7 @@ from switchagg.codecs.sparse.nonzero import NonZero
 from switchagg.codecs.sparse.powersgd import PowerSgd
 from switchagg.codecs.sparse.randomk import RandomK
 from switchagg.codecs.sparse.sketch import Sketch
+from switchagg.written import choices
 
 FIXED_POINT = FixedPoint()
 PLAIN = Plain()
@@ -79,7 +80,7 @@ def names() -> list[str]:
 def codec_named(name: str, *, adds: bool = False) -> Codec:
     """Raises ValueError that lists the names there are; adds: also for one whose words can't be summed."""
     if name not in CODECS:
-        raise ValueError(f"codec '{name[:60]}' is unknown; allowed: {', '.join(names())}")
+        raise ValueError(f"codec '{name[:60]}' is unknown{choices(name, names())}")
     if adds and not CODECS[name].adds:
         raise ValueError(f"codec {name}: its words can't be summed, and no method here does anything else")
     return CODECS[name]

@@ -13,7 +13,7 @@ import numpy as np
 from switchagg.codecs import ARRAY_CODECS, CODECS, names
 from switchagg.codecs.array_codec import ArrayCodec
 from switchagg.codecs.codec import Codec
-from switchagg.written import count, decimal, describe, option, parse
+from switchagg.written import choices, count, decimal, describe, option, parse
 
 FEEDBACK = ("ef", "ef21")
 """Error feedback: e <- v - C(v) of v = g + e; and EF21: h <- h + C(g - h), the mean of h is applied."""
@@ -123,7 +123,7 @@ def parse_codec(text: str) -> CodecSpec:
     elif name in CODECS:
         codec = CODECS[name]
     else:
-        raise ValueError(f"codec '{name[:60]}' is unknown; allowed: {', '.join((*names(), *ARRAY_CODECS))}")
+        raise ValueError(f"codec '{name[:60]}' is unknown{choices(name, (*names(), *ARRAY_CODECS))}")
     read = parse("codec", ":".join(filter(None, ("codec", ",".join(common)))), {"codec": _Common})
     momentum = _momentum(codec, feedback) if read.momentum is None else read.momentum
     spec = CodecSpec(codec, feedback, read.least, read.warmup, momentum)

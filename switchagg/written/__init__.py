@@ -4,9 +4,10 @@ A record is a frozen dataclass with a `name`; its fields that can be written are
 GB (powers of 1000), KiB, MiB, GiB or nothing (bytes); times take ns, us, ms, s.
 """
 
+import difflib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, field, fields
 from typing import Any, TypeVar
 
@@ -116,7 +117,7 @@ def parse(kind: str, text: str, table: Mapping[str, type[T]]) -> T:
     """
     name, colon, rest = text.partition(":")
     if name not in table:
-        raise ValueError(f"{kind} '{_shown(name)}' is unknown; allowed: {', '.join(table)}")
+        raise ValueError(f"{kind} '{_shown(name)}' is unknown{choices(name, table)}")
     options = {one.metadata["word"]: one for one in _options(table[name])}
     values: dict[str, Any] = {}
     for word in rest.split(",") if colon else ():
@@ -132,6 +133,18 @@ def parse(kind: str, text: str, table: Mapping[str, type[T]]) -> T:
         except ValueError as error:
             raise ValueError(f"{kind} {name}: {key}={_shown(value)}: must be {error}") from None
     return table[name](**values)
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` if a known name is like an unknown one, else nothing."""
+    close = difflib.get_close_matches(name[:_WORD_MAX], list(known), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def choices(name: str, known: Iterable[str], what: str = "allowed") -> str:
+    """What an error adds to an unknown name: all known ones, and the one that may have been meant. what: they are."""
+    names = list(known)
+    return f"; {what}: {', '.join(names)}{meant(name, names)}"
 
 
 def _options(of: Any) -> list[Field[Any]]:

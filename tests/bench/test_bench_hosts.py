@@ -65,8 +65,11 @@ def test_a_row_is_of_medians_in_turn() -> None:
         4e12 / 300,
     )
     assert row["wrong_elements"] == 3  # and a rank with other bits
-    assert row["speedup_over_gloo"]["least"] == 550 / 400
-    assert row["speedup_over_gloo"]["most"] == 900 / 200
+    assert row["speedup_over_gloo"] == {"ratio": 700.0 / 300.0, "resolved": True}
+    cells = rows.line(row).split()
+    assert cells[10] == f"{0.7 / float(cells[5]):.2f}x"  # the ratio of the two times that the table shows
+    slower = [found([200.0, 900.0], [700.0])] * 2
+    assert " unresolved " in rows.line(rows.row(Setting(PLAN, 2, 1500, 1), 0, parse("ring"), 1000, slower, gloo))
     assert [rows.combined(ring, how)[0] for how in (0, 2, 3)] == [[200, 400], [200, 400], [400, 600]]
     switch = rows.row(Setting(PLAN, 2, 1500, 1), 0, parse("switch"), 1000, gloo, gloo)
     assert switch["busbw_bytes_per_s"] is None

@@ -52,7 +52,9 @@ def table(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_scenarios_know_it_and_say_what_is_wrong() -> None:
     assert canonical(parse(SCENARIO, "toy.toml"))["topology"]["kind"] == "toy"
     known = "star, leaf_spine, fat_tree, torus, bcube, toy"
-    with pytest.raises(ScenarioError, match=rf"\[topology\] kind: 'toys' is unknown; allowed: {known}$"):
+    with pytest.raises(
+        ScenarioError, match=rf"\[topology\] kind: 'toys' is unknown; allowed: {known}; did you mean 'toy'\?$"
+    ):
         parse(SCENARIO.replace('kind = "toy"', 'kind = "toys"'), "toy.toml")
     with pytest.raises(ScenarioError, match=r"\[topology\] kind: toy: two switches need 2 workers or more$"):
         parse(SCENARIO.replace('kind = "toy"', 'kind = "toy"\nworkers = 1'), "toy.toml")

@@ -238,6 +238,26 @@ def test_a_qdisc_the_kernel_lacks_is_noticed(requires_root_namespaces: None, mon
     assert "sch_imagined" in finding.remedy
 
 
+@pytest.mark.parametrize(
+    ("folders", "system", "remedy"),
+    [
+        ((), "ID=ubuntu", "loads no modules and lacks sch_netem: another kernel"),
+        (("6.1",), "ID=debian", "kernel 6.1 comes without sch_netem: another kernel"),
+        (("6.1",), "ID=ubuntu", "apt-get install linux-modules-extra-6.1; then modprobe --all sch_netem"),
+        (("6.1/kernel/sch_netem.ko.xz",), "ID=debian", "as root: modprobe --all sch_netem; virtual time"),
+    ],
+)
+def test_a_module_is_advised_where_it_can_be_had(
+    folders: tuple[str, ...], system: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.setattr(doctor, "MODULES", tmp_path)
+    monkeypatch.setattr(doctor.platform, "release", lambda: "6.1")
+    monkeypatch.setattr(doctor, "_text", lambda path: system)
+    assert remedy in doctor._module_remedy("sch_netem")
+
+
 def state(**missing: bool) -> list[Finding]:
     """Findings in which all is there but what is named, with underscores for spaces."""
     absent = {name.replace("_", " ") for name in missing}

@@ -297,6 +297,8 @@ def test_find_accepts_bare_names_and_lists_shipped_scenarios(tmp_path: Path) -> 
     assert find(str(mine)) == mine
     with pytest.raises(ScenarioError, match=r"^nowhere\.toml: no such file; shipped scenarios: .*quickstart"):
         find("nowhere.toml")
+    with pytest.raises(ScenarioError, match="did you mean 'quickstart'"):
+        find("quickstrat.toml")
 
 
 def test_unreadable_file_is_one_line(tmp_path: Path) -> None:

@@ -121,3 +121,11 @@ def test_wrong_names_are_reported_in_one_line(text: str, words: str) -> None:
     with pytest.raises(ValueError, match="^" + re.escape(words)) as caught:
         parse(text)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("rings", "ring"), ("ring@rmda", "rdma"), ("ring+wfpb", "wfbp"), ("ring~lane8", "lanes8")]
+)
+def test_a_name_like_a_known_one_is_suggested(text: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"; did you mean '{meant}'"):
+        parse(text)

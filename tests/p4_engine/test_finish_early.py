@@ -24,6 +24,7 @@ from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, encode
 
 HERE = Path(__file__).parent.parent.parent / "examples" / "p4" / "finish_early"
+PROGRAMS = Path(__file__).parents[1] / "p4" / "features"
 OURS = folder() / "v1model"
 
 
@@ -67,6 +68,12 @@ def test_a_program_of_another_rule_is_no_leaf(monkeypatch: pytest.MonkeyPatch) -
 def test_a_program_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWITCHAGG_P4_PROGRAM", "nowhere.p4")
     assert missing() == "SWITCHAGG_P4_PROGRAM is nowhere.p4: there is no such file"
+
+
+def test_a_program_that_is_no_switch_of_ours_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWITCHAGG_P4_PROGRAM", str(PROGRAMS / "actions_at_top_level.p4"))
+    with pytest.raises(JobError, match=r"it has no table SwitchIngress.layout.addresses, .* start from .* p4 test"):
+        P4Plane(1, 1, backend="python").prepare()
 
 
 def test_training_is_not_held_to_our_rule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
+from switchagg.written import choices
 from transport.collectives.collective import Look
 from transport.links.table import links_with
 
@@ -291,13 +292,13 @@ def parse(text: str, *, virtual: bool = False) -> MethodName:
     carried, plus, schedule = carried.partition("+")
     method, at, link = carried.partition("@")
     if method not in METHODS:
-        raise ValueError(f"method '{_shown(method)}' is unknown; allowed: {', '.join(METHODS)}")
+        raise ValueError(f"method '{_shown(method)}' is unknown{choices(method, METHODS)}")
     if METHODS[method].virtual and not virtual:
         raise ValueError(f"method {method} exists in virtual time only: in [methods] sim of a scenario, with --on sim")
     links = links_of(method)
     if at and link not in links:
-        allowed = f"allowed: {', '.join(links)}" if links else "it brings its own"
-        raise ValueError(f"method {method}: link '{_shown(link)}' can't carry it; {allowed}")
+        allowed = choices(link, links) if links else "; it brings its own"
+        raise ValueError(f"method {method}: link '{_shown(link)}' can't carry it{allowed}")
     codec = ""
     if tilde:
         if plus:

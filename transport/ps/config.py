@@ -5,6 +5,7 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from switchagg.written import choices
 from transport.ps.coded import PushCodec
 
 BSP, BACKUP, SSP, ASP, DC_ASGD = "bsp", "backup", "ssp", "asp", "dc_asgd"
@@ -71,8 +72,8 @@ class PsConfig:
     def __post_init__(self) -> None:
         """Raises ValueError, in one line that lists what is allowed."""
         for name, words in (("mode", MODES), ("order", ORDERS), ("on_worker_loss", ON_WORKER_LOSS)):
-            if getattr(self, name) not in words:
-                raise ValueError(f"{name} '{str(getattr(self, name))[:60]}' is unknown; allowed: {', '.join(words)}")
+            if (word := getattr(self, name)) not in words:
+                raise ValueError(f"{name} '{str(word)[:60]}' is unknown{choices(str(word), words)}")
         whole = {
             "workers": (1, WORKERS_MAX),
             "servers": (1, SERVERS_MAX),

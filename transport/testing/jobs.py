@@ -135,12 +135,14 @@ class Job:
                 raise SwitchaggError("UP: the job has no parent; make it with parent_rank=…")
             port, rank = self.parent
             self._check(
-                {port: self._expected(replace(packet, rank=rank), values)}, "UP: the sum, to the parent", counted
+                {port: self._expected(replace(packet, rank=rank), values, verdict)},
+                "UP: the sum, to the parent",
+                counted,
             )
             return
         alone = verdict is Verdict.REPLY
         results = {
-            self.workers[rank]: self._expected(packet, () if self._gives(packet, rank) else values)
+            self.workers[rank]: self._expected(packet, () if self._gives(packet, rank) else values, verdict)
             for rank in ([sent.rank] if alone else range(len(self.workers)))
         }
         who = f"rank {sent.rank} alone" if alone else "every rank"
@@ -175,9 +177,12 @@ class Job:
         gives = givers(kind_of(packet.op, 0, packet.route, packet.owner), everyone) >> rank & 1
         return packet.route is not Route.ALL and bool(gives)
 
-    def _expected(self, packet: Packet, values: ArrayLike | _Any | None) -> "_Expected":
+    def _expected(self, packet: Packet, values: ArrayLike | _Any | None, verdict: Verdict) -> "_Expected":
         if values is None:
-            raise SwitchaggError("say which values the results have, or ANY")
+            raise SwitchaggError(
+                f"expect({verdict.name}) also needs the values of the result, like expect({verdict.name}, 7) where all "
+                f"are 7; expect({verdict.name}, ANY) takes whatever values come"
+            )
         if isinstance(values, _Any):
             return _Expected(encode(replace(packet, values=self._values(0))), any_values=True)
         return _Expected(encode(replace(packet, values=self._values(values))))

@@ -192,7 +192,7 @@ class SwitchOptions:
             raise dist.DistBackendError(
                 f"{SWITCH_VARIABLE} is not set: start a switch on a host that all workers reach with `switchagg "
                 "switch --control tcp://HOST:5555 --data HOST:5556`, and set "
-                f"{SWITCH_VARIABLE}=tcp://HOST:5555 for every worker"
+                f"{SWITCH_VARIABLE}=tcp://HOST:5555 for every worker; or go without a switch: SWITCHAGG_METHOD=ring"
             )
 
 
@@ -206,8 +206,8 @@ def start_name(store: Store, rank: int, workers: int, timeout_s: float) -> str:
     """
     own = uuid.uuid4().hex
     if rank == 0:
-        run = "".join(c for c in os.environ.get("TORCHELASTIC_RUN_ID", "torch") if c.isalnum() or c in "-_")[:40]
-        name = f"{run}-{own}"
+        run = "".join(c for c in os.environ.get("TORCHELASTIC_RUN_ID", "torch") if c.isalnum() or c in "-_")
+        name = f"{run[:16]}-{own[:12]}"
         told: dict[int, str] = {}
         missing = set(range(1, workers))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from emulation.bench import arithmetic
@@ -17,7 +18,7 @@ from switchagg.description import COMBINING, KINDS
 from transport.group.method_name import MethodName
 from transport.links.table import LINKS
 
-SCHEMA = "switchagg-hosts-1"
+SCHEMA = "switchagg-hosts-2"
 ELEMENTS = 360
 """Values of a packet that fills an MTU of 1500: those of the switch, unless it was started with others."""
 
@@ -32,7 +33,7 @@ _COLUMNS = (
     ("busbw", "(GB/s)", 8),
     ("#wrong", "", 8),
     ("method", "", 20),
-    ("vs gloo", "", 9),
+    ("vs gloo", "", 12),
     ("CPU", "(us/rank)", 11),
     ("bound", "(%)", 7),
     ("25 % … 75 %", "(us)", 20),
@@ -116,7 +117,7 @@ def row(
         "wrong_elements": sum(wrong) + differ if wrong else None,
         "speedup_over_gloo": None
         if baseline is None or by_gloo
-        else vars(speedup(blocks, combined(baseline, plan.average))),
+        else speedup(spread, arithmetic.spread([*chain.from_iterable(combined(baseline, plan.average))])),
         "cpu_ns_per_rank": fmean(one for rank in ranks for one in rank.cpu_ns),
         "wire_tx_bytes": max((rank.tx for rank in ranks if rank.tx is not None), default=None),
         "wire_rx_bytes": max((rank.rx for rank in ranks if rank.rx is not None), default=None),
@@ -132,9 +133,11 @@ def combined(ranks: Sequence[Found], average: int) -> list[list[float]]:
     return [[of(each) for each in zip(*block, strict=True)] for block in blocks]
 
 
-def speedup(blocks: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]]) -> arithmetic.Spread:
-    """Baseline's time over the method's, of blocks measured one after the other."""
-    return arithmetic.spread([median(theirs) / median(own) for own, theirs in zip(blocks, baseline, strict=True)])
+def speedup(times: arithmetic.Spread, baseline: arithmetic.Spread) -> dict[str, Any]:
+    """Gloo's median time over the method's, so the ratio of two times of the table. resolved: their quartiles don't
+    overlap."""
+    resolved = times.p75 < baseline.p25 or baseline.p75 < times.p25
+    return {"ratio": baseline.median / times.median, "resolved": resolved}
 
 
 def bound_ns(setting: Setting, name: MethodName, size: int) -> float | None:
@@ -200,7 +203,7 @@ def line(found: dict[str, Any]) -> str:
             _gb(found["busbw_bytes_per_s"]),
             "N/A" if wrong is None else str(wrong),
             method,
-            "-" if ratio is None else f"{ratio['median']:.2f}x",
+            _ratio(ratio),
             _us(found["cpu_ns_per_rank"]),
             "-" if share is None else f"{100 * share:.1f}",
             f"{_us(times['p25'])} … {_us(times['p75'])}",
@@ -231,7 +234,8 @@ def document(setting: Setting, places: Sequence[Place], rows: Sequence[dict[str,
 CSV_COLUMNS = (
     *("cycle", "size_bytes", "count", "type", "redop", "root", "method", "carried_by", "time_us", "time_mean_us"),
     *("time_min_us", "time_p25_us", "time_p75_us", "time_max_us", "operations", "algbw_GBps", "busbw_GBps", "wrong"),
-    *("speedup_over_gloo", "cpu_us_per_rank", "wire_tx_bytes", "wire_rx_bytes", "bound_us", "share_of_bound"),
+    *("speedup_over_gloo", "speedup_resolved", "cpu_us_per_rank", "wire_tx_bytes", "wire_rx_bytes"),
+    *("bound_us", "share_of_bound"),
 )
 
 
@@ -256,7 +260,8 @@ def _cells(found: dict[str, Any]) -> list[Any]:
         found["algbw_bytes_per_s"] / 1e9,
         None if busy is None else busy / 1e9,
         found["wrong_elements"],
-        None if ratio is None else ratio["median"],
+        None if ratio is None else ratio["ratio"],
+        None if ratio is None else int(ratio["resolved"]),
         found["cpu_ns_per_rank"] / 1e3,
         found["wire_tx_bytes"],
         found["wire_rx_bytes"],
@@ -268,6 +273,12 @@ def _cells(found: dict[str, Any]) -> list[Any]:
 def _us(time_ns: float) -> str:
     """As nccl-tests: as many decimals as seven characters hold."""
     return next((text for digits in (2, 1) if len(text := f"{time_ns / 1e3:.{digits}f}") <= 7), f"{time_ns / 1e3:.0f}")
+
+
+def _ratio(speedup: dict[str, Any] | None) -> str:
+    if speedup is None:
+        return "-"
+    return f"{speedup['ratio']:.2f}x" if speedup["resolved"] else "unresolved"
 
 
 def _gb(bytes_per_s: float | None) -> str:

@@ -18,7 +18,7 @@ _NEXT = """\
 
 To try them:
 
-  switchagg compare {scenario} --on sim     # in virtual time: some ten seconds
+  switchagg compare {scenario} --on sim     # in virtual time: less than a minute
   switchagg compare {scenario}              # in Mininet, where it can run
 
   switchagg switch &                        # a switch for your own training; it ends with: kill %1

@@ -6,7 +6,6 @@ A wheel has them in emulation/examples, and the P4 programs in switchagg/program
 from __future__ import annotations
 
 import ast
-import difflib
 import json
 import shutil
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated
 import typer
 
 from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+from switchagg.written import choices
 
 PROGRAMS = "p4"
 _PACKAGE = Path(__file__).resolve().parents[2]
@@ -112,7 +112,5 @@ def examples(
             return
         chosen = name if name in found else f"{name}.py"
         if chosen not in found:
-            near = difflib.get_close_matches(name, found, n=1)
-            meant = f"did you mean {near[0]}? " if near else ""
-            stop(f"examples: {name} is unknown; {meant}there are: {', '.join(found)}", EXIT_USAGE)
+            stop(f"examples: {name} is unknown{choices(name, found)}", EXIT_USAGE)
         typer.echo(f"{copy_out(chosen, found[chosen], to)}: {about(found[chosen])}")

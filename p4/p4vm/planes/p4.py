@@ -17,7 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p4vm.planes.program import (
+    ADDRESSES,
     HEADERS_BYTES,
+    HELD,
+    JOBS,
+    MEMBERS,
+    OUTCOME_COUNTER,
+    PARENTS,
+    SEEN_HIGH,
+    SEEN_LOW,
+    STREAMS,
+    WORKERS,
     Control,
     ProgramPlane,
     Variant,
@@ -31,6 +41,7 @@ from switchagg.errors import JobError
 from switchagg.wire import HEADER_BYTES, Bundle, headers
 
 if TYPE_CHECKING:
+    from p4vm.control.names import Names
     from p4vm.control.switch import Switch
 
 PORTS = 64
@@ -104,6 +115,7 @@ class _Program:
 
     def __init__(self, variant: Variant, slots: int, backend: str) -> None:
         self._switch = _compiled(variant, slots, backend)
+        _check_objects(self._switch, leaf=variant[1])
         self.control = Control(self._run, variant[0], slots, PORTS)
         self._headers: dict[tuple[int, int], Bundle] = {}
 
@@ -173,8 +185,25 @@ def _together(frames: Bundle, sizes: NDArray[np.uint32], receivers: NDArray[np.i
             yield Output(results, tuple(port for its, port in way if its == size))
 
 
+def _check_objects(switch: "Switch", *, leaf: bool) -> None:
+    """Raise JobError for a program without what the control plane of a switch fills and reads."""
+    needed: list[tuple[Names[Any], tuple[str, ...]]] = [
+        (switch.tables, (ADDRESSES, JOBS, STREAMS, MEMBERS, WORKERS, *[PARENTS] * leaf)),
+        (switch.registers, (HELD, SEEN_LOW, SEEN_HIGH)),
+        (switch.counters, (OUTCOME_COUNTER,)),
+    ]
+    if lacking := [f"{names.kind} {name}" for names, wanted in needed for name in wanted if not names.meant(name)]:
+        more = f" (and {len(lacking) - 3} more)" if len(lacking) > 3 else ""
+        raise JobError(
+            f"data plane p4: {program_path(leaf=leaf)} is no switch of this protocol: it has no "
+            f"{', no '.join(lacking[:3])}{more}; start from "
+            "p4/v1model/switchagg.p4, or try a program of any kind with `switchagg p4 test` and `p4 run`"
+        )
+
+
 def _compiled(variant: Variant, slots: int, backend: str) -> "Switch":
     from p4vm.compile import compile_program
+    from p4vm.control.names import Names
     from p4vm.control.switch import Switch
     from p4vm.source import P4Error
 

@@ -142,7 +142,7 @@ class Control:
         self._entries: dict[int, list[tuple[str, int]]] = {}
         self._nodes: dict[int, list[int]] = {}
         self._groups: dict[int, int] = {}
-        run([f"table_add SwitchIngress.layout.addresses NoAction {SWITCH_ADDRESS:#x} =>"])
+        run([f"table_add {ADDRESSES} NoAction {SWITCH_ADDRESS:#x} =>"])
 
     def physical(self, port: int) -> int:
         """The physical port behind which a port is."""
@@ -309,6 +309,7 @@ class ProgramPlane(Generic[Program]):
 HELD = "SwitchIngress.held.held"
 SEEN_LOW = "SwitchIngress.seen.low"
 SEEN_HIGH = "SwitchIngress.seen.high"
+ADDRESSES = "SwitchIngress.layout.addresses"
 OUTCOME_COUNTER = "SwitchIngress.counters.outcomes"
 PARENTS = "SwitchIngress.admission.parents"
 JOBS = "SwitchIngress.admission.jobs"
