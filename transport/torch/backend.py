@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,7 @@ from switchagg.errors import JobError
 from switchagg.job import MAX_CHILDREN
 from transport.group.contract import Group
 from transport.group.method_name import MethodName
+from transport.torch.calls.contiguous import StandIns, refuse_shared
 from transport.torch.calls.layout import Op, Part, Ranks, array_dtype, compared, shown, size_bytes
 from transport.torch.calls.recording import recorded
 from transport.torch.calls.reducer import Reducer
@@ -177,6 +178,8 @@ class SwitchProcessGroup(Collectives):
                 if found is None:
                     seen = shown(kind, op, tensors[0].dtype, sum(one.numel() for one in tensors)) if tensors else None
                     return self.by_gloo(seen, forward, results, size_bytes(tensors))
+                for tensor, _ in [each for part in parts if part.layout for each in part.layout.takes]:
+                    refuse_shared(tensor)
                 if fault := self._unnamed(parts):
                     return self.reducer.refused(fault, parts, results)
         size = sum(part.shown.elements * part.shown.dtype.itemsize for part in parts if part.kind != "compare")
@@ -241,9 +244,12 @@ class SwitchProcessGroup(Collectives):
         return self.reducer.start([Part("compare", "sum", seen)], results, None, work)
 
     def delegate(self, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dist.Work:
-        """Call Gloo's operation of the first of these names that exists."""
+        """Call Gloo's operation of the first of these names that exists, on contiguous tensors."""
         operation = next(getattr(self._gloo, name) for name in names if hasattr(self._gloo, name))
-        return cast(dist.Work, operation(*args, **kwargs))
+        tensors = StandIns()
+        writes = names[0] != "send"  # all others write their first argument
+        given = [tensors.of(each, writes and not place) for place, each in enumerate(args)]
+        return tensors.done_by(operation(*given, **kwargs))
 
     def shutdown(self) -> None:
         """Leave the switch and end our threads; pending calls fail. destroy_process_group calls this. Idempotent."""

@@ -219,7 +219,10 @@ class Collectives(ProcessGroup):
     ) -> dist.Work:
         op = op_of(options.reduceOp)
         as_floats = real if op.name in LINEAR else torch.Tensor.detach
-        takers, given = [as_floats(one) for one in outputs], [[as_floats(one) for one in many] for many in lists]
+        takers, given = (
+            [as_floats(one) for one in outputs],
+            [[as_floats(one.resolve_conj()) for one in many] for many in lists],
+        )
 
         def build(ranks: Ranks) -> list[Part] | None:
             both = zip(takers, given, strict=True)

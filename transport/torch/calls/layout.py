@@ -203,8 +203,8 @@ def size_bytes(tensors: Tensors) -> int:
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
-    """A complex tensor's floats; another tensor as it is."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    """A complex tensor's floats; another tensor as it is. Raises RuntimeError for a conjugate view."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 @lru_cache

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from transport.torch.calls.contiguous import lies_plain
 from transport.torch.calls.layout import Layout, bits
 
 Array = NDArray[Any]
@@ -47,8 +48,7 @@ class HostStage:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         home = layout.home
-        as_it_is = home is not None and home.is_contiguous() and not home.is_neg() and not home.is_conj()
-        in_place = home is not None and as_it_is and home.dtype == layout.dtype
+        in_place = home is not None and lies_plain(home) and home.dtype == layout.dtype
         self._home = home if in_place else None
         if in_place:
             assert home is not None
@@ -70,7 +70,7 @@ class HostStage:
             self._layout.after(self._buffer)
         for tensor, start in self._layout.takes:
             if tensor is not self._home:
-                _once(tensor.detach()).copy_(_once(_slice(self._buffer, tensor, start), tensor))
+                _write(tensor.detach(), _slice(self._buffer, tensor, start))
 
     def synchronize(self) -> None:
         pass
@@ -101,7 +101,7 @@ class CudaStage:
         side.wait_stream(cuda.current_stream(self._device))
         with cuda.stream(side):
             for tensor, start in layout.gives:
-                given = self._tensors[id(tensor)].to(layout.dtype).contiguous()
+                given = self._tensors[id(tensor)].resolve_neg().to(layout.dtype).contiguous()
                 _slice(self._host, tensor, start).copy_(given, non_blocking=True)
             self._fetched.record(side)
         # The caller may free a tensor while our stream still works on it.
@@ -121,8 +121,7 @@ class CudaStage:
             for taker, start in self._layout.takes:
                 tensor = self._tensors[id(taker)]
                 # In two steps: copy_ between types would convert on the host, in memory that isn't pinned.
-                part = _once(_slice(self._host, tensor, start), tensor)
-                _once(tensor).copy_(part.to(tensor.device, non_blocking=True))
+                _write(tensor, _slice(self._host, tensor, start).to(tensor.device, non_blocking=True))
             self._restored.record(self._side)
 
     def synchronize(self) -> None:
@@ -170,16 +169,11 @@ def _slice(buffer: torch.Tensor, tensor: torch.Tensor, start: int) -> torch.Tens
 
 def _copy(to: torch.Tensor, tensor: torch.Tensor) -> None:
     if to.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():  # FSDP2 gathers from the output's own shard
-        to.copy_(tensor)
+        to.copy_(tensor.resolve_neg())  # a copy of a negated float16 to float32 has the wrong signs
 
 
-def _once(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
-    """Each place in the memory of an expanded tensor once; of another one the elements that belong to them."""
-    like = tensor if like is None else like
-    for dimension, stride in enumerate(like.stride()):
-        if stride == 0 and tensor.shape[dimension] > 1:
-            tensor = tensor.narrow(dimension, 0, 1)
-    return tensor
+def _write(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    tensor.copy_(values.to(tensor.dtype) if tensor.is_neg() else values)
 
 
 class SideStreams:

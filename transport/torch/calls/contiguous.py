@@ -1,0 +1,114 @@
+"""Contiguous stand-ins for the tensors of a call that Gloo carries out.
+
+Gloo works on as many elements as a tensor has, from its first address on, whatever its strides (pytorch#192920).
+"""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class StandIns:
+    """The tensors of one call, or contiguous copies of those that don't lie in memory as Gloo takes them."""
+
+    def __init__(self) -> None:
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def of(self, given: Any, written: bool) -> Any:
+        """A tensor, or lists of them, as Gloo takes it; anything else as it is. written: whether the call writes it.
+
+        Raises ValueError for a tensor that is written and whose elements share memory.
+        """
+        if isinstance(given, list | tuple):
+            return [self.of(each, written) for each in given]
+        if not isinstance(given, torch.Tensor) or given.layout != torch.strided or lies_plain(given):
+            return given
+        if written:
+            refuse_shared(given)
+        plain = given.detach().resolve_conj().resolve_neg()
+        copy = torch.clone(plain, memory_format=torch.contiguous_format)
+        if written:
+            self._copies.append((given.detach(), copy))
+        return copy
+
+    def done_by(self, work: dist.Work) -> dist.Work:
+        """The Work of the call, after which the tensors themselves hold the results."""
+        return CopiedWork(work, self._copies) if self._copies else work
+
+
+class CopiedWork(dist.Work):
+    """Gloo's Work of contiguous copies: who learns from it that the call is done finds the results in the tensors.
+
+    copies: each tensor and what Gloo works on in its place.
+    """
+
+    def __init__(self, work: Any, copies: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        super().__init__()
+        self._work = work
+        self._copies = copies
+        self._tensors = {id(copy): tensor for tensor, copy in copies}
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        self._work.wait(timeout or timedelta(0))
+        self._write_back()
+        return True
+
+    def is_completed(self) -> bool:
+        if done := self._work.is_completed():
+            self._write_back()
+        return bool(done)
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        return self._work.get_future().then(lambda future: self._written(future.value()))  # type: ignore[no-any-return]
+
+    def result(self) -> Any:
+        self.wait()
+        return self._written(self._work.result())
+
+    def is_success(self) -> bool:
+        return bool(self._work.is_success())
+
+    def exception(self) -> Any:
+        return self._work.exception()
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        return int(self._work._source_rank())
+
+    _source_rank = source_rank
+
+    def _written(self, value: Any) -> Any:
+        self._write_back()
+        if isinstance(value, list):
+            return [self._written(each) for each in value]
+        return self._tensors.get(id(value), value)
+
+    def _write_back(self) -> None:
+        for tensor, copy in self._copies:
+            tensor.copy_(copy)
+
+
+def lies_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory is its values, one behind the other."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def refuse_shared(tensor: torch.Tensor) -> None:
+    """Raise ValueError where elements of a tensor that a call writes share memory, or may."""
+    if tensor.is_contiguous():
+        return
+    end = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= end:
+            raise ValueError(
+                f"elements of a tensor share memory, so it can't hold a result: shape {tuple(tensor.shape)}, strides "
+                f"{tensor.stride()}, as expand() makes; give its clone()"
+            )
+        end += (size - 1) * stride
