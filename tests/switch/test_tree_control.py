@@ -13,8 +13,8 @@ import pytest
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.description import Shown
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
-from transport.control import leaf
 from transport.control.client import query_status
+from transport.control.requests import Requests
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.impairments import Impairments, parse_impairments
 from transport.switch.options import DaemonOptions
@@ -162,8 +162,8 @@ def failures(futures: "list[object]") -> list[str]:
 def cut_off(daemon: SwitchDaemon, patch: pytest.MonkeyPatch) -> None:
     """As if it were killed: it says nothing more to anyone."""
     assert daemon._leaf is not None
-    dead, send = daemon._leaf._thread, leaf.send_request
-    patch.setattr(leaf, "send_request", lambda *sent: threading.current_thread() is not dead and send(*sent))
+    dead, send = daemon._leaf._thread, Requests.send
+    patch.setattr(Requests, "send", lambda *to, **how: threading.current_thread() is dead or send(*to, **how))
 
 
 def test_a_leaf_that_dies_or_stops_ends_the_job_for_all_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

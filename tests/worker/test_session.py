@@ -18,7 +18,7 @@ import pytest
 
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.native import library
-from transport.control.client import query_status
+from transport.control.client import ControlClient, query_status
 from transport.links.udp import UdpLink
 from transport.switch import daemon as daemon_module
 from transport.switch.daemon import SwitchDaemon, run_switch
@@ -386,7 +386,12 @@ def test_a_data_path_that_loses_every_packet_is_diagnosed(monkeypatch: pytest.Mo
             DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), advertise=("127.0.0.1", hole.getsockname()[1]))
         ) as daemon:
             sessions = join_all(daemon, "hole", 2)
-            errors = [failure(session.allreduce(np.ones(100, np.int32))) for session in sessions]
+            monkeypatch.setattr(ControlClient, "is_silent", True)  # an outage of both paths: none is to blame
+            futures = [session.allreduce(np.ones(100, np.int32)) for session in sessions]
+            time.sleep(3.0)
+            assert not any(future.done() for future in futures)
+            monkeypatch.setattr(ControlClient, "is_silent", False)
+            errors = [failure(future) for future in futures]
             assert any("no packet gets through between this rank" in str(error) for error in errors)
             needed = 20 + 8 + 20 + 4 * sessions[0].job.elements  # headers of IPv4, UDP and our own
             assert any(f"an MTU below {needed}, which" in str(error) for error in errors)

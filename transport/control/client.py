@@ -14,13 +14,17 @@ import zmq
 from switchagg.errors import DecodeError, JobError
 from switchagg.membership import Address
 from transport.control import messages
-from transport.control.sockets import HEARTBEAT_S, bound, local_endpoint, next_answer, send_request
+from transport.control.heartbeats import BEAT_NS, Heartbeats
+from transport.control.requests import Requests
+from transport.control.sockets import bound, local_endpoint
 from transport.control.stalls import StallDetector
 from transport.links.addresses import parse_endpoint, resolve_host, tcp_fault
 from transport.zeromq.keys import Keys, key_advice
 
-UNSENT_NS = 50_000_000
-"""How soon to try again what found no connection."""
+IDLE_NS = 500_000_000
+"""Longest wait once the session has ended."""
+
+SILENT_NS = 1_000_000_000
 
 JOIN_GRACE_S = 2.0
 """How long a client that got an answer waits beyond its timeout: the switch's refusal names the missing ranks."""
@@ -49,7 +53,7 @@ class ControlClient:
         on_departure: Callable[[list[messages.Gone]], None],
         on_end: Callable[[list[messages.Place], str], None],
         on_beat: Callable[[], None],
-        heartbeat_s: float = HEARTBEAT_S,
+        heartbeat_s: float = BEAT_NS / 1e9,
         keys: Keys | None = None,
     ) -> None:
         host, port = parse_endpoint(switch)
@@ -57,16 +61,13 @@ class ControlClient:
         self.admitted: Future[messages.Admitted] = Future()
         self.asked_to_leave = ""
         self._peer = resolve_host(host), port
-        self._target = "tcp://{}:0;{}:{}".format(wish.place.host, *self._peer)  # from the data address (C15)
         self._wish = wish
         self._keys = keys
         self._on_departure = on_departure
         self._on_end = on_end
         self._on_beat = on_beat
-        self._beat_ns = round(heartbeat_s * 1e9)
+        self._beats = Heartbeats(round(heartbeat_s * 1e9))
         self._phase = _Phase.JOINING
-        self._due_ns = 0
-        self._unanswered_ns: int | None = None
         self._heard = False
         self._lease_ns = 0
         self._departed = 0
@@ -75,7 +76,7 @@ class ControlClient:
         self._left = threading.Event()
         self._stopping = False
         self._asked: SimpleQueue[tuple[str | None, Future[messages.StatusAnswer]]] = SimpleQueue()
-        self._queries: dict[int, Future[messages.StatusAnswer]] = {}
+        self._queries: dict[int, tuple[messages.StatusQuery, Future[messages.StatusAnswer]]] = {}
         self._token = 0
         self._stalls = StallDetector()
         self._wake_out, self._wake_in = socket.socketpair()
@@ -88,6 +89,11 @@ class ControlClient:
     def start(self) -> None:
         """Start the thread, and with it the join; once."""
         self._thread.start()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the switch has left a request unanswered for a second: it or the path may be down."""
+        return self._beats.silent_ns(time.monotonic_ns()) >= SILENT_NS
 
     def query(self, job: str | None) -> "Future[messages.StatusAnswer]":
         """Ask for the switch's status, with the slots of this job; wait for the future with a timeout."""
@@ -121,27 +127,10 @@ class ControlClient:
 
     def _run(self) -> None:
         context = zmq.Context()
-        dealer = context.socket(zmq.DEALER)
         try:
-            bound(dealer)
-            dealer.set(zmq.IMMEDIATE, 1)  # queue nothing for a switch that isn't running yet
-            dealer.set(zmq.RECONNECT_IVL, 100)
-            dealer.set(zmq.RECONNECT_IVL_MAX, 1000)
-            if self._keys is not None:
-                self._keys.secure_client(dealer)
-            dealer.connect(self._target)
-            poller = zmq.Poller()
-            poller.register(dealer, zmq.POLLIN)
-            poller.register(self._wake_in, zmq.POLLIN)
-            deadline_ns = time.monotonic_ns() + self._wish.timeout_ns
-            while not self._stopping:
-                self._send_due(dealer, time.monotonic_ns())
-                left_ns = self._due_ns - time.monotonic_ns() if self._phase is not _Phase.ENDED else self._beat_ns
-                poller.poll(max(0, left_ns // 1_000_000 + 1))
-                self._drain_wake()
-                while (answer := next_answer(dealer, self.switch)) is not None:
-                    self._receive_answer(answer)
-                self._check_silence(time.monotonic_ns(), deadline_ns)
+            own, peer = self._wish.place.host, self._peer  # from the data address (C15)
+            with contextlib.closing(Requests(context, own, peer, self.switch, self._keys, self._wake_in)) as requests:
+                self._serve(requests)
         except BaseException as error:
             self._end([], f"the control plane's thread failed: {error!r}")
         finally:
@@ -152,25 +141,41 @@ class ControlClient:
             self._wake_in.close()
             self._wake_out.close()
 
-    def _send_due(self, dealer: "zmq.Socket[bytes]", now_ns: int) -> None:
-        """Send the messages that are due."""
-        while True:
-            try:
+    def _serve(self, requests: Requests) -> None:
+        deadline_ns = time.monotonic_ns() + self._wish.timeout_ns
+        while not self._stopping:
+            now_ns = time.monotonic_ns()
+            self._send_queries(requests)
+            self._send_due(requests, now_ns)
+            requests.wait(IDLE_NS if self._phase is _Phase.ENDED else self._beats.due_ns - now_ns)
+            self._drain_wake()
+            replaced = requests.replaced
+            for answer in requests.answers():
+                self._receive_answer(answer)
+            if requests.replaced > replaced:
+                for query, _ in self._queries.values():
+                    requests.send(query)
+            self._check_silence(time.monotonic_ns(), deadline_ns)
+
+    def _send_queries(self, requests: Requests) -> None:
+        """Send the queries that were asked for since the last time."""
+        with contextlib.suppress(Empty):
+            while True:
                 job, future = self._asked.get_nowait()
-            except Empty:
-                break
-            self._token += 1
-            self._queries[self._token] = future
-            send_request(dealer, messages.StatusQuery(self._token, job, self._wish.incarnation))
+                self._token += 1
+                query = messages.StatusQuery(self._token, job, self._wish.incarnation)
+                self._queries[self._token] = query, future
+                requests.send(query)
+
+    def _send_due(self, requests: Requests, now_ns: int) -> None:
+        """Send what repeats itself, if it is due."""
         if self._farewell is not None and self._phase in (_Phase.JOINING, _Phase.RUNNING):
             self._phase = _Phase.LEAVING
-            self._due_ns = now_ns
-        if self._phase is _Phase.ENDED or now_ns < self._due_ns:
+            self._beats.hurry()
+        if self._phase is _Phase.ENDED or now_ns < self._beats.due_ns:
             return
-        if self._unanswered_ns is None:
-            self._unanswered_ns = now_ns
-        sent = send_request(dealer, self._due_request())
-        self._due_ns = now_ns + (self._beat_ns if sent else UNSENT_NS)
+        requests.send(self._due_request(), fresh=self._beats.fresh)
+        self._beats.sent(now_ns)
         if self._phase is _Phase.RUNNING:
             self._on_beat()
 
@@ -186,12 +191,11 @@ class ControlClient:
 
     def _receive_answer(self, answer: messages.Answer) -> None:
         self._heard = True
-        self._unanswered_ns = None
+        self._beats.answered()
         match answer:
             case messages.StatusAnswer():
-                future = self._queries.pop(answer.token, None)
-                if future is not None:
-                    future.set_result(answer)
+                if (query := self._queries.pop(answer.token, None)) is not None:
+                    query[1].set_result(answer)
             case messages.Gathering():
                 ranks = ", ".join(map(str, answer.missing))
                 self._last_reason = answer.reason or f"waiting for ranks {ranks}"
@@ -213,9 +217,9 @@ class ControlClient:
 
     def _check_silence(self, now_ns: int, deadline_ns: int) -> None:
         """Give up on a switch that doesn't answer (C12)."""
-        if self._stalls.ended(now_ns) and self._unanswered_ns is not None:
-            self._unanswered_ns = now_ns
-        silent_ns = 0 if self._unanswered_ns is None else now_ns - self._unanswered_ns
+        if self._stalls.ended(now_ns):
+            self._beats.forgive(now_ns)
+        silent_ns = self._beats.silent_ns(now_ns)
         if self._phase is _Phase.RUNNING and silent_ns >= self._lease_ns:
             self._end([], f"switch {self.switch} has not answered for {silent_ns / 1e9:.1f} s: it or the path is down")
         elif self._phase is _Phase.JOINING and now_ns >= deadline_ns:
@@ -240,10 +244,10 @@ class ControlClient:
                 pass
 
     def _fail_queries(self) -> None:
+        futures = [future for _, future in self._queries.values()]
         while not self._asked.empty():
-            self._token += 1
-            self._queries[self._token] = self._asked.get()[1]
-        for future in self._queries.values():
+            futures.append(self._asked.get()[1])
+        for future in futures:
             future.set_exception(JobError(f"switch {self.switch}: the session was closed"))
         self._queries.clear()
 

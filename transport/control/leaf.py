@@ -17,8 +17,9 @@ import zmq
 from switchagg.errors import SwitchaggError
 from switchagg.membership import Address, JobAdmitted, Running
 from transport.control import messages
+from transport.control.heartbeats import Heartbeats
+from transport.control.requests import Requests
 from transport.control.shares import config_of, uplink_of
-from transport.control.sockets import HEARTBEAT_S, bound, next_answer, send_request
 from transport.control.stalls import StallDetector
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.switch.host import SwitchHost
@@ -68,7 +69,7 @@ class LeafAgent:
         self._target, self._above, self._way = place.parent, "", [place.parent]
         self._root_host = ""
         self._lease_ns = 0  # 0: not registered
-        self._heard_ns = self._due_ns = 0
+        self._beats = Heartbeats()
         self._said = ""
         self._stalls = StallDetector()
         self._reason: str | None = None
@@ -98,8 +99,11 @@ class LeafAgent:
         context = zmq.Context()
         try:
             while self._reason is None:
-                with self._connected(context) as dealer:
-                    self._serve(dealer)
+                requests = self._connected(context)
+                try:
+                    self._serve(requests)
+                finally:
+                    requests.close()
         except SwitchaggError as error:
             self._refuse(str(error))
         finally:
@@ -109,40 +113,32 @@ class LeafAgent:
             self._wake_in.close()
             self._wake_out.close()
 
-    def _connected(self, context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
+    def _connected(self, context: "zmq.Context[zmq.Socket[bytes]]") -> Requests:
         host, port = parse_endpoint(self._target, "parent")
         self._root_host = resolve_host(host)
         own = self.place.data[0]
         self._own_host = facing(self._root_host, port) if own in ("", "0.0.0.0") else own
-        dealer = context.socket(zmq.DEALER)
-        bound(dealer)
-        dealer.set(zmq.LINGER, LEAVE_MS)
-        dealer.set(zmq.IMMEDIATE, 1)
-        dealer.set(zmq.RECONNECT_IVL, 100)
-        dealer.set(zmq.RECONNECT_IVL_MAX, 1000)
-        if self._keys is not None:
-            self._keys.secure_client(dealer)
-        dealer.connect(f"tcp://{self._own_host}:0;{self._root_host}:{port}")  # from the data address (C15)
-        self._heard_ns = time.monotonic_ns()
-        return dealer
+        self._beats = Heartbeats()
+        root = self._root_host, port
+        return Requests(context, self._own_host, root, self._target, self._keys, self._wake_in, LEAVE_MS)
 
-    def _serve(self, dealer: "zmq.Socket[bytes]") -> None:
+    def _serve(self, requests: Requests) -> None:
         """Until we stop, or another address is to be asked."""
-        poller, target = zmq.Poller(), self._target
-        poller.register(dealer, zmq.POLLIN)
-        poller.register(self._wake_in, zmq.POLLIN)
+        target = self._target
         while self._reason is None and self._target == target:
             now_ns = time.monotonic_ns()
-            if now_ns >= self._due_ns:
-                send_request(dealer, self._request())
-                self._due_ns = now_ns + round(HEARTBEAT_S * 1e9)
-            poller.poll(max(0, (self._due_ns - now_ns) // 1_000_000 + 1))
-            while self._reason is None and (answer := next_answer(dealer, self._target)) is not None:
-                self._heard_ns = time.monotonic_ns()
+            if now_ns >= self._beats.due_ns:
+                requests.send(self._request(), fresh=self._beats.fresh)
+                self._beats.sent(now_ns)
+            requests.wait(self._beats.due_ns - now_ns)
+            for answer in requests.answers():
+                self._beats.answered()
                 self._take(answer)
+                if self._reason is not None:
+                    break
             self._check_silence(time.monotonic_ns())
         if self._lease_ns and self._reason is not None:
-            send_request(dealer, messages.Leave(self.incarnation, [], self._reason[: messages.TEXT_MAX]))
+            requests.send(messages.Leave(self.incarnation, [], self._reason[: messages.TEXT_MAX]))
 
     def _request(self) -> messages.Request:
         if self._lease_ns:
@@ -170,13 +166,13 @@ class LeafAgent:
                     raise SwitchaggError(f"switches in a circle, without a root: {circle}")
                 self._above = self._above or answer.name
                 self._way.append(answer.parent)
-                self._target, self._due_ns = answer.parent, 0
+                self._target = answer.parent
             case messages.Shares():
                 if not self._lease_ns:
                     self._say(f"below {self.place.parent} as {self.place.name!r}")
                 self._lease_ns = answer.lease_ns
                 if self._hold(answer.jobs):
-                    self._due_ns = 0  # the root waits for it
+                    self._beats.hurry()  # the root waits for it
             case messages.Postponed():
                 self._say(f"not below {self._target} yet: {answer.reason}")
             case messages.Refused():
@@ -214,8 +210,8 @@ class LeafAgent:
 
     def _check_silence(self, now_ns: int) -> None:
         if self._stalls.ended(now_ns):
-            self._heard_ns = now_ns
-        silent_ns = now_ns - self._heard_ns
+            self._beats.forgive(now_ns)
+        silent_ns = self._beats.silent_ns(now_ns)
         if self._lease_ns and silent_ns >= self._lease_ns:
             self._begin_anew(f"parent {self._target} has not answered for {silent_ns / 1e9:.1f} s")
         elif not self._lease_ns and silent_ns >= SILENCE_NS:
@@ -226,8 +222,8 @@ class LeafAgent:
         self._say(why)
         self._hold([])
         self.incarnation = secrets.randbits(63)
-        self._lease_ns = self._due_ns = 0
-        self._heard_ns = time.monotonic_ns()
+        self._lease_ns = 0
+        self._beats = Heartbeats()
         self._above, self._way, self._target = "", [self.place.parent], self.place.parent
 
     def _refuse(self, reason: str) -> None:

@@ -33,9 +33,10 @@ from switchagg.membership import (
 from switchagg.sharing.switches import ROOT
 from switchagg.sharing.tree_controller import TreeController
 from transport.control import messages
+from transport.control.heartbeats import BEAT_NS
 from transport.control.shares import offer_of, share_message
 from transport.control.snapshots import HostSnapshot, HostSnapshots
-from transport.control.sockets import HEARTBEAT_S, Peer, bound, listen_locally, peer_of
+from transport.control.sockets import Peer, bound, listen_locally, peer_of
 from transport.control.stalls import STALL_NS, StallDetector
 from transport.control.status import Shown, status_answer
 from transport.links.table import LINKS
@@ -46,7 +47,7 @@ from transport.zeromq.sockets import Authenticator, Refusals
 TURN_MESSAGES_MAX = 1000
 ROUTES_KEPT = 8192
 
-FINAL_ANSWERS_S = 1.5 * HEARTBEAT_S
+FINAL_ANSWERS_S = 3.5 * BEAT_NS / 1e9
 VIA_VARIABLE = "SWITCHAGG_VIA"
 STOP_LINGER_MS = 500
 """How long sending the final answers may take when the switch stops."""
@@ -164,7 +165,7 @@ class ControlServer:
             self._carry_out()
             end_s = time.monotonic() + (FINAL_ANSWERS_S if members else 0.0)
             while (left_s := end_s - time.monotonic()) > 0:
-                self.run_once(min(left_s, HEARTBEAT_S))
+                self.run_once(min(left_s, 0.5))
         finally:
             self._context.destroy(linger=STOP_LINGER_MS)
             self._snapshots.close()

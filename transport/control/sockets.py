@@ -15,14 +15,11 @@ from switchagg.errors import DecodeError
 from switchagg.priority import MOST_URGENT, tos_of
 from transport.control import messages
 
-HEARTBEAT_S = 0.5
-"""How often a client repeats its request or sends a heartbeat: an eighth of the default lease."""
-
 MESSAGE_BYTES_MAX = 1 << 20
 """ZeroMQ closes a connection that announces a larger frame, so an unknown peer can't make us allocate it."""
 
 QUEUE_MESSAGES = 1000
-"""High-water marks, in messages per peer; a member sends two a second."""
+"""High-water marks, in messages per peer; a member sends five a second."""
 
 _LOCAL = "switchagg/"
 
@@ -34,15 +31,10 @@ def bound(zmq_socket: "zmq.Socket[bytes]") -> None:
     zmq_socket.set(zmq.SNDHWM, QUEUE_MESSAGES)
     zmq_socket.set(zmq.RCVHWM, QUEUE_MESSAGES)
     zmq_socket.set(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
-
-
-def send_request(dealer: "zmq.Socket[bytes]", request: messages.Request) -> bool:
-    """Without waiting; False if there is no connection (yet), or its queue is full: send it again later."""
-    try:
-        dealer.send_multipart(messages.encode(request), zmq.NOBLOCK)
-    except zmq.Again:
-        return False
-    return True
+    zmq_socket.set(zmq.TCP_KEEPALIVE, 1)  # a peer that went in an outage can't say so: its connection ends in a minute
+    zmq_socket.set(zmq.TCP_KEEPALIVE_IDLE, 30)
+    zmq_socket.set(zmq.TCP_KEEPALIVE_INTVL, 10)
+    zmq_socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
 
 
 def next_answer(dealer: "zmq.Socket[bytes]", switch: str) -> messages.Answer | None:

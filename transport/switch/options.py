@@ -84,7 +84,7 @@ class DaemonOptions:
         if not 1 <= self.slots <= MAX_SLOTS:
             raise SwitchaggError(f"slots {self.slots}: 1 to {MAX_SLOTS}")
         if not 1 <= self.lease_s <= 3600:
-            raise SwitchaggError(f"lease {self.lease_s:g} s: 1 to 3600, since workers beat every half second")
+            raise SwitchaggError(f"lease {self.lease_s:g} s: 1 to 3600; an outage may last half a second less")
         if not 1 <= self.segments_max <= SEGMENTS_HARD_MAX:
             raise SwitchaggError(f"segments {self.segments_max}: 1 to {SEGMENTS_HARD_MAX} packets per send")
         if self.multicast and (self.plane not in (AUTO, NATIVE) or self.link != "udp" or self.impairments is not None):

@@ -494,7 +494,7 @@ class SwitchSession:
     def _watch(self, counters: dict[str, int]) -> None:
         """Look into a stall (C13)."""
         stall, now_ns = self._stall, time.monotonic_ns()
-        if not self._calls or counters["results"] != stall.results:
+        if not self._calls or counters["results"] != stall.results or self._client.is_silent:
             self._stall = _Stall(counters["results"], counters["timeouts"], now_ns)
         elif (
             now_ns - stall.since_ns >= STALL_S * 1e9
