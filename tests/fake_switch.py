@@ -30,7 +30,15 @@ class FakeSwitch:
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
         self._thread.start()
 
-    def join(self, switch: str, job: str, rank: int, workers: int, options: JoinOptions | None = None) -> "FakeSession":
+    def join(
+        self,
+        switch: str,
+        job: str,
+        rank: int,
+        workers: int,
+        options: JoinOptions | None = None,
+        cancelled: threading.Event | None = None,
+    ) -> "FakeSession":
         with self._lock:
             self.joined.append(
                 {"switch": switch, "job": job, "rank": rank, "workers": workers, **vars(options or JoinOptions())}
@@ -133,6 +141,9 @@ class FakeSession:
         for future in pending:
             if not future.done():
                 self.switch.run(partial(future.set_exception, self.error))
+
+    def give_up(self, reason: str) -> None:
+        """Silent, as one whose switch doesn't answer."""
 
     def close(self) -> None:
         if not self.closed:

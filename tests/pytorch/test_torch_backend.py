@@ -175,6 +175,12 @@ def test_a_stopped_switch_ends_in_exceptions(launch: Launch, switch: SwitchDaemo
         assert re.search("FAILED .*maintenance", rank.output), rank.output
 
 
+@pytest.mark.parametrize("method", ["switch", "ring", "ps"])
+def test_calls_end_after_the_limit_that_was_set_for_them(launch: Launch, switch: SwitchDaemon, method: str) -> None:
+    launch("time_limits", 2, switch.control_endpoint, SWITCHAGG_METHOD=method)
+    launch.done()
+
+
 def test_a_program_may_exit_with_calls_in_flight(launch: Launch, switch: SwitchDaemon) -> None:
     launch("exit_while_pending", 2, switch.control_endpoint)
     assert [rank.code for rank in launch.finish()] == [3, 3]

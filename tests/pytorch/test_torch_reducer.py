@@ -14,6 +14,7 @@ from fake_switch import FakeSession, FakeSwitch
 
 from transport.torch.calls import layout
 from transport.torch.calls.completions import CompletionPool
+from transport.torch.calls.deadlines import DEADLINES
 from transport.torch.calls.layout import Op
 from transport.torch.calls.reducer import DEPTH_MAX, Reducer
 
@@ -34,7 +35,7 @@ class Ranks:
         self.switch = switch
         self.sessions: list[dict[int, FakeSession]] = [{} for _ in range(workers)]
         self.reducers = [
-            Reducer(lambda lane, rank=rank: self._open(rank, lane), f"group g (rank {rank})", timeout_s=20)
+            Reducer(lambda lane, rank=rank: self._open(rank, lane), f"group g (rank {rank})", lambda: 20)
             for rank in range(workers)
         ]
 
@@ -83,9 +84,9 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def allreduce(reducer: Reducer, tensors: list[torch.Tensor], op: str = "sum", timeout_s: float | None = None) -> Any:
+def allreduce(reducer: Reducer, tensors: list[torch.Tensor], op: str = "sum", limit_s: float | None = None) -> Any:
     parts = None if reducer.failure else layout.allreduce(tensors, Op(op), reducer.ranks())
-    return reducer.start(parts or [], tensors, timeout_s)
+    return reducer.start(parts or [], tensors, limit_s)
 
 
 def reduced(reducer: Reducer, tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:
@@ -318,7 +319,7 @@ def test_joining_that_fails_fails_the_call_and_not_the_caller() -> None:
     def refuse(lane: int) -> None:
         raise dist.DistBackendError("no switch there")
 
-    reducer = Reducer(refuse, "group g", timeout_s=5)
+    reducer = Reducer(refuse, "group g", lambda: 5)
     work = reducer.start([layout.barrier()], [])
     with pytest.raises(dist.DistBackendError, match=r"group g: barrier 0 .* failed: no switch there"):
         work.wait()
@@ -328,13 +329,25 @@ def test_joining_that_fails_fails_the_call_and_not_the_caller() -> None:
 def test_wait_ends_after_its_time_and_the_call_goes_on(ranks: Callable[[int], Ranks]) -> None:
     group = ranks(2)
     tensor = torch.ones(2)
-    work = allreduce(group.reducers[0], [tensor], timeout_s=0.05)
-    for timeout in (None, timedelta(0), timedelta(milliseconds=-1), timedelta(milliseconds=50)):
-        with pytest.raises(dist.DistBackendError, match=r"timed out; no result after 0\.05 s"):
-            work.wait(timeout)
+    work = allreduce(group.reducers[0], [tensor])
+    with pytest.raises(dist.DistBackendError, match=r"timed out; no result after 0\.05 s"):
+        work.wait(timedelta(milliseconds=50))
     allreduce(group.reducers[1], [torch.ones(2)]).wait(WAIT)
     work.wait(WAIT)
     assert tensor.tolist() == [2.0, 2.0]
+
+
+def test_a_call_that_takes_too_long_fails_and_the_group_with_it(ranks: Callable[[int], Ranks]) -> None:
+    reducer = ranks(2).reducers[0]
+    work = allreduce(reducer, [torch.ones(2)], limit_s=0.05)
+    for timeout in (None, timedelta(0), timedelta(milliseconds=-1)):
+        with pytest.raises(dist.DistBackendError, match=r"allreduce 0 .*failed: timed out after 0\.05 s"):
+            work.wait(timeout)
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.05 s"):
+        work.get_future().wait()
+    with pytest.raises(dist.DistBackendError, match=r"timed out after 0\.05 s"):
+        allreduce(reducer, [torch.ones(2)]).wait()
+    assert not DEADLINES._due
 
 
 def test_close_fails_what_is_pending_and_ends_the_threads(ranks: Callable[[int], Ranks]) -> None:

@@ -2,10 +2,12 @@
 
 import itertools
 import logging
+import socket
 import threading
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ import torch.distributed as dist
 from fake_switch import FakeSwitch
 
 from switchagg.controller import Controller
+from switchagg.errors import JobError
 from switchagg.membership import JoinRefused, JoinRequest
+from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 from transport.torch import registration, rendezvous
@@ -86,7 +90,7 @@ def test_all_join(switch: FakeSwitch) -> None:
     sessions = decide(switch)
     assert [session.rank for session in sessions] == [0, 1, 2]
     assert not any(session.closed for session in sessions)
-    wish = JoinOptions(streams=3, segments_max=41, split_calls=True, timeout_s=5.0, call_timeout_s=10.0)
+    wish = JoinOptions(streams=3, segments_max=41, split_calls=True, timeout_s=5.0, call_timeout_s=1e6)
     place = {"switch": "tcp://fake:1", "job": "job/0", "rank": switch.joined[0]["rank"], "workers": 3}
     assert switch.joined[0] == {**place, **vars(wish)}
     assert (wish.packet_elements, wish.windows, wish.first_window) == (360, [], 256)
@@ -151,6 +155,64 @@ def test_a_rank_that_does_not_come_is_named(switch: FakeSwitch) -> None:
     for error in (first, second):
         assert "rank 1 of 3 did not come to join switch tcp://fake:1 within 0.2 s" in str(error)
     assert not switch.joined
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        ({"elements": 128}, "rank 0 has SWITCHAGG_ELEMENTS=360, rank 2 of 3 has 128"),
+        ({"window_slots": 7}, "rank 0 has SWITCHAGG_WINDOW_SLOTS=0, rank 2 of 3 has 7"),
+        ({"priorities": (0, 7)}, "rank 0 has SWITCHAGG_PRIORITIES=, rank 2 of 3 has 0,7"),
+        ({"fallback": "ring"}, "rank 0 has SWITCHAGG_FALLBACK='', rank 2 of 3 has 'ring'"),
+        ({"backups": 1}, "rank 0 has SWITCHAGG_BACKUPS=0, rank 2 of 3 has 1"),
+        ({"congestion": "none"}, "rank 0 has SWITCHAGG_CONGESTION='friendly', rank 2 of 3 has 'none'"),
+        ({"keys": "keys"}, "rank 0 has SWITCHAGG_KEYS=none, rank 2 of 3 has a value"),
+        ({"switch": ""}, "rank 0 has SWITCHAGG_SWITCH=a value, rank 2 of 3 has none"),
+        ({"method": "ring"}, "rank 0 uses method switch, rank 2 of 3 uses ring"),
+        ({"elements": 360, "via": "rack", "segments_max": 1, "join_timeout_s": 9.0, "codec_seed": 5}, ""),
+    ],
+)
+def test_options_that_contradict_another_rank_are_refused_at_once(odd: dict[str, Any], words: str) -> None:
+    options, store = SwitchOptions(switch="tcp://fake:1"), dist.HashStore()
+
+    def one(rank: int) -> str:
+        told = replace(options, **odd) if rank == 2 else options
+        try:
+            Rendezvous(store, rank, 3, "job", told, 1000.0, FakeSwitch().join).agree()
+        except dist.DistBackendError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(3) as threads:
+        for said in threads.map(one, range(3), timeout=30):
+            assert words in said
+            assert bool(said) == bool(words), said
+
+
+def test_a_rank_that_could_not_join_ends_the_others_joins(switch: FakeSwitch) -> None:
+    store, options = dist.HashStore(), SwitchOptions(switch="tcp://fake:1", join_timeout_s=1000.0)
+
+    def join(switch: str, job: str, rank: int, workers: int, wish: Any, cancelled: threading.Event) -> Any:
+        assert rank == 1 or not cancelled.wait(500)
+        raise JobError("it waits no longer" if rank != 1 else "no such key here")
+
+    def one(rank: int) -> str:
+        with pytest.raises(dist.DistBackendError) as error:
+            Rendezvous(store, rank, 3, "job", options, 1000.0, join).open(0)
+        return str(error.value)
+
+    with ThreadPoolExecutor(3) as threads:
+        for said in threads.map(one, range(3), timeout=60):
+            assert said == "switchagg: rank 1 of 3 could not join switch tcp://fake:1: no such key here"
+
+
+def test_joining_takes_no_longer_than_the_group_s_own_limit() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = SwitchOptions(switch=f"tcp://127.0.0.1:{silent.getsockname()[1]}")
+        began_s = time.monotonic()
+        with pytest.raises(dist.DistBackendError, match=r"rank 0 .*: timed out after 1 s: .*no answer from switch"):
+            Rendezvous(dist.HashStore(), 0, 1, "job", options, 1.0, SwitchGroup.join).open(0)
+        assert time.monotonic() - began_s < 15
 
 
 def test_closing_the_group_ends_the_wait(switch: FakeSwitch) -> None:

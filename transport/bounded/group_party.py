@@ -68,6 +68,15 @@ class BoundedGroupParty:
             self._pending = {}
         return found
 
+    def give_up(self, reason: str) -> None:
+        """As of `GroupParty`."""
+        if call := next((call for call in self._pending.values() if call.array is not None), None):
+            whom = ", ".join(f"rank {rank}" for rank in call.missing)
+            self.exact.fail(
+                f"{call.words} {reason} on rank {self.exact.member}, waiting for {whom}", tuple(call.missing)
+            )
+        self.exact.give_up(reason)
+
     def lost(self, member: int, reason: str, now_ns: int) -> None:
         """As of `Party`. A method whose rule waits a limited time goes on with the calls that it has begun."""
         self.lossy.lost(member, reason, now_ns)

@@ -63,6 +63,12 @@ class AutoParty:
         """As the party's."""
         self._party.fail(detail, missing)
 
+    def give_up(self, reason: str) -> None:
+        """As GroupParty."""
+        if self._held:
+            self._fail_unmeasured(reason)
+        self._party.give_up(reason)
+
     # Calls
 
     def submit(self, kind: Kind, array: NDArray[Any], op: Any = "sum", *, now_ns: int, **how: Any) -> Any:
@@ -161,13 +167,14 @@ class AutoParty:
             self._probe(now_ns)
         still_ns = now_ns - self._moved_ns
         if self._held and still_ns >= self._party.call_timeout_ns:
-            missing = tuple({0, 1} - {self._rank})
-            whom = " and ".join(f"rank {rank}" for rank in sorted(missing))
-            waits = f"rank {self._rank} has waited {still_ns / 1e9:g} s for {whom}"
-            self._party.fail(
-                f"{waits} to measure the link from rank 0 to rank 1, which method auto begins with", missing
-            )
+            self._fail_unmeasured(f"has waited {still_ns / 1e9:g} s")
         self._party.handle_timer(now_ns)
+
+    def _fail_unmeasured(self, reason: str) -> None:
+        missing = tuple({0, 1} - {self._rank})
+        whom = " and ".join(f"rank {rank}" for rank in sorted(missing))
+        waits = f"rank {self._rank} {reason} for {whom}"
+        self._party.fail(f"{waits} to measure the link from rank 0 to rank 1, which method auto begins with", missing)
 
     # Measuring
 

@@ -286,21 +286,15 @@ class CollectiveParty:
         still_ns = now_ns - self._moved_ns
         alone_ns = now_ns - stuck.moved_ns
         if still_ns >= self.call_timeout_ns or alone_ns >= PATIENCE * self.call_timeout_ns:
-            missing = tuple(stuck.execution.missing())
-            whom = f"waiting for {self._names(missing)}"
-            if not missing:
-                missing = tuple(stuck.execution.leaving_to())
-                whom = f"waiting for its messages to {self._names(missing)} to leave"
-            words = f"{self._text(stuck.head)} has not moved for {alone_ns / 1e9:g} s"
-            for sender, head, _ in self._early.get(stuck.key, ()):
-                if len(head) == HEAD_BYTES and self._class_of(head) != self._class_of(stuck.head):
-                    words += f" in class {self._class_of(stuck.head)}, and {self._name(sender)} calls it in class "
-                    words += f"{self._class_of(head)},"
-                    break
-            self._fail(f"{words} on {self._own_name()}, {whom}", missing)
+            self._fail_stuck(stuck, f"has not moved for {alone_ns / 1e9:g} s")
             return
         fails_ns = min(self._moved_ns + self.call_timeout_ns, stuck.moved_ns + PATIENCE * self.call_timeout_ns)
         self._deadline_ns = min(fails_ns, now_ns + self._look_ns)
+
+    def give_up(self, reason: str) -> None:
+        """As GroupParty."""
+        if self._calls:
+            self._fail_stuck(min(self._calls.values(), key=lambda call: call.moved_ns), reason)
 
     # Calls
 
@@ -419,6 +413,20 @@ class CollectiveParty:
 
     def _fail(self, detail: str, missing: tuple[int, ...]) -> None:
         self._fail_all(AggregationFailed(detail, job=self._job, missing=tuple(sorted(set(missing)))))
+
+    def _fail_stuck(self, stuck: Call, reason: str) -> None:
+        missing = tuple(stuck.execution.missing())
+        whom = f"waiting for {self._names(missing)}"
+        if not missing:
+            missing = tuple(stuck.execution.leaving_to())
+            whom = f"waiting for its messages to {self._names(missing)} to leave"
+        words = f"{self._text(stuck.head)} {reason}"
+        for sender, head, _ in self._early.get(stuck.key, ()):
+            if len(head) == HEAD_BYTES and self._class_of(head) != self._class_of(stuck.head):
+                words += f" in class {self._class_of(stuck.head)}, and {self._name(sender)} calls it in class "
+                words += f"{self._class_of(head)},"
+                break
+        self._fail(f"{words} on {self._own_name()}, {whom}", missing)
 
     def _fail_all(self, failure: AggregationFailed) -> None:
         """Fail every call, and notify the others."""

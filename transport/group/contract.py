@@ -163,6 +163,10 @@ class Group(AllreduceGroup, Protocol):
     def ask(self, ask: "Ask", array: Array) -> "Future[Any]":
         """Make the call that is described, of this array."""
 
+    def give_up(self, reason: str) -> None:
+        """Fail soon, on all ranks, since a call of the group has taken too long: for this reason, and with the names of
+        the ranks that it waits for. Nothing happens while no call is under way."""
+
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...

@@ -34,6 +34,9 @@ class GroupParty(Party, Protocol):
     def events(self) -> Sequence[Any]:
         """What has ended since the last time: (call, failure or None)."""
 
+    def give_up(self, reason: str) -> None:
+        """Fail all calls, if there are any, for this reason, naming whom the one waits for that has waited longest."""
+
 
 Submit = Callable[..., Any]
 """submit(kind, array, op, now_ns=, key=, priority=, root=): begins a call of the party, and returns it."""
@@ -105,6 +108,10 @@ class HostGroup(AskingGroup):
     def set_credit(self, credit_bytes: int | None) -> None:
         """See `Group`."""
         self._loop.set_credit(credit_bytes)
+
+    def give_up(self, reason: str) -> None:
+        """See `Group`."""
+        self._loop.submit(lambda now_ns: self._party.give_up(reason), lambda failure: None)
 
     def status(self) -> Mapping[str, Any]:
         """What the mesh has in use, such as the congestion control."""

@@ -72,7 +72,7 @@ class MovingGroup(AskingGroup):
     matching: Matching = "class"
     compression = None
 
-    def __init__(self, job: str, rank: int, workers: int, ways: Ways) -> None:
+    def __init__(self, job: str, rank: int, workers: int, ways: Ways, closing: threading.Event | None = None) -> None:
         """Join, or where the switch has no room begin without it. Raises JobError."""
         self.job, self.rank, self.workers = job, rank, workers
         self._ways = replace(ways, wish=replace(ways.wish, movable=True))
@@ -90,7 +90,7 @@ class MovingGroup(AskingGroup):
         self._rounds = 0
         self._stays = False
         self._closed = False
-        self._closing = threading.Event()
+        self._closing = closing or threading.Event()
         self._switch: SwitchGroup | None = None
         self._hosts: Group | None = None
         self._joined: SwitchGroup | None = None  # in the background
@@ -132,6 +132,11 @@ class MovingGroup(AskingGroup):
     def set_credit(self, credit_bytes: int | None) -> None:
         """See `Group`."""
         self._present.set_credit(credit_bytes)
+
+    def give_up(self, reason: str) -> None:
+        """See `Group`. Calls that are held fail with what the ranks tell each other."""
+        for group in {self._present, self._earlier, self._hosts or self._present}:
+            group.give_up(reason)
 
     def status(self) -> Any:
         """See `Group`."""

@@ -4,6 +4,7 @@ Imports every kind of group; ZeroMQ and the parameter server only when they are 
 """
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -155,9 +156,11 @@ def open_moving_group(
     wish: "JoinOptions",
     fallback: str,
     bound: BoundPlace | None = None,
+    closing: threading.Event | None = None,
 ) -> Group:
     """Join a job on a switch, to go on by a host method while it has no room. addresses: of that, a (host, port) per
-    rank. fallback: its name, perhaps with a link. bound: our own place there. Raises JobError."""
+    rank. fallback: its name, perhaps with a link. bound: our own place there. closing: once it is set, the group waits
+    for nothing more. Raises JobError."""
     from transport.group.moving import MovingGroup, Ways
     from transport.group.switch_group import SwitchGroup
 
@@ -182,7 +185,7 @@ def open_moving_group(
     )
     join = partial(SwitchGroup.join, switch, job, rank, len(addresses))
     meet = partial(open_group, name.method, name.link, rank, addresses, job=job, options=how, bound=bound)
-    return MovingGroup(job, rank, len(addresses), Ways(join, meet, bound, wish, fallback))
+    return MovingGroup(job, rank, len(addresses), Ways(join, meet, bound, wish, fallback), closing)
 
 
 def _open_switch_group(

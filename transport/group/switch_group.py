@@ -75,6 +75,10 @@ class SwitchGroup(AskingGroup):
         done.add_done_callback(partial(_settle, future, staged.restore, result))
         return future
 
+    def give_up(self, reason: str) -> None:
+        """See `Group`."""
+        self._session.give_up(reason)
+
     def finished_without(self, sizes: Sequence[int]) -> bool:
         """The session's."""
         return self._session.finished_without(sizes)

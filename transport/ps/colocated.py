@@ -84,6 +84,11 @@ class Colocated:
         serves = not self._server.idle or self._config.keeps_weights
         return self._worker.has_left and (self._server.may_end or not serves)
 
+    def give_up(self, reason: str) -> None:
+        """As PsWorker's."""
+        self._worker.give_up(reason)
+        self._exchange(self._now_ns)
+
     # Party
 
     def place(self, sender: int, head: bytes, size_bytes: int) -> memoryview | None:

@@ -265,13 +265,17 @@ class PsWorker:
         if self._moved:
             self._moved, self._moved_ns = False, now_ns
         if self.failure is None and self._calls and now_ns - self._moved_ns > limit_s * 1e9:
-            call = next(iter(self._calls.values()))
-            servers = {call.slices[number].server for number in call.waiting}
-            late = ", ".join(self._who(self.config.workers + server) for server in sorted(servers))
-            self._fail(f"{shown(call.head)}: nothing has come for {limit_s:g} s; waiting for {late or 'the link'}")
+            self.give_up(f"nothing has come for {limit_s:g} s")
         if self.failure is None:
             for server in self._servers:
                 self._send(server, Head(Kind.BEAT, priority=URGENT))
+
+    def give_up(self, reason: str) -> None:
+        """As GroupParty."""
+        if call := next(iter(self._calls.values()), None):
+            servers = {call.slices[number].server for number in call.waiting}
+            late = ", ".join(self._who(self.config.workers + server) for server in sorted(servers))
+            self._fail(f"{shown(call.head)}: {reason}; waiting for {late or 'the link'}")
 
     # ---- calls
 

@@ -4,6 +4,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -24,14 +25,13 @@ from transport.torch.calls.layout import Op, Part, Ranks, array_dtype, compared,
 from transport.torch.calls.recording import recorded
 from transport.torch.calls.reducer import Reducer
 from transport.torch.calls.traffic import GLOO, Traffic
+from transport.torch.calls.work import LimitedWork
 from transport.torch.collectives import Collectives, Forward, leave_out_of_graphs
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, start_name
 
 logger = logging.getLogger(__name__)
 
 DEVICES = ("cpu", "cuda")
-WAIT_MARGIN_S = 10.0
-"""A call's `wait()` ends this much after the group's timeout: the transport's own error knows more and comes first."""
 
 
 def create(options: Any, backend_options: SwitchOptions | None) -> ProcessGroup:
@@ -112,12 +112,14 @@ class SwitchProcessGroup(Collectives):
         self._method = options.name
         most = {"switch": MAX_CHILDREN, "gloo": 0}.get(self._method.method, size)
         self._switchable = 1 < size <= most
-        self.rendezvous = Rendezvous(store, rank, size, job, options, timeout.total_seconds(), join)
+        self.rendezvous = rendezvous = Rendezvous(store, rank, size, job, options, timeout.total_seconds(), join)
         self._what = f"switchagg group {name} (job {job or 'none'}, rank {rank} of {size})"
         self._warned = self._warned_of_sum = False
         self._agreed = False
         self._aim = "the switch" if self._method.is_switch else str(self._method)
-        self.reducer = Reducer(self.rendezvous.open, self._what, timeout.total_seconds() + WAIT_MARGIN_S)
+        # Gloo's options have the time-out that was set last (`_set_pg_timeout`). Neither holds Gloo's group.
+        self._limit_s = limit_s = partial(_limit_s, gloo.options)
+        self.reducer = Reducer(lambda lane: replace(rendezvous, timeout_s=limit_s()).open(lane), self._what, limit_s)
         self.traffic = Traffic()
         self._closed = False
         # At interpreter exit too: our threads that outlive it would abort the process.
@@ -131,7 +133,7 @@ class SwitchProcessGroup(Collectives):
         methods.
         """
         if self.size() > 1 and not self._agreed:
-            self.rendezvous.agree()
+            replace(self.rendezvous, timeout_s=self._limit_s()).agree()
             self._agreed = True
         if not self._switchable:
             if self.rank() == 0 and not self._warned and self._method.method != "gloo":
@@ -185,8 +187,8 @@ class SwitchProcessGroup(Collectives):
         size = sum(part.shown.elements * part.shown.dtype.itemsize for part in parts if part.kind != "compare")
         self.traffic.count(kind, self._method.method, size)
         # PyTorch passes -1 ms for "none given".
-        wait_s = options.timeout.total_seconds() if options.timeout > timedelta(0) else None
-        begin = partial(self.reducer.start, parts, results, wait_s)
+        limit_s = options.timeout.total_seconds() if options.timeout > timedelta(0) else None
+        begin = partial(self.reducer.start, parts, results, limit_s)
         return recorded(begin, kind, tensors) if tensors and profiler._is_profiler_enabled else begin()
 
     @property
@@ -251,6 +253,11 @@ class SwitchProcessGroup(Collectives):
         given = [tensors.of(each, writes and not place) for place, each in enumerate(args)]
         return tensors.done_by(operation(*given, **kwargs))
 
+    def limited(self, work: dist.Work) -> dist.Work:
+        """See `Collectives`. Gloo's connections keep the limit with which they were made."""
+        limit_s = self._limit_s()
+        return work if limit_s == self.rendezvous.timeout_s else LimitedWork(work, timedelta(seconds=limit_s))
+
     def shutdown(self) -> None:
         """Leave the switch and end our threads; pending calls fail. destroy_process_group calls this. Idempotent."""
         self._close_reducer()
@@ -264,6 +271,12 @@ class SwitchProcessGroup(Collectives):
 
 
 leave_out_of_graphs(SwitchProcessGroup)
+
+
+def _limit_s(gloo: Any) -> float:
+    """How long a call may take that says nothing else. gloo: options of the group's Gloo."""
+    limit: timedelta = gloo._timeout
+    return limit.total_seconds()
 
 
 def _close_in_own_process(reducer: Reducer, rendezvous: Rendezvous, pid: int) -> None:

@@ -34,7 +34,8 @@ def _delegate(name: str) -> Callable[..., dist.Work]:
     def method(group: "Collectives", *args: Any, **kwargs: Any) -> dist.Work:
         group.reducer.raise_failure()
         group.traffic.count(name, GLOO, size_bytes(_tensors(args[:1])))
-        return group.delegate((name,), args, kwargs)
+        work = group.delegate((name,), args, kwargs)
+        return work if work is None else group.limited(work)
 
     method.__name__ = name
     method.__doc__ = f"{name}, done by Gloo; not compared among the ranks (docs/pytorch.md says what that means)."
@@ -88,6 +89,10 @@ class Collectives(ProcessGroup):
     @abstractmethod
     def delegate(self, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dist.Work:
         """Call Gloo's operation of the first of these names that exists."""
+
+    @abstractmethod
+    def limited(self, work: dist.Work) -> dist.Work:
+        """The Work of a message that Gloo sends or receives, with the limit that was set last for the group."""
 
     def allreduce(  # type: ignore[override]  # the stub's three forms in one
         self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, **kwargs: Any

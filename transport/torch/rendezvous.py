@@ -6,6 +6,7 @@ binds a port first and publishes where it is.
 """
 
 import fcntl
+import json
 import logging
 import os
 import socket
@@ -13,15 +14,17 @@ import struct
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
+from switchagg.codecs import FIXED_POINT
 from switchagg.errors import JobError
-from switchagg.job import FRIENDLY
+from switchagg.job import ELEMENTS_MTU_1500, FRIENDLY
 from transport.group.contract import Group
 from transport.group.method_name import MethodName, parse
 from transport.links.addresses import facing, parse_endpoint, resolve_host
@@ -38,10 +41,20 @@ METHOD_VARIABLE = "SWITCHAGG_METHOD"
 CODEC_VARIABLE = "SWITCHAGG_CODEC"
 _SIOCGIFADDR = 0x8915
 POLL_S = 0.02
-GRACE_S = 10.0
-"""How much longer than a join may take we wait for the outcomes of the others' joins."""
+LOOK_S = 0.1
+"""How often a rank that joins looks whether another has failed to."""
 
-JOINED, NO_ROOM, FAILED = "joined", "no room", "failed"
+GRACE_S = 10.0
+"""How much longer than a join may take we wait, at most, for the outcomes of the others' joins."""
+
+CALLS_S = 1e6
+"""How long a call of the groups below may take: its deadline, which can be set anew, is the process group's."""
+
+JOINED, NO_ROOM, FAILED, GAVE_UP = "joined", "no room", "failed", "gave up, since another rank had failed"
+
+ALIKE = ("elements", "streams", "window_slots", "priorities", "split_calls", "congestion", "job_priority", "weight",
+         "slots_least", "backups", "close_after_ns", "fallback", "codec_seed", "bounded")  # fmt: skip
+"""Options of the switch that all ranks must give alike; of them, what host methods read: the last two."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,7 @@ class SwitchOptions:
     window_slots: int = 0
     """Packets in flight per stream, each a slot of the switch; 0: 256, of a more urgent class half of that."""
     join_timeout_s: float = 30.0
-    """How long joining the switch may take once all ranks are there."""
+    """How long joining the switch may take once all ranks are there; never longer than the group's own time-out."""
     priorities: tuple[int, ...] = ()
     """Priority class of each stream, 0 to 7, as in SWITCHAGG_PRIORITIES=0,3,7; then `streams` is ignored."""
     method: str = "switch"
@@ -136,6 +149,23 @@ class SwitchOptions:
             )
         return replace(name, codec=codec)
 
+    def alike(self) -> dict[str, Any]:
+        """What the ranks must have alike beside the method, by name of variable: of the options that it reads."""
+        name, told = self.name, {f"SWITCHAGG_{option.upper()}": getattr(self, option) for option in ALIKE}
+        coded = name.codec not in ("", FIXED_POINT.name)
+        if not name.is_switch:
+            told = {variable: told[variable] for variable in ("SWITCHAGG_BOUNDED", "SWITCHAGG_CODEC_SEED")}
+        if name.method == "gloo" or not coded:
+            del told["SWITCHAGG_CODEC_SEED"]
+        if name.is_switch or name.codec:
+            told["SWITCHAGG_ELEMENTS"] = self.elements or (
+                LINKS[name.link].elements if name.is_switch else ELEMENTS_MTU_1500
+            )
+        if name.is_switch:
+            told["SWITCHAGG_STREAMS"] = len(self.priorities) or self.streams
+            told |= {"SWITCHAGG_SWITCH": bool(self.switch), "SWITCHAGG_KEYS": bool(self.keys)}
+        return told
+
     def own_address(self) -> str:
         """Where other ranks reach this one. Raises JobError with what to do."""
         if self.bind:
@@ -155,8 +185,9 @@ class SwitchOptions:
         host, port = parse_endpoint(self.switch)
         return facing(resolve_host(host), port)
 
-    def join_options(self, call_timeout_s: float) -> "JoinOptions":
-        """Of a session with the switch. Raises JobError for what can't be together, DistBackendError as `name`."""
+    def join_options(self, timeout_s: float) -> "JoinOptions":
+        """Of a session with the switch, joined within timeout_s. Raises JobError for what can't be together,
+        DistBackendError as `name`."""
         from transport.worker.options import JoinOptions  # pulls in ZeroMQ: only for those who use the switch
 
         name = self.name
@@ -173,8 +204,8 @@ class SwitchOptions:
             split_calls=bool(self.split_calls),
             congestion=self.congestion,
             via=self.via,
-            timeout_s=self.join_timeout_s,
-            call_timeout_s=call_timeout_s,
+            timeout_s=timeout_s,
+            call_timeout_s=CALLS_S,
             link=name.link,
             keys=self.keys or None,
             codec=name.codec or JoinOptions.codec,
@@ -224,13 +255,15 @@ def start_name(store: Store, rank: int, workers: int, timeout_s: float) -> str:
         if not _comes(everyone_has_it, timeout_s):
             ranks = ", ".join(map(str, sorted(missing)))
             raise dist.DistBackendError(
-                f"switchagg: rank {ranks} of {workers} did not come to start the group within {timeout_s:g} s"
+                f"switchagg: timed out: rank {ranks} of {workers} did not come to start the group within "
+                f"{timeout_s:g} s"
             )
         return name
     store.set(f"start/{rank}", own)
     if not _comes(lambda: store.check([f"start/{own}"]), timeout_s):
         raise dist.DistBackendError(
-            f"switchagg: rank 0 of {workers} did not come to start the group with rank {rank} within {timeout_s:g} s"
+            f"switchagg: timed out: rank 0 of {workers} did not come to start the group with rank {rank} within "
+            f"{timeout_s:g} s"
         )
     name = store.get(f"start/{own}").decode()
     store.set(f"{name}/{rank}", "")
@@ -277,7 +310,7 @@ class Rendezvous:
     job: str
     options: SwitchOptions
     timeout_s: float
-    """The process group's timeout: how long one rank may keep the others waiting in a call."""
+    """The process group's timeout: how long one rank may keep the others waiting."""
     join: Join
     cancelled: threading.Event = field(default_factory=threading.Event)
     """Set when the group ends: no rank needs to be waited for any more."""
@@ -288,13 +321,22 @@ class Rendezvous:
         return self.options.name
 
     def agree(self) -> None:
-        """Raise DistBackendError, on all ranks, that names both sides if they shall use different methods."""
-        told = self._exchange(f"{self.job}/method", str(self.method), self.timeout_s)
+        """Raise DistBackendError, on all ranks, that names both sides if they shall use different methods, or the same
+        with other options."""
+        own = json.dumps({METHOD_VARIABLE: str(self.method), **self.options.alike()})
+        told = [json.loads(text) for text in self._exchange(f"{self.job}/method", own, self.timeout_s)]
+        first = told[0]
         for rank, theirs in enumerate(told):
-            if theirs != told[0]:
+            if first[METHOD_VARIABLE] != theirs[METHOD_VARIABLE]:
                 raise dist.DistBackendError(
-                    f"switchagg: rank 0 uses method {told[0]}, rank {rank} of {self.workers} uses {theirs}: set "
-                    f"{METHOD_VARIABLE}, SWITCHAGG_LINK and {CODEC_VARIABLE} alike for every rank"
+                    f"switchagg: rank 0 uses method {first[METHOD_VARIABLE]}, rank {rank} of {self.workers} uses "
+                    f"{theirs[METHOD_VARIABLE]}: set {METHOD_VARIABLE}, SWITCHAGG_LINK and {CODEC_VARIABLE} alike for "
+                    "every rank"
+                )
+            if odd := next((variable for variable in first if first[variable] != theirs[variable]), ""):
+                raise dist.DistBackendError(
+                    f"switchagg: rank 0 has {odd}={_plain(first[odd])}, rank {rank} of {self.workers} has "
+                    f"{_plain(theirs[odd])}: set it alike for every rank"
                 )
 
     def open(self, lane: int) -> Group | None:
@@ -312,9 +354,18 @@ class Rendezvous:
             if place is not None:
                 place.close()
             raise
-        outcome, session = (self._try if self.method.is_switch else self._try_host_group)(lane, place, told)
+        outcomes_key, began_s = f"{self.job}/{lane}/outcome", time.monotonic()
+        with self._failure_of_others(outcomes_key) as given_up:
+            if self.method.is_switch:
+                outcome, session = self._try(lane, place, told, given_up)
+            else:
+                outcome, session = self._try_host_group(lane, place, told)
+        left_s = self._join_limit_s - (time.monotonic() - began_s)
+        if left_s <= 0 and outcome.startswith(FAILED):
+            outcome = outcome.replace(": ", f": timed out after {self._join_limit_s:g} s: ", 1)
         try:
-            outcomes = self._exchange(f"{self.job}/{lane}/outcome", outcome, self.options.join_timeout_s + GRACE_S)
+            left_s = max(0.0, left_s) + min(GRACE_S, self.timeout_s)
+            outcomes = self._exchange(outcomes_key, outcome, left_s)
         except BaseException:
             if session is not None:
                 session.close()
@@ -324,9 +375,9 @@ class Rendezvous:
             return session
         if session is not None:
             session.close()
-        first = min(troubles)
-        reason = troubles[first].partition(": ")[2]
-        if lane == 0 and all(told.startswith(NO_ROOM) for told in troubles.values()):
+        first = min(troubles, key=lambda rank: (troubles[rank] == GAVE_UP, rank))
+        reason = troubles[first].partition(": ")[2] or troubles[first]
+        if lane == 0 and all(told.startswith(NO_ROOM) for told in troubles.values() if told != GAVE_UP):
             if self.rank == 0:
                 logger.warning("switchagg: using Gloo instead of switch %s: %s", self.options.switch, reason)
             return None
@@ -336,21 +387,52 @@ class Rendezvous:
     def _aim(self) -> str:
         return f"join switch {self.options.switch}" if self.method.is_switch else f"meet for method {self.method}"
 
-    def _try(self, lane: int, place: "BoundPlace | None", others: list[str]) -> tuple[str, Group | None]:
+    @property
+    def _join_limit_s(self) -> float:
+        return min(self.options.join_timeout_s, self.timeout_s)
+
+    @contextmanager
+    def _failure_of_others(self, outcomes_key: str) -> Iterator[threading.Event]:
+        """Within it, an event that is set once another rank has said that it couldn't join, or the group has ended."""
+        failed, over = threading.Event(), threading.Event()
+
+        def look() -> None:
+            unknown = {f"{outcomes_key}/{rank}" for rank in range(self.workers) if rank != self.rank}
+            while not over.wait(LOOK_S) and not failed.is_set():
+                known = {key for key in unknown if self.store.check([key])}
+                unknown -= known
+                if self.cancelled.is_set() or any(self.store.get(key).decode() != JOINED for key in known):
+                    failed.set()
+
+        looks = threading.Thread(target=look, name=f"outcomes-{self.job}", daemon=True)
+        looks.start()
+        try:
+            yield failed
+        finally:
+            over.set()
+            looks.join()
+
+    def _try(
+        self, lane: int, place: "BoundPlace | None", others: list[str], given_up: threading.Event
+    ) -> tuple[str, Group | None]:
         told = self.options
         try:
-            wish = told.join_options(self.timeout_s)
+            wish = told.join_options(self._join_limit_s)
             job = f"{self.job}/{lane}"
             if told.fallback:
                 from transport.group.opening import open_moving_group  # every host method: only where one may be used
 
                 addresses = _addresses(others)
-                session = open_moving_group(told.switch, job, self.rank, addresses, wish, told.fallback, place)
+                session = open_moving_group(
+                    told.switch, job, self.rank, addresses, wish, told.fallback, place, given_up
+                )
             else:
-                session = self.join(told.switch, job, self.rank, self.workers, wish)
+                session = self.join(told.switch, job, self.rank, self.workers, wish, given_up)
         except (JobError, OSError, ValueError, AssertionError) as error:
             if place is not None:
                 place.close()
+            if given_up.is_set():
+                return GAVE_UP, None
             if isinstance(error, JobError):
                 return f"{NO_ROOM if error.lacks_room else FAILED}: {error}", None
             return f"{FAILED}: {type(error).__name__}: {error}", None
@@ -380,7 +462,7 @@ class Rendezvous:
             from transport.group.opening import GroupOptions, open_group  # only for host methods
 
             codec, elements = self.method.codec or None, self.options.elements or None
-            times = self.options.join_timeout_s, self.timeout_s
+            times = self._join_limit_s, self.timeout_s if self.method.method == "ps" else CALLS_S
             coded: dict[str, Any] = {
                 "codec": codec,
                 "codec_elements": elements if codec else None,
@@ -414,10 +496,17 @@ class Rendezvous:
         if not _comes(lambda: self.store.check(keys), timeout_s, self.cancelled):
             missing = [str(rank) for rank, key in enumerate(keys) if not self.store.check([key])]
             raise dist.DistBackendError(
-                f"switchagg: rank {', '.join(missing)} of {self.workers} did not come to {self._aim} "
+                f"switchagg: timed out: rank {', '.join(missing)} of {self.workers} did not come to {self._aim} "
                 f"within {timeout_s:g} s"
             )
         return [self.store.get(key).decode() for key in keys]
+
+
+def _plain(value: Any) -> str:
+    """As in a variable."""
+    if isinstance(value, bool):
+        return "a value" if value else "none"
+    return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
 
 
 def _addresses(told: list[str]) -> list[tuple[str, int]]:

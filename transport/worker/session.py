@@ -362,6 +362,11 @@ class SwitchSession:
         """Why the switch asks the job to go on without it, or "" (C21)."""
         return self._client.asked_to_leave
 
+    def give_up(self, reason: str) -> None:
+        """See `Group`: the switch is asked for those who are missing."""
+        if self._calls:
+            self._client.query(self.name).add_done_callback(partial(self._blame, reason, None))
+
     def set_credit(self, credit_bytes: int | None) -> None:
         """Nothing: a stream's window bounds what is in flight (`AllreduceGroup`)."""
 
@@ -475,8 +480,7 @@ class SwitchSession:
         self._failed(reason, ranks)
 
     def _on_beat(self) -> None:
-        loop = self._loop
-        if loop is None:
+        if (loop := self._loop) is None:
             return
         if loop.failure is not None:
             self._failed(f"the worker loop ended: {loop.failure}")
@@ -530,19 +534,23 @@ class SwitchSession:
         if event.rank is not None:
             self._failed(event.reason, tuple(sorted((event.rank, self.rank))), event)
             return
-        self._client.query(self.name).add_done_callback(lambda answer: self._blame(event, answer))
-
-    def _blame(self, event: StreamFailed, answer: "Future[messages.StatusAnswer]") -> None:
-        slots = self._slots(answer)
-        if slots is None:
-            return
-        seen: set[int] = set()
-        for slot in slots:
-            if (slot.slot, slot.version, slot.chunk) == (event.slot, event.version, event.chunk % MODULUS):
-                seen = set(slot.ranks)
-        missing = tuple(rank for rank in range(self.workers) if rank not in seen)
         waited = f"no result in {event.timeouts} timeouts in a row"
-        if not missing:
+        self._client.query(self.name).add_done_callback(partial(self._blame, waited, event))
+
+    def _blame(self, waited: str, event: StreamFailed | None, answer: "Future[messages.StatusAnswer]") -> None:
+        """Fail with the ranks that the switch lacks: in the event's chunk, or else in the one that lacks the fewest."""
+        if (slots := self._slots(answer)) is None:
+            return
+        if event is None:
+            those = [slot.ranks for slot in slots if self.rank in slot.ranks and len(slot.ranks) < self.workers]
+        else:
+            place = (event.slot, event.version, event.chunk % MODULUS)
+            those = [slot.ranks for slot in slots if (slot.slot, slot.version, slot.chunk) == place]
+        seen = max(those, key=len, default=[])
+        missing = tuple(rank for rank in range(self.workers) if rank not in seen)
+        if event is None and not those:  # none of its sums waits there: it has moved on, or is late itself
+            detail, missing = waited, ()
+        elif not missing:
             detail = f"{waited}: the switch at {_text(self._data)} has it, but it does not arrive here"
         elif self.rank in missing:
             detail = f"{waited}: own packets do not arrive at the switch at {_text(self._data)}"
@@ -552,11 +560,8 @@ class SwitchSession:
 
     def _slots(self, answer: "Future[messages.StatusAnswer]") -> list[messages.SlotStatus] | None:
         """This job's slots in an answer; None if there was none."""
-        if answer.exception() is None:
-            for job in answer.result().jobs:
-                if job.generation == self.job.generation:
-                    return job.slots
-        return None
+        jobs = answer.result().jobs if answer.exception() is None else []
+        return next((job.slots for job in jobs if job.generation == self.job.generation), None)
 
 
 def _unknown(wish: messages.Join, admitted: messages.Admitted, pairs: str) -> str:

@@ -25,6 +25,7 @@ from switchagg.description import COMBINING, asked_text
 from transport.group.contract import Array, Group
 from transport.torch.calls.attachment import current_hook
 from transport.torch.calls.completions import CompletionPool
+from transport.torch.calls.deadlines import DEADLINES
 from transport.torch.calls.layout import Part, Ranks, size_bytes
 from transport.torch.calls.staging import CudaStage, GlooStage, HostStage, SideStreams, Stage
 from transport.torch.calls.work import SwitchWork
@@ -32,6 +33,12 @@ from transport.torch.calls.work import SwitchWork
 KEPT_WORKS, KEPT_BYTES = 1024, 4096
 """The newest small Works are kept beyond their end: a Work that only C++ holds loses its half in Python, and DDP.join
 hands the C++ reducer one of a single element, of which that takes the Future in the backward pass."""
+
+ANSWER_S = 1.0
+"""How long a group has to say whom a call that timed out waits for."""
+
+WAIT_MARGIN_S = 10.0
+"""`wait()` ends so much after the call's deadline: that ends the call, and knows more."""
 
 DEPTH_MAX = 3
 """Callbacks of callbacks of callbacks: each level takes slots on the switch; more is a runaway program."""
@@ -54,6 +61,7 @@ class _Call:
         self.hook = current_hook()
         self.error: BaseException | None = None
         self.children: deque[_Call] = deque()  # calls made by its callbacks and not yet submitted
+        self.over = False  # what the network does for it has ended
         self.closed = False  # its callbacks have returned
 
 
@@ -69,11 +77,11 @@ class Reducer:
     """Carries out collectives by a group, in the background. Thread-safe.
 
     After a first failure every call, also later ones, fails at once with the same cause. what: names the
-    group in errors. timeout_s: how long a call's `wait()` waits by default.
+    group in errors. limit_s: asked with every call, how long it may take if it has no limit of its own.
     """
 
-    def __init__(self, open_group: OpenGroup, what: str, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
+    def __init__(self, open_group: OpenGroup, what: str, limit_s: Callable[[], float]) -> None:
+        self._limit_s = limit_s
         self._open_group = open_group
         self._what = what
         self._pool = CompletionPool("switchagg")
@@ -144,19 +152,21 @@ class Reducer:
         self,
         parts: Sequence[Part],
         results: list[torch.Tensor],
-        timeout_s: float | None = None,
+        limit_s: float | None = None,
         gloo: dist.Work | None = None,
     ) -> SwitchWork:
         """Start a collective of these parts. Never raises for the network: the Work does.
 
-        results: the Work's. gloo: what carries out the one part "compare".
+        results: the Work's. limit_s: after which the call fails, and the group with it. gloo: what carries out the one
+        part "compare"; its own time-out ends it.
         """
+        limit_s = self._limit_s() if limit_s is None else limit_s
         with self._lock:
             number, self._calls = self._calls, self._calls + 1
         tensors = [tensor for part in parts if part.layout for tensor, _ in (*part.layout.gives, *part.layout.takes)]
         devices = sorted({one.device for one in (*tensors, *results) if one.device.type != "cpu"}, key=str)
         what = f"{self._what}: {_named(parts, number)}"
-        work = SwitchWork(results, what, self.timeout_s if timeout_s is None else timeout_s, devices)
+        work = SwitchWork(results, what, limit_s + WAIT_MARGIN_S, devices)
         if size_bytes(results) <= KEPT_BYTES:
             self._kept.append(work)
         # Where there is nothing to send, or no way to, callbacks run where they are attached.
@@ -165,17 +175,19 @@ class Reducer:
             work.deliver()
             return work
         parent: _Call = getattr(self._running, "call", None) or self._program
-        depth = parent.depth + 1
+        depth, call = parent.depth + 1, None
         try:
             if depth > DEPTH_MAX:
                 raise dist.DistBackendError(f"collectives inside callbacks are nested more than {DEPTH_MAX} deep")
             if self._session(depth) is None:
                 raise dist.DistBackendError(f"the switch has no room for the calls of callbacks (lane {depth})")
             call = _Call(work, parts, [self._stage(part, gloo) for part in parts], depth)
+            DEADLINES.add(call, limit_s, partial(self._expire, call, f"timed out after {limit_s:g} s"))
             with self._lock:
                 self.raise_failure()
                 parent.children.append(call)
         except Exception as error:
+            DEADLINES.remove(call)
             self.fail(error)
             work.settle(error)
             work.deliver()
@@ -188,7 +200,7 @@ class Reducer:
 
     def refused(self, error: Exception, parts: Sequence[Part], results: list[torch.Tensor]) -> SwitchWork:
         """The Work of a call that no rank makes, since all find this error in it. Later calls work."""
-        work = SwitchWork(results, f"{self._what}: {_named(parts, self._calls)}", self.timeout_s)
+        work = SwitchWork(results, f"{self._what}: {_named(parts, self._calls)}", 0.0)
         work.settle(error)
         work.deliver()
         return work
@@ -287,6 +299,8 @@ class Reducer:
     def _finish(self, call: _Call, error: BaseException | None) -> None:
         """Write the results back and run the user's callbacks, on a thread of the pool."""
         assert call.work is not None
+        DEADLINES.remove(call)
+        call.over = True
         if error is not None:
             self.fail(error)
             error = self._failure
@@ -311,6 +325,13 @@ class Reducer:
             with self._lock:
                 call.closed = True
             self._submit_ready(call.depth + 1)
+
+    def _expire(self, call: _Call, words: str) -> None:
+        """A call's time is over: the group fails with the names of those that it waits for, or soon without."""
+        session = self._lanes[call.depth].session
+        if not call.over and session is not None:
+            DEADLINES.add(call, ANSWER_S, lambda: None if call.over else self.fail(dist.DistBackendError(words)))
+            session.give_up(words)
 
     def fail(self, error: BaseException, wait: bool = False) -> None:
         """End everything with this cause, unless that has happened; wait: until the sessions are closed."""

@@ -48,7 +48,8 @@ class SwitchWork(dist.Work):
         self._future.set_result(self._tensors)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """True once the tensors hold the results. timeout None or not positive: the group's (PyTorch's own convention).
+        """True once the tensors hold the results. timeout None or not positive: until the call's deadline has ended it
+        (PyTorch's own convention).
 
         Blocks the host until the network has answered; for CUDA tensors, the copy back is waited for by the current
         stream alone. Raises DistBackendError if the call failed or the time is over (the call itself then goes on).
@@ -115,6 +116,28 @@ class SwitchWork(dist.Work):
     def _raise_error(self) -> None:
         if self._error is not None:
             raise dist.DistBackendError(f"{self._what} failed: {self._error}") from self._error
+
+
+class LimitedWork(dist.Work):
+    """Another Work, whose `wait()` waits for so long if it isn't told how long."""
+
+    def __init__(self, work: dist.Work, limit: timedelta) -> None:
+        super().__init__()
+        self._work, self._limit = work, limit
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return self._work.wait(timeout if timeout is not None and timeout > timedelta(0) else self._limit)
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+    def is_success(self) -> bool:
+        return self._work.is_success()
+
+    def source_rank(self) -> int:
+        return self._work.source_rank()
+
+    _source_rank = source_rank
 
 
 def _asked_by_cpp() -> bool:
