@@ -13,7 +13,7 @@ from typing import Any
 
 from emulation.errors import RunFailed
 from emulation.host import host_facts
-from emulation.report.wording import unequal_compute, why_different
+from emulation.report.wording import disturbances, why_different
 from emulation.results import MethodResult, differing, document, unequal_ranks, write_json
 from emulation.scenario import Scenario, ScenarioError
 from emulation.scenario_checks import paced_fault
@@ -219,10 +219,7 @@ def problems(built: dict[str, Any]) -> list[str]:
         certificate = entry["certificate"]
         if certificate is not None and not certificate["valid"]:
             found.append(f"{entry['method']}: INVALID: {'; '.join(certificate['reasons'])}{_valid_rate(certificate)}")
-    for entry in built["methods"]:
-        if entry["comparison"] is not None and not entry["comparison"]["compute_alike"]:
-            found.append(f"{entry['method']}: {unequal_compute(built, entry)}")
-    return found
+    return [*found, *(f"{method}: {text}" for method, text in disturbances(built))]
 
 
 def _valid_rate(certificate: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from emulation.bounds import bound, bound_together, elements_of, wire_bytes_per_server
+from emulation.certificate.speedups import TIMES, comparison, ratio, verdict, worst
 from emulation.errors import RunFailed
 from emulation.scenario import Scenario, canonical, from_canonical
+from emulation.sim.compute import ComputeTimes
 from emulation.timeline import Span
 from switchagg.codecs import FIXED_POINT, ArrayCodec
 from switchagg.codecs.spec import parse_codec
@@ -31,10 +34,7 @@ from transport.group.method_name import METHODS, MethodName
 if TYPE_CHECKING:
     from emulation.certificate.fidelity import Certificate
 
-SCHEMA = "switchagg-results-1"
-
-COMPUTE_ALIKE = 1.1  # compute times closer than this factor count as the same
-BEYOND_BOUND_FACTOR = 1.01  # closer to the bound than this is on it: medians aren't sharper
+SCHEMA = "switchagg-results-2"
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,14 @@ class MethodResult:
     gradient_loss: Mapping[str, float] = field(default_factory=dict)
     # Of sums that may lack some ranks: "ranks_mean", "ranks_least", "chunks"; rank 0's, whole run; empty: none may
     partial_sums: Mapping[str, float] = field(default_factory=dict)
+    # [first, end) of the counted iterations of each block, where methods took turns; and with which others
+    blocks: list[tuple[int, int]] = field(default_factory=list)
+    in_turn_with: list[MethodName] = field(default_factory=list)
 
 
 _ONLY_IF_ANY = (
     "collective_bytes", "ways", "flows", "shared_links", "tenants", "link_loads", "pauses",
-    "gradient_loss", "partial_sums",
+    "gradient_loss", "partial_sums", "blocks", "in_turn_with",
 )  # fmt: skip
 
 
@@ -131,11 +134,6 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": percentile(values, 0.5), "p10": percentile(values, 0.1), "p90": percentile(values, 0.9)}
 
 
-def ratio(above: float, below: float) -> float | None:
-    """above / below, or None where that means nothing."""
-    return above / below if below > 0 else None
-
-
 def rounds(records: Sequence[IterationRecord], of_iterations: int) -> list[IterationRecord]:
     """The mean iteration of each round of a training method, whole ones if there are any."""
     if of_iterations == 1:
@@ -154,11 +152,16 @@ def rounds(records: Sequence[IterationRecord], of_iterations: int) -> list[Itera
 
 def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
     """Numbers of the report's table: warm-up iterations are left out, times are nanoseconds."""
-    counted = [record for record in result.iterations if record.iteration >= scenario.workload.warmup_iterations]
+    blocks = [
+        [record for record in result.iterations if first <= record.iteration < end]
+        for first, end in result.blocks or [(scenario.workload.warmup_iterations, sys.maxsize)]
+    ]
+    iterations = sum(map(len, blocks))
+    together = [rounds(block, result.environment.get("round_iterations", 1)) for block in filter(None, blocks)]
+    counted = [record for block in together for record in block]
     if not counted:
         raise RunFailed(f"{result.method}: no iteration was measured after the warm-up; raise [workload] iterations")
-    iterations, counted = len(counted), rounds(counted, result.environment.get("round_iterations", 1))
-    communication = spread([record.communication_ns for record in counted])
+    communication = _times(counted)["communication_ns"]
     moved = result.collective_bytes
     if moved:
         least = bound_together(result.method, moved, result.gradient_bytes, scenario.network)
@@ -170,10 +173,8 @@ def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
     alone_ns = bound(result.method, result.first_layer_bytes, scenario.network).communication_ns
     return {
         "counted_iterations": iterations,
-        "iteration_ns": spread([record.duration_ns for record in counted]),
-        "compute_ns": spread([record.compute_ns for record in counted]),
-        "communication_ns": communication,
-        "exposed_communication_ns": spread([max(0, r.duration_ns - r.compute_ns) for r in counted]),
+        **_times(counted),
+        **({"blocks": list(map(_medians, together))} if result.blocks else {}),
         "first_layer_ns": spread(first_layer) if first_layer else None,
         "first_layer_wait_ns": spread([max(0.0, ns - alone_ns) for ns in first_layer]) if first_layer else None,
         "algbw_bytes_per_s": ratio((sum(moved.values()) or result.gradient_bytes) * 1e9, communication["median"]),
@@ -189,6 +190,17 @@ def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
         **_of_servers(scenario, result),
         **_of_codec(scenario, result.method),
     }
+
+
+def _times(records: Sequence[IterationRecord]) -> dict[str, dict[str, float]]:
+    """The spread of each of TIMES."""
+    exposed = [max(0, record.duration_ns - record.compute_ns) for record in records]
+    measured = [[getattr(record, name) for record in records] for name in ("duration_ns", *TIMES[1:3])]
+    return dict(zip(TIMES, map(spread, (*measured, exposed)), strict=True))
+
+
+def _medians(records: Sequence[IterationRecord]) -> dict[str, float]:
+    return {name: times["median"] for name, times in _times(records).items()}
 
 
 def _of_codec(scenario: Scenario, method: MethodName) -> dict[str, Any]:
@@ -275,38 +287,6 @@ def _of_servers(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
     }
 
 
-def comparison(baseline: dict[str, Any], other: dict[str, Any], *, same_wait: bool = True) -> dict[str, Any]:
-    """Speed-ups of `other` over `baseline` (two summaries), and what the communication speed-up consists of. same_wait:
-    the sums of both wait for as many ranks; else compute, of those that are waited for, differs since this does.
-
-    communication speed-up = bound speed-up × relative efficiency, where relative efficiency is the ratio of the shares
-    of their own bounds that the two methods reach. It exceeds the bound exactly when the baseline wastes more.
-
-    A method doesn't change compute, but workers that share CPUs with the network compute longer beside some: at equal
-    compute both take the baseline's, each with its own exposed communication.
-    """
-    iteration, communication = baseline["iteration_ns"]["median"], baseline["communication_ns"]["median"]
-    speedup = ratio(communication, other["communication_ns"]["median"])
-    compute, compute_here = (each["compute_ns"]["median"] for each in (baseline, other))
-    exposed, exposed_here = (each["exposed_communication_ns"]["median"] for each in (baseline, other))
-    limit = ratio(baseline["bound"]["communication_ns"], other["bound"]["communication_ns"])
-    return {
-        "iteration_speedup": ratio(iteration, other["iteration_ns"]["median"]),
-        "iteration_speedup_at_equal_compute": ratio(compute + exposed, compute + exposed_here),
-        "iteration_speedup_if_communication_were_free": ratio(iteration, compute),
-        "compute_ratio": ratio(compute_here, compute),
-        "compute_alike": not same_wait or max(compute, compute_here) <= COMPUTE_ALIKE * min(compute, compute_here),
-        **({} if same_wait else {"same_wait": False}),
-        "communication_speedup": speedup,
-        "communication_speedup_bound": limit,
-        "relative_efficiency": ratio(speedup, limit) if speedup is not None and limit else None,
-        "beyond_bound": speedup is not None and limit is not None and speedup > limit * BEYOND_BOUND_FACTOR,
-        "wire_bytes_ratio": ratio(
-            baseline["wire_tx_bytes_per_rank_iteration"], other["wire_tx_bytes_per_rank_iteration"]
-        ),
-    }
-
-
 def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) -> dict[str, Any]:
     """What `results.json` holds (schema: `results_schema.md`). Pure: same results, same document.
 
@@ -340,22 +320,27 @@ def entries(scenario: Scenario, backend: str, results: Sequence[MethodResult]) -
 def assembled(scenario: Scenario, backend: str, methods: list[dict[str, Any]]) -> dict[str, Any]:
     """The document of such entries; their `comparison` is set."""
     baseline = scenario.baseline_for(backend)
-    summaries = {entry["method"]: entry["summary"] for entry in methods}
+    first = next((entry for entry in methods if entry["method"] == baseline), None)
     for entry in methods:
-        compared = baseline in summaries and entry["method"] != baseline
         entry["comparison"] = None
-        if baseline and compared:
-            same_wait = len({scenario.backups_of(method) or 0 for method in (baseline, entry["method"])}) == 1
-            entry["comparison"] = comparison(summaries[baseline], entry["summary"], same_wait=same_wait)
-    certificates = [entry["certificate"] for entry in methods if entry["certificate"] is not None]
+        if first is not None and entry is not first:
+            same_wait = len({scenario.backups_of(each["method"]) or 0 for each in (first, entry)}) == 1
+            paired = str(baseline) in map(str, entry.get("in_turn_with", ()))
+            entry["comparison"] = comparison(first["summary"], entry["summary"], same_wait=same_wait, paired=paired)
+        entry["verdict"] = verdict(entry, pace_ns(scenario))
     return {
         "schema": SCHEMA,
         "scenario": canonical(scenario),
         "backend": backend,
         "baseline": baseline,
         "methods": methods,
-        "valid": all(certificate["valid"] for certificate in certificates) if certificates else None,
+        "verdict": worst(entry["verdict"] for entry in methods),
     }
+
+
+def pace_ns(scenario: Scenario) -> int | None:
+    """No rank of a real run computes for longer in an iteration; None: ranks compute as fast as they can."""
+    return ComputeTimes(scenario).most_ns() if scenario.paced else None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -120,6 +120,11 @@ class Scenario:
             return "[workload] compute_jitter"
         return "[workload] compute_ns" if isinstance(self.workload.compute_ns, (tuple, ComputeDistribution)) else None
 
+    @property
+    def paced(self) -> bool:
+        """Whether real ranks compute no faster than `[workload] compute_ns` says."""
+        return self.workload.compute_ns is not None and bool(self.workload.paced or self.unequal_compute)
+
     def backups_of(self, method: MethodName) -> int | None:
         """How many ranks a sum of the method doesn't wait for; None where sums wait for all, as long as it takes."""
         if method.is_switch and self.switch.partial:
@@ -144,7 +149,7 @@ class Scenario:
 _ONLY_IF_SET = {
     "ps": ("push_then_pull",),
     "faults": ("stragglers", "tail"),
-    "workload": ("compute_jitter",),
+    "workload": ("compute_jitter", "paced"),
     "topology": (*scenario_checks.UNUSUAL_QUEUES, "sides", "ports", "link_bps"),
 }
 """What `canonical` has only where it isn't empty or 0."""

@@ -270,7 +270,7 @@ class Workload:
     )
     optimizer: str = _choice(ADAMW, (ADAMW, SGD), "sgd: at a constant rate; servers that keep weights take no other")
     synchronisation: str = _checked("", "training", 'A training method (docs/training-methods.md); "": in every step')
-    # Real ranks take what they take, but where ranks differ they sleep until then (training/pace.py)
+    # Real ranks take what they take, but if `paced`, or where ranks differ, they sleep until then (training/pace.py)
     compute_ns: int | tuple[int, ...] | ComputeDistribution | None = field(
         default=None,
         metadata={
@@ -281,6 +281,9 @@ class Workload:
             "table": True,
             "about": "Forward and backward of an iteration: of all ranks, of each, or drawn; without it measured once",
         },
+    )
+    paced: int = _integer(
+        0, 0, 1, "1: yes", "Mininet: ranks compute no faster than compute_ns, as on GPUs that leave the CPU free"
     )
     compute_jitter: ComputeJitter | None = field(
         default=None, metadata={"kind": ComputeJitter, "about": "A factor on top of that, drawn for each"}

@@ -18,10 +18,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from emulation.bench.document import machine
+from emulation.certificate.speedups import ratio
 from emulation.errors import RunFailed
 from emulation.report import wording
 from emulation.report.figures import STYLE, save_png
-from emulation.results import ratio, write_json
+from emulation.results import write_json
 from emulation.scenario import Scenario
 from emulation.scenario_tables import Methods
 from emulation.sweep import page

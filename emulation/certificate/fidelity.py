@@ -26,8 +26,9 @@ import numpy.typing as npt
 
 from emulation import children
 from emulation.certificate.departures import Departures, Int64Array
-from emulation.certificate.messages import Look, Measured, MonitorPlace, PortPlace, Stop, Watch
-from emulation.children import Child, ChildFailed
+from emulation.certificate.messages import Look, Measured, MonitorPlace, Pause, PortPlace, Resume, Stop, Watch
+from emulation.certificate.processes import OTHERS_SHARE
+from emulation.children import Child, ChildFailed, Order
 
 if TYPE_CHECKING:
     from emulation.mininet.topology import EmulatedNetwork
@@ -41,7 +42,7 @@ CUT_SHARE = 0.1  # of a frame's time on the line: segments of one bundle follow 
 BUNDLE_WIRE_BYTES = 70_000  # 64 kB in segments, each with its headers
 RATE_STEPS = (1, 2, 5)
 RATE_LEAST_BPS = 1_000_000
-OTHERS_SHARE = 0.1  # of the CPUs' time: what other programs may take before they are the first thing to look at
+ANSWER_S = 30.0  # a busy machine's monitor may take seconds
 FILLED_SHARE = 0.8  # of the most a link was seen to carry: what it can surely carry again
 
 
@@ -263,8 +264,10 @@ def judge(measures: dict[str, Any], rate_bps: int, bounds: Bounds = Bounds()) ->
     others = measures.get("cpu_other_share", 0.0) + measures.get("cpu_stolen_share", 0.0)
     if reasons and others > OTHERS_SHARE:
         shrink.clear()  # not this run's rate, but the others' load
+        named = ", ".join(f"{name} {share:.0%}" for name, share in measures.get("cpu_other_programs", []))
+        which = f" ({named})" if named else ""
         reasons.append(
-            f"the CPUs were busy with other programs for {others:.0%} of their time; end those, and run again"
+            f"the CPUs were busy with other programs for {others:.0%} of their time{which}; end those, and run again"
         )
     return Certificate(
         valid=not reasons,
@@ -336,7 +339,20 @@ class FidelityMonitor:
         assert self._child is not None, "start the monitor first"
         self._child.send(Watch(pid, thread))
 
-    def stop(self, timeout_s: float = 30.0) -> Certificate:
+    def pause(self) -> None:
+        """What happens from now on doesn't count. Raises ChildFailed."""
+        self._tell(Pause())
+
+    def resume(self) -> None:
+        """It does again. Raises ChildFailed."""
+        self._tell(Resume())
+
+    def _tell(self, order: Order) -> None:
+        assert self._child is not None, "start the monitor first"
+        self._child.send(order)
+        children.gather([self._child], ANSWER_S)
+
+    def stop(self, timeout_s: float = ANSWER_S) -> Certificate:
         """Ends the measurement and judges it."""
         assert self._child is not None, "start the monitor first"
         self._child.send(Stop())

@@ -33,6 +33,14 @@ class Watch(Order):
     thread: int | None
 
 
+class Pause(Order):
+    """What happens doesn't count, until `Resume`."""
+
+
+class Resume(Order):
+    """It does again."""
+
+
 class Stop(Order):
     """Report, and end."""
 

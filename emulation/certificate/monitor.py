@@ -1,8 +1,9 @@
 """The measuring process behind the certificate, driven over its pipes: `python -m emulation.certificate.monitor`.
 
-Its ports are on its command line; it reports `Ready`. Then `Watch` at any time, and `Stop`, answered by `Measured`. It
-sleeps 5 ms at a time (how late it wakes is the timer measure),
-asks the backlogs every 10 ms and empties the taps every 100 ms: a few percent of one CPU for 8 ports.
+Its ports are on its command line; it reports `Ready`. Then `Watch` at any time; `Pause`, after which it does nothing
+and nothing counts until `Resume`, both answered by `Done`; and `Stop`, answered by `Measured`. It sleeps 5 ms at a time
+(how late it wakes is the timer measure), asks the backlogs every 10 ms and empties the taps every 100 ms: a few percent
+of one CPU for 8 ports.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import gc
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,9 @@ import numpy as np
 
 from emulation.certificate.departures import Tap
 from emulation.certificate.fidelity import LinkTrace, gap_measures
-from emulation.certificate.messages import Look, Measured, MonitorPlace, PortPlace, Stop, Watch
-from emulation.children import Ready, send_report
+from emulation.certificate.messages import Look, Measured, MonitorPlace, Pause, PortPlace, Resume, Stop, Watch
+from emulation.certificate.processes import busiest, spent_by_others, usage
+from emulation.children import Done, Ready, send_report
 from emulation.mininet import netns
 from emulation.mininet.qdisc import QdiscReader
 
@@ -71,16 +74,16 @@ class Threads:
 
     def __init__(self) -> None:
         self._watched: list[tuple[int, int | None]] = []
-        self._first: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._last: dict[tuple[int, int], tuple[int, int, int]] = {}
+        self._spent: dict[tuple[int, int], list[int]] = {}
 
     def watch(self, pid: int, thread: int | None) -> None:
         """From now on."""
         self._watched.append((pid, thread))
         self.sample()
 
-    def sample(self) -> None:
-        """Reads them all; one that has ended keeps its last values."""
+    def sample(self, *, counts: bool = True) -> None:
+        """Reads them all; one that has ended keeps its last values. counts: what they had since the last time does."""
         for pid, thread in self._watched:
             for number in [thread] if thread is not None else _threads_of(pid):
                 try:
@@ -88,15 +91,19 @@ class Threads:
                 except OSError:
                     continue
                 ran_ns, waited_ns, turns = map(int, words)
-                self._first.setdefault((pid, number), (ran_ns, waited_ns, turns))
-                self._last[pid, number] = (ran_ns, waited_ns, turns)
+                key, now = (pid, number), (ran_ns, waited_ns, turns)
+                spent, last = self._spent.setdefault(key, [0, 0, 0]), self._last.get(key, now)
+                if counts:
+                    added = [after - before for after, before in zip(now, last, strict=True)]
+                    self._spent[key] = [old + more for old, more in zip(spent, added, strict=True)]
+                self._last[key] = now
 
     def measures(self, duration_ns: int) -> dict[str, Any]:
         """Waiting per turn, of the process whose threads have it worst: its busy threads dominate its idle ones.
 
         A process that waited for less than a hundredth of the time is left out: few measurements mean little.
         """
-        spent = {key: np.subtract(self._last[key], self._first[key]) for key in self._last}
+        spent = self._spent
         per_process = {
             pid: np.sum([entry for key, entry in spent.items() if key[0] == pid], axis=0).tolist()
             for pid in {key[0] for key in spent}
@@ -118,42 +125,56 @@ class Threads:
 
 
 class Machine:
-    """Counters of the whole machine and of each namespace, between two moments. root_pid: of the process from which all
-    of ours descend; what others compute is theirs."""
+    """Counters of the whole machine and of each namespace, over the time between each `resume` and `pause`. root_pid:
+    of the process from which all of ours descend; what others compute is theirs."""
 
     def __init__(self, pids: list[int], root_pid: int) -> None:
         self._pids = pids
         self._root_pid = root_pid
-        self._start_ns = time.monotonic_ns()
-        self._first = self._read()
+        self._wall_ns = 0
+        self._spent: Counter[str] = Counter()
+        self._programs: Counter[str] = Counter()
+        self._counts = False
+        self.resume()
+
+    def resume(self) -> None:
+        """What happens from now on counts."""
+        self._counts = True
+        self._start_ns, self._first, self._usage = time.monotonic_ns(), self._read(), usage(self._root_pid)
+
+    def pause(self) -> None:
+        """It doesn't any more. Idempotent."""
+        if not self._counts:
+            return
+        self._counts = False
+        last, now = self._read(), usage(self._root_pid)
+        self._wall_ns += time.monotonic_ns() - self._start_ns
+        self._spent.update({key: last[key] - self._first[key] for key in last})
+        self._programs.update(spent_by_others(self._usage, now))
+        for name in ("total", "whole", "idle", "stolen", "own"):
+            self._spent[name] += getattr(now, name) - getattr(self._usage, name)
 
     def measures(self) -> dict[str, Any]:
-        """Differences since the start. `losses` are the machine's own, not those of the emulated queues."""
-        last = self._read()
-        wall_ns = time.monotonic_ns() - self._start_ns
-        spent = {key: last[key] - self._first[key] for key in last}
-        ticks = max(1, spent["cpu_all_ticks"])
+        """What counted until now. `losses` are the machine's own, not those of the emulated queues."""
+        self.pause()
+        spent, wall_ns = self._spent, self._wall_ns
+        ticks = max(1, spent["total"])
         losses = {key: spent[key] for key in ("udp_receive_buffer", "interface", "cpu_backlog")}
         return {
             "duration_ns": wall_ns,
             "cpu_pressure_share": spent["cpu_pressure_us"] * 1000 / wall_ns,
-            "cpu_idle_share": spent["cpu_idle_ticks"] / ticks,
-            "cpu_stolen_share": spent["cpu_stolen_ticks"] / ticks,
-            "cpu_other_share": max(0, spent["cpu_program_ticks"] - spent["cpu_own_ticks"]) / ticks,
+            "cpu_idle_share": spent["idle"] / ticks,
+            "cpu_stolen_share": spent["stolen"] / ticks,
+            "cpu_other_share": max(0, spent["whole"] - spent["own"]) / ticks,
+            "cpu_other_programs": busiest(self._programs, ticks),
             "tcp_retransmitted": spent["tcp_retransmitted"],
             "losses": losses,
         }
 
     def _read(self) -> dict[str, int]:
-        cpu = list(map(int, Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]))
         softnet = Path("/proc/net/softnet_stat").read_text(encoding="ascii").splitlines()
         counts = {
             "cpu_pressure_us": _cpu_pressure_us(),
-            "cpu_all_ticks": sum(cpu[:8]),
-            "cpu_idle_ticks": cpu[3] + cpu[4],
-            "cpu_stolen_ticks": cpu[7],
-            "cpu_program_ticks": sum(cpu[:3]),  # interrupts are left out: they carry the emulated network's packets
-            "cpu_own_ticks": cpu_ticks_of(self._root_pid),
             "cpu_backlog": sum(int(line.split()[1], 16) for line in softnet),
             "udp_receive_buffer": 0,
             "tcp_retransmitted": 0,
@@ -169,17 +190,20 @@ class Machine:
         return counts
 
 
+AnyOrder = Watch | Pause | Resume | Stop
+
+
 class Orders:
     """Commands from the parent, read without a buffer that `poll` can't see into. We end when it does."""
 
     def __init__(self) -> None:
         self._data = b""
-        self._decoder: msgspec.json.Decoder[Watch | Stop] = msgspec.json.Decoder(Watch | Stop)
+        self._decoder: msgspec.json.Decoder[AnyOrder] = msgspec.json.Decoder(AnyOrder)
 
-    def next(self) -> Watch | Stop | None:
-        """The next order, or None if none is there yet."""
+    def next(self, *, waits: bool = False) -> AnyOrder | None:
+        """The next order, or None if none is there yet. waits: for it to come."""
         while b"\n" not in self._data:
-            if not netns.wait_readable(0, 0.0):
+            if not waits and not netns.wait_readable(0, 0.0):
                 return None
             piece = os.read(0, 65_536)
             if not piece:
@@ -216,7 +240,10 @@ def measure(place: MonitorPlace) -> None:
             next_drain = now + DRAIN_NS
             for port in ports:
                 port.drain()
-            if _stop_requested(orders, threads):
+            order = _next_order(orders, threads)
+            if isinstance(order, Pause):
+                order = _pause(orders, ports, threads, machine)
+            if isinstance(order, Stop):
                 break
         if now >= next_sample:
             next_sample = now + SECOND_NS
@@ -229,6 +256,21 @@ def measure(place: MonitorPlace) -> None:
     cpu_share = (time.process_time_ns() - cpu_start_ns) / (time.monotonic_ns() - start_ns)
     measures = _measures(ports, threads, machine, lateness) | {"monitor_cpu_share": cpu_share}
     send_report(Measured(measures, {port.interface: port.looks for port in ports if port.looks is not None}))
+
+
+def _pause(orders: Orders, ports: list[Port], threads: Threads, machine: Machine) -> Resume | Stop | Pause | None:
+    """Until the next order, which is returned."""
+    threads.sample()
+    machine.pause()
+    send_report(Done())
+    order = _next_order(orders, threads, waits=True)
+    threads.sample(counts=False)
+    for port in ports:
+        port.drain()  # what was sent meanwhile
+    if isinstance(order, Resume):
+        machine.resume()
+        send_report(Done())
+    return order
 
 
 def _measures(ports: list[Port], threads: Threads, machine: Machine, lateness: list[int]) -> dict[str, Any]:
@@ -252,12 +294,12 @@ def _measures(ports: list[Port], threads: Threads, machine: Machine, lateness: l
     }
 
 
-def _stop_requested(orders: Orders, threads: Threads) -> bool:
-    while (order := orders.next()) is not None:
-        if isinstance(order, Stop):
-            return True
+def _next_order(orders: Orders, threads: Threads, *, waits: bool = False) -> Pause | Resume | Stop | None:
+    while (order := orders.next(waits=waits)) is not None:
+        if not isinstance(order, Watch):
+            return order
         threads.watch(order.pid, order.thread)
-    return False
+    return None
 
 
 def _threads_of(pid: int) -> list[int]:
@@ -265,28 +307,6 @@ def _threads_of(pid: int) -> list[int]:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except OSError:
         return []
-
-
-def cpu_ticks_of(root_pid: int) -> int:
-    """What a process and its descendants have computed, those included that have ended and were waited for."""
-    spent: dict[int, int] = {}
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                words = (
-                    Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-                )
-            except OSError:
-                continue  # it has ended
-            spent[int(name)] = sum(map(int, words[11:15]))
-            children.setdefault(int(words[1]), []).append(int(name))
-    ticks, waiting = 0, [root_pid]
-    while waiting:
-        pid = waiting.pop()
-        ticks += spent.get(pid, 0)
-        waiting += children.get(pid, [])
-    return ticks
 
 
 def _cpu_pressure_us() -> int:

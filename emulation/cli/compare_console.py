@@ -6,6 +6,7 @@ Progress and problems go to stderr, a table or JSON to stdout.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ import typer
 
 from emulation import compare as comparing
 from emulation import pool
+from emulation.certificate.speedups import DISTURBED, INVALID
 from emulation.compare import Comparison
 from emulation.report import wording
 from emulation.results import differing, plain, unequal_ranks
@@ -28,7 +30,8 @@ from emulation.sweep import run as sweeping
 from emulation.sweep.axes import Point
 from switchagg.written import choices
 
-EXIT_DONE, EXIT_FAILED, EXIT_INVALID = 0, 1, 3
+EXIT_DONE, EXIT_FAILED = 0, 1
+EXIT_OF_VERDICT = {INVALID: 3, DISTURBED: 4}
 TABLE_COLUMNS = 130  # where stdout is no terminal
 
 
@@ -70,6 +73,7 @@ def run(scenario: Scenario, on: str | None, folder: Path, command: Sequence[str]
     _announce(scenario, backend, reason)
     if plane is not None:
         typer.echo(f"data plane of the switch: {plane}", err=True)
+    _tell_if_busy(backend)
     with _progress() as progress:
         done = comparing.compare(scenario, backend, folder, progress, command=command, plane=plane)
     if as_json:
@@ -78,7 +82,7 @@ def run(scenario: Scenario, on: str | None, folder: Path, command: Sequence[str]
         _print_table(done)
     built = done.document
     unequal = bool(differing(built)) or any(map(unequal_ranks, built["methods"]))
-    return _finish(built["valid"], unequal, comparing.problems(built), done.report)
+    return _finish(built["verdict"], unequal, comparing.problems(built), done.report)
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,7 @@ def run_sweep(
     def log(text: str) -> None:
         typer.echo(text, err=True)
 
+    _tell_if_busy(backend)
     sweeping.run(swept, how.jobs or pool.cores(), how.ray, log)
     done = sweeping.written(swept, command, how.reports, log)
     if how.as_json:
@@ -122,7 +127,7 @@ def run_sweep(
                 typer.echo(f"\n{title}", nl=False)
             _print(heads, rows)
         typer.echo(f"\n{page.headline(done.document)}")
-    return _finish(done.valid, done.unequal or bool(swept.failed), done.problems, done.report)
+    return _finish(done.verdict, done.unequal or bool(swept.failed), done.problems, done.report)
 
 
 def _announce(scenario: Scenario, backend: str, reason: str) -> None:
@@ -130,6 +135,22 @@ def _announce(scenario: Scenario, backend: str, reason: str) -> None:
     methods = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     where = "Mininet (real time)" if backend == "mininet" else "virtual time (sim)"
     typer.echo(f"{scenario.title}\n{methods} in {where}: {reason}", err=True)
+
+
+def _tell_if_busy(backend: str) -> None:
+    """A line, before minutes of real time, if other programs use this machine."""
+    if backend != "mininet":
+        return
+    from emulation.certificate.processes import OTHERS_SHARE, busy_now
+
+    share, programs = busy_now(os.getpid())
+    if share > OTHERS_SHARE:
+        words = wording.busy_text({"cpu_other_share": share, "cpu_other_programs": programs})
+        typer.echo(
+            f"this machine isn't quiet: other programs have {words} of the CPUs' time; end them, or expect wide "
+            "intervals and DISTURBED or INVALID times",
+            err=True,
+        )
 
 
 @contextmanager
@@ -146,7 +167,7 @@ def _summary(done: Comparison) -> dict[str, Any]:
     return {
         "scenario": built["scenario"]["name"],
         "backend": built["backend"],
-        "valid": built["valid"],
+        "verdict": built["verdict"],
         "results": str(done.folder / "results.json"),
         "report": str(done.report),
         "methods": {
@@ -162,7 +183,7 @@ def _print_table(done: Comparison) -> None:
     names = list(wording.short_names([entry["method"] for entry in built["methods"]]).values())
     heads, rows = turned(names, table_rows(built), notes=False)
     _print(heads, rows)
-    doubt = "INVALID, what was measured nevertheless: " if built["valid"] is False else ""
+    doubt = "INVALID, what was measured nevertheless: " if built["verdict"] == INVALID else ""
     typer.echo(f"\n{doubt}{wording.headline(built)}")
     beyond = any(entry["comparison"] and entry["comparison"]["beyond_bound"] for entry in built["methods"])
     if beyond and len(names) <= COLUMNS_MOST:  # of many methods only the report has all
@@ -184,13 +205,13 @@ def _print(heads: Sequence[str], rows: Sequence[tuple[str, list[tuple[str, str]]
     console.print(table)
 
 
-def _finish(valid: bool | None, failed: bool, problems: Sequence[str], report: Path) -> int:
-    """Last lines: certificate, report, problems. Returns the exit code: 1 or 3 where there is a problem."""
-    verdict = {None: "none needed in virtual time", True: "VALID", False: "INVALID: do not use these times"}
-    typer.echo(f"Certificate: {verdict[valid]}", err=True)
+def _finish(verdict: str | None, failed: bool, problems: Sequence[str], report: Path) -> int:
+    """Last lines: certificate, report, problems. Returns the exit code: 1, or the verdict's where that isn't VALID."""
+    more = {INVALID: ": do not use these times", DISTURBED: ": compute was not alike, or slower than its pace"}
+    typer.echo(f"Certificate: {verdict or 'none needed in virtual time'}{more.get(verdict or '', '')}", err=True)
     typer.echo(f"Report: {report}", err=True)
     for problem in problems:
         typer.echo(f"switchagg: {problem}", err=True)
     if failed:
         return EXIT_FAILED
-    return EXIT_INVALID if valid is False else EXIT_DONE
+    return EXIT_OF_VERDICT.get(verdict or "", EXIT_DONE)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from emulation.certificate.speedups import DISTURBED, INVALID, VALID, resolved
 from emulation.report import figures, page, sharing, wording
 from emulation.report.svg import paint
 from emulation.results import differing, unequal_ranks
@@ -102,6 +103,7 @@ def render(built: dict[str, Any], host: dict[str, Any], drawn: dict[str, Any]) -
         scenario_rows=_scenario_rows(built["scenario"]),
         certificates=_certificates(built),
         stamp=_stamp(built),
+        disturbances=wording.disturbances(built),
         notes=_notes(built),
         figures={name: page.drawn(figure, name, _CAPTIONS[name]) for name, figure in drawn.items()},
         words=wording,
@@ -384,18 +386,27 @@ def _iteration_speedup(entry: dict[str, Any]) -> tuple[str, str]:
     numbers = entry["comparison"]
     if numbers is None:
         return "baseline", ""
-    free = wording.times_text(numbers["iteration_speedup_if_communication_were_free"])
-    equal = wording.times_text(numbers["iteration_speedup_at_equal_compute"])
-    note = "" if numbers["compute_alike"] else f"{equal} at equal compute; "
-    note = f"{note}{free} if communication were free" if numbers.get("same_wait", True) else "waits for fewer ranks"
-    return wording.times_text(numbers["iteration_speedup"]), note
+    quoted = numbers["headline"]
+    value, limit = wording.times_text(quoted["speedup"]), f"limit {wording.times_text(quoted['limit'])}"
+    if quoted["at_equal_compute"]:
+        value += " at equal compute" * (quoted["speedup"] is not None)
+        limit = f"{wording.times_text(numbers['iteration_speedup'])} as measured; {limit}"
+    if not numbers.get("same_wait", True):
+        limit = "waits for fewer ranks"
+    return value, "; ".join(filter(None, (_interval(quoted["interval"]), limit)))
+
+
+def _interval(interval: Sequence[float] | None) -> str:
+    return wording.interval_text(interval) + ", no difference beyond noise" * (not resolved(interval))
 
 
 def _communication_speedup(entry: dict[str, Any]) -> tuple[str, str]:
     numbers = entry["comparison"]
     if numbers is None:
         return "baseline", ""
-    note = f"bound {wording.times_text(numbers['communication_speedup_bound'])}"
+    interval = numbers["communication_speedup_interval"]
+    note = f"{_interval(interval)}; " * bool(interval)
+    note += f"bound {wording.times_text(numbers['communication_speedup_bound'])}"
     if numbers["beyond_bound"]:
         note += "; beyond it, see below"
     return wording.times_text(numbers["communication_speedup"]), note
@@ -420,22 +431,20 @@ def _stamp(built: dict[str, Any]) -> dict[str, Any]:
             "text": f"By one codec in the same packets {names} ended with different parameters. Nothing in this report "
             "can be used.",
         }
-    if built["valid"] is None:
+    if built["verdict"] is None:
         return {
             "word": "VIRTUAL TIME",
             "kind": "virtual",
             "text": "Links are exact by construction and the run is deterministic, so there is nothing to certify.",
         }
-    if built["valid"]:
-        unequal = any(entry["comparison"] and not entry["comparison"]["compute_alike"] for entry in built["methods"])
-        compare = "; compute differed between methods, so compare iterations at equal compute" if unequal else ""
-        return {
-            "word": "VALID",
-            "kind": "valid",
-            "text": f"The emulated links kept their rates within the bounds below: times can be trusted{compare}.",
-        }
+    kept = "The emulated links kept their rates within the bounds below"
+    if built["verdict"] == VALID:
+        return {"word": VALID, "kind": "valid", "text": f"{kept}: times can be trusted."}
+    if built["verdict"] == DISTURBED:
+        more = f"{kept}, but not the times of computing: what differs by these is no merit of a method."
+        return {"word": DISTURBED, "kind": "disturbed", "text": more}
     return {
-        "word": "INVALID",
+        "word": INVALID,
         "kind": "invalid",
         "text": "This machine did not emulate the links faithfully: do not use or quote the times in this report.",
     }

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from emulation.bounds import busiest
-from emulation.results import BEYOND_BOUND_FACTOR
+from emulation.certificate.speedups import BEYOND_BOUND_FACTOR, DISTURBED, resolved, slower_than_pace
+from emulation.results import pace_ns
 from emulation.scenario import from_canonical
 from emulation.shares import busiest_shared, part_of_job
 from emulation.topologies.racks import workers_by_rack
@@ -284,10 +285,10 @@ def links_text(built: dict[str, Any]) -> str:
 
 
 def fastest_compared(built: dict[str, Any]) -> list[dict[str, Any]]:
-    """The methods with a baseline, by their median iteration, up to the first that learned as much as the baseline; all
-    if none did."""
+    """The methods with a baseline, by the speed-up that may be quoted, up to the first that learned as much as the
+    baseline; all if none did."""
     compared = [entry for entry in built["methods"] if entry["comparison"] is not None]
-    compared.sort(key=lambda entry: entry["summary"]["iteration_ns"]["median"])
+    compared.sort(key=lambda entry: -(entry["comparison"]["headline"]["speedup"] or 0))
     upto = next((place for place, entry in enumerate(compared) if _learned(built, entry)), len(compared) - 1)
     return compared[: upto + 1]
 
@@ -310,10 +311,11 @@ def _learned(built: dict[str, Any], entry: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a page says first: "1.40× faster", "bound 1.50×" ("" without one; "beyond the bound of 1.30×")."""
+    """What a page says first, of an iteration: "1.40× faster"; and what stands beside it: its interval, and its limit,
+    if communication were free ("limit 2.60×"; "" without a speed-up)."""
 
     number: str
-    bound: str
+    limit: str
 
 
 def finding(built: dict[str, Any]) -> Finding:
@@ -321,9 +323,18 @@ def finding(built: dict[str, Any]) -> Finding:
     compared, _, none_learned = _compared(built)
     if compared is None:
         return Finding(f"{time_text(built['methods'][0]['summary']['iteration_ns']['median'])} an iteration", "")
-    numbers = compared["comparison"]
-    speedup, bound = numbers["iteration_speedup"], numbers["communication_speedup_bound"]
-    return Finding(speedup_text(speedup) + ", but learned less" * none_learned, bound_text(speedup, bound))
+    quoted = compared["comparison"]["headline"]
+    if quoted["speedup"] is None:
+        return Finding("No speed-up can be told", "")
+    number = speedup_text(quoted["speedup"]) if resolved(quoted["interval"]) else "No difference beyond noise"
+    number += " at equal compute" * quoted["at_equal_compute"] + ", but learned less" * none_learned
+    limit = quoted["limit"] and f"limit {times_text(quoted['limit'])}"
+    return Finding(number, "; ".join(filter(None, (interval_text(quoted["interval"]), limit))))
+
+
+def interval_text(interval: Sequence[float] | None) -> str:
+    """ "1.31 … 1.39×"; "" without one."""
+    return f"{interval[0]:.2f} … {interval[1]:.2f}×" if interval else ""
 
 
 def _compared(built: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str, Any]], bool]:
@@ -331,7 +342,7 @@ def _compared(built: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[s
     the baseline did."""
     *worse, compared = fastest_compared(built) or (None,)
     alone = built["scenario"]["topology"]["workers"] == 1  # no host allreduce happens: nothing to compare with
-    if alone or compared is None or compared["comparison"]["iteration_speedup"] is None:
+    if alone or compared is None:
         return None, [], False
     if none_learned := not _learned(built, compared):
         worse, compared = [*worse, compared], (worse or [compared])[0]
@@ -351,14 +362,12 @@ def findings(built: dict[str, Any]) -> list[str]:
         median = time_text(only["summary"]["iteration_ns"]["median"])
         return [f"Over {links_text(built)}, an iteration with {in_text(only['method'])} took {median}."]
     numbers, baseline = compared["comparison"], in_text(built["baseline"])
-    speed = faster_text(numbers["iteration_speedup"])
-    verdict = f"as fast as with {baseline}" if speed == "as fast" else f"{speed} than with {baseline}"
     which, count = in_text(compared["method"]), len(built["methods"])
-    if count > 2:
-        first = "the fastest" if numbers["iteration_speedup"] >= 1 else "the fastest but the baseline"
+    if count > 2 and (speedup := numbers["headline"]["speedup"]) is not None:
+        first = "the fastest" if speedup >= 1 else "the fastest but the baseline"
         among = f"those that learned as much as {baseline}" if worse and not none_learned else f"{count} methods"
         which = f"{which}, {first} of {among},"
-    found = [f"Over {links_text(built)}, an iteration with {which} was {verdict}."]
+    found = [f"Over {links_text(built)}, {_quoted(numbers['headline'], which, baseline)}."]
     if (
         not none_learned
         and _inexact(built, compared)
@@ -375,9 +384,29 @@ def findings(built: dict[str, Any]) -> list[str]:
     if not numbers["compute_alike"]:
         found.append(unequal_compute(built, compared))
     if numbers["communication_speedup"] is not None and numbers["communication_speedup_bound"]:
-        speed = faster_text(numbers["communication_speedup"])
-        found.append(f"Communication alone was {speed}; the bound is {numbers['communication_speedup_bound']:.2f}×.")
+        interval = numbers["communication_speedup_interval"]
+        speed = f"was {faster_text(numbers['communication_speedup'])}"
+        if not resolved(interval):
+            speed = "showed no difference beyond noise"
+        beside = f" ({interval_text(interval)})" if interval else ""
+        bound = f"{numbers['communication_speedup_bound']:.2f}×"
+        found.append(f"Communication alone {speed}{beside}; the bound is {bound}.")
     return found
+
+
+def _quoted(quoted: dict[str, Any], which: str, baseline: str) -> str:
+    """What may be said of an iteration with a method against the baseline, with its interval and its limit."""
+    speedup, interval = quoted["speedup"], quoted["interval"]
+    if speedup is None:
+        return f"no speed-up of an iteration with {which} over {baseline} can be told"
+    beside = f" (95 % interval {interval_text(interval)})" if interval else ""
+    equal = " at equal compute" * quoted["at_equal_compute"]
+    if not resolved(interval):
+        return f"an iteration with {which} showed no difference{equal} from {baseline} beyond noise{beside}"
+    speed = faster_text(speedup)
+    verdict = f"as fast{equal} as with {baseline}" if speed == "as fast" else f"{speed}{equal} than with {baseline}"
+    limit = f"; the limit, if communication were free, is {times_text(quoted['limit'])}" if quoted["limit"] else ""
+    return f"an iteration with {which} was {verdict}{beside}{limit}"
 
 
 def speedup_text(speedup: float) -> str:
@@ -394,14 +423,47 @@ def bound_text(speedup: float, bound: float | None) -> str:
 
 
 def unequal_compute(built: dict[str, Any], entry: dict[str, Any]) -> str:
-    """That a method's workers computed for longer or shorter than the baseline's, and what is left at equal compute."""
+    """That a method's workers computed for longer or shorter than the baseline's, what is left at equal compute, and
+    what else was busy."""
     numbers = entry["comparison"]
     base = next(other for other in built["methods"] if other["method"] == built["baseline"])
     before, after = (time_text(each["summary"]["compute_ns"]["median"]) for each in (base, entry))
-    return (
-        f"Compute differed: {before} with {in_text(built['baseline'])}, {after} with {in_text(entry['method'])}; at "
-        f"equal compute an iteration's speed-up is {times_text(numbers['iteration_speedup_at_equal_compute'])}."
-    )
+    shown = f"as measured an iteration's speed-up is {times_text(numbers['iteration_speedup'])}"
+    if numbers["headline"]["speedup"] is None:
+        equal = times_text(numbers["iteration_speedup_at_equal_compute"])
+        shown += f" and at equal compute {equal}, which are too far from each other to quote either"
+    text = f"Compute differed: {before} with {in_text(built['baseline'])}, {after} with {in_text(entry['method'])}; "
+    return f"{text}{shown}.{_busy(base, entry)}"
+
+
+def _busy(*entries: dict[str, Any]) -> str:
+    """What other programs had of the CPUs with each of these methods, where that was measured, as a sentence."""
+    told = [
+        f"{in_text(entry['method'])} {busy_text(entry['certificate']['measures'])}"
+        for entry in entries
+        if entry["certificate"] and "cpu_other_share" in entry["certificate"]["measures"]
+    ]
+    return f" Other programs had of the CPUs' time: with {', with '.join(told)}." if told else ""
+
+
+def busy_text(measures: dict[str, Any]) -> str:
+    """ "47 % (ffmpeg 31 %, python3 16 %)": the share of other programs, the busiest named."""
+    named = ", ".join(f"{name} {percent_text(share, 0)}" for name, share in measures.get("cpu_other_programs", []))
+    return percent_text(measures["cpu_other_share"], 0) + (f" ({named})" if named else "")
+
+
+def disturbances(built: dict[str, Any]) -> list[tuple[MethodName, str]]:
+    """Why methods of a document are DISTURBED: a sentence each."""
+    found = []
+    paced_ns = pace_ns(from_canonical(built["scenario"]))
+    for entry in built["methods"]:
+        if entry["verdict"] == DISTURBED and slower_than_pace(entry, paced_ns):
+            took = time_text(entry["summary"]["compute_ns"]["median"])
+            text = f"Ranks computed for {took}, slower than [workload] compute_ns ({time_text(paced_ns)}) asks of them."
+            found.append((entry["method"], text + _busy(entry)))
+        if entry["comparison"] is not None and not entry["comparison"]["compute_alike"]:
+            found.append((entry["method"], unequal_compute(built, entry)))
+    return found
 
 
 def explanations(built: dict[str, Any]) -> list[str]:

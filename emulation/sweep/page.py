@@ -16,17 +16,18 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from emulation.certificate.speedups import ratio, resolved
 from emulation.errors import RunFailed
 from emulation.report import figures, wording
 from emulation.report.page import drawn as shown_as
 from emulation.report.page import render
 from emulation.report.svg import WIDTH, tips
-from emulation.results import ratio, write_json
+from emulation.results import write_json
 from emulation.scenario import Scenario
 from emulation.sweep.axes import SEED, Point, Value
 from transport.group.method_name import MethodName
 
-SCHEMA = "switchagg-sweep-2"
+SCHEMA = "switchagg-sweep-3"
 PANELS_MOST = 12
 """Pairs of plots; tables have all."""
 
@@ -74,7 +75,7 @@ def of_run(point: Point, built: dict[str, Any], folder: str) -> dict[str, Any]:
             "fifo": fifo,
             "speedup_over_fifo": ratio(summaries[fifo]["iteration_ns"]["median"], iteration) if fifo else None,
         }
-    return {"point": point, "folder": folder, "valid": built["valid"], "methods": methods}
+    return {"point": point, "folder": folder, "verdict": built["verdict"], "methods": methods}
 
 
 def build(whole: Scenario, backend: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -131,8 +132,19 @@ class Place:
         return median(medians), min(medians), max(medians)
 
     def speedup(self, method: MethodName) -> float | None:
-        """Over the baseline."""
-        return _median(one["comparison"] and one["comparison"]["iteration_speedup"] for one in self.of(method))
+        """Of an iteration over the baseline, as it may be quoted."""
+        return _median(one["comparison"] and one["comparison"]["headline"]["speedup"] for one in self.of(method))
+
+    @property
+    def limit(self) -> float | None:
+        """Of every method's speed-up of an iteration over the baseline: communication is free."""
+        found = [one["comparison"] for run in self.runs for one in run["methods"].values() if one["comparison"]]
+        return _median(one["headline"]["limit"] for one in found)
+
+    def unresolved(self, method: MethodName) -> bool:
+        """Whether no run's speed-up differs from 1 beyond noise."""
+        compared = [one["comparison"]["headline"] for one in self.of(method) if one["comparison"]]
+        return not any(resolved(quoted["interval"]) for quoted in compared)
 
     def over_fifo(self, method: MethodName) -> tuple[float, MethodName] | None:
         """The speed-up over the same method that sends first come, first served, and that."""
@@ -182,8 +194,13 @@ def _cell(place: Place, method: MethodName, is_baseline: bool) -> tuple[str, str
     if times is None:
         return "", "failed"
     notes = ["baseline"] if is_baseline else []
+    if is_baseline and (limit := place.limit) is not None:
+        notes.append(f"limit {wording.times_text(limit)}")
     if (speedup := place.speedup(method)) is not None:
         notes.append(wording.times_text(speedup))
+        notes += ["no difference beyond noise"] if place.unresolved(method) else []
+    elif not is_baseline and any(one["comparison"] for one in place.of(method)):
+        notes.append("no speed-up can be told")
     if (over := place.over_fifo(method)) is not None:
         notes.append(f"{wording.times_text(over[0])} over FIFO")
     low, high = (wording.time_text(time) for time in times[1:])
@@ -201,14 +218,20 @@ def headline(document: dict[str, Any]) -> str:
         for method in document["methods"]
     ]
     text = []
-    compared = [(speedup, method, at) for place, method, at in found if (speedup := place.speedup(method)) is not None]
+    compared = [
+        (speedup, method, at, place.limit)
+        for place, method, at in found
+        if (speedup := place.speedup(method)) is not None and not place.unresolved(method)
+    ]
     if compared:
-        speedup, method, at = max(compared, key=_order)
+        speedup, method, at, limit = max(compared, key=_order)
         baseline = wording.in_text(document["baseline"])
         text.append(
             f"The largest speed-up of an iteration over {baseline} was {speedup:.2f}×, with {wording.in_text(method)} "  # noqa: RUF001
             f"at {at}."
         )
+        text[0] = text[0].replace(" at .", ".")
+        text += [f"Its limit there, if communication were free, is {limit:.2f}×."] if limit else []  # noqa: RUF001
     scheduled = [(*over, method, at) for place, method, at in found if (over := place.over_fifo(method)) is not None]
     if scheduled:
         speedup, fifo, method, at = max(scheduled, key=_order)

@@ -11,6 +11,7 @@ from typing import Any
 
 from emulation import compare as comparing
 from emulation import pool
+from emulation.certificate.speedups import worst
 from emulation.errors import RunFailed
 from emulation.host import host_facts
 from emulation.results import assembled, differing, plain, unequal_ranks
@@ -120,12 +121,12 @@ def run(sweep: Sweep, jobs: int, ray: bool, log: Log) -> None:
 
 @dataclass
 class Outcome:
-    """What came out, beside the files. valid: None if no run has a certificate; unequal: ranks or methods differ that
-    must not; problems: a line each."""
+    """What came out, beside the files. verdict: the worst; None if no run has one; unequal: ranks or methods differ
+    that must not; problems: a line each."""
 
     document: dict[str, Any]
     report: Path
-    valid: bool | None
+    verdict: str | None
     unequal: bool
     problems: list[str]
 
@@ -149,15 +150,14 @@ def written(sweep: Sweep, command: Sequence[str], reports: bool, log: Log) -> Ou
             seconds = {method: took for method, (_, _, took) in found.items()}
             comparing.write(built, _host(one, command, seconds), timelines, one.folder)
         problems += [f"{page.point_text(one.point)}: {problem}" for problem in comparing.problems(built)]
-        verdicts.append(built["valid"])
+        verdicts.append(built["verdict"])
         unequal |= bool(differing(built)) or any(map(unequal_ranks, built["methods"]))
     sweep.out.mkdir(parents=True, exist_ok=True)
     _, missing = table.write(rows, sweep.out)
     if missing:
         log(missing)
     document = page.build(sweep.whole, sweep.backend, shown)
-    known = [verdict for verdict in verdicts if verdict is not None]
-    return Outcome(document, page.write(document, sweep.out), all(known) if known else None, unequal, problems)
+    return Outcome(document, page.write(document, sweep.out), worst(verdicts), unequal, problems)
 
 
 def failures(sweep: Sweep) -> list[str]:

@@ -1,5 +1,6 @@
 """The command line: exit codes, one-line errors, what is printed where. The backend takes no time."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -189,6 +190,30 @@ def test_an_invalid_certificate_is_printed_and_gives_exit_code_3(monkeypatch: py
     assert "INVALID, what was measured nevertheless: Over 4 workers" in done.stdout
     assert one_line(done) == "switchagg: switch: INVALID: gap p99 61 %"
     assert "<b>INVALID</b>" in (here / "results" / "tiny" / "report.html").read_text(encoding="utf-8")
+
+
+def test_compute_that_differs_is_disturbed_named_and_gives_exit_code_4(
+    monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    def disturbed(_scenario: object, method: MethodName, _folder: Path, _progress: object) -> MethodResult:
+        measures = (
+            {"cpu_other_share": 0.47, "cpu_other_programs": [["ffmpeg", 0.31]]} if method.method == "gloo" else {}
+        )
+        found = result(method, 100_000_000, "mininet", certificate=FakeCertificate(True, [], None, measures))
+        slower = [dataclasses.replace(one, compute_ns=12_000_000, duration_ns=112_000_000) for one in found.iterations]
+        return dataclasses.replace(found, iterations=slower) if method.method == "gloo" else found
+
+    backend(monkeypatch, "mininet", disturbed)
+    done = invoke("compare", "tiny.toml", "--on", "mininet")
+    assert done.exit_code == 4
+    assert "Certificate: DISTURBED: compute was not alike" in done.stderr
+    said = "Other programs had of the CPUs' time: with Gloo 47 % (ffmpeg 31 %)."
+    assert one_line(done).endswith(said)
+    assert "as fast at equal compute as with Gloo" in done.stdout
+    page = (here / "results" / "tiny" / "report.html").read_text(encoding="utf-8")
+    assert '<h1 class="number">1.00×: as fast at equal compute <small>' in page  # noqa: RUF001
+    assert page.index("<b>DISTURBED</b>") < page.index("ffmpeg 31 %") < page.index("<nav")
+    assert "<b>VALID</b>" not in page
 
 
 def test_ranks_that_disagree_fail_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

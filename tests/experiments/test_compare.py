@@ -179,7 +179,7 @@ def test_problems_name_ranks_that_disagree_and_invalid_certificates() -> None:
             result("switch", 1000, "mininet", certificate=bad, parameter_hash_per_rank=["a", "b", "a", "a"]),
         ],
     )
-    assert built["valid"] is False
+    assert built["verdict"] == "INVALID"
     assert problems(built) == [
         "switch: the ranks ended with different parameters: the allreduce was not exact",
         "switch: INVALID: gap p99 61 %, bound 25 %; try [topology] rate_bps = 100000000",

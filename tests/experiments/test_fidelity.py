@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from emulation.certificate import departures, fidelity, monitor
 from emulation.certificate.departures import Departures
 from emulation.certificate.fidelity import Certificate, LinkTrace, backlogged_gaps, gap_measures, judge, rejoined
+from emulation.certificate.processes import busiest, busy_now, spent_by_others, usage
 
 RATE_BPS = 200_000_000
 FRAME = 1514
@@ -309,13 +311,32 @@ def test_a_run_beside_other_programs_is_told_of_them_and_not_of_a_lower_rate() -
 def test_cpu_time_is_that_of_descendants_ended_ones_included() -> None:
     busy = "import time\nwhile time.process_time() < 0.3: pass\n"
     burn = [sys.executable, "-S", "-c", busy]
-    before = monitor.cpu_ticks_of(os.getpid())
+    before = usage(os.getpid()).own
     child = "import subprocess, sys\nsubprocess.run([sys.executable, '-S', '-c', sys.argv[1]], check=True)\n"
     subprocess.run([sys.executable, "-S", "-c", child, busy], check=True)
     subprocess.run(burn, check=True)
-    spent_s = (monitor.cpu_ticks_of(os.getpid()) - before) / os.sysconf("SC_CLK_TCK")
+    spent_s = (usage(os.getpid()).own - before) / os.sysconf("SC_CLK_TCK")
     assert spent_s >= 0.55
-    assert monitor.cpu_ticks_of(2**31 - 1) == 0
+    assert usage(2**31 - 1).own == 0
+
+
+def test_other_programs_are_named_and_their_share_is_of_all_cpus() -> None:
+    """The tree of a process that idles is ours; what else of this test computes is not."""
+    burn = "import time\nwhile time.process_time() < {}: pass\n"  # ends by itself, whatever happens here
+    with subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as idle:
+        before = usage(idle.pid)
+        subprocess.run([sys.executable, "-S", "-c", burn.format(0.4)], check=True)
+        with subprocess.Popen([sys.executable, "-S", "-c", burn.format(20)]) as burning:
+            share, programs = busy_now(idle.pid, 0.5)
+            spent = spent_by_others(before, usage(idle.pid))
+            burning.kill()
+        idle.communicate()
+    name = Path(sys.executable).name[:15]
+    assert share > 0.01
+    assert dict(programs)[name] > 0.01
+    assert spent[name] > 0
+    assert busiest({"a": 5, "b": 90, "c": 1, "d": 40, "e": 30}, 200) == [("b", 0.45), ("d", 0.2), ("e", 0.15)]
+    assert busiest({"a": 1}, 200) == [], "half a percent is no reason"
 
 
 def test_the_same_wait_matters_less_on_a_slower_link() -> None:
@@ -346,8 +367,7 @@ def threads(**spent: tuple[int, int, int]) -> monitor.Threads:
     watched = monitor.Threads()
     for name, counts in spent.items():
         key = tuple(int(part[1:]) for part in name.split("_"))
-        watched._first[key] = (7, 7, 7)  # type: ignore[index]
-        watched._last[key] = tuple(count + 7 for count in counts)  # type: ignore[index, assignment]
+        watched._spent[key] = list(counts)  # type: ignore[index]
     return watched
 
 

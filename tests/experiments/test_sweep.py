@@ -238,16 +238,14 @@ def test_the_table_has_a_row_for_each_cell(tmp_path: Path, backend: Backend) -> 
         == ("switch", "1000000000", "2", "3")
     )
     assert (found["communication_ns"], found["communication_ns_p90"]) == ("10300000.0",) * 2
-    assert float(found["iteration_speedup"]) == pytest.approx(25.3 / 20.3)
+    assert float(found["headline_speedup"]) == float(found["iteration_speedup"]) == pytest.approx(25.3 / 20.3)
     assert found["bound_traffic_factor"] == "1.0"
-    assert (found["backend"], found["valid"]) == ("sim", "")
+    assert (found["backend"], found["verdict"]) == ("sim", "")
 
 
 def test_a_spread_is_its_median_and_two_more_columns() -> None:
     summary = {"iteration_ns": {"median": 2, "p10": 1, "p90": 3}, "bound": {"wire": 4}, "accuracy": 0.5}
-    found = table.row(
-        {"method": "ring", "certificate": None, "summary": summary, "retransmissions": 7, "comparison": None}
-    )
+    found = table.row({"method": "ring", "verdict": None, "summary": summary, "retransmissions": 7, "comparison": None})
     given = {"iteration_ns": 2, "iteration_ns_p10": 1, "iteration_ns_p90": 3, "bound_wire": 4, "accuracy": 0.5}
     assert {name: value for name, value in found.items() if value is not None} == {
         "method": "ring", **given, "retransmissions": 7
@@ -306,10 +304,10 @@ def test_one_key_has_a_row_per_method_and_a_column_per_value(tmp_path: Path, bac
     ((title, heads, rows, _),) = page.tables(document)
     assert (title, heads) == ("", ["Iteration time", "100 Mb/s", "1 Gb/s"])
     assert [label for label, _ in rows][:2] == ["ring", "parameter server, WFBP"]
-    assert rows[0][1] == [("160 ms", "baseline"), ("25.1 ms", "baseline")]
+    assert rows[0][1] == [("160 ms", "baseline, limit 16.01×"), ("25.1 ms", "baseline, limit 2.51×")]  # noqa: RUF001
     assert rows[4][1][0] == ("90.1 ms", "1.78×, 1.22× over FIFO")  # noqa: RUF001
     text = page.headline(document)
-    assert "over the ring was 1.78×, with the switch with P3 at topology.rate_bps = 100 Mb/s." in text  # noqa: RUF001
+    assert "over the ring was 1.78×, with the switch with P3 at topology.rate_bps = 100 Mb/s. Its limit there" in text  # noqa: RUF001
     assert "1.45×: the parameter server with P3 over the parameter server with WFBP" in text  # noqa: RUF001
     methods = document["runs"][0]["methods"]
     assert [methods[name]["fifo"] and str(methods[name]["fifo"]) for name in document["methods"]] == [

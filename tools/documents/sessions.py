@@ -27,7 +27,7 @@ ADDRESSES = ("10.0.0.1", "10.0.0.9")
 TOKEN = "SWITCHAGG_DOCUMENT"  # in the environment of all that a page starts
 FOREIGN = ("SWITCHAGG_", "PYTEST_", "VIRTUAL_ENV")  # variables that a newcomer has not set
 SETS_UP = re.compile(r"(sudo )?(make|pip3?|\S*/pip|apt|apt-get|git clone|cd switchagg$|python3? -m (venv|pip))\b")
-INVALID = (3, "Certificate: INVALID")  # what a run in real time says on a busy machine
+BUSY = {3: "Certificate: INVALID", 4: "Certificate: DISTURBED"}  # what a run in real time says on a busy machine
 PROGRAMS = {"mn", "tshark", "docker", "p4c", "p4c-bm2-ss", "simple_switch", "systemd-analyze"}  # may be missing
 
 # Commands come on descriptor 3, each with the file for its output and ended by NUL; statuses go to 4.
@@ -191,8 +191,8 @@ class Page:
         written = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
         if status is None:
             fault = f"{HUNG} {limit_s:g} s, or ended the session"
-        elif status == INVALID[0] and INVALID[1] in written and not step.refused:
-            note = "certified INVALID: the machine was busy"
+        elif status in BUSY and BUSY[status] in written and not step.refused:
+            note = f"{BUSY[status]}: the machine was busy"
         elif (status != 0) != step.refused and not (serves or step.in_background):
             fault = f"ended with status {status}" + (", though a refusal is shown" if step.refused else "")
         if not fault and not note and lacks is not None:

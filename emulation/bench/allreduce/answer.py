@@ -8,8 +8,8 @@ from typing import Any
 
 from emulation.bounds import payload_share
 from emulation.certificate.fidelity import rate_text
+from emulation.certificate.speedups import BEYOND_BOUND_FACTOR
 from emulation.report.wording import bound_text, bytes_text, count_text, faster_text, speedup_text, times_text
-from emulation.results import BEYOND_BOUND_FACTOR
 from transport.group.method_name import parse, traffic
 
 OURS = ("switch:native", "switch:batched")

@@ -9,7 +9,7 @@ CLOSE = 0.01
 """How far a number may be off, of itself: rounded to two places it is right."""
 
 HINTS = {
-    "valid": '"valid" of the whole file: true only if every method\'s certificate is',
+    "verdict": '"verdict" of the whole file: INVALID as soon as one method\'s certificate is',
     "invalid": '"methods" is a list; each has a "certificate" with "valid", and its name in "method"',
     "broken": (
         'in "certificate" compare "measures" with "bounds": a bound that ends in _least is broken from below, any '
@@ -43,13 +43,13 @@ def answers_of(results: dict[str, Any]) -> dict[str, Any]:
     methods = results["methods"]
     switches = [method for method in methods if method["method"].startswith("switch") and method["comparison"]]
     invalid = [method for method in methods if method["certificate"] and not method["certificate"]["valid"]]
-    if results["valid"] is not False or not switches:
+    if results["verdict"] != "INVALID" or not switches:
         raise ValueError(
             "its certificate must be INVALID, and there must be the switch and a method to compare it with"
         )
     comparison, first = switches[0]["comparison"], invalid[0]["certificate"]
     return {
-        "valid": False,
+        "verdict": "INVALID",
         "invalid": sorted(method["method"] for method in invalid),
         "broken": broken(first),
         "rate_bps": first["valid_rate_bps"] or 0,
@@ -62,8 +62,8 @@ def answers_of(results: dict[str, Any]) -> dict[str, Any]:
 def same(given: Any, right: Any) -> bool:
     if isinstance(right, list):
         return isinstance(given, list) and sorted(map(str, given)) == right
-    if isinstance(right, bool) or isinstance(given, bool):
-        return given is right
+    if isinstance(right, str) or isinstance(given, bool):
+        return given is right or given == right
     return isinstance(given, int | float) and abs(given - right) <= CLOSE * abs(right)
 
 

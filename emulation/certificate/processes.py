@@ -1,0 +1,83 @@
+"""What of the CPUs' time programs had that aren't ours: shares, and which. Linux's /proc; standard library only."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+NAMED_MOST = 3  # programs told
+NAMED_SHARE = 0.01  # of the CPUs' time: fewer isn't told
+OTHERS_SHARE = 0.1  # of the CPUs' time: what other programs may take before they are the first thing to look at
+PROBE_S = 1.0
+
+
+class Usage(NamedTuple):
+    """CPU time until now, in ticks. whole: of all programs; total: of the CPUs, idle too; stolen: by the hypervisor.
+
+    own: of a process and its descendants, those that have ended and were waited for included; others: of each other
+    process that we see, by id and name."""
+
+    total: int
+    whole: int
+    idle: int
+    stolen: int
+    own: int
+    others: dict[tuple[int, str], int]
+
+
+def usage(root_pid: int) -> Usage:
+    """Of the whole machine; root_pid: of the process from which all of ours descend."""
+    cpu = list(map(int, Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]))
+    processes: dict[int, tuple[str, int, int]] = {}  # name, ticks, ticks with those of ended children
+    children: dict[int, list[int]] = {}
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        try:
+            head, _, tail = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+        except OSError:
+            continue  # it has ended
+        words = tail.split()
+        processes[pid] = head.partition("(")[2], sum(map(int, words[11:13])), sum(map(int, words[11:15]))
+        children.setdefault(int(words[1]), []).append(pid)
+    own, waiting = 0, [root_pid]
+    while waiting:
+        pid = waiting.pop()
+        own += processes.pop(pid, ("", 0, 0))[2]
+        waiting += children.get(pid, [])
+    others = {(pid, name): ticks for pid, (name, ticks, _) in processes.items()}
+    # interrupts are left out of `whole`: they carry the emulated network's packets
+    return Usage(sum(cpu[:8]), sum(cpu[:3]), cpu[3] + cpu[4], cpu[7], own, others)
+
+
+def spent_by_others(before: Usage, after: Usage) -> Counter[str]:
+    """Ticks between the two, by program."""
+    spent: Counter[str] = Counter()
+    for (pid, name), ticks in after.others.items():
+        spent[name] += ticks - before.others.get((pid, name), 0)
+    return spent
+
+
+def busiest(spent: Mapping[str, int], total: int) -> list[tuple[str, float]]:
+    """The programs that had most, and their shares of the CPUs' time."""
+    ordered = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+    shares = [(name, ticks / max(1, total)) for name, ticks in ordered[:NAMED_MOST]]
+    return [(name, share) for name, share in shares if share >= NAMED_SHARE]
+
+
+def other_share(before: Usage, after: Usage) -> float:
+    """Of the CPUs' time between the two, what other programs had."""
+    mine = after.own - before.own
+    return max(0, after.whole - before.whole - mine) / max(1, after.total - before.total)
+
+
+def busy_now(root_pid: int, during_s: float = PROBE_S) -> tuple[float, list[tuple[str, float]]]:
+    """What other programs, and the hypervisor, have of the CPUs' time now; and the busiest of them."""
+    before = usage(root_pid)
+    time.sleep(during_s)
+    after = usage(root_pid)
+    total = after.total - before.total
+    stolen = (after.stolen - before.stolen) / max(1, total)
+    return other_share(before, after) + stolen, busiest(spent_by_others(before, after), total)
