@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,6 +71,11 @@ def _defines(texts: list[str] | None) -> dict[str, str]:
     return {name: value if equals else "1" for name, equals, value in pairs}
 
 
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
+
+
 def _maker(program: Path, backend: str, include: list[Path] | None, define: list[str] | None) -> Callable[[], Switch]:
     """Makes switches of the program, each with state of its own."""
     from p4vm.compile import compile_program
@@ -117,11 +122,12 @@ def check(
             typer.echo(f"{program}: {other}")
             return
         checked = lower(tree, str(program))
-        for warning in checked.warnings:
-            typer.echo(f"warning: {warning}", err=True)
+        _warn(checked.warnings)
         if p4info:
             from p4vm.control.p4info import p4info as make_p4info
+            from p4vm.control.p4info import unserved
 
+            _warn(unserved(checked))
             typer.echo(json.dumps(make_p4info(checked), indent=2))
         elif lowered:
             from p4vm.ir.show import program as as_text
@@ -329,8 +335,10 @@ def _controllers(
     if address is None:
         yield
         return
+    from p4vm.control.p4info import unserved
     from p4vm.p4runtime.service import Service
 
+    _warn(unserved(switch.program))
     with Service(switch, address, device, cpu_port) as service:
         options.extra, options.cpu = service.turns, None if service.cpu is None else service.cpu.port
         typer.echo(f"P4Runtime at {address}, device {device}: whoever reaches it controls the switch")
@@ -338,8 +346,7 @@ def _controllers(
 
 
 def _fill(switch: Switch, commands: Path | None, runtime_json: Path | None) -> None:
-    for warning in switch.program.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+    _warn(switch.program.warnings)
     if runtime_json is not None:
         from p4vm.commands.runtime_json import load
 
@@ -351,8 +358,7 @@ def _fill(switch: Switch, commands: Path | None, runtime_json: Path | None) -> N
 
 
 def _serve(host: Host, program: Path, control: str | None, seconds: float | None, ready_file: Path | None) -> None:
-    for warning in host.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+    _warn(host.warnings)
     names = ", ".join(f"{number}@{seat.port.interface}" for number, seat in host.seats.items())
     sudo = "SUDO_UID" in os.environ  # its socket is its user's alone
     cli = f"{'sudo $(which switchagg)' if sudo else 'switchagg'} p4 cli{f' --control {control}' if control else ''}"

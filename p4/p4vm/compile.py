@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from p4vm.cache import Cache, default_cache, digest
 from p4vm.engine import Engine
 from p4vm.ir import nodes as ir
-from p4vm.source import P4Error
+from p4vm.source import P4Error, Position, engine_faults
 
 if TYPE_CHECKING:
     from p4vm.native.build import Compiler
@@ -61,8 +61,9 @@ def checked_program(
         if error.name not in ("lark", "pcpp"):
             raise
         raise P4Error(f"P4 programs need {error.name}: pip install 'switchagg[p4]'") from None
-    preprocessed = preprocess(path, [str(folder) for folder in includes], dict(defines or {}))
-    return check(parse(preprocessed)), preprocessed.files
+    with engine_faults(lambda _: Position(str(path), 0, 0)):
+        preprocessed = preprocess(path, [str(folder) for folder in includes], dict(defines or {}))
+        return check(parse(preprocessed)), preprocessed.files
 
 
 def compile_program(
@@ -123,7 +124,8 @@ def compile_many(programs: Sequence[ir.Program], *, optimize: int = 0, cache: Pa
     with tempfile.TemporaryDirectory(prefix="switchagg-") as folder:
         kept = default_cache() if cache is None else Cache(Path(cache))
         library = Path(folder, "programs.so")
-        build.library_of(by, [text for text, _ in made], build.runtime_object(by, kept), library, optimize)
+        texts, files = [text for text, _ in made], [program.file for program in programs]
+        build.library_of(by, texts, files, build.runtime_object(by, kept), library, optimize)
         return [
             NativeEngine(program, library, layout, str(at))
             for at, (program, (_, layout)) in enumerate(zip(programs, made, strict=True))

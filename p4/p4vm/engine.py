@@ -114,7 +114,8 @@ class Counters:
 
 
 class Engine(Protocol):
-    """A program on one back end. Not thread-safe; no method blocks; `process` never raises, for any bytes.
+    """A program on one back end. Not thread-safe; no method blocks; `process` raises nothing but
+    EngineFault, for any bytes.
 
     Time is given by the caller, in µs since the switch started; it never goes back.
     """

@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from p4vm.source import NOWHERE, Position, engine_faults
+
 INDENT = "    "
+PLACE = re.compile(r"  (?:#|/\*) (.+):(\d+):(\d+)(?: \*/)?$")
+"""What `marked` adds to a line."""
+
+
+def marked(line: str, position: Position, comment: str) -> str:
+    """The line with its place in the program behind it. comment: of the language, with {} for the text."""
+    return f"{line}  {comment.format(str(position).replace('*/', '* /'))}"
+
+
+def place_of(lines: list[str], number: int, file: str) -> Position:
+    """Where in the program the line of generated code with this number (from 1) comes from; at least the file."""
+    for line in reversed(lines[:number]):
+        if found := PLACE.search(line):
+            return Position(found[1], int(found[2]), int(found[3]))
+    return Position(file, 0, 0)
 
 
 class Lines:
-    """indent: levels at which the next line stands."""
+    """indent: levels at which the next line stands. place: in the program, of the statement that is written."""
+
+    comment = ""
+    """Of the language that is written, with {} for the text."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.indent = 1
+        self.place = NOWHERE
+
+    @contextmanager
+    def at(self, position: Position) -> Iterator[None]:
+        """Lines written within it are for this line of the program, which the first of them says where it is another.
+
+        Raises EngineFault: writing them fails.
+        """
+        before, outer = len(self.lines), self.place
+        if position.line:
+            self.place = position
+        with engine_faults(lambda _: self.place):
+            yield
+        if position.line and (position.file, position.line) != (outer.file, outer.line) and len(self.lines) > before:
+            self.lines[before] = marked(self.lines[before], position, self.comment)
 
     def line(self, text: str) -> None:
         self.lines.append(f"{INDENT * self.indent}{text}")

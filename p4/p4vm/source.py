@@ -1,5 +1,7 @@
 """Positions in P4 sources, and the errors that name them."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from switchagg.errors import SwitchaggError
@@ -27,3 +29,23 @@ class P4Error(SwitchaggError):
         super().__init__(f"{position}: {message}" if position.line else message)
         self.message = message
         self.position = position
+
+
+class EngineFault(SwitchaggError):
+    """The engine fails at a program that it took: our fault, and no P4Error. One line, with the program's line."""
+
+    def __init__(self, what: str, position: Position) -> None:
+        ours = "that is a fault of switchagg, not of the program; please report it with the program"
+        super().__init__(f"{position}: the P4 engine fails here: {' '.join(what.split())[:300]}; {ours}")
+        self.position = position
+
+
+@contextmanager
+def engine_faults(place: Callable[[Exception], Position]) -> Iterator[None]:
+    """Within it, an exception that nothing here is meant to raise becomes an EngineFault at its place."""
+    try:
+        yield
+    except (SwitchaggError, OSError, ImportError, MemoryError, RecursionError):
+        raise
+    except Exception as error:
+        raise EngineFault(f"{type(error).__name__}: {error}", place(error)) from error

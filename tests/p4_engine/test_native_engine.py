@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p4vm.c_code.program import c_of
 from p4vm.compile import compile_many
 from p4vm.engine import CAUSED_BYTES_MAX, PACKET_BYTES_MAX, ActionCall, MeterRate, Replica, TableEntry
-from p4vm.ir import nodes as ir
 from p4vm.native import build
 from p4vm.native.engine import NativeEngine
 from p4vm.python.engine import PythonEngine
@@ -182,20 +180,6 @@ def test_a_closed_engine_says_so() -> None:
     engine.close()
     with pytest.raises(P4Error, match="was closed"):
         engine.process(1, b"")
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        (ir.Bits(1 << 20), r"bit<1048576> is too wide"),
-        (ir.Array(ir.Record("header", "big", (("field", ir.Bits(8192)),)), 5000), "take .* bytes"),
-    ],
-)
-def test_names_what_is_too_large_for_c(kind: ir.Type, words: str) -> None:
-    program = programs.counter_of_ports()
-    program.ingress.locals.append(ir.Variable("large", kind, program.ingress.name))
-    with pytest.raises(P4Error, match=words):
-        c_of(program)
 
 
 # ---- sanitizers

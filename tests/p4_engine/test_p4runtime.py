@@ -11,6 +11,7 @@ import pytest
 
 import p4vm.p4runtime  # noqa: F401
 from p4vm.check.program import check
+from p4vm.compile import compile_program
 from p4vm.control.p4info import p4info
 from p4vm.control.switch import Switch
 from p4vm.front.parse import parse_text
@@ -392,3 +393,24 @@ def test_ids_and_headers_are_those_that_p4c_gives() -> None:
     assert info["typeInfo"]["serializableEnums"]["Why"]["members"] == [
         {"name": "sent", "value": "Aw=="}, {"name": "other", "value": "yA=="}
     ]  # fmt: skip
+
+
+def test_digests_are_said_to_be_unimplemented_and_their_program_forwards(
+    serve: Callable[[Switch], Served], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from emulation.cli.bmv2 import compiler
+
+    path = Path(__file__).parents[1] / "p4" / "features" / "digest_is_sent.p4"
+    files = ["--p4runtime-files", str(tmp_path / "info.json"), "-o", str(tmp_path / "made.json")]
+    assert compiler.main([*files, str(path)]) == 0
+    assert capsys.readouterr().err.startswith(f"warning: {path}:12:9: digests over P4Runtime are UNIMPLEMENTED")
+    served = serve(Switch(compile_program(path, backend="python")))
+    controller = served.controller()
+    controller.arbitrate()
+    info = served.service.state.pipeline.info
+    info.digests.add().preamble.id = 9  # as p4c's P4Info has them
+    controller.install(info)
+    with pytest.raises(grpc.RpcError, match=r"digest_entry.*this switch doesn't have it"):
+        controller.write(INSERT, digest_entry=pb.DigestEntry(digest_id=9))
+    data = bytes.fromhex("0500123400000000")
+    assert served.process(data) == [(1, data)]

@@ -518,14 +518,6 @@ def test_what_there_isnt_is_named() -> None:
     ingress.body = [ir.CallExtern("warp", None, [])]
     with pytest.raises(P4Error, match="no extern warp"):
         PythonEngine(programs.program(ingress, []))
-    made = programs.counter_of_ports()
-    made.externs[0].arguments = (1 << 40,)
-    with pytest.raises(P4Error, match=r"MyIngress\.seen has size"):
-        PythonEngine(made)
-    made.externs[0].arguments = (4,)
-    made.externs[0].type_arguments = (programs.METADATA,)
-    with pytest.raises(P4Error, match=r"MyIngress\.seen holds neither"):
-        PythonEngine(made)
 
 
 def test_deep_expressions_and_blocks() -> None:

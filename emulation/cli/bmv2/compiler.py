@@ -8,8 +8,10 @@ import json
 import sys
 from pathlib import Path
 
+from p4vm.control.p4info import unserved
 from p4vm.ir import nodes as ir
 from p4vm.source import P4Error
+from switchagg.errors import SwitchaggError
 
 IGNORED = {"--p4v": 1, "--std": 1, "--target": 1, "-b": 1, "--arch": 1, "-a": 1, "--p4runtime-format": 1}
 """Options of p4c that change nothing here, with the number of words they take."""
@@ -46,7 +48,7 @@ def main(words: list[str] | None = None) -> int:
 
         defines = {name: value or "1" for name, _, value in (one.partition("=") for one in given.define)}
         program = front_end(given.program, includes=given.include, defines=defines)
-        for warning in program.warnings:
+        for warning in [*program.warnings, *(unserved(program) if given.p4runtime_files else [])]:
             print(f"warning: {warning}", file=sys.stderr)
         for file in filter(None, given.p4runtime_files.split(",")):
             _write_p4info(Path(file), program)
@@ -55,7 +57,7 @@ def main(words: list[str] | None = None) -> int:
             output.mkdir(parents=True, exist_ok=True)
             output /= given.program.with_suffix(".json").name
         output.write_text(json.dumps(compiled(given.program, given.include, given.define), indent=1) + "\n")
-    except P4Error as error:
+    except SwitchaggError as error:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:

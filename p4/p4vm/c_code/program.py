@@ -5,7 +5,7 @@ from __future__ import annotations
 from p4vm.algorithms import RANDOM_SEED
 from p4vm.c_code.statements import StatementWriter
 from p4vm.c_code.tables import KeyLayout, Layout, RecordSite, layout_of
-from p4vm.c_code.types import CTypes, bytes_of, identifier, is_number
+from p4vm.c_code.types import CTypes, identifier, is_number
 from p4vm.c_code.wire import Wire
 from p4vm.engine import (
     CAUSED_BYTES_MAX,
@@ -20,8 +20,9 @@ from p4vm.engine import (
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import width_of
 from p4vm.ir.walk import ending, run_in_parser, shared_variables
+from p4vm.lines import marked
 from p4vm.node import Node, deep
-from p4vm.source import P4Error
+from p4vm.source import P4Error, Position, engine_faults
 
 STANDARD = (
     "ingress_port",
@@ -65,8 +66,6 @@ LIMITS = (
 """As `struct p4_limits`."""
 FRAMES_MAX = 10_000
 """Python's frames for one program, whose nesting the parser bounds."""
-LOCALS_BYTES_MAX = 1 << 22
-"""Of all routines together: no two calls of one are under way at once, so no stack overflows."""
 
 
 class Context:
@@ -90,7 +89,6 @@ class Context:
         self.groups: dict[int, list[str]] = {}
         for name, (_, _, cells) in self.layout.registers.items():
             self.groups.setdefault(cells, []).append(name)
-        self._measure()
 
     def error(self, name: str) -> int:
         """Number of a core error; 0 where the program doesn't have it."""
@@ -116,17 +114,6 @@ class Context:
     def site(self, site: RecordSite) -> int:
         self.layout.sites.append(site)
         return len(self.layout.sites) - 1
-
-    def _measure(self) -> None:
-        """Raises P4Error: variables take more than a stack has."""
-        total = 0
-        for routine in self.program.routines:
-            total += sum(bytes_of(variable.type) for variable in routine.locals)
-            if total > LOCALS_BYTES_MAX:
-                raise P4Error(
-                    f"variables up to those of {routine.name} take {total} bytes; the engine has {LOCALS_BYTES_MAX}",
-                    routine.position,
-                )
 
 
 def _ends(node: Node) -> bool:
@@ -208,8 +195,9 @@ class RoutineWriter:
 
     def lines(self) -> list[str]:
         name = self.context.names[self.routine]
-        head = f"/* {self.routine.kind} {identifier(self.routine.name)}, line {self.routine.position.line} */"
-        made = [head, f"static int {name}({', '.join(self.parameters())}) {{"]
+        head = f"/* {self.routine.kind} {identifier(self.routine.name)} */"
+        made = [marked(head, self.routine.position, self.writer.comment)]
+        made.append(f"static int {name}({', '.join(self.parameters())}) {{")
         made += self.bind()
         self.writer.statements(self.routine.body)
         if self.routine.kind == "parser":
@@ -353,9 +341,9 @@ def shapes_of(name: str, layouts: list[KeyLayout]) -> list[str]:
 
 def c_of(program: ir.Program, tag: str = "0") -> tuple[str, Layout]:
     """The program as C, and where its names stand in it. Raises P4Error."""
-    writer = ProgramWriter(program, tag)
     try:
-        with deep(FRAMES_MAX):
+        with deep(FRAMES_MAX), engine_faults(lambda _: Position(program.file, 0, 0)):
+            writer = ProgramWriter(program, tag)
             return writer.text(), writer.context.layout
     except RecursionError:
         raise P4Error(f"{program.file}: an expression or block is nested too deeply; take it apart") from None

@@ -13,7 +13,6 @@ from p4vm.c_code.types import CTypes, is_number, limbs_of, rep
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import is_signed, width_of
 from p4vm.lines import Lines
-from p4vm.source import P4Error
 
 if TYPE_CHECKING:
     from p4vm.c_code.program import Context
@@ -26,6 +25,8 @@ NO_DECLARATIONS = ("if (", "}", "switch (", "for (", "e->")
 
 class StatementWriter(Lines):
     """Writes the statements of one routine. context: what it must know of the program around it."""
+
+    comment = "/* {} */"
 
     def __init__(self, context: Context, routine: ir.Routine) -> None:
         super().__init__()
@@ -50,13 +51,14 @@ class StatementWriter(Lines):
 
     def statement(self, statement: ir.Statement) -> None:
         """One statement, in a block of its own where its lines may declare something."""
-        before = len(self.lines)
-        STATEMENTS[type(statement)](self, statement)
-        made = self.lines[before:]
-        outer = "    " * self.indent
-        own = [line.removeprefix(outer) for line in made if not line.startswith(f"{outer} ")]
-        if len(made) > 1 and not all(line.startswith(NO_DECLARATIONS) for line in own):
-            self.lines[before:] = [f"{outer}{{", *(f"    {line}" for line in made), f"{outer}}}"]
+        with self.at(statement.position):
+            before = len(self.lines)
+            STATEMENTS[type(statement)](self, statement)
+            made = self.lines[before:]
+            outer = "    " * self.indent
+            own = [line.removeprefix(outer) for line in made if not line.startswith(f"{outer} ")]
+            if len(made) > 1 and not all(line.startswith(NO_DECLARATIONS) for line in own):
+                self.lines[before:] = [f"{outer}{{", *(f"    {line}" for line in made), f"{outer}}}"]
 
     def block(self, head: str, statements: list[ir.Statement], end: str = "") -> None:
         with self.nested(head, end):
@@ -125,7 +127,7 @@ class StatementWriter(Lines):
 
     def set_valid(self, s: ir.SetValid) -> None:
         target = s.target
-        union = target.base.type if s.valid and isinstance(target, ir.Member) else None
+        union = target.base.type if isinstance(target, ir.Member) else None
         if isinstance(target, ir.Member) and isinstance(union, ir.Record) and union.kind == "union":
             base = self.expression.place(target.base, write=True)
             for name, _ in union.fields:
@@ -349,8 +351,6 @@ class StatementWriter(Lines):
         kind = s.target.type
         width = width_of(kind)
         self.line(f"if ({width} > e->limit - e->cursor) return p4_reject(e, {self.context.error('PacketTooShort')});")
-        if isinstance(kind, ir.Array) or (isinstance(kind, ir.Record) and kind.kind == "union"):
-            raise P4Error("lookahead of a header stack or union isn't possible; look ahead at a header", s.position)
         self.line(f"const uint8_t *p = p4_read(e, {width});")
         self.line("(void)p;")
         if is_number(kind):

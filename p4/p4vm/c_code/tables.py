@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from p4vm.c_code.types import limbs_of
-from p4vm.engine import CELLS_MAX
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import is_signed, width_of
 from p4vm.source import P4Error
@@ -140,20 +139,12 @@ def scalars_of(kind: ir.Type) -> list[ir.Type]:
 
 
 def _place_instance(made: Layout, instance: ir.ExternInstance) -> None:
-    cells = instance.arguments[0] if instance.arguments and isinstance(instance.arguments[0], int) else 0
-    if not 0 <= cells <= CELLS_MAX:
-        raise P4Error(f"{instance.kind} {instance.name} has size {cells}; at most {CELLS_MAX} cells", instance.position)
     match instance.kind:
         case "register":
-            kind = instance.type_arguments[0] if instance.type_arguments else ir.Bits(32)
-            if not isinstance(kind, ir.Bits | ir.Bool | ir.Symbol):
-                raise P4Error(
-                    "registers hold numbers; keep the parts of a struct in one wide number", instance.position
-                )
-            made.registers[instance.name] = (len(made.registers), kind, cells)
+            made.registers[instance.name] = (len(made.registers), instance.cell, instance.cells)
         case "counter" | "direct_counter":
-            made.counters[instance.name] = (len(made.counters), cells if instance.kind == "counter" else 0)
+            made.counters[instance.name] = (len(made.counters), instance.cells)
         case "meter" | "direct_meter":
-            made.meters[instance.name] = (len(made.meters), cells if instance.kind == "meter" else 0)
+            made.meters[instance.name] = (len(made.meters), instance.cells)
         case "action_profile" | "action_selector":
             made.profiles[instance.name] = len(made.profiles)

@@ -11,13 +11,10 @@ import struct
 from dataclasses import dataclass
 
 from p4vm.ir import nodes as ir
-from p4vm.ir.nodes import width_of
 from p4vm.source import P4Error
 
 HAS_128 = struct.calcsize("P") == 8
 """gcc and clang have __int128 wherever pointers have 64 bits."""
-WIDTH_MAX = 1 << 16
-"""Bits of one number or varbit: they are passed on the stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +53,6 @@ def is_number(kind: ir.Type) -> bool:
 def identifier(text: str) -> str:
     """The text as part of a C name."""
     return re.sub(r"\W", "_", text, flags=re.ASCII)
-
-
-def bytes_of(kind: ir.Type) -> int:
-    """About what a variable takes in memory."""
-    if isinstance(kind, ir.Record):
-        return 8 + sum(bytes_of(field) for _, field in kind.fields)
-    if isinstance(kind, ir.Array):
-        return 8 + kind.size * bytes_of(kind.element)
-    return 8 + (kind.width if isinstance(kind, ir.Varbits) else width_of(kind)) // 8
 
 
 def varbit_of(kind: ir.Type) -> ir.Varbits | None:
@@ -110,8 +98,6 @@ class CTypes:
         return f"struct {letter}{self.serial}_{identifier(name)[:40]}"
 
     def number(self, width: int) -> str:
-        if width > WIDTH_MAX:
-            raise P4Error(f"bit<{width}> is too wide; the engine takes up to {WIDTH_MAX}")
         for bits in (8, 16, 32, 64):
             if width <= bits:
                 return f"uint{bits}_t"
@@ -133,8 +119,6 @@ class CTypes:
         return self.names[key]
 
     def _varbits(self, kind: ir.Varbits) -> list[str]:
-        if kind.width > WIDTH_MAX:
-            raise P4Error(f"varbit<{kind.width}> is too wide; the engine takes up to {WIDTH_MAX}")
         return ["uint32_t bits;", f"uint8_t b[{max(1, (kind.width + 7) // 8)}];"]
 
     def _array(self, kind: ir.Array) -> list[str]:

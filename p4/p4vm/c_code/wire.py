@@ -53,6 +53,9 @@ def headers(kind: ir.Type, place: str) -> Iterator[str]:
             yield place
         for name, field in kind.fields:
             yield from headers(field, f"{place}.{CTypes.field(name)}")
+    elif isinstance(kind, ir.Array):
+        for at in range(kind.size):
+            yield from headers(kind.element, f"{place}.e[{at}]")
 
 
 class Wire:

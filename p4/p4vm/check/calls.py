@@ -198,8 +198,9 @@ def builtin(state: State, node: tree.Call, callee: tree.Member, base: types.Stru
     if name not in expressions.HEADER_METHODS or base.kind == "struct":
         own = sorted(expressions.HEADER_METHODS) if base.kind != "struct" else []
         fail(node, f"{base.kind} {base} has no method {name!r}" + nearest(name, own))
-    if base.kind == "header_union" and name == "setValid":
-        fail(node, f"setValid() of header union {base}; call it for one of its members")
+    if base.kind == "header_union" and name != "isValid":
+        every = "; one member's setInvalid() makes all invalid" if name == "setInvalid" else ""
+        fail(node, f"header union {base} has no method {name!r}; call it for one of its members{every}")
     require_arguments(node, name, 0)
     if name == "isValid":
         return CallNote("builtin", name, None, (), [], (), types.BOOL, callee.base)
@@ -312,7 +313,7 @@ def check_core_call(state: State, node: tree.Call, note: CallNote, base: types.E
         kind = note.type_arguments[0]
         if note.name == "extract":
             check_extract(node, note, kind)
-        elif note.name == "lookahead" and (varbits(kind) or not has_size(kind)):
+        elif note.name == "lookahead" and (varbits(kind) or not fixed(kind)):
             fail(node, f"lookahead reads values of a fixed size; {kind} has none")
     elif (base.name, note.name) == ("packet_out", "emit") and not all(map(emittable, note.type_arguments)):
         fail(node, f"emit writes headers, header stacks, unions and structs of them, not {note.type_arguments[0]}")
@@ -348,16 +349,11 @@ def varbits(kind: types.Type) -> int:
     return sum(map(varbits, types.inside(kind))) + isinstance(kind, types.Varbits)
 
 
-def has_size(kind: types.Type) -> bool:
-    kind = types.bare(kind)
-    if isinstance(kind, types.Variable):
-        return True
-    return not (isinstance(kind, types.Structure) and kind.kind == "header_union") and fixed(kind)
-
-
 def fixed(kind: types.Type) -> bool:
-    """Whether values of the type have bits on the wire."""
+    """Whether values of the type have bits on the wire; those of a union are its valid member's, so it has none."""
     kind = types.bare(kind)
+    if isinstance(kind, types.Structure) and kind.kind == "header_union":
+        return False
     if isinstance(kind, types.Structure | types.Stack | types.Tuple):
         return all(map(fixed, types.inside(kind)))
     if isinstance(kind, types.Enum):

@@ -16,6 +16,7 @@ from typing import Any
 from p4vm.check import calls, convert, expressions, generics, operators, parsers, resolve, statements, tables
 from p4vm.check.scope import ExpressionHandler, Place, Scope, State, Symbol, fail
 from p4vm.node import deep
+from p4vm.source import engine_faults
 from p4vm.tree import nodes as tree
 from p4vm.tree import types
 from p4vm.tree.checked import Checked
@@ -60,7 +61,8 @@ def declare(state: State, node: tree.Declaration) -> None:
     if declared_name(node) == "main" and not isinstance(node, tree.Instance | tree.Function):
         fail(node, "main must be an instance of a package")
     state.busy.append(declared_name(node))
-    handler(state, node)
+    with engine_faults(lambda _: node.position):
+        handler(state, node)
     state.busy.pop()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from p4vm.check import convert, expressions, operators, resolve
 from p4vm.check.scope import Place, State, Symbol, article, fail, nearest, show
+from p4vm.source import engine_faults
 from p4vm.tree import nodes as tree
 from p4vm.tree import types
 
@@ -33,7 +34,8 @@ def statement(state: State, node: tree.Statement) -> None:
     if state.place.kind == "parser state" and not isinstance(node, IN_PARSERS):
         fail(node, f"{handler.__name__.rstrip('_')} is not allowed in parser states")
     state.deeper(node)
-    handler(state, node)
+    with engine_faults(lambda _: node.position):
+        handler(state, node)
     state.depth -= 1
 
 

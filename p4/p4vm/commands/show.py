@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from p4vm.commands import words as command_words
 from p4vm.commands.words import Command
-from p4vm.control.cells import size_of
 from p4vm.control.core import parameter_name
 from p4vm.control.tables import TableState, table_state
 from p4vm.control.values import width_of
@@ -76,7 +75,7 @@ def describe(program: ir.Program) -> list[str]:
         for index, action in enumerate(table.actions):
             lines.append(f"  {action_line(action)}{' default' if index == table.default else ''}")
     for instance in program.externs:
-        size = size_of(instance)
+        size = instance.cells
         lines.append(f"{instance.kind} {instance.name}{f' [{size}]' if size else ''}")
     for part in program.value_sets:
         lines.append(f"value set {part.name} [{part.size}]")
@@ -88,7 +87,7 @@ def _show_arrays(switch: Switch) -> str:
     for kind, names in (("register", switch.registers), ("counter", switch.counters), ("meter", switch.meters)):
         for name, instance in sorted(names.parts.items()):
             table = switch.table_of(instance)
-            lines.append(f"{kind:10}{name:30} [{size_of(instance) if table is None else f'direct, table {table}'}]")
+            lines.append(f"{kind:10}{name:30} [{instance.cells if table is None else f'direct, table {table}'}]")
     return "\n".join(lines)
 
 

@@ -28,11 +28,6 @@ def instances(program: ir.Program, *kinds: str) -> dict[str, ir.ExternInstance]:
     return found
 
 
-def size_of(instance: ir.ExternInstance) -> int:
-    """Cells of an array; 0 of a direct counter or meter."""
-    return next((argument for argument in instance.arguments if isinstance(argument, int)), 0)
-
-
 class CellControl(TableControl):
     """Commands register_*, counter_*, meter_*, pvs_*. A direct counter's or meter's index is the handle of an entry of
     its table. Errors as in `TableControl`."""
@@ -55,7 +50,7 @@ class CellControl(TableControl):
 
     def register_read_all(self, register: str) -> list[int]:
         instance = self.registers[register]
-        return [self.engine.register_read(instance.name, index) for index in range(size_of(instance))]
+        return [self.engine.register_read(instance.name, index) for index in range(instance.cells)]
 
     def register_write(self, register: str, index: int, value: int | str) -> None:
         instance = self._cell(self.registers, register, index)
@@ -74,9 +69,8 @@ class CellControl(TableControl):
         self.engine.register_reset(self.registers[register].name)
 
     def _value(self, instance: ir.ExternInstance, value: int | str) -> int:
-        kind = instance.type_arguments[0] if instance.type_arguments else ir.Bits(32)
         try:
-            return parse_number(value, kind) if isinstance(value, str) else fit(value, kind)
+            return parse_number(value, instance.cell) if isinstance(value, str) else fit(value, instance.cell)
         except P4Error as error:
             raise P4Error(f"Bad format for value of {instance.name}: {error.message}") from None
 
@@ -117,7 +111,7 @@ class CellControl(TableControl):
         checked = _rates(instance.name, rates)
         table = self.table_of(instance)
         self._flush()
-        for index in range(size_of(instance)) if table is None else list(self.tables.parts[table].entries):
+        for index in range(instance.cells) if table is None else list(self.tables.parts[table].entries):
             self._rates[instance.name, index] = checked
             self.engine.meter_set_rates(instance.name, index, checked)
 
@@ -181,8 +175,8 @@ class CellControl(TableControl):
         if table is not None:
             self._entry(self.tables.parts[table], index)
             self._flush()  # the engine must know the entry
-        elif not 0 <= index < size_of(instance):
-            why = f"{instance.name} has {size_of(instance)} cells, from 0; {index} is none of them"
+        elif not 0 <= index < instance.cells:
+            why = f"{instance.name} has {instance.cells} cells, from 0; {index} is none of them"
             raise refused(arrays.kind, "INVALID_INDEX", why)
         return instance
 

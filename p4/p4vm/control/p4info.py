@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from p4vm.control.cells import instances, size_of
+from p4vm.control.cells import instances
 from p4vm.control.core import parameter_name
 from p4vm.control.profiles import profile_states
 from p4vm.control.values import full_mask, width_of
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import is_signed
+from p4vm.ir.walk import with_tables
+from p4vm.node import Node
 
 ACTION, TABLE, VALUE_SET, HEADER, PROFILE = 0x01, 0x02, 0x03, 0x04, 0x11
 COUNTER, DIRECT_COUNTER, METER, DIRECT_METER, REGISTER = 0x12, 0x13, 0x14, 0x15, 0x16
@@ -107,12 +109,12 @@ def p4info(program: ir.Program) -> dict[str, Any]:
         "actions": [_action(action, ids) for _, action in sorted(actions.items())],
         "actionProfiles": _profiles(program, ids),
         "counters": [
-            _preamble(COUNTER, name, ids) | {"spec": {"unit": _unit(part)}, "size": str(size_of(part))}
+            _preamble(COUNTER, name, ids) | {"spec": {"unit": _unit(part)}, "size": str(part.cells)}
             for name, part in sorted(instances(program, "counter").items())
         ],
         "directCounters": _direct(program, ids, DIRECT_COUNTER),
         "meters": [
-            _preamble(METER, name, ids) | {"spec": {"unit": _unit(part)}, "size": str(size_of(part))}
+            _preamble(METER, name, ids) | {"spec": {"unit": _unit(part)}, "size": str(part.cells)}
             for name, part in sorted(instances(program, "meter").items())
         ],
         "directMeters": _direct(program, ids, DIRECT_METER),
@@ -123,6 +125,17 @@ def p4info(program: ir.Program) -> dict[str, Any]:
     if program.enums:
         found["typeInfo"] = {"serializableEnums": {name: _enum(one) for name, one in program.enums.items()}}
     return {name: value for name, value in found.items() if value}
+
+
+def unserved(program: ir.Program) -> list[str]:
+    """A line for each digest of the program: P4Runtime has them, our P4Info and service don't."""
+    digests = (node for routine in program.routines for node in with_tables(routine) if _is_digest(node))
+    why = "digests over P4Runtime are UNIMPLEMENTED; the program runs, and `p4 run --log` shows them"
+    return [f"{place}: {why}" for place in dict.fromkeys(node.position for node in digests)]
+
+
+def _is_digest(node: Node) -> bool:
+    return isinstance(node, ir.CallExtern) and node.name == "digest"
 
 
 def _header(name: str, header: ir.ControllerHeader, ids: _Ids) -> dict[str, Any]:
@@ -250,4 +263,4 @@ def _register(part: ir.ExternInstance, ids: _Ids) -> dict[str, Any]:
     width = width_of(kind)
     form = "int" if is_signed(kind) else "bit"
     spec = {"bitstring": {form: {"bitwidth": width}}}
-    return _preamble(REGISTER, part.name, ids) | {"typeSpec": spec, "size": size_of(part)}
+    return _preamble(REGISTER, part.name, ids) | {"typeSpec": spec, "size": part.cells}

@@ -6,8 +6,9 @@ functions become routines.
 
 What holds everywhere, so that back ends agree to the bit:
 - Storage is plain: everything is zero and every header invalid when a packet starts; writing a field of an invalid
-  header writes its storage, reading reads it; setInvalid and setValid change the valid bit alone (setValid of a union
-  member makes the others invalid). Two invalid headers are equal whatever they store. A header copied is copied whole.
+  header writes its storage, reading reads it; setInvalid and setValid change the valid bit alone (of a union's member
+  either makes the other members invalid). Two invalid headers are equal whatever they store. A header copied is
+  copied whole.
 - An Index beyond its array reads zero (an invalid header) and writes nothing.
 - bit<W> values are 0 … 2**W - 1, int<W> values -2**(W-1) … 2**(W-1)-1. A shift by W or more gives 0, or -1 for a
   negative int<W> shifted right. Division and remainder by zero give 0. width may be 0 or beyond 2048.
@@ -460,6 +461,16 @@ class ExternInstance(Entity):
     arguments: tuple[int | str, ...] = ()
     annotations: dict[str, str] = field(default_factory=dict)
     position: Position = NOWHERE
+
+    @property
+    def cells(self) -> int:
+        """Its size; 0: it has none, as direct counters and meters."""
+        return next((argument for argument in self.arguments if isinstance(argument, int)), 0)
+
+    @property
+    def cell(self) -> Type:
+        """What each cell of a register holds."""
+        return self.type_arguments[0] if self.type_arguments else Bits(32)
 
 
 class Key(Node):

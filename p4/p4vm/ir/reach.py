@@ -179,6 +179,8 @@ class Reach:
                 total.write(statement.result)
             case ir.Exit():
                 total.exits = True
+            case ir.SetValid(target=ir.Member(base=ir.Expression(type=ir.Record(kind="union")) as union)):
+                total.write(union)
             case _:
                 target = getattr(statement, "target", None)
                 total.write(target)

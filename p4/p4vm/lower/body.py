@@ -127,6 +127,8 @@ class Body:
     temporaries: set[ir.Variable] = field(default_factory=set)
 
     def emit(self, statement: ir.Statement) -> None:
+        if not statement.position.line:
+            statement.position = self.world.place
         self.out.append(statement)
 
     @contextmanager

@@ -25,16 +25,16 @@ def assign(body: Body, target: ir.Expression, value: ir.Expression) -> None:
 
 
 def others_invalid(body: Body, target: ir.Expression, value: ir.Expression | None = None) -> None:
-    """After a member of a union was written whole: if it is valid now, the others aren't."""
+    """After a member of a union was written whole, valid or not: no other member is valid."""
     if not (isinstance(target, ir.Member) and isinstance(target.base.type, ir.Record)):
         return
-    if target.base.type.kind != "union" or isinstance(value, ir.Invalid):
+    if target.base.type.kind != "union":
         return
-    valid = ir.SetValid(target, True)
-    if isinstance(value, ir.Build):
-        body.emit(valid)
+    valid, invalid = ir.SetValid(target, True), ir.SetValid(target, False)
+    if isinstance(value, ir.Build | ir.Invalid):
+        body.emit(valid if isinstance(value, ir.Build) else invalid)
     else:
-        body.emit(ir.If(ir.Valid(ir.Bool(), target), [valid], []))
+        body.emit(ir.If(ir.Valid(ir.Bool(), target), [valid], [invalid]))
 
 
 @dataclass(slots=True)

@@ -13,9 +13,10 @@ from p4vm.ir.walk import all_lists
 from p4vm.lower import calls, expressions, instances, parsers, statements, tables
 from p4vm.lower.body import ExpressionHandler, Frame, Made, Packet, StatementHandler, World
 from p4vm.lower.kinds import INT, Kinds, plain
+from p4vm.lower.limits import check_limits
 from p4vm.lower.names import control_name, find, text_of
 from p4vm.node import deep
-from p4vm.source import P4Error
+from p4vm.source import P4Error, engine_faults
 from p4vm.tree import nodes as tree
 from p4vm.tree import types
 from p4vm.tree.checked import CallNote, Checked
@@ -41,7 +42,7 @@ STATEMENTS: dict[type, StatementHandler] = {
 def lower(checked: Checked, file: str) -> ir.Program:
     """The whole program. file: its path, for reports. Raises P4Error: what v1model programs can't have."""
     world = World(checked, Kinds(checked.errors), EXPRESSIONS, STATEMENTS)
-    with deep(FRAMES_MAX):
+    with deep(FRAMES_MAX), engine_faults(lambda _: world.place):
         try:
             return _program(world, file)
         except RecursionError:
@@ -66,7 +67,7 @@ def _program(world: World, file: str) -> ir.Program:
     _names_differ(world)
     kept = _reachable(world, list(routines.values()))
     drop_unused(kept, world.tables)
-    return ir.Program(
+    program = ir.Program(
         file,
         **routines,
         headers=headers,
@@ -83,6 +84,8 @@ def _program(world: World, file: str) -> ir.Program:
         controller_headers=_controller_headers(world.checked),
         enums=_enums(world.checked),
     )
+    check_limits(program)
+    return program
 
 
 def _controller_headers(checked: Checked) -> dict[str, ir.ControllerHeader]:

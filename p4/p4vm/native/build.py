@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,7 +19,9 @@ from p4vm.c_code.program import c_of
 from p4vm.c_code.tables import Layout
 from p4vm.cache import Cache, digest
 from p4vm.ir import nodes as ir
-from p4vm.source import P4Error
+from p4vm.lines import place_of
+from p4vm.source import EngineFault, P4Error
+from switchagg.errors import SwitchaggError
 
 RUNTIME = Path(__file__).with_name("runtime")
 UNITS = ("bits.c", "wide.c", "packet.c", "tables.c", "externs.c", "pipeline.c", "engine.c")
@@ -29,6 +32,11 @@ OPTIMIZE = 2
 RUNTIME_OPTIMIZE = 2
 COMPILE_SECONDS_MAX = 600.0
 REMEDY = "install gcc or clang (Debian: apt install gcc libc6-dev), or set CC, or take backend python"
+"""Where there is no C compiler."""
+REMEDY_OF_ONE = "see what it lacks by compiling any C program with it, or set CC to another, or take backend python"
+"""Where the C compiler that is there fails at anything."""
+FAULT = re.compile(r"^program(?P<program>\d+)\.c:(?P<line>\d+):(?:\d+:)? error: (?P<said>.*)$", re.MULTILINE)
+"""What a compiler says that refuses the C of a program; it has compiled the runtime before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +73,11 @@ def needed_compiler() -> Compiler:
     return found
 
 
-def run(command: Sequence[str], folder: Path) -> None:
-    """Run the compiler. Raises P4Error with its first error."""
+def run(command: Sequence[str], folder: Path, files: Sequence[str] = ()) -> None:
+    """Run the compiler. files: those of the programs in program0.c, …
+
+    Raises EngineFault: it refuses C that the engine wrote; P4Error: it can't be run, or fails for a reason of its own.
+    """
     try:
         done = subprocess.run(
             list(command), cwd=folder, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS_MAX
@@ -74,8 +85,18 @@ def run(command: Sequence[str], folder: Path) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         raise P4Error(f"the C compiler {command[0]} can't be run: {error}; {REMEDY}") from None
     if done.returncode:
-        said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
-        raise P4Error(f"the C compiler {command[0]} fails: {said}; {REMEDY}")
+        raise failure(command[0], done, folder, files)
+
+
+def failure(by: str, done: subprocess.CompletedProcess[str], folder: Path, files: Sequence[str]) -> SwitchaggError:
+    """Whose fault it is that the compiler fails."""
+    if found := FAULT.search(done.stderr):
+        lines = (folder / f"program{found['program']}.c").read_text().splitlines()
+        place = place_of(lines, int(found["line"]), files[int(found["program"])])
+        return EngineFault(f"{by} refuses its C ({found['said']}; backend python may run it)", place)
+    lines = done.stderr.strip().splitlines()
+    said = next((line for line in lines if "error" in line), lines[-1] if lines else f"exit code {done.returncode}")
+    return P4Error(f"the C compiler {by} fails: {said[:300]}; {REMEDY_OF_ONE}")
 
 
 @functools.lru_cache(maxsize=1)
@@ -132,20 +153,22 @@ def file_digest(path: Path | None) -> bytes | None:
         return None
 
 
-def library_of(by: Compiler, texts: Sequence[str], runtime: Path, to: Path, optimize: int) -> None:
-    """Compile and link programs into one library at `to`. Raises P4Error."""
+def library_of(
+    by: Compiler, texts: Sequence[str], files: Sequence[str], runtime: Path, to: Path, optimize: int
+) -> None:
+    """Compile and link programs, of these files, into one library at `to`. Raises P4Error, EngineFault."""
     with tempfile.TemporaryDirectory(prefix="switchagg-") as name:
         folder = Path(name)
         for at, text in enumerate(texts):
             (folder / f"program{at}.c").write_text(text)
         flags = [*by.command, *FLAGS, f"-O{optimize}", f"-I{RUNTIME}"]
         if len(texts) == 1:
-            run([*flags, "-shared", "program0.c", str(runtime), "-o", str(to)], folder)
+            run([*flags, "-shared", "program0.c", str(runtime), "-o", str(to)], folder, files)
             return
         workers = os.cpu_count() or 1
         shares = [[f"program{at}.c" for at in range(first, len(texts), workers)] for first in range(workers)]
         with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(lambda share: run([*flags, "-c", *share], folder) if share else None, shares))
+            list(pool.map(lambda share: run([*flags, "-c", *share], folder, files) if share else None, shares))
         objects = [f"program{at}.o" for at in range(len(texts))]
         run([*flags, "-shared", *objects, str(runtime), "-o", str(to)], folder)
 
@@ -158,7 +181,7 @@ def build(program: ir.Program, by: Compiler, cache: Cache, key: str, optimize: i
         return cache.path(f"{name}.so"), known[1]
     text, layout = c_of(program)
     with cache.replacing(f"{name}.so") as path:
-        library_of(by, [text], runtime_object(by, cache), path, optimize)
+        library_of(by, [text], [program.file], runtime_object(by, cache), path, optimize)
         path.chmod(0o700)
         made = file_digest(path)
     cache.prune()

@@ -203,7 +203,6 @@ def _check_objects(switch: "Switch", *, leaf: bool) -> None:
 
 def _compiled(variant: Variant, slots: int, backend: str) -> "Switch":
     from p4vm.compile import compile_program
-    from p4vm.control.names import Names
     from p4vm.control.switch import Switch
     from p4vm.source import P4Error
 

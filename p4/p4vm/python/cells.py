@@ -5,32 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from p4vm.algorithms import WORD, Meter
-from p4vm.engine import CELLS_MAX, MeterRate
+from p4vm.engine import MeterRate
 from p4vm.ir import nodes as ir
 from p4vm.python.runtime import Packet, Shared
-from p4vm.source import P4Error
 
 SPARSE = 1 << 20
 """Registers with more cells keep only those that were written."""
-
-
-def size_of(instance: ir.ExternInstance) -> int:
-    """Its first argument. Raises P4Error where that is more than the engine holds."""
-    size = instance.arguments[0] if instance.arguments else 0
-    if not isinstance(size, int) or not 0 <= size <= CELLS_MAX:
-        raise P4Error(f"{instance.kind} {instance.name} has size {size}; at most {CELLS_MAX} cells", instance.position)
-    return size
 
 
 class Register:
     """An array of numbers."""
 
     def __init__(self, instance: ir.ExternInstance, shared: Shared) -> None:
-        kind = instance.type_arguments[0] if instance.type_arguments else ir.Bits(32)
-        if not isinstance(kind, ir.Bits | ir.Bool | ir.Symbol):
-            raise P4Error(f"register {instance.name} holds neither bit<W>, int<W> nor bool", instance.position)
-        self.kind = kind
-        self.size = size_of(instance)
+        self.kind = instance.cell
+        self.size = instance.cells
         self.shared = shared
         self.cells: dict[int, int] | list[int] = {}
         self.reset()
@@ -82,7 +70,7 @@ class Counter(Tally):
 
     def __init__(self, instance: ir.ExternInstance, shared: Shared) -> None:
         super().__init__()
-        self.size = size_of(instance)
+        self.size = instance.cells
         self.shared = shared
 
     def count(self, index: int, packet: Packet) -> None:
@@ -132,7 +120,7 @@ class MeterArray(Meters):
 
     def __init__(self, instance: ir.ExternInstance, shared: Shared) -> None:
         super().__init__("bytes" in instance.arguments[1:])
-        self.size = size_of(instance)
+        self.size = instance.cells
         self.shared = shared
 
     def execute(self, index: int, packet: Packet) -> int:

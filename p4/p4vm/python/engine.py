@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from struct import Struct as Wire
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from p4vm.algorithms import HASHES, RANDOM_SEED, custom_crc
 from p4vm.engine import ActionCall, Counters, Crc, Digest, MeterRate, Replica, TableEntry
 from p4vm.ir import nodes as ir
+from p4vm.lines import place_of
 from p4vm.node import deep
 from p4vm.python import runtime as runtime
 from p4vm.python.cells import Counter, DirectCounter, DirectMeter, MeterArray, Meters, Register, Tally
@@ -16,7 +18,7 @@ from p4vm.python.names import RUNTIME
 from p4vm.python.pipeline import Pipeline, Routines, Session
 from p4vm.python.routines import Layout, module_of
 from p4vm.python.tables import KeyParts, Profile, Table, ValueSet, fitting
-from p4vm.source import P4Error
+from p4vm.source import P4Error, Position, engine_faults
 
 FRAMES_MAX = 5000
 """Calls deep that writing a program may go: its tree is at most 200 levels deep, of a few calls each."""
@@ -41,16 +43,32 @@ class PythonEngine:
         self.module: dict[str, Any] = {name: getattr(runtime, name) for name in RUNTIME}
         self.module |= HASHES | {"Wire": Wire}
         self.make_instances(layout)
+        self.source = ""
         try:
-            with deep(FRAMES_MAX):
+            with deep(FRAMES_MAX), engine_faults(self.place_of_fault):
                 self.source = module_of(layout)
-                exec(compile(self.source, f"<{program.file}>", "exec"), self.module)
-        except (SyntaxError, RecursionError, MemoryError) as fault:
+                exec(compile(self.source, self.code_name, "exec"), self.module)
+        except (RecursionError, MemoryError) as fault:
             raise P4Error(f"{program.file} nests deeper than Python allows ({fault}); split its blocks") from fault
         self.pipeline = Pipeline(
             program, Routines(program, lambda thing: self.module[self.name(layout, thing)]), self.shared
         )
         self.pipeline.direct_meters = [meter for meter in self.meters.values() if isinstance(meter, DirectMeter)]
+
+    @property
+    def code_name(self) -> str:
+        return f"<{self.program.file}>"
+
+    def place_of_fault(self, error: Exception) -> Position:
+        """The program's line in which the Python made of it fails. Raises P4Error: it nests too deeply for Python."""
+        number = error.lineno if isinstance(error, SyntaxError) else 0
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == self.code_name:
+                number = frame.lineno
+        place = place_of(self.source.splitlines(), number or 0, self.program.file)
+        if isinstance(error, SyntaxError) and "too many" in error.msg:  # blocks, or levels of indentation
+            raise P4Error(f"this nests deeper than Python allows ({error.msg}); split its blocks", place) from error
+        return place
 
     @staticmethod
     def name(layout: Layout, thing: Any) -> str:
@@ -119,13 +137,15 @@ class PythonEngine:
 
     def process(self, port: int, data: bytes, now_us: int = 0) -> list[tuple[int, bytes]]:
         """All packets that this one causes, (port, bytes) in the order they leave."""
-        return self.pipeline.process(port, data, now_us)
+        with engine_faults(self.place_of_fault):
+            return self.pipeline.process(port, data, now_us)
 
     def process_many(
         self, ports: Sequence[int], packets: Sequence[bytes], now_us: int = 0
     ) -> list[list[tuple[int, bytes]]]:
         process = self.pipeline.process
-        return [process(port, data, now_us) for port, data in zip(ports, packets, strict=True)]
+        with engine_faults(self.place_of_fault):
+            return [process(port, data, now_us) for port, data in zip(ports, packets, strict=True)]
 
     # ---- what the control plane sets
 

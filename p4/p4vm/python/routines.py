@@ -11,6 +11,7 @@ from contextlib import nullcontext
 
 from p4vm.ir import nodes as ir
 from p4vm.ir.walk import ending, run_in_parser, shared_variables, with_tables
+from p4vm.lines import marked
 from p4vm.python.names import Names, ProgramNames, docstring, identifier
 from p4vm.python.records import RecordWriter, in_order, is_scalar, zero
 from p4vm.python.statements import StatementWriter
@@ -80,8 +81,8 @@ class RoutineWriter:
         writer = self.writer
         parameters = ["packet", *(["here"] if self.layout.takes_frame(routine) else [])]
         parameters += [self.locals[id(p.variable)] for p in routine.parameters]
-        made = [f"def {self.layout.names.of(routine)}({', '.join(parameters)}):"]
-        made.append("    " + docstring(f"{routine.kind} {routine.name}: {routine.position}"))
+        head = f"def {self.layout.names.of(routine)}({', '.join(parameters)}):"
+        made = [marked(head, routine.position, writer.comment), "    " + docstring(f"{routine.kind} {routine.name}")]
         self.openings()
         guarded = self.layout.gives_rejected(routine)
         with writer.nested("try:") if guarded else nullcontext():

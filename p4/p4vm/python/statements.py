@@ -27,6 +27,8 @@ class StatementWriter(Lines):
     for (exited, value).
     """
 
+    comment = "# {}"
+
     def __init__(
         self, layout: Layout, routine: ir.Routine, names: Names, returned: Callable[[bool, str | None], str]
     ) -> None:
@@ -49,7 +51,8 @@ class StatementWriter(Lines):
 
     def statements(self, statements: list[ir.Statement]) -> None:
         for statement in statements:
-            STATEMENTS[type(statement)](self, statement)
+            with self.at(statement.position):
+                STATEMENTS[type(statement)](self, statement)
 
     def give_back(self, exited: bool, value: str | None = None) -> None:
         """`return`, with what the routine's callers expect."""
@@ -87,7 +90,7 @@ class StatementWriter(Lines):
 
     def set_valid(self, s: ir.SetValid) -> None:
         target = self.expression(s.target, ATOM)
-        if s.valid and isinstance(s.target, ir.Member):
+        if isinstance(s.target, ir.Member):
             union = s.target.base.type
             if isinstance(union, ir.Record) and union.kind == "union":
                 base = self.expression(s.target.base, ATOM)
@@ -242,8 +245,6 @@ class StatementWriter(Lines):
             self.store(s.target, Text("EMPTY"))
         elif is_scalar(kind):
             self.store(s.target, peek)
-        elif isinstance(kind, ir.Record) and kind.kind == "union":
-            raise P4Error("lookahead at a header union isn't possible; look ahead at a header", s.position)
         else:
             self.line(f"{self.expression(s.target, ATOM)}.take({peek.text})")
 

@@ -227,7 +227,8 @@ Value = int | bool | str | tuple[Any, ...]
 
 
 WIDTH_MAX = 1 << 16
-"""Bits of one value. The reference compiler stops at 2048; nothing that a packet holds in one field needs more."""
+"""Bits of one value, which C has on its stack. The reference compiler stops at 2048; nothing that a packet holds in one
+field needs more."""
 NAME_MAX = 2000
 """Characters of a type's name with its arguments: generics nested without end stop here."""
 DATA_SIMPLE = frozenset({"bool", "error"})
