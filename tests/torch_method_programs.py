@@ -125,12 +125,22 @@ def beside_gloo() -> None:
     gloo = dist.new_group(backend="gloo")
     torch.testing.assert_close(compressed(None), compressed(gloo))
     torch.testing.assert_close(joined(None), joined(gloo))
+    model = DistributedDataParallel(torch.nn.Linear(10, 10, bias=False))
     with torch.profiler.profile(record_shapes=True) as profile:
-        dist.all_reduce(torch.ones(7, 3))
+        for _ in range(6):
+            model(torch.ones(3, 10)).sum().backward()
         dist.all_gather_into_tensor(torch.empty(4 * WORLD), torch.ones(4))
-    events = profile.key_averages(group_by_input_shape=True)
-    assert [e.input_shapes[0] for e in events if e.key == "switchagg::all_reduce"] == [[7, 3]]
-    assert [e.input_shapes[0] for e in events if e.key == "switchagg::all_gather"] == [[4 * WORLD]]
+        dist.barrier()
+    events = [event for event in profile.events() if event.name.startswith("switchagg:")]
+    assert all(event.is_async and event.count == 1 for event in events)
+    assert [event.input_shapes for event in events if event.name == "switchagg:all_reduce"] == [[[100]]] * 6
+    assert [event.input_shapes for event in events if event.name == "switchagg:all_gather"] == [[[4]]]
+    assert [event.input_shapes for event in events if event.name == "switchagg:barrier"] == [[]]
+    with torch.profiler.profile() as profile:
+        time.sleep(0.0 if RANK else 0.3)
+        dist.all_reduce(torch.ones(3))
+    (event,) = [event for event in profile.events() if event.name == "switchagg:all_reduce"]
+    assert event.time_range.elapsed_us() > 150_000 or RANK == 0  # it spans the call, for which rank 0 came late
     dist.destroy_process_group()
 
 

@@ -44,7 +44,8 @@ WHOLE: dict[str, Kind] = {
 """What a collective's name begins with, without underscores, and its kind."""
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
-MARK = re.compile("(nccl|rccl|hccl|xccl|mpi):")
+OURS = "switchagg:"
+MARK = re.compile(f"(nccl|rccl|hccl|xccl|mpi):|{OURS}")
 _RANK = re.compile(rb'"Rank"\s*:\s*(\d+)')
 
 
@@ -223,15 +224,15 @@ def _document(path: Path) -> _Document:
 
 def _collectives(path: Path, document: _Document, events: list[Event], skipped: Counter[str]) -> list[Collective]:
     """Those that the host began. By the messages that back ends note; those of Gloo, and of PyTorch before 2.1, by
-    operators of c10d, and by the marks of back ends, as nccl:all_reduce, in them or without them."""
+    operators of c10d, and by the marks of back ends, as nccl:all_reduce, in them or without them; ours by marks."""
     noted = [event for event in events if event.cat == "cpu_op" and b'"Collective name"' in bytes(event.args)]
     marks = [event for event in events if event.cat in ("cpu_op", "user_annotation") and MARK.match(event.name)]
     operators = [] if noted else [event for event in events if event.name.startswith("c10d::")]
     mark_of = {id(event): mark for event in operators if (mark := _mark(marks, event)) is not None}
     within = set(map(id, mark_of.values()))
-    alone = [] if noted else [mark for mark in marks if id(mark) not in within]
+    alone = [mark for mark in marks if id(mark) not in within and (not noted or mark.name.startswith(OURS))]
     mark_of |= {id(mark): mark for mark in alone}
-    began = noted or sorted(operators + alone, key=lambda event: event.ts)
+    began = sorted(noted + operators + alone, key=lambda event: event.ts)
     of_gloo = {
         message.elements: message.dtype
         for event in events
@@ -250,7 +251,7 @@ def _collectives(path: Path, document: _Document, events: list[Event], skipped: 
         elements = message.elements
         if (mark := mark_of.get(id(event))) is not None and (event is mark or not elements):
             message = _message(path, mark)
-            elements = message.elements * (ranks if kind == "all_gather" else 1)  # a mark has what a rank gives
+            elements = message.given * (ranks if kind == "all_gather" else 1)
         dtype = message.dtype or of_gloo.get(elements, "")
         if not elements or dtype.lower() not in ITEM_BYTES:
             if not noted and not message.types:
@@ -277,9 +278,16 @@ class _Sized(Message):
     @property
     def elements(self) -> int:
         """Of the whole array: the largest of inputs and outputs. A scalar has one, which its type tells from none."""
+        return max(self.inputs, self.outputs, *self._shapes(), 0)
+
+    @property
+    def given(self) -> int:
+        """Of a mark: it has the tensors that a rank gives, of a coalesced call several."""
+        return sum(self._shapes())
+
+    def _shapes(self) -> list[int]:
         typed = zip_longest(self.dims, self.types, fillvalue="")
-        shapes = (elements_in(dims) or int(dims == [] and str(dtype).lower() in ITEM_BYTES) for dims, dtype in typed)
-        return max(self.inputs, self.outputs, *shapes, 0)
+        return [elements_in(dims) or int(dims == [] and str(dtype).lower() in ITEM_BYTES) for dims, dtype in typed]
 
 
 def _message(path: Path, event: Event) -> _Sized:
@@ -308,7 +316,7 @@ def elements_in(dims: object) -> int:
 
 def _transports(event: Event) -> bool:
     """Whether it spans a collective under way."""
-    return event.name.startswith(("gloo:", "ncclDevKernel", "ncclKernel", "ncclSymk", "rccl")) or (
+    return event.name.startswith(("gloo:", OURS, "ncclDevKernel", "ncclKernel", "ncclSymk", "rccl")) or (
         event.cat == "kernel" and b'"Collective name"' in bytes(event.args)
     )
 

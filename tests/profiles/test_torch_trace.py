@@ -152,6 +152,16 @@ def test_collectives_of_older_versions_have_sizes_in_marks(tmp_path: Path) -> No
     assert [each.size_bytes for each in read(paths).exchanges] == [107 * 2 * 8, 4 * 500 * 4, 700 * 4]
 
 
+def test_ours_beside_those_of_nccl(path: Path) -> None:
+    """DDP's hook sums through the switch, the loss by NCCL; a coalesced call's event has several tensors."""
+    kinds = {"Input Dims": [[100], [7, 4]], "Input type": ["float", "float"]}
+    sums = [span("switchagg:all_reduce", at + 8, 45, "user_annotation", **kinds) for at in range(1000, 1300, 100)]
+    events = [event for turn in range(3) for event in nccl_step(1000 + 100 * turn)]
+    found = record(write(path, [*events, *sums], backend="nccl"))
+    assert [each.size_bytes for each in found.like.collectives] == [2 << 20, 128 * 4]
+    assert found.compute[1:] == (70.0, 70.0)
+
+
 def grouped(path: Path, groups: dict[str, list[int]], world: int = 8) -> Path:
     """Sums of bfloat16 of a group of four, and of all."""
     message = {"Collective name": "allreduce", "In msg nelems": 64, "dtype": "BFloat16"}

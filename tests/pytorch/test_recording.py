@@ -1,4 +1,4 @@
-"""Training scripts recorded from outside, two ranks over Gloo: DDP, FSDP2, scripts that end early."""
+"""Training scripts recorded from outside, two ranks: DDP over Gloo and over a ring, FSDP2, scripts that end early."""
 
 import sys
 from pathlib import Path
@@ -15,21 +15,22 @@ from emulation.whatif.run import read
 from transport.torch.recording.__main__ import main
 
 RECORDING = ("-m", "transport.torch.recording", "--stem")
-DDP = ("examples/train_ddp.py", "--backend", "gloo", "--steps")
+DDP = ("examples/train_ddp.py", "--steps")
 
 
-def test_a_ddp_script_becomes_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("backend", ["gloo", "switchagg"])
+def test_a_ddp_script_becomes_a_profile(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the command, but for torchrun: 64 x 256 and 256 x 10 weights; stopped long before its 100,000 steps."""
     heard: list[str] = []
 
     def run(given: list[str]) -> int:
-        heard.extend(ranks(*given[given.index("-m", given.index("-m") + 1) :]))
+        heard.extend(ranks(*given[given.index("-m", given.index("-m") + 1) :], SWITCHAGG_METHOD="ring"))
         return 0
 
     monkeypatch.setattr(command, "run_to_end", run)
     path = tmp_path / "digits.toml"
     options = ["--stop", "--warmup", "2", "--iterations", "4", "--out", str(path)]
-    done = CliRunner().invoke(app, ["profile", *options, *DDP, "100000"])
+    done = CliRunner().invoke(app, ["profile", *options, *DDP, "100000", "--backend", backend])
     assert done.exit_code == 0, done.output
     assert "2 of 2 ranks, 4 iterations" in done.output
     assert "step    0  loss" in heard[0]

@@ -189,7 +189,10 @@ class SwitchProcessGroup(Collectives):
         # PyTorch passes -1 ms for "none given".
         limit_s = options.timeout.total_seconds() if options.timeout > timedelta(0) else None
         begin = partial(self.reducer.start, parts, results, limit_s)
-        return recorded(begin, kind, tensors) if tensors and profiler._is_profiler_enabled else begin()
+        if not profiler._is_profiler_enabled:
+            return begin()
+        given = [tensor for part in parts if part.layout for tensor, _ in part.layout.gives]
+        return recorded(begin, kind, given or tensors)
 
     @property
     def method(self) -> MethodName:

@@ -1,40 +1,24 @@
-"""The profiler's record of a collective: an operator of PyTorch's dispatcher, as c10d's are, so that its shapes show.
+"""The profiler's record of a collective: an asynchronous event, as those of PyTorch's own back ends are.
 
-It spans the start of the call, on the thread that made it; the result comes later.
+It begins on the thread that makes the call, and ends on another, when the results are there.
 """
 
-import threading
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from transport.torch.calls.work import SwitchWork
 
-_started = threading.local()  # .begin: what the operator shall start, .work: what that gave
 
+def recorded(begin: Callable[..., SwitchWork], kind: str, tensors: list[torch.Tensor]) -> SwitchWork:
+    """Start a call inside an event `switchagg:all_reduce` or the like, with the shapes of what this rank gives.
 
-def recorded(begin: Callable[[], SwitchWork], kind: str, tensors: list[torch.Tensor]) -> SwitchWork:
-    """Start a call inside `switchagg::all_reduce` or the like, an event with the shape of its first tensor."""
-    _started.begin = begin
-    _operator("all_reduce" if kind == "allreduce" else kind)(tensors[0], tensors[1:])
-    work: SwitchWork = _started.work
-    del _started.begin, _started.work
-    return work
-
-
-@lru_cache
-def _operator(name: str) -> Any:
-    library = torch.library.Library("switchagg", "FRAGMENT")
-    library.define(f"{name}(Tensor tensor, Tensor[] more) -> ()")
-    library.impl(name, _start, "CompositeExplicitAutograd")
-    _kept.append(library)
-    return getattr(torch.ops.switchagg, name)
-
-
-_kept: list[Any] = []  # an operator goes with its library
-
-
-def _start(tensor: torch.Tensor, more: list[torch.Tensor]) -> None:
-    _started.work = _started.begin()
+    begin: called with `ended`, a Future that must be done when the call is.
+    """
+    name = f"switchagg:{'all_reduce' if kind == 'allreduce' else kind}"
+    event = torch._C._autograd._record_function_with_args_enter(name, *tensors)
+    ended: torch.futures.Future[Any] = torch.futures.Future()
+    # What record_function does for a call that returns a Future; that context manager takes no tensors.
+    torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(event, ended)
+    return begin(ended=ended)

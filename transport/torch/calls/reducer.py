@@ -154,11 +154,12 @@ class Reducer:
         results: list[torch.Tensor],
         limit_s: float | None = None,
         gloo: dist.Work | None = None,
+        ended: "torch.futures.Future[None] | None" = None,
     ) -> SwitchWork:
         """Start a collective of these parts. Never raises for the network: the Work does.
 
-        results: the Work's. limit_s: after which the call fails, and the group with it. gloo: what carries out the one
-        part "compare"; its own time-out ends it.
+        results, ended: the Work's. limit_s: after which the call fails, and the group with it. gloo: what carries out
+        the one part "compare"; its own time-out ends it.
         """
         limit_s = self._limit_s() if limit_s is None else limit_s
         with self._lock:
@@ -166,7 +167,7 @@ class Reducer:
         tensors = [tensor for part in parts if part.layout for tensor, _ in (*part.layout.gives, *part.layout.takes)]
         devices = sorted({one.device for one in (*tensors, *results) if one.device.type != "cpu"}, key=str)
         what = f"{self._what}: {_named(parts, number)}"
-        work = SwitchWork(results, what, limit_s + WAIT_MARGIN_S, devices)
+        work = SwitchWork(results, what, limit_s + WAIT_MARGIN_S, devices, ended)
         if size_bytes(results) <= KEPT_BYTES:
             self._kept.append(work)
         # Where there is nothing to send, or no way to, callbacks run where they are attached.

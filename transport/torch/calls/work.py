@@ -20,15 +20,24 @@ class SwitchWork(dist.Work):
     """What a collective returns: wait for it, or take its Future. Thread-safe.
 
     tensors: where its results come, kept alive until the end. what: names the call in errors. timeout_s: how long
-    `wait()` waits by default. synchronize: makes the current CUDA streams wait for the results' copies.
+    `wait()` waits by default. synchronize: makes the current CUDA streams wait for the results' copies. ended: a Future
+    that is done when the call is.
 
     A failure is raised, as `torch.distributed.DistBackendError`, by `wait()` and by the Future's `wait()`, `value()`
     and consumers. DDP's C++ code would take an exception set on a Future for its value and crash, so `get_future` only
     hands out children whose callback raises; that makes an error in C++ terms.
     """
 
-    def __init__(self, tensors: Tensors, what: str, timeout_s: float, devices: Sequence[torch.device] = ()) -> None:
+    def __init__(
+        self,
+        tensors: Tensors,
+        what: str,
+        timeout_s: float,
+        devices: Sequence[torch.device] = (),
+        ended: "torch.futures.Future[None] | None" = None,
+    ) -> None:
         super().__init__()
+        self._ended = ended
         self._tensors = tensors
         self._what = what
         self._timeout_s = timeout_s
@@ -41,6 +50,8 @@ class SwitchWork(dist.Work):
         """End the call, once, with this outcome: threads that wait for it continue."""
         self._error = error
         self._synchronize = synchronize
+        if self._ended is not None:
+            self._ended.set_result(None)
         self._finished.set()
 
     def deliver(self) -> None:
