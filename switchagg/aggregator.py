@@ -93,7 +93,7 @@ def check_admission(
 
 
 def first_held(offset: int, version: int, window_slots: int) -> int:
-    """What an unused slot version holds: two turns before its first chunk, so that this one is newer (S7)."""
+    """What an unused slot version holds: two turns before its first chunk, so that this one is the next (S7)."""
     return (offset + (version - 2) * window_slots) % MODULUS
 
 
@@ -200,13 +200,19 @@ class Aggregator:
         """Bitmap of the ranks that give values for the packet's chunk, as its route says."""
         return givers(kind_of(packet.op, 0, packet.route, packet.owner), self._jobs[packet.job].everyone)
 
+    def _out_of_turn(self, packet: Packet) -> str:
+        """Why its chunk is neither the one held nor the next of its slot version, or "" (S2)."""
+        held = self._held[packet.version][packet.slot]
+        if (packet.chunk - held) % MODULUS in (0, 2 * self._window(packet)):
+            return ""
+        return "older" if older(packet.chunk, held) else "early"
+
     def _aggregate(self, packet: Packet) -> Decision:
         slot, version, bit = packet.slot, packet.version, 1 << packet.rank
         # held (S2)
-        held = self._held[version][slot]
-        if older(packet.chunk, held):
-            return Decision(Verdict.DROP, (), "drop_older")
-        fresh = packet.chunk != held
+        if reason := self._out_of_turn(packet):
+            return Decision(Verdict.DROP, (), f"drop_{reason}")
+        fresh = packet.chunk != self._held[version][slot]
         self._held[version][slot] = packet.chunk
         # seen (S3)
         before = 0 if fresh else self._seen[version][slot]
@@ -234,8 +240,8 @@ class Aggregator:
         slot, version, bit = packet.slot, packet.version, 1 << packet.rank
         admitted, held, seen = self._jobs[packet.job], self._held[version][slot], self._seen[version][slot]
         everyone = admitted.everyone
-        if older(packet.chunk, held):
-            return Decision(Verdict.DROP, (), "drop_older")
+        if reason := self._out_of_turn(packet):
+            return Decision(Verdict.DROP, (), f"drop_{reason}")
         fresh = packet.chunk != held
         if _is_bare(packet):
             return Decision(Verdict.DROP, (), "drop_early") if fresh else self._take_bare(packet)

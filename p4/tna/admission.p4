@@ -19,8 +19,9 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
         meta.generation = 1;
     }
 
-    action set_stream() {
+    action set_stream(bit<32> two_windows) {
         meta.stream = 1;
+        meta.previous = hdr.chunk.chunk - two_windows;
     }
 
     action set_slot() {
@@ -243,7 +244,6 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
     apply {
         sizing.apply();
         meta.index = hdr.chunk.slot[12:0] ++ hdr.chunk.version;
-        meta.oldest = hdr.chunk.chunk + 0x80000001;
         jobs.apply();
         generations.apply();
         streams.apply();

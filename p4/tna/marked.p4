@@ -52,14 +52,15 @@ control Marked(inout headers_t hdr, inout metadata_t meta) {
         key = {
             meta.mode: exact;
             meta.ahead: ternary;
+            meta.beyond: ternary;
         }
         actions = { fresh; again; NoAction; }
         const default_action = NoAction();
         const entries = {
-            (Mode.COUNT, 0): again();
-            (Mode.COUNT, 0 &&& 0x80000000): fresh();
+            (Mode.COUNT, 0, _): again();
+            (Mode.COUNT, _, 0): fresh();
         }
-        size = 4;
+        size = 2;
     }
 
     apply {

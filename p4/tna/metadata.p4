@@ -71,9 +71,10 @@ struct metadata_t {
     bit<16>  receiver; // egress: a rank
 
     // Registers.
-    bit<32>  oldest;   // the first chunk number that this packet's is newer than
+    bit<32>  previous; // the chunk two windows before this packet's
     bit<32>  held;
-    bit<32>  ahead;
+    bit<32>  ahead;    // 0: its chunk is held
+    bit<32>  beyond;   // 0: the previous one was, and gives way
     bit<8>   marked;   // or 0
     bit<32>  before_low;
     bit<32>  before_high;

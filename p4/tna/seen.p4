@@ -24,22 +24,23 @@
         key = { \
             meta.mode: exact; \
             meta.ahead: ternary; \
+            meta.beyond: ternary; \
         } \
         actions = { fresh_##half; again_##half; NoAction; } \
         const default_action = NoAction(); \
         const entries = { \
-            (Mode.COUNT, 0): again_##half(); \
-            (Mode.COUNT, 0 &&& 0x80000000): fresh_##half(); \
+            (Mode.COUNT, 0, _): again_##half(); \
+            (Mode.COUNT, _, 0): fresh_##half(); \
         } \
-        size = 4; \
+        size = 2; \
     }
 
 control Seen(inout metadata_t meta) {
     SEEN(low)
     SEEN(high)
 
-    action older() {
-        meta.outcome = DROP_OLDER;
+    action drop(bit<8> reason) {
+        meta.outcome = reason;
     }
 
     // A packet that comes to fetch sums wants those of its own chunk.
@@ -47,12 +48,14 @@ control Seen(inout metadata_t meta) {
         key = {
             meta.mode: ternary;
             meta.ahead: ternary;
+            meta.beyond: ternary;
         }
-        actions = { older; NoAction; }
-        const default_action = older();
+        actions = { drop; NoAction; }
+        const default_action = drop(DROP_EARLY);
         const entries = {
-            (_, 0): NoAction();
-            (Mode.COUNT, 0 &&& 0x80000000): NoAction();
+            (_, 0, _): NoAction();
+            (Mode.COUNT, _, 0): NoAction();
+            (_, 0x80000000 &&& 0x80000000, _): drop(DROP_OLDER);
         }
         size = 4;
     }

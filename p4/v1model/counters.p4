@@ -1,7 +1,7 @@
 // Every datagram for the switch is counted once, under what became of it (outcomes.p4).
 
 control Counters(in metadata_t meta) {
-    counter(30, CounterType.packets) outcomes;
+    counter(31, CounterType.packets) outcomes;
 
     apply {
         if (meta.outcome != UNDECIDED) {

@@ -58,6 +58,7 @@ class _Share:
         count = 2 * (end - self.first)
         self.ranges = [(s.first_slot, s.first_slot + s.window_slots) for s in job.streams]
         self.held = [0] * count
+        self.ahead = [0] * count  # of the chunk held the next one: two windows
         self.seen = [0] * count
         self.marked = [0] * count  # or MARKED
         self.asked = [0] * count
@@ -70,6 +71,7 @@ class _Share:
                 index = 2 * (stream.first_slot - self.first + offset)
                 for version in (0, 1):
                     self.held[index + version] = first_held(offset, version, stream.window_slots)
+                    self.ahead[index + version] = 2 * stream.window_slots
 
     def receivers(self, to: int, port: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The ports of a result with values, and of its bare one; to: a kind's ROUTED bits, or REPLY … (S6, H3); port:
@@ -280,13 +282,18 @@ def _stranger(
     return "elements"
 
 
+def _out_of_turn(distance: int) -> str:
+    """The counter of a chunk that is neither the one held nor the next (S2)."""
+    return "drop_older" if distance >= HALF else "drop_early"
+
+
 def _decide(group: _Group, row: int, index: int, rank: int, kind: int, chunk: int) -> str:
     """held, seen, marked and verdict of one packet (S2, S3, G3, S5); its values are left to the group. Returns the
     counter. rank: the byte."""
     share = group.share
     distance = (chunk - share.held[index]) % MODULUS
-    if distance >= HALF:
-        return "drop_older"
+    if distance and distance != share.ahead[index]:
+        return _out_of_turn(distance)
     group.touched.add(index)
     before = 0 if distance else share.seen[index]
     share.marked[index] = rank & MARKED | (0 if distance else share.marked[index])
@@ -316,8 +323,8 @@ def _decide_partly(group: _Group, row: int, index: int, rank: int, kind: int, ch
     """The same for a job with partial sums (Q1 to Q5)."""
     share, bit = group.share, 1 << (rank & RANK_BITS)
     distance, seen = (chunk - share.held[index]) % MODULUS, share.seen[index]
-    if distance >= HALF:
-        return "drop_older"
+    if distance and distance != share.ahead[index]:
+        return _out_of_turn(distance)
     if group.bare and not kind & ROUTE_BITS:
         return "drop_early" if distance else _decide_bare(group, row, index, rank)
     if distance and seen and (waiting := share.full & ~(_having(share, index) | bit)):
@@ -356,10 +363,8 @@ def _decide_partly(group: _Group, row: int, index: int, rank: int, kind: int, ch
 
 def _having(share: _Share, index: int) -> int:
     """Bitmap of the ranks that are known to have the result of the chunk held (Q4)."""
-    place = share.first + index // 2
-    window = next(end - first for first, end in share.ranges if first <= place < end)
     other = index ^ 1
-    following = share.held[other] == (share.held[index] + window) % MODULUS
+    following = share.held[other] == (share.held[index] + share.ahead[index] // 2) % MODULUS
     return share.have[index] | (share.seen[other] if following else 0)
 
 

@@ -218,6 +218,7 @@ def stranger(packet: Packet, port: int, chance: random.Random) -> Datagram:
             ("an owner the job hasn't", {"route": Route.TO_OWNER, "owner": WORKERS}),
             ("a result", {"result": True}),
             ("another rank's port", {}),
+            ("a chunk far ahead", {"chunk": (packet.chunk + (1 << 30)) % MODULUS}),
             ("a value too many", {"values": np.zeros(len(packet.values) + 1, np.int32)}),
             ("a header cut short", None),
             ("a wrong magic number", None),

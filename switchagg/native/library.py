@@ -23,6 +23,7 @@ OUTCOMES = (
     "reply",
     "drop_duplicate",
     "drop_older",
+    "drop_early",
     "drop_short",
     "drop_magic",
     "drop_wire_version",
@@ -52,7 +53,7 @@ LEAF_OUTCOMES = (
 )
 """Further ones of a data plane below another switch (H2 to H5), in the order of `enum sa_outcome`."""
 
-PARTIAL_OUTCOMES = ("remind", "passed", "drop_late", "drop_early")
+PARTIAL_OUTCOMES = ("remind", "passed", "drop_late")
 """Further ones of jobs with partial sums (Q1 to Q5), in the order of `enum sa_outcome`."""
 
 ENDPOINT_COUNTERS = (

@@ -52,7 +52,16 @@ def test_traffic_reaches_every_outcome() -> None:
         for bundle, port in traffic.bundles(400):
             plane.process(bundle, port)
         reached += Counter(plane.counters)
-    wanted = (*PARTIAL_OUTCOMES, "broadcast", "reply", "absorbed", "drop_older", "drop_duplicate", "drop_length")
+    wanted = (
+        *PARTIAL_OUTCOMES,
+        "broadcast",
+        "reply",
+        "absorbed",
+        "drop_older",
+        "drop_early",
+        "drop_duplicate",
+        "drop_length",
+    )
     assert [f"{name}: {reached[name]}" for name in wanted if reached[name] < 10] == []
 
 

@@ -58,7 +58,6 @@ class Traffic:
         self.parent = parent
         self.values = np.random.default_rng(seed)
         self.jobs: dict[int, tuple[JobConfig, list[int]]] = {}
-        self.turn: dict[tuple[int, int, int], int] = {}
         self.last_rank: dict[tuple[int, int, int], int] = {}
         first = 0
         apart = self.rng.choice([0, 100])  # jobs that share ports, and E, come mixed in one bundle
@@ -75,6 +74,8 @@ class Traffic:
         self.slots = first
 
     def start(self, plane: DataPlane) -> None:
+        """Admit the jobs; what the first plane holds says which chunks are due."""
+        self.seen = getattr(self, "seen", plane.seen)
         for job, ports in self.jobs.values():
             self.admit(plane, job, ports)
 
@@ -91,9 +92,9 @@ class Traffic:
         key = (job.job_id, config.first_slot + offset, version)
         calm = 1 if job.workers <= 5 else 40  # 64 workers need time to complete anything
         rank = self.rank(key, job.workers)
-        self.move(key, 2 * config.window_slots, 0.06 / calm)
-        turn = self.turn.get(key, 0) + rng.choice([0] * 12 * calm + [-1, 1])
-        route, owner = self.route(turn + offset, job.workers, calm)
+        ahead = 2 * config.window_slots
+        chunk = self.held(*key[1:]) + rng.choice([0] * 12 * calm + [-ahead, ahead, ahead, self.far(ahead)])
+        route, owner = self.route(chunk // ahead + offset, job.workers, calm)
         packet = Packet(
             job=job.job_id,
             generation=job.generation,
@@ -102,7 +103,7 @@ class Traffic:
             op=rng.choice([Op.SUM, Op.SUM, Op.MAX]),
             slot=config.first_slot + offset,
             version=version,
-            chunk=(offset + (2 * turn + version) * config.window_slots) % MODULUS,
+            chunk=chunk % MODULUS,
             values=self.drawn(job.elements if gives(route, owner, rank) else 0),
             retransmission=rng.random() < 0.3,
             route=route,
@@ -136,12 +137,15 @@ class Traffic:
         self.last_rank[key] = (self.last_rank.get(key, -1) + 1) % workers
         return self.last_rank[key]
 
-    def move(self, key: tuple[int, int, int], chunks: int, chance: float) -> None:
-        """Now and then the slot version's next turn, `chunks` on, or a leap to just before a multiple of 2**31."""
-        if self.rng.random() < chance:
-            turn, half = self.turn.get(key, -1), HALF // chunks
-            leap = half - turn % half - self.rng.randint(1, 2)
-            self.turn[key] = turn + self.rng.choice([1, 1, 1, 2, max(1, leap)])
+    def held(self, slot: int, version: int) -> int:
+        try:
+            return self.seen(slot, version).chunk
+        except KeyError:  # its job is evicted
+            return 0
+
+    def far(self, ahead: int) -> int:
+        """How far ahead of the chunk held no worker sends; `ahead`: how far it does."""
+        return self.rng.choice([1, ahead // 2, 2 * ahead, 3 * ahead, 1 << 30, HALF - 1, HALF, HALF + 1])
 
     def strange(self, packet: Packet, port: int) -> tuple[Packet, int]:
         rng = self.rng
@@ -199,7 +203,6 @@ class Traffic:
             return
         job = replace(job, generation=(job.generation + 1) % MODULUS)
         self.jobs[job.job_id] = (job, ports)
-        self.turn = {key: turn for key, turn in self.turn.items() if key[0] != job.job_id}
         for plane in planes:
             self.admit(plane, job, ports)
 
@@ -328,11 +331,11 @@ def test_traffic_reaches_every_verdict_and_reason() -> None:
             if traffic.rng.random() < 0.02:
                 traffic.change([watch.plane])
         reached += watch.reached
-    drops = "short magic wire_version op flags length result job generation stream slot rank port owner elements older"
+    drops = "short magic wire_version op flags length result job generation stream slot rank port owner elements"
     verdicts = ("absorbed", "broadcast", "reply")
     kinds = ["ALL, values", *(f"{route.name}, {size}" for route in list(Route)[1:] for size in ("values", "bare"))]
     wanted = [
-        *(f"drop_{name}" for name in (*drops.split(), "duplicate")),
+        *(f"drop_{name}" for name in (*drops.split(), "older", "early", "duplicate")),
         *verdicts,
         *(f"{verdict} {what}" for verdict in verdicts for what in ("after the wrap-around", "in a later generation")),
         *(f"{verdict} of {workers} workers" for verdict in verdicts for workers in WORKERS),
@@ -361,5 +364,14 @@ def test_traffic_below_another_switch_reaches_every_outcome() -> None:
         for bundle, port in traffic.bundles(600):
             plane.process(bundle, port)
         reached += Counter(plane.counters)
-    wanted = (*LEAF_OUTCOMES, "broadcast", "reply", "absorbed", "drop_older", "drop_duplicate", "drop_result")
+    wanted = (
+        *LEAF_OUTCOMES,
+        "broadcast",
+        "reply",
+        "absorbed",
+        "drop_older",
+        "drop_early",
+        "drop_duplicate",
+        "drop_result",
+    )
     assert [f"{name}: {reached[name]}" for name in wanted if reached[name] < 10] == []

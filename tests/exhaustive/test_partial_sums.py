@@ -212,6 +212,7 @@ def explored(make: Make, world: World, budget: int, states: int) -> None:
     explorer.explore(budget)
     assert not explorer.wrong
     assert explorer.stuck() == 0
+    assert explorer.forgeries_taken() == 0
     assert len(explorer.followers) > states
 
 

@@ -4,7 +4,8 @@ The network is a multiset of packets under way. A world is a sequence of choices
 it is delivered, dropped, or delivered while a copy stays behind; or that a worker's timer fires. Leaving a packet for
 later is the delay, without bound. Drops, copies and early timers are bounded by a budget; a state already met is not
 entered again, so the search covers every interleaving within the budget. Rules S1 to S6, H2 to H5 and W6: no worker
-ever takes a wrong sum, and from every state the end, where all workers hold all sums, can be reached.
+ever takes a wrong sum, and from every state the end, where all workers hold all sums, can be reached. A packet with a
+forged chunk number leaves a switch as it is, in every state that one can be in: no further world comes of it.
 """
 
 import pickle
@@ -21,7 +22,7 @@ from simulation.published_rule import PublishedLeaf, PublishedRule
 from switchagg.aggregator import Parent, SlotView
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
-from switchagg.job import JobConfig, StreamConfig
+from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, decode, encode
 
 LEAVES = [name for name in WITHOUT_P4 if DATAPLANES[name].leaf]
@@ -131,6 +132,25 @@ class Explorer:
                     reached.add(state)
                     stack.append(state)
         return len(self.followers) - len(reached)
+
+    def forgeries_taken(self) -> int:
+        """How many states of switches are changed, or make one send, by packets with chunks that are neither held nor
+        the next (S2)."""
+        turn = 2 * self.tiny.window
+        far = {*range(-turn, turn), 2 * turn, 3 * turn, 1 << 30, (1 << 31) - 1, 1 << 31, -1 << 30} - {0}
+        packets = {(to, source, data[:16] + bytes(4) + data[20:]) for to, source, data in self._packets}
+        taken = 0
+        for place, switch in {each for state in self.followers for each in enumerate(state.switches, SWITCH)}:
+            plane: DataPlane = pickle.loads(self._frozen[switch])
+            sent = []
+            for source, data in [(source, data) for to, source, data in packets if to == place]:
+                packet = decode(data, bare=True)
+                held = plane.seen(packet.slot, packet.version).chunk
+                for ahead in far:
+                    forged = np.frombuffer(encode(replace(packet, chunk=(held + ahead) % MODULUS)), np.uint8)
+                    sent += plane.process(forged[np.newaxis, :], source)
+            taken += bool(sent) or self._switch(plane) != switch
+        return taken
 
     def awaited(self, state: State) -> Sequence[int]:
         """`waits` of those who must come to the end."""
@@ -251,6 +271,7 @@ def explored(make: Make, tiny: Tiny, budget: int, states: int) -> None:
     explorer.explore(budget)
     assert not explorer.wrong
     assert explorer.stuck() == 0
+    assert explorer.forgeries_taken() == 0
     assert len(explorer.followers) > states
 
 

@@ -200,6 +200,7 @@ static enum sa_outcome model_accept(const uint8_t *datagram, uint32_t size, uint
     uint32_t chunk = field(datagram, 16, 4), rank = datagram[13] % 64, missing = 0;
     int64_t ahead = ((int64_t)chunk - slot->held + (1ll << 32)) % (1ll << 32);
     if (ahead >= 1ll << 31) return SA_DROP_OLDER;
+    if (ahead && ahead != 2 * (int64_t)job->window[datagram[12]]) return SA_DROP_EARLY;
     if (ahead) {
         slot->held = chunk;
         slot->taken = 0;

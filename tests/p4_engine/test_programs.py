@@ -95,7 +95,7 @@ def outcome(switch: Switch, index: int) -> int:
     return switch.counter_read("SwitchIngress.counters.outcomes", index)[0]
 
 
-CHECKSUM, TRUNCATED, NOT_OURS = 20, 21, 22
+UNKNOWN_JOB, CHECKSUM, TRUNCATED, NOT_OURS = 13, 21, 22, 23
 
 
 # ---- a chunk in its frame
@@ -183,7 +183,7 @@ def test_a_job_without_its_entry_is_unknown(switch: Switch) -> None:
     """S8: the control plane empties the tables, and a packet of an evicted job changes nothing."""
     switch.run_command("table_delete SwitchIngress.admission.jobs 0")
     switch.process(0, bytes(frame(chunk(0), 0)))
-    assert outcome(switch, 12) == 1
+    assert outcome(switch, UNKNOWN_JOB) == 1
     assert switch.register_read("SwitchIngress.seen.low", 0) == 0
 
 
@@ -410,7 +410,7 @@ def test_every_pass_asks_again_whose_packet_it_is() -> None:
     assert world.switch.register_read("SwitchIngress.seen.low", 0) == 1
     assert world.switch.register_read("SwitchIngress.seen.low", second) == 0
     assert world.switch.register_read("SwitchIngress.held.held", second) == MODULUS - 2
-    assert outcome(world.switch, 12) == 1
+    assert outcome(world.switch, UNKNOWN_JOB) == 1
 
 
 # ---- the real compiler

@@ -19,10 +19,10 @@ from switchagg.call import make_call
 from switchagg.dataplane.contract import DataPlane
 from switchagg.description import Kind
 from switchagg.endpoint import CallCompleted, Endpoint
-from switchagg.job import JobConfig, StreamConfig
+from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.layout import shares_of
 from switchagg.native.endpoint import NativeEndpoint
-from switchagg.wire import FLAG_RESULT, FLAGS_AT, MARKED, RANK_AT, Bundle, decode
+from switchagg.wire import FLAG_RESULT, FLAGS_AT, MARKED, RANK_AT, Bundle, decode, encode
 
 MS = 1_000_000
 SWITCH = 1 << 16
@@ -41,14 +41,16 @@ class Faults:
 
     delay_ns: least and most one-way delay; different values mean any-order delivery. straggle: share of packets that
     take 30 times as long, so that copies cross many turns of their slot. corrupt: a burst of at most 15 bits is
-    flipped. mark: share of packets that come marked CE, later, too. links: "all", or only those between switches,
-    "up" or "down" the tree. stalls: how many times a worker sleeps for up to 300 ms. restarts: how many times a job
-    starts again with a new generation.
+    flipped. forge: share of packets to a switch before which one like it comes, with a chunk that is neither the one
+    held nor the next (S2). mark: share of packets that come marked CE, later, too. links: "all", or only those between
+    switches, "up" or "down" the tree. stalls: how many times a worker sleeps for up to 300 ms. restarts: how many times
+    a job starts again with a new generation, and its slots divided anew among its streams.
     """
 
     drop: float = 0.0
     duplicate: float = 0.0
     corrupt: float = 0.0
+    forge: float = 0.0
     delay_ns: tuple[int, int] = (MS, MS)
     straggle: float = 0.0
     mark: float = 0.0
@@ -65,6 +67,7 @@ class Faults:
             drop=pick([0, 0.01, 0.1, 0.3]),
             duplicate=pick([0, 0.01, 0.2, 0.5]),
             corrupt=pick([0, 0, 0.05, 0.2]),
+            forge=pick([0, 0, 0.05, 0.5]),
             delay_ns=pick([(MS, MS), (MS, 3 * MS), (MS, 40 * MS), (0, 0)]),
             straggle=pick([0, 0.05, 0.2]),
             mark=pick([0, 0, 0.1, 0.5, 1]),
@@ -96,6 +99,8 @@ class SimulatedJob:
     config: JobConfig
     ports: list[int]
     drawn: list["Drawn"]
+    room: tuple[int, int]
+    """Its slots: the first, and the one after the last."""
     homes: list[int]
     """Index of each rank's switch."""
     below: dict[int, list[int]]
@@ -190,7 +195,7 @@ def draw_job(rng: random.Random, job_id: int, first_slot: int, first_port: int, 
     drawn = [draw_call(rng, numbers, workers) for _ in range(rng.randint(1, 4))]
     ports = list(range(first_port, first_port + workers))
     homes, below = ([0] * workers, {0: ports}) if len(above) == 1 else draw_homes(rng, above, ports)
-    return SimulatedJob(config, ports, drawn, homes, below)
+    return SimulatedJob(config, ports, drawn, config.slots, homes, below)
 
 
 class World:
@@ -299,9 +304,19 @@ class World:
             return
         for name in job.calls.values():
             self.exactly_once.abandoned(name)
-        job.config = replace(job.config, generation=(job.config.generation + 1) % (1 << 32))
+        generation = (job.config.generation + 1) % MODULUS
+        job.config = replace(job.config, generation=generation, streams=self._divided(job))
         self.determinism.happened("restart", self.now_ns, job.config.job_id)
         self._start(job)
+
+    def _divided(self, job: SimulatedJob) -> tuple[StreamConfig, ...]:
+        """The job's streams in its slots, with other windows (C24): all of the slots, or fewer."""
+        first, end = job.room
+        streams = []
+        for left, stream in zip(reversed(range(len(job.config.streams))), job.config.streams, strict=True):
+            streams.append(replace(stream, first_slot=first, window_slots=self.rng.randint(1, end - first - left)))
+            first = streams[-1].first_slot + streams[-1].window_slots
+        return tuple(streams)
 
     def _stall(self, job: SimulatedJob) -> None:
         port = self.rng.choice(job.ports)
@@ -358,6 +373,18 @@ class World:
         bits = int.from_bytes(frame, "big") ^ pattern << self.rng.randrange(8 * len(frame) - 15)
         return bits.to_bytes(len(frame), "big")
 
+    def _forge(self, to: int, source: int, frame: bytes) -> None:
+        packet, plane = decode(frame, True), self.planes[to - SWITCH]
+        job = next(j.config for j in self.jobs if j.config.job_id == packet.job)
+        if packet.generation != job.generation:
+            return
+        turn = 2 * job.streams[packet.stream].window_slots
+        ahead = self.rng.choice([1, -turn, 2 * turn, 3 * turn, 1 << 30, (1 << 31) - 1, self.rng.randrange(MODULUS)])
+        chunk = (plane.seen(packet.slot, packet.version).chunk + ahead) % MODULUS
+        if ahead not in (0, turn):
+            forged = np.frombuffer(encode(replace(packet, chunk=chunk, values=~packet.values)), np.uint8)
+            assert not plane.process(forged[np.newaxis, :], source), f"a forged packet is answered: {packet}, {ahead}"
+
     def _deliver(self, to: int, source: int, data: bytes, sent: bytes, congested: bool) -> None:
         if to < SWITCH and (wake_ns := self._asleep_until.get(to, 0)) > self.now_ns:
             self._at(wake_ns, self._deliver, to, source, data, sent, congested)
@@ -367,6 +394,8 @@ class World:
         bundle: Bundle = np.frombuffer(data, np.uint8)[np.newaxis, :]
         self.determinism.happened("deliver", self.now_ns, to, data)
         if to >= SWITCH:
+            if self.now_ns < self.faults.heal_ns and self.rng.random() < self.faults.forge:
+                self._forge(to, source, sent)
             if congested and not data[FLAGS_AT] & FLAG_RESULT:  # G2
                 bundle = bundle.copy()
                 bundle[0, RANK_AT] |= MARKED

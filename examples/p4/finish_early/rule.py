@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from switchagg.aggregator import Aggregator, Decision, Verdict, older
+from switchagg.aggregator import Aggregator, Decision, Verdict
 from switchagg.wire import Op, Packet
 
 
@@ -11,11 +11,10 @@ class Rule(Aggregator):
 
     def _aggregate(self, packet: Packet) -> Decision:
         slot, version, bit = packet.slot, packet.version, 1 << packet.rank
-        held = self._held[version][slot]
-        if older(packet.chunk, held):
-            return Decision(Verdict.DROP, (), "drop_older")
+        if reason := self._out_of_turn(packet):
+            return Decision(Verdict.DROP, (), f"drop_{reason}")
+        before = self._seen[version][slot] if packet.chunk == self._held[version][slot] else 0
         self._held[version][slot] = packet.chunk
-        before = self._seen[version][slot] if packet.chunk == held else 0
         self._marked[version][slot] = packet.marked or (before != 0 and self._marked[version][slot])
         packet = replace(packet, marked=self._marked[version][slot])
         now = self._seen[version][slot] = before | bit

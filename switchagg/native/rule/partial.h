@@ -31,12 +31,13 @@ SA_INLINE enum sa_outcome sa_partial_bare(const struct sa_partial *slot, uint32_
 }
 
 /* A contribution, which may close the chunk; following: the ranks seen of the chunk one window later, as far as the slot's
-   other version holds it. waiting: for SA_REMIND, the ranks that may lack the result of the chunk held. */
-SA_INLINE struct sa_decision sa_partial_accept(const struct sa_partial *slot, uint64_t following, uint32_t kind,
-                                               uint32_t chunk, uint32_t rank, uint64_t *waiting) {
-    struct sa_decision decision = {SA_DROP_OLDER, SA_KEEP};
+   other version holds it.
+   two_windows: of the stream. waiting: for SA_REMIND, the ranks that may lack the result of the chunk held. */
+SA_INLINE struct sa_decision sa_partial_accept(const struct sa_partial *slot, uint64_t following, uint32_t two_windows,
+                                               uint32_t kind, uint32_t chunk, uint32_t rank, uint64_t *waiting) {
     uint32_t distance = chunk - *slot->held;
-    if (distance >= 1u << 31) return decision;
+    struct sa_decision decision = {sa_turn_fault(distance, two_windows), SA_KEEP};
+    if (decision.outcome != SA_ABSORBED) return decision;
     uint64_t bit = 1ull << (rank & SA_RANK_BITS), closed = slot->full + 1;
     if (distance && *slot->seen) {
         *waiting = slot->full & ~(following | *slot->have | bit);

@@ -99,6 +99,11 @@ SA_INLINE enum sa_outcome place_fault(const struct share *share, const struct sa
     return header->slot - stream->first_slot >= stream->window ? SA_DROP_SLOT : SA_ABSORBED; /* below first_slot: huge */
 }
 
+/* By how many chunks a slot version goes on: two windows of the packet's stream, which S1 has found to be one (S2). */
+SA_INLINE uint32_t two_windows_of(const struct share *share, const struct sa_header *header) {
+    return 2 * share->streams[header->stream].window;
+}
+
 /* Why a well-formed packet without RESULT is no packet of an admitted job; SA_ABSORBED if it is one (S1, H2). */
 SA_INLINE enum sa_outcome membership_fault(const struct share *share, const struct sa_header *header, uint32_t port) {
     if (!share) return SA_DROP_JOB;
@@ -155,8 +160,8 @@ __attribute__((noinline)) static enum sa_outcome accept_at_leaf(struct share *sh
     uint32_t index, *sums = sums_of(share, header, &index);
     struct registers *registers = &share->registers[index];
     struct sa_decision decision = sa_leaf_accept(&registers->held, &registers->seen, &registers->marked,
-                                                 &share->apart[index], share->full, header->kind, header->chunk,
-                                                 header->rank);
+                                                 &share->apart[index], share->full, two_windows_of(share, header),
+                                                 header->kind, header->chunk, header->rank);
     combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->values);
     if (!sa_sends(decision.outcome)) return decision.outcome;
     uint32_t to = decision.outcome == SA_REPLY ? header->rank & SA_RANK_BITS : share->ranks;
@@ -212,11 +217,11 @@ __attribute__((noinline)) static enum sa_outcome accept_partly(struct share *sha
                                                                struct sa_results *results) {
     uint32_t index, *sums = sums_of(share, header, &index), rank = header->rank & SA_RANK_BITS;
     const struct registers *registers = &share->registers[index], *other = &share->registers[index ^ 1];
-    uint32_t next = registers->held + share->streams[header->stream].window;
+    uint32_t two_windows = two_windows_of(share, header), next = registers->held + two_windows / 2;
     uint64_t following = other->held == next ? other->seen : 0, waiting = 0;
     struct sa_partial slot = partial_of(share, index);
     struct sa_decision decision =
-        sa_partial_accept(&slot, following, header->kind, header->chunk, header->rank, &waiting);
+        sa_partial_accept(&slot, following, two_windows, header->kind, header->chunk, header->rank, &waiting);
     combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->values);
     if (!sa_sends(decision.outcome)) return decision.outcome;
     uint32_t to = decision.outcome == SA_REMIND ? (uint32_t)__builtin_ctzll(waiting) : rank;
@@ -293,8 +298,8 @@ SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const 
     uint32_t *sums = share->sums + (slot + version * share->slots) * share->stride;
     const uint8_t *values = datagram + SA_HEADER_BYTES;
     struct sa_decision decision =
-        sa_slot_accept(&registers->held, &registers->seen, &registers->marked, share->full, header.kind, header.chunk,
-                       header.rank);
+        sa_slot_accept(&registers->held, &registers->seen, &registers->marked, share->full, two_windows_of(share, &header),
+                       header.kind, header.chunk, header.rank);
     combine(decision.values, sums, values, share->values);
     if (decision.outcome != SA_BROADCAST && decision.outcome != SA_REPLY) return decision.outcome;
     results->size = SA_HEADER_BYTES + 4 * share->elements;

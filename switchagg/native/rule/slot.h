@@ -10,17 +10,24 @@
 enum sa_values { SA_KEEP, SA_WRITE, SA_ADD, SA_MAXIMUM, SA_ZERO };
 
 struct sa_decision {
-    enum sa_outcome outcome; /* SA_ABSORBED, SA_BROADCAST, SA_REPLY, SA_DROP_DUPLICATE or SA_DROP_OLDER */
+    enum sa_outcome outcome; /* SA_ABSORBED, SA_BROADCAST, SA_REPLY, SA_DROP_DUPLICATE, SA_DROP_OLDER or SA_DROP_EARLY */
     enum sa_values values;
 };
 
-/* held, seen, marked (0 or SA_MARKED): the registers. full: the bitmap of all ranks of the job. kind, chunk, rank: the
-   packet's, checked (S1); rank has SA_MARKED, too. */
+/* Whether a chunk is the one held, or the next of the slot version, `two_windows` after it (S2); SA_ABSORBED if it
+   is. distance: how far it is ahead of the one held, modulo 2^32. */
+SA_INLINE enum sa_outcome sa_turn_fault(uint32_t distance, uint32_t two_windows) {
+    if (!distance || distance == two_windows) return SA_ABSORBED;
+    return distance >= 1u << 31 ? SA_DROP_OLDER : SA_DROP_EARLY;
+}
+
+/* held, seen, marked (0 or SA_MARKED): the registers. full: the bitmap of all ranks of the job. two_windows: of the
+   stream. kind, chunk, rank: the packet's, checked (S1); rank has SA_MARKED, too. */
 SA_INLINE struct sa_decision sa_slot_accept(uint32_t *held, uint64_t *seen, uint32_t *marked, uint64_t full,
-                                            uint32_t kind, uint32_t chunk, uint32_t rank) {
-    struct sa_decision decision = {SA_DROP_OLDER, SA_KEEP};
-    uint32_t distance = chunk - *held; /* modulo 2^32 */
-    if (distance >= 1u << 31) return decision;
+                                            uint32_t two_windows, uint32_t kind, uint32_t chunk, uint32_t rank) {
+    uint32_t distance = chunk - *held;
+    struct sa_decision decision = {sa_turn_fault(distance, two_windows), SA_KEEP};
+    if (decision.outcome != SA_ABSORBED) return decision;
     uint64_t bit = 1ull << (rank & SA_RANK_BITS);
     uint64_t before = distance ? 0 : *seen;
     uint64_t now = before | bit;
@@ -44,8 +51,9 @@ SA_INLINE struct sa_decision sa_slot_accept(uint32_t *held, uint64_t *seen, uint
 /* At a switch below another, a child's packet (H3, H4). full: the bitmap of all children; the bit behind them is the
    parent's, whose result is there. asked: a bitmap of children. Outcomes: also SA_SUMS_UP, SA_SUMS_UP_AGAIN, SA_DROP_ASKED. */
 SA_INLINE struct sa_decision sa_leaf_accept(uint32_t *held, uint64_t *seen, uint32_t *marked, uint64_t *asked,
-                                            uint64_t full, uint32_t kind, uint32_t chunk, uint32_t rank) {
-    struct sa_decision decision = sa_slot_accept(held, seen, marked, full, kind, chunk, rank);
+                                            uint64_t full, uint32_t two_windows, uint32_t kind, uint32_t chunk,
+                                            uint32_t rank) {
+    struct sa_decision decision = sa_slot_accept(held, seen, marked, full, two_windows, kind, chunk, rank);
     uint64_t bit = 1ull << (rank & SA_RANK_BITS);
     if (decision.outcome == SA_BROADCAST) {
         decision.outcome = SA_SUMS_UP;

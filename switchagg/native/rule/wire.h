@@ -76,6 +76,7 @@ enum sa_outcome {
     SA_REPLY,
     SA_DROP_DUPLICATE,
     SA_DROP_OLDER,
+    SA_DROP_EARLY,
     SA_DROP_SHORT, /* P6, in the order of the checks */
     SA_DROP_MAGIC,
     SA_DROP_WIRE_VERSION,
@@ -104,7 +105,6 @@ enum sa_outcome {
     SA_REMIND,
     SA_PASSED,
     SA_DROP_LATE,
-    SA_DROP_EARLY,
     SA_OUTCOMES_ALL
 };
 

@@ -231,16 +231,17 @@ SA_INLINE void copy_out(const struct slot *slot, struct scratch *scratch) {
 
 /* S2 to S5 and G3 for the packet in the scratch, under the slot's lock; the sums are copied to the scratch if a result is
    sent: the next packet may overwrite them. The owner is checked again: since S1 was checked the job may have been
-   evicted and its slots given to another. Not inlined, or the verifier would explore its loops once for every path
-   that leads here. */
-__attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint32_t generation, uint64_t full,
-                                           uint32_t parent) {
+   evicted and its slots given to another. two_windows: of its stream. Not inlined, or the verifier would explore
+   its loops once for every path that leads here. */
+__attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint64_t full, uint32_t parent,
+                                           uint32_t two_windows) {
     uint32_t zero = 0;
     struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
     struct slot *slot = bpf_map_lookup_elem(&slots, &index);
     if (!scratch || !slot) return SA_DROP_SLOT;
     struct sa_header *header = &scratch->header;
     uint32_t kind = SA_BE32(header->kind), chunk = SA_BE32(header->chunk), rank = header->rank, outcome;
+    uint32_t generation = SA_BE32(header->generation);
     bpf_spin_lock(&slot->lock);
     if (slot->job != job_id || slot->generation != generation) {
         outcome = slot->job == job_id ? SA_DROP_GENERATION : SA_DROP_JOB;
@@ -248,11 +249,11 @@ __attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint
         uint32_t marked = slot->marked;
         struct sa_decision decision;
         if (!parent)
-            decision = sa_slot_accept(&slot->held, &slot->seen, &marked, full, kind, chunk, rank);
+            decision = sa_slot_accept(&slot->held, &slot->seen, &marked, full, two_windows, kind, chunk, rank);
         else if (kind & SA_RESULT)
             decision = sa_leaf_take(slot->held, &slot->seen, full, chunk);
         else
-            decision = sa_leaf_accept(&slot->held, &slot->seen, &marked, &slot->asked, full, kind, chunk, rank);
+            decision = sa_leaf_accept(&slot->held, &slot->seen, &marked, &slot->asked, full, two_windows, kind, chunk, rank);
         if (kind & SA_RESULT)
             marked = decision.outcome == SA_BROADCAST ? rank & SA_MARKED : marked;
         else
@@ -407,7 +408,7 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
     }
     uint32_t result = SA_BE32(header->kind) & SA_RESULT, rank = header->rank & SA_RANK_BITS;
     if (!result && sa_is_ce(ip->tos)) scratch->header.rank |= SA_MARKED; /* G2 */
-    uint32_t job_id = SA_BE16(header->job), generation = SA_BE32(header->generation);
+    uint32_t job_id = SA_BE16(header->job);
     struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
     outcome = membership_fault(job, header, address, port);
     if (outcome != SA_ABSORBED || !job || size > SA_PACKET_MAX) {
@@ -417,7 +418,8 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
     uint32_t workers = job->workers, from = (result ? workers : rank) & (SA_WORKERS_MAX - 1);
     learn(&job->members[from], ethernet, to, ctx->ingress_ifindex);
     scratch->header.elements = SA_BE16((uint16_t)job->elements); /* of the sums, also where the packet brings none */
-    outcome = (uint32_t)sa_aggregate(index_of(header), job_id, generation, job->full, job->parent);
+    uint32_t two_windows = 2 * job->streams[header->stream & (SA_STREAMS_MAX - 1)].window;
+    outcome = (uint32_t)sa_aggregate(index_of(header), job_id, job->full, job->parent, two_windows);
     count(outcome);
     if (!sa_sends(outcome)) return XDP_DROP;
     return pass_up(ctx, scratch, size, outcome,
