@@ -6,7 +6,7 @@ Sizes are bytes of one rank's array, rates bits per second of Ethernet frames wi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -20,6 +20,8 @@ from switchagg.call import share_of_chunks, share_of_rounds
 from switchagg.codecs import FIXED_POINT, ArrayCodec, Codec
 from switchagg.description import Kind
 from switchagg.wire import HEADER_BYTES, frame_bytes
+from transport.collectives.cost import transfers_most
+from transport.collectives.table import COLLECTIVES, fitting
 from transport.group.method_name import GROUPED, METHODS, MethodName, flows
 from transport.links.framing import Framing
 from transport.links.table import LINKS
@@ -27,6 +29,8 @@ from transport.ps.coded import PushCodec
 
 LONG_BYTES = 1 << 28
 """Of a long array, where a codec's bytes aren't in proportion to its values."""
+SLICE_BYTES = 65_536
+"""An array of `ps` is cut into slices, for all its servers, where it is longer."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,9 @@ class Network:
     """Links of a network. rate_bps: of a host's, each way. elements: E of the switch's packets, as asked for.
 
     servers: of `ps`, with links of their own; 0: one beside each worker. backups: of `ps`, workers that an answer
-    doesn't wait for. keeps_weights: its servers do, so a codec is of what workers push alone. fabric: what joins hosts.
-    trees: that the switch sums over where the fabric has several spines; 0: as many as there are.
+    doesn't wait for. keeps_weights: its servers do, so a codec is of what workers push alone. push_then_pull: they
+    answer a call when all of it is there. fabric: what joins hosts. trees: that the switch sums over where the fabric
+    has several spines; 0: as many as there are. transfer_ns, flow_bps, calls_at_once: as of `emulation.sim.host_costs`.
     """
 
     workers: int
@@ -47,6 +52,10 @@ class Network:
     keeps_weights: bool = False
     fabric: Fabric = STAR
     trees: int = 0
+    push_then_pull: bool = False
+    transfer_ns: int = 0
+    flow_bps: int = 0
+    calls_at_once: int = 0
 
     def links(self, method: str) -> Topology:
         """Those that a method has."""
@@ -73,7 +82,8 @@ def servers_of(method: str, servers: int) -> int:
 
 @dataclass(frozen=True)
 class Busiest:
-    """The direction of a link that limits a method. arrays: how often it carries a long array; hop: its nodes."""
+    """The direction of a link, or the connection, that limits a method. arrays: how often it carries a long array; hop:
+    its nodes."""
 
     hop: Hop
     arrays: Fraction
@@ -253,13 +263,111 @@ def busiest(method: str, network: Network) -> Busiest:
     else:
         carried = loads(method, network)
     every = [Busiest(hop, arrays, links.settings(hop).rate_bps) for hop, arrays in carried.items()]
+    every += connections(method, network)
     if links.graph:
         every.append(_all_links(method, network))
     return max(every, key=lambda each: each.arrays / max(1, each.rate_bps))
 
 
-def bound(name: MethodName, size_bytes: int, network: Network) -> Bound:
-    """Of one allreduce of so many bytes of floats."""
+def connections(method: str, network: Network, kind: Kind = "allreduce") -> Iterator[Busiest]:
+    """Those of hosts, where each has a rate of its own: what no other way makes up for."""
+    if not network.flow_bps:
+        return
+    links = network.folded.links(method)
+    for pair, arrays in _sent(method, network.folded, links, kind):
+        if pair[0] in links.members:
+            yield Busiest(pair, arrays, network.flow_bps)
+
+
+@cache
+def transfers(method: str, network: Network, kind: Kind = "allreduce", *, short: bool = False) -> int:
+    """How many a host has to do with in a call, sent and received: the most of any host. short: of an array that one
+    server of `ps` has all of."""
+    if METHODS[method].packets or network.workers < 2:
+        return 2 * (network.workers > 1)
+    if method == "ps" and network.servers:
+        return 2 * max(network.workers, 1 if short else network.servers)
+    if method == "auto":
+        return min(transfers(name, network, kind) for name in COLLECTIVES if COLLECTIVES[name].in_auto)
+    collective = METHODS[method].bounded_by
+    kind = METHODS[method].does.get(kind, kind)
+    name = fitting(kind, collective, network.workers)
+    group = network.fabric.group(network.workers) if method in GROUPED and name == collective else 0
+    return transfers_most(name, network.workers, group, kind) // (2 if method == "ps" and short else 1)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Of a call, at least, in ns. link: on the busiest link or connection; host: of a host, for its transfers; push,
+    answer: of links, one after the other, where servers answer a call when all of it is there."""
+
+    link_ns: float
+    host_ns: float
+    push_ns: float = 0.0
+    answer_ns: float = 0.0
+
+    @property
+    def alone_ns(self) -> float:
+        """Of a call that has the network for itself."""
+        return max(self.link_ns, self.host_ns, self.push_ns + self.answer_ns)
+
+    @property
+    def late_share(self) -> float:
+        """Of link_ns: how much longer links take for a call alone since answers come late."""
+        return max(0.0, (self.push_ns + self.answer_ns) / self.link_ns - 1)
+
+
+def needs(name: MethodName, size_bytes: float, link_ns: float, network: Network, kind: Kind = "allreduce") -> Needs:
+    """Of a call that the busiest link carries in link_ns: what the bound, the formula of zooms and the model of
+    schedules have in common."""
+    host_ns = 0
+    if network.transfer_ns:
+        host_ns = network.transfer_ns * transfers(name.method, network, kind, short=size_bytes <= SLICE_BYTES)
+    if name.method != "ps" or not network.push_then_pull or kind != "allreduce":
+        return Needs(link_ns, host_ns)
+    pushed, answered, both = _one_after_the_other(network)
+    return Needs(link_ns, host_ns, link_ns * pushed / both, link_ns * answered / both)
+
+
+@cache
+def _one_after_the_other(network: Network) -> tuple[float, float, float]:
+    """Of `ps`, arrays over the rate of the busiest link: that are pushed, that come back, and in all."""
+    links, busy = network.folded.links("ps"), (0.0, 0.0, 0.0)
+    for hop, values, answers in _shares_of_servers(network):
+        share = len(values) * max(1, links.settings(hop).rate_bps)
+        pushed, answered = sum(values) / share, sum(answers) / share
+        busy = max(busy[0], pushed), max(busy[1], answered), max(busy[2], pushed + answered)
+    return busy
+
+
+def _of_calls(calls: Sequence[Needs], network: Network) -> float:
+    """Of calls beside each other, so many at once: what is busiest is never idle. Whatever is pushed before the longest
+    call is pushed before its answer, and what is pushed behind it is answered after that."""
+    both_ns = sum(min(each.push_ns, each.answer_ns) for each in calls)
+    longest_ns = max(each.push_ns + each.answer_ns - min(each.push_ns, each.answer_ns) for each in calls)
+    together_ns = max(sum(each.link_ns for each in calls), sum(each.host_ns for each in calls), both_ns + longest_ns)
+    alone_ns = sum(each.alone_ns for each in calls)
+    return max(together_ns, alone_ns / network.calls_at_once if network.calls_at_once else 0.0)
+
+
+def bound(name: MethodName, size_bytes: int, network: Network, calls: Sequence[int] = ()) -> Bound:
+    """Of allreduces of so many bytes of floats in all. calls: of each; (): there is one."""
+    found = bound_of_links(name, size_bytes, network)
+    each: list[tuple[int, Kind]] = [(size, "allreduce") for size in calls or (size_bytes,)]
+    return _with_hosts(found, name, each, network)
+
+
+def _with_hosts(found: Bound, name: MethodName, calls: Sequence[tuple[int, Kind]], network: Network) -> Bound:
+    total = sum(size for size, _ in calls)
+    if not total or not (network.transfer_ns or network.push_then_pull):
+        return found
+    byte_ns = found.communication_ns / total
+    every = [needs(name, size, byte_ns * size, network, kind) for size, kind in calls]
+    return replace(found, communication_ns=_of_calls(every, network))
+
+
+def bound_of_links(name: MethodName, size_bytes: int, network: Network) -> Bound:
+    """Of links and connections alone."""
     if _codes_pushes(name, network):
         return _bound_of_pushes(name, size_bytes, network)
     codec = _codec(name, network.workers)
@@ -285,7 +393,8 @@ def bound_together(name: MethodName, moved: Mapping[Kind, int], size_bytes: int,
     they are, without exponents.
     """
     elements = elements_of(name, network.elements, network.mtu_bytes)
-    return _together(name, moved, size_bytes, network, coded_share(name, "float32", elements, network.workers))
+    found = _together(name, moved, size_bytes, network, coded_share(name, "float32", elements, network.workers))
+    return _with_hosts(found, name, [(size, kind) for kind, size in moved.items()], network)
 
 
 def _together(name: MethodName, moved: Mapping[Kind, float], size_bytes: int, network: Network, share: float) -> Bound:
@@ -300,11 +409,15 @@ def _together(name: MethodName, moved: Mapping[Kind, float], size_bytes: int, ne
     arrays = {hop: sum(of_kind[kind][hop] * exactly[kind] for kind in moved) for hop, _ in links.hops}
     wire = {hop: sum(float(of_kind[kind][hop] * exactly[kind]) / efficiency[kind] for kind in moved) for hop in arrays}
     most = max(wire, key=lambda hop: wire[hop] / max(1, links.settings(hop).rate_bps))
+    of_pairs: Counter[Hop] = Counter()
+    for kind in moved:
+        for each in connections(name.method, network, kind if routed else "allreduce"):
+            of_pairs[each.hop] += float(each.arrays * exactly[kind]) / efficiency[kind] * 8e9 / each.rate_bps  # type: ignore[assignment]
     return Bound(
         float(arrays[most] / max(1, size_bytes)),
         float(arrays[most]) / wire[most] if wire[most] else plain * share,
         max(size for hop, size in wire.items() if set(hop) & set(links.workers)),
-        wire[most] * 8e9 / links.settings(most).rate_bps,
+        max(wire[most] * 8e9 / links.settings(most).rate_bps, *of_pairs.values(), 0.0),
     )
 
 
@@ -359,7 +472,7 @@ def algbw_bound(name: MethodName, dtype: str, network: Network) -> float:
     """Most bytes per second of a long array that the method can sum. Integers need no exponents, and no codec."""
     of_arrays = isinstance(_codec(name, network.workers), ArrayCodec) or _codes_pushes(name, network)
     if of_arrays and dtype == "float32":
-        return LONG_BYTES * 1e9 / bound(name, LONG_BYTES, network).communication_ns
+        return LONG_BYTES * 1e9 / bound_of_links(name, LONG_BYTES, network).communication_ns
     most = busiest(name.method, network)
     limit = _payload_of(name, network, most.rate_bps) / float(most.arrays)
     elements = elements_of(name, network.elements, network.mtu_bytes)

@@ -81,6 +81,7 @@ class MethodResult:
     notes: list[str] = field(default_factory=list)  # one sentence each; shown in the report
     environment: dict[str, Any] = field(default_factory=dict)  # read back: links, offloads, congestion control
     first_layer_bytes: int = 0  # of the transfer (bucket, slice) that holds the first layer's gradient
+    call_bytes: tuple[int, ...] = ()  # of each allreduce of an iteration, where that is known; not in results
     timeline: list[Span] = field(default_factory=list)  # a few iterations; goes into timeline.json alone
     wire_tx_bytes_per_server: list[int] = field(default_factory=list)  # of parameter servers with links of their own …
     wire_rx_bytes_per_server: list[int] = field(default_factory=list)  # … over the same iterations
@@ -166,7 +167,7 @@ def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
     if moved:
         least = bound_together(result.method, moved, result.gradient_bytes, scenario.network)
     else:
-        least = bound(result.method, result.gradient_bytes, scenario.network)
+        least = bound(result.method, result.gradient_bytes, scenario.network, result.call_bytes)
     per_iteration = max(1, result.wire_iterations)
     last = result.evaluations[-1] if result.evaluations else None
     first_layer = [record.first_layer_ns for record in counted if record.first_layer_ns is not None]
@@ -299,14 +300,14 @@ def entries(scenario: Scenario, backend: str, results: Sequence[MethodResult]) -
     """A document's `methods`, not yet compared with each other."""
     methods = [
         {
-            **plain(dataclasses.replace(result, timeline=[])),
+            **plain(dataclasses.replace(result, timeline=[], call_bytes=())),
             "method": result.method,
             "summary": summary(scenario, result),
         }
         for result in results
     ]
     for entry in methods:
-        del entry["timeline"]
+        del entry["timeline"], entry["call_bytes"]
         if backend == "sim" and "dataplane" in entry["environment"]:
             entry["environment"]["dataplane"] = scenario.switch.dataplane  # `auto` differs by machine; results don't
         if not entry["wire_tx_bytes_per_server"]:

@@ -96,8 +96,10 @@ class Scenario:
             servers=self.ps.servers,
             backups=options.workers - 1 if self.ps.keeps_weights else self.ps.backups,
             keeps_weights=self.ps.keeps_weights,
+            push_then_pull=bool(self.ps.push_then_pull),
             fabric=options.fabric,
             trees=min(self.switch.trees or self.switch.streams, self.switch.streams),
+            **vars(self.hosts),
         )
 
     def links(self, method: str) -> Topology:
@@ -148,6 +150,7 @@ class Scenario:
 
 _ONLY_IF_SET = {
     "ps": ("push_then_pull",),
+    "hosts": ("calls_at_once",),
     "faults": ("stragglers", "tail"),
     "workload": ("compute_jitter", "paced"),
     "topology": (*scenario_checks.UNUSUAL_QUEUES, "sides", "ports", "link_bps"),

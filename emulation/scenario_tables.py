@@ -177,6 +177,13 @@ class HostOptions:
 
     transfer_ns: int = _integer(0, 0, 1_000_000_000, "ns", "Of each transfer that a host sends, and of each that comes")
     flow_bps: int = _integer(0, 0, 400_000_000_000, "bits/s", "Most of one connection; 0: as much as links carry")
+    calls_at_once: int = _integer(
+        0,
+        0,
+        4096,
+        "calls",
+        "Collectives of a rank: 1, as in NCCL and Horovod; 0: all that are ready, as in groups here",
+    )
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,13 @@ result. Each takes the sender's host `transfer_ns` before it leaves and the rece
 after the other on each host: the overhead o of LogP (Culler et al., 1993), at both ends. What has come goes first.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from functools import partial
 
 from emulation.sim.network.network import Network
+from switchagg.priority import BEST_EFFORT
 
 Done = Callable[[], None]
 
@@ -17,13 +20,14 @@ Done = Callable[[], None]
 @dataclass(frozen=True)
 class HostCosts:
     """transfer_ns: of each transfer, at either end. flow_bps: most of one connection, frames as links count them; 0: as
-    much as its links. A worker of the switch has one connection."""
+    much as its links. A worker of the switch has one connection. calls_at_once: of a rank, see `CallTurns`."""
 
     transfer_ns: int = 0
     flow_bps: int = 0
+    calls_at_once: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.transfer_ns or self.flow_bps)
+        return any(vars(self).values())
 
 
 FREE = HostCosts()
@@ -74,3 +78,60 @@ class Pace:
         whole_ns, part = divmod(self._remainder + size_bytes * 8_000_000_000, self._rate)
         self._free_ns += whole_ns
         self._remainder = part
+
+
+@dataclass(eq=False)
+class _Rank:
+    """A rank's calls. waiting: those that have not begun, by name, with their urgency; place: in the order of all."""
+
+    waiting: dict[Hashable, tuple[int, Callable[[Done], None], Done]] = field(default_factory=dict)
+    made: Counter[Hashable] = field(default_factory=Counter)
+    place: int = 0
+    under_way: int = 0
+    is_busy: bool = False
+
+
+class CallTurns:
+    """Ranks begin calls as a communicator of NCCL does: so many at once, in one order; 0: each call begins at once.
+
+    The rank that could go on first decides what is next: the most urgent of its calls that wait. The others follow, so
+    that no two ranks wait for each other.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._order: list[Hashable] = []
+        self._ranks: dict[int, _Rank] = {}
+
+    def enter(
+        self, rank: int, key: int | None, priority: int | None, begin: Callable[[Done], None], done: Done
+    ) -> None:
+        """A rank has a call to begin. key, priority: as of a `Call`. begin(done) begins it."""
+        if not self._at_once:
+            begin(done)
+            return
+        one = self._ranks.setdefault(rank, _Rank())
+        number = one.made[key, priority]
+        one.made[key, priority] += 1
+        one.waiting[key, priority, number] = BEST_EFFORT if priority is None else priority, begin, done
+        self._go_on(one)
+
+    def _go_on(self, one: _Rank) -> None:
+        if one.is_busy:
+            return  # a call has ended at once: the caller that is in it looks again
+        one.is_busy = True
+        while one.waiting and one.under_way < self._at_once:
+            if one.place == len(self._order):
+                self._order.append(min(one.waiting, key=lambda name: one.waiting[name][0]))
+            if self._order[one.place] not in one.waiting:
+                break
+            _, begin, done = one.waiting.pop(self._order[one.place])
+            one.place += 1
+            one.under_way += 1
+            begin(partial(self._ended, one, done))
+        one.is_busy = False
+
+    def _ended(self, one: _Rank, done: Done) -> None:
+        one.under_way -= 1
+        done()
+        self._go_on(one)

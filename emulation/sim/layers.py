@@ -103,6 +103,11 @@ class LayeredTraining(Training):
         size = part.high - part.low
         return whole if size == math.prod(whole.shape) else Tensor(f"{whole.name}[{part.low}:{part.high}]", (size,))
 
+    @property
+    def call_bytes(self) -> tuple[int, ...]:
+        """As its schedule cuts and joins gradients."""
+        return tuple(transfer.size_bytes for transfer in self.transfers)
+
     def facts(self) -> dict[str, Any]:
         return {
             "schedule": describe(self.schedule.policy),

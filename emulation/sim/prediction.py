@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from emulation.bounds import algbw_bound
+from dataclasses import replace
+
+from emulation.bounds import algbw_bound, needs
 from emulation.scenario import Scenario
+from emulation.sim.flow.formula import Way, call_ns
 from switchagg.priority import CLASSES
-from transport.group.method_name import MethodName
+from transport.collectives.execution import SEGMENT_BYTES
+from transport.group.method_name import MethodName, parse
 from transport.schedule.model import Network, Prediction, predict
 from transport.schedule.scheduler import Policy, Profile
 
@@ -14,8 +18,28 @@ def predicted(scenario: Scenario, name: MethodName, policy: Policy, profile: Pro
     """One iteration in the steady state. profile: of a rank; its times are those of computing alone."""
     network, links = scenario.network, scenario.links(name.method)
     ways = [links.path(worker, links.root) for worker in links.workers]
+    latency_ns = 4.0 * max(sum(links.settings(hop).delay_ns for hop in way) for way in ways)
+    beta = 1e9 / algbw_bound(name, "float32", network)
+    hosts = replace(network, push_then_pull=False)
+    free = replace(hosts, transfer_ns=0, flow_bps=0)
+    plain = parse("ring") if name.method == "auto" else replace(name, schedule="", codec="")
+    way = Way(latency_ns / 2, 1.0, SEGMENT_BYTES)
+
+    def later_ns(size_bytes: int) -> float:
+        """What hosts add to a call alone; where calls take turns, all beside its bytes, since nothing hides it."""
+        needed, alone_ns = call_ns(plain, hosts, "allreduce", size_bytes, way)
+        if network.calls_at_once:
+            return max(0.0, alone_ns - needed.link_ns - latency_ns)
+        without, free_ns = call_ns(plain, free, "allreduce", size_bytes, way)
+        return alone_ns - needed.link_ns - (free_ns - without.link_ns)
+
+    one = needs(plain, SEGMENT_BYTES + 1, 1.0, network)
     model = Network(
-        beta_ns_per_byte=1e9 / algbw_bound(name, "float32", network),
-        latency_ns=4.0 * max(sum(links.settings(hop).delay_ns for hop in way) for way in ways),
+        beta_ns_per_byte=beta,
+        latency_ns=latency_ns,
+        host_ns=one.host_ns,
+        later_ns=later_ns,
+        answer_share=one.late_share,
+        calls_at_once=network.calls_at_once,
     )
     return predict(policy, profile, model, classes=CLASSES if name.in_packets else None)

@@ -223,6 +223,11 @@ class Training:
         """Of the arrays of each kind of collective in an iteration, where there are others than allreduces."""
         return {}
 
+    @property
+    def call_bytes(self) -> tuple[int, ...]:
+        """Of each allreduce of gradients in an iteration; (): of calls of several kinds."""
+        return () if self.collective_bytes else tuple(4 * bucket.elements for bucket in self.replicas.buckets)
+
     def facts(self) -> dict[str, Any]:
         """What is to be known of the schedule; of DDP's own nothing."""
         return {}
@@ -268,6 +273,7 @@ class Training:
             ],
             environment=self._environment(method),
             first_layer_bytes=self.first_layer_bytes,
+            call_bytes=self.call_bytes,
             timeline=with_median(
                 (span for clock in self.clocks for span in clock.spans),
                 {record.iteration: record.duration_ns for record in records},

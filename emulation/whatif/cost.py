@@ -5,16 +5,20 @@ The one place that chooses how exact a forecast is: beyond PACKETS_BYTES calls a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from emulation.bounds import LONG_BYTES, Network, bound, bound_together
+import numpy as np
+
+from emulation.bounds import LONG_BYTES, Needs, Network, bound_of_links, bound_together, needs
 from emulation.scenario import Scenario, parse
 from emulation.sim.flow.methods import FLOWS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.run import simulation_config
 from emulation.sim.zoom import flow_seconds
 from switchagg.description import KINDS, Kind
+from transport.collectives.execution import SEGMENT_BYTES
 from transport.group.method_name import MethodName
 
 SMALL_BYTES, LARGE_BYTES, SHARE_BYTES = 4_000, 1_000_000, 16_000
@@ -25,43 +29,63 @@ STAR_WORKERS, DIRECT_WORKERS = 64, 64
 """More need racks; and more don't all send to all at once."""
 RACK = 32
 """Workers of a rack, where one switch can't have them all."""
+HOST_KEYS: dict[str, dict[str, int]] = {
+    "tcp": {"hosts.transfer_ns": 22_600, "hosts.calls_at_once": 1},
+    "rdma": {"hosts.transfer_ns": 7_000, "hosts.calls_at_once": 1},
+    "free": {},
+}
+"""Keys of hosts with NCCL over TCP and over RDMA (docs/hosts.md has their sources); and of hosts that cost nothing."""
 SLOWED = 1.1
 """A method whose bytes take so many times what its links need is held up by its window."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """Of every host: bits/s each way, delay one way."""
+    """Of every host: bits/s each way, delay one way. keys: of a scenario's [hosts] and [ps], and their values."""
 
     rate_bps: int
     delay_ns: int
+    keys: tuple[tuple[str, int | str], ...] = ()
 
 
 @dataclass(frozen=True)
 class CallCost:
-    """Of one call alone: alpha_ns + beta_ns_per_byte × bytes. bound: the least beta that its links allow."""
+    """Of one call alone: alpha_ns + beta_ns_per_byte × bytes. bound: the least beta that its links allow. hidden: what
+    alpha is from these sizes on, in pairs (bytes, ns): of long messages hosts have to do while links are busy."""
 
     alpha_ns: float
     beta_ns_per_byte: float
     bound_ns_per_byte: float
+    hidden: tuple[tuple[float, float], ...] = ()
+
+    def later_ns(self, size_bytes: float) -> float:
+        """What is beside the bytes of a call of this size."""
+        sizes, times = zip((0.0, self.alpha_ns), *self.hidden, strict=True)
+        return float(np.interp(size_bytes, sizes, times)) if self.hidden else self.alpha_ns
 
     def time_ns(self, size_bytes: float) -> float:
-        return self.alpha_ns + self.beta_ns_per_byte * size_bytes
+        return self.later_ns(size_bytes) + self.beta_ns_per_byte * size_bytes
 
     @property
     def slowed(self) -> bool:
         return self.beta_ns_per_byte > SLOWED * self.bound_ns_per_byte
 
 
-def scenario_of(link: Link, workers: int) -> Scenario:
+def needs_of(name: MethodName, kind: Kind, workers: int, link: Link, size_bytes: float, link_ns: float) -> Needs:
+    """What a call needs that its links carry in link_ns."""
+    return needs(name, size_bytes, link_ns, scenario_of(link, workers, name).network, kind)
+
+
+@cache
+def scenario_of(link: Link, workers: int, name: MethodName) -> Scenario:
     """Workers on such links, with queues that hold what is in flight. Raises ScenarioError."""
     racks = "" if workers <= STAR_WORKERS else f'kind = "leaf_spine"\nracks = {-(-workers // RACK)}\n'
     text = (
         f'name = "whatif"\ntitle = "whatif"\n[topology]\n{racks}workers = {workers}\nrate_bps = {link.rate_bps}\n'
-        f'delay_ns = {link.delay_ns}\nqueue_bytes = 16_000_000\n[methods]\nmininet = []\nsim = ["ring", "switch"]\n'
+        f'delay_ns = {link.delay_ns}\nqueue_bytes = 16_000_000\n[methods]\nmininet = []\nsim = ["{name}"]\n'
         '[workload]\nprofile = "resnet50"\n'
     )
-    return parse(text, "whatif")
+    return parse(text, "whatif", dict(link.keys))
 
 
 @cache
@@ -69,38 +93,51 @@ def call_cost(name: MethodName, kind: Kind, workers: int, link: Link) -> CallCos
     """Of a call of this kind among so many. AggregationFailed, ScenarioError, ValueError."""
     if workers < 2:
         return CallCost(0.0, 0.0, 0.0)
-    scenario, named = scenario_of(link, workers), _alone(name)
+    named = _alone(name)
+    scenario = scenario_of(link, workers, named)
     least = _least(named, scenario.network)
-    alpha, beta = _measured(named, scenario, least)
+    found = _measured(named, scenario, least)
     if kind == "allreduce":
-        return CallCost(alpha, beta, least)
+        return found
     share = _share(named, kind, scenario.network) / least
     steps = 1.0 if named.in_packets else 0.5  # a ring passes a reduce-scatter in half its steps
-    return CallCost(alpha * steps, beta * share, least * share)
+    hidden = tuple((size_bytes, steps * ns) for size_bytes, ns in found.hidden)
+    return CallCost(found.alpha_ns * steps, found.beta_ns_per_byte * share, least * share, hidden)
 
 
-def _measured(name: MethodName, scenario: Scenario, least: float) -> tuple[float, float]:
-    """ns of an allreduce, and per byte: of packets, codec and all, or of flows, whose bytes a codec has fewer of."""
+def _measured(name: MethodName, scenario: Scenario, least: float) -> CallCost:
+    """Of an allreduce: in packets, codec and all, or in flows, whose bytes a codec has fewer of."""
     workers, bare = scenario.topology.workers, replace(name, codec="")
     least_bare = _least(bare, scenario.network)
-    large = max(LARGE_BYTES, SHARE_BYTES * workers)
+    sizes = [SMALL_BYTES, max(LARGE_BYTES, SHARE_BYTES * workers)]
+    if scenario.hosts.transfer_ns and not name.in_packets:  # pieces of one segment, and of two
+        sizes = [SMALL_BYTES, SEGMENT_BYTES * workers, max(sizes[1], 2 * SEGMENT_BYTES * workers)]
+    large = sizes[-1]
     if workers * large <= PACKETS_BYTES:
         if name.in_packets:  # as many packets of a codec, so that a window which is too small shows
-            large = round(large * max(1.0, least_bare / least))
+            sizes[-1] = round(large * max(1.0, least_bare / least))
         config = simulation_config(scenario, name.codec)
-        times = [time_allreduce(config, name.method, size, "float32").duration_ns for size in (SMALL_BYTES, large)]
-        return max(0.0, times[0] - least * SMALL_BYTES), max(least, (times[1] - times[0]) / (large - SMALL_BYTES))
+        times = [time_allreduce(config, name.method, size, "float32").duration_ns for size in sizes]
+        return _fitted(sizes, times, least)
     if name.method not in FLOWS or (name.method == "direct" and workers > DIRECT_WORKERS):
         raise ValueError(f"{name.method}: {workers} workers are too many")
     config = simulation_config(scenario)
-    flows = [1e9 * flow_seconds(FLOWS[name.method](config), size) for size in (SMALL_BYTES, large)]
-    beta = max(least_bare, (flows[1] - flows[0]) / (large - SMALL_BYTES))
-    return max(0.0, flows[0] - least_bare * SMALL_BYTES), beta * least / least_bare
+    flows = [1e9 * flow_seconds(FLOWS[name.method](config), size) for size in sizes]
+    found = _fitted(sizes, flows, least_bare)
+    return replace(found, beta_ns_per_byte=found.beta_ns_per_byte * least / least_bare, bound_ns_per_byte=least)
+
+
+def _fitted(sizes: Sequence[int], times: Sequence[float], least: float) -> CallCost:
+    """Through the smallest and the largest; what lies between them is as it is."""
+    beta = max(least, (times[-1] - times[0]) / (sizes[-1] - sizes[0]))
+    alpha = max(0.0, times[0] - least * sizes[0])
+    later = [(size, max(0.0, time - beta * size)) for size, time in zip(sizes[1:], times[1:], strict=True)]
+    return CallCost(alpha, beta, least, tuple(later) if len(sizes) > 2 else ())
 
 
 def _least(name: MethodName, network: Network) -> float:
     """ns per byte of a long array on the busiest link."""
-    return bound(name, LONG_BYTES, network).communication_ns / LONG_BYTES
+    return bound_of_links(name, LONG_BYTES, network).communication_ns / LONG_BYTES
 
 
 def _alone(name: MethodName) -> MethodName:
@@ -112,5 +149,6 @@ def _alone(name: MethodName) -> MethodName:
 def _share(name: MethodName, kind: Kind, network: Network) -> float:
     """ns per byte that links need for a kind. What no method here does for itself goes straight from rank to rank."""
     if kind in KINDS:
-        return bound_together(name, {kind: LONG_BYTES}, LONG_BYTES, network).communication_ns / LONG_BYTES
+        free = replace(network, transfer_ns=0, push_then_pull=False)
+        return bound_together(name, {kind: LONG_BYTES}, LONG_BYTES, free).communication_ns / LONG_BYTES
     return 8e9 / network.rate_bps * (network.workers - 1) / network.workers

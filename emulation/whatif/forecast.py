@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.whatif.run import Exchange, Run
-from transport.schedule.model import Carrier, Network
+from transport.schedule.model import Beside, Carrier, Network
 
 SETTLING, MEASURED = 3, 8
 """Iterations: those that don't count, and those that do."""
 
-Cost = Callable[[Exchange], tuple[float, float]]
-"""Of a collective: ns that it occupies the network, and ns from then on until its sums are there."""
+Cost = Callable[[Exchange], tuple[float, Beside]]
+"""Of a collective: ns that it occupies the network, and what else until its sums are there."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,28 @@ def factors(run: Run, seed: int) -> NDArray[np.float64]:
     return scale
 
 
-def forecast(run: Run, cost: Cost, seeds: Sequence[int], credit_ns: float | None = None) -> Forecast:
-    """credit_ns: how much may lie in the network, where nothing overtakes; None: no bound."""
-    return Forecast(tuple(iteration_ns(run, cost, factors(run, seed), credit_ns) for seed in seeds))
+@dataclass(frozen=True)
+class Limits:
+    """credit_ns: how much may lie in the network, where nothing overtakes; None: no bound. calls_at_once: as of
+    [hosts]."""
+
+    credit_ns: float | None = None
+    calls_at_once: int = 0
+
+
+def forecast(run: Run, cost: Cost, seeds: Sequence[int], limits: Limits = Limits()) -> Forecast:
+    """One for each seed."""
+    return Forecast(tuple(iteration_ns(run, cost, factors(run, seed), limits) for seed in seeds))
 
 
 def iteration_ns(
-    run: Run, cost: Cost, scale: NDArray[np.float64], credit_ns: float | None = None, settling: int = SETTLING
+    run: Run, cost: Cost, scale: NDArray[np.float64], limits: Limits = Limits(), settling: int = SETTLING
 ) -> float:
     """The mean of the iterations after the first ones."""
     costs = [cost(each) for each in run.exchanges]
     places = _places(run)
-    carrier = Carrier(Network(beta_ns_per_byte=1.0), None if credit_ns is None else max(1, round(credit_ns)))
+    credit = None if limits.credit_ns is None else max(1, round(limits.credit_ns))
+    carrier = Carrier(Network(beta_ns_per_byte=1.0, calls_at_once=limits.calls_at_once), credit)
     clocks = np.zeros(run.workers)
     count, ends = len(costs), [0.0]
     for iteration, factor in enumerate(scale):
@@ -72,12 +82,12 @@ def iteration_ns(
             if step == ISSUE:
                 occupied_ns = max(1, round(costs[key][0]))
                 number = iteration * count + key
-                carrier.submit(number, float(clocks.max()), run.exchanges[key].priority, occupied_ns)
+                carrier.submit(number, float(clocks.max()), run.exchanges[key].priority, occupied_ns, costs[key][1])
                 continue
             number = (iteration - (step == NEED_OF_LAST)) * count + key
             if number >= 0:
                 carrier.carry(number)
-                np.maximum(clocks, carrier.completed[number] + costs[key][1], out=clocks)
+                np.maximum(clocks, carrier.completed[number], out=clocks)
         clocks += factor * (run.compute_ns - at)
         ends.append(float(clocks.max()))
     return (ends[-1] - ends[settling]) / (len(scale) - settling)

@@ -6,24 +6,26 @@ The result is a document of plain values, `SCHEMA`; page, figure and table are m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import hypot
 from typing import Any
 
 from emulation.certificate.fidelity import rate_text
 from emulation.profiles.errors import ProfileError
-from emulation.whatif.cost import DIRECT_WORKERS, CallCost, Link, call_cost
-from emulation.whatif.forecast import MEASURED, SETTLING, Cost, Forecast, forecast
+from emulation.whatif.cost import DIRECT_WORKERS, HOST_KEYS, CallCost, Link, call_cost, needs_of
+from emulation.whatif.forecast import MEASURED, SETTLING, Cost, Forecast, Limits, forecast
 from emulation.whatif.run import Exchange, Run
 from switchagg.description import COMBINING
 from switchagg.errors import SwitchaggError
 from transport.group.method_name import MethodName, parse
+from transport.ps.config import BSP
+from transport.schedule.model import Beside
 from transport.schedule.profile import LinearCost
 from transport.schedule.table import parse_policy
 
-SCHEMA = "switchagg-whatif-1"
+SCHEMA = "switchagg-whatif-2"
 HOSTS = ("ring", "halving_doubling", "double_tree", "direct")
 """What `auto` chooses from for each call; with it, the baselines."""
 METHODS = (
@@ -50,14 +52,14 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a run. delay_ns: of every link, one way. overhead_ns: what a call costs a host, whatever its
-    method. jitter: instead of the run's own; None: that."""
+    """What is asked of a run. delay_ns: of every link, one way. keys: of a scenario's [hosts] and [ps]. jitter: instead
+    of the run's own; None: that."""
 
     rates_bps: tuple[int, ...] = RATES_BPS
     methods: tuple[str, ...] = METHODS
     seeds: int = 5
     delay_ns: int = 1_000
-    overhead_ns: int = 20_000
+    keys: Mapping[str, int | str] = field(default_factory=lambda: HOST_KEYS["tcp"])
     jitter: float | None = None
 
 
@@ -78,12 +80,14 @@ def gains(run: Run, question: Question, progress: Progress = lambda _: None) -> 
     """The document. progress: what is being forecast. Raises ValueError for an unknown method, ProfileError."""
     if question.jitter is not None:
         run = replace(run, jitter=question.jitter, measured=False)
+    if (mode := question.keys.get("ps.mode", BSP)) != BSP:
+        raise ValueError(f"ps.mode: {mode}: in a forecast servers wait for all workers; allowed: {BSP}")
     asked = [parse(text, virtual=True) for text in question.methods]
     hosts = [parse(f"{name}{_as_sent(run)}") for name in (*HOSTS, "auto")]
     names = list(dict.fromkeys([*hosts, *asked]))
     links, left_out = [], dict[str, str]()
     for rate_bps in question.rates_bps:
-        link = Link(rate_bps, question.delay_ns)
+        link = Link(rate_bps, question.delay_ns, tuple(question.keys.items()))
         rows = []
         for turn, name in enumerate(names, 1):
             progress(f"{rate_text(rate_bps)}: {name} ({turn} of {len(names)})")
@@ -108,7 +112,7 @@ def gains(run: Run, question: Question, progress: Progress = lambda _: None) -> 
         "question": {
             "seeds": question.seeds,
             "delay_ns": question.delay_ns,
-            "overhead_ns": question.overhead_ns,
+            "keys": dict(question.keys),
             "iterations": MEASURED,
             "settling": SETTLING,
         },
@@ -130,8 +134,8 @@ def _row(run: Run, name: MethodName, link: Link, question: Question) -> dict[str
         latency: float = 1.0, link_time: float = 1.0, *, windows: bool = True, few: bool = True
     ) -> Forecast:
         weights = Weights(latency, link_time, windows)
-        changed, cost, credit_ns = rank_costs(run, name, link, question.overhead_ns, weights)
-        return forecast(changed, cost, seeds[:1] if few else seeds, credit_ns)
+        changed, cost, limits = rank_costs(run, name, link, weights)
+        return forecast(changed, cost, seeds[:1] if few else seeds, limits)
 
     full = forecast_if(few=False)
     return {
@@ -157,10 +161,10 @@ def rank_costs(
     run: Run,
     name: MethodName,
     link: Link,
-    overhead_ns: float,
     weights: Weights = Weights(),  # frozen
-) -> tuple[Run, Cost, float | None]:
-    """The run by a method, what its collectives cost, and its credit: for `forecast`. ValueError as of `scheduled`."""
+) -> tuple[Run, Cost, Limits]:
+    """The run by a method, what its collectives cost, and what bounds them: for `forecast`. ValueError as of
+    `scheduled`."""
     credit_ns = None
     if name.schedule:
         policy = parse_policy(name.schedule)
@@ -171,15 +175,18 @@ def rank_costs(
         elif any(each.priority for each in run.exchanges):
             credit_ns = 1.0  # a switch's streams: what is more urgent overtakes at once, but for what has begun
 
-    def cost(each: Exchange) -> tuple[float, float]:
+    def cost(each: Exchange) -> tuple[float, Beside]:
         found = _cost_of(name, each, link, each.size_bytes)
         beta = found.beta_ns_per_byte if weights.windows else found.bound_ns_per_byte
-        occupied_ns = weights.link_time * beta * each.size_bytes + weights.latency * overhead_ns
-        after_ns = weights.latency * found.alpha_ns
+        after_ns = weights.latency * found.later_ns(each.size_bytes)
+        one = needs_of(name, each.kind, each.ranks, link, each.size_bytes, beta * each.size_bytes)
+        link_ns = weights.link_time * beta * each.size_bytes / (1 + one.late_share)
         # A switch's stream agrees on the next call's scales once this one's are there: no overlap between calls.
-        return (occupied_ns + after_ns, 0.0) if name.in_packets else (occupied_ns, after_ns)
+        if name.in_packets:
+            return link_ns + after_ns, Beside()
+        return link_ns, Beside(weights.latency * one.host_ns, link_ns * one.late_share, after_ns)
 
-    return run, cost, credit_ns
+    return run, cost, Limits(credit_ns, int(dict(link.keys).get("hosts.calls_at_once", 0)))
 
 
 def _limit(forecast_if: Callable[..., Forecast], slots: bool) -> str:

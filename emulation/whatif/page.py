@@ -102,9 +102,9 @@ def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "compute times", f"vary by {100 * run['jitter']:.1f} % between iterations ({how})"
     yield (
         "links",
-        f"one for each host, {time_text(asked['delay_ns'])} one way; a call costs a host "
-        f"{time_text(asked['overhead_ns'])}",
+        f"one for each host, {time_text(asked['delay_ns'])} one way",
     )
+    yield "hosts", hosts_text(asked["keys"])
     yield (
         "±",
         f"twice the standard deviation of {asked['seeds']} seeds of {asked['iterations']} iterations, both methods'",
@@ -114,6 +114,15 @@ def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "from", note
     for name, why in document["left_out"].items():
         yield "left out", f"{name}: {why}"
+
+
+def hosts_text(keys: dict[str, Any]) -> str:
+    """What communicating costs them, and other keys as they are."""
+    others = dict(keys)
+    transfer_ns, at_once = others.pop("hosts.transfer_ns", 0), others.pop("hosts.calls_at_once", 0)
+    cost = f"a transfer takes {time_text(transfer_ns)} at both ends" if transfer_ns else "transfers take no time"
+    calls = f"{at_once} call{'s' * (at_once > 1)} at once" if at_once else "any number of calls at once"
+    return ", ".join([cost, calls, *(f"{key} = {value}" for key, value in others.items())])
 
 
 def figure(document: dict[str, Any]) -> Figure:

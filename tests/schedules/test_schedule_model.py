@@ -6,7 +6,7 @@ import pytest
 from test_scheduler_plan import MS, chain, random_profile
 
 from transport.group.method_name import traffic
-from transport.schedule.model import Network, predict, serve
+from transport.schedule.model import Beside, Carrier, Network, predict, serve
 from transport.schedule.scheduler import LinearCost, Part, Transfer, plan_transfers
 
 
@@ -139,3 +139,28 @@ def test_traffic_of_a_method_relative_to_the_array(method: str, workers: int, se
     assert traffic(method, workers, servers) == factor
     network = Network.of_method(method, workers, 1e9, servers=servers, framing=1.1)
     assert network.beta_ns_per_byte == pytest.approx(8 * 1.1 * factor)
+
+
+def test_calls_that_take_turns_begin_when_the_one_before_has_its_sum() -> None:
+    """By hand: 10 ns on the link and 5 until the sum; then two ready at one time, long after the last sum."""
+    for at_once, ends in ((0, [15, 25, 35, 115, 125]), (1, [15, 30, 45, 115, 130]), (2, [15, 25, 35, 115, 125])):
+        carrier = Carrier(Network(1.0, calls_at_once=at_once), None)
+        for key, ready in enumerate((0.0, 1.0, 2.0)):
+            carrier.submit(key, ready, 0, 10, Beside(after_ns=5.0))
+        carrier.carry(2)
+        for key in (3, 4):
+            carrier.submit(key, 100.0, 0, 10, Beside(after_ns=5.0))
+        carrier.carry()
+        assert list(carrier.completed.values()) == ends
+
+
+def test_hosts_and_answers_are_busy_beside_the_link() -> None:
+    """By hand: of two transfers of 10 ns a host has 30 to do with each from its start; or 10 come back after each."""
+    found = []
+    for beside in (Beside(host_ns=30.0), Beside(answer_ns=10.0)):
+        carrier = Carrier(Network(1.0), None)
+        for key in (0, 1):
+            carrier.submit(key, 0.0, 0, 10, beside)
+        carrier.carry()
+        found.append(list(carrier.completed.values()))
+    assert found == [[30, 60], [20, 30]]

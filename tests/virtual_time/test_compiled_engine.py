@@ -72,7 +72,7 @@ def world(source: random.Random) -> SimulationConfig:
         codec=source.choice(("", "", "lanes8", "lanes8+ef")),
         codec_seed=source.randrange(9),
         dataplane="native",
-        costs=HostCosts(source.choice((0, 0, 5_000)), source.choice((0, 0, rate_bps // 3))),
+        costs=HostCosts(source.choice((0, 0, 5_000)), source.choice((0, 0, rate_bps // 3)), source.choice((0, 0, 1))),
         tail_rank=source.choice((-1, 1)),
         pfc=source.choice((None, None, pfc)),
         trace=True,

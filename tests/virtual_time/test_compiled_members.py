@@ -39,7 +39,15 @@ KINDS: tuple[Kind, ...] = ("allreduce", "allreduce", "reduce_scatter", "all_gath
 ALLREDUCES = {name: each.kinds["allreduce"] for name, each in COLLECTIVES.items() if "allreduce" in each.kinds}
 OPS = ("sum", "sum", "max")
 CODECS = ("", "", "", "lanes8+ef", "topk+ef")
-COSTS = (FREE, FREE, HostCosts(transfer_ns=7_000), HostCosts(flow_bps=300_000_000), HostCosts(999, 10**9 + 7))
+COSTS = (
+    FREE,
+    FREE,
+    HostCosts(transfer_ns=7_000),
+    HostCosts(flow_bps=300_000_000),
+    HostCosts(999, 10**9 + 7),
+    HostCosts(transfer_ns=7_000, calls_at_once=1),
+    HostCosts(calls_at_once=2),
+)
 
 
 def world(source: random.Random) -> tuple[SimulationConfig, str]:

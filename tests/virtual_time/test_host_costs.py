@@ -1,16 +1,18 @@
 """What transfers cost hosts, and connections slower than their links: times of whole allreduces, by arithmetic."""
 
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 from emulation.scenario import ScenarioError, canonical, from_canonical, parse
+from emulation.sim.flow.methods import FLOWS
 from emulation.sim.host_costs import FREE, HostCosts
 from emulation.sim.network.link import UDP_FRAMING_BYTES, LinkConfig
-from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.simulation import Simulation, SimulationConfig
+from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
-from emulation.topologies.topology import Fabric
 from switchagg.wire import frame_bytes
 
 DELAY_NS = 500
@@ -35,6 +37,17 @@ def test_each_step_of_a_ring_costs_both_hosts_a_transfer(workers: int) -> None:
     steps = 2 * (workers - 1)
     ns = took("ring", workers * piece, workers=workers, costs=HostCosts(TRANSFER_NS))
     assert ns == steps * (TRANSFER_NS + on_the_way + TRANSFER_NS)
+
+
+def test_two_points_of_a_ring_give_what_a_transfer_costs() -> None:
+    """The arithmetic of docs/hosts.md."""
+    workers, sizes = 4, (4_000, 40_000)
+    times = [took("ring", size, workers=workers, costs=HostCosts(TRANSFER_NS)) for size in sizes]
+    beta = (times[1] - times[0]) / (sizes[1] - sizes[0])
+    way_ns = 2 * DELAY_NS
+    assert (times[0] - beta * sizes[0] - 2 * (workers - 1) * way_ns) / (4 * (workers - 1)) == pytest.approx(
+        TRANSFER_NS, rel=0.03
+    )
 
 
 def test_segments_of_a_message_are_one_transfer() -> None:
@@ -86,6 +99,48 @@ def test_slow_connections_beside_each_other_fill_a_link() -> None:
     assert 2.8 < ring / direct < 3.1
 
 
+def ends(simulation: Simulation, calls: dict[int, list[tuple[int, int]]]) -> dict[tuple[int, int], int]:
+    """When each rank's calls (key, priority) of 4,000 bytes end, begun by all at once in each rank's order."""
+    found: dict[tuple[int, int], int] = {}
+
+    def done(rank: int, key: int) -> None:
+        found[rank, key] = simulation.network.now_ns
+        if len(found) == sum(map(len, calls.values())):
+            simulation.network.stop()
+
+    def begin(*_: Any) -> None:
+        for rank, own in calls.items():
+            for key, priority in own:
+                simulation.launch(rank, np.ones(1000, np.int32), "sum", partial(done, rank, key), priority, key)
+
+    simulation.network.schedule(0, begin)
+    simulation.run("the calls")
+    return found
+
+
+@pytest.mark.parametrize("tables", [SIMULATIONS, FLOWS])
+@pytest.mark.parametrize("method", ["ring", "switch", "ps"])
+def test_calls_take_turns_and_each_costs_its_hosts_what_it_costs_alone(tables: Any, method: str) -> None:
+    link, costs = LinkConfig(RATE_BPS, DELAY_NS), HostCosts(TRANSFER_NS, calls_at_once=1)
+    urgent = 7 if method == "switch" else 0  # whose streams have one class here
+    three = {rank: [(1, 7), (2, 7), (3, urgent)] for rank in range(2)}
+    alone = ends(tables[method](SimulationConfig(2, link, costs=costs)), {rank: [(1, 7)] for rank in range(2)})
+    in_turn = ends(tables[method](SimulationConfig(2, link, costs=costs)), three)
+    assert max(in_turn.values()) == pytest.approx(3 * max(alone.values()), rel=0.1)  # `ps` greets first
+    assert (in_turn[0, 3] < in_turn[0, 2]) == (urgent < 7)  # once the first had ended
+    beside = ends(tables[method](SimulationConfig(2, link, costs=HostCosts(TRANSFER_NS))), three)
+    assert max(beside.values()) < 0.95 * max(in_turn.values())
+
+
+@pytest.mark.parametrize("engine", ["python", "auto"])
+def test_ranks_that_begin_calls_in_different_orders_wait_for_nobody_who_waits_for_them(engine: str) -> None:
+    config = SimulationConfig(3, LinkConfig(RATE_BPS, DELAY_NS), costs=HostCosts(calls_at_once=1), engine=engine)
+    calls = {rank: [(key, 7) for key in np.random.default_rng(rank).permutation(6).tolist()] for rank in range(3)}
+    found = ends(SIMULATIONS["ring"](config), calls)
+    in_turn = [sorted(range(6), key=lambda key: found[rank, key]) for rank in range(3)]
+    assert in_turn[0] == in_turn[1] == in_turn[2]  # whichever was first, all have its order
+
+
 def scenario(lines: str) -> Any:
     return parse(f'name = "h"\ntitle = "h"\n{lines}', "h.toml")
 
@@ -99,10 +154,7 @@ def test_keys_reach_the_simulation_and_results() -> None:
 
     one = scenario(ALONE + "[hosts]\ntransfer_ns = 30_000\nflow_bps = 12e9")
     config = simulation_config(one)
-    assert (config.costs, config.of_hosts) == (HostCosts(30_000, 12_000_000_000), "transfer_ns")
-    assert replace(config, costs=FREE, fabric=Fabric(ranks_per_host=2, inside_bps=1)).of_hosts == "ranks_per_host"
-    assert replace(config, costs=FREE, fabric=Fabric("torus")).of_hosts == "kind"
-    assert replace(config, costs=HostCosts()).of_hosts == "" != replace(config, costs=HostCosts(0, 1)).of_hosts
+    assert config.costs == HostCosts(30_000, 12_000_000_000)
     assert from_canonical(canonical(one)).hosts == one.hosts
     assert "hosts" not in canonical(scenario(""))
 
@@ -115,6 +167,11 @@ def test_keys_reach_the_simulation_and_results() -> None:
         (ALONE + "[hosts]\nflow_bps = 10", "[hosts] flow_bps: 10 is out of range; allowed: 0, or 1000000 and more"),
         (ALONE.replace("ring", "atp") + "[hosts]\ntransfer_ns = 1", "[hosts] transfer_ns: not with atp"),
         (ALONE.replace("ring", "mlt") + "[hosts]\ntransfer_ns = 1", "[hosts] transfer_ns: not with mlt"),
+        (
+            '[methods]\nmininet = []\nsim = ["ps"]\n[hosts]\ncalls_at_once = 1\n[ps]\nmode = "asp"\n[workload]\n'
+            'optimizer = "sgd"',
+            "[hosts] calls_at_once: with [ps] mode = 'asp' gradients are no collectives; allowed: 0, or mode = 'bsp'",
+        ),
         (
             ALONE + '[hosts]\nflow_bps = 1e9\n[topology]\ncongestion_control = "cubic"',
             "[hosts] flow_bps: TCP and RoCE have a rate of their own; allowed: 0, or no [[flows]]",

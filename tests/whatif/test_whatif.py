@@ -17,13 +17,13 @@ from emulation.scenario import parse as parse_scenario
 from emulation.sim.run import run_method
 from emulation.whatif import cost as costs
 from emulation.whatif.cost import Link
-from emulation.whatif.forecast import forecast, iteration_ns
+from emulation.whatif.forecast import Limits, forecast, iteration_ns
 from emulation.whatif.gains import Question, gains, parse_rates, rank_costs
 from emulation.whatif.run import BUCKET_BYTES, Exchange, Run, of_graph, of_profile, read
 from tests.html_page import checked
 from tests.profiles.trace_events import ddp_step, write
 from transport.group.method_name import parse
-from transport.schedule.model import Network, predict
+from transport.schedule.model import Beside, Network, predict
 from transport.schedule.profile import LinearCost
 from transport.schedule.table import parse_policy
 
@@ -62,8 +62,8 @@ def in_packets(text: str, folder: Path) -> float:
 @pytest.mark.parametrize("text", ["ring", "switch+wfbp", "switch~lanes8+bytescheduler:partition=80kB"])
 def test_a_forecast_is_within_some_percent_of_packets_and_flatters_no_switch(tmp_path: Path, text: str) -> None:
     name, run = parse(text), of_profile(MODEL, 4)
-    scheduled_run, cost, credit_ns = rank_costs(run, name, LINK, overhead_ns=0)
-    found = iteration_ns(scheduled_run, cost, np.ones((5, 4)), credit_ns)
+    scheduled_run, cost, limits = rank_costs(run, name, LINK)
+    found = iteration_ns(scheduled_run, cost, np.ones((5, 4)), limits)
     exact = in_packets(text, tmp_path)
     assert abs(found / exact - 1) < (0.1 if "partition" in text else 0.03)
     if name.is_switch:
@@ -77,7 +77,10 @@ def test_one_rank_is_as_the_model_of_schedules_has_it(text: str) -> None:
     wanted = predict(policy, run.profile, Network(cost.beta_ns_per_byte, cost.alpha_ns)).iteration_ns
     credit_ns = policy.credit_bytes and policy.credit_bytes * cost.beta_ns_per_byte
     found = iteration_ns(
-        run.scheduled(policy, cost), lambda each: (0.8 * each.size_bytes, 30_000), np.ones((4, 1)), credit_ns
+        run.scheduled(policy, cost),
+        lambda each: (0.8 * each.size_bytes, Beside(after_ns=30_000)),
+        np.ones((4, 1)),
+        Limits(credit_ns),
     )
     assert found == pytest.approx(wanted, abs=20)
 
@@ -87,15 +90,17 @@ def test_ranks_wait_for_the_slowest_where_they_need_sums_and_nowhere_else() -> N
     long. It begins at 80, ends at 110, and the rest takes the second rank 80; the first one has waited since 60."""
     blocking = Run("hand", 2, 100, (Exchange("all_gather", 1, 2, 40, 60),))
     scale = np.array([[1.0, 2.0]] * 3)
-    assert iteration_ns(blocking, lambda _: (30.0, 0.0), scale, settling=0) == 200  # hidden: needed at 120
-    assert iteration_ns(blocking, lambda _: (50.0, 0.0), scale, settling=0) == 210
+    assert iteration_ns(blocking, lambda _: (30.0, Beside()), scale, settling=0) == 200  # hidden: needed at 120
+    assert iteration_ns(blocking, lambda _: (50.0, Beside()), scale, settling=0) == 210
     at_the_end = Run("hand", 2, 100, (Exchange("allreduce", 1, 2, 40, 100),))
-    assert iteration_ns(at_the_end, lambda _: (130.0, 5.0), scale, settling=0) == pytest.approx(215, abs=6)
+    assert iteration_ns(at_the_end, lambda _: (130.0, Beside(after_ns=5.0)), scale, settling=0) == pytest.approx(
+        215, abs=6
+    )
 
 
 def test_jitter_costs_time_and_seeds_differ_but_methods_share_them() -> None:
     run = of_profile(MODEL, 8)
-    cost = lambda each: (0.1 * each.size_bytes, 1_000.0)  # noqa: E731
+    cost = lambda each: (0.1 * each.size_bytes, Beside(after_ns=1_000.0))  # noqa: E731
     noisy, calm = (forecast(dataclasses.replace(run, jitter=jitter), cost, range(5)) for jitter in (0.1, 0.0))
     assert noisy.mean_ns > 1.05 * calm.mean_ns
     assert noisy.spread > 0
@@ -104,7 +109,7 @@ def test_jitter_costs_time_and_seeds_differ_but_methods_share_them() -> None:
 
 
 def test_what_is_within_the_noise_is_unresolved() -> None:
-    question = Question((10_000_000_000,), ("switch",), overhead_ns=0)
+    question = Question((10_000_000_000,), ("switch",), keys={})
     run = of_profile(MODEL, 4)
     exact, noisy = (gains(run, dataclasses.replace(question, jitter=jitter)) for jitter in (0.0, 0.5))
     for document, resolved in ((exact, True), (noisy, False)):
@@ -134,7 +139,7 @@ def test_what_limits() -> None:
         ("switch", 400_000_000_000, 0): "compute",
     }
     for (method, rate_bps, delay_ns), limit in wanted.items():
-        asked = Question((rate_bps,), (method,), delay_ns=delay_ns, overhead_ns=0)
+        asked = Question((rate_bps,), (method,), delay_ns=delay_ns, keys={})
         rows = {row["method"]: row for row in gains(run, asked)["links"][0]["rows"]}
         assert rows[method]["limit"] == limit
 

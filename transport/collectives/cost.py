@@ -76,6 +76,21 @@ def traffic_matrix(
 
 
 @cache
+def transfers_most(name: str, workers: int, option: int = 0, kind: Kind = "allreduce") -> int:
+    """Messages that some member sends and receives in a call, before any is cut into segments: the most of all members.
+    Read off the plans."""
+    sent: defaultdict[int, int] = defaultdict(int)
+    elements = _ELEMENTS * max(1, option)
+    alike = COLLECTIVES[name].kinds[kind].turns and elements % workers == 0
+    for member in range(1 if alike else workers):
+        for each in plan(Task(kind, name, member, workers, elements, 0, option)).operations:
+            if isinstance(each, Send):
+                sent[member] += 1
+                sent[member if alike else each.to] += 1  # of members that are alike each receives as many
+    return max(sent.values(), default=0)
+
+
+@cache
 def traffic_factor(name: str, workers: int, option: int = 0) -> Fraction:
     """How many times the array of an allreduce passes the busiest port of a member, in its busier direction.
 

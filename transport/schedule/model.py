@@ -6,9 +6,10 @@ times of the profile. With `crossing`, the next forward pass begins at once, els
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import inf
 from typing import NamedTuple
 
 from transport.group.method_name import traffic
@@ -23,13 +24,25 @@ class Network:
     """beta_ns_per_byte: time on the busiest link per byte of a transfer, all copies and headers counted.
 
     latency_ns: from there until the sum is here; transfers share it. overhead_ns: what each transfer adds to the link's
-    time. grain_bytes: in what pieces transfers queue; None: whole.
+    time. grain_bytes: in what pieces transfers queue; None: whole. host_ns: what hosts have to do for each, beside
+    others' bytes; later_ns(bytes): what that adds to a transfer alone. answer_share: of a transfer's time on the
+    link, what comes back once all was sent, beside what others send. calls_at_once: transfers that may be between start
+    and sum; 0: any number.
     """
 
     beta_ns_per_byte: float
     latency_ns: float = 0.0
     overhead_ns: float = 0.0
     grain_bytes: int | None = None
+    host_ns: float = 0.0
+    later_ns: Callable[[int], float] = lambda _: 0.0
+    answer_share: float = 0.0
+    calls_at_once: int = 0
+
+    def beside(self, size_bytes: int) -> "Beside":
+        """What else a transfer needs."""
+        answer_ns = self.answer_share * self.beta_ns_per_byte * size_bytes
+        return Beside(self.host_ns, answer_ns, self.later_ns(size_bytes))
 
     @classmethod
     def of_method(
@@ -47,6 +60,19 @@ class Network:
         """A star of equal links. framing: bytes on the wire per byte of payload."""
         beta = 8e9 / rate_bps * framing * traffic(method, workers, servers)
         return cls(beta, latency_ns, overhead_ns, grain_bytes)
+
+
+class Beside(NamedTuple):
+    """What a transfer needs beside the link, in ns. host: from its start, of hosts that do one after the other; answer:
+    once it has left the link, on another, one after the other; after: at last, beside all others."""
+
+    host_ns: float = 0.0
+    answer_ns: float = 0.0
+    after_ns: float = 0.0
+
+
+ALONE = Beside()
+"""Of transfers that need the link and nothing else."""
 
 
 class Service(NamedTuple):
@@ -88,7 +114,7 @@ def predict(
     """
     if isinstance(policy, str):
         policy = parse_policy(policy)
-    cost = LinearCost(network.overhead_ns + network.latency_ns, network.beta_ns_per_byte)
+    cost = LinearCost(network.overhead_ns + network.latency_ns + network.later_ns(0), network.beta_ns_per_byte)
     transfers = policy.plan(profile, cost)
     if classes is not None:
         transfers = tuple(
@@ -145,7 +171,8 @@ def serve(
     """Carry transfers that become ready at these times, from an idle network; in order of their starts."""
     carrier = Carrier(network, credit_bytes)
     for transfer in transfers:
-        carrier.submit(transfer.key, ready_ns[transfer.key], transfer.priority, transfer.size_bytes)
+        size_bytes = transfer.size_bytes
+        carrier.submit(transfer.key, ready_ns[transfer.key], transfer.priority, size_bytes, network.beside(size_bytes))
     carrier.carry()
     return [Service(key, ready_ns[key], launched, carrier.completed[key]) for key, launched in carrier.launched.items()]
 
@@ -162,27 +189,36 @@ class Carrier:
         self._below: deque[tuple[int, int, int]] = deque()  # (key, piece, bytes)
         self._below_bytes, self._busy_until = 0, 0.0
         self._left: dict[int, int] = {}
+        self._beside: dict[int, Beside] = {}
+        self._host_ns = self._answer_ns = 0.0  # when those are free again
+        self._frees_ns: list[float] = []  # heap: when sums will be here, where few calls may be at once
 
-    def submit(self, key: int, ready_ns: float, priority: int, size_bytes: int) -> None:
+    def submit(self, key: int, ready_ns: float, priority: int, size_bytes: int, beside: Beside = ALONE) -> None:
         """A transfer that is ready then: not before what has been carried already."""
+        self._beside[key] = beside
         heappush(self._arrivals, (ready_ns, priority, key, size_bytes))
 
     def carry(self, until: int | None = None) -> None:
         """Go on until this key is complete; None: until nothing is left."""
         arrivals, below, network = self._arrivals, self._below, self._network
-        while (arrivals or below) and (until is None or until not in self.completed):
-            if below and (not arrivals or self._busy_until <= arrivals[0][0]):
+        while (arrivals or below or self._waiting) and (until is None or until not in self.completed):
+            begins_ns = arrivals[0][0] if arrivals else inf
+            frees_ns = self._frees_ns[0] if self._waiting and self._frees_ns else inf
+            now = min(self._busy_until if below else inf, begins_ns, frees_ns)
+            while self._frees_ns and self._frees_ns[0] <= now:
+                heappop(self._frees_ns)
+            if below and self._busy_until <= now:
                 now = self._busy_until
                 key, _, size = below.popleft()
                 self._below_bytes -= size
                 self._left[key] -= 1
                 if not self._left[key]:
-                    self.completed[key] = now + network.latency_ns
+                    self.completed[key] = self._ended(key, now)
                 if below:
                     self._busy_until = now + _service_ns(network, below[0])
-            else:
+            elif begins_ns <= now:
                 now, priority, key, size_bytes = heappop(arrivals)
-                pieces = _pieces(size_bytes, network.grain_bytes)
+                pieces = _pieces(size_bytes, None if network.calls_at_once else network.grain_bytes)
                 self._left[key] = len(pieces)
                 for piece, size in enumerate(pieces):
                     heappush(self._waiting, (priority, key, piece, size))
@@ -190,9 +226,21 @@ class Carrier:
                     continue  # all that is ready at one time is compared before any starts
             self._start(now)
 
+    def _ended(self, key: int, now: float) -> float:
+        """It has left the link: when its sum is here."""
+        beside = self._beside.pop(key)
+        self._host_ns = max(self._host_ns, self.launched[key]) + beside.host_ns
+        self._answer_ns = max(self._answer_ns, now) + beside.answer_ns
+        completed_ns = max(self._host_ns, self._answer_ns + beside.after_ns) + self._network.latency_ns
+        if self._network.calls_at_once:
+            heappush(self._frees_ns, completed_ns)
+        return completed_ns
+
     def _start(self, now: float) -> None:
-        credit_bytes = self._credit_bytes
+        credit_bytes, at_once = self._credit_bytes, self._network.calls_at_once
         while self._waiting and (credit_bytes is None or self._below_bytes < credit_bytes):
+            if at_once and len(self._below) + len(self._frees_ns) >= at_once:
+                break
             _, key, piece, size = heappop(self._waiting)
             self.launched.setdefault(key, now)
             if not self._below:

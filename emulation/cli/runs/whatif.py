@@ -11,25 +11,28 @@ import typer
 from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
 from emulation.cli.start.completion import method_names
 
+Traces = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TRACE…",
+        help="Traces of torch.profiler (.json, .json.gz), one for each rank or of one; a file of `switchagg "
+        "profile`; or a shipped model, like resnet50",
+    ),
+]
+Names = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Like switch,switch~lanes8,auto+bytescheduler  [default: eight, see below]",
+        autocompletion=method_names,
+    ),
+]
+
 
 def whatif(
-    trace: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TRACE…",
-            help="Traces of torch.profiler (.json, .json.gz), one for each rank or of one; a file of `switchagg "
-            "profile`; or a shipped model, like resnet50",
-        ),
-    ],
+    trace: Traces,
     links: Annotated[str, typer.Option(metavar="RATES", help="Of every host's link")] = "10,25,100Gb/s",
-    methods: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="Like switch,switch~lanes8,auto+bytescheduler  [default: eight, see below]",
-            autocompletion=method_names,
-        ),
-    ] = None,
+    methods: Names = None,
     workers: Annotated[
         int, typer.Option(min=0, max=4096, help="Instead of the run's own, each with the run's compute times")
     ] = 0,
@@ -39,9 +42,13 @@ def whatif(
     ] = None,
     seeds: Annotated[int, typer.Option(min=5, max=100, help="Jittered repetitions")] = 5,
     delay_us: Annotated[float, typer.Option(min=0, max=1e6, help="Of every link, one way, in microseconds")] = 1.0,
-    host_us: Annotated[
-        float, typer.Option(min=0, max=1e6, help="What a call costs a host, by any method, in microseconds")
-    ] = 20.0,
+    hosts: Annotated[
+        str, typer.Option(metavar="NAME", help="What communicating costs them: tcp or rdma, as with NCCL; free")
+    ] = "tcp",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Of [hosts] and [ps], like hosts.transfer_ns=10_000"),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/whatif-NAME]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The whole document as JSON on stdout")] = False,
 ) -> None:
@@ -70,9 +77,8 @@ def whatif(
 
         names = asking.METHODS if methods is None else tuple(name.strip() for name in _split(methods))
         try:
-            question = asking.Question(
-                asking.parse_rates(links), names, seeds, round(1000 * delay_us), round(1000 * host_us), jitter
-            )
+            keys = _keys(hosts, settings or [])
+            question = asking.Question(asking.parse_rates(links), names, seeds, round(1000 * delay_us), keys, jitter)
             document = asking.gains(read(trace, workers), question, lambda text: typer.echo(text, err=True))
         except ValueError as error:
             stop(str(error), EXIT_USAGE)
@@ -80,6 +86,19 @@ def whatif(
         written = write(document, folder)
         typer.echo(json.dumps(document, sort_keys=True) if as_json else "\n".join(lines(document)))
         typer.echo(f"report: {written}", err=True)
+
+
+def _keys(hosts: str, settings: list[str]) -> dict[str, int | str]:
+    """Of [hosts] and [ps]. Raises ValueError."""
+    from emulation.cli.compare_console import overrides
+    from emulation.whatif.cost import HOST_KEYS
+
+    if hosts not in HOST_KEYS:
+        raise ValueError(f"--hosts {hosts}: unknown; allowed: {', '.join(HOST_KEYS)}")
+    keys = {**HOST_KEYS[hosts], **overrides(None, settings)}
+    if other := next((key for key in keys if not key.startswith(("hosts.", "ps."))), ""):
+        raise ValueError(f"--set {other}: a forecast has keys of [hosts] and [ps] alone")
+    return keys
 
 
 def _split(methods: str) -> list[str]:

@@ -1,22 +1,56 @@
 """α–β–γ costs of a call: the bytes of the busiest link at its rate, and latency for each message of a plan.
 
-The bytes are those of `emulation.bounds`, the messages those of `transport.collectives.cost`. Calls share the busiest
-link. γ is 0: in virtual time adding takes none.
+The bytes, what hosts have to do and what servers answer late are those of `emulation.bounds`, the messages those of
+`transport.collectives.cost`. Calls share the busiest link. γ is 0: in virtual time adding takes none.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from emulation.bounds import Network, coded_share, elements_of, loads, payload_share
+from emulation.bounds import Needs, Network, coded_share, connections, elements_of, loads, needs, payload_share
 from emulation.sim.flow.shape import Shape
 from emulation.sim.network.simulation import SimulationConfig
 from switchagg.description import Kind
 from transport.collectives.collective import LinkCost
 from transport.collectives.cost import predict
 from transport.collectives.table import COLLECTIVES
-from transport.group.method_name import GROUPED, parse
+from transport.group.method_name import GROUPED, MethodName, parse
 from transport.links.framing import IP_TCP_BYTES
+
+
+@dataclass(frozen=True)
+class Way:
+    """How messages travel. alpha_ns: of each, from its host to another. share: values in what links carry.
+    message_bytes: of a segment, which goes on before the next one is there."""
+
+    alpha_ns: float
+    share: float
+    message_bytes: int
+
+
+def call_ns(name: MethodName, network: Network, kind: Kind, size_bytes: float, way: Way) -> tuple[Needs, float]:
+    """What a call of size_bytes per rank needs, and how long it takes alone."""
+    built = network.links(name.method)
+    routed = name.is_switch and len(built.aggregators) > 1
+    carried_kind: Kind = "allreduce" if routed or kind == "barrier" else kind
+    wire_bytes, o_ns = size_bytes / way.share, network.transfer_ns
+    hops = loads(name.method, network, carried_kind).items()
+    links_ns = max(wire_bytes * float(arrays) * 8e9 / built.settings(hop).rate_bps for hop, arrays in hops)
+    of_flows = (wire_bytes * float(each.arrays) * 8e9 / each.rate_bps for each in connections(name.method, network))
+    busy_ns = max(links_ns, *of_flows, 0.0)
+    needed = needs(name, size_bytes, busy_ns, network, carried_kind)
+    collective = COLLECTIVES.get(name.method)
+    if kind == "allreduce" and collective is not None and collective.costs is not None:
+        slower = busy_ns / links_ns if links_ns else 1.0
+        link = LinkCost((way.alpha_ns + 2 * o_ns) / 1e9, 8 / network.rate_bps / way.share * slower)
+        group = network.fabric.group(network.workers) if name.method in GROUPED else 0
+        alone_ns = predict(name.method, network.workers, size_bytes, link, group, way.message_bytes) * 1e9
+    else:
+        messages = 1 if name.is_switch else 2 if name.method == "ps" else network.workers - 1
+        alone_ns = busy_ns + messages * (way.alpha_ns + 2 * o_ns)
+    alone_ns = max(alone_ns, busy_ns, needed.host_ns + way.alpha_ns if needed.host_ns else 0.0)
+    return needed, alone_ns + max(0.0, needed.push_ns + needed.answer_ns - needed.link_ns)
 
 
 def formula_shape(
@@ -32,7 +66,9 @@ def formula_shape(
         config.reliable.segment_bytes + IP_TCP_BYTES,
         config.elements,
         servers=config.servers,
+        push_then_pull=bool(config.ps.get("push_then_pull")),
         fabric=config.fabric,
+        **vars(config.costs),
     )
     built = network.links(name.method)
     ways = [built.path(member, built.root) for member in built.members]
@@ -41,19 +77,10 @@ def formula_shape(
     share = float(payload_share(name, elements, network.mtu_bytes))
     if name.is_switch:
         share *= coded_share(name, str(dtype), elements, config.workers)
-    wire_bytes = size_bytes / share
+    needed, alone_ns = call_ns(name, network, kind, size_bytes, Way(alpha_ns, share, config.message_bytes))
+    busy_ns = max(needed.link_ns, needed.host_ns)
     routed = name.is_switch and len(built.aggregators) > 1
     carried = loads(name.method, network, "allreduce" if routed or kind == "barrier" else kind)
-    busy_ns = max(wire_bytes * float(arrays) * 8e9 / built.settings(hop).rate_bps for hop, arrays in carried.items())
-    beta_s = 8 / config.link.rate_bps / share
-    link = LinkCost(alpha_ns / 1e9, beta_s)
-    collective = COLLECTIVES.get(name.method)
-    if kind == "allreduce" and collective is not None and collective.costs is not None:
-        group = config.group if name.method in GROUPED else 0
-        alone_ns = predict(name.method, config.workers, size_bytes, link, group, config.message_bytes) * 1e9
-    else:
-        messages = 1 if name.is_switch else 2 if name.method == "ps" else config.workers - 1
-        alone_ns = busy_ns + messages * alpha_ns
-    sent = round(wire_bytes * max(float(carried[hop]) for hop in carried if hop[0] in built.workers))
-    got = round(wire_bytes * max(float(carried[hop]) for hop in carried if hop[1] in built.workers))
-    return Shape(busy_ns, max(busy_ns, alone_ns), np.full(links, busy_ns), sent, got)
+    sent = round(size_bytes / share * max(float(carried[hop]) for hop in carried if hop[0] in built.workers))
+    got = round(size_bytes / share * max(float(carried[hop]) for hop in carried if hop[1] in built.workers))
+    return Shape(busy_ns, max(busy_ns, alone_ns), np.full(links, needed.link_ns), sent, got, needed.host_ns)

@@ -15,17 +15,20 @@ import numpy as np
 
 from emulation.sim.flow.network import FlowNetwork
 from emulation.sim.flow.shape import Shape
+from emulation.sim.host_costs import FREE, HostCosts
 from transport.collectives.execution import Program
 from transport.collectives.party import HEAD_BYTES
 
 
 class Sending(NamedTuple):
-    """A message that is ready. tag: what its receiver knows it by. node: what is told once it has left."""
+    """A message that is ready. tag: what its receiver knows it by. node: what is told once it has left. begins: it is
+    the first of a transfer."""
 
     to: int
     size_bytes: int
     tag: Any
     node: int = -1
+    begins: bool = True
 
 
 class Actor(Protocol):
@@ -87,7 +90,8 @@ class ProgramActor:
     def _message(self, node: int) -> Sending:
         program = self._program
         to, *tag = program.labels[node]
-        return Sending(to, HEAD_BYTES + (program.highs[node] - program.lows[node]) * program.itemsize, (*tag,), node)
+        size_bytes = HEAD_BYTES + (program.highs[node] - program.lows[node]) * program.itemsize
+        return Sending(to, size_bytes, (*tag,), node, begins=tag[-1] == 0)
 
     def _complete(self, node: int) -> list[int]:
         """A node is complete: the messages that are ready now."""
@@ -111,7 +115,7 @@ class ProgramActor:
 class Carriage:
     """How messages travel. segment_bytes: of a message in a frame; frame_bytes: what all headers add; ack_bytes: of an
     acknowledgement's frame, one for ack_every frames and one for the end of a message. credit_bytes: of a host, what
-    counts as sent and is not yet on its link. window_bytes(sender, to): of a connection."""
+    counts as sent and is not yet on its link. window_bytes(sender, to): of a connection. costs: of hosts."""
 
     segment_bytes: int
     frame_bytes: int
@@ -119,13 +123,19 @@ class Carriage:
     ack_every: int
     credit_bytes: Callable[[float], float]
     window_bytes: Callable[[int, int], int]
+    costs: HostCosts = FREE
+
+    @property
+    def flow_byte_ns(self) -> float:
+        """Of a connection, at least."""
+        return 8e9 / self.costs.flow_bps if self.costs.flow_bps else 0.0
 
     def frames(self, size_bytes: int) -> int:
         """That a message is cut into."""
         return max(1, -(-size_bytes // self.segment_bytes))
 
 
-_ARRIVED, _IDLE, _LEFT = range(3)
+_ARRIVED, _IDLE, _LEFT, _HANDED, _TAKEN = range(5)
 
 
 class Alone:
@@ -142,6 +152,9 @@ class Alone:
         self._busy_ns = np.zeros(links)
         self._sent, self._received = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self._queues: list[deque[Sending]] = [deque() for _ in actors]
+        self._asked: list[deque[Sending]] = [deque() for _ in actors]  # the host hasn't come to them
+        self._tasks, self._host_ns = [0] * count, [0.0] * count  # of the host, and when it is through with them
+        self._worked_ns = np.zeros(count)
         self._sending = [False] * count
         self._window_ns: dict[tuple[int, int], float] = {}  # when a connection has room again
         self._heap: list[tuple[float, int, int, int, int, Any]] = []
@@ -150,6 +163,7 @@ class Alone:
 
     def run(self, ranks: int) -> Shape:
         """Until nothing is left to happen. ranks: how many of the actors, the first ones, have a result."""
+        how = self._how
         for member, actor in enumerate(self._actors):
             self._take(0.0, member, actor.start())
         while self._heap:
@@ -159,11 +173,23 @@ class Alone:
                 self._sending[member] = False
                 self._next(now_ns, member)
                 continue
+            if what == _HANDED:
+                self._tasks[member] -= 1
+                self._queues[member].append(detail)
+                self._next(now_ns, member)
+                self._hand(now_ns, member)
+                continue
             was = actor.done
             if what == _ARRIVED:
-                tag, frames = detail
+                message, frames = detail
                 self._acknowledge(now_ns, member, other, frames)
-                ready = actor.received(other, tag)
+                if how.costs.transfer_ns and (message.begins or self._tasks[member]):
+                    self._work(now_ns, member, how.costs.transfer_ns * message.begins, _TAKEN, other, message)
+                    continue
+                ready = actor.received(other, message.tag)
+            elif what == _TAKEN:
+                self._tasks[member] -= 1
+                ready = actor.received(other, detail.tag)
             else:
                 ready = actor.sent(detail)
             if actor.done and not was:
@@ -173,16 +199,37 @@ class Alone:
         busiest = self._busy_ns >= self._busy_ns.max(initial=0.0) * 0.999
         body_ns = max((max(self._free_ns[link]) for link in np.flatnonzero(busiest)), default=0.0)
         done_ns = self._done_ns[:ranks]
-        return Shape(min(body_ns, float(done_ns.max())), done_ns, self._busy_ns, self._sent, self._received)
+        body_ns = min(max(body_ns, self._worked_ns.max(initial=0.0)), float(done_ns.max()))
+        return Shape(body_ns, done_ns, self._busy_ns, self._sent, self._received, self._worked_ns)
 
     def _at(self, time_ns: float, what: int, member: int, other: int = 0, detail: Any = None) -> None:
         self._number += 1
         heapq.heappush(self._heap, (time_ns, self._number, what, member, other, detail))
 
     def _take(self, now_ns: float, member: int, ready: list[Sending]) -> None:
-        if ready:
+        if self._how.costs.transfer_ns:
+            self._asked[member].extend(ready)
+            self._hand(now_ns, member)
+        elif ready:
             self._queues[member].extend(ready)
             self._next(now_ns, member)
+
+    def _work(self, now_ns: float, member: int, cost_ns: int, then: int, other: int, message: Sending) -> None:
+        """A host does one thing after the other."""
+        self._tasks[member] += 1
+        self._worked_ns[member] += cost_ns
+        self._host_ns[member] = max(now_ns, self._host_ns[member]) + cost_ns
+        self._at(self._host_ns[member], then, member, other, message)
+
+    def _hand(self, now_ns: float, member: int) -> None:
+        """What has come goes first: a host without anything else to do begins the next message."""
+        asked, queue = self._asked[member], self._queues[member]
+        while asked and not self._tasks[member]:
+            if asked[0].begins:
+                self._work(now_ns, member, self._how.costs.transfer_ns, _HANDED, 0, asked.popleft())
+            else:
+                queue.append(asked.popleft())
+        self._next(now_ns, member)
 
     def _next(self, now_ns: float, member: int) -> None:
         """Put the first message that its window lets go on the link, if that is free."""
@@ -227,7 +274,11 @@ class Alone:
             slow_ns = now_ns + message.size_bytes * trip_ns / window
             last_ns = max(last_ns, slow_ns + way.trip_ns(full) / 2)
             self._window_ns[member, to] = slow_ns
-        self._at(last_ns, _ARRIVED, to, member, (message.tag, frames))
+        if how.costs.flow_bps:
+            last_ns = max(last_ns, now_ns + (wire - full) * how.flow_byte_ns + sum(way.pauses_ns) + full * way.byte_ns)
+            opens_ns = max(self._window_ns.get((member, to), 0.0), now_ns + wire * how.flow_byte_ns)
+            self._window_ns[member, to] = opens_ns
+        self._at(last_ns, _ARRIVED, to, member, (message, frames))
         self._sent[member] += wire
         self._received[to] += wire
 

@@ -16,6 +16,7 @@ from emulation.sim.flow.simulation import FlowSimulation, Refused, Together
 from emulation.sim.flow.switching import Tree, shape_of_call
 from emulation.sim.flow.values import in_rounds
 from emulation.sim.hollow import Hollow
+from emulation.sim.host_costs import Processor
 from emulation.sim.network.gloo_simulation import compressed
 from emulation.sim.network.host_simulation import measured_choice
 from emulation.sim.network.hosts import CREDIT_BYTES_MAX, CREDIT_NS
@@ -66,7 +67,13 @@ class MessageFlow(FlowSimulation):
             return 0.75 * max(min(CREDIT_BYTES_MAX, rate * CREDIT_NS), 2 * full)
 
         return Carriage(
-            reliable.segment_bytes, frame_bytes, frame_bytes, reliable.ack_every_segments, credit_bytes, window
+            reliable.segment_bytes,
+            frame_bytes,
+            frame_bytes,
+            reliable.ack_every_segments,
+            credit_bytes,
+            window,
+            self.config.costs,
         )
 
 
@@ -197,6 +204,7 @@ class SwitchFlow(FlowSimulation):
         self._least = spec.least if self._codec.lossy else 0
         self._turns: dict[int, StreamTurns] = {}
         self._tree = Tree(self.flows, self.topology)
+        self._hosts: dict[int, Processor] = {}
         self._routed = len(self.topology.aggregators) == 1
 
     def place(self, rank: int, call: Call) -> tuple[Hashable, Hashable, int]:
@@ -206,6 +214,16 @@ class SwitchFlow(FlowSimulation):
         number = self._made[rank, stream]
         self._made[rank, stream] += 1
         return (stream, number), stream, call_key(self.config.codec_seed, max(rank, 0), stream, number)
+
+    def begin(self, rank: int, call: Call) -> None:
+        """As of `AggregationHost`: a call is a transfer to the switch, and one from there."""
+        transfer_ns = self.config.costs.transfer_ns
+        if self.by_formula or not transfer_ns:
+            super().begin(rank, call)
+            return
+        host = self._hosts.setdefault(rank, Processor(self.network))
+        call = call._replace(done=partial(host.run, transfer_ns, call.done))
+        host.run(transfer_ns, partial(super().begin, rank, call))
 
     def priority_of(self, call: Call) -> int:
         return max(class_of(s.priority) for s in self.job.streams) if call.priority is None else call.priority
@@ -235,7 +253,8 @@ class SwitchFlow(FlowSimulation):
     def shape_of(self, call: Call) -> Shape:
         """See `FlowSimulation`."""
         window = self.job.streams[0].window_slots
-        return shape_of_call(self.array_call(call), self.job, window, self._tree)
+        flow_byte_ns = 8e9 / self.config.costs.flow_bps if self.config.costs.flow_bps else 0.0
+        return shape_of_call(self.array_call(call), self.job, window, self._tree, flow_byte_ns)
 
 
 FLOWS: dict[str, Callable[..., FlowSimulation]] = {

@@ -53,10 +53,13 @@ class Flow:
 class FlowNetwork:
     """All jobs of a run have one. `time` is the clock of everything in it. latency_ns: of every switch.
 
-    Links that all calls use alike are one class: `16,384` equal hosts cost as much as one.
+    Links that all calls use alike are one class: `16,384` equal hosts cost as much as one. hosts_work: what transfers
+    cost each host is shared as a link is, and stands behind the links of a shape.
     """
 
-    def __init__(self, topology: Topology, latency_ns: int = 0, trace: bool = False) -> None:
+    def __init__(
+        self, topology: Topology, latency_ns: int = 0, trace: bool = False, *, hosts_work: bool = False
+    ) -> None:
         self.topology, self.latency_ns = topology, latency_ns
         self.time = Network(trace=trace)
         self.users: dict[int, str] = {}
@@ -74,7 +77,8 @@ class FlowNetwork:
         self.delays_ns = delays
         self._switches = frozenset(topology.switches)
         self._ways: dict[Hop, Way] = {}
-        self._kinds: NDArray[np.int64] = np.zeros(self.links, np.int64)  # the class of each link
+        self.hosts = {host: number for number, host in enumerate(topology.members)} if hosts_work else {}
+        self._kinds: NDArray[np.int64] = np.zeros(self.links + len(self.hosts), np.int64)  # the class of each link
         self._examples = np.zeros(1, np.int64)  # a link of each class
         self._use: dict[Shape, Floats] = {}
         self._known: dict[tuple[tuple[int, int], ...], Floats] = {}
@@ -112,7 +116,7 @@ class FlowNetwork:
         if shape in self._use:
             return
         most = shape.busy_ns.max(initial=0.0)
-        part = np.round(shape.busy_ns / most, DIGITS) if most else np.zeros(self.links)
+        part = np.round(shape.busy_ns / most, DIGITS) if most else np.zeros(len(self._kinds))
         _, examples, kinds = np.unique(
             np.stack([self._kinds.astype(float), part]), axis=1, return_index=True, return_inverse=True
         )

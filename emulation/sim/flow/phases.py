@@ -121,21 +121,22 @@ class Chains:
 
 def phased(steps: list[Step], size_bytes: int, network: FlowNetwork, how: Carriage, segment_bytes: int) -> Shape:
     """An allreduce of size_bytes. segment_bytes: of a message's data, at most."""
-    busy = np.zeros(network.links)
+    busy, transfer_ns = np.zeros(network.links), how.costs.transfer_ns
     begin = end = way_ns = 0.0
     sent = 0
     for step in steps:
         wire, full, acks = _wire(size_bytes * step.share, how, segment_bytes)
         first, _, _ = _wire(min(size_bytes * step.share, segment_bytes), how, segment_bytes)
-        port_ns = (wire + acks) * step.slowest_ns
-        each_ns = step.pause_ns + full * step.way_ns
+        port_ns = (wire + acks) * max(step.slowest_ns, how.flow_byte_ns)
+        each_ns = step.pause_ns + full * step.way_ns + 2 * transfer_ns
         way_ns = float(each_ns.mean() if step.times > 1 else each_ns.max())  # what goes round meets all ways in turn
         pace_ns = max(port_ns, first * step.slowest_ns + way_ns)  # from one step's beginning to the next one's
         end = max(begin, end) + (step.times - 1) * pace_ns + port_ns
         begin = end - port_ns + first * step.slowest_ns + way_ns
         busy += step.flows * ((wire + acks) * step.times)
         sent += round((wire + acks) * step.times)
-    return Shape(end, end + way_ns, busy * np.array(network.byte_ns), sent, sent)
+    worked_ns = 2.0 * transfer_ns * sum(step.times for step in steps)
+    return Shape(end, end + way_ns, busy * np.array(network.byte_ns), sent, sent, worked_ns)
 
 
 def _wire(size_bytes: float, how: Carriage, segment_bytes: int) -> tuple[float, int, int]:

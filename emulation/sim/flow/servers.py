@@ -34,6 +34,7 @@ class PsActor:
         wanted = sum(each.sink in (EVERYBODY, member) for each in slices) if self._worker else 0
         own = sum(self._server(part) == member for part in slices)
         self._together = own if push_then_pull else 1  # slices that are answered at once
+        self._first = len({part.server for part in slices})  # they have slices in turn: first ones begin transfers
         self._complete: list[Slice] = []
         self._wanted, self._unsent = wanted, len(slices) if self._worker else 0
         self.done = not self._worker
@@ -52,7 +53,8 @@ class PsActor:
                 self._unsent -= 1
                 ready += self._push(part)
             else:
-                ready.append(Sending(to, self._size(part, part.source in (EVERYBODY, self._member)), (_PUSH, part), 1))
+                size_bytes = self._size(part, part.source in (EVERYBODY, self._member))
+                ready.append(Sending(to, size_bytes, (_PUSH, part), 1, part.number < self._first))
         self._settle()
         return ready
 
@@ -89,7 +91,7 @@ class PsActor:
             if worker == self._member:
                 self._wanted -= 1
             else:
-                yield Sending(worker, self._size(part, True), (_ANSWER, part))
+                yield Sending(worker, self._size(part, True), (_ANSWER, part), begins=part.number < self._first)
 
     def _settle(self) -> None:
         self.done = not self._wanted and not self._unsent

@@ -14,7 +14,8 @@ class Shape:
 
     body_ns: until the last byte has left the links that are busiest; then only latency is left. done_ns: when each rank
     has its result; one number: all at that time. busy_ns: by link, how long it sends for the call. sent, received:
-    bytes on the wire of each member, framing included; one number: of each.
+    bytes on the wire of each member, framing included; one number: of each. worked_ns: how long each member's host has
+    to do with it, where transfers cost that.
     """
 
     body_ns: float
@@ -22,6 +23,7 @@ class Shape:
     busy_ns: Floats
     sent: NDArray[np.int64] | int
     received: NDArray[np.int64] | int
+    worked_ns: Floats | float = 0.0
 
     @property
     def duration_ns(self) -> float:

@@ -22,6 +22,7 @@ from emulation.sim.flow.values import carry_out
 from emulation.sim.hollow import Hollow
 from emulation.sim.network.hosts import Done
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
+from emulation.topologies.table import TOPOLOGIES
 from emulation.topologies.topology import SPRAY, Topology
 from switchagg.description import Kind
 from switchagg.errors import JobError
@@ -39,12 +40,11 @@ _PACKETS_ALONE: dict[str, Callable[[SimulationConfig], object]] = {
     "links lose, damage, repeat or reorder packets": lambda config: config.link.faulty,
     "delays of links have tails": lambda config: config.link.tail,
     "queues mark packets, and windows follow": lambda config: config.link.ecn_bytes is not None,
-    "transfers cost hosts, or connections are slower than links ([hosts])": lambda config: config.costs,
     "messages travel over TCP or RoCE with their congestion control": lambda config: config.tcp,
     "flows take one of several spines by a hash": lambda config: (
         config.fabric.spines > 1 and config.fabric.paths != SPRAY
     ),
-    "hosts forward, and frames take any of the shortest ways": lambda config: config.of_hosts == "kind",
+    "hosts forward, and frames take any of the shortest ways": lambda config: TOPOLOGIES[config.fabric.kind].forwards,
 }
 """What depends on packets, whatever the method."""
 
@@ -99,12 +99,14 @@ class FlowSimulation(Simulation):
             self.config = replace(config, fabric=replace(config.fabric, spines=1))
         self.topology: Topology = self.config.built(servers)
         self.reliable = config.connection(config.reliable.window_bytes)
-        self.flows = shared or FlowNetwork(self.topology, config.switch_latency_ns, config.trace)
+        self.flows = shared or FlowNetwork(
+            self.topology, config.switch_latency_ns, config.trace, hosts_work=config.costs.transfer_ns > 0
+        )
         self.shared = cast(Any, self.flows)
         self.network = self.flows.time
         self.first = 0
         self.flows.users[config.job_id] = config.user
-        self._prepare_codecs()
+        self._prepare_calls()
         self._together: dict[Hashable, Together] = {}
         self._made: Counter[Hashable] = Counter()  # calls without a key, by rank
         self._lanes: dict[Hashable, deque[Together]] = {}
@@ -137,22 +139,22 @@ class FlowSimulation(Simulation):
 
     # Verbs
 
-    def launch(
+    def _launch(
         self,
         rank: int,
         array: NDArray[Any] | Hollow,
         op: str,
         done: Done,
-        priority: int | None = None,
-        key: int | None = None,
-        kind: Kind = "allreduce",
-        tensors: Any = None,
+        priority: int | None,
+        key: int | None,
+        kind: Kind,
+        tensors: Any,
     ) -> None:
         """As of `Simulation`. Of a Hollow array times and bytes alone are computed, unless a codec asks for zeros."""
         if isinstance(array, Hollow) and self._compressions is None:
             self.begin(rank, Call(cast(Any, array), op, done, priority, key, kind))
         else:
-            super().launch(rank, array, op, done, priority, key, kind, tensors)
+            super()._launch(rank, array, op, done, priority, key, kind, tensors)
 
     def launch_all(
         self,
@@ -165,13 +167,18 @@ class FlowSimulation(Simulation):
         root: int = 0,
     ) -> None:
         """All ranks begin a collective now; `done` is called once, when the last one has its result."""
-        call = Call(cast(Any, array), op, done, priority, key, kind, root)
-        name, lane, _ = self.place(EVERYONE, call)
-        self._enter_lane(Together(name, lane, {EVERYONE: call}))
+
+        def begin(ended: Done) -> None:
+            self.begin(EVERYONE, Call(cast(Any, array), op, ended, priority, key, kind, root))
+
+        self._call_turns.enter(EVERYONE, key, priority, begin, done)
 
     def begin(self, rank: int, call: Call) -> None:
         """See `Simulation`."""
         name, lane, key = self.place(rank, call)
+        if rank == EVERYONE:
+            self._enter_lane(Together(name, lane, {EVERYONE: call}))
+            return
         together = self._together.setdefault(name, Together(name, lane))
         together.calls[rank], together.keys[rank] = call, key
         if len(together.calls) == self.config.workers:
@@ -194,7 +201,7 @@ class FlowSimulation(Simulation):
         codec = call.coded.codec if call.coded is not None else None
         name = (call.kind, call.op, array.size, array.dtype, call.root, codec, *self.variant(call))
         if name not in self._shapes:
-            shape = self._costs(call) if self.by_formula else self.shape_of(call)
+            shape = self._with_hosts(self._costs(call) if self.by_formula else self.shape_of(call))
             self._shapes[name] = shape, Ends.of(shape)
         shape, ends = self._shapes[name]
         early = [mark for mark in ends.marks_ns if mark < ends.body_ns]
@@ -204,6 +211,14 @@ class FlowSimulation(Simulation):
     def _costs(self, call: Call) -> Shape:
         """By formula."""
         return formula_shape(self.method, self.config, call.kind, call.array.nbytes, call.array.dtype, self.flows.links)
+
+    def _with_hosts(self, shape: Shape) -> Shape:
+        """What hosts have to do with it behind what links have."""
+        if not self.flows.hosts:
+            return shape
+        worked_ns = np.zeros(len(self.flows.hosts))
+        worked_ns[[self.flows.hosts[name] for name in self.members]] = shape.worked_ns
+        return replace(shape, busy_ns=np.concatenate([shape.busy_ns, worked_ns]))
 
     def variant(self, call: Call) -> tuple[Hashable, ...]:
         """What else a call's shape depends on."""

@@ -60,8 +60,9 @@ def packets(call: ArrayCall, job: JobConfig, window: int) -> tuple[int, int, int
     return words, Layout(call.shares, len(call.array), width, job.workers, window).chunks, call.codec.rounds
 
 
-def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree) -> Shape:
-    """call: of any rank, its array may be one without values. window: slots of its stream."""
+def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree, flow_byte_ns: float = 0.0) -> Shape:
+    """call: of any rank, its array may be one without values. window: slots of its stream. flow_byte_ns: of a worker's
+    connection, at least."""
     first, data, rounds = packets(call, job, window)
     wire, bare = frame_bytes(job.elements) + UDP_FRAMING_BYTES, HEADER_BYTES + UDP_FRAMING_BYTES
     total = first + data + (-(-data // job.elements) if rounds else 0)
@@ -75,7 +76,9 @@ def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree) -> S
     rooted = route is not Route.ALL and call.shares.owner is not None
     if rooted:  # the root's link carries all that is given, or got, and nobody else's as much
         per_packet, pace_ns = tree.busy_ns(wire, wire, wire)
+    pace_ns = max(pace_ns, given * flow_byte_ns)
     left, back = _times(first, data, job.elements if rounds else 0, window, pace_ns, max(own_ns, trip_ns))
+    left = min(left, back)
     done: Any = back
     if route is not Route.ALL:
         late = _late(call.shares, max(1, data // job.workers), window, job.workers)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from emulation.sim.hollow import Hollow
-from emulation.sim.host_costs import FREE, HostCosts
+from emulation.sim.host_costs import FREE, CallTurns, HostCosts
 from emulation.sim.lossless.network import LosslessNetwork
 from emulation.sim.lossless.pausing import PfcConfig
 from emulation.sim.network.hosts import Done
@@ -25,7 +25,7 @@ from emulation.sim.network.mesh import Begins, Connections, MemberHost, MeshHost
 from emulation.sim.network.network import Action
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.traffic.tcp_mesh import TcpMesh, TcpMeshHost
-from emulation.topologies.table import TOPOLOGIES, topology
+from emulation.topologies.table import topology
 from emulation.topologies.topology import SPRAY, STAR, Fabric, Hop, LinkSettings, Topology
 from switchagg.call import plain_rounds, rounds_of
 from switchagg.codecs.array_codec import Reduction, Tensors
@@ -113,12 +113,6 @@ class SimulationConfig:
     costs: HostCosts = FREE
     pfc: PfcConfig | None = None
     engine: str = "python"
-
-    @property
-    def of_hosts(self) -> str:
-        """A key of hosts that the engine in Python has, and others need not: of costs, of ranks and NICs; "": none."""
-        shape = {"ranks_per_host": self.fabric.ranks_per_host > 1, "kind": TOPOLOGIES[self.fabric.kind].forwards}
-        return next((name for name, value in {**vars(self.costs), **shape}.items() if value), "")
 
     def job(self) -> JobConfig:
         """Streams side by side."""
@@ -266,7 +260,7 @@ class Simulation(ABC):
         self.first = self.shared.addresses(members)
         self.shared.users[config.job_id] = config.user
         self.shared.users_at.update(dict.fromkeys(range(self.first, self.first + len(members)), config.user))
-        self._prepare_codecs()
+        self._prepare_calls()
         segment_bytes, every = config.reliable.segment_bytes, config.reliable.ack_every_segments
         self._tcp = TcpMesh(config.tcp, self.uplinks, self.first, segment_bytes, every, config.seed)
 
@@ -274,8 +268,9 @@ class Simulation(ABC):
         """One of its own."""
         return self.config.network(self.topology)
 
-    def _prepare_codecs(self) -> None:
-        """What each rank needs to code sums, if they are coded."""
+    def _prepare_calls(self) -> None:
+        """Whose turn it is, and what each rank needs to code sums, if they are coded."""
+        self._call_turns = CallTurns(self.config.costs.calls_at_once)
         codec, workers, seed = self.config.codec, self.config.workers, self.config.codec_seed
         self._compressions: list[Compression] | None = None
         if codec:
@@ -362,6 +357,24 @@ class Simulation(ABC):
         All ranks launch the same ones: in the same order, or, by host methods, with the same keys. tensors: as of a
         group's allreduce. A Hollow array is summed as zeros.
         """
+
+        def begin(ended: Done) -> None:
+            self._launch(rank, array, op, ended, priority, key, kind, tensors)
+
+        self._call_turns.enter(rank, key, priority, begin, done)
+
+    def _launch(
+        self,
+        rank: int,
+        array: NDArray[Any] | Hollow,
+        op: str,
+        done: Done,
+        priority: int | None,
+        key: int | None,
+        kind: Kind,
+        tensors: Tensors | None,
+    ) -> None:
+        """It is the call's turn."""
         array = self._array(array)
         call = Call(array, op, done, priority, key, kind)
         if self._compressions is None or op != "sum" or kind not in COMBINING:
