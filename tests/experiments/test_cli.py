@@ -274,6 +274,8 @@ def test_switch_reports_what_is_wrong_with_its_addresses() -> None:
         taken = invoke("switch", "--control", daemon.control_endpoint, "--data", "127.0.0.1:0")
     assert taken.exit_code == 1
     assert "Address already in use; choose another with --control" in one_line(taken)
+    foreign = invoke("switch", "--control", "tcp://192.0.2.1:5555")  # whose data plane would be there, too
+    assert "control address tcp://192.0.2.1:5555: no interface of this host has the address" in one_line(foreign)
 
 
 def test_scenarios_are_listed() -> None:

@@ -32,6 +32,15 @@ def resolve_host(host: str) -> str:
         raise JobError(f"host {host!r} has no IPv4 address: {error}") from error
 
 
+def check_own(host: str, what: str, remedy: str) -> None:
+    """Raise JobError for a host that no interface of this machine has; a wildcard is allowed."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(("" if host == "*" else resolve_host(host), 0))
+        except OSError as error:
+            raise JobError(f"{what}: no interface of this host has the address {host}; {remedy}") from error
+
+
 def tcp_fault(host: str, port: int, timeout_s: float = 4.0) -> str:
     """Why no connection to a TCP port comes about, and what to do; "" if one does. The timeout is longer than the three
     seconds that it takes a host to learn that nobody on its link has an address."""

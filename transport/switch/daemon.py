@@ -29,7 +29,7 @@ from switchagg.membership import (
 from switchagg.sharing.tree_controller import TreeController
 from transport.control.leaf import LeafAgent, LeafPlace
 from transport.control.server import ControlServer, Leaf
-from transport.links.addresses import parse_endpoint
+from transport.links.addresses import check_own, parse_endpoint
 from transport.switch.ends import SwitchEnd
 from transport.switch.options import DaemonOptions
 
@@ -58,6 +58,9 @@ class SwitchDaemon:
         self._failure: Exception | None = None
         self._stopping = threading.Event()
         self._ended = threading.Event()
+        control = f"control address {options.bind_control}"
+        remedy = "`ip address` lists those it has; choose one with --control tcp://HOST:PORT"
+        check_own(parse_endpoint(options.bind_control)[0], control, remedy)
         end: SwitchEnd = options.kind.opener("switch")(options, self._log, self._on_failure)
         self._loop, self.data_address, self.dataplane = end.host, end.address, end.choice
         self._slowness: Callable[[], str] = end.slowness
@@ -90,7 +93,7 @@ class SwitchDaemon:
         except OSError as error:
             self._loop.stop()
             raise SwitchaggError(
-                f"control address {options.bind_control}: {error.strerror}; choose another with --control "
+                f"{control}: {error.strerror}; choose another with --control "
                 "tcp://HOST:PORT, or end the switch that holds it"
             ) from error
         self.control_endpoint: str = self._server.endpoint
