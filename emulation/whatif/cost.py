@@ -13,6 +13,7 @@ import numpy as np
 
 from emulation.bounds import LONG_BYTES, Needs, Network, bound_of_links, bound_together, needs
 from emulation.scenario import Scenario, parse
+from emulation.scenario_tables import AUTO, FORMULA, PACKET
 from emulation.sim.flow.methods import FLOWS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.run import simulation_config
@@ -41,11 +42,13 @@ SLOWED = 1.1
 
 @dataclass(frozen=True)
 class Link:
-    """Of every host: bits/s each way, delay one way. keys: of a scenario's [hosts] and [ps], and their values."""
+    """Of every host: bits/s each way, delay one way. keys: of a scenario's [hosts] and [ps], and their values. zoom: of
+    measured calls; auto: packets, or flows for what is large."""
 
     rate_bps: int
     delay_ns: int
     keys: tuple[tuple[str, int | str], ...] = ()
+    zoom: str = AUTO
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def call_cost(name: MethodName, kind: Kind, workers: int, link: Link) -> CallCos
     named = _alone(name)
     scenario = scenario_of(link, workers, named)
     least = _least(named, scenario.network)
-    found = _measured(named, scenario, least)
+    found = _measured(named, scenario, least, link.zoom)
     if kind == "allreduce":
         return found
     share = _share(named, kind, scenario.network) / least
@@ -105,7 +108,7 @@ def call_cost(name: MethodName, kind: Kind, workers: int, link: Link) -> CallCos
     return CallCost(found.alpha_ns * steps, found.beta_ns_per_byte * share, least * share, hidden)
 
 
-def _measured(name: MethodName, scenario: Scenario, least: float) -> CallCost:
+def _measured(name: MethodName, scenario: Scenario, least: float, zoom: str) -> CallCost:
     """Of an allreduce: in packets, codec and all, or in flows, whose bytes a codec has fewer of."""
     workers, bare = scenario.topology.workers, replace(name, codec="")
     least_bare = _least(bare, scenario.network)
@@ -113,7 +116,7 @@ def _measured(name: MethodName, scenario: Scenario, least: float) -> CallCost:
     if scenario.hosts.transfer_ns and not name.in_packets:  # pieces of one segment, and of two
         sizes = [SMALL_BYTES, SEGMENT_BYTES * workers, max(sizes[1], 2 * SEGMENT_BYTES * workers)]
     large = sizes[-1]
-    if workers * large <= PACKETS_BYTES:
+    if zoom == PACKET or (zoom == AUTO and workers * large <= PACKETS_BYTES):
         if name.in_packets:  # as many packets of a codec, so that a window which is too small shows
             sizes[-1] = round(large * max(1.0, least_bare / least))
         config = simulation_config(scenario, name.codec)
@@ -122,7 +125,8 @@ def _measured(name: MethodName, scenario: Scenario, least: float) -> CallCost:
     if name.method not in FLOWS or (name.method == "direct" and workers > DIRECT_WORKERS):
         raise ValueError(f"{name.method}: {workers} workers are too many")
     config = simulation_config(scenario)
-    flows = [1e9 * flow_seconds(FLOWS[name.method](config), size) for size in sizes]
+    formula = zoom == FORMULA
+    flows = [1e9 * flow_seconds(FLOWS[name.method](config, by_formula=formula), size) for size in sizes]
     found = _fitted(sizes, flows, least_bare)
     return replace(found, beta_ns_per_byte=found.beta_ns_per_byte * least / least_bare, bound_ns_per_byte=least)
 

@@ -52,10 +52,11 @@ def factors(run: Run, seed: int) -> NDArray[np.float64]:
 @dataclass(frozen=True)
 class Limits:
     """credit_ns: how much may lie in the network, where nothing overtakes; None: no bound. calls_at_once: as of
-    [hosts]."""
+    [hosts]. check: called again and again while a forecast goes on; it may raise."""
 
     credit_ns: float | None = None
     calls_at_once: int = 0
+    check: Callable[[], None] = lambda: None
 
 
 def forecast(run: Run, cost: Cost, seeds: Sequence[int], limits: Limits = Limits()) -> Forecast:
@@ -75,6 +76,7 @@ def iteration_ns(
     count, ends = len(costs), [0.0]
     for iteration, factor in enumerate(scale):
         at = 0
+        limits.check()
         for place, step, key in places:
             if place > at:
                 clocks += factor * (place - at)
@@ -98,11 +100,17 @@ NEED_OF_LAST, ISSUE, NEED = range(3)
 
 
 def _places(run: Run) -> list[tuple[int, int, int]]:
-    """All steps of an iteration, in the order in which every rank comes to them: place, step, number of exchange."""
-    found = []
+    """All steps of an iteration, in the order in which every rank comes to them: place, step, number of exchange. A
+    chained exchange is waited for before those behind it begin."""
+    found: list[tuple[int, int, int, int]] = []
+    behind = 0  # chained exchanges so far at one place
     for key, each in enumerate(run.exchanges):
-        found.append((min(each.issue_ns, run.compute_ns), ISSUE, key))
-        late = each.need_ns >= run.compute_ns
-        place = each.need_ns - run.compute_ns if late else max(each.need_ns, each.issue_ns)
-        found.append((place, NEED_OF_LAST if late else NEED, key))
-    return sorted(found)
+        issue = min(each.issue_ns, run.compute_ns)
+        behind = behind if key and issue == min(run.exchanges[key - 1].issue_ns, run.compute_ns) else 0
+        found.append((issue, ISSUE + 2 * behind, key, ISSUE))
+        chained = each.chained and each.need_ns <= each.issue_ns
+        late = each.need_ns >= run.compute_ns and not chained
+        place = each.need_ns - run.compute_ns if late else max(each.need_ns, issue)
+        found.append((place, NEED_OF_LAST if late else NEED + 2 * behind, key, NEED_OF_LAST if late else NEED))
+        behind += chained
+    return [(place, step, key) for place, _, key, step in sorted(found)]

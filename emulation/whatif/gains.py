@@ -6,18 +6,21 @@ The result is a document of plain values, `SCHEMA`; page, figure and table are m
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from math import hypot
 from typing import Any
 
 from emulation.certificate.fidelity import rate_text
+from emulation.errors import ScenarioError
 from emulation.profiles.errors import ProfileError
-from emulation.whatif.cost import DIRECT_WORKERS, HOST_KEYS, CallCost, Link, call_cost, needs_of
+from emulation.scenario_tables import AUTO, ZOOMS
+from emulation.whatif.cost import DIRECT_WORKERS, HOST_KEYS, CallCost, Link, call_cost, needs_of, scenario_of
 from emulation.whatif.forecast import MEASURED, SETTLING, Cost, Forecast, Limits, forecast
 from emulation.whatif.run import Exchange, Run
-from switchagg.description import COMBINING
+from switchagg.description import COMBINING, Kind
 from switchagg.errors import SwitchaggError
 from transport.group.method_name import MethodName, parse
 from transport.ps.config import BSP
@@ -53,7 +56,7 @@ Progress = Callable[[str], None]
 @dataclass(frozen=True)
 class Question:
     """What is asked of a run. delay_ns: of every link, one way. keys: of a scenario's [hosts] and [ps]. jitter: instead
-    of the run's own; None: that."""
+    of the run's own; None: that. zoom: as of a `Link`. limit_s: after which methods are left out; 0: none."""
 
     rates_bps: tuple[int, ...] = RATES_BPS
     methods: tuple[str, ...] = METHODS
@@ -61,6 +64,32 @@ class Question:
     delay_ns: int = 1_000
     keys: Mapping[str, int | str] = field(default_factory=lambda: HOST_KEYS["tcp"])
     jitter: float | None = None
+    zoom: str = AUTO
+    limit_s: float = 0.0
+
+
+class _Clock:
+    """How long a forecast has taken, and may. rows: of all links."""
+
+    def __init__(self, limit_s: float, rows: int) -> None:
+        self._limit_s, self._rows, self._done = limit_s, rows, 0
+        self._begun_s = time.monotonic()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the limit is reached."""
+        return bool(self._limit_s) and time.monotonic() - self._begun_s > self._limit_s
+
+    def check(self) -> None:
+        """Raises TimeoutError once the limit is reached."""
+        if self.is_up:
+            raise TimeoutError(f"the limit of {self._limit_s:g} s was reached (--limit)")
+
+    def next_row(self) -> str:
+        """How far it is, in words."""
+        done, self._done = self._done, self._done + 1
+        left_s = (time.monotonic() - self._begun_s) / done * (self._rows - done) if done else 0.0
+        return f"{done + 1} of {self._rows}" + (f", about {left_s:.0f} s left" if left_s >= 1 else "")
 
 
 def parse_rates(text: str) -> tuple[int, ...]:
@@ -80,22 +109,34 @@ def gains(run: Run, question: Question, progress: Progress = lambda _: None) -> 
     """The document. progress: what is being forecast. Raises ValueError for an unknown method, ProfileError."""
     if question.jitter is not None:
         run = replace(run, jitter=question.jitter, measured=False)
+    if question.zoom not in ZOOMS:
+        raise ValueError(f"--zoom {question.zoom}: unknown; allowed: {', '.join(ZOOMS)}")
     if (mode := question.keys.get("ps.mode", BSP)) != BSP:
         raise ValueError(f"ps.mode: {mode}: in a forecast servers wait for all workers; allowed: {BSP}")
     asked = [parse(text, virtual=True) for text in question.methods]
     hosts = [parse(f"{name}{_as_sent(run)}") for name in (*HOSTS, "auto")]
     names = list(dict.fromkeys([*hosts, *asked]))
     links, left_out = [], dict[str, str]()
+    clock = _Clock(question.limit_s, len(names) * len(question.rates_bps))
     for rate_bps in question.rates_bps:
-        link = Link(rate_bps, question.delay_ns, tuple(question.keys.items()))
+        link = Link(rate_bps, question.delay_ns, tuple(question.keys.items()), question.zoom)
+        scenario_of(link, run.workers, hosts[0])  # what is wrong with keys is wrong for all
         rows = []
-        for turn, name in enumerate(names, 1):
-            progress(f"{rate_text(rate_bps)}: {name} ({turn} of {len(names)})")
+        for place, name in enumerate(names):
             try:
-                rows.append(_row(run, name, link, question))
-            except (SwitchaggError, ValueError) as error:
+                clock.check()
+                progress(f"{rate_text(rate_bps)}: {name} ({clock.next_row()})")
+                rows.append(_row(run, name, link, question, clock.check))
+            except TimeoutError as error:
+                left_out[f"{rate_text(rate_bps)}, {', '.join(map(str, names[place:]))}"] = str(error)
+                break
+            except (SwitchaggError, ScenarioError, ValueError) as error:
                 left_out[str(name)] = str(error)
+        if clock.is_up and not any(row["method"] in map(str, hosts) for row in rows):
+            break
         links.append(_compared(rate_bps, rows, {str(name) for name in hosts}))
+    if not links:
+        raise ProfileError(f"{run.name}: no method was forecast within {question.limit_s:g} s; raise --limit, ask less")
     return {
         "schema": SCHEMA,
         "run": {
@@ -126,8 +167,10 @@ def _as_sent(run: Run) -> str:
     return f"~{SIXTEEN_BITS[run.sent_as]}" if run.sent_as else ""
 
 
-def _row(run: Run, name: MethodName, link: Link, question: Question) -> dict[str, Any]:
-    """A method on a link. Raises ValueError where the run has nothing for its schedule."""
+def _row(
+    run: Run, name: MethodName, link: Link, question: Question, check: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """A method on a link. Raises ValueError where the run has nothing for its schedule; what check raises."""
     seeds = range(1, question.seeds + 1)
 
     def forecast_if(
@@ -135,7 +178,7 @@ def _row(run: Run, name: MethodName, link: Link, question: Question) -> dict[str
     ) -> Forecast:
         weights = Weights(latency, link_time, windows)
         changed, cost, limits = rank_costs(run, name, link, weights)
-        return forecast(changed, cost, seeds[:1] if few else seeds, limits)
+        return forecast(changed, cost, seeds[:1] if few else seeds, replace(limits, check=check))
 
     full = forecast_if(few=False)
     return {
@@ -176,6 +219,11 @@ def rank_costs(
             credit_ns = 1.0  # a switch's streams: what is more urgent overtakes at once, but for what has begun
 
     def cost(each: Exchange) -> tuple[float, Beside]:
+        return of_kind(each.kind, each.size_bytes, each.ranks)
+
+    @cache  # many exchanges are alike
+    def of_kind(kind: Kind, size_bytes: int, ranks: int) -> tuple[float, Beside]:
+        each = Exchange(kind, size_bytes, ranks, 0, 0)
         found = _cost_of(name, each, link, each.size_bytes)
         beta = found.beta_ns_per_byte if weights.windows else found.bound_ns_per_byte
         after_ns = weights.latency * found.later_ns(each.size_bytes)

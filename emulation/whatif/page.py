@@ -95,11 +95,13 @@ def _share(row: dict[str, Any]) -> str:
 def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Facts of the run and of the forecast."""
     run, asked = document["run"], document["question"]
-    yield "run", f"{run['name']}, {run['workers']} workers, {time_text(run['compute_ns'])} of computing an iteration"
+    computing = f"{time_text(run['compute_ns'])} of computing an iteration"
+    yield "run", f"{run['name']}, {run['workers']} workers, {computing if run['compute_ns'] else 'communication alone'}"
     sent = f"{bytes_text(run['exchanged_bytes'])} in {run['collectives']} collectives, {run['sent_as']}"
     yield "exchanged", sent
     how = "measured" if run["jitter_measured"] else "assumed"
-    yield "compute times", f"vary by {100 * run['jitter']:.1f} % between iterations ({how})"
+    if run["compute_ns"]:
+        yield "compute times", f"vary by {100 * run['jitter']:.1f} % between iterations ({how})"
     yield (
         "links",
         f"one for each host, {time_text(asked['delay_ns'])} one way",

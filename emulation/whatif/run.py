@@ -35,7 +35,7 @@ class Exchange:
     """A collective of an iteration. size_bytes: of the whole array. ranks: in its group.
 
     issue_ns: where it begins; need_ns: where it must be done; from the iteration's length on, in the next iteration.
-    priority: lower is more urgent.
+    priority: lower is more urgent. chained: a rank waits for it before it begins the next one at the same place.
     """
 
     kind: Kind
@@ -44,6 +44,7 @@ class Exchange:
     issue_ns: int
     need_ns: int
     priority: int = 0
+    chained: bool = False
 
 
 @dataclass(frozen=True)
@@ -213,13 +214,14 @@ def of_graph(graph: WorkloadGraph) -> Run:
             graph.ranks if each.group == WORLD else len(graph.members(each.group, 0)),
             begins[place],
             needed.get(place, clock),
+            chained=any(program[other].collective for other in order.at_end[place]),
         )
         for place, each in enumerate(program)
         if each.collective
     ]
     exchanges = sorted((each for each in exchanges if each.ranks > 1), key=lambda each: each.issue_ns)
-    if not exchanges or not clock:
-        raise ProfileError(f"{graph.name}: no computing, or no collectives among ranks")
+    if not exchanges:
+        raise ProfileError(f"{graph.name}: no collectives among ranks, so nothing that a method could change")
     notes = tuple(filter(None, (graph.source, *graph.notes)))
     return Run(graph.name, graph.ranks, clock, tuple(exchanges), notes=notes)
 

@@ -16,9 +16,11 @@ from emulation.profiles.model_profile import ModelLayer, ModelProfile
 from emulation.scenario import parse as parse_scenario
 from emulation.sim.run import run_method
 from emulation.whatif import cost as costs
+from emulation.whatif import gains as asking
 from emulation.whatif.cost import Link
 from emulation.whatif.forecast import Limits, forecast, iteration_ns
 from emulation.whatif.gains import Question, gains, parse_rates, rank_costs
+from emulation.whatif.page import about
 from emulation.whatif.run import BUCKET_BYTES, Exchange, Run, of_graph, of_profile, read
 from tests.html_page import checked
 from tests.profiles.trace_events import ddp_step, write
@@ -212,3 +214,55 @@ def test_the_command_writes_a_page_that_needs_nothing_else(tmp_path: Path) -> No
         refused = CliRunner().invoke(app, ["whatif", str(trace), wrong])
         assert refused.exit_code == 2
         assert words in refused.output
+
+
+def test_a_graph_that_only_communicates_is_forecast() -> None:
+    """By hand: two sums one after the other, and a gather beside them; what follows waits for what it needs."""
+    chain = (
+        Operation("allreduce", elements=100),
+        Operation("allreduce", needs=(0,), elements=50),
+        Operation("all_gather", elements=50),
+    )
+    run = of_graph(WorkloadGraph("hand", (chain,), (0, 0)))
+    assert (run.compute_ns, len(run.exchanges), run.exchanges[0].chained) == (0, 3, True)
+    cost = lambda each: (float(each.size_bytes), Beside(after_ns=1_000.0))  # noqa: E731
+    assert iteration_ns(run, cost, np.ones((4, 2))) == pytest.approx(400 + 1_000 + 200 + 200 + 1_000)
+    document = gains(run, Question((10_000_000_000,), ("switch",)))
+    assert [text for label, text in about(document) if label == "run"] == ["hand, 2 workers, communication alone"]
+    assert all(row["iteration_ns"] > 0 for row in document["links"][0]["rows"])
+    silent = WorkloadGraph("silent", ((Operation("compute", duration_ns=5),),), (0, 0))
+    with pytest.raises(ProfileError, match="no collectives among ranks"):
+        of_graph(silent)
+
+
+def test_a_limit_ends_a_forecast_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes on by a second whenever it is asked: what was begun too late is left out, and named."""
+    run, said, ticks = of_profile(MODEL, 2), list[str](), iter(range(10**6))
+    monkeypatch.setattr(asking.time, "monotonic", lambda: float(next(ticks)))
+    question = Question((10**10, 10**11), ("switch", "switch+p3"), limit_s=700)
+    document = gains(run, question, said.append)
+    (link,) = document["links"]
+    done = [row["method"] for row in link["rows"]]
+    assert "ring" in done
+    assert "switch+p3" not in done
+    first, second = document["left_out"]
+    assert first.startswith("10 Gb/s, ")
+    assert first.endswith("switch+p3")
+    assert second.startswith("100 Gb/s, ring, ")
+    assert set(document["left_out"].values()) == {"the limit of 700 s was reached (--limit)"}
+    assert said[0] == "10 Gb/s: ring (1 of 14)"
+    assert all("s left" in text for text in said[1:])
+    with pytest.raises(ProfileError, match="no method was forecast within 1 s; raise --limit"):
+        gains(run, dataclasses.replace(question, limit_s=1))
+
+
+def test_calls_are_measured_at_any_zoom() -> None:
+    packet, flow, formula = (
+        costs.call_cost(parse("ring"), "allreduce", 4, dataclasses.replace(LINK, zoom=zoom)).time_ns(400_000)
+        for zoom in ("packet", "flow", "formula")
+    )
+    assert flow == pytest.approx(packet, rel=0.02)
+    assert formula == pytest.approx(packet, rel=0.1)
+    assert len({packet, flow, formula}) == 3
+    with pytest.raises(ValueError, match="--zoom far: unknown; allowed: packet, flow, formula, auto"):
+        gains(of_profile(MODEL, 2), Question((10**10,), ("switch",), zoom="far"))

@@ -49,6 +49,10 @@ def whatif(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Of [hosts] and [ps], like hosts.transfer_ns=10_000"),
     ] = None,
+    zoom: Annotated[
+        str, typer.Option(help="How calls are measured: packet, flow, formula; auto: packets where that ends soon")
+    ] = "auto",
+    limit: Annotated[float, typer.Option(min=0, help="Seconds, after which methods are left out; 0: none")] = 600.0,
     out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/whatif-NAME]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The whole document as JSON on stdout")] = False,
 ) -> None:
@@ -78,7 +82,8 @@ def whatif(
         names = asking.METHODS if methods is None else tuple(name.strip() for name in _split(methods))
         try:
             keys = _keys(hosts, settings or [])
-            question = asking.Question(asking.parse_rates(links), names, seeds, round(1000 * delay_us), keys, jitter)
+            rates_bps = asking.parse_rates(links)
+            question = asking.Question(rates_bps, names, seeds, round(1000 * delay_us), keys, jitter, zoom, limit)
             document = asking.gains(read(trace, workers), question, lambda text: typer.echo(text, err=True))
         except ValueError as error:
             stop(str(error), EXIT_USAGE)
