@@ -28,7 +28,8 @@ Progress = Callable[[str, int, int, str], None]
 """progress(method, done, total, note): `done` of `total` iterations; `note` is a short text on what happens now."""
 
 Runner = Callable[[Scenario, MethodName, Path, Callable[[int, int, str], None]], MethodResult]
-"""The contract of both backends: one method of one scenario; raises RunFailed; leaves nothing running."""
+"""The contract of both backends: one method of one scenario; raises RunFailed; leaves nothing running. A backend whose
+methods can take turns has `run_methods`, too: all of them, each result with the seconds that it took."""
 
 FIGURES = ("topology", "training", "breakdown", "matrix", "timeline", "iterations", "wire", "fidelity")
 TRACE = "timeline.json"
@@ -149,7 +150,7 @@ def compare(
     plane: Choice | None = None,
     runner: Runner | None = None,
 ) -> Comparison:
-    """Runs the scenario's methods one after the other and writes `folder`.
+    """Runs the scenario's methods, in turn or one after the other, and writes `folder`.
 
     Files: results.json, host.json, report.html, timeline.json (a Chrome trace), a PNG per figure, and `<method>/` with
     what the backend kept. Files of an earlier run of the same name are replaced; an earlier report and its figures are
@@ -157,7 +158,9 @@ def compare(
     here if not given. Raises RunFailed; a folder that can't be written is one too.
     """
     plane = plane or choose_plane(scenario, backend)
-    run_method = runner or importlib.import_module(RUNNER_MODULES[backend]).run_method
+    module = importlib.import_module(RUNNER_MODULES[backend])
+    run_method = runner or module.run_method
+    in_turn = None if runner else getattr(module, "run_methods", None)
     prepare(folder, scenario.methods_for(backend))
     host = host_facts(command)
     chosen = scenario
@@ -166,7 +169,11 @@ def compare(
         chosen = dataclasses.replace(scenario, switch=dataclasses.replace(scenario.switch, dataplane=plane.name))
     results: list[MethodResult] = []
     seconds: dict[MethodName, float] = {}
-    for method in scenario.methods_for(backend):
+    if in_turn is not None:
+        for result, took_s in in_turn(chosen, scenario.methods_for(backend), folder, progress):
+            results.append(result)
+            seconds[result.method] = round(took_s, 3)
+    for method in () if in_turn is not None else scenario.methods_for(backend):
         begin = time.monotonic()
         results.append(run_method(chosen, method, folder / method.slug, _for_method(progress, method)))
         seconds[method] = round(time.monotonic() - begin, 3)

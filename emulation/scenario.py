@@ -125,7 +125,7 @@ class Scenario:
     @property
     def paced(self) -> bool:
         """Whether real ranks compute no faster than `[workload] compute_ns` says."""
-        return self.workload.compute_ns is not None and bool(self.workload.paced or self.unequal_compute)
+        return bool(self.workload.compute_ns and (self.workload.paced or self.unequal_compute))
 
     def backups_of(self, method: MethodName) -> int | None:
         """How many ranks a sum of the method doesn't wait for; None where sums wait for all, as long as it takes."""

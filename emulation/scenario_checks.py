@@ -429,14 +429,16 @@ def _codecs(scenario: Scenario) -> str:
 
 
 def paced_fault(scenario: Scenario) -> str:
-    """Why real ranks can't compute for such different times as virtual ones; "" if they can, or needn't."""
-    key, workload = scenario.unequal_compute, scenario.workload
+    """Why real ranks can't compute at the pace of virtual ones; "" if they can, or needn't."""
+    key, workload = scenario.unequal_compute or "[workload] paced" * scenario.paced, scenario.workload
     if not key:
         return ""
+    unpaced = "" if scenario.unequal_compute else ", or [workload] paced = 0"
     if WORKLOADS[workload.name].parallel != DDP:
-        return f"{key}: in real time only DDP's ranks compute for different times, not those of '{workload.name}'"
+        return f"{key}: in real time only DDP's ranks compute at a given pace, not those of '{workload.name}'{unpaced}"
     if scheduled := [method for method in scenario.methods.mininet if method.schedule]:
-        return f"{key}: with a schedule ({scheduled[0]}) real ranks compute as fast as their machine lets them"
+        scheduled_text = f"with a schedule ({scheduled[0]}) real ranks compute as fast as their machine lets them"
+        return f"{key}: {scheduled_text}{unpaced}"
     if workload.compute_ns is None and workload.compute_jitter:
         return f"{key}: no real rank is faster than it is; allowed: with [workload] compute_ns"
     if workload.compute_ns is None and any(slow.factor < 1 for slow in scenario.faults.stragglers):
@@ -447,6 +449,8 @@ def paced_fault(scenario: Scenario) -> str:
 def _compute(scenario: Scenario) -> str:
     """Ranks that compute for different times, and links with a tail."""
     workers, compute_ns, faults = scenario.topology.workers, scenario.workload.compute_ns, scenario.faults
+    if scenario.workload.paced and compute_ns is None:
+        return "[workload] paced: 1 needs to know the pace; allowed: 0, or with compute_ns"
     if isinstance(compute_ns, tuple) and len(compute_ns) != workers:
         return f"[workload] compute_ns: {len(compute_ns)} numbers for {workers} workers; allowed: one for each"
     drawn = compute_ns if isinstance(compute_ns, ComputeDistribution) else None

@@ -267,6 +267,10 @@ class Workload:
     warmup_iterations: int = _integer(
         5, 1, 1_000, "iterations", "The first so many are not counted; at most half of them by default"
     )
+    # 8: an interval of 95 % is 2.4 standard errors; each turn costs an iteration that isn't counted
+    blocks: int = _integer(
+        8, 1, 1_000, "blocks", "Mininet: methods take turns, in so many blocks of iterations; 1: one after the other"
+    )
     batch_per_worker: int = _integer(32, 1, 65_536, "samples", "Of each rank, an iteration")
     evaluate_every: int = _integer(
         25, 1, ITERATIONS_MOST, "iterations", "Rank 0 evaluates on the test set; its time is not counted"

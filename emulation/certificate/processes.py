@@ -19,14 +19,14 @@ class Usage(NamedTuple):
     """CPU time until now, in ticks. whole: of all programs; total: of the CPUs, idle too; stolen: by the hypervisor.
 
     own: of a process and its descendants, those that have ended and were waited for included; others: of each other
-    process that we see, by id and name."""
+    process that we see, and its name: kernel threads change theirs."""
 
     total: int
     whole: int
     idle: int
     stolen: int
     own: int
-    others: dict[tuple[int, str], int]
+    others: dict[int, tuple[str, int]]
 
 
 def usage(root_pid: int) -> Usage:
@@ -47,7 +47,7 @@ def usage(root_pid: int) -> Usage:
         pid = waiting.pop()
         own += processes.pop(pid, ("", 0, 0))[2]
         waiting += children.get(pid, [])
-    others = {(pid, name): ticks for pid, (name, ticks, _) in processes.items()}
+    others = {pid: (name.partition("/")[0], ticks) for pid, (name, ticks, _) in processes.items()}
     # interrupts are left out of `whole`: they carry the emulated network's packets
     return Usage(sum(cpu[:8]), sum(cpu[:3]), cpu[3] + cpu[4], cpu[7], own, others)
 
@@ -55,8 +55,8 @@ def usage(root_pid: int) -> Usage:
 def spent_by_others(before: Usage, after: Usage) -> Counter[str]:
     """Ticks between the two, by program."""
     spent: Counter[str] = Counter()
-    for (pid, name), ticks in after.others.items():
-        spent[name] += ticks - before.others.get((pid, name), 0)
+    for pid, (name, ticks) in after.others.items():
+        spent[name] += ticks - before.others.get(pid, ("", 0))[1]
     return spent
 
 

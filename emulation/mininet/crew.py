@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TypeVar
 
 from emulation.children import POLL_S, Child, Listener
@@ -65,8 +65,9 @@ class Crew:
         self.members = list(members)
         self._method, self._stall_s, self._limit_s, self._alive = method, stall_s, limit_s, alive
 
-    def follow(self, on_iteration: Callable[[int], None]) -> None:
-        """Returns when every member has finished; on_iteration(n): all have done n iterations.
+    def follow(self) -> Iterator[int]:
+        """How many iterations all have done, whenever that grows, until every member has finished. What the caller does
+        meanwhile takes no time of theirs.
 
         Raises RunFailed, in one line, as soon as a member fails, is killed or ends early, if no process reports
         anything for too long, or after the limit.
@@ -81,9 +82,10 @@ class Crew:
                 self._check(listener)
                 slowest = min(member.iterations for member in self.members)
                 if slowest > done:
-                    done = slowest
-                    on_iteration(done)
-                    heard = time.monotonic()  # it may have taken a while
+                    done, since = slowest, time.monotonic()
+                    yield done
+                    heard = time.monotonic()
+                    begun += heard - since
                 now = time.monotonic()
                 if now - heard > self._stall_s:
                     raise RunFailed(f"{self._method}: no rank said anything for {self._stall_s:.0f} s; {self._where()}")

@@ -10,7 +10,9 @@ import dataclasses
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +44,8 @@ TRAINER = ("-P", "-m", "emulation.training.trainer")
 SILENCE_S, SILENCE_PER_WORKER_S = 60.0, 3.0  # importing torch takes seconds of CPU for every worker
 GRADIENT_BYTES_MOST = 50_000_000  # above every shipped workload's: sizes aren't known before the trainers are
 SLOW_FACTOR = 10.0  # how much slower than its bound a run may be before it is given up
+COUNTED_LEAST = 3  # iterations of a block
+RANK_BYTES, MEMORY_SHARE = 350_000_000, 0.75  # a rank with PyTorch; what of the free memory ranks may have
 COMPUTE_S = 5.0  # generous: what an iteration may compute, all ranks sharing the CPUs
 
 Progress = Callable[[int, int, str], None]
@@ -66,16 +70,82 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
     out_dir keeps the network as read back, each rank's config and log, and the data plane's log. Raises RunFailed in
     one line; UnfitError if this machine can't honour the scenario.
     """
+    ((result, _),) = in_turn([_running(scenario, method, out_dir, progress, (hold_after(scenario),))])
+    return result
+
+
+def run_methods(
+    scenario: Scenario, methods: Sequence[MethodName], folder: Path, progress: Callable[[str, int, int, str], None]
+) -> list[tuple[MethodResult, float]]:
+    """Methods of a scenario in turn, block by block, so that what else happens on this machine meets all of them; each
+    with the seconds that it took. Their networks and ranks stay meanwhile, and wait. As many at a time as memory has
+    room for. Raises as `run_method`.
+    """
+    turns, found = turns_of(scenario), []
+    most = len(methods) if turns is None else methods_at_once(scenario.topology.workers)
+    for first in range(0, len(methods), 1 if turns is None else most):
+        group = methods[first : first + (1 if turns is None else most)]
+        holds = (hold_after(scenario),) if turns is None or len(group) == 1 else turns.holds
+        running = [
+            _running(scenario, method, folder / method.slug, partial(progress, str(method)), holds) for method in group
+        ]
+        for result, seconds in in_turn(running):
+            if turns is not None and len(group) > 1:
+                others = [other for other in group if other != result.method]
+                result = dataclasses.replace(result, blocks=list(turns.blocks), in_turn_with=others)
+            if turns is not None and len(methods) > len(group):
+                note = f"Memory has room for the ranks of {most} methods at a time: not all took turns with this one."
+                result = dataclasses.replace(result, notes=[*result.notes, note])
+            found.append((result, seconds))
+    return found
+
+
+def in_turn(running: Sequence[Generator[None, None, MethodResult]]) -> list[tuple[MethodResult, float]]:
+    """Runs methods, each up to where it gives way to the others, until all have ended; each result with the seconds it
+    took. Every second round is in opposite order, so that what grows steadily is no method's. Leaves nothing running.
+    """
+    results: dict[int, MethodResult] = {}
+    seconds = [0.0] * len(running)
+    order = list(range(len(running)))
     try:
-        return _run(scenario, method, out_dir, progress)
+        while order:
+            for place in list(order):
+                begun = time.monotonic()
+                try:
+                    next(running[place])
+                except StopIteration as ended:
+                    results[place] = ended.value
+                    order.remove(place)
+                seconds[place] += time.monotonic() - begun
+            order.reverse()
+    finally:
+        for each in running:
+            each.close()
+    return [(results[place], seconds[place]) for place in range(len(running))]
+
+
+def methods_at_once(workers: int) -> int:
+    """How many methods' ranks this machine's memory has room for, beside all else."""
+    words = Path("/proc/meminfo").read_text(encoding="ascii").partition("MemAvailable:")[2].split()
+    available_bytes = 1024 * int(words[0])
+    return max(1, int(MEMORY_SHARE * available_bytes / (workers * RANK_BYTES)))
+
+
+def _running(
+    scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress, holds: tuple[int, ...]
+) -> Generator[None, None, MethodResult]:
+    """A method that yields at each of `holds`, when all ranks have done so many iterations and wait."""
+    try:
+        return (yield from _run(scenario, method, out_dir, progress, holds))
     except (OSError, subprocess.SubprocessError) as error:  # a node that died under us, a program that failed
         raise RunFailed(
-            f"{method}: the emulated network failed: {words_of(error)}; its logs are in {out_dir}; "
-            "`switchagg doctor` says what this machine lacks, and --on sim needs no network"
+            f"{method}: the emulated network failed: {words_of(error)}; its logs are in {out_dir}"
         ) from error
 
 
-def _run(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress) -> MethodResult:
+def _run(
+    scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress, holds: tuple[int, ...]
+) -> Generator[None, None, MethodResult]:
     total, workers = scenario.workload.iterations, scenario.topology.workers
     stall_s, limit_s = time_limits(scenario, method)
     servers = scenario.ps.servers if method.method == "ps" else 0
@@ -88,7 +158,7 @@ def _run(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progre
         read_back = network.facts
         write_json(out_dir / "network.json", read_back)
         progress(0, total, f"starting {workers} workers")
-        members = [_start(network, method, switch, rank, out_dir) for rank in range(workers)]
+        members = [_start(network, method, switch, rank, out_dir, holds) for rank in range(workers)]
         with (
             RunningFlows(network.star, scenario) as flows,
             Observation(network.star, scenario, members, progress, flows) as observed,
@@ -98,7 +168,12 @@ def _run(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progre
                 network.check_services()
                 flows.check()
 
-            Crew(str(method), members, stall_s=stall_s, limit_s=limit_s, alive=alive).follow(observed.on_iteration)
+            for done in Crew(str(method), members, stall_s=stall_s, limit_s=limit_s, alive=alive).follow():
+                observed.on_iteration(done)
+                if done in holds:
+                    observed.pause()
+                    yield
+                    observed.go_on(done)
         network.end_servers(EXIT_S)
         counters = {} if switch is None else network.switch_counters(switch)
         plane = None if switch is None else switch.plane
@@ -115,7 +190,7 @@ def time_limits(scenario: Scenario, method: MethodName) -> tuple[float, float]:
     bounds = [bound(name, GRADIENT_BYTES_MOST, scenario.network) for name in (MethodName("gloo", ""), method)]
     ideal_s = max(one.communication_ns for one in bounds) / 1e9
     compute_s = COMPUTE_S
-    if scenario.unequal_compute:
+    if scenario.paced or scenario.unequal_compute:
         compute_s += ComputeTimes(scenario, round(COMPUTE_S * 1e9)).most_ns() / 1e9
     silence_s = SILENCE_S + SILENCE_PER_WORKER_S * scenario.topology.workers + SLOW_FACTOR * ideal_s + compute_s
     return silence_s, silence_s + scenario.workload.iterations * (SLOW_FACTOR * ideal_s + compute_s)
@@ -125,6 +200,37 @@ def hold_after(scenario: Scenario) -> int:
     """Iterations after which the trainers wait until we measure. One of the warm-up follows, if it has more than one:
     after a pause TCP's windows are small, and no sums of an iteration before are on their way."""
     return max(1, scenario.workload.warmup_iterations - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    """holds: iterations after which a method gives way to the others. blocks: [first, end) of what is counted between:
+    not the first iteration after a pause, for the same reason."""
+
+    holds: tuple[int, ...]
+    blocks: tuple[tuple[int, int], ...]
+
+
+def turns_of(scenario: Scenario) -> Turns | None:
+    """How methods take turns; None: one runs after the other, as a single one does, where there are too few iterations
+    to divide, and beside flows, whose times go on."""
+    workload, first = scenario.workload, hold_after(scenario)
+    begin, end = workload.warmup_iterations, workload.iterations
+    count = min(workload.blocks, (end - begin) // (1 + max(COUNTED_LEAST, round_iterations(scenario))))
+    if count < 2 or scenario.flows:
+        return None
+    ends = [begin + (end - begin) * number // count for number in range(1, count + 1)]
+    begins = [begin, *(before + 1 for before in ends[:-1])]
+    return Turns((first, *ends[:-1]), tuple(zip(begins, ends, strict=True)))
+
+
+def round_iterations(scenario: Scenario) -> int:
+    """Iterations of a training method that belong together."""
+    if not scenario.workload.synchronisation:
+        return 1
+    from transport.torch.training.table import parse_method
+
+    return parse_method(scenario.workload.synchronisation).round_steps
 
 
 def hold_at_end(scenario: Scenario) -> bool:
@@ -145,7 +251,8 @@ class Observation:
 
     The monitor starts after the first iteration: start-up, when every interpreter imports torch at once, is not what is
     certified. The trainers wait for it (`hold_after`), with nothing on the wire; bytes are counted from there. Both end
-    with the last iteration. A context manager: leaving it ends the monitor.
+    with the last iteration, and both stand still while other methods have their turn. A context manager: leaving it
+    ends the monitor.
     """
 
     def __init__(
@@ -159,7 +266,7 @@ class Observation:
         from emulation.certificate.fidelity import FidelityMonitor
 
         self._network, self._members, self._progress = network, members, progress
-        self._held, self._total = hold_after(scenario), scenario.workload.iterations
+        held, self._total = hold_after(scenario), scenario.workload.iterations
         self._gathers = hold_at_end(scenario)
         self._flows = flows
         self.beside: dict[str, Any] = {}  # what became of the flows
@@ -169,7 +276,7 @@ class Observation:
         self.certificate: Certificate | None = None
         self.traffic = Traffic([], [], 0, 0, 0)
         self.packets_resent = 0
-        self.iterations = self._total - self._held  # that the counts cover
+        self.iterations = self._total - held  # that the counts cover
 
     def __enter__(self) -> Observation:
         return self
@@ -180,18 +287,26 @@ class Observation:
     def on_iteration(self, done: int) -> None:
         """All ranks have done `done` iterations."""
         if not self._watching:
-            self._watch()  # takes a while, in which they go on, but not past `hold_after`
-        if done == self._held:
-            self._flows.begin()
-            self._first = self._snapshot(done)
-            for member in self._members:
-                member.child.send(Go())
+            self._watch()  # takes a while, in which they go on, but not past where they wait
         if done == self._total:
             self._end(done)
             if self._gathers:
                 for member in self._members:
                     member.child.send(Go())
         self._progress(done, self._total, "training" if self._first is not None else "warming up")
+
+    def pause(self) -> None:
+        """All ranks wait; what happens until they go on is not measured."""
+        self._monitor.pause()
+
+    def go_on(self, done: int) -> None:
+        """They do. The first time, counting begins."""
+        if self._first is None:
+            self._flows.begin()
+            self._first = self._snapshot(done)
+        self._monitor.resume()
+        for member in self._members:
+            member.child.send(Go())
 
     def _watch(self) -> None:
         self._watching = True
@@ -225,7 +340,14 @@ def _network_threads(member: Member) -> list[int]:
     return [thread for report in member.named(Started) for thread in report.network_threads]
 
 
-def _start(network: RunningScenario, method: MethodName, switch: Switch | None, rank: int, out_dir: Path) -> Member:
+def _start(
+    network: RunningScenario,
+    method: MethodName,
+    switch: Switch | None,
+    rank: int,
+    out_dir: Path,
+    holds: tuple[int, ...],
+) -> Member:
     """Starts one rank's trainer on its host."""
     scenario, workers = network.scenario, network.star.workers
     config = TrainerConfig(
@@ -242,7 +364,7 @@ def _start(network: RunningScenario, method: MethodName, switch: Switch | None, 
         servers=tuple(host.address for host in network.star.servers),
         timeout_s=time_limits(scenario, method)[0],  # of one call: as patient as we are
         segments_max=network.segments_max,
-        hold_after=hold_after(scenario),
+        holds=holds,
         hold_at_end=hold_at_end(scenario),
     )
     config_path = out_dir / f"rank-{rank}.json"

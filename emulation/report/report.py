@@ -539,8 +539,9 @@ def _planes(built: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str]
 
 
 _ONLY_FOR = {
-    "compute_ns": " (virtual time only)",  # where ranks are alike
+    "compute_ns": " (virtual time only)",  # where ranks aren't paced
     "retry_limit": " (virtual time only)",
+    "blocks": " (Mininet only)",
 }
 """Keys of a scenario that the other backend has no use for."""
 
@@ -549,8 +550,8 @@ def _scenario_rows(scenario: dict[str, Any]) -> list[tuple[str, str]]:
     """The scenario as [table] key = value, in the file's order."""
     rows = [("seed", str(scenario["seed"]))]
     unknown = "the profile's" if "profile" in scenario["workload"] else "measured before the run"
-    alike = from_canonical(scenario).unequal_compute is None
-    only_for = {key: text for key, text in _ONLY_FOR.items() if alike or key != "compute_ns"}
+    paced = from_canonical(scenario).paced
+    only_for = {key: text for key, text in _ONLY_FOR.items() if not paced or key != "compute_ns"}
     for table in ("topology", "faults", "workload", "switch", "ps"):
         rows += [
             (f"[{table}] {key}{only_for.get(key, '')}", _value_text(value, unknown))

@@ -162,6 +162,7 @@ class Trainer:
         )
         initial_hash, before = workload.parameter_sha256(), thread_ids()
         self._attach(workload)
+        self._pace.attach(workload)
         network_threads = sorted(thread_ids() - before)
         niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + COMPUTE_NICENESS)  # we may run under `nice` ourselves
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
@@ -247,10 +248,10 @@ class Trainer:
         return self._pace.notes()
 
     def _forward(self, workload: Workload, model: torch.nn.Module, iteration: int) -> torch.Tensor:
-        """The loss; after as long as the rank is to compute, less what its backward pass will take."""
-        self._pace.begin()
+        """The loss, no earlier than the rank's pace has it."""
+        self._pace.begin(iteration)
         loss = workload.loss(model, iteration)
-        self._pace.rest(iteration)
+        self._pace.rest()
         return loss
 
     def _train(self, workload: Workload) -> None:
@@ -262,7 +263,7 @@ class Trainer:
             self._iterate(workload, iteration, clock)
             if self._evaluates_after(iteration):
                 self._evaluate(workload, iteration, clock)
-            if iteration + 1 == self.config.hold_after:
+            if iteration + 1 in self.config.holds:
                 self._hold(clock)
         self.iteration = None
 

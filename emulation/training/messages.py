@@ -33,7 +33,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     servers: tuple[str, ...] = ()  # of the hosts of parameter servers that have some of their own
     timeout_s: float = 60.0  # a call that takes longer fails
     segments_max: int = 16  # packets that the switch's method hands over in one send: what a burst of the links holds
-    hold_after: int = 0  # iterations, then it waits for `Go` on stdin, until the measurement is ready; 0: never
+    holds: tuple[int, ...] = ()  # after so many iterations it waits for `Go` on stdin: until it is this method's turn
     hold_at_end: bool = False  # so, too, before parameters are gathered for the last evaluation
 
     def __post_init__(self) -> None:

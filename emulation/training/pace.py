@@ -1,49 +1,91 @@
-"""How long a rank of a real run computes, where the scenario has ranks compute for different times."""
+"""How long a rank of a real run computes, where the scenario says so: as virtual time has it, but in real time."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import torch
 
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
+from emulation.training.replicas import Replicas
+from emulation.training.workload import Workload
 
 
 class Pace:
-    """Sleeps between the forward and the backward pass, until both have lasted as long as in virtual time.
+    """Makes computing last as long as in virtual time: `ComputeTimes`, with the same draws. sleep: seconds.
 
-    That is `ComputeTimes`, with the same draws: `[workload] compute_ns`, or else what the rank itself took for its last
-    iteration, as often as a straggler's factor says. What it takes is the CPU time of the calling thread: that others
-    want the CPU, too, makes no rank a straggler. A rank that takes longer than it shall doesn't sleep. sleep: seconds.
+    If `Scenario.paced`, the forward pass, and in the backward pass the gradient of each parameter, end no earlier than
+    their shares of `[workload] compute_ns`, by their operations as in virtual time: the rank sleeps until then, as a
+    rank whose GPU computes leaves the CPU free. What takes longer is not shortened.
+
+    Without a compute_ns a straggler sleeps between the two passes, as often as its factor says what it took for its
+    last iteration: in CPU time of the calling thread, since that others want the CPU, too, makes no rank a straggler.
     """
 
     def __init__(self, scenario: Scenario, rank: int, sleep: Callable[[float], None] = time.sleep) -> None:
         self._scenario, self._rank, self._sleep = scenario, rank, sleep
-        self._begun_ns = 0
+        self._paced = scenario.paced
+        self._forward_share = 0.0
+        self._begun_ns = self._planned_ns = self._own_begun_ns = 0
         self._own_ns: list[int] = []
 
-    def begin(self) -> None:
-        """The forward pass begins."""
-        self._begun_ns = time.thread_time_ns()
+    def attach(self, workload: Workload) -> None:
+        """Paces the backward passes of a rank's model from now on."""
+        if not self._paced:
+            return
+        plan = self._scenario.workload
+        with torch.random.fork_rng(devices=[]):  # a forward pass may draw
+            traced = Replicas(plan.name, self._scenario.seed, 1, plan.batch_per_worker, bucket_bytes=1)
+        ready = {bucket.parameters[0]: bucket.ready_fraction for bucket in traced.buckets}
+        parameters = list(workload.model.parameters())
+        self.hold(traced.forward_fraction, parameters, [ready[index] for index in range(len(parameters))])
 
-    def rest(self, iteration: int) -> None:
+    def hold(self, forward_share: float, parameters: Sequence[torch.Tensor], ready: Sequence[float]) -> None:
+        """ready: when each parameter's gradient may be there at the earliest, in shares of the backward pass."""
+        self._forward_share = forward_share
+        for parameter, fraction in zip(parameters, ready, strict=True):
+            share = forward_share + (1 - forward_share) * fraction
+            parameter.register_hook(lambda _, share=share: self._sleep_until(share))
+
+    def begin(self, iteration: int) -> None:
+        """The forward pass begins."""
+        self._begun_ns, self._own_begun_ns = time.monotonic_ns(), time.thread_time_ns()
+        own_ns = self._own_ns[-1] if self._own_ns else 0
+        self._planned_ns = ComputeTimes(self._scenario, own_ns).ns(self._rank, iteration)
+
+    def rest(self) -> None:
         """The forward pass is over."""
-        if self._scenario.unequal_compute:
+        if self._paced:
+            self._sleep_until(self._forward_share)
+        elif self._scenario.unequal_compute:
             own_ns = self._own_ns[-1] if self._own_ns else 0
-            planned_ns = ComputeTimes(self._scenario, own_ns).ns(self._rank, iteration)
-            self._sleep(max(0, planned_ns - own_ns) / 1e9)
+            self._sleep(max(0, self._planned_ns - own_ns) / 1e9)
 
     def computed(self) -> None:
         """The backward pass is over."""
-        self._own_ns.append(time.thread_time_ns() - self._begun_ns)
+        self._own_ns.append(time.thread_time_ns() - self._own_begun_ns)
 
     def notes(self) -> list[str]:
         """What it did, in a sentence."""
-        if not self._scenario.unequal_compute:
-            return []
-        own_ms = statistics.median(self._own_ns) / 1e6
-        return [
-            "Between forward and backward pass ranks sleep until they have computed for as long as the scenario says, "
-            f"which counts as computing; rank {self._rank} itself needs {own_ms:.1f} ms of CPU time (median)."
-        ]
+        own_ms = statistics.median(self._own_ns or [0]) / 1e6
+        own = f"; rank {self._rank} itself needs {own_ms:.1f} ms of CPU time (median)."
+        if self._paced:
+            return [
+                "Ranks compute real gradients, and sleep until each layer's share of [workload] compute_ns is over, as "
+                f"with GPUs that leave the CPU free{own}"
+            ]
+        if self._scenario.unequal_compute:
+            return [
+                "Between forward and backward pass stragglers sleep for as many times of what they take as the "
+                f"scenario says, which counts as computing{own}"
+            ]
+        return []
+
+    def _sleep_until(self, share: float) -> None:
+        """Until this share of the iteration's computing is over."""
+        left_ns = self._begun_ns + round(share * self._planned_ns) - time.monotonic_ns()
+        if left_ns > 0:
+            self._sleep(left_ns / 1e9)

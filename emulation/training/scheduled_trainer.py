@@ -128,7 +128,7 @@ class ScheduledTrainer(Trainer):
         workload.step(iteration)
         times = (begun_ns, forward_end_ns, backward_end_ns, time.monotonic_ns())
         self._unreported = Running(iteration, loss.item(), start_ns, times, waits)
-        reports_now = iteration + 1 in (self.config.hold_after, self.config.scenario.workload.iterations)
+        reports_now = iteration + 1 in (*self.config.holds, self.config.scenario.workload.iterations)
         if reports_now or self._evaluates_after(iteration):
             self._handle.wait()  # it is this iteration that takes this time, not the evaluation
         if reports_now:

@@ -149,7 +149,7 @@ def test_training_methods_are_for_real_ranks(mininet: Callable[[str | None], Non
     ("more", "words"),
     [
         ({"methods.mininet": ["gloo", "ring+p3"]}, r"with a schedule \(ring\+p3\) real ranks compute as fast as"),
-        ({"workload.name": "fsdp"}, "only DDP's ranks compute for different times, not those of 'fsdp'"),
+        ({"workload.name": "fsdp"}, "only DDP's ranks compute at a given pace, not those of 'fsdp'"),
         ({"faults.stragglers": [{"rank": 1, "factor": 0.5}]}, "no real rank is faster than it is"),
     ],
 )

@@ -47,9 +47,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list[Member]]]:
 
 
 def follow(members: list[Member], stall_s: float = 30.0, limit_s: float = 60.0) -> list[int]:
-    seen: list[int] = []
-    Crew("switch", members, stall_s=stall_s, limit_s=limit_s).follow(seen.append)
-    return seen
+    return list(Crew("switch", members, stall_s=stall_s, limit_s=limit_s).follow())
 
 
 def test_progress_is_that_of_the_slowest_rank_and_all_reports_are_kept(start: Callable[..., list[Member]]) -> None:
@@ -119,7 +117,7 @@ def test_the_check_runs_while_waiting_for_ranks(start: Callable[..., list[Member
         raise RunFailed("the data plane ended")
 
     with pytest.raises(RunFailed, match="the data plane ended"):
-        Crew("switch", start(WAITS), stall_s=30, limit_s=60, alive=dead).follow(lambda _: None)
+        list(Crew("switch", start(WAITS), stall_s=30, limit_s=60, alive=dead).follow())
 
 
 def test_an_invalid_report_is_a_failure(start: Callable[..., list[Member]]) -> None:

@@ -108,7 +108,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list[Member]]]:
 
 
 def follow(members: list[Member]) -> None:
-    Crew("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow(lambda _: None)
+    list(Crew("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow())
 
 
 def read_until(member: Member, event: type[Any], count: int = 1) -> None:
@@ -141,7 +141,7 @@ def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[Membe
     """Bit by bit: halving is exact and the sum of two floats has no order. With a schedule iterations overlap.
     After two iterations they wait for word to go on."""
     addresses = ["127.0.0.1", "127.0.0.2"]
-    members = start(*(configuration(rank, method, addresses=addresses, hold_after=2) for rank in range(2)))
+    members = start(*(configuration(rank, method, addresses=addresses, holds=[2]) for rank in range(2)))
     reached: list[int] = []
 
     def go_on(done: int) -> None:
@@ -152,7 +152,8 @@ def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[Membe
             for member in members:
                 member.child.send(Go())
 
-    Crew("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow(go_on)
+    for done in Crew("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow():
+        go_on(done)
     assert 2 in reached
     second, third = members[0].named(Iteration)[1:3]
     between_ns = third.begun_at_ns - second.begun_at_ns - second.duration_ns
@@ -210,7 +211,8 @@ def test_two_ranks_under_fsdp2_train_what_virtual_time_trains(
             for member in members:
                 member.child.send(Go())
 
-    Crew("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow(go_on)
+    for done in Crew("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow():
+        go_on(done)
     monkeypatch.setitem(WORKLOADS, "digits", dataclasses.replace(WORKLOADS["digits"], parallel=FSDP))
     workload = dataclasses.replace(configurations[0]["scenario"].workload, compute_ns=1_000_000)
     scenario = dataclasses.replace(configurations[0]["scenario"], workload=workload)

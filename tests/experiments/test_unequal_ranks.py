@@ -2,14 +2,16 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
 from test_trainer import LIMIT_S, asynchronous, follow, read_until, start  # noqa: F401  # a fixture
 
 from emulation.mininet.crew import Member
 from emulation.mininet.run import merge_iterations, time_limits
-from emulation.scenario import Scenario, parse
+from emulation.scenario import Scenario, ScenarioError, parse
 from emulation.sim.compute import ComputeTimes
 from emulation.training.messages import GROUP_JOB, GROUP_PORT, Evaluated, Finished, Go, Iteration
 from emulation.training.pace import Pace
@@ -20,36 +22,105 @@ from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 
 
-def test_a_rank_sleeps_for_what_virtual_time_says_beyond_its_own_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+class Machine:
+    """Time that passes by computing and sleeping alone."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ns = self.own_ns = 0
+        self.slept_ns: list[int] = []
+        monkeypatch.setattr(time, "monotonic_ns", lambda: self.now_ns)
+        monkeypatch.setattr(time, "thread_time_ns", lambda: self.own_ns)
+
+    def compute(self, own_ns: int) -> None:
+        self.own_ns += own_ns
+        self.now_ns += own_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_ns.append(round(seconds * 1e9))
+        self.now_ns += self.slept_ns[-1]
+
+
+def given(**changes: Any) -> Scenario:
+    keys = {key.replace("__", "."): value for key, value in changes.items()}
+    return parse('name = "try"\ntitle = "try"\n', "try.toml", {"topology.workers": 4, **keys})
+
+
+STRAGGLERS = {"faults__stragglers": [{"rank": -1, "factor": 3}]}
+
+
+def test_a_straggler_sleeps_for_as_many_times_of_its_own_computing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it takes itself is CPU time, and the last iteration's."""
-    slept_ns: list[int] = []
-    now_ns = 0
-
-    def scenario(compute_ns: int | None) -> Scenario:
-        known = {} if compute_ns is None else {"workload.compute_ns": compute_ns}
-        changes = {"faults.stragglers": [{"rank": -1, "factor": 3}], "topology.workers": 4, **known}
-        return parse('name = "try"\ntitle = "try"\n', "try.toml", changes)
-
-    def run(given: Scenario, own_ns: Sequence[int]) -> list[int]:
-        nonlocal now_ns
-        slept_ns.clear()
-        paced = Pace(given, 1, lambda seconds: slept_ns.append(round(seconds * 1e9)))
-        for iteration, took_ns in enumerate(own_ns):
-            paced.begin()
-            paced.rest(iteration)
-            now_ns += took_ns
-            paced.computed()
-        return list(slept_ns)
-
-    monkeypatch.setattr(time, "thread_time_ns", lambda: now_ns)
-    given, own_ns = scenario(100), [10 + number for number in range(30)]
-    planned = ComputeTimes(given)
-    slow = [planned.ns(1, iteration) == 300 for iteration in range(30)]
+    machine = Machine(monkeypatch)
+    planned = ComputeTimes(given(**STRAGGLERS), 1)
+    slow = [planned.ns(1, iteration) == 3 for iteration in range(30)]
     assert 1 < sum(slow) < 20
-    before_ns = [0, *own_ns[:-1]]
-    assert run(given, own_ns) == [planned.ns(1, k) - took_ns for k, took_ns in enumerate(before_ns)]
-    assert run(scenario(5), own_ns)[1:] == [max(0, 15 - 10 - k) if slow[k + 1] else 0 for k in range(29)]
-    assert run(scenario(None), own_ns) == [2 * took_ns * late for took_ns, late in zip(before_ns, slow, strict=True)]
+    paced = Pace(given(**STRAGGLERS), 1, machine.sleep)
+    for iteration in range(30):
+        paced.begin(iteration)
+        paced.rest()
+        machine.compute(10 + iteration)
+        paced.computed()
+    before_ns = [0, *(10 + number for number in range(29))]
+    assert machine.slept_ns == [2 * took_ns * late for took_ns, late in zip(before_ns, slow, strict=True)]
+
+
+@pytest.mark.parametrize(("factor", "planned_ns"), [(1, 1000), (3, 3000)])
+def test_each_layer_s_gradient_is_there_no_earlier_than_its_share_of_the_pace(
+    monkeypatch: pytest.MonkeyPatch, factor: int, planned_ns: int
+) -> None:
+    """Of three layers: a fifth of the time is the forward pass; then their gradients come, last layer first."""
+    machine = Machine(monkeypatch)
+    slow = {"faults__stragglers": [{"rank": 1, "factor": factor}]} if factor > 1 else {}
+    paced = Pace(given(workload__paced=1, workload__compute_ns=1000, **slow), 1, machine.sleep)
+    layers = [torch.ones(1, requires_grad=True) for _ in range(3)]
+    arrived: dict[int, float] = {}
+
+    class Slow(torch.autograd.Function):
+        """Its backward pass takes 50 ns."""
+
+        @staticmethod
+        def forward(_context: Any, given: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return given * weight
+
+        @staticmethod
+        def backward(_context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+            machine.compute(50)
+            return gradient, gradient
+
+    for place, weight in enumerate(layers):
+        weight.register_post_accumulate_grad_hook(lambda _, place=place: arrived.update({place: machine.now_ns}))
+    paced.hold(0.2, layers, [1.0, 0.5, 0.1])
+    paced.begin(0)
+    machine.compute(30)
+    value = torch.ones(1)
+    for weight in layers:
+        value = Slow.apply(value, weight)
+    paced.rest()
+    assert machine.now_ns == 0.2 * planned_ns
+    value.sum().backward()
+    paced.computed()
+    assert arrived == {2: 28 * planned_ns // 100, 1: 6 * planned_ns // 10, 0: planned_ns}
+    assert paced._own_ns == [30 + 3 * 50]
+    arrived.clear()
+    before_ns = machine.now_ns
+    paced.begin(1)
+    machine.compute(2 * planned_ns)  # slower than the pace: nothing sleeps
+    slept = len(machine.slept_ns)
+    paced.rest()
+    Slow.apply(torch.ones(1), layers[0]).sum().backward()
+    assert (arrived[0], len(machine.slept_ns)) == (before_ns + 2 * planned_ns + 50, slept)
+
+
+def test_a_pace_is_asked_for_and_known() -> None:
+    assert given(workload__paced=1, workload__compute_ns=5).paced
+    assert not given(workload__compute_ns=5).paced
+    assert not given(workload__paced=1, workload__compute_ns=0).paced, "real pace"
+    assert given(workload__compute_ns=5, **STRAGGLERS).paced
+    assert not given(**STRAGGLERS).paced
+    with pytest.raises(
+        ScenarioError, match=r"\[workload\] paced: 1 needs to know the pace; allowed: 0, or with compute"
+    ):
+        given(workload__paced=1)
 
 
 def iteration(number: int, start_ns: int, end_ns: int, compute_ns: int) -> Iteration:

@@ -70,6 +70,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "emulation/training/tensor_trainer.py",
         "emulation/training/tensor_ranks.py",
         "emulation/training/units.py",
+        "emulation/training/pace.py",
         "emulation/bench/allreduce/gloo.py",
         "emulation/bench/hosts/rank.py",
         "emulation/study/method_training.py",

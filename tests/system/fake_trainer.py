@@ -68,7 +68,7 @@ def main() -> None:
                 retransmissions=rank * iteration,
             )
         )
-        if iteration + 1 == config["hold_after"]:
+        if iteration + 1 in config["holds"]:
             sys.stdin.readline()
     send_report(Evaluated(iteration, round((time.monotonic() - begun) * 1e9), 0.98, 0.1))
     send_report(Finished(62_500, 250_000, "ab", rank, {}, None, {}, []))

@@ -5,7 +5,8 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +18,8 @@ from emulation.errors import RunFailed
 from emulation.mininet import run as mininet_run
 from emulation.mininet.crew import Crew
 from emulation.mininet.launch import congestion_control
-from emulation.mininet.run import merge_iterations, run_method, time_limits
-from emulation.results import IterationRecord
+from emulation.mininet.run import hold_after, in_turn, merge_iterations, run_method, run_methods, time_limits, turns_of
+from emulation.results import IterationRecord, document
 from emulation.scenario import Scenario, parse
 from emulation.scenario_flows import Arrivals
 from emulation.training.messages import Iteration
@@ -117,12 +118,23 @@ def test_trainers_go_on_once_they_are_watched_and_their_bytes_noted(warmup: int,
     flows = SimpleNamespace(begin=lambda: None, end=lambda: None, interfaces=(), document=lambda _: {})
     observed = mininet_run.Observation(network, scenario, members, lambda *_: None, flows)  # type: ignore[arg-type]
     watching: list[int] = []
-    observed._monitor = SimpleNamespace(start=lambda: watching.append(len(said)), stop=lambda: None, looks={})  # type: ignore[assignment]
+    turns: list[tuple[int, str]] = []
+    observed._monitor = SimpleNamespace(  # type: ignore[assignment]
+        start=lambda: watching.append(len(said)),
+        pause=lambda: turns.append((len(said), "pause")),
+        resume=lambda: turns.append((len(said), "resume")),
+        stop=lambda: None,
+        looks={},
+    )
     for done in range(1, 11):
         said.append(record(done - 1, retransmissions=done - 1))
         observed.on_iteration(done)
+        if done in (hold_after(scenario), 7):
+            observed.pause()
+            observed.go_on(done)
     assert watching == [1]
-    assert orders == [(held, "Go")] * 2
+    assert orders == [(held, "Go"), (held, "Go"), (7, "Go"), (7, "Go")]
+    assert turns == [(held, "pause"), (held, "resume"), (7, "pause"), (7, "resume")]
     assert observed.iterations == 10 - held
     assert observed.traffic.up_bytes == [1000 * (10 - held)] * 2
     assert observed.traffic.down_bytes == [2000 * (10 - held)] * 2
@@ -204,6 +216,69 @@ def test_a_run_is_measured_from_outside_and_certified(tmp_path: Path, trouble: C
     assert seen[-1] == (60, "training")
     assert json.loads((tmp_path / "network.json").read_text())["congestion_control"] == usual
     assert json.loads((tmp_path / "rank-2.json").read_text())["switch"] is None
+
+
+@pytest.mark.system
+def test_methods_take_turns_and_what_they_do_beside_each_other_is_not_measured(
+    tmp_path: Path, trouble: Callable[[str], None]
+) -> None:
+    trouble("")
+    workload = dataclasses.replace(SCENARIO.workload, blocks=4)
+    scenario, said = dataclasses.replace(SCENARIO, workload=workload), list[tuple[str, int]]()
+    methods = (GLOO, parse_method("switch"))
+    for method in methods:
+        (tmp_path / method.slug).mkdir()
+    found = run_methods(scenario, methods, tmp_path, lambda method, done, _total, _note: said.append((method, done)))
+    turns = [(method, max(done for _, done in each)) for method, each in groupby(said, lambda one: one[0])]
+    assert turns == [
+        ("gloo", 1), ("switch", 16), ("gloo", 31), ("switch", 45), ("gloo", 60), ("switch", 60),
+    ], "the second round in opposite order, and so on"  # fmt: skip
+    for (result, seconds), other in zip(found, reversed(methods), strict=True):
+        assert len(result.iterations) == 60
+        assert result.blocks == [(2, 16), (17, 31), (32, 45), (46, 60)]
+        assert result.in_turn_with == [other]
+        assert result.wire_iterations == 59
+        assert min(result.wire_tx_bytes_per_rank) > 0.8 * 171 * 1500 * 59
+        assert result.certificate is not None
+        watched_s = result.certificate.measures["duration_ns"] / 1e9
+        assert 59 * 0.025 < watched_s < seconds, "not while the other had its turn"
+    built = document(scenario, "mininet", [result for result, _ in found])
+    assert built["methods"][1]["comparison"]["headline"]["interval"] is not None
+
+
+def test_a_method_that_fails_ends_those_that_wait() -> None:
+    ended: list[str] = []
+
+    def method(name: str, turns: int) -> Generator[None, None, Any]:
+        try:
+            for _ in range(turns):
+                yield
+            raise RunFailed(f"{name} failed")
+        finally:
+            ended.append(name)
+
+    with pytest.raises(RunFailed, match="second failed"):
+        in_turn([method("first", 5), method("second", 2)])
+    assert ended == ["second", "first"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "blocks"),
+    [
+        ({}, [(5, 15), (16, 26), (27, 37), (38, 48), (49, 59), (60, 70), (71, 81), (82, 92)]),
+        ({"workload.iterations": 17}, [(5, 9), (10, 13), (14, 17)]),
+        ({"workload.iterations": 10}, None),
+        ({"workload.blocks": 1}, None),
+        ({"flows": [{"kind": "cubic"}]}, None),
+        ({"workload.synchronisation": "local_sgd:period=20"}, [(5, 26), (27, 48), (49, 70), (71, 92)]),
+    ],
+)
+def test_blocks_share_the_counted_iterations(changes: dict[str, Any], blocks: list[tuple[int, int]] | None) -> None:
+    """Each pause costs one; a block holds a round of a training method."""
+    scenario = parse('name = "t"\ntitle = "T"\n', "t", {"workload.iterations": 92, **changes})
+    turns = turns_of(scenario)
+    assert (turns and list(turns.blocks)) == blocks
+    assert turns is None or turns.holds == (4, *(end for _, end in turns.blocks[:-1]))
 
 
 @pytest.mark.system
