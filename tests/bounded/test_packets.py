@@ -6,6 +6,7 @@ from transport.bounded.packets import (
     AHEAD,
     DATA,
     HEADER_BYTES,
+    SEEN_BITS,
     PathConfig,
     PathReceiver,
     PathSender,
@@ -105,3 +106,27 @@ def test_the_window_bounds_what_is_in_flight_and_the_last_packet_asks() -> None:
     asks = [sender.sent(number, 8, number < 9, 0, 7)[1] for number in range(10)]
     assert asks == [False, False, False, True, False, False, False, True, False, True]
     assert not sender.has_room
+
+
+def test_one_packet_with_a_forged_number_makes_none_look_old() -> None:
+    sender, receiver = PathSender(CONFIG), PathReceiver()
+    for forged in (1 << 20, 1 << 63, SEEN_BITS):
+        receiver.take(forged)
+        ack = unpacked(receiver.ack(1))
+        assert ack is not None
+        assert sender.acknowledged(ack.number, ack.payload, 1) == ([], [])
+    for thing in "abc":
+        receiver.take(sender.sent(thing, 8, True, 0, 7)[0])
+        receiver.take(1 << 40)
+    ack = unpacked(receiver.ack(1))
+    assert ack is not None
+    assert sender.acknowledged((1 << 64) - 1, ack.payload, 9) == ([], []), "no such packet has left"
+    assert sender.acknowledged(ack.number, ack.payload, 10) == (["a", "b", "c"], [])
+    for _ in range(2 * SEEN_BITS):  # lost, all of them
+        lost, _ = sender.sent("lost", 8, True, 20, 7)
+    for number in (lost + 1, lost + 2):
+        assert sender.sent(number, 8, True, 30, 7)[0] == number
+        receiver.take(number)
+    ack = unpacked(receiver.ack(1))
+    assert ack is not None
+    assert sender.acknowledged(ack.number, ack.payload, 40)[0] == [lost + 2]

@@ -173,6 +173,8 @@ class PathSender:
     def acknowledged(self, newest: int, payload: bytes, now_ns: int) -> tuple[list[object], list[object]]:
         """(things that have arrived, things that are lost): an acknowledgement came."""
         marks, bits = int.from_bytes(payload[:8], "big"), int.from_bytes(payload[8:], "little")  # i: newest - 1 - i
+        if newest >= self._number or marks > self._number:  # of packets that never left
+            return [], []
         arrived: list[object] = []
         lost: list[object] = []
         missing, came = [], 0
@@ -244,20 +246,28 @@ class PathReceiver:
         self._newest = -1
         self._bits = 0  # bit i: newest - 1 - i
         self._marked = 0
+        self._far = -1  # the latest that was too far ahead
 
     def take(self, number: int, marked: bool = False) -> bool:
-        """Whether a packet must be acknowledged at once: it isn't the one after the last. marked: it met a queue."""
-        self._marked += marked
+        """Whether a packet must be acknowledged at once: it isn't the one after the last. marked: it met a queue.
+
+        One that is SEEN_BITS ahead is acknowledged only with the next, as in RFC 3550, appendix A.1: a forged one alone
+        would make all that follow look old.
+        """
         ahead = number - self._newest
+        if ahead > SEEN_BITS and number != self._far + 1:
+            self._far = number
+            return True
+        self._marked += marked
         if ahead > 0:
             before = (self._bits << 1 | 1) if self._newest >= 0 else 0
-            self._bits = before << (ahead - 1) & (1 << SEEN_BITS) - 1
+            self._bits = before << (ahead - 1) & (1 << SEEN_BITS) - 1 if ahead <= SEEN_BITS else 0
             self._newest = number
         elif ahead < 0 and -ahead <= SEEN_BITS:
             self._bits |= 1 << -ahead - 1
         return ahead != 1
 
     def ack(self, job: int) -> bytes:
-        """An acknowledgement of all that came."""
+        """An acknowledgement of all that came; of a packet that never left, if nothing did."""
         bits = self._bits.to_bytes((self._bits.bit_length() + 7) // 8, "little")
-        return _NUMBERED.pack(MAGIC, ACK, 0, job, self._newest) + self._marked.to_bytes(8, "big") + bits
+        return _NUMBERED.pack(MAGIC, ACK, 0, job, self._newest % (1 << 64)) + self._marked.to_bytes(8, "big") + bits
