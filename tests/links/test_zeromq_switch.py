@@ -179,6 +179,22 @@ def test_options_that_zeromq_lacks_are_refused(folder: Path, tmp_path: Path) -> 
         SwitchSession.join("tcp://127.0.0.1:1", "job", 0, 1, JoinOptions(link="pigeon"))
 
 
+@pytest.mark.parametrize("link", ["udp", "zeromq"])
+def test_a_side_that_only_listens_needs_no_choice_among_clients(tmp_path: Path, link: str) -> None:
+    make_keys(tmp_path, ["alice", "bob"])
+    keys, alice = load_keys(tmp_path), load_keys(tmp_path, "alice")
+    with switch(keys, link) as daemon:
+        with SwitchSession.join(daemon.control_endpoint, "job", 0, 1, JoinOptions(link=link, keys=alice)) as session:
+            assert session.allreduce(np.ones(4, np.int32)).result(LIVENESS_S).tolist() == [1] * 4
+        several = r"several clients \(alice, bob\); leave one NAME.key_secret there"
+        with pytest.raises(JobError, match=several):
+            SwitchSession.join(daemon.control_endpoint, "job", 0, 1, JoinOptions(link=link, keys=tmp_path))
+        with pytest.raises(JobError, match=several):
+            query_status(daemon.control_endpoint, keys=keys)
+        with pytest.raises(SwitchaggError, match=several):
+            switch(keys, "udp", parent=daemon.control_endpoint)
+
+
 def test_the_keys_command_makes_keys_or_reports_why_not(tmp_path: Path) -> None:
     runner = CliRunner()
     made = runner.invoke(app, ["keys", str(tmp_path / "k"), "--client", "a", "--client", "b"])

@@ -123,6 +123,8 @@ class DaemonOptions:
         parent = parse_endpoint(self.parent, "parent")
         if parent == parse_endpoint(self.bind_control):
             raise SwitchaggError(f"parent {self.parent}: that is this switch itself; name the switch above it")
+        if self.keys is not None:
+            self.keys.check_client()
         if self.advertise is not None:
             raise SwitchaggError("a switch below another is told by the address it sends from: leave --advertise out")
         if not self.kind.trees:

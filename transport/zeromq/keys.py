@@ -35,7 +35,8 @@ _REMEDY = "`switchagg keys DIR` makes keys"
 class Keys:
     """What one process needs, as 40 characters of Z85 each. server_secret: None where nothing listens.
 
-    allowed: public key -> name of the clients that are let in.
+    allowed: public key -> name of the clients that are let in. several: names of the clients whose secrets the folder
+    has, where none of them is chosen.
     """
 
     folder: Path
@@ -44,6 +45,7 @@ class Keys:
     client_secret: bytes | None = field(repr=False)
     server_secret: bytes | None = field(repr=False)
     allowed: dict[bytes, str]
+    several: tuple[str, ...] = ()
 
     def secure_server(self, listening: "zmq.Socket[bytes]") -> None:
         """Let in only holders of allowed keys; before the socket is bound. Raises JobError without a server's secret.
@@ -57,18 +59,28 @@ class Keys:
         listening.set(zmq.CURVE_SECRETKEY, self.server_secret)
         listening.set(zmq.ZAP_DOMAIN, b"switchagg")
 
-    def secure_client(self, connecting: "zmq.Socket[bytes]") -> None:
-        """Encrypt to the holder of server.key alone; before the socket connects. Raises JobError without a secret."""
+    def check_client(self) -> None:
+        """Raise JobError unless there is the secret of one client, which a connecting side needs and no other."""
+        if self.several:
+            names = ", ".join(self.several)
+            raise JobError(f"keys in {self.folder}: several clients ({names}); leave one NAME{_SECRET} there")
         if self.client_secret is None:
             raise JobError(f"keys in {self.folder}: no NAME{_SECRET} of a client, which a connecting side needs")
+
+    def secure_client(self, connecting: "zmq.Socket[bytes]") -> None:
+        """Encrypt to the holder of server.key alone; before the socket connects. Raises JobError without a secret."""
+        self.check_client()
         connecting.set(zmq.CURVE_SERVERKEY, self.server_public)
         connecting.set(zmq.CURVE_PUBLICKEY, self.client_public)
         connecting.set(zmq.CURVE_SECRETKEY, self.client_secret)
 
 
 def as_keys(given: Keys | Path | str | None) -> Keys | None:
-    """The keys themselves, where a folder was given. Raises JobError."""
-    return load_keys(given) if isinstance(given, Path | str) else given
+    """The keys of a side that connects, themselves or in the folder that was given. Raises JobError."""
+    keys = load_keys(given) if isinstance(given, Path | str) else given
+    if keys is not None:
+        keys.check_client()
+    return keys
 
 
 def key_advice(keys: Keys | None) -> str:
@@ -104,7 +116,7 @@ def make_keys(folder: Path, clients: Sequence[str] = (CLIENT,)) -> list[Path]:
 
 
 def load_keys(folder: Path | str, client: str | None = None) -> Keys:
-    """The keys in a folder. client: whose secret to use when connecting; None: the only one there is.
+    """The keys in a folder. client: whose secret to use when connecting; None: `client`'s, or the only one there is.
 
     Raises JobError in one line, with what to do: a file is missing, can't be read, is damaged, or others may read it.
     """
@@ -119,22 +131,18 @@ def load_keys(folder: Path | str, client: str | None = None) -> Keys:
             raise JobError(
                 f"keys in {folder}: {SERVER}{_PUBLIC} and {SERVER}{_SECRET} don't belong together; {_REMEDY}"
             )
-    chosen = _chosen_client(folder, client)
-    if chosen is not None:
-        client_public, client_secret = _read(chosen)
+    names = _clients(folder) if client is None else [client]
+    if len(names) == 1:
+        client_public, client_secret = _read(folder / f"{names[0]}{_SECRET}")
     allowed = {_read(path)[0]: path.stem for path in sorted((folder / "clients").glob(f"*{_PUBLIC}"))}
-    return Keys(folder, server_public, client_public or b"", client_secret, server_secret, allowed)
+    several = tuple(names) if len(names) > 1 else ()
+    return Keys(folder, server_public, client_public or b"", client_secret, server_secret, allowed, several)
 
 
-def _chosen_client(folder: Path, client: str | None) -> Path | None:
-    """The file of the client's secret; None if the folder has none."""
-    if client is not None:
-        return folder / f"{client}{_SECRET}"
-    found = [path for path in sorted(folder.glob(f"*{_SECRET}")) if path.stem != SERVER]
-    if len(found) > 1 and (folder / f"{CLIENT}{_SECRET}") not in found:
-        names = ", ".join(path.stem for path in found)
-        raise JobError(f"keys in {folder}: several clients ({names}); leave one NAME{_SECRET} there")
-    return folder / f"{CLIENT}{_SECRET}" if len(found) > 1 else found[0] if found else None
+def _clients(folder: Path) -> list[str]:
+    """The clients whose secrets may be used: the one named `client` if it is among them, else all."""
+    found = [path.stem for path in sorted(folder.glob(f"*{_SECRET}")) if path.stem != SERVER]
+    return [CLIENT] if CLIENT in found else found
 
 
 def _make_pair(secret: Path, public: Path) -> list[Path]:
