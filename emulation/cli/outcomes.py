@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -13,6 +14,9 @@ import typer
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CLEANING_S = 30
 
 OURS = ("emulation", "transport", "switchagg", "p4vm")
 EXTRAS = {"lark": "p4", "pcpp": "p4", "grpc": "p4runtime", "google": "p4runtime", "p4": "p4runtime"}
@@ -29,17 +33,17 @@ def stop(message: str, code: int) -> NoReturn:
 def outcomes(how_to_go_on: str = "") -> Iterator[None]:
     """Turns what may go wrong into one line and an exit code. how_to_go_on: of what was interrupted.
 
-    SIGTERM, and SIGHUP from a terminal that goes, are treated like Ctrl-C: what was started is ended.
+    SIGTERM, and SIGHUP from a terminal that goes, are treated like Ctrl-C: what was started is ended, and a second one
+    doesn't cut that short.
     """
     from emulation.errors import RunFailed
     from emulation.profiles.errors import ProfileError
     from emulation.scenario import ScenarioError
     from switchagg.errors import SwitchaggError
 
-    heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
-    previous = {number: signal.signal(number, _interrupt) for number in heard}  # `nohup` stays what it is
     try:
-        yield
+        with at_first_signal(_interrupt):
+            yield
     except (ScenarioError, ProfileError) as error:
         stop(str(error), EXIT_USAGE)
     except (RunFailed, SwitchaggError) as error:
@@ -56,10 +60,31 @@ def outcomes(how_to_go_on: str = "") -> Iterator[None]:
             raise  # a fault of ours, not of the installation
         extra = EXTRAS.get(package, "emulation")
         stop(f"the Python package '{error.name}' is missing; run: pip install 'switchagg[{extra}]'", EXIT_FAILED)
+
+
+@contextmanager
+def at_first_signal(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` when the first of ENDS comes, and ignore further ones to the end of the process. If it hasn't ended
+    CLEANING_S later, the next one calls `act` again."""
+    quiet_until_s = 0.0
+
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal quiet_until_s
+        if time.monotonic() >= quiet_until_s:
+            quiet_until_s = time.monotonic() + CLEANING_S
+            act()
+
+    heard = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]  # `nohup` stays what it is
+    previous = {number: signal.signal(number, handle) for number in heard}
+    try:
+        yield
     finally:
+        if quiet_until_s:
+            signal.pthread_sigmask(signal.SIG_BLOCK, heard)  # or one that comes meanwhile is reported as lost
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is handle:
+                signal.signal(number, signal.SIG_IGN if quiet_until_s else handler)
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+def _interrupt() -> NoReturn:
     raise KeyboardInterrupt

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from emulation.cli.bmv2.tools import tools
-from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, stop
+from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, at_first_signal, outcomes, stop
 from emulation.cli.p4_generate import generate
 from switchagg.written import choices
 
@@ -366,15 +365,10 @@ def _serve(host: Host, program: Path, control: str | None, seconds: float | None
     if ready_file is not None:
         ready_file.write_text(f"{host.control.address if host.control else ''}\n")
     sys.stdout.flush()
-    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    heard = [number for number in ends if signal.getsignal(number) is not signal.SIG_IGN]
-    # a pass is finished first: what it has sent is counted and captured
-    before = {number: signal.signal(number, lambda *_: host.stop()) for number in heard}
     try:
-        host.run(seconds)
+        with at_first_signal(host.stop):  # a pass is finished first: what it has sent is counted and captured
+            host.run(seconds)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         typer.echo("\n".join(host.summary()))
         sys.stdout.flush()
 

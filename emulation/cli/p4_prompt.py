@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import typer
@@ -15,6 +16,7 @@ PROMPT = "RuntimeCmd: "
 def converse(client: Any) -> bool:
     """Until Ctrl-D, exit or quit; whether a command failed. Ctrl-C ends a line, not the prompt."""
     _complete_with(client)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     failed = False
     typer.echo("Commands for the switch; help lists them, Tab completes, Ctrl-D ends")
     while True:

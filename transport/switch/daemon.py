@@ -215,7 +215,8 @@ class SwitchDaemon:
 
 
 def run_switch(options: DaemonOptions | None = None, *, ready_file: Path | None = None, quiet: bool = False) -> int:
-    """Run a switch until SIGINT or SIGTERM; returns the exit status: 0, or 1 after one line on stderr.
+    """Run a switch until SIGINT, SIGTERM or SIGHUP, and ignore further ones: the process is to end. Returns the exit
+    status: 0, or 1 after one line on stderr.
 
     Prints "switchagg switch ready: control … data …" to stdout once both addresses are bound, tells systemd (READY=1),
     and writes the same line to ready_file, if given; events go to stderr unless quiet, and first why no faster data
@@ -261,20 +262,23 @@ def run_switch(options: DaemonOptions | None = None, *, ready_file: Path | None 
 
 @contextlib.contextmanager
 def _signals() -> Iterator[list[str]]:
-    """A list that gets the name of the first SIGINT or SIGTERM; empty for ever outside the main thread."""
+    """A list that gets the names of signals that end us; empty for ever outside the main thread."""
     caught: list[str] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught
         return
     earlier = {
         number: signal.signal(number, lambda received, _: caught.append(signal.Signals(received).name))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN  # of `nohup`
     }
     try:
         yield caught
     finally:
+        if caught:
+            signal.pthread_sigmask(signal.SIG_BLOCK, earlier)  # or one that comes meanwhile is reported as lost
         for number, handler in earlier.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if caught else handler)
 
 
 def _notify(state: str) -> None:
