@@ -70,6 +70,7 @@ class Keys:
     def secure_client(self, connecting: "zmq.Socket[bytes]") -> None:
         """Encrypt to the holder of server.key alone; before the socket connects. Raises JobError without a secret."""
         self.check_client()
+        assert self.client_secret is not None
         connecting.set(zmq.CURVE_SERVERKEY, self.server_public)
         connecting.set(zmq.CURVE_PUBLICKEY, self.client_public)
         connecting.set(zmq.CURVE_SECRETKEY, self.client_secret)
