@@ -242,6 +242,7 @@ class LayeredRank:
 
     def _returned(self, transfer: Transfer, array: NDArray[np.float32], launched_ns: int) -> None:
         training, now_ns = self._training, self._network.now_ns
+        training.heard()
         if len(transfer.parts) > 1:
             low = 0
             for part in transfer.parts:

@@ -21,7 +21,7 @@ import numpy as np
 
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
-from emulation.sim.network.simulation import Call, Simulation
+from emulation.sim.network.simulation import Simulation
 from emulation.sim.training import Progress, RankClock, Training
 from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
 from emulation.training.replicas import Replicas
@@ -171,12 +171,12 @@ class ProgramRank(RankClock):
 
     def _start(self, kind: Kind, unit: str, array: Array) -> Transfer:
         transfer = Transfer(kind, unit, array, self._network.now_ns)
-        call = Call(array, "sum", partial(self._ended, transfer), kind=kind)
-        self._training.simulation.begin(self._rank, call)
+        self._training.simulation.launch(self._rank, array, "sum", partial(self._ended, transfer), kind=kind)
         return transfer
 
     def _ended(self, transfer: Transfer) -> None:
         training, now_ns = self._training, self._network.now_ns
+        training.heard()
         transfer.ended = True
         self._moved.append((transfer.begun_ns, now_ns))
         if kept(self.iteration, training.warmup_iterations, self._rank):

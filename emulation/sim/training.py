@@ -8,6 +8,7 @@ begins its next iteration. Ranks run on their own: nothing but the allreduce mak
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from emulation.training.replicas import Replicas
 
 Progress = Callable[[int, int, str], None]
+SILENT_S = 10
+"""At most about so long nothing is said of a run, but where a single collective takes longer."""
 
 
 class Clock(Protocol):
@@ -101,6 +104,7 @@ class RankClock:
         simulation.launch(self._rank, self._buckets[index], simulation.mean_op, done, tensors=tensors, **named)
 
     def _returned(self, index: int) -> None:
+        self._training.heard()
         self._under_way[index] = (self._launched_ns.pop(index), self._network.now_ns)
         self._finish_if_complete()
 
@@ -174,6 +178,7 @@ class Training:
         self.first_layer_bytes = 4 * replicas.buckets[-1].elements  # the last bucket to be ready holds that gradient
         self._scores: list[tuple[int, float, float]] = []
         self._finished = [0] * self.iterations  # ranks that are through with an iteration
+        self._told_s = time.monotonic()
         self._servers_wire: list[list[tuple[int, int]]] = []  # as a rank's wire_bytes, for each server
 
     def run(self) -> None:
@@ -192,10 +197,20 @@ class Training:
             if iteration + 1 in (self.warmup_iterations, self.iterations):
                 members = range(self.workers, len(self.simulation.topology.members))
                 self._servers_wire.append([self.simulation.wire_bytes(member) for member in members])
-            virtual_s = self.simulation.network.now_ns / 1e9
-            self._progress(iteration + 1, self.iterations, f"{virtual_s:.2f} s of virtual time")
+            self._tell(iteration + 1)
             if last:
                 self._end()
+
+    def heard(self) -> None:
+        """Something has ended, long after the last word, in an iteration that takes long: say how far it is."""
+        if time.monotonic() - self._told_s >= SILENT_S:
+            done = next((k for k, ranks in enumerate(self._finished) if ranks < self.workers), self.iterations)
+            self._tell(done)
+
+    def _tell(self, done: int) -> None:
+        self._told_s = time.monotonic()
+        virtual_s = self.simulation.network.now_ns / 1e9
+        self._progress(done, self.iterations, f"{virtual_s:.6g} s of virtual time")
 
     def _evaluates(self, rank: int, iteration: int) -> bool:
         """Whether the weights after an iteration are there, now that this rank has them."""

@@ -21,6 +21,15 @@ def test_lines_are_few_however_many_iterations(capsys: pytest.CaptureFixture[str
     assert len(said) == 2 + 1 + 10 + 1
 
 
+def test_a_log_is_not_silent_for_long(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter((0.0, 10.0, 31.0, 31.0))
+    monkeypatch.setattr("emulation.cli.progress.time.monotonic", lambda: next(seconds))
+    with lines() as report:
+        for note in ("1 s", "2 s", "3 s"):
+            report("ring", 1, 100, note)
+    assert capsys.readouterr().err.splitlines() == ["ring: 1/100 iterations: 1 s", "ring: 1/100 iterations: 3 s"]
+
+
 def test_bars_show_each_method(capsys: pytest.CaptureFixture[str]) -> None:
     with bars() as report:
         report("gloo", 3, 10, "training")

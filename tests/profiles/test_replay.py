@@ -15,7 +15,7 @@ from emulation.profiles.model_profile import decode
 from emulation.report.report import render
 from emulation.results import MethodResult, document, plain
 from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, load, parse
-from emulation.sim import run
+from emulation.sim import run, training
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.replay.hollow_replicas import ProfileReplicas
 from emulation.sim.run import run_method, simulation_config
@@ -163,3 +163,17 @@ def test_a_profile_beside_the_scenario_is_found_and_needs_no_torch(folder: Path)
         "run_method(s, s.methods.sim[1], Path(), lambda *_: None); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(folder / "t.toml")], check=True, timeout=100)
+
+
+@pytest.mark.parametrize(("method", "parallel"), [("ring", "ddp"), ("ring+p3", "ddp"), ("ring", "fsdp")])
+def test_an_iteration_that_takes_long_says_how_far_it_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, method: str, parallel: str
+) -> None:
+    """By a clock that goes on by a minute whenever it is asked."""
+    minutes, said = iter(range(10**6)), list[tuple[int, str]]()
+    monkeypatch.setattr(training.time, "monotonic", lambda: 60.0 * next(minutes))
+    given = scenario(folder, workload__parallel=parallel, workload__iterations=2, methods__sim=[method])
+    run_method(given, parse_method(method), Path(), lambda done, _, note: said.append((done, note)))
+    before_any_end = [note for done, note in said if done == 0 and "virtual time" in note]
+    assert len(before_any_end) >= 3
+    assert before_any_end == sorted(before_any_end, key=lambda note: float(note.split()[0]))

@@ -154,3 +154,14 @@ def test_a_reduce_scatter_of_gloo_is_an_allreduce_and_none_is_beyond_its_bound()
     entry = document(scenario, "sim", [result])["methods"][0]
     assert entry["collective_bytes"] == result.collective_bytes
     assert not math.isnan(entry["summary"]["algbw_bytes_per_s"])
+
+
+def test_calls_of_shards_take_turns_too() -> None:
+    """Through the switch gathers and reductions use a link's two directions at once, unless only one call may be."""
+    took = []
+    for at_once in (0, 1):
+        keys = {"methods.mininet": [], "hosts.calls_at_once": at_once}
+        scenario = parse(SCENARIO.format(name="toy"), "toy.toml", keys)
+        result = run_method(scenario, parse_method("switch"), Path(), lambda *_: None)
+        took.append(result.iterations[2].duration_ns)
+    assert took[1] > 1.05 * took[0]

@@ -250,6 +250,7 @@ class GraphRank(RankClock):
         self._network.schedule(now_ns, lambda *_: self._ended(place))
 
     def _ended(self, place: int) -> None:
+        self._training.heard()
         self._left -= 1
         self._start(self._freed(self._order.at_end[place]))
         if not self._left:

@@ -44,6 +44,9 @@ class ReplayedJob:
         """What a rank computes for."""
         return self.graph.compute_ns(rank)
 
+    def heard(self) -> None:
+        """The measured job says how far it is."""
+
     def start(self) -> None:
         """Begin now."""
         self._since_ns = self.simulation.network.now_ns
