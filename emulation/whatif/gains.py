@@ -24,7 +24,7 @@ from switchagg.description import COMBINING, Kind
 from switchagg.errors import SwitchaggError
 from transport.group.method_name import MethodName, parse
 from transport.ps.config import BSP
-from transport.schedule.model import Beside
+from transport.schedule.model import ALONE, Beside
 from transport.schedule.profile import LinearCost
 from transport.schedule.table import parse_policy
 
@@ -143,6 +143,7 @@ def gains(run: Run, question: Question, progress: Progress = lambda _: None) -> 
             "name": run.name,
             "workers": run.workers,
             "compute_ns": run.compute_ns,
+            "slowest_ns": forecast(run, lambda each: (0.0, ALONE), range(1, question.seeds + 1)).mean_ns,
             "exchanged_bytes": run.size_bytes,
             "collectives": len(run.exchanges),
             "jitter": run.jitter,

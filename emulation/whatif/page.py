@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from emulation.bench.table import columns
 from emulation.certificate.fidelity import rate_text
@@ -21,6 +25,9 @@ from transport.group.method_name import parse
 
 HEADS = ("method", "iteration", "shorter by", "held up by")
 UNRESOLVED = "#C4C9CF"
+WHISKER = "#59636E"
+LABEL_MAX = 28
+"""Letters of a line of a method's name in the figure."""
 BAR_INCHES = 0.3
 CAPTION = (
     "How much shorter an iteration would be; whiskers: its noise. What lies within is grey: nobody could tell it from "
@@ -89,7 +96,7 @@ def headline(link: dict[str, Any]) -> str:
 
 
 def _share(row: dict[str, Any]) -> str:
-    return f"{100 * row['gain']:.1f} %"
+    return f"{100 * row['gain']:.1f} ± {100 * row['floor']:.1f} %"
 
 
 def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -101,7 +108,14 @@ def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "exchanged", sent
     how = "measured" if run["jitter_measured"] else "assumed"
     if run["compute_ns"]:
-        yield "compute times", f"vary by {100 * run['jitter']:.1f} % between iterations ({how})"
+        least = time_text(run["slowest_ns"])
+        why = f"since ranks wait for the slowest, an iteration takes {least} where communication is free"
+        yield "compute times", f"vary by {100 * run['jitter']:.1f} % between iterations ({how}); {why}"
+    if run["workers"] == 2:
+        why = (
+            "each sends its whole array once by every method, so a switch saves no bytes; codecs and schedules may gain"
+        )
+        yield "2 workers", f"{why}; for more of them: --workers 8"
     yield (
         "links",
         f"one for each host, {time_text(asked['delay_ns'])} one way",
@@ -139,11 +153,11 @@ def figure(document: dict[str, Any]) -> Figure:
     for axes, (link, found) in zip(every, panels, strict=True):
         colours = [parse(row["method"], virtual=True).look.colour if row["resolved"] else UNRESOLVED for row in found]
         bars = axes.barh(
-            [row["method"] for row in found],
+            [_broken(row["method"]) for row in found],
             [100 * row["gain"] for row in found],
             xerr=[100 * row["floor"] for row in found],
             color=colours,
-            ecolor="#59636E",
+            ecolor=WHISKER,
             capsize=2,
             height=0.72,
         )
@@ -153,5 +167,27 @@ def figure(document: dict[str, Any]) -> Figure:
         axes.set_title(f"{rate_text(link['rate_bps'])}, against {link['baseline']}", loc="left", fontsize=10)
         axes.tick_params(axis="y", labelsize=8)
         axes.grid(axis="y", visible=False)
-    every[-1].set_xlabel("iteration shorter by, %; grey: within its noise")
+    every[-1].set_xlabel("iteration shorter by, %")
+    drawn.legend(handles=_legend(document), loc="outside lower center", ncols=3, fontsize=8)
     return drawn
+
+
+def _legend(document: dict[str, Any]) -> list[Artist]:
+    """What colours and whiskers mean."""
+    shown = [row for link in document["links"] for row in link["rows"] if row["method"] != link["baseline"]]
+    looks = {parse(row["method"], virtual=True).look for row in shown if row["resolved"]}
+    colours = {look.label: look.colour for look in sorted(looks, key=lambda look: look.label)}
+    if not all(row["resolved"] for row in shown):
+        colours["unresolved: within its noise"] = UNRESOLVED
+    whisker = Line2D([], [], color=WHISKER, marker="|", label="whiskers: the noise, ±")
+    return [*(Patch(color=colour, label=label) for label, colour in colours.items()), whisker]
+
+
+def _broken(method: str) -> str:
+    """A name in lines short enough that the bars keep their room."""
+    lines = [""]
+    for part in re.split(r"(?=[~+,])", method):
+        if lines[-1] and len(lines[-1]) + len(part) > LABEL_MAX:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)

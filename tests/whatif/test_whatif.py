@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -122,6 +123,8 @@ def test_what_is_within_the_noise_is_unresolved() -> None:
         assert rows[link["baseline"]]["gain"] == 0
         assert rows["switch"]["resolved"] == resolved
     assert exact["links"][0]["rows"][5]["gain"] > 0.1
+    assert exact["run"]["slowest_ns"] == pytest.approx(run.compute_ns, rel=1e-5)
+    assert noisy["run"]["slowest_ns"] > 1.3 * run.compute_ns  # of four ranks that vary by half
     assert exact["links"][0]["rows"][5]["limit"] == "link"
 
 
@@ -204,6 +207,9 @@ def test_the_command_writes_a_page_that_needs_nothing_else(tmp_path: Path) -> No
     assert done.exit_code == 0, done.output
     assert "job, 2 workers, 160 µs of computing an iteration" in done.output
     assert "baseline" in done.output
+    assert "so a switch saves no bytes" in done.output
+    assert "for more of them: --workers" in done.output
+    assert re.search(r"100 Mb/s, against \S+: [\d.]+ ± [\d.]+ % off an iteration by ring, topk", done.output)
     document = json.loads((tmp_path / "out/whatif.json").read_text())
     page = (tmp_path / "out/whatif.html").read_text()
     assert [row["method"] for row in document["links"][0]["rows"]][-2:] == ["switch", "ring~topk:ratio=0.1,least=8"]
