@@ -5,18 +5,20 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch_programs import RANK, WORLD, assert_same_everywhere, raised, small_model, start, train
 
 from transport.group.host_group import HostGroup
-from transport.torch import SwitchOptions, switchagg_hook
+from transport.torch import SwitchOptions, SwitchProcessGroup, switchagg_hook
 
 
 def host_group(group: Any = None) -> HostGroup:
@@ -281,9 +283,51 @@ def restarted() -> None:
     dist.destroy_process_group()
 
 
+def held() -> Counter[str]:
+    """Threads and open files of this process."""
+    return Counter(threads=len(os.listdir("/proc/self/task")), files=len(os.listdir("/proc/self/fd")))
+
+
+def dropped_groups() -> None:
+    """200 groups that nobody destroys hold as much as 200 of Gloo; one that nobody refers to any more holds nothing."""
+    start()
+    grown: list[Counter[str]] = [Counter()]  # Counter's - and <= leave out what is negative
+    for backend in ("gloo", "switchagg"):
+        before, groups = held(), [dist.new_group(backend=backend) for _ in range(200)]
+        for group in groups:
+            dist.all_reduce(torch.ones(3), group=group)
+        end = time.monotonic() + 60
+        most = grown[-1] + Counter(threads=20, files=20)
+        while backend == "switchagg" and not held() - before <= most:  # until idle threads have ended
+            assert time.monotonic() < end, (held() - before, most)
+            time.sleep(0.1)
+        grown.append(held() - before)
+        for group in groups:
+            dist.destroy_process_group(group)
+        del groups, group
+    before = held() + Counter(threads=10, files=10)
+    for turn in range(20):
+        store = PrefixStore(f"dropped/{turn}", _get_default_store())
+        dropped = SwitchProcessGroup(store, RANK, WORLD, timedelta(seconds=60), SwitchOptions.from_environment())
+        dropped.allreduce([torch.ones(3)]).wait()
+        del dropped
+        assert held() <= before, (held(), before)
+    dist.destroy_process_group()
+
+
 PROGRAMS: dict[str, Callable[[], None]] = {
     program.__name__: program
-    for program in (a_rank_dies, a_rank_raises, beside_gloo, compiled, differing, differing_codecs, training, restarted)
+    for program in (
+        a_rank_dies,
+        a_rank_raises,
+        beside_gloo,
+        dropped_groups,
+        compiled,
+        differing,
+        differing_codecs,
+        training,
+        restarted,
+    )
 }
 
 if __name__ == "__main__":

@@ -72,6 +72,11 @@ def test_what_runs_on_gloo_runs_here(launch: Launch) -> None:
     launch.done()
 
 
+def test_groups_that_nobody_destroys_hold_as_much_as_those_of_gloo(launch: Launch) -> None:
+    launch("dropped_groups", 2, None, SWITCHAGG_METHOD="ring")
+    launch.done()
+
+
 def test_ranks_whose_calls_differ_are_told_so() -> None:
     """W12; in the heads of messages for host methods. Both at once: what Gloo has begun takes seconds to end."""
     by_switch, by_hosts = Launch(PROGRAMS), Launch(PROGRAMS)

@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 
 from transport.torch import backend, collectives
-from transport.torch.calls import attachment, layout
+from transport.torch.calls import attachment, completions, layout
 from transport.torch.calls.completions import CompletionPool
 from transport.torch.calls.layout import Op, Ranks
-from transport.torch.calls.staging import CudaStage, SideStreams
+from transport.torch.calls.staging import CudaStage, HostStage, SideStreams
 
 Log = list[tuple[Any, ...]]
 
@@ -181,6 +181,35 @@ def test_which_way_a_reduction_takes(dtype: torch.dtype, op: str, elements: int,
 
 
 @pytest.mark.parametrize(
+    ("dtype", "op", "better"),
+    [
+        (torch.uint16, "sum", "int32"),
+        (torch.uint64, "max", "int64"),
+        (torch.float8_e5m2, "sum", "float32"),
+        (torch.float8_e4m3fn, "min", "float32"),
+        (torch.bool, "avg", "float32"),
+    ],
+)
+def test_a_type_that_nothing_combines_is_named_with_what_works(dtype: torch.dtype, op: str, better: str) -> None:
+    assert layout.allreduce([torch.empty(3, dtype=dtype)], Op(op), RANKS) is None
+    with pytest.raises(TypeError, match=rf"allreduce \({op}\) of {dtype}: .* give tensor.to\(torch.{better}\)"):
+        layout.refuse_type("allreduce", Op(op), dtype)
+    layout.refuse_type("all_gather", Op(""), dtype)
+
+
+def test_memory_in_which_sums_were_made_can_be_resized() -> None:
+    """PowerSGD's batched hook does so with DDP's buckets."""
+    tensor = torch.ones(3)
+    ((_, _, _, whole, _),) = layout.allreduce([tensor], Op(), RANKS)  # type: ignore[misc]
+    assert whole is not None
+    stage = HostStage(whole)
+    stage.array += 1
+    assert tensor.tolist() == [2, 2, 2]
+    del stage
+    assert tensor.resize_(9).shape == (9,)
+
+
+@pytest.mark.parametrize(
     ("old", "new"),
     [
         ("_allgather_base", "all_gather_single"),
@@ -275,4 +304,20 @@ def test_idle_threads_keep_no_tensor_alive() -> None:
             gc.collect()
             time.sleep(0.01)
     assert pool.threads == 1
+    pool.close()
+
+
+def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completions, "IDLE_S", 0.01)
+    pool = CompletionPool("ends")
+    for _ in range(50):  # tasks come also while a thread ends
+        done = threading.Event()
+        pool.submit(done.set)
+        assert done.wait(20)
+        time.sleep(0.01)
+    end = time.monotonic() + 20
+    while pool.threads:
+        assert time.monotonic() < end, "an idle thread goes on"
+        time.sleep(0.01)
+    assert pool.idle == 0
     pool.close()

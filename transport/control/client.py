@@ -126,7 +126,7 @@ class ControlClient:
             self._wake_out.send(b"!")
 
     def _run(self) -> None:
-        context = zmq.Context()
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()  # the process's: each context has two threads
         try:
             own, peer = self._wish.place.host, self._peer  # from the data address (C15)
             with contextlib.closing(Requests(context, own, peer, self.switch, self._keys, self._wake_in)) as requests:
@@ -137,7 +137,6 @@ class ControlClient:
             self._end([], "the session was closed")
             self._left.set()
             self._fail_queries()
-            context.destroy(linger=0)
             self._wake_in.close()
             self._wake_out.close()
 

@@ -21,7 +21,7 @@ from switchagg.job import MAX_CHILDREN
 from transport.group.contract import Group
 from transport.group.method_name import MethodName
 from transport.torch.calls.contiguous import StandIns, refuse_shared
-from transport.torch.calls.layout import Op, Part, Ranks, array_dtype, compared, shown, size_bytes
+from transport.torch.calls.layout import Op, Part, Ranks, array_dtype, compared, refuse_type, shown, size_bytes
 from transport.torch.calls.recording import recorded
 from transport.torch.calls.reducer import Reducer
 from transport.torch.calls.traffic import GLOO, Traffic
@@ -62,21 +62,31 @@ def _join(*args: Any, **kwargs: Any) -> Group:
     return SwitchGroup.join(*args, **kwargs)
 
 
-def _gloo(store: Store, rank: int, size: int, timeout: timedelta, options: SwitchOptions) -> dist.ProcessGroupGloo:
-    """Gloo on the network of the switch or of MASTER_ADDR, unless GLOO_SOCKET_IFNAME names another.
+_devices: "weakref.WeakValueDictionary[tuple[Any, ...], Any]" = weakref.WeakValueDictionary()
 
-    By itself it takes the address of the host's name, which may be 127.0.1.1 (Debian): other hosts can't connect, one
+
+def _device(**where: str) -> Any:
+    """Gloo's device there, which all groups of this process share: it has a thread and sockets of its own."""
+    key = (os.getpid(), *where.items())
+    if (device := _devices.get(key)) is None:
+        make: Any = dist.ProcessGroupGloo
+        device = _devices[key] = make.create_device(**where)
+    return device
+
+
+def _gloo_devices(options: SwitchOptions) -> list[Any]:
+    """On the network of the switch or of MASTER_ADDR, unless GLOO_SOCKET_IFNAME names others; [] for Gloo's own choice.
+
+    By itself Gloo takes the address of the host's name, which may be 127.0.1.1 (Debian): other hosts can't connect, one
     rank gets an error that names 127.0.0.1, the others wait.
     """
-    make: Any = dist.ProcessGroupGloo
+    if names := os.environ.get("GLOO_SOCKET_IFNAME"):
+        return [_device(interface=name) for name in names.split(",")]
     try:
-        if size > 1 and not os.environ.get("GLOO_SOCKET_IFNAME"):
-            how = make._Options()
-            how._timeout, how._devices = timeout, [make.create_device(hostname=options.network_address())]
-            return make(store, rank, size, how)  # type: ignore[no-any-return]
+        return [_device(hostname=options.network_address())]
     except JobError as error:
         logger.info("switchagg: Gloo chooses its own address: %s", error)
-    return dist.ProcessGroupGloo(store, rank, size, timeout)
+        return []
 
 
 class SwitchProcessGroup(Collectives):
@@ -100,7 +110,11 @@ class SwitchProcessGroup(Collectives):
         super().__init__(rank, size)  # type: ignore[call-arg]  # stub lacks this constructor
         job = start_name(store, rank, size, timeout.total_seconds()) if size > 1 else ""
         store = PrefixStore(job, store)  # Gloo would take addresses of ranks that died before a restart
-        gloo = _gloo(store, rank, size, timeout, options)
+        make: Any = dist.ProcessGroupGloo
+        how = make._Options()
+        self._devices = _gloo_devices(options) if size > 1 else []  # kept, or the next group would make them anew
+        how._timeout, how._devices = timeout, self._devices
+        gloo = make(store, rank, size, how) if self._devices else make(store, rank, size, timeout)
         # Gloo's dispatcher: it has every operation under the old and the new names, whatever PyTorch's version. Calling
         # our own base class instead would come back to our overrides.
         self._gloo = ProcessGroup(store, rank, size)
@@ -178,6 +192,8 @@ class SwitchProcessGroup(Collectives):
                 found = build(self.reducer.ranks()) if able else None
                 parts = compared(found, self.reducer.ranks()) if found else []
                 if found is None:
+                    if results and results[0].layout == torch.strided:
+                        refuse_type(kind, op, results[0].dtype)
                     seen = shown(kind, op, tensors[0].dtype, sum(one.numel() for one in tensors)) if tensors else None
                     return self.by_gloo(seen, forward, results, size_bytes(tensors))
                 for tensor, _ in [each for part in parts if part.layout for each in part.layout.takes]:
@@ -260,6 +276,16 @@ class SwitchProcessGroup(Collectives):
         """See `Collectives`. Gloo's connections keep the limit with which they were made."""
         limit_s = self._limit_s()
         return work if limit_s == self.rendezvous.timeout_s else LimitedWork(work, timedelta(seconds=limit_s))
+
+    def split_group(self, new_ranks: Any, *args: Any, **kwargs: Any) -> ProcessGroup:
+        """Refused: PyTorch's own would split Gloo alone."""
+        raise NotImplementedError(f"backend switchagg doesn't split groups: use dist.new_group({list(new_ranks)})")
+
+    def merge_remote_group(self, *args: Any, **kwargs: Any) -> ProcessGroup:
+        """Refused, as `split_group`."""
+        raise NotImplementedError(
+            "backend switchagg doesn't merge groups: use dist.new_group in one world of all ranks"
+        )
 
     def shutdown(self) -> None:
         """Leave the switch and end our threads; pending calls fail. destroy_process_group calls this. Idempotent."""

@@ -4,11 +4,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 logger = logging.getLogger(__name__)
 
 Task = Callable[[], None]
+
+IDLE_S = 5.0
+"""After this a thread that has nothing to do ends."""
 
 
 class CompletionPool:
@@ -69,17 +72,28 @@ class CompletionPool:
 
     @property
     def threads(self) -> int:
-        """How many threads there are: the most tasks that ever ran at one time."""
+        """How many threads there are: of the tasks of the last `IDLE_S`, the most that ran at one time."""
         return len(self._threads)
 
     def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
+        while (task := self._next()) is not None:
             _run_logged(task)
             del task  # keep no tensors alive while idle
             with self._lock:
                 if self._closed:
                     return
                 self._idle += 1
+
+    def _next(self) -> Task | None:
+        try:
+            return self._tasks.get(timeout=IDLE_S)
+        except Empty:
+            with self._lock:
+                if self._idle:  # else a task is on its way to this thread
+                    self._idle -= 1
+                    self._threads.remove(threading.current_thread())
+                    return None
+            return self._tasks.get()
 
 
 def _run_logged(task: Task) -> None:

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.distributed.distributed_c10d import ReduceOp
+from torch.utils.dlpack import from_dlpack
 
 from switchagg.codecs import array_codec
-from switchagg.description import ROOTED, Kind, Shown, asked_for
+from switchagg.description import COMBINING, ROOTED, Kind, Shown, asked_for
 from transport.group.staging import SWITCH, tensor_dtype
 
 GATHERED_BYTES_MAX = 1 << 16
@@ -25,6 +26,10 @@ NARROW_BYTES_MAX = 1 << 16
 
 PACKED_BYTES_MAX = 1 << 16
 """Tensors of one coalesced allreduce that are no larger share a call."""
+
+GLOO_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.bool,
+              torch.int32, torch.int64)  # fmt: skip
+"""What Gloo combines."""
 
 LINEAR = ("sum", "avg", "premul_sum")
 """Operations on complex numbers that are those on their parts."""
@@ -218,6 +223,11 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if _in_numpy(tensor.dtype) else tensor.view(_BITS[tensor.element_size()])
 
 
+def array_of(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
+    """A tensor's memory. `Tensor.numpy()` would forbid its owner to resize it, as PowerSGD's batched hook does."""
+    return from_dlpack(bits(tensor)).numpy()
+
+
 # Private
 
 
@@ -324,6 +334,7 @@ def _gathered(kind: Kind, given: Any, taker: torch.Tensor, op: Op, ranks: Ranks,
     if (
         not ranks.compares
         or op.name not in _LOCAL
+        or not _computes(dtype)
         or (whole and (dtype.is_floating_point or dtype.is_complex))
         or n * m * dtype.itemsize > GATHERED_BYTES_MAX
     ):
@@ -343,6 +354,25 @@ def _gathered(kind: Kind, given: Any, taker: torch.Tensor, op: Op, ranks: Ranks,
     gives = tuple((tensor, rank * m + start) for tensor, start in gives)
     layout = Layout(n * m, dtype, gives, takes, None, None, combine if takes else None)
     return Part("all_gather", "sum", shown(kind, op, dtype, m, max(root, 0)), layout)
+
+
+def _computes(dtype: torch.dtype) -> bool:
+    """Whether PyTorch adds and compares values of this type."""
+    return dtype not in (torch.uint16, torch.uint32, torch.uint64) and not (
+        dtype.is_floating_point and dtype.itemsize == 1
+    )
+
+
+def refuse_type(kind: Kind, op: Op, dtype: torch.dtype) -> None:
+    """Raise TypeError where neither the group nor Gloo combines values of this type."""
+    mean = op.name == "avg"
+    floats = dtype.is_floating_point
+    if kind in COMBINING and not dtype.is_complex and (dtype not in GLOO_TYPES or (mean and not floats)):
+        better = "float32" if floats or mean else "int32" if dtype.itemsize < 4 else "int64"
+        raise TypeError(
+            f"{kind} ({op.name}) of {dtype}: neither switchagg nor Gloo combines values of this type here; give "
+            f"tensor.to(torch.{better}); all_gather and broadcast take it as it is"
+        )
 
 
 def _to_each(output: torch.Tensor, inputs: Tensors, op: Op, ranks: Ranks) -> list[Part] | None:

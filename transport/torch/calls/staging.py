@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from transport.torch.calls.contiguous import lies_plain
-from transport.torch.calls.layout import Layout, bits
+from transport.torch.calls.layout import Layout, array_of, bits
 
 Array = NDArray[Any]
 
@@ -60,7 +60,7 @@ class HostStage:
                 _copy(_slice(self._buffer, tensor, start), tensor.detach())
         if layout.before is not None:
             layout.before(self._buffer)
-        self.array: Array = bits(self._buffer).numpy()
+        self.array: Array = array_of(self._buffer)
 
     def fetch(self) -> None:
         pass
