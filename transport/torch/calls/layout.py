@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.distributed.distributed_c10d import ReduceOp
-from torch.utils.dlpack import from_dlpack
+from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]  # documented, not exported
 
 from switchagg.codecs import array_codec
 from switchagg.description import COMBINING, ROOTED, Kind, Shown, asked_for
@@ -225,7 +225,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 def array_of(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
     """A tensor's memory. `Tensor.numpy()` would forbid its owner to resize it, as PowerSGD's batched hook does."""
-    return from_dlpack(bits(tensor)).numpy()
+    return from_dlpack(to_dlpack(bits(tensor))).numpy()  # of a tensor itself it takes 30 µs
 
 
 # Private
