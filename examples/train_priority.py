@@ -12,6 +12,7 @@ switch rounds to its fixed-point numbers).
 import argparse
 import hashlib
 import os
+import secrets
 import socket
 from typing import Any
 
@@ -38,11 +39,12 @@ def join(method: str, rank: int, workers: int) -> Any:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = free.getsockname()
-    addresses: list[Any] = [None] * workers
-    dist.all_gather_object(addresses, address)
+    members: list[Any] = [None] * workers
+    dist.all_gather_object(members, (address, secrets.token_hex(32)))
+    addresses, tokens = zip(*members, strict=True)
     job = f"priority-{addresses[0][1]}"
     if method != "switch":
-        return open_group(method, "tcp", rank, addresses, job=job)
+        return open_group(method, "tcp", rank, addresses, job=job, options=GroupOptions(token=tokens[0]))
     options = GroupOptions(switch=os.environ["SWITCHAGG_SWITCH"], more={"priorities": [0, 2, 4, 7]})
     return open_group("switch", "udp", rank, addresses, job=job, options=options)
 

@@ -14,7 +14,7 @@ class DecodeError(SwitchaggError):
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
-        self.reason = reason
+        self.reason, self.detail = reason, detail
 
 
 class JobError(SwitchaggError):

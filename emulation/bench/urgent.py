@@ -6,11 +6,13 @@ Every rank is a process; the median is that of rank 0's urgent calls. A call alo
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from emulation.mininet.shaping import NetworkSpec
 from emulation.mininet.topology import EmulatedNetwork
 from switchagg.priority import BEST_EFFORT, CLASSES, MOST_URGENT
 from transport.group.opening import GroupOptions, open_group
+from transport.meshes.opening import TOKEN_VARIABLE, new_token
 
 PORT = 7100
 URGENT_BYTES = 10_000
@@ -41,9 +44,9 @@ def measure(
                 hosts = [worker.address for worker in net.workers]
                 told = json.dumps({"link": link, "classes": classes, "bulk_bytes": bulk * bulk_bytes, "hosts": hosts})
                 command = [sys.executable, "-m", "emulation.bench.urgent", told]
-                ranks = [
-                    net.spawn(rank, [*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(workers)
-                ]
+                pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
+                pipes["env"] = {**os.environ, TOKEN_VARIABLE: new_token()}
+                ranks = [net.spawn(rank, [*command, str(rank)], **pipes) for rank in range(workers)]
                 said = [process.communicate(timeout=2 * LIMIT_S)[0] for process in ranks]
                 if any(process.returncode for process in ranks):
                     raise RunFailed(f"urgent calls over {link}: a rank failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,6 +35,10 @@ def server(
         Path | None,
         typer.Option(metavar="DIR", help="Of `switchagg keys`, over {keys}: only holders can connect; encrypts"),
     ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With the secret that all members have; default: SWITCHAGG_TOKEN"),
+    ] = None,
     timeout: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds to wait for all members")] = 300.0,
     ready_file: Annotated[Path | None, typer.Option(help="Written once all members have met")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log nothing about workers that die")] = False,
@@ -49,6 +54,8 @@ def server(
 
     Two servers on one host: `switchagg server -n 0 --workers … --servers 10.0.0.9:7000,10.0.0.9:7001` and the same
     with `-n 1`
+
+    Closed to strangers: `export SWITCHAGG_TOKEN=$(openssl rand -hex 32)`, the same for all workers and servers
 
     Encrypted: `switchagg keys keys; switchagg server --keys keys --workers … --servers …`, and the same keys for the
     workers, `options=PsOptions(link={"keys": "keys"})`
@@ -75,10 +82,14 @@ def server(
             stop(f"--link {link}: unknown{choices(link, links_of('ps'))}", EXIT_USAGE)
         if keys is not None and not LINKS[link].keys:
             stop(f"--keys: only {', '.join(links_with('keys'))} has keys, not {link}", EXIT_USAGE)
+        from transport.meshes.opening import job_token, no_token_text
         from transport.ps.group import PsOptions
 
         log = _discard if quiet else _log
-        options = PsOptions(timeout, link={} if keys is None else {"keys": keys}, log=log)
+        secret = "" if token_file is None else _token_in(token_file)
+        options = PsOptions(timeout, token=secret, link={} if keys is None else {"keys": keys}, log=log)
+        if keys is None and not job_token(secret) and (words := no_token_text(everybody)):
+            _log(words)
         _serve(link, number, places["--workers"], places["--servers"], job, options, ready_file)
 
 
@@ -121,6 +132,18 @@ def _serve(
         raise
     finally:
         host.close()
+
+
+def _token_in(path: Path) -> str:
+    try:
+        secret = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        stop(f"--token-file {path}: can't be read: {error}", EXIT_USAGE)
+    if not secret:
+        stop(f"--token-file {path}: empty; make one with `openssl rand -hex 32 > {path}`", EXIT_USAGE)
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        stop(f"--token-file {path}: others may read it; run `chmod 600 {path}`", EXIT_USAGE)
+    return secret
 
 
 def _places(option: str, text: str) -> list[tuple[str, int]]:

@@ -32,6 +32,7 @@ from switchagg.errors import SwitchaggError
 from switchagg.priority import CLASSES
 from transport.group.method_name import MethodName
 from transport.links.table import LINKS
+from transport.meshes.opening import TOKEN_VARIABLE, new_token
 from transport.rdma.sockets import SEGMENTS_VARIABLE
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class RunningScenario:
         self.star: EmulatedNetwork = topology.EmulatedNetwork(dataclasses.replace(spec, loss=0.0) if loss_by else spec)
         self.switches: list[Switch] = []
         self.servers: list[Service] = []
+        self._token = new_token()
         self._losses: list[LossProgram] = []
 
     def __enter__(self) -> RunningScenario:
@@ -269,7 +271,8 @@ class RunningScenario:
     @property
     def _environment(self) -> dict[str, str]:
         """Of ranks and servers. What is larger than a host's bundles the kernel would take apart behind HTB."""
-        return {**os.environ, "OMP_NUM_THREADS": "1", SEGMENTS_VARIABLE: str(self.segments_max)}
+        own = {"OMP_NUM_THREADS": "1", SEGMENTS_VARIABLE: str(self.segments_max), TOKEN_VARIABLE: self._token}
+        return {**os.environ, **own}
 
     @property
     def lost(self) -> dict[str, int]:

@@ -16,7 +16,7 @@ import pytest
 from switchagg.errors import JobError
 from tests.contract.meshes import CLASSES, KINDS, LIVENESS_S, MeshKind, connect_all, free_addresses, received, turn
 from transport.links.link import LinkClosed
-from transport.meshes.hello import VERSION, Hello
+from transport.meshes.handshake import VERSION, pack_opening
 from transport.meshes.mesh import HEAD_BYTES_MAX, Event, Lost, Mesh, Received, Sent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -417,7 +417,7 @@ def test_a_member_that_never_comes_is_named(kind: MeshKind) -> None:
     ids=["job", "method"],
 )
 def test_both_sides_name_a_disagreement(kind: MeshKind, one: Any, two: Any, words: Any) -> None:
-    how = [{"job": "a", "timeout_s": LIVENESS_S, **told} for told in (one, two)]
+    how = [{"job": "a", "token": "t" * 32, "timeout_s": LIVENESS_S, **told} for told in (one, two)]
     found = connect_all(kind, free_addresses(2), how)
     for error in found:
         assert isinstance(error, JobError), error
@@ -445,6 +445,18 @@ def test_a_job_of_another_size_is_named(kind: MeshKind) -> None:
         assert "'2'" in str(error)
 
 
+@pytest.mark.parametrize("differing", [{"job": "b"}, {"token": "t" * 32}], ids=["job", "token"])
+def test_a_member_with_another_token_or_job_s_name_is_a_stranger_and_the_error_says_so(
+    kind: MeshKind, differing: dict[str, str]
+) -> None:
+    how = [{"job": "a", "timeout_s": 1.0}, {"job": "a", "timeout_s": 1.0, **differing}]
+    for error in connect_all(kind, free_addresses(2), how):
+        assert isinstance(error, JobError), error
+        assert "no connection with member" in str(error)
+        assert "came for job" not in str(error)
+        assert "prove that they have this job's token" in str(error) or "another token" in str(error), error
+
+
 def test_a_wrong_rank_is_named(kind: MeshKind) -> None:
     one, two, three = free_addresses(3)
     # Member 2 has the list in another order, and looks for member 0 where member 1 is.
@@ -460,9 +472,10 @@ GARBAGE = {
     "nothing": b"",
     "random": random_bytes(3000, 8),
     "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-    "half": Hello("a", "", "tcp", 1, 3).pack()[:9],
+    "half": pack_opening(bytes(16))[:9],
+    "opening": pack_opening(bytes(16)),
     "version": b"sahelo\xff\xff" + random_bytes(40, 9),
-    "lengths": b"sahelo" + VERSION.to_bytes(2, "big") + b"\x00\x01\x00\x03\xff\xff\xff\xff\xff" + b"\xff" * 765,
+    "lengths": b"sahelo" + bytes((2, VERSION)) + b"\xff" * 1000,
     "zeros": bytes(2000),
 }
 

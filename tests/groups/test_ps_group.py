@@ -359,6 +359,44 @@ def test_only_workers_with_keys_can_connect(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+def test_a_server_s_token_is_in_a_file_and_a_worker_without_it_keeps_nobody_waiting(tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("a secret of this job\n")
+    secret.chmod(0o600)
+    job = Job(1, 1)
+    with start_server(job, "--token-file", str(secret), "--timeout", "20") as process:
+        with pytest.raises(JobError, match="that they have this job's token"):
+            open_ps_group("tcp", 0, job.workers, job.servers, options=PsOptions(3.0, token="a secret of that job"))
+        with open_ps_group(
+            "tcp", 0, job.workers, job.servers, options=PsOptions(JOIN_S, token=secret.read_text())
+        ) as group:
+            assert group.allreduce(np.ones(5)).result(JOIN_S)[0] == 1.0
+        _, err = process.communicate(timeout=JOIN_S)
+    assert process.returncode == 0
+    assert "secret" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "words"),
+    [
+        (None, 0, "can't be read: "),
+        ("", 0o600, "empty; make one with `openssl rand -hex 32 > "),
+        ("a secret of this job", 0o644, "others may read it; run `chmod 600 "),
+        ("short", 0o600, "a token of 5 characters can be guessed; make one with `openssl rand -hex 32`"),
+    ],
+)
+def test_a_token_file_that_keeps_no_secret_is_refused(tmp_path: Path, text: str | None, mode: int, words: str) -> None:
+    secret = tmp_path / "token"
+    if text is not None:
+        secret.write_text(text)
+        secret.chmod(mode)
+    arguments = ["server", "--workers", "h:1", "--servers", "h:2", "--token-file", str(secret)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code in (1, 2)
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_ctrl_c_ends_the_server_command_which_notifies_its_workers() -> None:
     job = Job(1, 1)
     with start_server(job) as process:

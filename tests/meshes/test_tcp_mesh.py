@@ -12,7 +12,9 @@ from switchagg.errors import JobError
 from switchagg.native.library import missing
 from tests.contract.meshes import KINDS, LIVENESS_S, MeshKind, connect_all, free_addresses, received, turn
 from transport.meshes.credit_queue import Credited, Sends
-from transport.meshes.hello import Hello, size_bytes, unpack
+from transport.meshes.handshake import Kind as MessageKind
+from transport.meshes.handshake import Session, handshake_key, pack_opening, size_bytes
+from transport.meshes.hello import Hello, unpack
 from transport.meshes.mesh import URGENT, Lost, Outgoing, Received, Sent
 from transport.meshes.native_tcp import NativeTcpMesh
 from transport.meshes.tcp import TcpMesh
@@ -39,6 +41,13 @@ def sockets_of(mesh: Any, member: int) -> list[socket.socket]:
     return [flow.connection for flow in mesh._peers[member]]
 
 
+def read_message(peer: socket.socket) -> bytes:
+    message = b""
+    while len(message) < size_bytes(message):
+        message += peer.recv(size_bytes(message) - len(message))
+    return message
+
+
 def a_mesh_and_a_bare_peer(kind: Kind, **options: Any) -> tuple[Any, socket.socket]:
     """Member 0, and a socket that has sent the hello of member 1."""
     listener = listen(("127.0.0.1", 0))
@@ -51,13 +60,12 @@ def a_mesh_and_a_bare_peer(kind: Kind, **options: Any) -> tuple[Any, socket.sock
     )
     joiner.start()
     peer = socket.create_connection(address, LIVENESS_S)
-    hello = Hello("j", "", "tcp", 1, 2, 0).pack()
-    for at in range(len(hello)):  # one byte at a time is a hello too
-        peer.sendall(hello[at : at + 1])
-    answer = b""
-    while len(answer) < size_bytes(answer):
-        answer += peer.recv(size_bytes(answer) - len(answer))
-    assert unpack(answer) == Hello("j", "", "tcp", 0, 2)
+    key, nonce = handshake_key("", "j"), bytes(16)
+    for byte in pack_opening(nonce):  # one byte at a time is an opening too
+        peer.sendall(bytes([byte]))
+    session = Session.challenged(key, nonce, read_message(peer))
+    peer.sendall(session.seal(MessageKind.PROOF, Hello("j", "", "tcp", 1, 2, 0).pack()))
+    assert unpack(session.open(MessageKind.ANSWER, read_message(peer))) == (Hello("j", "", "tcp", 0, 2), b"")
     joiner.join()
     return found[0], peer
 

@@ -1,6 +1,7 @@
 """What is UDP's own of its mesh: loss, repetition and disorder below it, silence, an earlier life of a member."""
 
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from switchagg.wire import Bundle
-from tests.contract.meshes import KINDS, connect_all, free_addresses, received, turn
+from tests.contract.meshes import KINDS, LIVENESS_S, connect_all, free_addresses, received, turn
 from transport.links.link import Address
 from transport.links.udp import UdpLink
 from transport.meshes.mesh import Lost, Received, Sent
@@ -125,17 +126,21 @@ def test_quiet_members_stay() -> None:
     two.close()
 
 
-def test_a_restarted_member_is_lost_and_not_taken_for_the_earlier_one() -> None:
+@pytest.mark.parametrize("restarted", [0, 1])
+def test_a_restarted_member_is_lost_and_not_taken_for_the_earlier_one(restarted: int) -> None:
     links = [UdpLink(("127.0.0.1", 0)) for _ in range(2)]
     places = [link.address for link in links]
-    one, two = meet(2, links)
-    two._links[0].close()  # dies without a word
-    again = connect_all(
-        KINDS["udp"], places, [{"member": 1, "job": "a", "timeout_s": 0.5}]
-    )  # the first life's partner isn't there to answer
-    assert "member 0" in str(again[0])
+    meshes = meet(2, links)
+    meshes[restarted]._links[0].close()  # dies without a word
+    one = meshes[1 - restarted]
+    how = [{"member": restarted, "job": "a", "timeout_s": 1.0}]
+    again: list[Any] = []
+    second_life = threading.Thread(target=lambda: again.extend(connect_all(KINDS["udp"], places, how)))
+    second_life.start()
     events = turn([one], lambda found: any(isinstance(event, Lost) for event in found[0]))[0]
-    assert events[-1] == Lost(1, "it was started again")
+    second_life.join(LIVENESS_S)
+    assert f"member {1 - restarted}" in str(again[0])
+    assert events[-1] == Lost(restarted, "it was started again")
     one.close()
 
 

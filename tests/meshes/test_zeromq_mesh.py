@@ -16,9 +16,10 @@ import zmq
 from switchagg.errors import JobError
 from tests.contract.meshes import LIVENESS_S, MeshKind, connect_all, free_addresses, received, send_over_tcp, turn
 from transport.links.link import Address
+from transport.meshes.handshake import Kind, Session, handshake_key, pack_opening
 from transport.meshes.hello import Hello
 from transport.meshes.mesh import Event, Lost, Received, Sent
-from transport.zeromq.gathering import BYE, CONTROL, HELLO, LOST
+from transport.zeromq.gathering import BYE, CONTROL, FLOW, HELLO, LOST
 from transport.zeromq.link import ZeroMqLink
 from transport.zeromq.mesh import COPIED_BYTES, ZERO_COPY_BYTES, ZeroMqMesh
 from transport.zeromq.sockets import ZeroMqOptions
@@ -201,7 +202,9 @@ def raw_garbage() -> dict[str, bytes]:
 
 def foreign_messages(members: int) -> list[list[bytes]]:
     chance = np.random.default_rng(12)
-    hello = Hello("a", "", "zeromq", 1, members).pack()
+    opening = pack_opening(bytes(16))
+    forged = Session(bytes(32), bytes(16), bytes(16), True)
+    hello = forged.seal(Kind.PROOF, Hello("a", "", "zeromq", 1, members).pack())
     messages = [
         [b""],
         [b"x"],
@@ -211,6 +214,9 @@ def foreign_messages(members: int) -> list[list[bytes]]:
         [b"a"] * 50,
         [CONTROL, HELLO, hello],
         [CONTROL, HELLO, hello[:-1]],
+        [CONTROL, FLOW, forged.seal(Kind.FLOW, b"\0")],
+        [CONTROL, FLOW, b""],
+        [CONTROL, HELLO, opening],
         [CONTROL, HELLO, b""],
         [CONTROL, BYE, b""],
         [CONTROL, LOST, b"reason"],
@@ -244,8 +250,13 @@ def test_garbage_neither_ends_nor_stalls_a_mesh(pair: list[Any]) -> None:
             here.wait(0.01)
         assert received(events) == [(1, b"h", bytes(ticket * 5000)) for ticket in range(20)]
         assert not any(isinstance(event, Lost) for event in events)
-        words = dealer.recv_multipart()  # the hello was answered
-        assert b"has begun; nobody else can join" in words[2]
+        _, _, challenge = dealer.recv_multipart()  # the opening was answered
+        session = Session.challenged(handshake_key("", "a"), bytes(16), challenge)
+        late = session.seal(Kind.PROOF, Hello("a", "", "zeromq", 1, 2).pack())
+        dealer.send_multipart([CONTROL, HELLO, late])
+        turn([here], lambda _: bool(dealer.poll(10)))
+        refusal = session.open(Kind.REFUSAL, dealer.recv_multipart()[2])
+        assert refusal == b"member 0 has begun; nobody else can join"
     finally:
         for stranger in strangers:
             stranger.close()

@@ -15,7 +15,7 @@ from switchagg.call import rounds_of
 from switchagg.codecs import FIXED_POINT, CallShape
 from switchagg.errors import JobError
 from transport.group.method_name import MethodName, parse
-from transport.meshes.opening import bind_place
+from transport.meshes.opening import bind_place, connect_mesh
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, interface_address
@@ -114,6 +114,34 @@ def test_ranks_find_each_other_through_the_store(name: str) -> None:
     assert [int(future.result(20)[-1]) for future in futures] == [3, 3, 3]
     for group in groups:
         group.close()
+
+
+def test_ranks_have_one_token_the_option_s_or_the_store_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens: list[str] = []
+
+    def noting(*where: Any, **how: Any) -> Any:
+        tokens.append(how["token"])
+        return connect_mesh(*where, **how)
+
+    monkeypatch.setattr("transport.group.opening.connect_mesh", noting)
+    plain, closed = (SwitchOptions(method="ring", bind="127.0.0.1", token=token) for token in ("", "t" * 32))
+    for group in (*meet([plain] * 3), *meet([plain] * 2), *meet([closed] * 2)):
+        group.close()
+    first, second, option = set(tokens[:3]), set(tokens[3:5]), set(tokens[5:])
+    assert len(first) == len(second) == 1
+    assert first != second
+    assert len(first.pop()) == 64
+    assert option == {"t" * 32}
+    assert "t" * 32 not in repr(closed)
+
+
+@pytest.mark.parametrize("having", [0, 1])
+def test_a_token_that_not_all_ranks_have_is_one_error_on_all(having: int) -> None:
+    options = [SwitchOptions(method="ring", bind="127.0.0.1", token="t" * 32 * (rank == having)) for rank in (0, 1)]
+    for error in meet(options):
+        assert isinstance(error, dist.DistBackendError)
+        assert re.search(r"rank 0 has SWITCHAGG_TOKEN.*rank 1 of 2.*: set it alike for every rank", str(error))
+        assert "tttt" not in str(error)
 
 
 def test_a_codec_s_sums_have_its_exact_bits() -> None:

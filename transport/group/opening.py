@@ -24,7 +24,9 @@ from transport.group.host_group import HostGroup, Submit
 from transport.group.method_name import METHODS, host_methods, parse
 from transport.links.link import Address
 from transport.links.table import LINKS, links_with
+from transport.meshes.hello import Meeting
 from transport.meshes.loop import CREDIT_BYTES
+from transport.meshes.mesh import Mesh
 from transport.meshes.native_tcp import NativeTcpMesh, in_c
 from transport.meshes.opening import BoundPlace, connect_mesh
 
@@ -71,6 +73,8 @@ class GroupOptions:
     codec, E of the switch whose bits a host method shall give; default 360. codec_seed: of codecs with random numbers.
     fallback: of a switch: the host method that calls take while it has no room for the job (`transport.group.moving`).
     bounded: options of a method with bounded loss, by name, as {"tolerance": 0.02} (`transport.bounded.table`).
+    token: the secret of the job of a host method or a fallback, by which its members know each other; default: the
+    environment's SWITCHAGG_TOKEN.
     more: what else JoinOptions has, or what the link takes (`transport.meshes.opening.connect_mesh`); of both,
     priorities: the classes there are.
     """
@@ -87,6 +91,7 @@ class GroupOptions:
     codec_seed: int = 0
     fallback: str | None = None
     bounded: Mapping[str, Any] | None = None
+    token: str = field(default="", repr=False)
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -181,6 +186,7 @@ def open_moving_group(
         call_timeout_s=wish.call_timeout_s,
         codec=wish.codec,
         codec_elements=wish.packet_elements,
+        token=wish.token,
         more={} if wish.keys is None else {"keys": wish.keys},
     )
     join = partial(SwitchGroup.join, switch, job, rank, len(addresses))
@@ -202,12 +208,15 @@ def _open_switch_group(
             link=link,
             codec=codec,
             codec_seed=how.codec_seed,
+            token=how.token,
             **how.more,
         )
     except TypeError as error:
         raise JobError(f"method switch: {error}") from error
     if how.fallback is not None:
         return open_moving_group(how.switch or "", job, rank, addresses, wish, how.fallback, bound)
+    if how.token:
+        raise JobError("option token: members of a job on a switch have none; give the switch keys (option keys)")
     return SwitchGroup.join(how.switch or "", job, rank, len(addresses), wish)
 
 
@@ -229,7 +238,7 @@ def _open_ps_group(
         config = PsConfig(len(addresses), len(servers) or len(addresses), **named)
     except (TypeError, ValueError) as error:
         raise JobError(f"option ps: {error}") from error
-    options = PsOptions(timeout_s=how.timeout_s, credit_bytes=how.credit_bytes, link=how.more)
+    options = PsOptions(timeout_s=how.timeout_s, credit_bytes=how.credit_bytes, token=how.token, link=how.more)
     group = open_ps_group(link, rank, addresses, servers, config=config, job=job, options=options, bound=bound)
     if codec is not None:
         group.use_codec(*codec, how.codec_seed)
@@ -252,9 +261,7 @@ def _open_host_group(
     segment_bytes = _number("segment_bytes", how.segment_bytes, segment_bytes, 1, SEGMENT_BYTES_MAX)
     codec = _codec(how, len(addresses))
     what = ", ".join(filter(None, (method, _codec_text(codec, how.codec_seed))))
-    mesh = connect_mesh(
-        link, rank, addresses, job=job, method=what, timeout_s=how.timeout_s, options=how.more, bound=bound
-    )
+    mesh = _connect(link, rank, addresses, job, what, how, bound)
     mesh = in_c(mesh)
     try:
         party = CollectiveParty(
@@ -305,9 +312,7 @@ def _open_bounded_group(
         options = BOUNDED[method].options(**(how.bounded or {}))
     except (TypeError, ValueError) as error:
         raise JobError(f"option bounded: {error}") from error
-    more = how.more
-    what = f"{method} {options}"
-    mesh = connect_mesh(link, rank, addresses, job=job, method=what, timeout_s=how.timeout_s, options=more, bound=bound)
+    mesh = _connect(link, rank, addresses, job, f"{method} {options}", how, bound)
     workers, timeout_s = len(addresses), how.call_timeout_s
     times = {"call_timeout_ns": round(timeout_s * 1e9), "segment_bytes": LONG_SEGMENT_BYTES}
     kept: dict[str, Any] = {"workers": workers, "method": method, "job": job, "credit_bytes": how.credit_bytes}
@@ -318,6 +323,19 @@ def _open_bounded_group(
     except BaseException:
         mesh.close(0.0)
         raise
+
+
+def _connect(
+    link: str,
+    rank: int,
+    addresses: Sequence[Address],
+    job: str,
+    method: str,
+    how: GroupOptions,
+    bound: BoundPlace | None,
+) -> Mesh:
+    meeting = Meeting(job, method, how.token, how.timeout_s)
+    return connect_mesh(link, rank, addresses, options=how.more, bound=bound, **vars(meeting))
 
 
 def _codec(how: GroupOptions, workers: int) -> tuple[CodecSpec, int] | None:

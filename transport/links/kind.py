@@ -47,7 +47,7 @@ class LinkKind:
     place: str = ""
     """bind_place(host) -> BoundPlace: a port, bound before the mesh is opened."""
     mesh: str = ""
-    """open_mesh(member, addresses, options, bound, job=, method=, timeout_s=) -> Mesh; "": it carries no messages."""
+    """open_mesh(member, addresses, options, bound, **fields of `Meeting`) -> Mesh; "": it carries no messages."""
     switch: str = ""
     """open_switch(options: DaemonOptions, log, on_failure) -> SwitchEnd; "": it carries no switch."""
     worker: str = ""

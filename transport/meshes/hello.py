@@ -1,32 +1,29 @@
-"""The handshake of two members of a mesh: who they are, and which job and method they belong to. Pure.
+"""Who the two members of a handshake are, and which job and method they belong to. Pure.
 
-Both sides send a hello and check the other's with `disagreement`, so that both can name what doesn't fit. A hello is
+Both send a hello once the other has proved that it has the job's token (`transport.meshes.handshake`), and check the
+other's with `disagreement`, so that both can name what doesn't fit. A hello is
 
-     0 6 bytes magic "sahelo" | 6 u16 version | 8 u16 member | 10 u16 members | 12 u16 whom it is meant for
-    14 u8 lengths of job, method, link | 17 job, method, link in UTF-8
+     0 u16 member | 2 u16 members | 4 u16 whom it is meant for | 6 u8 lengths of job, method, link
+     9 job, method, link in UTF-8
 
-Who finds a disagreement passes it on to all others, who would wait for a member that won't come. A refusal is
-
-     0 6 bytes magic "sarefu" | 6 u16 length | 8 words in UTF-8
+Who finds a disagreement passes it on to all others, who would wait for a member that won't come.
 """
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from switchagg.errors import DecodeError
+from transport.meshes.handshake import handshake_key
+from transport.meshes.mesh import link_text
 
-MAGIC = b"sahelo"
-VERSION = 2
-HELLO_BYTES_MAX = 17 + 3 * 255
+HELLO_BYTES_MAX = 9 + 3 * 255
 ANYBODY = 0xFFFF
-REFUSAL_BYTES_MAX = 1008
 
 TELL_S = 3.0
 """How long who knows of a disagreement waits for members that don't, to tell them."""
 
-_START = struct.Struct(">6sHHHHBBB")
-_REFUSAL = struct.Struct(">6sH")
-_REFUSAL_MAGIC = b"sarefu"
+_START = struct.Struct(">HHHBBB")
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,6 @@ class Hello:
     member: int
     members: int
     to: int = ANYBODY
-    version: int = VERSION
 
     def __post_init__(self) -> None:
         for name in ("job", "method", "link"):
@@ -56,50 +52,45 @@ class Hello:
     def pack(self) -> bytes:
         """As it is sent."""
         texts = [text.encode() for text in (self.job, self.method, self.link)]
-        start = _START.pack(MAGIC, self.version, self.member, self.members, self.to, *map(len, texts))
+        start = _START.pack(self.member, self.members, self.to, *map(len, texts))
         return start + b"".join(texts)
 
 
-def size_bytes(begun: bytes | bytearray) -> int:
-    """How long the hello is that begins so; of the first part while that isn't there yet.
+@dataclass(frozen=True)
+class Meeting:
+    """What the members of a mesh meet for. job, method, token: the same on all. timeout_s: within which they meet."""
 
-    Raises DecodeError as soon as it can be none.
-    """
-    if begun[: len(MAGIC)] != MAGIC[: len(begun)]:
-        raise DecodeError("no_hello", "wrong magic")
-    if len(begun) < _START.size:
-        return _START.size
-    return _START.size + sum(begun[_START.size - 3 : _START.size])
+    job: str = ""
+    method: str = ""
+    token: str = field(default="", repr=False)
+    timeout_s: float = 30.0
+
+    @property
+    def key(self) -> bytes:
+        """What members prove to each other that they have."""
+        return handshake_key(self.token, self.job)
+
+    def hello(self, link: str, classes: Sequence[int], member: int, members: int) -> Hello:
+        """Of a member, over a link with these classes. Raises ValueError."""
+        return Hello(self.job, self.method, link_text(link, classes), member, members)
 
 
-def unpack(data: bytes | bytearray) -> Hello:
-    """The hello that `data` is, exactly. One of another version has no names. Raises DecodeError."""
-    if len(data) < _START.size or len(data) != size_bytes(data):
+def unpack(data: bytes) -> tuple[Hello, bytes]:
+    """The hello that `data` begins with, and what follows it. Raises DecodeError."""
+    if len(data) < _START.size:
         raise DecodeError("no_hello", f"{len(data)} bytes")
-    _, version, member, members, to, *lengths = _START.unpack_from(data)
+    member, members, to, *lengths = _START.unpack_from(data)
     texts = []
     at = _START.size
+    if len(data) < at + sum(lengths):
+        raise DecodeError("no_hello", f"{len(data)} bytes")
     try:
         for length in lengths:
-            texts.append(bytes(data[at : at + length]).decode() if version == VERSION else "")
+            texts.append(data[at : at + length].decode())
             at += length
-        return Hello(texts[0], texts[1], texts[2], member, members, to, version)
+        return Hello(texts[0], texts[1], texts[2], member, members, to), data[at:]
     except ValueError as error:
         raise DecodeError("no_hello", str(error)) from error
-
-
-def pack_refusal(words: str) -> bytes:
-    """As it is sent; long words are cut."""
-    text = words.encode()[: REFUSAL_BYTES_MAX - _REFUSAL.size]
-    return _REFUSAL.pack(_REFUSAL_MAGIC, len(text)) + text
-
-
-def refusal_in(begun: bytes) -> str:
-    """The words of the refusal that `begun` starts with; "" if that is none, or not whole."""
-    if len(begun) < _REFUSAL.size or begun[: len(_REFUSAL_MAGIC)] != _REFUSAL_MAGIC:
-        return ""
-    text = begun[_REFUSAL.size :][: _REFUSAL.unpack_from(begun)[1]]
-    return text.decode(errors="replace") if len(text) == _REFUSAL.unpack_from(begun)[1] else ""
 
 
 def disagreement(mine: Hello, theirs: Hello, place: str, expected: int | None = None) -> str:
@@ -108,8 +99,6 @@ def disagreement(mine: Hello, theirs: Hello, place: str, expected: int | None = 
     place: where theirs came from. expected: the number that the one there should have, if that is known.
     """
     they, we = f"member {theirs.member} at {place}", f"this member {mine.member}"
-    if theirs.version != mine.version:
-        return f"{they} speaks version {theirs.version} of the protocol, {we} version {mine.version}"
     differing = [
         (f"{label} '{getattr(theirs, name)}'", f"'{getattr(mine, name)}'")
         for name, label in (("job", "job"), ("method", "method"), ("link", "link"), ("members", "members"))

@@ -2,6 +2,10 @@
 others."""
 
 import contextlib
+import ipaddress
+import logging
+import os
+import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,8 +14,14 @@ from switchagg.errors import JobError
 from transport.links.link import Address
 from transport.links.table import LINKS, links_with
 from transport.links.udp import UdpLink
+from transport.meshes.handshake import TOKEN_CHARACTERS_MIN
 from transport.meshes.mesh import Mesh, checked_classes
 from transport.meshes.tcp_gathering import listen
+
+logger = logging.getLogger(__name__)
+
+TOKEN_VARIABLE = "SWITCHAGG_TOKEN"
+"""The secret of a job, the same for all its members; in the environment, as other users can read command lines."""
 
 
 class BoundPlace:
@@ -66,20 +76,51 @@ def bind_shared(host: str) -> BoundPlace:
     return BoundPlace(held.getsockname(), held)
 
 
+def new_token() -> str:
+    """A secret for one job."""
+    return secrets.token_hex(32)
+
+
+def job_token(token: str = "") -> str:
+    """A job's secret: the given one, or else the environment's; "" without one. Raises JobError for a short one."""
+    token = (token or os.environ.get(TOKEN_VARIABLE, "")).strip()
+    if 0 < len(token) < TOKEN_CHARACTERS_MIN:
+        raise JobError(
+            f"{TOKEN_VARIABLE}: a token of {len(token)} characters can be guessed; make one with `openssl rand -hex 32`"
+        )
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def no_token_text(addresses: Sequence[Address]) -> str:
+    """What it means that the job of these members has no token; "" where only this host reaches them."""
+    for host, port in addresses:
+        if not _is_loopback(host):
+            return (
+                f"no {TOKEN_VARIABLE}: whoever reaches {host}:{port} and knows the job's name may take part; set it to "
+                "the same secret for every member (openssl rand -hex 32)"
+            )
+    return ""
+
+
 def connect_mesh(
     link: str,
     member: int,
     addresses: Sequence[Address],
     *,
-    job: str,
-    method: str,
-    timeout_s: float,
     options: Mapping[str, Any] | None = None,
     bound: BoundPlace | None = None,
+    **meeting: Any,
 ) -> Mesh:
-    """Meet all members over a link. options: fields of the mesh's own options: TcpOptions, UdpMeshOptions,
-    RdmaMeshOptions; zeromq: `options`, `keys`. With them `priorities`: the classes of `Mesh.classes`, the same on all.
-    bound: the mesh's from now on, or closed. Raises JobError."""
+    """Meet all members over a link. meeting: fields of `Meeting`, its token as of `job_token`. options: fields of the
+    mesh's own options: TcpOptions, UdpMeshOptions, RdmaMeshOptions; zeromq: `options`, `keys`. With them `priorities`:
+    the classes of `Mesh.classes`, the same on all. bound: the mesh's from now on, or closed. Raises JobError."""
     with contextlib.ExitStack() as ending:
         if bound is not None:
             ending.callback(bound.close)
@@ -88,7 +129,9 @@ def connect_mesh(
         open_mesh = LINKS[link].opener("mesh")
         try:
             own = dict(options or {})
-            how: dict[str, Any] = {"job": job, "method": method, "timeout_s": timeout_s}
+            how: dict[str, Any] = {**meeting, "token": job_token(meeting.get("token", ""))}
+            if member == 0 and not (how["token"] or own.get("keys")) and (words := no_token_text(addresses)):
+                logger.warning("job %s: %s", meeting.get("job", ""), words)
             if classes := checked_classes(own.pop("priorities", ())):
                 how["classes"] = classes
             mesh: Mesh = open_mesh(member, addresses, own, bound, **how)

@@ -24,7 +24,7 @@ from typing import Any, Self
 import numpy as np
 
 from transport.links.link import Address, LinkClosed
-from transport.meshes.hello import Hello
+from transport.meshes.hello import Hello, Meeting
 from transport.meshes.mesh import (
     HEAD_BYTES_MAX,
     Buffer,
@@ -34,7 +34,6 @@ from transport.meshes.mesh import (
     Received,
     Sent,
     check_message,
-    link_text,
 )
 from transport.meshes.opening import BoundPlace
 from transport.meshes.spare_memory import SpareMemory
@@ -97,14 +96,19 @@ class _Peer:
 class TcpMesh:
     """One member's end of a mesh over TCP. Made by `connect`. details: the congestion control that its sockets use.
 
-    Besides what every mesh counts: `sends` and `receives`, system calls; `send_would_block`.
+    Besides what every mesh counts: `sends` and `receives`, system calls; `send_would_block`; `drop_stranger`: peers
+    that did not prove that they have the job's token, while the members met.
     """
 
     link = "tcp"
     message_bytes_max = MESSAGE_BYTES_MAX
 
     def __init__(
-        self, mine: Hello, flows: Sequence[Mapping[int, socket.socket]], classes: tuple[int, ...] = ()
+        self,
+        mine: Hello,
+        flows: Sequence[Mapping[int, socket.socket]],
+        classes: tuple[int, ...] = (),
+        strangers: int = 0,
     ) -> None:
         """What `meet` gives. The connections are non-blocking, and the mesh's from now on."""
         self.member, self.members, self.classes = mine.member, mine.members, classes
@@ -112,6 +116,7 @@ class TcpMesh:
         self.counters: dict[str, int] = dict.fromkeys(
             ("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "sends", "receives", "send_would_block", "lost"), 0
         )
+        self.counters["drop_stranger"] = strangers
         self._events: list[Event] = []
         self._peers = {
             member: [_Peer(member, place, flow[member]) for place, flow in enumerate(flows)] for member in flows[0]
@@ -408,7 +413,7 @@ class TcpMesh:
             self._peers.clear()
             self._by_descriptor.clear()
 
-    def hand_over(self) -> tuple[Hello, list[dict[int, socket.socket]], tuple[int, ...]]:
+    def hand_over(self) -> tuple[Hello, list[dict[int, socket.socket]], tuple[int, ...], int]:
         """What `meet` gave, before the first message; this mesh is closed from then on."""
         flows: list[dict[int, socket.socket]] = [{} for _ in range(self._flows)]
         for member, peers in self._peers.items():
@@ -416,7 +421,7 @@ class TcpMesh:
                 flow[member] = peer.connection
         self._by_descriptor.clear()
         self.close()
-        return self._mine, flows, self.classes
+        return self._mine, flows, self.classes, self.counters["drop_stranger"]
 
     def _linger(self, until: float) -> None:
         """Until the peers' kernels have all that was sent: a socket that is closed before may throw it away.
@@ -452,22 +457,22 @@ def meet(
     member: int,
     addresses: Sequence[Address],
     *,
-    job: str = "",
-    method: str = "",
-    timeout_s: float = 30.0,
     options: TcpOptions | None = None,
     classes: tuple[int, ...] = (),
     listener: socket.socket | None = None,
-) -> tuple[Hello, Sequence[Mapping[int, socket.socket]], tuple[int, ...]]:
-    """Listen at addresses[member] and connect to all others, within timeout_s: our hello, connections of each flow by
-    member, and the classes.
+    **meeting: Any,
+) -> tuple[Hello, Sequence[Mapping[int, socket.socket]], tuple[int, ...], int]:
+    """Listen at addresses[member] and connect to all others: our hello, connections of each flow by
+    member, the classes, and how many strangers were sent away.
 
-    job, method: the same on all members. listener: made by `tcp_gathering.listen`, where the port had to be known
-    before; ours from now on. Raises JobError that names the members that are missing, or both sides of a disagreement.
+    meeting: fields of `Meeting`. listener: made by `tcp_gathering.listen`, where the port had to be
+    known before; ours from now on. Raises JobError that names the members that are missing, or both sides of a
+    disagreement.
     """
     options = options or TcpOptions()
     try:
-        mine = Hello(job, method, link_text("tcp", classes), member, len(addresses))
+        terms = Meeting(**meeting)
+        mine = terms.hello("tcp", classes, member, len(addresses))
         if len(addresses) > 1 and listener is None:
             listener = listen(addresses[member], options)
     except BaseException:
@@ -477,8 +482,9 @@ def meet(
     if len(addresses) == 1 or listener is None:
         if listener is not None:
             listener.close()
-        return mine, [{}], classes
-    return mine, gather(mine, addresses, listener, timeout_s, options.for_classes(classes)), classes
+        return mine, [{}], classes, 0
+    flows, strangers = gather(mine, terms.key, addresses, listener, terms.timeout_s, options.for_classes(classes))
+    return mine, flows, classes, strangers
 
 
 def _unacknowledged(peer: _Peer) -> bool:

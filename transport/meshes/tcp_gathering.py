@@ -1,13 +1,15 @@
 """How the members of a job connect over TCP: one checked connection per pair, or one for each flow.
 
-The member with the higher number connects and says hello; the other answers with its own hello, whether they fit or
-not, so that both sides can name a disagreement. Both pass it on to all others before they give up. Strangers are sent
-away after a few seconds, or at once if what they send is no hello; they delay nobody.
+The member with the higher number connects, as the dialer of a `transport.meshes.handshake`; both say hello then,
+whether they fit or not, so that both sides can name a disagreement. Both pass it on to all others before they give up.
+Strangers, who don't prove that they have the job's token, are sent away after a few seconds, or at once if what they
+send is no message of a handshake; they learn nothing, delay nobody and are counted.
 """
 
 import contextlib
 import errno
 import os
+import secrets
 import select
 import socket
 import time
@@ -18,24 +20,28 @@ from dataclasses import dataclass, field, replace
 from switchagg.errors import DecodeError, JobError
 from switchagg.priority import socket_priority_of_tos, tos_of
 from transport.links.link import Address
-from transport.meshes.hello import (
-    ANYBODY,
-    REFUSAL_BYTES_MAX,
-    TELL_S,
-    Hello,
-    disagreement,
-    pack_refusal,
-    refusal_in,
+from transport.meshes.handshake import (
+    MESSAGE_BYTES_MAX,
+    NONCE_BYTES,
+    Kind,
+    Listener,
+    Session,
+    pack_opening,
     size_bytes,
-    unpack,
+    strangers_text,
+    trouble_of,
 )
+from transport.meshes.hello import ANYBODY, TELL_S, Hello, disagreement, unpack
 
 RETRY_S = 0.02
+STRANGER_RETRY_S = 0.5
+"""When to connect again to an address where a stranger has answered."""
+
 HELLO_S = 5.0
-"""How long a process that connected may take to send its hello."""
+"""How long a process that connected may take to prove that it has the job's token."""
 
 GUESTS_MAX = 256
-"""Connections that have not sent their hello; with more, the oldest is closed."""
+"""Connections whose peers have not proved it; with more, the oldest is closed."""
 
 LEFT_S = 1.0
 """After this time a member that came and left again counts as lost: it has found something wrong."""
@@ -141,24 +147,38 @@ def listen(address: Address, options: TcpOptions | None = None) -> socket.socket
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A connection that has not sent its hello. expected: the member that should be there; None if it came to us."""
+    """A connection whose handshake isn't done. expected: the member that should be there; None if it came to us.
+
+    nonce: what a dialer sends, or of this connection alone. opened: whether the opening was sent, or has come.
+    """
 
     connection: socket.socket
     place: str
     expected: int | None
     until: float
+    nonce: bytes
     begun: bytearray = field(default_factory=bytearray)
-    hello_sent: bool = False
+    opened: bool = False
+    session: Session | None = None
 
 
 class Gathering:
-    """Connects one member to all others; made, run and left behind."""
+    """Connects one member to all others; made, run and left behind. strangers: how many were sent away."""
 
     def __init__(
-        self, mine: Hello, addresses: Sequence[Address], listener: socket.socket, options: TcpOptions, timeout_s: float
+        self,
+        mine: Hello,
+        key: bytes,
+        addresses: Sequence[Address],
+        listener: socket.socket,
+        options: TcpOptions,
+        timeout_s: float,
     ) -> None:
-        """listener: where the others find this member; it is closed at the end."""
+        """key: of the handshakes. listener: where the others find this member; it is closed at the end."""
         self._mine, self._addresses, self._listener, self._options = mine, addresses, listener, options
+        self._handshakes = Listener(key, secrets.token_bytes(32))
+        self._sessions: dict[int, Session] = {}  # of members that are connected
+        self.strangers = 0
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
         self._poll = select.epoll()
@@ -167,8 +187,7 @@ class Gathering:
         self._left: dict[int, float] = {}
         self._retry_at = dict.fromkeys(range(mine.member), 0.0)  # whom to connect to, and when
         self._trouble: dict[int, str] = {}  # the last, by member
-        self._refusal = ""  # why this job can't begin
-        self._refusal_frame = b""
+        self._refusal = self._to_others = ""  # why this job can't begin
         self._informed: set[int] = set()  # members that know of it
         self._refused: list[socket.socket] = []  # connections of members that don't fit
 
@@ -191,6 +210,7 @@ class Gathering:
                 connection.close()
             raise
         finally:
+            self.strangers += sum(pending.expected is None for pending in self._pending.values())
             for connection in (*self._refused, *(pending.connection for pending in self._pending.values())):
                 connection.close()
             self._poll.close()
@@ -202,7 +222,7 @@ class Gathering:
 
     def _give_up(self, now: float) -> None:
         for pending in [pending for pending in self._pending.values() if now >= pending.until]:
-            self._dismiss(pending, "it lets us connect and says nothing" if pending.hello_sent else "no answer")
+            self._dismiss(pending, "it lets us connect and says nothing" if pending.opened else "no answer")
         if self._refusal:
             if now >= self._until or not self._uninformed():
                 raise JobError(f"job {self._mine.job}: {self._refusal}")
@@ -211,7 +231,8 @@ class Gathering:
             member for member in range(self._mine.members) if member not in (*self._connected, self._mine.member)
         ]
         if now >= self._until:
-            raise JobError(self._missing_text(missing) + f" within {self._timeout_s:g} s")
+            words = self._missing_text(missing) + f" within {self._timeout_s:g} s"
+            raise JobError(words + strangers_text(self.strangers))
         for member, since in self._left.items():
             if now - since >= LEFT_S:
                 raise JobError(f"{self._missing_text(missing)}, and member {member} came and left again")
@@ -230,7 +251,8 @@ class Gathering:
     def _connect(self, now: float) -> None:
         for member in [member for member, at in self._retry_at.items() if now >= at]:
             attempt = self._options.new_socket()
-            pending = _Pending(attempt, _text(self._addresses[member]), member, self._until)
+            nonce = secrets.token_bytes(NONCE_BYTES)
+            pending = _Pending(attempt, _text(self._addresses[member]), member, self._until, nonce)
             self._pending[attempt.fileno()] = pending
             del self._retry_at[member]
             try:
@@ -243,15 +265,17 @@ class Gathering:
             if code not in (0, errno.EINPROGRESS):
                 self._dismiss(pending, errno.errorcode.get(code, str(code)))
 
-    def _dismiss(self, pending: _Pending, trouble: str) -> None:
-        """Close a connection that failed; if it was ours, try again soon."""
+    def _dismiss(self, pending: _Pending, trouble: str, retry_s: float = RETRY_S) -> None:
+        """Close a connection that failed; if it was ours, try again soon, else count a stranger."""
         descriptor = pending.connection.fileno()
         self._poll.unregister(descriptor)
         del self._pending[descriptor]
         pending.connection.close()
         if pending.expected is not None:
             self._trouble[pending.expected] = trouble
-            self._retry_at[pending.expected] = time.monotonic() + RETRY_S
+            self._retry_at[pending.expected] = time.monotonic() + retry_s
+        else:
+            self.strangers += 1
 
     def _accept(self) -> None:
         for _ in range(64):
@@ -267,10 +291,11 @@ class Gathering:
             waiting = [pending for pending in self._pending.values() if pending.expected is None]
             if len(waiting) >= GUESTS_MAX:
                 self._dismiss(waiting[0], "")
-            self._pending[made.fileno()] = _Pending(made, _text((host, port)), None, time.monotonic() + HELLO_S)
+            until, place = time.monotonic() + HELLO_S, _text((host, port))
+            self._pending[made.fileno()] = _Pending(made, place, None, until, secrets.token_bytes(NONCE_BYTES))
             self._poll.register(made, select.EPOLLIN)
 
-    # Hellos
+    # Handshakes
 
     def _happened(self, descriptor: int, happened: int) -> None:
         if descriptor == self._listener.fileno():
@@ -279,10 +304,10 @@ class Gathering:
         pending = self._pending.get(descriptor)
         if pending is None:
             self._check_connected(descriptor, happened)
-        elif pending.expected is not None and not pending.hello_sent:
+        elif pending.expected is not None and not pending.opened:
             self._connection_made(pending)
         else:
-            self._read_hello(pending)
+            self._read(pending)
 
     def _check_connected(self, descriptor: int, happened: int) -> None:
         """Note a refusal, and a member that has left again; whatever else it sent is for the mesh to read."""
@@ -290,8 +315,9 @@ class Gathering:
             if connection.fileno() == descriptor:
                 begun = b""
                 with contextlib.suppress(OSError):
-                    begun = connection.recv(REFUSAL_BYTES_MAX, socket.MSG_PEEK)
-                if words := refusal_in(begun):
+                    begun = connection.recv(MESSAGE_BYTES_MAX, socket.MSG_PEEK)
+                with contextlib.suppress(DecodeError):
+                    words = self._sessions[member].open(Kind.REFUSAL, begun).decode(errors="replace")
                     self._informed.add(member)
                     self._refuse(words, words)
                 if happened & ~select.EPOLLIN:
@@ -301,7 +327,7 @@ class Gathering:
     def _refuse(self, words: str, to_others: str) -> None:
         """The job can't begin: inform all members that are connected, and for a while those that connect."""
         if not self._refusal:
-            self._refusal, self._refusal_frame = words, pack_refusal(to_others)
+            self._refusal, self._to_others = words, to_others
             self._until = min(self._until, time.monotonic() + TELL_S)
             for member in self._connected:
                 self._inform(member)
@@ -313,7 +339,7 @@ class Gathering:
         if member not in self._informed:
             self._informed.add(member)
             with contextlib.suppress(OSError):  # it has left
-                self._connected[member].send(self._refusal_frame)
+                self._connected[member].send(self._sessions[member].refusal(self._to_others))
                 self._connected[member].shutdown(socket.SHUT_WR)  # or a reset could overtake it
 
     def _replaced(self, member: int) -> bool:
@@ -340,21 +366,20 @@ class Gathering:
         if pending.connection.getsockname() == pending.connection.getpeername():
             self._dismiss(pending, f"nobody listens at {host}:{port}")  # on loopback a socket may connect to itself
             return
-        pending.hello_sent = True
-        if self._send_hello(pending):
+        pending.opened = True
+        if self._send(pending, pack_opening(pending.nonce)):
             self._poll.modify(pending.connection, select.EPOLLIN)
 
-    def _send_hello(self, pending: _Pending) -> bool:
+    def _send(self, pending: _Pending, message: bytes) -> bool:
         try:
-            to = ANYBODY if pending.expected is None else pending.expected
-            pending.connection.send(replace(self._mine, to=to).pack())  # far less than any socket takes at once
+            pending.connection.send(message)  # far less than any socket takes at once
         except OSError as error:
             self._dismiss(pending, error.strerror or "")
             return False
         return True
 
-    def _read_hello(self, pending: _Pending) -> None:
-        """Read what has arrived of a hello, and nothing beyond it."""
+    def _read(self, pending: _Pending) -> None:
+        """Read what has arrived of a message of the handshake, and nothing beyond it."""
         try:
             while len(pending.begun) < (size := size_bytes(pending.begun)):
                 got = pending.connection.recv(size - len(pending.begun))
@@ -362,21 +387,40 @@ class Gathering:
                     self._dismiss(pending, "it closed the connection")
                     return
                 pending.begun += got
-            theirs = unpack(pending.begun)
+            message = bytes(pending.begun)
+            pending.begun.clear()
+            if pending.expected is None:
+                self._take_from_dialer(pending, message)
+            else:
+                self._take_from_listener(pending, pending.expected, message)
         except BlockingIOError:
             return
         except OSError as error:
             self._dismiss(pending, error.strerror or "")
-            return
-        except DecodeError:
-            self._dismiss(pending, "what answers there speaks another protocol")
-            return
-        self._meet(pending, theirs)
+        except DecodeError as error:
+            self._dismiss(pending, trouble_of(error), STRANGER_RETRY_S)
 
-    def _meet(self, pending: _Pending, theirs: Hello) -> None:
+    def _take_from_dialer(self, pending: _Pending, message: bytes) -> None:
+        """Raises DecodeError for what no member sends."""
+        if not pending.opened:
+            pending.opened = True
+            self._send(pending, self._handshakes.challenge(message, pending.nonce))
+            return
+        pending.session, body = self._handshakes.session(message, pending.nonce)
+        self._meet(pending, pending.session, unpack(body)[0])
+
+    def _take_from_listener(self, pending: _Pending, member: int, message: bytes) -> None:
+        """Raises DecodeError for what no member sends."""
+        if pending.session is not None:
+            self._meet(pending, pending.session, unpack(pending.session.open(Kind.ANSWER, message))[0])
+            return
+        pending.session = Session.challenged(self._handshakes.key, pending.nonce, message)
+        self._send(pending, pending.session.seal(Kind.PROOF, replace(self._mine, to=member).pack()))
+
+    def _meet(self, pending: _Pending, session: Session, theirs: Hello) -> None:
         words = disagreement(self._mine, theirs, pending.place, pending.expected)
         if pending.expected is None:
-            if not self._send_hello(pending):
+            if not self._send(pending, session.seal(Kind.ANSWER, replace(self._mine, to=ANYBODY).pack())):
                 return
             if not words and theirs.member < self._mine.member:
                 words = f"member {theirs.member} at {pending.place} connects to this member {self._mine.member}, "
@@ -393,7 +437,7 @@ class Gathering:
             self._informed.add(theirs.member)
             self._refuse(words, f"member {self._mine.member} reports: {words}")
             return
-        self._connected[theirs.member] = pending.connection
+        self._connected[theirs.member], self._sessions[theirs.member] = pending.connection, session
         self._poll.modify(pending.connection, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
         if self._refusal:
             self._inform(theirs.member)
@@ -401,28 +445,31 @@ class Gathering:
 
 def gather(
     mine: Hello,
+    key: bytes,
     addresses: Sequence[Address],
     listener: socket.socket,
     timeout_s: float,
     flows: Sequence[TcpOptions],
-) -> list[dict[int, socket.socket]]:
-    """Connections to all other members, one for each flow with its options, each by member. Raises JobError as
-    `Gathering.run`. listener: closed at the end."""
-    until = time.monotonic() + timeout_s
+) -> tuple[list[dict[int, socket.socket]], int]:
+    """Connections to all other members, one for each flow with its options, each by member; and how many strangers were
+    sent away. Raises JobError as `Gathering.run`. listener: closed at the end."""
+    until, strangers = time.monotonic() + timeout_s, 0
     made: list[dict[int, socket.socket]] = []
     try:
         for options in flows:
             if made:  # who still looks for members would take the next connection for a second one of the first
                 exchange(made[0], dict.fromkeys(made[0], b"ready"), until, mine.job)
             left_s = max(0.0, until - time.monotonic())
-            made.append(Gathering(mine, addresses, listener.dup(), options, left_s).run())
+            gathering = Gathering(mine, key, addresses, listener.dup(), options, left_s)
+            made.append(gathering.run())
+            strangers += gathering.strangers
     except BaseException:
         for connection in (each for flow in made for each in flow.values()):
             connection.close()
         raise
     finally:
         listener.close()
-    return made
+    return made, strangers
 
 
 def exchange(

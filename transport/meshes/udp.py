@@ -6,10 +6,8 @@ and are counted. Each class has a socket, so that nothing waits in a buffer of t
 the most urgent one's is at the member's address, hellos name the ports of the others, on the same host. On the wire a
 message is u8 bytes of head | head | data, cut into segments; beside those, datagrams are
 
-    a hello: `transport.meshes.hello` | u32 own number | u32 number of the other, 0 while it isn't known | u8 1: answer
-      | 7 u16 ports of the second and further classes, 0 for none
+    a message of a handshake: `transport.meshes.udp_handshakes`
     "saping" or "sabye!" | u32 number of the receiver
-    a refusal: `transport.meshes.hello`
     packets of a `PacketParty`, known by what they begin with, of any class: they may get lost
 """
 
@@ -20,7 +18,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -32,7 +30,8 @@ from switchagg.wire import Bundle
 from transport.links.framing import RELIABLE_BYTES
 from transport.links.link import Address, LinkClosed
 from transport.links.udp import UdpLink
-from transport.meshes.hello import MAGIC, TELL_S, Hello, disagreement, pack_refusal, refusal_in, unpack
+from transport.meshes.handshake import MAGIC, Kind, kind_of, strangers_text
+from transport.meshes.hello import ANYBODY, TELL_S, Hello, Meeting, disagreement
 from transport.meshes.mesh import (
     HEAD_BYTES_MAX,
     Buffer,
@@ -44,10 +43,10 @@ from transport.meshes.mesh import (
     Received,
     Sent,
     check_message,
-    link_text,
 )
 from transport.meshes.opening import BoundPlace
 from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
+from transport.meshes.udp_handshakes import Greeting, UdpHandshakes
 
 MESSAGE_BYTES_MAX = 1 << 24
 CONFIG = ReliableConfig(segment_bytes=1440, window_bytes=1 << 19, retry_limit=1 << 30)
@@ -58,7 +57,6 @@ CREDIT_BYTES = 1 << 17
 """How much may lie in a socket, where there are classes."""
 
 HELLO_EVERY_S = 0.05
-_NUMBERS = struct.Struct(f">IIB{CLASSES - 1}H")
 _WORD = struct.Struct(">6sI")
 _PING, _BYE = b"saping", b"sabye!"
 _RELIABLE = b"RT"
@@ -114,6 +112,7 @@ class UdpMesh:
     def __init__(
         self,
         mine: Hello,
+        key: bytes,
         addresses: Sequence[Address],
         links: Sequence[UdpLink],
         options: UdpMeshOptions,
@@ -127,8 +126,7 @@ class UdpMesh:
         self._number = secrets.randbelow((1 << 32) - CLASSES) + 1
         self._counted = dict.fromkeys(("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "lost"), 0)
         self._strangers = 0
-        self._refusal, self._refusal_frame = "", b""  # why this job can't begin
-        self._informed: set[int] = set()  # members that know of it
+        self._handshakes = UdpHandshakes(mine, key, self._number, [link.address[1] for link in links[1:]])
         self._events: list[Event] = []
         now_ns = time.monotonic_ns()
         self._peers = {
@@ -150,19 +148,17 @@ class UdpMesh:
         member: int,
         addresses: Sequence[Address],
         *,
-        job: str = "",
-        method: str = "",
-        timeout_s: float = 30.0,
         options: UdpMeshOptions | None = None,
         classes: tuple[int, ...] = (),
         link: UdpLink | None = None,
+        **meeting: Any,
     ) -> "UdpMesh":
-        """Bind addresses[member] and connect to all others, within timeout_s.
+        """Bind addresses[member] and connect to all others.
 
-        job, method: the same on all members. link: bound, where the port had to be known before; it belongs to the
-        mesh. Raises JobError that names the members that are missing, or both sides of a disagreement.
+        meeting: fields of `Meeting`. link: bound, where the port had to be known before; the mesh's from
+        now on. Raises JobError that names the members that are missing, or both sides of a disagreement.
         """
-        options = options or UdpMeshOptions()
+        options, terms = options or UdpMeshOptions(), Meeting(**meeting)
         links = [link or UdpLink(addresses[member])]
         with contextlib.ExitStack() as failing:
             failing.callback(_close_all, links)
@@ -174,16 +170,17 @@ class UdpMesh:
                 if classes:
                     each.set_class(classes[place])
                     each.set_credit(CREDIT_BYTES)
-            mine = Hello(job, method, link_text(cls.link, classes), member, len(addresses))
-            mesh = cls(mine, addresses, links, options, classes)
-            mesh._connect_all(timeout_s)
+            mine = terms.hello(cls.link, classes, member, len(addresses))
+            mesh = cls(mine, terms.key, addresses, links, options, classes)
+            mesh._connect_all(terms.timeout_s)
             failing.pop_all()
         return mesh
 
     @property
     def counters(self) -> Mapping[str, int]:
         """See the class."""
-        counted = {**self._counted, **self._past, "drop_stranger": self._strangers}
+        strangers = self._strangers + self._handshakes.unproved
+        counted = {**self._counted, **self._past, "drop_stranger": strangers}
         for peer in list(self._peers.values()):  # any thread may ask, while the loop's loses a peer
             for flow in peer.flows:
                 for name in self._past:
@@ -246,67 +243,63 @@ class UdpMesh:
             now = time.monotonic()
             if now >= until:
                 who = ", ".join(f"member {p.member} at {p.address[0]}:{p.address[1]}" for p in missing)
-                mine = self._mine
-                raise JobError(
-                    f"job {mine.job}, member {mine.member} of {mine.members}: no connection with {who} within "
-                    f"{timeout_s:g} s"
+                words = (
+                    f"no connection with {who} within {timeout_s:g} s{strangers_text(self.counters['drop_stranger'])}"
                 )
+                raise JobError(f"job {self._mine.job}, member {self.member} of {self.members}: {words}")
             if now >= hello_at:
                 hello_at = now + HELLO_EVERY_S
-                for peer in missing:
-                    self._send_hello(peer.address, peer, ask=True)
+                self._greet()
             self._run_once(connecting=True)
-            if self._refusal:
+            if self._handshakes.refusal:
                 self._pass_refusal_on(until)
             if lost := next((event for event in self._events if isinstance(event, Lost)), None):
                 raise JobError(f"job {self._mine.job}: member {lost.member} came and left again: {lost.reason}")
             self._wait(max(0.0, min(hello_at, until) - time.monotonic()))
 
-    def _refuse(self, words: str, to_others: str, member: int) -> None:
-        """The job can't begin, as this member knows, too."""
-        self._informed.add(member)
-        if not self._refusal:
-            self._refusal, self._refusal_frame = words, pack_refusal(to_others)
+    def _greet(self) -> None:
+        for peer in self._peers.values():
+            if not peer.connected:
+                self._transmit(self._handshakes.greeting(peer.member, peer.number), peer.address)
 
     def _pass_refusal_on(self, until: float) -> None:
         """Inform all others, until they know, or for a while. Raises JobError."""
-        until = min(until, time.monotonic() + TELL_S)
-        while time.monotonic() < until and not self._informed >= set(self._peers):
-            for peer in self._peers.values():
-                self._transmit(self._refusal_frame, peer.address)
+        until, handshakes = min(until, time.monotonic() + TELL_S), self._handshakes
+        while True:
+            for peer in self._peers.values():  # also those that know: who was the last to come may not have it
+                if message := handshakes.refusal_to(peer.member):
+                    self._transmit(message, peer.address)
+            if time.monotonic() >= until or handshakes.informed >= set(self._peers):
+                raise JobError(f"job {self._mine.job}: {handshakes.refusal}")
+            self._greet()
             self._wait(HELLO_EVERY_S)
             self._run_once(connecting=True)
-        for peer in self._peers.values():  # who was the last to come may not have it
-            self._transmit(self._refusal_frame, peer.address)
-        raise JobError(f"job {self._mine.job}: {self._refusal}")
 
-    def _send_hello(self, address: Address, peer: _Peer | None, ask: bool) -> None:
-        hello = self._mine if peer is None else replace(self._mine, to=peer.member)
-        ports = [link.address[1] for link in self._links[1:]]
-        theirs = peer.number if peer is not None else 0
-        numbers = _NUMBERS.pack(self._number, theirs, ask, *ports, *[0] * (CLASSES - 1 - len(ports)))
-        self._transmit(hello.pack() + numbers, address)
-
-    def _receive_hello(self, frame: bytes, address: Address, connecting: bool) -> None:
-        """A hello came: of a member that does not know us yet, or of an unknown sender."""
-        try:
-            theirs = unpack(frame[: -_NUMBERS.size])
-        except DecodeError:
-            self._strangers += 1
-            return
-        number, ours, asks, *ports = _NUMBERS.unpack_from(frame, len(frame) - _NUMBERS.size)
+    def _handshake(self, frame: bytes, address: Address, connecting: bool) -> None:
+        """A message of a handshake came, of a member or of an unknown sender. Raises DecodeError."""
         peer = self._by_address.get(address)
+        member = None if peer is None else peer.member
+        if connecting and member is not None and kind_of(frame) is Kind.REFUSAL:
+            words = self._handshakes.refusal_from(member, frame)
+            self._handshakes.refuse(words, words, member)
+        elif answer := self._handshakes.answer(frame, address, member):
+            self._strangers += peer is None
+            self._transmit(answer, address)
+        else:
+            self._take_hello(peer, address, connecting, self._handshakes.greeted(frame, address, member))
+
+    def _take_hello(self, peer: _Peer | None, address: Address, connecting: bool, came: Greeting) -> None:
+        session, theirs, number, ours, asks, ports = came
         text = f"{address[0]}:{address[1]}"
-        expected = peer.member if peer is not None else None
-        fault = disagreement(self._mine, theirs, text, expected)
+        fault = disagreement(self._mine, theirs, text, None if peer is None else peer.member)
         if not fault and (peer is None or not number):
             fault = f"member {theirs.member} came from {text}, where no member is expected"
         if fault:
             self._strangers += 1
             if connecting:
                 for _ in range(3):  # a datagram may get lost
-                    self._send_hello(address, None, ask=False)
-                self._refuse(fault, f"member {self._mine.member} reports: {fault}", theirs.member)
+                    self._transmit(self._handshakes.hello(session, ANYBODY, 0, False), address)
+                self._handshakes.refuse(fault, f"member {self.member} reports: {fault}", theirs.member)
             return
         assert peer is not None
         if peer.number not in (0, number):
@@ -325,7 +318,8 @@ class UdpMesh:
         peer.connected = peer.connected or ours == self._number
         peer.received_ns = time.monotonic_ns()
         if asks or (news and not peer.connected):
-            self._send_hello(address, peer, ask=news and not peer.connected)
+            message = self._handshakes.hello(session, peer.member, number, news and not peer.connected)
+            self._transmit(message, address)
 
     def _transmit(self, frame: bytes, address: Address, link: UdpLink | None = None) -> None:
         """A datagram that may get lost; by default in the most urgent class."""
@@ -419,9 +413,10 @@ class UdpMesh:
 
     def _take_other(self, peer: _Peer | None, frame: bytes, address: Address, connecting: bool, now_ns: int) -> None:
         if frame.startswith(MAGIC):
-            self._receive_hello(frame, address, connecting)
-        elif connecting and peer is not None and (words := refusal_in(frame)):
-            self._refuse(words, words, peer.member)
+            try:
+                self._handshake(frame, address, connecting)
+            except DecodeError:
+                self._strangers += 1
         else:
             self._receive_control(peer, frame, now_ns)
 

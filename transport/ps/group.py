@@ -39,12 +39,13 @@ LINGER_S = 2.0
 class PsOptions:
     """How a member of a job is opened.
 
-    timeout_s: within which all must have met. credit_bytes: as in GroupOptions. link: what the link takes, see
+    timeout_s: within which all must have met. credit_bytes, token: as in GroupOptions. link: what the link takes, see
     `connect_mesh`; the same on all members. log: told a line per event by servers.
     """
 
     timeout_s: float = 30.0
     credit_bytes: int | None = CREDIT_BYTES
+    token: str = field(default="", repr=False)
     link: Mapping[str, Any] = field(default_factory=dict)
     log: Callable[[str], None] = lambda line: None
 
@@ -262,6 +263,7 @@ class _Opening(NamedTuple):
             job=self.job,
             method=", ".join(filter(None, (METHOD, codec))),
             timeout_s=self.options.timeout_s,
+            token=self.options.token,
             options=self.options.link,
             bound=bound,
         )

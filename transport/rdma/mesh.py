@@ -23,7 +23,7 @@ from switchagg.errors import JobError
 from switchagg.priority import tos_of
 from transport.links.addresses import resolve_host
 from transport.links.link import Address, LinkClosed
-from transport.meshes.hello import Hello
+from transport.meshes.hello import Hello, Meeting
 from transport.meshes.mesh import (
     HEAD_BYTES_MAX,
     Buffer,
@@ -33,7 +33,6 @@ from transport.meshes.mesh import (
     Received,
     Sent,
     check_message,
-    link_text,
 )
 from transport.meshes.opening import BoundPlace
 from transport.meshes.tcp_gathering import Gathering, TcpOptions, exchange, listen
@@ -132,7 +131,7 @@ class RdmaMesh:
     """One member's end of a mesh over RDMA. Made by `connect`.
 
     Besides what every mesh counts: `sends`, `receives` (pieces), `returns` (of credits), `no_credit` (how often a
-    message had to wait for one), `lost`; `device`: what the provider counts.
+    message had to wait for one), `lost`, `drop_stranger` as of TcpMesh; `device`: what the provider counts.
     """
 
     link = "rdma"
@@ -160,6 +159,7 @@ class RdmaMesh:
             "returns",
             "no_credit",
             "lost",
+            "drop_stranger",
         )
         self.counters: dict[str, int] = dict.fromkeys(names, 0)
         self._options = options
@@ -189,23 +189,21 @@ class RdmaMesh:
         member: int,
         addresses: Sequence[Address],
         *,
-        job: str = "",
-        method: str = "",
-        timeout_s: float = 30.0,
         options: RdmaMeshOptions | None = None,
         classes: tuple[int, ...] = (),
         listener: socket.socket | None = None,
+        **meeting: Any,
     ) -> "RdmaMesh":
-        """Listen at addresses[member] (TCP) and connect to all others, within timeout_s.
+        """Listen at addresses[member] (TCP) and connect to all others.
 
         The queue pairs are at the same hosts; the soft provider's port is 4791, or any where another process has that.
         Otherwise as TcpMesh.connect. Raises JobError also where there is no such RDMA device.
         """
-        options = options or RdmaMeshOptions()
-        until = time.monotonic() + timeout_s
+        options, terms = options or RdmaMeshOptions(), Meeting(**meeting)
+        until = time.monotonic() + terms.timeout_s
         connections: dict[int, socket.socket] = {}
         try:
-            mine = Hello(job, method, link_text(cls.link, classes), member, len(addresses))
+            mine = terms.hello(cls.link, classes, member, len(addresses))
             if len(addresses) > 1:
                 listener = listener or listen(addresses[member])
                 others = [other for other in range(len(addresses)) if other != member]
@@ -218,7 +216,9 @@ class RdmaMesh:
             raise
         try:
             if len(addresses) > 1 and listener is not None:
-                connections = Gathering(mine, addresses, listener, TcpOptions(), timeout_s).run()
+                gathering = Gathering(mine, terms.key, addresses, listener, TcpOptions(), terms.timeout_s)
+                connections = gathering.run()
+                mesh.counters["drop_stranger"] = gathering.strangers
                 mesh._connect_all(connections, until)
             elif listener is not None:
                 listener.close()

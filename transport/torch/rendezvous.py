@@ -9,6 +9,7 @@ import fcntl
 import json
 import logging
 import os
+import secrets
 import socket
 import struct
 import threading
@@ -113,6 +114,9 @@ class SwitchOptions:
     """So many ranks a sum doesn't wait for: it is of the others, and the late ones' values go to their residuals."""
     close_after_ns: int = 0
     """A sum doesn't wait either for values that come so long after this rank's own; 0: however long."""
+    token: str = field(default="", repr=False)
+    """Of host methods: a secret, by which ranks know each other; the same on all. "": rank 0 makes one, for each group,
+    and the others find it in the group's store: it is as secret as the store."""
     fallback: str = ""
     """A host method, `ring` for example, that calls take, with the same bits, while the switch has no room for the job.
     "": a job that finds no room when it starts uses Gloo, and none that runs is asked to leave."""
@@ -164,6 +168,8 @@ class SwitchOptions:
         if name.is_switch:
             told["SWITCHAGG_STREAMS"] = len(self.priorities) or self.streams
             told |= {"SWITCHAGG_SWITCH": bool(self.switch), "SWITCHAGG_KEYS": bool(self.keys)}
+        if name.method != "gloo" and (self.fallback or not name.is_switch):
+            told["SWITCHAGG_TOKEN"] = bool(self.token)
         return told
 
     def own_address(self) -> str:
@@ -423,6 +429,7 @@ class Rendezvous:
                 from transport.group.opening import open_moving_group  # every host method: only where one may be used
 
                 addresses = _addresses(others)
+                wish = replace(wish, token=self._token(others))
                 session = open_moving_group(
                     told.switch, job, self.rank, addresses, wish, told.fallback, place, given_up
                 )
@@ -447,7 +454,8 @@ class Rendezvous:
             place = bind_place(link, self.options.own_address())
         except (JobError, OSError, ValueError) as error:
             return None, f"{FAILED}: {error}"
-        return place, f"{place.address[0]} {place.address[1]}"
+        token = "" if self.rank or self.options.token else secrets.token_hex(32)
+        return place, f"{place.address[0]} {place.address[1]} {token}"
 
     def _try_host_group(self, lane: int, place: "BoundPlace | None", told: list[str]) -> tuple[str, Group | None]:
         if any(words.startswith(FAILED) for words in told):
@@ -472,13 +480,18 @@ class Rendezvous:
                 from transport.bounded.table import options_in
 
                 coded["bounded"] = options_in(self.options.bounded)
-            how = GroupOptions.of({"timeout_s": times[0], "call_timeout_s": times[1], **coded, **self._keys()})
+            coded |= {"timeout_s": times[0], "call_timeout_s": times[1], "token": self._token(told)}
+            how = GroupOptions.of({**coded, **self._keys()})
             name, job = self.method, f"{self.job}/{lane}"
             session = open_group(name.method, name.link, self.rank, addresses, job=job, options=how, bound=place)
         except (JobError, OSError, ValueError) as error:
             place.close()
             return f"{FAILED}: {error}", None
         return JOINED, session
+
+    def _token(self, told: list[str]) -> str:
+        """The job's secret: the option, or what rank 0 has published behind its address."""
+        return self.options.token or told[0].split(" ")[2]
 
     def _keys(self) -> dict[str, str]:
         """The keys of a host method's link. Raises JobError where they would go unused."""
@@ -513,7 +526,7 @@ def _addresses(told: list[str]) -> list[tuple[str, int]]:
     """Where the ranks are, as each has published it. Raises JobError for what can't be reached."""
     if faults := [words.partition(": ")[2] for words in told if words.startswith(FAILED)]:
         raise JobError(faults[0])
-    addresses = [(host, int(port)) for host, _, port in (words.partition(" ") for words in told)]
+    addresses = [(host, int(port)) for host, port, *_ in (words.split(" ") for words in told)]
     inner = [rank for rank, (host, _) in enumerate(addresses) if host.startswith("127.")]
     if inner and len(inner) < len(addresses):
         raise JobError(

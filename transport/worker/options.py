@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from switchagg.codecs import FIXED_POINT
@@ -68,7 +68,8 @@ class JoinOptions:
     switch (`transport.group.moving`). patient: wait for slots as long as timeout_s says. weight: of
     the job's share where slots are short; slots_least: with so many it begins, too; 0: with all its windows only.
     backups: so many ranks a sum doesn't wait for; close_after_ns: nor for any so long after one's own values; 0: for
-    all (Q1). Then the core is Python's.
+    all (Q1). Then the core is Python's. token: of the host method by which a job goes on without the switch, as of
+    GroupOptions.
     """
 
     elements: int | None = None
@@ -98,6 +99,7 @@ class JoinOptions:
     slots_least: int = 0
     backups: int = 0
     close_after_ns: int = 0
+    token: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if self.link not in links_with("switch"):

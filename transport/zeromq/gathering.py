@@ -1,31 +1,53 @@
-"""How the members of a job connect over ZeroMQ: each connects to all others, and both sides check the other's hello.
+"""How the members of a job connect over ZeroMQ: each connects to all others, as the dialer of a handshake
+(`transport.meshes.handshake`), and both sides check the other's hello.
 
 A connection counts once the other side has answered the hello with its own, whether they fit or not, so that both
-sides can name a disagreement. Unknown peers delay nobody.
+sides can name a disagreement. Strangers, who don't prove that they have the job's token, learn nothing, delay nobody
+and are counted.
 """
 
 import contextlib
+import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import zmq
 
 from switchagg.errors import DecodeError, JobError
 from transport.links.link import Address
+from transport.meshes.handshake import (
+    NONCE_BYTES,
+    Kind,
+    Listener,
+    Session,
+    kind_of,
+    nonce_of,
+    pack_opening,
+    strangers_text,
+    trouble_of,
+)
 from transport.meshes.hello import TELL_S, Hello, disagreement, unpack
 from transport.zeromq.sockets import Connection, Sockets, text
 
-CONTROL = b"switchagg mesh 1"
+CONTROL = b"switchagg mesh 2"
 """First of the three frames of the meshes' own messages; a member's message has two."""
 
 HELLO, REFUSED, BYE, LOST = b"hello", b"refused", b"bye", b"lost"
+"""HELLO: with a message of a handshake, of any of its first four kinds."""
 FLOW = b"flow"
-"""First on a further connection of a member that has begun: whose it is, as a hello."""
+"""First on a further connection of a member that has begun: sealed, and its place among those of this member."""
 DISAGREE = b"disagree"
 """Some two members don't fit; to all others, who would wait for one that won't come."""
 
 LEFT_S = 1.0
 """A member that came and left again for so long has found something wrong."""
+
+OPENINGS_MAX = 256
+"""Identities that have opened a handshake and are remembered, to be counted."""
+
+RECEIVED_MAX = 256
+"""Messages read at once: who sends without end delays nobody."""
 
 
 def parse_control(frames: Sequence[zmq.Frame]) -> tuple[bytes, bytes] | None:
@@ -35,33 +57,38 @@ def parse_control(frames: Sequence[zmq.Frame]) -> tuple[bytes, bytes] | None:
     return frames[1].bytes, frames[2].bytes
 
 
-def member_of_flow(mine: Hello, body: bytes) -> int | None:
-    """The other member of this job to which a further connection belongs, or None."""
-    try:
-        theirs = unpack(body)
-    except DecodeError:
-        return None
-    return None if disagreement(mine, theirs, "") else theirs.member
-
-
 class Gathering:
-    """Connects one member to all others; made, run and left behind.
+    """Connects one member to all others; made, run, and kept for those that come later.
 
     early: messages of members that were done before us, with their sender and its identity. flows: their further
-    connections' identities.
+    connections' identities. dialed: by member, the session of our connection to it.
     """
 
     def __init__(
-        self, mine: Hello, addresses: Sequence[Address], sockets: Sockets, timeout_s: float, tos: int | None = None
+        self,
+        mine: Hello,
+        key: bytes,
+        addresses: Sequence[Address],
+        sockets: Sockets,
+        timeout_s: float,
+        tos: int | None = None,
     ) -> None:
-        """tos: of the connections, as of `Sockets.connect`."""
+        """key: of the handshakes. tos: of the connections, as of `Sockets.connect`."""
+        self.listener = Listener(key, secrets.token_bytes(32))
+        self.dialed: dict[int, Session] = {}
+        self._dropped = 0
+        self._openings: dict[bytes, None] = {}  # identities that have not proved themselves, the oldest first
+        self._nonces: dict[int, bytes] = {}
+        self._sessions: dict[int, Session] = {}  # of the members' connections to us
+        self._flows_opened: set[tuple[int, bytes]] = set()
+        self._trouble: dict[int, str] = {}
         self._mine, self._addresses, self._sockets = mine, addresses, sockets
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
         others = [member for member in range(mine.members) if member != mine.member]
         self._connections = {member: sockets.connect(addresses[member], tos=tos) for member in others}
         self._member_of = {connection: member for member, connection in self._connections.items()}
-        self._hello_due = set(others)  # members that our hello was not sent to
+        self._hello_due = set(others)  # members that no opening was sent to
         self._answered: set[int] = set()
         self._identities: dict[int, bytes] = {}
         self._left: dict[int, float] = {}
@@ -77,8 +104,8 @@ class Gathering:
         try:
             return self._run()
         except JobError as error:
-            for connection in self._connections.values():
-                if connection.up:
+            for member, connection in self._connections.items():
+                if connection.up and member in self.dialed:
                     with contextlib.suppress(zmq.ZMQError):
                         connection.socket.send_multipart([CONTROL, BYE, str(error).encode()[:1000]], zmq.NOBLOCK)
             raise
@@ -111,12 +138,12 @@ class Gathering:
             self._hello_due.add(member)
             if came_up:
                 self._left.pop(member, None)
-            else:
+                self.dialed.pop(member, None)
+            elif member in self.dialed:  # kept: what the member has sent before it left may be read after that
                 self._left[member] = time.monotonic()
         if member in self._hello_due and connection.up:
-            with contextlib.suppress(zmq.ZMQError):
-                connection.socket.send_multipart([CONTROL, HELLO, self._mine.pack()], zmq.NOBLOCK)
-                self._hello_due.discard(member)
+            self._nonces[member] = secrets.token_bytes(NONCE_BYTES)
+            self._send(member, pack_opening(self._nonces[member]))
         self._sockets.want_room(connection, member in self._hello_due and connection.up)
         while True:
             try:
@@ -125,26 +152,40 @@ class Gathering:
                 return
             self._receive_answer(member, frames)
 
-    def _receive_answer(self, member: int, frames: list[zmq.Frame]) -> None:
-        control = parse_control(frames)
-        place = text(self._addresses[member])
-        if control is None or control[0] not in (HELLO, REFUSED, DISAGREE):
-            raise self._error(f"what answers at {place} speaks another protocol")
-        if control[0] == REFUSED:
-            raise self._error(f"member {member} at {place}: {control[1].decode(errors='replace')}")
-        if control[0] == DISAGREE:
-            self._informed.add(member)
-            words = control[1].decode(errors="replace")
-            self._refuse(words, words)
-            return
+    def _send(self, member: int, message: bytes) -> None:
+        """A message of our handshake; if there is no room, it begins again."""
         try:
-            theirs = unpack(control[1])
+            self._connections[member].socket.send_multipart([CONTROL, HELLO, message], zmq.NOBLOCK)
+            self._hello_due.discard(member)
+        except zmq.ZMQError:
+            self._hello_due.add(member)
+
+    def _receive_answer(self, member: int, frames: list[zmq.Frame]) -> None:
+        word, message = parse_control(frames) or (b"", b"")
+        try:
+            if word == HELLO and kind_of(message) is Kind.CHALLENGE:
+                session = Session.challenged(self.listener.key, self._nonces[member], message)
+                self.dialed[member] = session
+                self._send(member, session.seal(Kind.PROOF, replace(self._mine, to=member).pack()))
+            elif word == HELLO and member in self.dialed:
+                self._greeted(member, unpack(self.dialed[member].open(Kind.ANSWER, message))[0])
+            elif word in (REFUSED, DISAGREE) and member in self.dialed:
+                words = self.dialed[member].open(Kind.REFUSAL, message).decode(errors="replace")
+                if word == REFUSED:
+                    raise self._error(f"member {member} at {text(self._addresses[member])}: {words}")
+                self._informed.add(member)
+                self._refuse(words, words)
+            else:
+                raise DecodeError("no_hello", "no message of the mesh")
         except DecodeError as error:
-            raise self._error(f"what answers at {place} speaks another protocol: {error}") from error
-        if fault := disagreement(self._mine, theirs, place, member):
+            self.drop()
+            self._trouble[member] = trouble_of(error)
+
+    def _greeted(self, member: int, theirs: Hello) -> None:
+        if fault := disagreement(self._mine, theirs, text(self._addresses[member]), member):
             self._disagree(fault, member)
-            return
-        self._answered.add(member)
+        else:
+            self._answered.add(member)
 
     def _disagree(self, fault: str, member: int) -> None:
         """It has our hello, so it knows."""
@@ -160,14 +201,14 @@ class Gathering:
                 self._inform(member)
 
     def _inform(self, member: int) -> None:
-        frames = [self._identities[member], CONTROL, DISAGREE, self._to_others.encode()[:1000]]
+        frames = [self._identities[member], CONTROL, DISAGREE, self._sessions[member].refusal(self._to_others)]
         with contextlib.suppress(zmq.ZMQError):  # it has left
             self._sockets.router.send_multipart(frames, zmq.NOBLOCK)
             self._informed.add(member)
 
     def _receive_hellos(self) -> None:
         """Handle hellos; keep messages of members that finished before us."""
-        while True:
+        for _ in range(RECEIVED_MAX):
             try:
                 identity, *frames = self._sockets.router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -177,42 +218,81 @@ class Gathering:
             control = parse_control(frames)
             of_flow = self.flows.get(identity.bytes)
             sender = next((member for member, name in self._identities.items() if name == identity.bytes), of_flow)
-            if control is not None and control[0] == HELLO:
-                place = str(frames[0].get("Peer-Address"))
-                self._receive_hello(identity.bytes, control[1], place)
-            elif control is not None and control[0] == FLOW:
-                if (member := member_of_flow(self._mine, control[1])) is not None:
-                    self.flows[identity.bytes] = member
-            elif sender is not None and control is not None and control[0] == BYE:
-                self._left.setdefault(sender, time.monotonic())
-                self._reasons[sender] = control[1].decode(errors="replace")
-            elif sender is not None:
-                self.early.append((sender, identity.bytes, frames))
+            try:
+                if control is not None and control[0] == HELLO:
+                    place = str(frames[0].get("Peer-Address"))
+                    if (greeting := self.greeting(identity.bytes, control[1])) is not None:
+                        self._receive_hello(identity.bytes, *greeting, place)
+                elif control is not None and control[0] == FLOW:
+                    self.flows[identity.bytes] = self.member_of_flow(control[1])
+                elif sender is None:
+                    self.drop()
+                elif control is not None and control[0] == BYE:
+                    self._left.setdefault(sender, time.monotonic())
+                    self._reasons[sender] = control[1].decode(errors="replace")
+                else:
+                    self.early.append((sender, identity.bytes, frames))
+            except DecodeError:
+                self.drop()
 
-    def _receive_hello(self, identity: bytes, body: bytes, place: str) -> None:
-        try:
-            theirs = unpack(body)
-        except DecodeError:
-            return  # an unknown peer
+    def greeting(self, identity: bytes, message: bytes) -> tuple[Session, Hello] | None:
+        """What a proof says; an opening is answered. Raises DecodeError."""
+        if kind_of(message) is Kind.OPENING:
+            self._openings[identity] = None
+            if len(self._openings) > OPENINGS_MAX:
+                del self._openings[next(iter(self._openings))]
+                self.drop()
+            with contextlib.suppress(zmq.ZMQError):
+                frames = [identity, CONTROL, HELLO, self.listener.challenge(message, identity)]
+                self._sockets.router.send_multipart(frames, zmq.NOBLOCK)
+            return None
+        session, body = self.listener.session(message, identity)
+        self._openings.pop(identity, None)
+        return session, unpack(body)[0]
+
+    @property
+    def strangers(self) -> int:
+        """Messages of those that prove nothing, and openings without a proof."""
+        return self._dropped + len(self._openings)
+
+    def drop(self) -> None:
+        """Count a message of a stranger."""
+        self._dropped += 1
+
+    def member_of_flow(self, message: bytes) -> int:
+        """The member to which a further connection belongs. Raises DecodeError for what opens none."""
+        kind_of(message)
+        nonce = nonce_of(message)
+        for member, session in self._sessions.items():
+            if session.dialer_nonce == nonce:
+                flow = (member, session.open(Kind.FLOW, message))
+                if flow not in self._flows_opened:
+                    self._flows_opened.add(flow)
+                    return member
+        raise DecodeError("no_hello", "a flow of no member, or once more")
+
+    def _receive_hello(self, identity: bytes, session: Session, theirs: Hello, place: str) -> None:
         with contextlib.suppress(zmq.ZMQError):
-            self._sockets.router.send_multipart([identity, CONTROL, HELLO, self._mine.pack()], zmq.NOBLOCK)
+            frames = [identity, CONTROL, HELLO, session.seal(Kind.ANSWER, self._mine.pack())]
+            self._sockets.router.send_multipart(frames, zmq.NOBLOCK)
         fault = disagreement(self._mine, theirs, place)
         # A member that connects again has a new identity, and its old connection is closed.
         known = self._identities.get(theirs.member, identity)
-        if not fault and known != identity and self._is_open(known):
+        if not fault and known != identity and self._is_open(known, self._sessions[theirs.member]):
             fault = f"two say they are member {theirs.member}; one is at {place}"
         if fault:
             self._disagree(fault, theirs.member)
             return
         self.early = [item for item in self.early if item[0] != theirs.member]
-        self._identities[theirs.member] = identity
+        self._identities[theirs.member], self._sessions[theirs.member] = identity, session
         if self._refusal:
             self._inform(theirs.member)
 
-    def _is_open(self, identity: bytes) -> bool:
+    def _is_open(self, identity: bytes, session: Session) -> bool:
         """Whether its connection is still open: a ROUTER refuses to send to a closed one."""
         try:
-            self._sockets.router.send_multipart([identity, CONTROL, HELLO, self._mine.pack()], zmq.NOBLOCK)
+            frames = [identity, CONTROL, HELLO, session.seal(Kind.ANSWER, self._mine.pack())]
+            self._sockets.router.send_multipart(frames, zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
         return True
@@ -223,7 +303,8 @@ class Gathering:
             member for member in self._connections if member not in self._answered or member not in self._identities
         ]
         if now >= self._until:
-            raise self._error(self._missing_text(missing) + f" within {self._timeout_s:g} s")
+            within = f" within {self._timeout_s:g} s{strangers_text(self.strangers)}"
+            raise self._error(self._missing_text(missing) + within)
         for member, since in self._left.items():
             if now - since >= LEFT_S:
                 why = f": {self._reasons[member]}" if self._reasons.get(member) else ""
@@ -234,7 +315,8 @@ class Gathering:
         reasons = []
         for member in missing:
             connection = self._connections[member]
-            trouble = connection.trouble or ("" if member in self._identities else "it does not reach this member")
+            trouble = connection.trouble or self._trouble.get(member, "")
+            trouble = trouble or ("" if member in self._identities else "it does not reach this member")
             reasons.append(f"member {member} at {text(connection.address)}" + (f" ({trouble})" if trouble else ""))
         return f"no connection with {', '.join(reasons)}"
 

@@ -22,9 +22,11 @@ from typing import Any
 
 import zmq
 
+from switchagg.errors import DecodeError
 from switchagg.priority import tos_of
 from transport.links.link import Address, LinkClosed
-from transport.meshes.hello import Hello
+from transport.meshes.handshake import Kind
+from transport.meshes.hello import Hello, Meeting
 from transport.meshes.mesh import (
     HEAD_BYTES_MAX,
     Buffer,
@@ -34,7 +36,6 @@ from transport.meshes.mesh import (
     Received,
     Sent,
     check_message,
-    link_text,
 )
 from transport.meshes.opening import BoundPlace
 from transport.zeromq.gathering import (
@@ -45,7 +46,6 @@ from transport.zeromq.gathering import (
     LOST,
     REFUSED,
     Gathering,
-    member_of_flow,
     parse_control,
 )
 from transport.zeromq.keys import Keys, as_keys
@@ -117,12 +117,12 @@ class ZeroMqMesh:
     ) -> None:
         """Private: see `connect`. marks: a TOS byte for each class."""
         self.member, self.members, self.classes = mine.member, mine.members, classes
-        self._mine, self._marks = mine, marks
+        self._mine, self._marks, self._gathering = mine, marks, gathering
         self.details: dict[str, Any] = {}
         self.message_bytes_max = sockets.options.message_bytes_max
         self._sockets = sockets
         self._peers = {
-            member: _Peer(member, self._flows_to(connection), identity, {identity}, len(classes or (None,)))
+            member: _Peer(member, self._flows_to(member, connection), identity, {identity}, len(classes or (None,)))
             for member, (connection, identity) in peers.items()
         }
         self._by_identity = {peer.identity: peer for peer in self._peers.values()}
@@ -130,6 +130,7 @@ class ZeroMqMesh:
             self._add_flow(identity, member)
         self._by_connection = {flow.connection: peer for peer in self._peers.values() for flow in peer.flows}
         self._early = deque((self._peers[member], identity, frames) for member, identity, frames in gathering.early)
+        gathering.early = []
         self._dirty: dict[tuple[int, int], _Flow] = {}  # by flow and member
         self._closed = False
         self._changed: dict[Connection, None] = dict.fromkeys(self._by_connection)
@@ -137,9 +138,7 @@ class ZeroMqMesh:
         self._returned: deque[int] = deque()  # tickets; any thread of pyzmq appends
         self._watched: dict[int, weakref.ref[memoryview]] = {}
         self._below: dict[int, tuple[_Flow, list[int], int]] = {}
-        self._counts = dict.fromkeys(
-            ("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "drop_stranger", "drop_malformed"), 0
-        )
+        self._counts = dict.fromkeys(("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "drop_malformed"), 0)
 
     @classmethod
     def connect(
@@ -147,45 +146,46 @@ class ZeroMqMesh:
         member: int,
         addresses: Sequence[Address],
         *,
-        job: str = "",
-        method: str = "",
-        timeout_s: float = 30.0,
         options: ZeroMqOptions | None = None,
         classes: tuple[int, ...] = (),
         keys: Keys | Path | str | None = None,
+        **meeting: Any,
     ) -> "ZeroMqMesh":
-        """Listen at addresses[member] and connect to all others, within timeout_s.
+        """Listen at addresses[member] and connect to all others.
 
-        job, method: must be the same on all members. keys, or their folder: encrypt, and refuse peers that they don't
-        allow; the same on all members. Raises JobError: which members are missing and why, or what doesn't fit, naming
-        both sides.
+        meeting: fields of `Meeting`. keys, or their folder: encrypt, and refuse peers that they
+        don't allow; the same on all members. Raises JobError: which members are missing and why, or what doesn't fit,
+        naming both sides.
         """
         options = options or ZeroMqOptions()
         marks = [tos_of(kind, options.tos) for kind in classes]
         if classes:
             options = replace(options, tos=marks[0])
-        mine = Hello(job, method, link_text(cls.link, classes), member, len(addresses))
+        terms = Meeting(**meeting)
+        mine = terms.hello(cls.link, classes, member, len(addresses))
         sockets = Sockets(addresses[member], options, as_keys(keys), max(options.message_bytes_max, CONTROL_BYTES_MAX))
         try:
-            gathering = Gathering(mine, addresses, sockets, timeout_s, marks[-1] if classes else None)
+            tos = marks[-1] if classes else None
+            gathering = Gathering(mine, terms.key, addresses, sockets, terms.timeout_s, tos)
             peers = gathering.run()
         except BaseException:
             sockets.close(FADING_S)  # time for the reason to reach the others
             raise
         return cls(mine, sockets, peers, gathering, classes, marks)
 
-    def _flows_to(self, met: Connection) -> list[_Flow]:
+    def _flows_to(self, member: int, met: Connection) -> list[_Flow]:
         """One for each class; the connection by which the members met is the last's."""
         flows = []
-        for tos in self._marks[:-1]:
+        for place, tos in enumerate(self._marks[:-1]):
             made = self._sockets.connect(met.address, tos=tos)
-            made.socket.send_multipart([CONTROL, FLOW, self._mine.pack()], zmq.NOBLOCK)  # waits for the connection
+            sealed = self._gathering.dialed[member].seal(Kind.FLOW, bytes([place]))
+            made.socket.send_multipart([CONTROL, FLOW, sealed], zmq.NOBLOCK)  # waits for the connection
             flows.append(_Flow(made))
         return [*flows, _Flow(met)]
 
-    def _add_flow(self, identity: bytes, member: int | None) -> bool:
+    def _add_flow(self, identity: bytes, member: int) -> bool:
         """Another connection of a member; False if it can't be one."""
-        peer = self._peers.get(-1 if member is None else member)
+        peer = self._peers.get(member)
         if peer is None or len(peer.identities) == peer.expected:
             return False
         peer.identities.add(identity)
@@ -195,7 +195,8 @@ class ZeroMqMesh:
     @property
     def counters(self) -> dict[str, int]:
         """tx_…, rx_… of data handed to and come from libzmq; drop_…: messages of unknown peers, and invalid ones."""
-        return {**self._counts, "refused": self._sockets.refusals.count}
+        strangers, refused = self._gathering.strangers, self._sockets.refusals.count
+        return {**self._counts, "drop_stranger": strangers, "refused": refused}
 
     # Sending
 
@@ -338,21 +339,23 @@ class ZeroMqMesh:
         return size
 
     def _reject(self, identity: bytes, frames: list[zmq.Frame]) -> None:
-        """Drop a message of an unknown peer; answer a hello that it comes too late."""
-        control = parse_control(frames)
-        if (
-            control is not None
-            and control[0] == FLOW
-            and self._add_flow(identity, member_of_flow(self._mine, control[1]))
-        ):
-            return
-        self._counts["drop_stranger"] += 1
-        if control is not None and control[0] == HELLO:
-            self._send_control(identity, REFUSED, f"member {self.member} has begun; nobody else can join")
+        """Drop a message of an unknown peer; answer a member's hello that it comes too late."""
+        word, message = parse_control(frames) or (b"", b"")
+        gathering = self._gathering
+        try:
+            if word == FLOW and self._add_flow(identity, gathering.member_of_flow(message)):
+                return
+            greeting = gathering.greeting(identity, message) if word == HELLO else None
+            if greeting is not None:
+                late = greeting[0].refusal(f"member {self.member} has begun; nobody else can join")
+                self._send_control(identity, REFUSED, late)
+            gathering.drop()
+        except DecodeError:
+            gathering.drop()
 
-    def _send_control(self, identity: bytes, word: bytes, body: str) -> None:
+    def _send_control(self, identity: bytes, word: bytes, body: bytes) -> None:
         with contextlib.suppress(zmq.ZMQError):  # best effort: it may be disconnected, or not reading
-            self._sockets.router.send_multipart([identity, CONTROL, word, body.encode()[:1000]], zmq.NOBLOCK)
+            self._sockets.router.send_multipart([identity, CONTROL, word, body], zmq.NOBLOCK)
 
     def _check_connections(self, events: list[Event], now_ns: int) -> None:
         """Note lost connections, and members that have given us up."""
@@ -378,7 +381,7 @@ class ZeroMqMesh:
         for name in [name for name, one in self._by_identity.items() if one is peer]:
             del self._by_identity[name]
         self._early = deque(item for item in self._early if item[0] is not peer)
-        self._send_control(peer.identity, LOST, reason)
+        self._send_control(peer.identity, LOST, reason.encode()[:1000])
         events.append(
             Lost(peer.member, f"{reason} (ZeroMQ, {peer.connection.address[0]}:{peer.connection.address[1]})")
         )

@@ -24,6 +24,7 @@ from emulation.errors import RunFailed
 from emulation.mininet import netns
 from emulation.results import percentile
 from switchagg.errors import SwitchaggError
+from transport.meshes.opening import TOKEN_VARIABLE, new_token
 
 Log = Callable[[str], None]
 
@@ -103,11 +104,13 @@ class Ends:
         self._children: list[Child[Any]] = []
 
     def __enter__(self) -> Ends:
+        environment = {**os.environ, TOKEN_VARIABLE: new_token()}
+        module = "emulation.bench.links.link_end"
         try:
             for member, pid in enumerate(self._pair.pids):
                 place = EndPlace(member, HOSTS, self._bytes_most)
                 spawn, name = partial(netns.spawn, pid), ("sender", "receiver")[member]
-                self._children.append(children.start(spawn, name, "emulation.bench.links.link_end", place, Measured))
+                self._children.append(children.start(spawn, name, module, place, Measured, environment))
             children.gather(self._children, ANSWER_S)
         except BaseException:
             self.close()

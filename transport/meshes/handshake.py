@@ -1,0 +1,174 @@
+"""The handshake of two members of a mesh: each proves that it has the job's token before the other says who it is.
+
+The *dialer* connects, the *listener* is connected to; they exchange four messages (M1 to M5 of PROTOCOL.md), each
+
+     0 6 bytes magic "sahelo" | 6 u8 kind | 7 u8 version | 8 16 bytes nonce | 24, but for an opening: 32 bytes digest
+    56 of all but opening and challenge: u16 length | 58 body
+
+An opening has 40 zeros behind its nonce, so that no challenge is longer. The nonce is the dialer's, but for a
+challenge's. The token itself is never sent. Pure.
+"""
+
+import hashlib
+import hmac
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
+
+from switchagg.errors import DecodeError
+
+MAGIC = b"sahelo"
+VERSION = 3
+NONCE_BYTES, DIGEST_BYTES = 16, 32
+TOKEN_CHARACTERS_MIN = 16
+BODY_BYTES_MAX = 1000
+MESSAGE_BYTES_MAX = 58 + BODY_BYTES_MAX
+NO_PROOF = "it has another token (SWITCHAGG_TOKEN) than this job, or came for a job of another name"
+
+_START = struct.Struct(f">6sBB{NONCE_BYTES}s")
+_LENGTH = struct.Struct(">H")
+_BODY = _START.size + DIGEST_BYTES + _LENGTH.size
+_OPENING_BYTES, _CHALLENGE_BYTES = 64, _START.size + DIGEST_BYTES
+
+
+class Kind(IntEnum):
+    """PROOF and ANSWER carry a hello and what the mesh adds; REFUSAL says why the job can't begin; FLOW opens a further
+    connection between two members that have met."""
+
+    OPENING, CHALLENGE, PROOF, ANSWER, REFUSAL, FLOW = range(6)
+
+
+def handshake_key(token: str, job: str) -> bytes:
+    """What both sides must have: it follows from the token; without one from the job's name, which is no secret."""
+    return hashlib.blake2b((token or job).encode(), digest_size=32, person=b"sa token" if token else b"sa job").digest()
+
+
+def trouble_of(error: DecodeError) -> str:
+    """What is wrong with a peer whose message raised it, for people."""
+    return error.detail if error.reason in ("no_proof", "version") else "what answers there speaks another protocol"
+
+
+def strangers_text(strangers: int) -> str:
+    """For an error about members that didn't come; "" without strangers."""
+    return f"; peers that did not prove that they have this job's token: {strangers}" if strangers else ""
+
+
+def size_bytes(begun: bytes | bytearray) -> int:
+    """How long the message is that begins so; less than that while its start isn't there yet. Raises DecodeError as
+    soon as it can be none."""
+    if begun[: len(MAGIC)] != MAGIC[: len(begun)]:
+        raise DecodeError("no_hello", "wrong magic")
+    if len(begun) < _START.size:
+        return _START.size
+    kind, version = begun[6], begun[7]
+    if kind == Kind.OPENING:
+        return _OPENING_BYTES
+    if version != VERSION:
+        raise DecodeError("version", f"it speaks version {version} of the handshake, this member version {VERSION}")
+    if kind == Kind.CHALLENGE:
+        return _CHALLENGE_BYTES
+    if kind > max(Kind):
+        raise DecodeError("no_hello", f"kind {kind}")
+    if len(begun) < _BODY:
+        return _BODY
+    length = int.from_bytes(begun[_BODY - _LENGTH.size : _BODY], "big")
+    if length > BODY_BYTES_MAX:
+        raise DecodeError("no_hello", f"a body of {length} bytes")
+    return _BODY + length
+
+
+def kind_of(message: bytes | bytearray) -> Kind:
+    """Of a whole message. Raises DecodeError for what is none."""
+    if len(message) < _START.size or len(message) != size_bytes(message):
+        raise DecodeError("no_hello", f"{len(message)} bytes")
+    return Kind(message[6])
+
+
+def nonce_of(message: bytes | bytearray) -> bytes:
+    """Of a whole message."""
+    return bytes(message[8 : _START.size])
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What two members share that have proved themselves: it seals what one sends to the other.
+
+    dialing: whether this side is the dialer.
+    """
+
+    key: bytes
+    dialer_nonce: bytes
+    listener_nonce: bytes
+    dialing: bool
+
+    def seal(self, kind: Kind, body: bytes) -> bytes:
+        """A message to the other side; body: at most BODY_BYTES_MAX."""
+        digest = self._digest(self.dialing, kind, body)
+        start = _START.pack(MAGIC, kind, VERSION, self.dialer_nonce)
+        return start + digest + _LENGTH.pack(len(body)) + body
+
+    def refusal(self, words: str) -> bytes:
+        """Why the job can't begin, as a message; long words are cut."""
+        return self.seal(Kind.REFUSAL, words.encode()[:BODY_BYTES_MAX])
+
+    def open(self, kind: Kind, message: bytes | bytearray) -> bytes:
+        """The body of a message of the other side. Raises DecodeError for what isn't of this kind and sealed by it."""
+        if kind_of(message) is not kind or nonce_of(message) != self.dialer_nonce:
+            raise DecodeError("no_hello", f"kind {message[6]}, or of another handshake")
+        body = bytes(message[_BODY:])
+        digest = bytes(message[_START.size : _START.size + DIGEST_BYTES])
+        if not hmac.compare_digest(digest, self._digest(not self.dialing, kind, body)):
+            raise DecodeError("no_proof", NO_PROOF)
+        return body
+
+    def _digest(self, by_dialer: bool, kind: Kind, body: bytes) -> bytes:
+        sealed = bytes((by_dialer, kind)) + self.dialer_nonce + self.listener_nonce + body
+        return hashlib.blake2b(sealed, digest_size=DIGEST_BYTES, key=self.key, person=b"sa handshake").digest()
+
+    def challenge(self) -> bytes:
+        """The listener's: its nonce, and its proof."""
+        start = _START.pack(MAGIC, Kind.CHALLENGE, VERSION, self.listener_nonce)
+        return start + self._digest(False, Kind.CHALLENGE, b"")
+
+    @classmethod
+    def challenged(cls, key: bytes, dialer_nonce: bytes, message: bytes | bytearray) -> Self:
+        """The dialer's, when the challenge has come. Raises DecodeError where it doesn't prove that the listener has
+        the key."""
+        if kind_of(message) is not Kind.CHALLENGE:
+            raise DecodeError("no_hello", f"kind {message[6]}")
+        nonce = nonce_of(message)
+        if not hmac.compare_digest(bytes(message), cls(key, dialer_nonce, nonce, False).challenge()):
+            raise DecodeError("no_proof", NO_PROOF)
+        return cls(key, dialer_nonce, nonce, True)
+
+
+def pack_opening(nonce: bytes) -> bytes:
+    """The first message of a dialer; nonce: NONCE_BYTES random bytes, new for every attempt."""
+    return _START.pack(MAGIC, Kind.OPENING, VERSION, nonce).ljust(_OPENING_BYTES, b"\0")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """The listening side of one member. It keeps nothing about who opens a handshake: its nonce follows from `secret`,
+    random bytes of this process, from the place where the opening came from, and from the dialer's nonce.
+    """
+
+    key: bytes
+    secret: bytes
+
+    def challenge(self, opening: bytes | bytearray, place: bytes) -> bytes:
+        """The answer to an opening, which is shorter than that. place: the same as of `session`, of no other
+        connection. Raises DecodeError."""
+        if kind_of(opening) is not Kind.OPENING:
+            raise DecodeError("no_hello", f"kind {opening[6]}")
+        return self._session(nonce_of(opening), place).challenge()
+
+    def session(self, proof: bytes | bytearray, place: bytes) -> tuple[Session, bytes]:
+        """The session that a proof begins, and the proof's body. Raises DecodeError where it proves nothing."""
+        session = self._session(nonce_of(proof), place)
+        return session, session.open(Kind.PROOF, proof)
+
+    def _session(self, dialer_nonce: bytes, place: bytes) -> Session:
+        nonce = hashlib.blake2b(dialer_nonce + place, digest_size=NONCE_BYTES, key=self.secret).digest()
+        return Session(self.key, dialer_nonce, nonce, False)

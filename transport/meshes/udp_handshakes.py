@@ -1,0 +1,129 @@
+"""The handshakes of one member of a UDP mesh (`transport.meshes.handshake`), over datagrams that may get lost.
+
+Each of two members is a dialer: it sends openings until the other's hello is there, and whichever handshake ends first
+connects them. Of those that open one nothing is kept until they have proved that they have the job's token. Proofs and
+answers carry, behind the hello,
+
+    u32 own number | u32 number of the other, 0 while it isn't known | u8 1: answer
+    7 u16 ports of the second and further classes, 0 for none
+"""
+
+import secrets
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from switchagg.errors import DecodeError
+from switchagg.priority import CLASSES
+from transport.links.link import Address
+from transport.meshes.handshake import (
+    NONCE_BYTES,
+    Kind,
+    Listener,
+    Session,
+    kind_of,
+    nonce_of,
+    pack_opening,
+)
+from transport.meshes.hello import ANYBODY, Hello, unpack
+
+_NUMBERS = struct.Struct(f">IIB{CLASSES - 1}H")
+
+
+class Greeting(NamedTuple):
+    """A hello that came, in the session that it proves. ours: our number as the other knows it; 0: it doesn't."""
+
+    session: Session
+    hello: Hello
+    number: int
+    ours: int
+    asks: bool
+    ports: Sequence[int]
+
+
+class UdpHandshakes:
+    """number, ports: our own, of the connections to us. dialed, heard: by member, the sessions of handshakes that this
+    side has opened, and the other.
+    """
+
+    def __init__(self, mine: Hello, key: bytes, number: int, ports: Sequence[int]) -> None:
+        self._mine, self._number = mine, number
+        self._ports = [*ports, *[0] * (CLASSES - 1 - len(ports))]
+        self._listener = Listener(key, secrets.token_bytes(32))
+        self._nonces = {member: secrets.token_bytes(NONCE_BYTES) for member in range(mine.members)}
+        self.dialed: dict[int, Session] = {}
+        self.heard: dict[int, Session] = {}
+        self._openers: set[int] = set()  # members from whose address an opening came
+        self.refusal = self._to_others = ""  # why this job can't begin
+        self.informed: set[int] = set()  # members that know of it
+
+    def greeting(self, member: int, number: int) -> bytes:
+        """What this side sends to a member that it isn't connected with. number: as of `hello`."""
+        session = self.dialed.get(member) or self.heard.get(member)
+        if number and session is not None:
+            return self.hello(session, member, number, True)
+        return pack_opening(self._nonces[member])
+
+    def hello(self, session: Session, member: int, number: int, ask: bool) -> bytes:
+        """Ours to a member, or ANYBODY. number: that member's, 0 while it isn't known. ask: for an answer."""
+        numbers = _NUMBERS.pack(self._number, number, ask, *self._ports)
+        kind = Kind.PROOF if session.dialing else Kind.ANSWER
+        return session.seal(kind, replace(self._mine, to=member).pack() + numbers)
+
+    def answer(self, message: bytes, address: Address, member: int | None) -> bytes | None:
+        """What goes back to where an opening or a challenge came from; None for another message. member: of this
+        address. Raises DecodeError."""
+        kind = kind_of(message)
+        if kind is Kind.OPENING:
+            self._openers |= set() if member is None else {member}
+            return self._listener.challenge(message, repr(address).encode())
+        if kind is Kind.CHALLENGE:
+            if member is None:
+                raise DecodeError("no_hello", "a challenge that no opening asked for")
+            session = Session.challenged(self._listener.key, self._nonces[member], message)
+            self.dialed[member] = session
+            return self.hello(session, member, 0, True)
+        return None
+
+    def greeted(self, message: bytes, address: Address, member: int | None) -> Greeting:
+        """The hello in a proof or an answer. member: of this address. Raises DecodeError."""
+        session = self.dialed.get(ANYBODY if member is None else member)
+        if kind_of(message) is Kind.PROOF:
+            session, body = self._listener.session(message, repr(address).encode())
+            if member is not None:
+                self.heard[member] = session
+        elif session is None:
+            raise DecodeError("no_hello", "an answer to no proof of ours")
+        else:
+            body = session.open(Kind.ANSWER, message)
+        hello, numbers = unpack(body)
+        if len(numbers) != _NUMBERS.size:
+            raise DecodeError("no_hello", f"{len(numbers)} bytes of numbers")
+        number, ours, asks, *ports = _NUMBERS.unpack(numbers)
+        return Greeting(session, hello, number, ours, bool(asks), ports)
+
+    @property
+    def unproved(self) -> int:
+        """Members' addresses from which openings came, and no proof."""
+        return len(self._openers - self.dialed.keys() - self.heard.keys())
+
+    # Refusals
+
+    def refuse(self, words: str, to_others: str, member: int) -> None:
+        """The job can't begin, as this member knows, too."""
+        self.informed.add(member)
+        if not self.refusal:
+            self.refusal, self._to_others = words, to_others
+
+    def refusal_to(self, member: int) -> bytes | None:
+        """Why the job can't begin, for a member that has proved itself."""
+        session = self.dialed.get(member) or self.heard.get(member)
+        return None if session is None else session.refusal(self._to_others)
+
+    def refusal_from(self, member: int, message: bytes) -> str:
+        """The words of a member's refusal. Raises DecodeError for what is none."""
+        for session in (self.dialed.get(member), self.heard.get(member)):
+            if session is not None and session.dialer_nonce == nonce_of(message):
+                return session.open(Kind.REFUSAL, message).decode(errors="replace")
+        raise DecodeError("no_hello", "a refusal before a proof")
