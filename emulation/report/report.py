@@ -85,6 +85,9 @@ def render(built: dict[str, Any], host: dict[str, Any], drawn: dict[str, Any]) -
     names = wording.short_names(methods)
     measured = row_groups(built)
     measured["time"] = [*measured.pop("speed-up"), *measured["time"]]
+    disturbances, stamp, sentences = wording.disturbances(built), _stamp(built), wording.findings(built)
+    if stamp["kind"] == "disturbed":  # the stamp says them
+        sentences = [sentence for sentence in sentences if sentence not in {text for _, text in disturbances}]
     shown = {"trust", "set-up", *(name for name, rows in measured.items() if rows)}
     shown |= {"links"} if drawn.keys() & {"loads", "shares", "jobs"} else set()
     return page.render(
@@ -93,7 +96,7 @@ def render(built: dict[str, Any], host: dict[str, Any], drawn: dict[str, Any]) -
         host=host,
         scenario=built["scenario"],
         finding=wording.finding(built),
-        sentences=wording.findings(built),
+        sentences=sentences,
         explanations=wording.explanations(built),
         names=names,
         colours={method: paint("background", look["color"]) for method, look in figures.looks(built).items()},
@@ -102,8 +105,8 @@ def render(built: dict[str, Any], host: dict[str, Any], drawn: dict[str, Any]) -
         facts=_facts(built, host),
         scenario_rows=_scenario_rows(built["scenario"]),
         certificates=_certificates(built),
-        stamp=_stamp(built),
-        disturbances=wording.disturbances(built),
+        stamp=stamp,
+        disturbances=disturbances,
         notes=_notes(built),
         figures={name: page.drawn(figure, name, _CAPTIONS[name]) for name, figure in drawn.items()},
         words=wording,
@@ -388,8 +391,10 @@ def _iteration_speedup(entry: dict[str, Any]) -> tuple[str, str]:
         return "baseline", ""
     quoted = numbers["headline"]
     value, limit = wording.times_text(quoted["speedup"]), f"limit {wording.times_text(quoted['limit'])}"
+    if quoted["speedup"] is None and quoted["at_equal_compute"]:
+        return value, "compute differed by more than half"
     if quoted["at_equal_compute"]:
-        value += " at equal compute" * (quoted["speedup"] is not None)
+        value += " at equal compute"
         limit = f"{wording.times_text(numbers['iteration_speedup'])} as measured; {limit}"
     if not numbers.get("same_wait", True):
         limit = "waits for fewer ranks"
