@@ -29,6 +29,8 @@ from transport.ps.coded import PushCodec
 
 LONG_BYTES = 1 << 28
 """Of a long array, where a codec's bytes aren't in proportion to its values."""
+_WEIGHED = tuple(name for name, each in COLLECTIVES.items() if each.in_auto)
+"""What `auto` chooses from."""
 SLICE_BYTES = 65_536
 """An array of `ps` is cut into slices, for all its servers, where it is longer."""
 
@@ -273,6 +275,10 @@ def connections(method: str, network: Network, kind: Kind = "allreduce") -> Iter
     """Those of hosts, where each has a rate of its own: what no other way makes up for."""
     if not network.flow_bps:
         return
+    if method == "auto":  # the one whose connections have least to carry
+        every = [[*connections(name, network, kind)] for name in _WEIGHED if kind in COLLECTIVES[name].kinds]
+        yield from min(every, key=lambda found: max((each.arrays for each in found), default=0))
+        return
     links = network.folded.links(method)
     for pair, arrays in _sent(method, network.folded, links, kind):
         if pair[0] in links.members:
@@ -288,7 +294,7 @@ def transfers(method: str, network: Network, kind: Kind = "allreduce", *, short:
     if method == "ps" and network.servers:
         return 2 * max(network.workers, 1 if short else network.servers)
     if method == "auto":
-        return min(transfers(name, network, kind) for name in COLLECTIVES if COLLECTIVES[name].in_auto)
+        return min(transfers(name, network, kind) for name in _WEIGHED)
     collective = METHODS[method].bounded_by
     kind = METHODS[method].does.get(kind, kind)
     name = fitting(kind, collective, network.workers)

@@ -21,6 +21,7 @@ from emulation.bounds import (
     payload_share,
     wire_bytes_per_server,
 )
+from emulation.sim.host_costs import HostCosts
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
@@ -262,3 +263,19 @@ def test_codecs_of_rows_have_their_share_of_the_bytes(method: str, times: float)
 def test_elements_fill_the_mtu_and_are_the_project_s_for_1500() -> None:
     assert [elements_that_fit(mtu_bytes) for mtu_bytes in (1500, 9000, 60)] == [360, 2232, 3]
     assert [elements_of(parse("switch@rdma"), 360, mtu_bytes) for mtu_bytes in (1500, 9000)] == [251, 1019]
+
+
+@pytest.mark.parametrize("costs", [HostCosts(20_000), HostCosts(0, 2_500_000_000), HostCosts(7_000, 2_500_000_000, 1)])
+@pytest.mark.parametrize("method", ["ring", "auto", "double_tree", "direct", "switch", "ps"])
+def test_hosts_that_work_and_connections_that_are_slow_are_in_the_bound(method: str, costs: HostCosts) -> None:
+    """Of one call of 4 kB or 300 kB on 8 hosts: no simulation is faster, and the bound is more than that of links."""
+    for servers, later in ((0, False), (2, False), (2, True)) if method == "ps" else ((0, False),):
+        config = SimulationConfig(8, LinkConfig(10**10, 0), streams=1, costs=costs, engine="auto")
+        config = dataclasses.replace(config, servers=servers, ps={"push_then_pull": later})
+        network = Network(8, 10**10, 1500, 360, servers=servers, push_then_pull=later, **vars(costs))
+        free = dataclasses.replace(network, transfer_ns=0, flow_bps=0, push_then_pull=False)
+        for size_bytes in (4_000, 300_000):
+            least = bound(parse(method), size_bytes, network).communication_ns
+            assert least <= time_allreduce(config, method, size_bytes, "float32").duration_ns
+            if size_bytes == 4_000 and costs.transfer_ns:
+                assert least > bound(parse(method), size_bytes, free).communication_ns
