@@ -25,7 +25,8 @@ What goes where, the same on every rank since it depends on operation, types and
 | ... PREMUL_SUM                         | the floats                        | the group, of the products              |
 | ... MAX, MIN                           | all; through a switch not 64 bits | the group; MIN by MAX of opposites      |
 | ... PRODUCT, bitwise, 64 bit MAX       | up to n D = 64 KB                 | gathered; every rank combines them      |
-| ... anything larger, or sparse         |                                   | Gloo, or Gloo's error                   |
+| ... anything larger, or sparse         |                                   | Gloo                                    |
+| ... of what nothing combines           | uint16, 32, 64; 8 bit floats      | an error that says what works           |
 | all-gather, broadcast                  | every type, bit by bit            | the group                               |
 | barrier, and those of objects          |                                   | the group                               |
 | all-to-all, gather, scatter            |                                   | Gloo                                    |
@@ -34,7 +35,8 @@ What goes where, the same on every rank since it depends on operation, types and
 "The group" is the switch, or the host method; parameter servers only allreduce. Lists may have shards of several sizes:
 a broadcast from each rank, a reduce to each. Small tensors of one coalesced allreduce share a call, floats in rows of
 their own. Ranks whose collectives differ in kind, root, operation, type or size all get one error that names both
-sides, also where one of them is Gloo's. `SwitchProcessGroup.traffic.counts()` has what went where.
+sides, also where one of them is Gloo's. `SwitchProcessGroup.traffic.counts()` has what went where, and
+docs/pytorch-features.md each call's way, as found by a test.
 
 Without a codec, float sums have the error bound of `switchagg.codecs.fixed_point`. They don't depend on the order of
 packets: all ranks hold the same bits. Integer sums wrap like PyTorch's.
