@@ -276,7 +276,7 @@ class Controller:
         place = self._range(gathering, shares)
         assert place is not None
         first, count = place[0], place[1] - place[0]
-        if count < wish.slots:
+        if count < wish.slots and not wish.sparing:
             narrowed = f"windows have {count} slots in all, not {wish.slots}: its share, or what the switch has free"
         generation = self._generations.new(job.admitted.job.generation for job in self._jobs.values())
         job_id = self._job_ids.new({job.admitted.job.job_id for job in self._jobs.values()})
@@ -334,7 +334,7 @@ class Controller:
 
     def _shares(self, gathering: GatheringJob) -> tuple[Share, ...] | str:
         """What a complete gathering's job has of each switch, or why that can't be (C18)."""
-        return self.switches.tree_for(gathering.vias, gathering.request.slots, gathering.request.elements)
+        return self.switches.tree_for(gathering.vias, gathering.holding.slots, gathering.request.elements)
 
     def _end_jobs_of_lost(self) -> None:
         """Ends the jobs of switches that have died, stopped or been restarted, at all levels (H6)."""

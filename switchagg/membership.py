@@ -23,7 +23,7 @@ Address = tuple[str, int]
 
 
 ALIKE = ("workers", "elements", "streams", "window_slots", "windows", "priorities", "codec", "split", "congestion",
-         "job_priority", "movable", "weight", "slots_least", "backups", "close_after_ns")  # fmt: skip
+         "job_priority", "movable", "weight", "slots_least", "sparing", "backups", "close_after_ns")  # fmt: skip
 """What all joins of a job must say alike (C1)."""
 
 
@@ -39,8 +39,8 @@ class JoinRequest:
     how many its receive buffer holds, 0: enough (C17). split: whether long calls are split (W11). congestion: as of
     JobConfig. via: name of the switch it sends to (C18). job_priority: 0, most urgent, to 7. movable: whether the job
     can go on without the switch. patient: for room it waits as long as timeout_ns says (C21). weight: of its share of
-    the slots. slots_least: with so many in all it begins, too; 0: only with all (C23). backups, close_after_ns: as of
-    JobConfig (Q1).
+    the slots. slots_least: with so many in all it begins, too; 0: only with all (C23). sparing: it leaves room for more
+    such jobs (C25). backups, close_after_ns: as of JobConfig (Q1).
     """
 
     job: str
@@ -65,6 +65,7 @@ class JoinRequest:
     patient: bool = False
     weight: int = 1
     slots_least: int = 0
+    sparing: bool = False
     backups: int = 0
     close_after_ns: int = 0
 
@@ -102,7 +103,7 @@ class JoinRequest:
             ("number of windows", len(self.windows) or self.streams, self.streams, self.streams),
             ("number of priorities", len(self.priorities) or self.streams, self.streams, self.streams),
             *each,
-            ("slots in all", self.slots, 1, slots),
+            ("slots in all", self.slots_least or self.slots, 1, slots),
             ("timeout_ns", self.timeout_ns, 1, TIMEOUT_NS_MAX),
             ("job_priority", self.job_priority, MOST_URGENT, BEST_EFFORT),
             ("weight", self.weight, 1, WEIGHT_MAX),

@@ -487,6 +487,27 @@ def falls_back() -> None:
     dist.destroy_process_group()
 
 
+def many_groups() -> None:
+    """A switch has room for 64 groups of a program; one that takes no less than all its windows finds none, at once."""
+    start()
+    groups = [dist.group.WORLD, *(dist.new_group() for _ in range(63))]
+    for number, group in enumerate(groups):
+        tensor = torch.full((5000,), number, dtype=torch.int32)
+        dist.all_reduce(tensor, group=group)
+        assert tensor.eq(number * WORLD).all()
+        assert switched(group)
+    group = dist.new_group(pg_options=transport.torch.SwitchOptions(os.environ["SWITCHAGG_SWITCH"], slots_least=0))
+    began_s = time.monotonic()
+    dist.all_reduce(torch.ones(1), group=group)
+    took_s = time.monotonic() - began_s
+    assert group.reducer._lanes[0].session is None
+    assert took_s < 6, took_s
+    print("LOADED", flush=True)
+    dist.barrier()
+    time.sleep(float(os.environ["STAY_S"]))
+    dist.destroy_process_group()
+
+
 def init_only() -> None:
     start()
     tensor = torch.ones(2)
@@ -557,7 +578,7 @@ PROGRAMS: dict[str, Callable[[], None]] = {
     program.__name__: program
     for program in (
         ddp, hook_on_gloo, sharded, worker_dies, switch_stops, exit_while_pending, interrupted, falls_back,
-        init_only, again, cuda, debug_detail, time_limits,
+        init_only, again, cuda, debug_detail, time_limits, many_groups,
     )
 }  # fmt: skip
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from switchagg.controller import ROOM_LEASES, Controller
 from switchagg.membership import JoinRequest
-from switchagg.sharing.seats import Jobs, RunningJob
+from switchagg.sharing.seats import GatheringJob, Jobs, RunningJob
 
 Fits = Callable[[Jobs], object]
 """What there is room for once these are gone; None: nothing."""
@@ -34,6 +34,24 @@ class LeavingController(Controller):
         return min(deadlines if first is None else [*deadlines, first], default=None)
 
     # Private
+
+    def _deadline_ns(self, gathering: GatheringJob) -> int:
+        """See `Controller`; of one that lacks only slots, and waits for them in vain, at once (C5)."""
+        end_ns = super()._deadline_ns(gathering)
+        return min(end_ns, gathering.complete_ns) if self._waits_in_vain(gathering) else end_ns
+
+    def _waits_in_vain(self, gathering: GatheringJob) -> bool:
+        wish, shares = gathering.request, self._shares(gathering) if self._waits_for_room(gathering) else ""
+        if isinstance(shares, str) or wish.patient or gathering.leavers or gathering.name in self._kept:
+            return False
+        switches = frozenset(share.switch for share in shares)
+        beside = (job for job in self._jobs.values() if job.switches & switches)
+        return wish.movable or not any(self._may_end(job) or job.is_divisible for job in beside)
+
+    def _may_end(self, job: RunningJob) -> bool:
+        """Whether a job leaves, or has a rank that may be dead: its last heartbeat, of two a second, is long ago."""
+        quiet = any(self._now_ns - seat.heard_ns >= self._claim_ns for seat in job.seats.values())
+        return bool(quiet or job.asked_to_leave or job.departures)
 
     def _make_room(self, now_ns: int) -> None:
         """Asks less urgent jobs to leave for each complete gathering that lacks only slots."""

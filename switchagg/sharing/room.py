@@ -12,6 +12,9 @@ from switchagg.sharing.switches import Share
 MORE_BUFFER = "give it more there, as root: sysctl -w net.core.rmem_max=16777216"
 
 
+SPARED = 20
+"""A job that leaves room for others has at most one in so many of the free slots, where half of all aren't (C25)."""
+
 Range = tuple[int, int]
 """First slot, and the one behind the last."""
 
@@ -108,6 +111,9 @@ class Beside:
         wishes = {one.job: one for one in (*others, *(job.request for job in divided)) if one.job not in self.kept}
         wishes[wish.job] = wish
         share = min(shares_of(sum(gaps(self.slots, stays)), list(wishes.values()), most)[wish.job], room)
+        if wish.sparing:
+            free = sum(gaps(self.slots, taken))
+            share = min(share, max(free - self.slots // 2, free // SPARED))
         return range_for(wish, share, self.slots, taken)
 
 

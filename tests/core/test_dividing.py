@@ -21,7 +21,7 @@ from switchagg.membership import (
 )
 from switchagg.sharing.quota import PeerQuota
 from switchagg.sharing.redivision import Divisible, redivision
-from switchagg.sharing.room import range_for, shares_of
+from switchagg.sharing.room import gaps, range_for, shares_of
 from switchagg.sharing.slot_shares import SlotDemand, max_min
 from switchagg.sharing.switches import SwitchOffer
 from switchagg.sharing.tree_controller import TreeController
@@ -65,10 +65,11 @@ class Job:
 class World:
     """A switch and the processes of its jobs, which beat twice a second and move when they are asked to."""
 
-    def __init__(self, seed: int, quota: PeerQuota | None = None) -> None:
+    def __init__(self, seed: int, quota: PeerQuota | None = None, slots: int = SLOTS) -> None:
+        self.slots = slots
         quota = quota or PeerQuota(1 << 16, 1 << 16, 1 << 16)
         draw = partial(next, itertools.count(7))
-        self.controller = TreeController(SLOTS, 360, draw, LEASE_S * SECOND, SECOND, quota)
+        self.controller = TreeController(slots, 360, draw, LEASE_S * SECOND, SECOND, quota)
         self.jobs: dict[str, Job] = {}
         self.random = random.Random(seed)
         self.now_s = 0.0
@@ -132,7 +133,7 @@ class World:
                     self.jobs[event.name].admitted = None
             case JobAdmitted():
                 first, end = event.job.slots
-                assert 0 <= first < end <= SLOTS
+                assert 0 <= first < end <= self.slots
                 assert all(
                     end <= other[0] or other[1] <= first
                     for name, other in self.ranges.items()
@@ -243,6 +244,60 @@ def test_a_kept_range_is_not_for_a_job_that_now_asks_for_less() -> None:
     a.ranks[0] = Rank(joins_s=world.now_s)
     world.wait(1)
     assert a.held == 64
+
+
+def test_c5_waiting_for_slots_ends_at_once_where_none_can_come_free() -> None:
+    world = World(0)
+    holds = world.begin("holds", SLOTS, 0, movable=False)
+    world.begin("late", 8, 0, movable=False)
+    world.step()
+    assert "slots in a row are needed" in world.gone.pop("late")
+    world.begin("has a fallback", 8, 0)
+    world.step()
+    assert world.jobs["has a fallback"].ranks[0].joins_s is not None, "it was refused, and asks again"
+    holds.dead = True
+    world.step()
+    world.begin("hopes", 8, 0, movable=False)
+    world.wait(LEASE_S - 1)
+    assert "hopes" not in world.gone
+    world.wait(1)
+    assert world.ranges["hopes"] == (0, 8)
+
+
+def sparing(world: World, name: str, slots: int = 512, least: int = 8, **more: Any) -> int:
+    """How many slots such a job got, which waits for none. 0: none."""
+    world.begin(name, slots, least, movable=False, sparing=True, **more)
+    world.step()
+    return world.jobs[name].held if name in world.jobs else 0
+
+
+def test_c25_64_groups_of_a_program_find_room_on_one_switch() -> None:
+    world = World(0, slots=4096)
+    held = [sparing(world, f"group {number}") for number in range(64)]
+    assert held[:4] == [512] * 4
+    assert min(held) >= 8
+    assert held == sorted(held, reverse=True)
+    world.end("group 0")
+    assert sparing(world, "later") > held[63]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_c25_a_sparing_job_leaves_half_free_or_takes_little_and_never_waits(seed: int) -> None:
+    world = World(seed, slots=1024)
+    draw, refused = world.random, 0
+    for number in range(200):
+        free = world.controller.free_slots()
+        gap = max(gaps(1024, list(world.ranges.values())))
+        streams = draw.choice((1, 2, 4))
+        wish, least = draw.choice((8, 64, 300)) * streams, draw.choice((1, 2, 8)) * streams  # 1200 are more than it has
+        got = sparing(world, f"job {number}", wish // streams, least, streams=streams)
+        refused += not got
+        assert bool(got) == (gap >= least)
+        assert got <= max(least, free - 512, free // 20)
+        assert got == 0 or got > min(wish, max(least, free - 512, free // 20), gap) - streams, "whole slots of windows"
+        if draw.random() < 0.4 and world.jobs:
+            world.end(draw.choice(list(world.jobs)))
+    assert refused < 200
 
 
 def test_slots_that_came_free_are_left_for_a_lease_to_whoever_had_them() -> None:

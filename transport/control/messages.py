@@ -69,7 +69,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     """Request: see JoinRequest. windows, priorities: one for each stream, or none. queue_pair: ours, over RDMA.
     link: what carries packets, where there are no queue pairs. codec: of sums of floats. packets_held: by our
     receive buffer, 0: enough (C17). split: long calls (W11). congestion: control of it (G5). via: name of the
-    switch that we send to, "" for this one (C18). job_priority and what follows: as of JoinRequest (C21, C23, Q1)."""
+    switch that we send to, "" for this one (C18). job_priority and what follows: as of JoinRequest."""
 
     job: Text
     place: Place
@@ -93,6 +93,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     patient: bool = False
     weight: Small = 1
     slots_least: Small = 0
+    sparing: bool = False
     backups: Small = 0
     close_after_ns: Count = 0
 

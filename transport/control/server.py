@@ -420,6 +420,7 @@ def _join_request(request: messages.Join) -> JoinRequest:
         "patient",
         "weight",
         "slots_least",
+        "sparing",
         "backups",
         "close_after_ns",
     )

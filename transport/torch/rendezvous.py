@@ -53,6 +53,9 @@ CALLS_S = 1e6
 
 JOINED, NO_ROOM, FAILED, GAVE_UP = "joined", "no room", "failed", "gave up, since another rank had failed"
 
+SLOTS_LEAST = 8
+"""By default: of each of two streams four packets in flight, enough to go on while one of them is sent again."""
+
 ALIKE = ("elements", "streams", "window_slots", "priorities", "split_calls", "congestion", "job_priority", "weight",
          "slots_least", "backups", "close_after_ns", "fallback", "codec_seed", "bounded")  # fmt: skip
 """Options of the switch that all ranks must give alike; of them, what host methods read: the last two."""
@@ -108,8 +111,8 @@ class SwitchOptions:
     """Of the job, 0 (most urgent) to 7: on a full switch a less urgent job that has a `fallback` gives it its slots."""
     weight: int = 1
     """Of the job's share of the slots where these are short, if it can do with fewer."""
-    slots_least: int = 0
-    """With so many slots in all it can; 0: with all its windows only."""
+    slots_least: int = SLOTS_LEAST
+    """With so many slots in all it can; 0: with all its windows only. By default a group leaves room for more, too."""
     backups: int = 0
     """So many ranks a sum doesn't wait for: it is of the others, and the late ones' values go to their residuals."""
     close_after_ns: int = 0
@@ -201,7 +204,7 @@ class SwitchOptions:
             raise JobError(
                 f"SWITCHAGG_BOUNDED: {name} loses nothing; leave it out, or choose a method that does, as mlt"
             )
-        return JoinOptions(
+        wish = JoinOptions(
             elements=self.elements or None,
             streams=len(self.priorities) or self.streams,
             window_slots=self.window_slots or None,
@@ -218,10 +221,13 @@ class SwitchOptions:
             codec_seed=self.codec_seed,
             job_priority=self.job_priority,
             weight=self.weight,
-            slots_least=self.slots_least,
             backups=self.backups,
             close_after_ns=self.close_after_ns,
         )
+        if self.slots_least != SLOTS_LEAST:
+            return replace(wish, slots_least=self.slots_least)
+        least = min(max(SLOTS_LEAST, wish.stream_count), wish.slots)
+        return replace(wish, slots_least=least, sparing=not self.fallback)
 
     def require_switch(self) -> None:
         """Raise DistBackendError, with what to do, if no switch was named."""

@@ -67,6 +67,7 @@ class JoinOptions:
     which of the jobs that can leave gives its slots to another. movable: this job can, as who joins goes on without the
     switch (`transport.group.moving`). patient: wait for slots as long as timeout_s says. weight: of
     the job's share where slots are short; slots_least: with so many it begins, too; 0: with all its windows only.
+    sparing: it leaves room for more jobs (C25), as groups of one program.
     backups: so many ranks a sum doesn't wait for; close_after_ns: nor for any so long after one's own values; 0: for
     all (Q1). Then the core is Python's. token: of the host method by which a job goes on without the switch, as of
     GroupOptions.
@@ -97,6 +98,7 @@ class JoinOptions:
     patient: bool = False
     weight: int = 1
     slots_least: int = 0
+    sparing: bool = False
     backups: int = 0
     close_after_ns: int = 0
     token: str = field(default="", repr=False)

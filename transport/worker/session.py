@@ -227,6 +227,7 @@ class SwitchSession:
                 patient=options.patient,
                 weight=options.weight,
                 slots_least=options.slots_least,
+                sparing=options.sparing,
                 backups=options.backups,
                 close_after_ns=options.close_after_ns,
             )
