@@ -129,7 +129,7 @@ class FakeSession:
                 future.set_exception(self.error)
                 return future
             number, self._calls = self._calls, self._calls + 1
-            self._pending.append(future)
+            self._pending = [*(one for one in self._pending if not one.done()), future]
         self.switch.take(self, number, (kind, op if kind in COMBINING else "", shown, array, future))
         return future
 

@@ -2,9 +2,7 @@
 A program's asserts are the test; it prints DONE at its end."""
 
 import faulthandler
-import itertools
 import os
-import re
 import signal
 import sys
 import threading
@@ -368,73 +366,6 @@ def end_after_failure() -> None:
         dist.destroy_process_group()
 
 
-def time_limits() -> None:
-    """Whoever set the limit, a call that rank 1 doesn't make ends then on rank 0, and says so."""
-    start()
-    store, rounds = dist.distributed_c10d._get_default_store(), itertools.count()
-    minute, second = timedelta(seconds=60), timedelta(seconds=1)
-
-    def together() -> None:
-        now = next(rounds)
-        store.set(f"limits/{now}/{RANK}", "")
-        store.wait([f"limits/{now}/{rank}" for rank in range(WORLD)], minute)
-
-    def group_of(limit: timedelta, joined: bool = True) -> Any:
-        group = dist.new_group(timeout=limit)
-        if joined:
-            dist.all_reduce(torch.ones(1), group=group)
-        together()
-        return group
-
-    def ends(limit_s: float, words: str, action: Callable[[], Any]) -> None:
-        began_s = time.monotonic()
-        if RANK == 0:
-            error = str(raised(action))
-            took_s = time.monotonic() - began_s
-            assert re.search(words, error), error
-            assert limit_s - 0.05 <= took_s < limit_s + 6, (took_s, error)
-        together()
-
-    missing = {
-        "switch": "missing at the switch: rank 1 at .*missing ranks: 1",
-        "ring": "on rank 0, waiting for rank 1",
-        "ps": "waiting for server 1",
-    }[dist.group.WORLD.method.method]
-    tensor, late = torch.ones(4), rf"job torch-.*, rank 0 of 2\): allreduce \d.*timed out after 1 s.*{missing}"
-    group = group_of(minute)
-    dist.distributed_c10d._set_pg_timeout(second, group)
-    ends(1, late, lambda: dist.all_reduce(tensor, group=group))
-    group = group_of(minute, joined=False)
-    dist.distributed_c10d._set_pg_timeout(second, group)
-    ends(1, "timed out: rank 1 of 2 did not come", lambda: dist.all_reduce(tensor, group=group))
-    group = group_of(timedelta(seconds=3))
-    dist.distributed_c10d._set_pg_timeout(second, group)
-    ends(1, late, lambda: dist.all_reduce(tensor, group=group, async_op=True).get_future().wait())
-    group = group_of(timedelta(seconds=3))
-    ends(3, late.replace("1 s", "3 s"), lambda: dist.all_reduce(tensor, group=group))
-    group = group_of(minute)
-    ends(1, "barrier .*timed out after 1 s|Timed out waiting 1000ms", lambda: group.barrier(timeout=second).wait())
-    group = group_of(minute)
-    if RANK == 0:
-        work = dist.all_reduce(tensor, group=group, async_op=True)
-        ends(1, "timed out; no result after 1 s", lambda: work.wait(second))
-    else:
-        together()
-        work = dist.all_reduce(tensor, group=group, async_op=True)
-    assert work.wait(), "the call itself went on"
-    assert tensor.tolist() == [WORLD] * 4
-    group = group_of(minute)
-    dist.distributed_c10d._set_pg_timeout(second, group)
-    ends(1, "(?i)timed out", lambda: dist.recv(torch.ones(4), src=1, group=group))
-    group = group_of(minute)
-    dist.distributed_c10d._set_pg_timeout(second, group)
-    ends(1, "(?i)timed out", lambda: dist.all_to_all([torch.ones(1)] * 2, [torch.ones(1)] * 2, group=group))
-    group = group_of(minute)
-    ends(1, "Rank 1 failed to pass monitoredBarrier in 1000 ms", lambda: group.monitored_barrier(second))
-    together()
-    dist.destroy_process_group()
-
-
 def exit_while_pending() -> None:
     """The program ends while a call and a callback that waits for another are in flight."""
     start()
@@ -484,27 +415,6 @@ def falls_back() -> None:
     assert dist.group.WORLD.reducer._lanes[0].session is None
     trained = train(DistributedDataParallel(small_model()), 2)
     assert_same_everywhere(trained)
-    dist.destroy_process_group()
-
-
-def many_groups() -> None:
-    """A switch has room for 64 groups of a program; one that takes no less than all its windows finds none, at once."""
-    start()
-    groups = [dist.group.WORLD, *(dist.new_group() for _ in range(63))]
-    for number, group in enumerate(groups):
-        tensor = torch.full((5000,), number, dtype=torch.int32)
-        dist.all_reduce(tensor, group=group)
-        assert tensor.eq(number * WORLD).all()
-        assert switched(group)
-    group = dist.new_group(pg_options=transport.torch.SwitchOptions(os.environ["SWITCHAGG_SWITCH"], slots_least=0))
-    began_s = time.monotonic()
-    dist.all_reduce(torch.ones(1), group=group)
-    took_s = time.monotonic() - began_s
-    assert group.reducer._lanes[0].session is None
-    assert took_s < 6, took_s
-    print("LOADED", flush=True)
-    dist.barrier()
-    time.sleep(float(os.environ["STAY_S"]))
     dist.destroy_process_group()
 
 
@@ -578,7 +488,7 @@ PROGRAMS: dict[str, Callable[[], None]] = {
     program.__name__: program
     for program in (
         ddp, hook_on_gloo, sharded, worker_dies, switch_stops, exit_while_pending, interrupted, falls_back,
-        init_only, again, cuda, debug_detail, time_limits, many_groups,
+        init_only, again, cuda, debug_detail,
     )
 }  # fmt: skip
 

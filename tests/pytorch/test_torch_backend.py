@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from torch_forks import Forked
 
-from transport.control.client import query_status
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 
@@ -176,12 +175,6 @@ def test_a_stopped_switch_ends_in_exceptions(launch: Launch, switch: SwitchDaemo
         assert re.search("FAILED .*maintenance", rank.output), rank.output
 
 
-@pytest.mark.parametrize("method", ["switch", "ring", "ps"])
-def test_calls_end_after_the_limit_that_was_set_for_them(launch: Launch, switch: SwitchDaemon, method: str) -> None:
-    launch("time_limits", 2, switch.control_endpoint, SWITCHAGG_METHOD=method)
-    launch.done()
-
-
 def test_a_program_may_exit_with_calls_in_flight(launch: Launch, switch: SwitchDaemon) -> None:
     launch("exit_while_pending", 2, switch.control_endpoint)
     assert [rank.code for rank in launch.finish()] == [3, 3]
@@ -206,19 +199,6 @@ def test_no_room_on_the_switch_means_gloo_for_all(launch: Launch) -> None:
         small.stop()
     assert ranks[0].output.count("using Gloo instead of switch") == 1, ranks[0].output
     assert "using Gloo" not in ranks[1].output
-
-
-def test_64_groups_find_room_on_one_switch(launch: Launch) -> None:
-    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0))) as daemon:
-        ranks = launch("many_groups", 2, daemon.control_endpoint, STAY_S="2")
-        read_until(ranks[0], "LOADED")
-        jobs = query_status(daemon.control_endpoint).jobs
-        launch.done()
-    assert len(jobs) == 64
-    held = [sum(window for _, window in job.streams) for job in jobs]
-    assert held[0] == 512
-    assert min(held) >= 8
-    assert {(job.asked_slots, job.least_slots) for job in jobs} == {(512, 8)}
 
 
 def test_one_worker_needs_no_switch(launch: Launch) -> None:

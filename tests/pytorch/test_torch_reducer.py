@@ -1,7 +1,9 @@
 """Order, completion and failure of tensor allreduces, with ranks as threads and a switch inside the process."""
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
@@ -348,6 +350,25 @@ def test_a_call_that_takes_too_long_fails_and_the_group_with_it(ranks: Callable[
     with pytest.raises(dist.DistBackendError, match=r"timed out after 0\.05 s"):
         allreduce(reducer, [torch.ones(2)]).wait()
     assert not DEADLINES._due
+
+
+def test_nothing_of_a_call_is_kept_beyond_its_end(ranks: Callable[[int], Ranks]) -> None:
+    def program(rank: int, reducer: Reducer) -> list[Any]:
+        kept: list[Any] = []
+        for number in range(20):
+            tensor, gathered, place = torch.ones(1 + number), torch.empty(2), reducer.ranks()
+            works = [
+                allreduce(reducer, [tensor]),
+                reducer.start([layout.all_gather([gathered], torch.ones(1), place)[0]], [gathered]),
+                reducer.start([layout.barrier()], []),
+            ]
+            assert all(work.wait(WAIT) for work in works)
+            kept += map(weakref.ref, (tensor, gathered, *works))
+        assert reducer.start([layout.barrier()], []).wait(WAIT)
+        return kept
+
+    kept = [one for each in ranks(2).run(program) for one in each]
+    wait_for(lambda: gc.collect() >= 0 and not [one for one in kept if one() is not None])
 
 
 def test_close_fails_what_is_pending_and_ends_the_threads(ranks: Callable[[int], Ranks]) -> None:

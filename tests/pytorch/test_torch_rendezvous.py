@@ -90,7 +90,8 @@ def test_all_join(switch: FakeSwitch) -> None:
     sessions = decide(switch)
     assert [session.rank for session in sessions] == [0, 1, 2]
     assert not any(session.closed for session in sessions)
-    wish = JoinOptions(streams=3, segments_max=41, split_calls=True, timeout_s=5.0, call_timeout_s=1e6)
+    sparing = {"slots_least": 8, "sparing": True}
+    wish = JoinOptions(streams=3, segments_max=41, split_calls=True, timeout_s=5.0, call_timeout_s=1e6, **sparing)
     place = {"switch": "tcp://fake:1", "job": "job/0", "rank": switch.joined[0]["rank"], "workers": 3}
     assert switch.joined[0] == {**place, **vars(wish)}
     assert (wish.packet_elements, wish.windows, wish.first_window) == (360, [], 256)
@@ -267,7 +268,9 @@ def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_job_with_a_fallback_begins_without_a_switch_that_is_full() -> None:
     store = dist.HashStore()
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=32)) as daemon:
-        options = SwitchOptions(switch=daemon.control_endpoint, fallback="ring", bind="127.0.0.1", codec_seed=3)
+        options = SwitchOptions(
+            daemon.control_endpoint, fallback="ring", bind="127.0.0.1", codec_seed=3, slots_least=33
+        )
 
         def one(rank: int) -> Any:
             group = Rendezvous(store, rank, 2, "job", options, 30.0, FakeSwitch().join).open(0)

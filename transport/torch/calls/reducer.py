@@ -9,12 +9,14 @@ A call is handed to the group as soon as its turn comes, and waits for none befo
 side is the group's business.
 """
 
+import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -26,13 +28,15 @@ from transport.group.contract import Array, Group
 from transport.torch.calls.attachment import current_hook
 from transport.torch.calls.completions import CompletionPool
 from transport.torch.calls.deadlines import DEADLINES
-from transport.torch.calls.layout import Part, Ranks, size_bytes
+from transport.torch.calls.layout import Part, Ranks
 from transport.torch.calls.staging import CudaStage, GlooStage, HostStage, SideStreams, Stage
 from transport.torch.calls.work import SwitchWork
 
-KEPT_WORKS, KEPT_BYTES = 1024, 4096
-"""The newest small Works are kept beyond their end: a Work that only C++ holds loses its half in Python, and DDP.join
-hands the C++ reducer one of a single element, of which that takes the Future in the backward pass."""
+KEPT_WORKS = 16
+"""So many of the Works that DDP.join asked for are kept beyond their end: a Work that only C++ holds loses its half in
+Python, and join hands DDP's C++ reducer one in each forward pass, whose Future that reads in the backward pass."""
+
+JOIN = "torch.distributed.algorithms.join"
 
 ANSWER_S = 1.0
 """How long a group has to say whom a call that timed out waits for."""
@@ -168,7 +172,7 @@ class Reducer:
         devices = sorted({one.device for one in (*tensors, *results) if one.device.type != "cpu"}, key=str)
         what = f"{self._what}: {_named(parts, number)}"
         work = SwitchWork(results, what, limit_s + WAIT_MARGIN_S, devices, ended)
-        if size_bytes(results) <= KEPT_BYTES:
+        if len(results) == 1 and results[0].numel() == 1 and _asked_by_join():
             self._kept.append(work)
         # Where there is nothing to send, or no way to, callbacks run where they are attached.
         if not parts or self._failure is not None:
@@ -351,6 +355,14 @@ class Reducer:
             _close(sessions)
         elif first:
             self._pool.submit(partial(_close, sessions))
+
+
+def _asked_by_join() -> bool:
+    """Whether the call is one by which DDP.join tells that this rank has not run out of inputs."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") != JOIN:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _begin(group: Group, part: Part, array: Array) -> "Future[Any]":

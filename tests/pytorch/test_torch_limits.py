@@ -1,0 +1,46 @@
+"""Limits of the backend: how long calls take, how many groups a switch has room for, what memory calls leave in use."""
+
+from collections.abc import Iterator
+
+import pytest
+from test_torch_backend import HERE, Launch, read_until
+
+from transport.control.client import query_status
+from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
+
+
+@pytest.fixture
+def launch() -> Iterator[Launch]:
+    launched = Launch(HERE / "torch_limit_programs.py")
+    yield launched
+    launched.stop()
+
+
+@pytest.fixture
+def switch() -> Iterator[SwitchDaemon]:
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0))) as daemon:
+        yield daemon
+
+
+@pytest.mark.parametrize("method", ["switch", "ring", "ps"])
+def test_calls_end_after_the_limit_that_was_set_for_them(launch: Launch, switch: SwitchDaemon, method: str) -> None:
+    launch("time_limits", 2, switch.control_endpoint, SWITCHAGG_METHOD=method)
+    launch.done()
+
+
+def test_64_groups_find_room_on_one_switch(launch: Launch, switch: SwitchDaemon) -> None:
+    ranks = launch("many_groups", 2, switch.control_endpoint, STAY_S="2")
+    read_until(ranks[0], "LOADED")
+    jobs = query_status(switch.control_endpoint).jobs
+    launch.done()
+    assert len(jobs) == 64
+    held = [sum(window for _, window in job.streams) for job in jobs]
+    assert held[0] == 512
+    assert min(held) >= 8
+    assert {(job.asked_slots, job.least_slots) for job in jobs} == {(512, 8)}
+
+
+def test_calls_leave_no_memory_in_use(launch: Launch, switch: SwitchDaemon) -> None:
+    launch("growth", 2, switch.control_endpoint)
+    launch.done()
