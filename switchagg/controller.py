@@ -96,26 +96,10 @@ class Controller:
             return
         self.counters["joins"] += 1
         seat = Seat(request, now_ns, now_ns)
-        reason = self._fault(request)
-        if reason:
+        if reason := self._fault(request):
             self._refuse(request.job, [seat], reason, self._is_too_large(request))
             return
-        gathering = self._gatherings.setdefault(request.job, GatheringJob(request.job))
-        others = [other.request for rank, other in gathering.seats.items() if rank != request.rank]
-        reason = next(filter(None, map(request.contradiction, others)), "")
-        if reason:  # C1
-            gathering.contradictions[request.rank] = reason
-            self._refuse(request.job, [seat], reason)
-            return
-        earlier = gathering.seats.get(request.rank)
-        if earlier is not None:  # C3
-            reason = f"rank {request.rank} of job {request.job!r} was joined again, by {seat.member}; start a rank once"
-            self._drop(gathering, [earlier], reason)
-        self._gatherings[request.job] = gathering  # _drop forgets an empty one
-        gathering.seats[request.rank] = seat
-        gathering.complete_ns = now_ns
-        gathering.contradictions.pop(request.rank, None)
-        self._home[request.incarnation] = gathering
+        self._place(seat)
         self._admit_what_can_be()
 
     def heartbeat(self, incarnation: int, now_ns: int) -> None:
@@ -126,8 +110,7 @@ class Controller:
             return
         seat = home.seat_of(incarnation)
         seat.heard_ns = now_ns
-        if isinstance(home, RunningJob):
-            self._settle_claim(home.admitted.name, seat, now_ns)
+        self._settle_claims(home, seat, now_ns)
 
     def leave(self, incarnation: int, calls: Sequence[int], reason: str) -> None:
         """A member goes on its own. calls: how many it has finished, by stream; reason: why, or "" (C7)."""
@@ -162,7 +145,7 @@ class Controller:
         """The switch stops: every job fails and every join, also a later one, is refused with this reason (C10)."""
         self._stopped = reason
         for gathering in list(self._gatherings.values()):
-            self._drop(gathering, gathering.seats.values(), reason)
+            self._drop(gathering, gathering.all_seats, reason)
         for job in list(self._jobs.values()):
             self._fail(job, (), reason)
 
@@ -177,12 +160,12 @@ class Controller:
                 names = ", ".join(map(str, dead))
                 self._fail(job, dead, f"{names}: no heartbeat for {self.lease_ns / 1e9:g} s (dead, stopped or cut off)")
         for gathering in list(self._gatherings.values()):
-            self._forget(gathering, [seat for seat in gathering.seats.values() if self._silent(seat, now_ns)])
+            self._forget(gathering, [seat for seat in gathering.all_seats if self._silent(seat, now_ns)])
         self._admit_what_can_be()
         for gathering in list(self._gatherings.values()):
             if self._deadline_ns(gathering) <= now_ns:
                 reason = gathering.timeout_reason("" if gathering.missing else self._obstacle(gathering))
-                self._drop(gathering, gathering.seats.values(), reason, self._lacks_room(gathering))
+                self._drop(gathering, gathering.all_seats, reason, self._lacks_room(gathering))
 
     # Outputs
 
@@ -196,7 +179,7 @@ class Controller:
         deadlines += [seat.heard_ns + self.lease_ns for job in self._jobs.values() for seat in job.seats.values()]
         for gathering in self._gatherings.values():
             deadlines.append(self._deadline_ns(gathering))
-            deadlines += [seat.heard_ns + self.lease_ns for seat in gathering.seats.values()]
+            deadlines += [seat.heard_ns + self.lease_ns for seat in gathering.all_seats]
         return min(deadlines, default=None)
 
     # Getters
@@ -211,7 +194,7 @@ class Controller:
                 awaited = ", ".join(map(repr, sorted(home.awaited)))
                 return Waiting(home.admitted.name, home.admitted.members, (), f"switches {awaited} have yet to take it")
             return home.standing
-        reason = home.contradicted if home.missing else self._obstacle(home)
+        reason = home.claim_on(incarnation) or (home.contradicted if home.missing else self._obstacle(home))
         return Waiting(home.name, members_of(home.seats), home.missing, reason)
 
     def jobs(self) -> Iterator[Running]:
@@ -236,7 +219,7 @@ class Controller:
             return self._stopped
         if fault := request.fault(self.slots, self.elements_max, self._workers_max):
             return fault
-        hosts = [seat.request.address[0] for one in self._gatherings.values() for seat in one.seats.values()]
+        hosts = [seat.request.address[0] for one in self._gatherings.values() for seat in one.all_seats]
         if len(hosts) >= WAITING_MAX:
             return f"{WAITING_MAX} members are waiting already"
         return self._quota.joins_fault(request.address[0], hosts.count(request.address[0]), request.streams)
@@ -252,13 +235,28 @@ class Controller:
         """Of a job: more than one switch has ports for only where there are others below."""
         return MAX_WORKERS if len(self.switches) else MAX_CHILDREN
 
-    def _settle_claim(self, name: str, holder: Seat, now_ns: int) -> None:
-        """A heartbeat that a rank's running process can't have sent before the new one's join: that is refused (C4)."""
-        gathering = self._gatherings.get(name)
-        claimant = gathering.seats.get(holder.request.rank) if gathering else None
-        if gathering and claimant and now_ns - claimant.joined_ns >= self._claim_ns:
-            reason = f"{holder.member} holds that rank of running job {name!r} and is alive; choose another job name"
-            self._drop(gathering, [claimant], reason)
+    def _place(self, seat: Seat) -> None:
+        """Give a member its place in the gathering: its rank, or a claim on it behind who has it (C3)."""
+        request = seat.request
+        gathering = self._gatherings.setdefault(request.job, GatheringJob(request.job))
+        if reason := gathering.contradiction_of(request):
+            self._refuse(request.job, [seat], reason)
+            return
+        gathering.add(seat, self._now_ns)
+        self._home[request.incarnation] = gathering
+
+    def _place_again(self, claims: Iterable[Seat]) -> None:
+        for claim in claims:
+            del self._home[claim.request.incarnation]
+            self._place(claim)
+
+    def _settle_claims(self, home: GatheringJob | RunningJob, holder: Seat, now_ns: int) -> None:
+        """A heartbeat that a rank's holder can't have sent before a later join for it refuses that join (C3, C4)."""
+        kind = "running" if isinstance(home, RunningJob) else "gathering"
+        gathering = self._gatherings.get(holder.request.job)
+        if gathering and (claims := gathering.claims_behind(holder, now_ns - self._claim_ns)):
+            held = f"{holder.member} holds that rank of {kind} job {gathering.name!r} and is alive"
+            self._drop(gathering, claims, f"{held}; start each rank once, or choose another job name")
 
     def _admit_what_can_be(self) -> None:
         """Admits every gathering that is complete, whose name is free and for which there are slots (C5); the most
@@ -289,6 +287,7 @@ class Controller:
         del self._gatherings[gathering.name]
         for seat in running.seats.values():
             self._home[seat.request.incarnation] = running
+        self._place_again(chain.from_iterable(gathering.claims.values()))  # they gather for the next start (C4)
         self.counters["admitted"] += 1
         self._events.append(admitted)
 
@@ -366,8 +365,9 @@ class Controller:
 
     def _forget(self, gathering: GatheringJob, seats: Iterable[Seat]) -> None:
         """Removes these waiting members without notifying them."""
-        for seat in list(seats):
-            del gathering.seats[seat.request.rank], self._home[seat.request.incarnation]
+        for seat in reversed(list(seats)):
+            del self._home[seat.request.incarnation]
+            self._place_again(gathering.remove(seat))
         if not gathering.seats:
             del self._gatherings[gathering.name]
 

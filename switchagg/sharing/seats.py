@@ -1,7 +1,8 @@
 """The seats of jobs that gather and of jobs that run: what a controller knows of them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 
 from switchagg.membership import Address, Departure, JobAdmitted, JoinRequest, Member, Running
 from switchagg.sharing.quota import Holding
@@ -31,6 +32,8 @@ class GatheringJob:
 
     name: str
     seats: dict[int, Seat] = field(default_factory=dict)
+    claims: dict[int, list[Seat]] = field(default_factory=dict)
+    """By rank: joins that came while another had it, in order (C3)."""
     complete_ns: int = 0
     """When the last rank came."""
     contradictions: dict[int, str] = field(default_factory=dict)
@@ -61,8 +64,51 @@ class GatheringJob:
         return [(request.via, request.address) for request in requests]
 
     def seat_of(self, incarnation: int) -> Seat:
-        """Of a member that has one."""
-        return _seat_of(self.seats, incarnation)
+        """Of a member that has one, or a claim."""
+        return _seat_of(self.all_seats, incarnation)
+
+    @property
+    def all_seats(self) -> list[Seat]:
+        """Those of all ranks, then the claims."""
+        return [*self.seats.values(), *chain.from_iterable(self.claims.values())]
+
+    def contradiction_of(self, request: JoinRequest) -> str:
+        """Where a join contradicts one of another rank, or ""; kept for those who wait for it (C1)."""
+        others = [other.request for rank, other in self.seats.items() if rank != request.rank]
+        if reason := next(filter(None, map(request.contradiction, others)), ""):
+            self.contradictions[request.rank] = reason
+        return reason
+
+    def add(self, seat: Seat, now_ns: int) -> None:
+        """Give the seat its rank, or a claim on it where another has it."""
+        rank = seat.request.rank
+        if rank in self.seats:
+            self.claims.setdefault(rank, []).append(seat)
+            return
+        self.seats[rank], self.complete_ns = seat, now_ns
+        self.contradictions.pop(rank, None)
+
+    def remove(self, seat: Seat) -> list[Seat]:
+        """Remove a seat or a claim; returns the claims on its rank, which have no place any more."""
+        rank = seat.request.rank
+        if self.seats[rank] is seat:
+            del self.seats[rank]
+            return self.claims.pop(rank, [])
+        self.claims[rank].remove(seat)
+        return []
+
+    def claims_behind(self, holder: Seat, until_ns: int) -> list[Seat]:
+        """Seats and claims of the holder's rank that joined after it, by until_ns."""
+        rank = holder.request.rank
+        seats = [self.seats[rank], *self.claims.get(rank, [])] if rank in self.seats else []
+        behind = seats[seats.index(holder) + 1 :] if holder in seats else seats
+        return [seat for seat in behind if seat.joined_ns <= until_ns]
+
+    def claim_on(self, incarnation: int) -> str:
+        """Whom a claim waits for, or ""."""
+        seat = self.seat_of(incarnation)
+        holder = self.seats[seat.request.rank]
+        return "" if holder is seat else f"{holder.member} has that rank and lives, as far as is known"
 
     def timeout_reason(self, obstacle: str) -> str:
         """Why it is given up. obstacle: what a complete one lacks."""
@@ -122,7 +168,7 @@ class RunningJob:
 
     def seat_of(self, incarnation: int) -> Seat:
         """Of a member that has one."""
-        return _seat_of(self.seats, incarnation)
+        return _seat_of(self.seats.values(), incarnation)
 
     @property
     def holding(self) -> Holding:
@@ -141,5 +187,5 @@ def members_of(seats: dict[int, Seat]) -> tuple[Member, ...]:
     return tuple(seats[rank].member for rank in sorted(seats))
 
 
-def _seat_of(seats: dict[int, Seat], incarnation: int) -> Seat:
-    return next(seat for seat in seats.values() if seat.request.incarnation == incarnation)
+def _seat_of(seats: Iterable[Seat], incarnation: int) -> Seat:
+    return next(seat for seat in seats if seat.request.incarnation == incarnation)

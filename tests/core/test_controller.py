@@ -138,8 +138,9 @@ def test_c1_a_rank_does_not_contradict_its_own_earlier_join() -> None:
     controller = new_controller()
     controller.join(wish(0, workers=3), 0)
     controller.join(wish(0, workers=2, incarnation=7), 1)
-    controller.join(wish(1, workers=2), 2)
-    assert [type(event) for event in events_of(controller)] == [JoinRefused, JobAdmitted]
+    controller.handle_timer(LEASE)
+    controller.join(wish(1, workers=2), LEASE)
+    assert [type(event) for event in events_of(controller)] == [JobAdmitted]
 
 
 def test_c1_a_flood_of_contradictions_leaves_the_gathering_and_its_reason_short() -> None:
@@ -208,15 +209,69 @@ def test_c2_a_repeated_join_changes_nothing_and_renews_the_lease() -> None:
     assert controller.counters["joins"] == 1
 
 
-def test_c3_while_gathering_the_newest_incarnation_takes_the_rank() -> None:
-    controller = new_controller()
-    controller.join(wish(0), 0)
-    controller.join(wish(0, incarnation=77, address=("10.0.0.9", 9)), SECOND)
+def refusal_of(controller: Controller, incarnation: int) -> str:
+    """The reason of the only event, which refuses this one."""
     (refused,) = events_of(controller)
     assert isinstance(refused, JoinRefused)
-    assert [member.incarnation for member in refused.members] == [1000]
-    assert "joined again, by rank 0 at 10.0.0.9:9" in refused.reason
-    assert isinstance(controller.standing(77), Waiting)
+    assert [member.incarnation for member in refused.members] == [incarnation]
+    return refused.reason
+
+
+def test_c3_while_gathering_a_rank_stays_with_who_has_it_and_lives() -> None:
+    controller = new_controller()
+    controller.join(wish(0, workers=2), 0)
+    stranger = wish(0, workers=2, incarnation=77, address=("10.0.0.9", 9))
+    controller.join(stranger, SECOND)
+    waiting = controller.standing(77)
+    assert isinstance(waiting, Waiting)
+    assert "rank 0 at 10.0.0.1:4000 has that rank" in waiting.reason
+    controller.join(wish(0, workers=2), SECOND + SECOND // 2)  # may have been under way before the stranger's
+    assert events_of(controller) == []
+    controller.join(wish(0, workers=2), 2 * SECOND)
+    reason = refusal_of(controller, 77)
+    assert "rank 0 at 10.0.0.1:4000 holds that rank of gathering job 'train' and is alive; start each rank" in reason
+    controller.join(wish(1, workers=2), 2 * SECOND)
+    (admitted,) = events_of(controller)
+    assert isinstance(admitted, JobAdmitted)
+    assert [member.incarnation for member in admitted.members] == [1000, 1001]
+
+
+def test_c3_a_rank_that_was_restarted_while_gathering_takes_its_place_when_the_dead_ones_lease_ends() -> None:
+    controller = new_controller()
+    controller.join(wish(0, workers=2), 0)
+    restarted, again = wish(0, workers=2, incarnation=20), wish(0, workers=2, incarnation=30)
+    controller.join(restarted, SECOND)
+    controller.join(again, 2 * SECOND)  # the first restart died, too
+    for second in (3, 4):
+        controller.join(again, second * SECOND)
+    controller.handle_timer(LEASE)
+    assert isinstance(controller.standing(20), Waiting)
+    controller.handle_timer(LEASE + SECOND)
+    controller.join(again, LEASE + SECOND)
+    controller.join(wish(1, workers=2), LEASE + SECOND)
+    (admitted,) = events_of(controller)
+    assert isinstance(admitted, JobAdmitted)
+    assert [member.incarnation for member in admitted.members] == [30, 1001]
+
+
+def test_c3_a_claim_on_a_rank_of_a_job_that_starts_gathers_for_its_next_start() -> None:
+    controller = new_controller()
+    controller.join(wish(0, workers=2), 0)
+    controller.join(wish(0, workers=2, incarnation=77), SECOND)
+    controller.join(wish(1, workers=2), SECOND)
+    assert isinstance(events_of(controller)[0], JobAdmitted)
+    controller.heartbeat(1000, 2 * SECOND)
+    assert "holds that rank of running job 'train' and is alive" in refusal_of(controller, 77)
+
+
+def test_c3_a_claim_that_no_longer_fits_the_others_is_refused_when_its_turn_comes() -> None:
+    controller = new_controller()
+    controller.join(wish(0, workers=3), 0)
+    controller.join(wish(0, workers=3, incarnation=77, elements=90), SECOND)
+    controller.join(wish(1, workers=3), 2 * SECOND)
+    controller.leave(1000, (), "")
+    assert "elements" in refusal_of(controller, 77)
+    assert controller.standing(1001).missing == (0, 2)  # type: ignore[union-attr]
 
 
 def test_c4_a_restarted_rank_waits_for_the_dead_one_and_the_job_starts_in_a_new_generation() -> None:
