@@ -13,7 +13,7 @@ from transport.ps.messages import EVERYBODY, Head, Kind, Op, unpack
 from transport.ps.server import PsServer
 from transport.ps.worker import Array, Finished
 
-LONG_S = 13.0  # above dead_after_s
+LONG_S = 16.0  # above dead_after_s and what an outage so long costs beside
 WORKERS, SERVERS = 3, 2
 
 
@@ -218,6 +218,16 @@ def test_a_stall_of_our_own_process_fails_no_member() -> None:
     for second in range(104, 120):
         server.handle_timer(second * 1_000_000_000)
     assert server.failure == "rank 0 is lost: silent for 5 s"
+
+
+def test_an_outage_below_the_limit_fails_no_member() -> None:
+    """A heartbeat, an outage of 4.5 s right after it, and TCP, which brings the next one two seconds later."""
+    server = PsServer(1, PsConfig(1, 1, heartbeat_s=1.0, dead_after_s=5.0))
+    for tenth in range(200):
+        server.handle_timer(tenth * 100_000_000)
+        if not 10 < tenth < 10 + 10 + 45 + 20:
+            server.receive(0, Head(Kind.BEAT).pack(), b"", tenth * 100_000_000)
+    assert server.failure is None
 
 
 def test_a_member_that_still_waits_for_others_to_connect_isnt_dead() -> None:

@@ -3,17 +3,26 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
 from emulation.mininet import netns
 from tests.system.xdp_net import CONTROL, SWITCH, Star
+from transport.meshes.mesh import Lost, Mesh, Received
+from transport.meshes.tcp import TcpMesh
+from transport.meshes.tcp_gathering import TcpOptions
+from transport.meshes.udp import UdpMesh, UdpMeshOptions
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
+from transport.zeromq.mesh import ZeroMqMesh
+from transport.zeromq.sockets import ZeroMqOptions
 
 pytestmark = pytest.mark.system
 
@@ -85,3 +94,53 @@ def test_c9_a_link_that_is_back_before_the_lease_ends_saves_the_job(net: Star) -
             time.sleep(1.0)
             for job in jobs:
                 job.go_on()
+
+
+MESHES: tuple[tuple[Any, Any], ...] = (
+    (TcpMesh, TcpOptions(silence_s=LEASE_S)),
+    (ZeroMqMesh, ZeroMqOptions(silence_s=LEASE_S)),
+    (UdpMesh, UdpMeshOptions(silence_s=LEASE_S)),
+)
+
+
+def pair(net: Star, kind: Any, options: Any, port: int) -> list[Mesh]:
+    """The two ends of a mesh between the nodes."""
+    addresses = [(f"10.77.0.{member + 1}", port) for member in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        ends = [
+            pool.submit(
+                netns.within, net.nodes[member].holder.pid, partial(kind.connect, member, addresses, options=options)
+            )
+            for member in range(2)
+        ]
+        return [end.result() for end in ends]
+
+
+def turn(pairs: list[list[Mesh]], until_s: float, busy: list[list[Mesh]]) -> int:
+    """Run all, with messages on those that are busy, until then; how many have come. No member may be lost."""
+    came = 0
+    while time.monotonic() < until_s:
+        for ends in pairs:
+            for mesh in ends:
+                events = mesh.receive()
+                assert not [event for event in events if isinstance(event, Lost)], type(mesh)
+                came += sum(isinstance(event, Received) for event in events)
+        for one, two in busy:
+            one.send(1, b"", bytes(500), 0)
+            two.send(0, b"", bytes(500), 0)
+        time.sleep(0.02)
+    return came
+
+
+def test_a_link_that_is_back_before_a_peer_counts_as_gone_saves_host_methods(net: Star) -> None:
+    with ExitStack() as ending:
+        pairs = [pair(net, *kind, 6000 + number) for number, kind in enumerate(MESHES * 2)]
+        for mesh in [mesh for ends in pairs for mesh in ends]:
+            ending.callback(mesh.close, 0.0)
+        turn(pairs, time.monotonic() + 1.5, pairs[:3])
+        net.switch.sh("ip link set p1 down")
+        turn(pairs, time.monotonic() + OUTAGE_S, pairs[:3])
+        net.switch.sh("ip link set p1 up")
+        turn(pairs, time.monotonic() + LEASE_S, pairs[:3])  # what was late is there, and no limit passes later
+        for ends in pairs:
+            assert turn([ends], time.monotonic() + 0.5, [ends]) > 10

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from switchagg.errors import DecodeError, JobError
 from switchagg.priority import socket_priority_of_tos, tos_of
 from transport.links.link import Address
+from transport.links.outages import bound_timeouts, patience_s
 from transport.meshes.handshake import (
     MESSAGE_BYTES_MAX,
     NONCE_BYTES,
@@ -65,8 +66,9 @@ os.register_at_fork(after_in_child=_let_go)
 class TcpOptions:
     """Of every socket. congestion_control: a name the kernel knows; None leaves the machine's default. buffer_bytes:
     what a socket may hold to be sent; bound it by the queue of a shaped link, or TCP fills that queue until it drops;
-    None leaves it to the kernel. tos: the TOS byte of every packet. silence_s: how long a peer's kernel may not answer.
-    unsent_bytes: how much the kernel takes beyond what it can send at once: small, so that urgent messages overtake.
+    None leaves it to the kernel. tos: the TOS byte of every packet. silence_s: an outage so long ends no connection; a
+    peer whose kernel doesn't answer for `patience_s` of it is lost. unsent_bytes: how much the kernel takes beyond what
+    it can send at once: small, so that urgent messages overtake.
     """
 
     congestion_control: str | None = None
@@ -111,12 +113,11 @@ class TcpOptions:
             connection.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self.tos)
         if priority := socket_priority_of_tos(self.tos):  # the kernel's own reading of a TOS ignores classes
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, priority)
-        third_s = max(1, round(self.silence_s / 3))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, third_s)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, third_s)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(self.silence_s * 1e3))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(patience_s(self.silence_s) * 1e3))
+        bound_timeouts(connection.fileno())
 
 
 def congestion_control_of(connection: socket.socket) -> str:

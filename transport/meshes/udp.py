@@ -29,6 +29,7 @@ from switchagg.priority import CE, CLASSES, ECN_MASK, ECT_0, flow_of
 from switchagg.wire import Bundle
 from transport.links.framing import RELIABLE_BYTES
 from transport.links.link import Address, LinkClosed
+from transport.links.outages import BEAT_NS, NEIGHBOUR_S
 from transport.links.udp import UdpLink
 from transport.meshes.handshake import MAGIC, Kind, kind_of, strangers_text
 from transport.meshes.hello import ANYBODY, TELL_S, Hello, Meeting, disagreement
@@ -66,8 +67,8 @@ _FRAMES_PER_TURN = 128
 
 @dataclass(frozen=True)
 class UdpMeshOptions:
-    """config: of the connections. silence_s: how long a peer may say nothing at all before it counts as dead; a beat
-    comes at least four times as often. tos: the TOS byte of every packet."""
+    """config: of the connections. silence_s: an outage so long ends no connection; a peer of which nothing comes for a
+    second more counts as dead. tos: the TOS byte of every packet."""
 
     config: ReliableConfig = CONFIG
     silence_s: float = 15.0
@@ -397,8 +398,7 @@ class UdpMesh:
                 else:
                     self._take_other(peer, frame, address, connecting, now_ns)
         due = now_ns >= self._deadline_ns
-        self._look_ns = now_ns + self._silence_ns // 4 if due else self._look_ns  # for silent peers
-        self._deadline_ns = self._look_ns
+        self._deadline_ns = self._look_ns = now_ns + BEAT_NS if due else self._look_ns  # for silent peers
         if due:
             for peer in list(self._peers.values()):
                 if peer.flows:
@@ -484,7 +484,7 @@ class UdpMesh:
 
     def _timer(self, peer: _Peer, now_ns: int) -> None:
         """What is due: losses, acknowledgements, heartbeats, timeouts of peers."""
-        if peer.connected and now_ns - peer.received_ns >= self._silence_ns:
+        if peer.connected and now_ns - peer.received_ns >= self._silence_ns + NEIGHBOUR_S * 1e9:
             self._lose(peer, f"nothing came from it for {self._silence_ns / 1e9:g} s")
             return
         for flow in peer.flows:
@@ -494,7 +494,7 @@ class UdpMesh:
                 self._lose(peer, error.detail)
                 return
             flow.receiver.handle_timer(now_ns)
-        if now_ns - peer.sent_ns >= self._silence_ns // 4:
+        if now_ns - peer.sent_ns >= BEAT_NS:
             peer.sent_ns = now_ns
             self._transmit(_WORD.pack(_PING, peer.number), peer.address)
 

@@ -42,7 +42,8 @@ class PsConfig:
     compensation: λ of DC-ASGD.
     on_worker_loss: "end": the job fails everywhere. "shrink": the others continue without it; every sum carries the
         number of workers in it.
-    heartbeat_s: how often members send heartbeats; dead_after_s: time without a message after which a member is dead.
+    heartbeat_s: how often members send heartbeats; dead_after_s: an outage so long ends nothing; a member is
+        dead that sends no message for a heartbeat and two seconds longer.
     call_timeout_s: how long a call may wait for members that live.
     codec: how workers code sums, as a text; where servers keep weights, how gradients travel there (`ps.coded`), as in
         "lanes8+ef"; "": not at all. Servers check that all do it alike.

@@ -6,9 +6,14 @@ START_NS = 300_000_000_000
 """How long a peer may send nothing before its first message: it may still be waiting for others to connect."""
 
 
+LATE_NS = 2_000_000_000
+"""How long after a link is back the mesh may take to bring a message (`transport.links.outages`)."""
+
+
 class Liveness:
-    """Peers are heard of by any message. Silence counts from the first `turn`; time in which we ourselves were held up
-    doesn't count: on one machine all are held up together."""
+    """A peer is dead that sends nothing for longer than an outage of dead_after_s explains, after a heartbeat. Any
+    message of a peer counts. Silence counts from the first `turn`; time in which we ourselves were held up doesn't
+    count: on one machine all are held up together."""
 
     def __init__(self, peers: Iterable[int], heartbeat_s: float, dead_after_s: float) -> None:
         self._silent_since_ns: dict[int, int] = dict.fromkeys(peers, 0)
@@ -18,7 +23,7 @@ class Liveness:
 
     def set_times(self, heartbeat_s: float, dead_after_s: float) -> None:
         self._heartbeat_ns = max(1, round(heartbeat_s * 1e9))
-        self._dead_after_ns = round(dead_after_s * 1e9)
+        self._dead_after_ns = round(dead_after_s * 1e9) + self._heartbeat_ns + LATE_NS
 
     @property
     def peers(self) -> list[int]:

@@ -51,7 +51,10 @@ MEMBERS_MAX = 4096
 PEERS_MAX = 256
 """Peers to which connections are kept; beyond, the one that was sent to least recently is forgotten."""
 
-OPTIONS = ZeroMqOptions(queue_messages=256, send_buffer_bytes=1 << 19, message_bytes_max=BUNDLE_BYTES_MAX)
+OPTIONS = ZeroMqOptions(
+    queue_messages=256, send_buffer_bytes=1 << 19, message_bytes_max=BUNDLE_BYTES_MAX, silence_s=4.0
+)
+"""silence_s: short, since a fresh connection costs nothing here but packets that are sent again (W7)."""
 
 _HEADER = struct.Struct(">4sHHIIQ")  # magic, the sender's port, whether it listens there, rows, their bytes, secret
 _MAGIC = b"sab2"

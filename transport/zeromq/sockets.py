@@ -23,6 +23,7 @@ from zmq.utils.monitor import parse_monitor_message
 from switchagg.errors import JobError
 from transport.links.addresses import resolve_host
 from transport.links.link import Address
+from transport.links.outages import bound_timeouts, patience_s
 from transport.zeromq.keys import Keys
 
 logger = logging.getLogger("switchagg.zeromq")
@@ -36,6 +37,8 @@ HANDSHAKE_MS = 10_000
 """How long an unknown peer may take for a handshake."""
 
 HEARTBEATS_PER_SILENCE = 6
+TTL_MAX_MS = 6_500_000
+"""Of ZMTP, in tenths of a second, 16 bits."""
 REFUSALS_KEPT = 256
 _CONNECTION_EVENTS = (
     zmq.EVENT_CONNECTED
@@ -60,8 +63,9 @@ class ZeroMqOptions:
 
     queue_messages: high-water mark, per peer and direction. send_buffer_bytes: of the kernel, per connection: what lies
     there can't be overtaken, and it must hold rate × round trip; the kernel doubles it for its own bookkeeping.
-    message_bytes_max: a frame announced as larger ends its connection. silence_s: how long a peer may not answer
-    heartbeats. tos: the TOS byte of every packet, DSCP in its upper six bits.
+    message_bytes_max: a frame announced as larger ends its connection. silence_s: an outage so long ends no connection;
+    a peer that doesn't answer heartbeats for `patience_s` of it is lost. tos: the TOS byte of every packet, DSCP in its
+    upper six bits.
     """
 
     queue_messages: int = 64
@@ -87,10 +91,10 @@ class ZeroMqOptions:
         made.set(zmq.SNDBUF, self.send_buffer_bytes)
         made.set(zmq.TOS, self.tos)
         made.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-        silence_ms = round(self.silence_s * 1e3)
-        made.set(zmq.HEARTBEAT_IVL, max(10, silence_ms // HEARTBEATS_PER_SILENCE))
-        made.set(zmq.HEARTBEAT_TIMEOUT, silence_ms)
-        made.set(zmq.HEARTBEAT_TTL, silence_ms)
+        patience_ms = min(TTL_MAX_MS, round(patience_s(self.silence_s) * 1e3))
+        made.set(zmq.HEARTBEAT_IVL, max(10, round(self.silence_s * 1e3 / HEARTBEATS_PER_SILENCE)))
+        made.set(zmq.HEARTBEAT_TIMEOUT, patience_ms)
+        made.set(zmq.HEARTBEAT_TTL, patience_ms)
         made.copy_threshold = 0  # whether to copy is decided at each send
 
 
@@ -194,6 +198,7 @@ class Connection:
         match event["event"]:
             case zmq.EVENT_CONNECTED:
                 self._connected = True
+                bound_timeouts(event["value"])
                 self._note_trouble("it is silent in the handshake")
             case zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.up, self.trouble, self._weight = True, "", 0
@@ -378,6 +383,7 @@ class Sockets:
                 return
             match event["event"]:
                 case zmq.EVENT_ACCEPTED:
+                    bound_timeouts(event["value"])
                     self._accepted[event["value"]] = _peer_of(event["value"])
                 case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
                     self._refused_for = handshake_error(event["value"], self._keys)
