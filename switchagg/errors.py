@@ -9,6 +9,12 @@ class SwitchaggError(Exception):
     """Any error switchagg raises on purpose."""
 
 
+def as_line(error: BaseException) -> str:
+    """What went wrong, for people: its text where it was written for them, else with its kind."""
+    said = isinstance(error, SwitchaggError | OSError) and str(error)
+    return str(error) if said else f"{type(error).__name__}: {error}"
+
+
 class DecodeError(SwitchaggError):
     """Bytes that are not a valid packet. `reason` is one of `wire.REASONS` and names the counter (rule P6)."""
 

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,16 +143,24 @@ def test_different_links_are_refused_at_once_naming_both(served: str, wanted: st
         SwitchSession.join(daemon.control_endpoint, "job", 0, 1, JoinOptions(link=wanted, timeout_s=LIVENESS_S))
 
 
-@pytest.mark.parametrize("wrong", ["none", "others"])
-def test_a_worker_with_wrong_keys_ends_within_its_timeout(
+@pytest.mark.parametrize("wrong", ["none", "client", "server"])
+def test_a_worker_with_wrong_keys_ends_within_its_timeout_and_is_named_in_the_log(
     folder: Path, tmp_path: Path, wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    odd = None
-    if wrong == "others":
-        make_keys(tmp_path)  # the switch's own public key, and a client's secret that it doesn't know
-        (tmp_path / "server.key_secret").unlink()
-        (tmp_path / "server.key").write_text((folder / "server.key").read_text())
-        odd = load_keys(tmp_path)
+    make_keys(tmp_path)
+    (tmp_path / "server.key_secret").unlink()
+    others = load_keys(tmp_path)
+    odd, reason = {
+        "none": (None, "it uses no keys (CURVE), this side does: give it"),
+        "client": (
+            replace(others, server_public=load_keys(folder).server_public),
+            f"its key {others.client_public.decode()} is none of the 1 in",
+        ),
+        "server": (
+            replace(load_keys(folder), server_public=others.server_public),
+            "its keys and ours don't belong together (CURVE): both sides need the same server.key",
+        ),
+    }[wrong]
     with switch(load_keys(folder)) as daemon:
         with pytest.raises(JobError, match=r"no answer from switch .* within 0.5 s.*keys"):
             SwitchSession.join(
@@ -160,8 +169,15 @@ def test_a_worker_with_wrong_keys_ends_within_its_timeout(
         with pytest.raises(JobError, match=r"no answer .* keys"):
             query_status(daemon.control_endpoint, timeout_s=0.3, keys=odd)
         assert query_status(daemon.control_endpoint, keys=load_keys(folder)).jobs == []
-    if odd is not None:
-        assert f"refused 127.0.0.1: its key {odd.client_public.decode()} is none of the 1 in" in caplog.text
+    assert f"control plane {daemon.control_endpoint}: refused 127.0.0.1: {reason}" in caplog.text
+
+
+def test_a_worker_without_a_secret_ends_with_one_line(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "server.key").write_text((folder / "server.key").read_text())
+    with switch(load_keys(folder)) as daemon, pytest.raises(JobError) as caught:
+        SwitchSession.join(daemon.control_endpoint, "job", 0, 1, JoinOptions(keys=tmp_path, timeout_s=LIVENESS_S))
+    reason = f"keys in {tmp_path}: no NAME.key_secret of a client, which a connecting side needs; copy one there"
+    assert str(caught.value) == reason
 
 
 def test_options_that_zeromq_lacks_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 
 import zmq
 
-from switchagg.errors import DecodeError, JobError
+from switchagg.errors import DecodeError, JobError, SwitchaggError, as_line
 from switchagg.membership import Address
 from transport.control import messages
 from transport.control.heartbeats import BEAT_NS, Heartbeats
@@ -131,8 +131,10 @@ class ControlClient:
             own, peer = self._wish.place.host, self._peer  # from the data address (C15)
             with contextlib.closing(Requests(context, own, peer, self.switch, self._keys, self._wake_in)) as requests:
                 self._serve(requests)
+        except SwitchaggError as error:
+            self._end([], str(error))
         except BaseException as error:
-            self._end([], f"the control plane's thread failed: {error!r}")
+            self._end([], f"the control plane's thread failed: {as_line(error)}")
         finally:
             self._end([], "the session was closed")
             self._left.set()

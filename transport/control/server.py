@@ -42,7 +42,7 @@ from transport.control.status import Shown, status_answer
 from transport.links.table import LINKS
 from transport.switch.host import QueuePairEnds, QueuePairHost, SwitchHost
 from transport.zeromq.keys import Keys
-from transport.zeromq.sockets import Authenticator, Refusals
+from transport.zeromq.sockets import Authenticator, ListeningMonitor, Refusals
 
 TURN_MESSAGES_MAX = 1000
 ROUTES_KEPT = 8192
@@ -109,9 +109,11 @@ class ControlServer:
         self._keyed = keys is not None
         self._authenticator: Authenticator | None = None
         try:
+            refusals = Refusals(f"control plane {bind}")
             bound(self._socket)
+            self._monitor = ListeningMonitor(self._socket, keys, refusals, ended=False)
             if keys is not None:
-                self._authenticator = Authenticator(self._context, keys, Refusals(f"control plane {bind}"))
+                self._authenticator = Authenticator(self._context, keys, refusals)
                 keys.secure_server(self._socket)
             self._socket.bind(bind)
         except zmq.ZMQError as error:
@@ -122,9 +124,14 @@ class ControlServer:
             self._context.destroy(linger=0)
             raise
         self._poller = zmq.Poller()
-        for polled in (self._socket, *([self._authenticator.socket] if self._authenticator else [])):
+        for polled in (
+            self._socket,
+            self._monitor.socket,
+            *([self._authenticator.socket] if self._authenticator else []),
+        ):
             self._poller.register(polled, zmq.POLLIN)
         self.endpoint = str(self._socket.get_string(zmq.LAST_ENDPOINT))
+        refusals.address = f"control plane {self.endpoint}"
         if not self._keyed:
             listen_locally(self._socket, self.endpoint)
         self._snapshots: HostSnapshots[tuple[Peer, messages.StatusQuery]] = HostSnapshots(host, keys)
@@ -135,6 +142,8 @@ class ControlServer:
         ready = dict(self._poller.poll(max(0, round(wait_s * 1000))))
         if self._authenticator is not None:
             self._authenticator.serve()
+        if self._monitor.socket in ready:
+            self._monitor.read()
         if self._socket in ready:
             for _ in range(TURN_MESSAGES_MAX):
                 try:
@@ -167,6 +176,7 @@ class ControlServer:
             while (left_s := end_s - time.monotonic()) > 0:
                 self.run_once(min(left_s, 0.5))
         finally:
+            self._monitor.close()
             self._context.destroy(linger=STOP_LINGER_MS)
             self._snapshots.close()
 

@@ -16,6 +16,7 @@ from switchagg.codecs.compression import Compression
 from switchagg.codecs.float_environment import use_ieee_arithmetic
 from switchagg.codecs.rounding import call_key
 from switchagg.description import COMBINING, Kind
+from switchagg.errors import as_line
 from switchagg.layout import shares_of
 from switchagg.native.codec import begin_in_c
 from transport.group.contract import Array, Ask, named
@@ -136,7 +137,7 @@ class CodedSums:
                 return
             part = self._begin(ask._replace(kind=one.kind, op=one.op), one.array)
         except BaseException as error:  # the others wait for this rank's rounds
-            self._fail(f"codec {self._spec.name}: {error!r}")
+            self._fail(f"codec {self._spec.name}: {as_line(error)}")
             future.set_exception(error)
             return
         assert ask.key is not None

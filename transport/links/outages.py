@@ -4,26 +4,28 @@ TCP doubles its timeouts: after an outage it is silent for as long again. Since 
 (TCP_RTO_MAX_MS); without, a peer counts as gone twice as late.
 """
 
-import contextlib
-import os
+import ctypes
 import socket
 from functools import cache
 
+_libc = ctypes.CDLL(None)
 _TCP_RTO_MAX_MS = 44
 TIMEOUT_MAX_S = 1.0
 """The kernel allows no less."""
 
 BEAT_NS = 200_000_000
-"""How often a mesh without connections sends something to each peer, at least: so soon they hear of each other again."""
+"""How often a mesh over datagrams sends something to each peer, at least: so soon they hear of each other again."""
 
 NEIGHBOUR_S = 1.0
 """How long Linux may take to ask for a neighbour's hardware address once the link is back."""
 
 
-def bound_timeouts(descriptor: int) -> None:
-    """Bound a TCP socket's timeouts, where the kernel can; nothing happens to what is none, or closed by now."""
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, round(TIMEOUT_MAX_S * 1e3))
+def bound_timeouts(descriptor: int) -> bool:
+    """Bound a TCP socket's timeouts; False if the kernel can't. Nothing happens to what is none, or closed by now. Not
+    by a `socket`: libzmq owns its descriptors, and may close one at any time."""
+    limit_ms = ctypes.c_int(round(TIMEOUT_MAX_S * 1e3))
+    size = ctypes.sizeof(limit_ms)
+    return not _libc.setsockopt(descriptor, socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, ctypes.byref(limit_ms), size)
 
 
 def patience_s(silence_s: float) -> float:
@@ -33,7 +35,5 @@ def patience_s(silence_s: float) -> float:
 
 @cache
 def _can_bound() -> bool:
-    with socket.socket() as probe, contextlib.suppress(OSError):
-        probe.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, round(TIMEOUT_MAX_S * 1e3))
-        return True
-    return False
+    with socket.socket() as probe:
+        return bound_timeouts(probe.fileno())

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from switchagg.dataplane.table import DATAPLANES
-from switchagg.errors import JobError, SwitchaggError
+from switchagg.errors import JobError, SwitchaggError, as_line
 from switchagg.membership import (
     Event,
     JobAdmitted,
@@ -151,7 +151,7 @@ class SwitchDaemon:
                         look_s = time.monotonic() + SLOWNESS_S
             except Exception as error:
                 self._failure = error
-                self._reason = f"the switch's control plane failed: {error!r}"
+                self._reason = f"the switch's control plane failed: {as_line(error)}"
             self._server.close(self._reason)
 
     def _below(self, options: DaemonOptions, data: tuple[str, int], packets_held: int) -> LeafAgent | None:
@@ -186,7 +186,7 @@ class SwitchDaemon:
             self._log(slowness)
 
     def _on_failure(self, error: BaseException) -> None:
-        self._reason = f"the switch's data plane failed: {error!r}"
+        self._reason = f"the switch's data plane failed: {as_line(error)}"
         self._stopping.set()
 
     def _on_event(self, event: Event) -> None:

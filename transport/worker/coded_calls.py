@@ -18,6 +18,7 @@ from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.float_environment import use_ieee_arithmetic
 from switchagg.description import Shown
+from switchagg.errors import as_line
 from switchagg.layout import EVERYONE, Shares, shares_of
 
 
@@ -122,7 +123,9 @@ class CodedCalls:
             one = next(waiting.rounds, None)
             part = None if one is None else self._reduce(waiting.asked, one)
         except BaseException as error:
-            self._fail(f"codec {self.compression.spec.name}: {error!r}")  # the others wait for this rank's collectives
+            self._fail(
+                f"codec {self.compression.spec.name}: {as_line(error)}"
+            )  # the others wait for this rank's collectives
             self._end(lane, waiting, error)
             return
         if part is None:

@@ -65,7 +65,9 @@ class Keys:
             names = ", ".join(self.several)
             raise JobError(f"keys in {self.folder}: several clients ({names}); leave one NAME{_SECRET} there")
         if self.client_secret is None:
-            raise JobError(f"keys in {self.folder}: no NAME{_SECRET} of a client, which a connecting side needs")
+            raise JobError(
+                f"keys in {self.folder}: no NAME{_SECRET} of a client, which a connecting side needs; copy one there"
+            )
 
     def secure_client(self, connecting: "zmq.Socket[bytes]") -> None:
         """Encrypt to the holder of server.key alone; before the socket connects. Raises JobError without a secret."""

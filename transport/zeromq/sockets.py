@@ -145,6 +145,46 @@ class Refusals:
             logger.warning("ZeroMQ at %s: %s", self.address, reason)
 
 
+class ListeningMonitor:
+    """Logs whose handshakes with a listening socket fail, and why: a refused connection's end tells whose it was.
+
+    listening: not bound yet. ended: whether who ends a handshake without a reason counts; where many connections are
+    tried and given up, that says nothing. For the thread of the socket.
+    """
+
+    def __init__(self, listening: Socket, keys: Keys | None, warn: Warn, *, ended: bool = True) -> None:
+        self._listening, self._keys, self._warn = listening, keys, warn
+        self._accepted: dict[int, str] = {}
+        self._refused_for = ""
+        events = _LISTENING_EVENTS if ended else _LISTENING_EVENTS & ~zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        self.socket: Socket = listening.get_monitor_socket(events, f"inproc://listening-{next(_names)}")
+
+    def read(self) -> None:
+        """Log what has happened. Never blocks."""
+        while True:
+            try:
+                event = parse_monitor_message(self.socket.recv_multipart(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+            match event["event"]:
+                case zmq.EVENT_ACCEPTED:
+                    bound_timeouts(event["value"])
+                    self._accepted[event["value"]] = _peer_of(event["value"])
+                case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                    self._refused_for = handshake_error(event["value"], self._keys)
+                case zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                    self._refused_for = handshake_ended(self._keys)
+                case zmq.EVENT_DISCONNECTED:
+                    who = self._accepted.pop(event["value"], "")
+                    if self._refused_for:
+                        self._warn(f"refused {who or 'a peer that is gone already'}: {self._refused_for}")
+                    self._refused_for = ""
+
+    def close(self) -> None:
+        """Monitor no longer."""
+        self._listening.disable_monitor()
+
+
 class Connection:
     """A DEALER to one address, and what is known of the connection.
 
@@ -250,16 +290,14 @@ class Sockets:
         self._wake_lock = threading.Lock()
         self._connections: dict[Socket, Connection] = {}
         self._wanting: set[Socket] = set()
-        self._accepted: dict[int, str] = {}
-        self._refused_for = ""
         self.address: Address
         self.context: zmq.Context[Socket] = zmq.Context()
         self.router: Socket = self.context.socket(zmq.ROUTER)
-        self._monitor = self.router.get_monitor_socket(_LISTENING_EVENTS, f"inproc://listening-{next(_names)}")
+        self.refusals = Refusals(text(bind))
+        self._monitor = ListeningMonitor(self.router, keys, self.refusals)
         try:
             options.bound(self.router, frame_bytes)
             self.router.set(zmq.ROUTER_MANDATORY, 1)
-            self.refusals = Refusals(text(bind))
             self._authenticator: Authenticator | None = None
             self._held: socket.socket | None = None
             if listening:
@@ -284,7 +322,7 @@ class Sockets:
         self.refusals.address = text(self.address)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = zmq.Poller()
-        for polled in (self.router, self._monitor, self._wake_fd, *filter(None, [self._zap_socket])):
+        for polled in (self.router, self._monitor.socket, self._wake_fd, *filter(None, [self._zap_socket])):
             self._poller.register(polled, zmq.POLLIN)
 
     def _listen(self, bind: Address) -> Address:
@@ -336,8 +374,8 @@ class Sockets:
             came, connections = False, dict[Connection, None]()
             ready = self._poller.poll(timeout_ms)
             for polled, _ in ready:
-                if polled is self._monitor:
-                    self._note_refusals()
+                if polled is self._monitor.socket:
+                    self._monitor.read()
                 elif polled is self._zap_socket:
                     assert self._authenticator is not None
                     self._authenticator.serve()
@@ -369,31 +407,10 @@ class Sockets:
         linger_ms = max(0, round(linger_s * 1e3))
         for connection in set(self._connections.values()):
             connection.close(linger_ms)
-        self.router.disable_monitor()
+        self._monitor.close()
         self.context.destroy(linger_ms)
         if self._held is not None:
             self._held.close()
-
-    def _note_refusals(self) -> None:
-        """Log handshakes that failed, with the address: a refused connection's end tells which it was."""
-        while True:
-            try:
-                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
-            except zmq.Again:
-                return
-            match event["event"]:
-                case zmq.EVENT_ACCEPTED:
-                    bound_timeouts(event["value"])
-                    self._accepted[event["value"]] = _peer_of(event["value"])
-                case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                    self._refused_for = handshake_error(event["value"], self._keys)
-                case zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                    self._refused_for = handshake_ended(self._keys)
-                case zmq.EVENT_DISCONNECTED:
-                    who = self._accepted.pop(event["value"], "")
-                    if self._refused_for:
-                        self.refusals(f"refused {who or 'a peer that is gone already'}: {self._refused_for}")
-                    self._refused_for = ""
 
 
 def endpoint(address: Address, source: str = "") -> str:
@@ -416,12 +433,16 @@ def text(address: Address) -> str:
 def handshake_error(value: int, keys: Keys | None) -> str:
     """What is wrong with a peer whose handshake failed."""
     if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
-        return "it uses keys (CURVE), this side doesn't" if keys is None else "it uses no keys (CURVE), this side does"
+        return (
+            "it uses keys (CURVE), this side doesn't: give both sides keys, or none"
+            if keys is None
+            else "it uses no keys (CURVE), this side does: give it server.key and the secret of a client"
+        )
     if keys is not None and value in (
         zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC,
         zmq.PROTOCOL_ERROR_ZMTP_KEY_EXCHANGE,
     ):
-        return "its keys and ours don't belong together (CURVE)"
+        return "its keys and ours don't belong together (CURVE): both sides need the same server.key"
     return f"it speaks another protocol (ZMTP error {value:#x})"
 
 
@@ -439,6 +460,7 @@ def _peer_of(descriptor: int) -> str:
         return ""
     with copy:
         try:
-            return str(copy.getpeername()[0])
+            peer = copy.getpeername()
         except OSError:
             return ""
+    return str(peer[0]) if isinstance(peer, tuple) else "this host"  # by a Unix socket
