@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 FILE_BYTES_MOST = 1 << 30
+PIECE_BYTES = 1 << 24
 
 
 class ProfileError(Exception):
@@ -12,11 +14,17 @@ class ProfileError(Exception):
 
 
 def read_bytes(path: Path, most: int = FILE_BYTES_MOST) -> bytes:
-    """All of a file. Raises ProfileError if it can't be read or is larger than that."""
+    """All of a file, or of a pipe. Raises ProfileError if it can't be read or is larger than that."""
+    pieces, size = [], 0
     try:
-        if (size := path.stat().st_size) > most:
-            raise ProfileError(f"{path}: {size} bytes; allowed: {most} at most")
-        return path.read_bytes()
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            while size <= most and (piece := file.read(PIECE_BYTES)):
+                pieces.append(piece)
+                size = max(size, sum(map(len, pieces)))
+        if size > most:
+            raise ProfileError(f"{path}: {size} bytes or more; allowed: {most} at most")
+        return b"".join(pieces)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise ProfileError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 

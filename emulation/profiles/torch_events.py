@@ -6,6 +6,7 @@ Times are in microseconds of the trace's clock. Everything else in a trace is pa
 from __future__ import annotations
 
 import gzip
+import io
 import re
 import zlib
 from bisect import bisect_left, bisect_right
@@ -21,6 +22,10 @@ from switchagg.description import Kind
 
 BYTES_MOST = 1 << 31
 """Of a trace, unpacked; larger ones are refused, for they need several times as much memory."""
+UNPACKED_TIMES_MOST = 100
+"""Traces are packed to a 15th or a 20th: what grows by more is none, and would cost the memory before it is refused."""
+EVENT_BYTES_LEAST = 16
+"""Of an object's text on average: kept, an event takes 100 bytes however short it is; in real ones it is 100 and more."""
 HEAD_BYTES = 1 << 20
 GZIP = b"\x1f\x8b"
 SCHEMA = 1
@@ -198,15 +203,21 @@ def read_trace(path: Path) -> RankTrace:
 def _document(path: Path) -> _Document:
     data = read_bytes(path)
     if data[:2] == GZIP:
+        most = min(BYTES_MOST, HEAD_BYTES + UNPACKED_TIMES_MOST * len(data))
         try:
-            with gzip.open(path) as file:
-                data = file.read(BYTES_MOST + 1)
+            with gzip.open(io.BytesIO(data)) as file:
+                data = file.read(most + 1)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ProfileError(f"{path}: gzip: {error}; the file was cut or damaged on its way") from error
+        if most < len(data) <= BYTES_MOST:
+            times = f"more than {UNPACKED_TIMES_MOST} times its size unpacked"
+            raise ProfileError(f"{path}: {times}: no trace of torch.profiler")
     if len(data) > BYTES_MOST:
         raise ProfileError(
             f"{path}: more than {BYTES_MOST >> 30} GiB unpacked; record fewer iterations, without stacks"
         )
+    if (objects := data.count(b"{")) * EVENT_BYTES_LEAST > HEAD_BYTES + len(data):
+        raise ProfileError(f"{path}: {objects} objects in {len(data)} bytes: no trace of torch.profiler")
     try:
         document = msgspec.json.decode(data, type=_Document, strict=True)
     except msgspec.ValidationError as error:

@@ -2,11 +2,12 @@
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from emulation.profiles.errors import ProfileError
+from emulation.profiles.errors import ProfileError, read_bytes
 from emulation.profiles.graph import WorkloadGraph
 from emulation.profiles.table import load
 from emulation.profiles.torch_trace import graph, model_profile, record
@@ -273,6 +274,24 @@ def test_what_is_wrong_is_one_line_that_names_the_file_and_the_place(path: Path,
         record(path)
     assert str(raised.value).startswith(f"{path}: ")
     assert "\n" not in str(raised.value)
+
+
+def test_what_is_read_is_bounded_by_what_a_trace_can_be(tmp_path: Path) -> None:
+    """Of a file that unpacks to 1,000 times its size, and of one that never ends, no more than a trace needs."""
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + bytes(200_000_000)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProfileError, match="more than 100 times its size unpacked: no trace"):
+            record(path)
+        assert tracemalloc.get_traced_memory()[1] < 60_000_000
+    finally:
+        tracemalloc.stop()
+    path.with_suffix("").write_text('{"traceEvents": [' + "{}," * 1_000_000 + "{}]}")
+    with pytest.raises(ProfileError, match="1000002 objects in 3000021 bytes: no trace"):
+        record(path.with_suffix(""))
+    with pytest.raises(ProfileError, match=r"/dev/zero: .* or more; allowed: 50000000 at most"):
+        read_bytes(Path("/dev/zero"), 50_000_000)
 
 
 def test_a_cut_gzip_is_named(tmp_path: Path) -> None:
