@@ -258,7 +258,8 @@ PACKETS = typer.Option(
 )
 CONTROL = typer.Option(help="Address workers join at  [default: tcp://127.0.0.1:5555; with --keys all addresses]")
 DATA = typer.Option(
-    metavar="HOST:PORT", help="Address of the data plane  [default: the host of --control, port 5556 or the link's]"
+    metavar="HOST:PORT",
+    help="Address of the data plane  [default: the host of --control, port 5556 (taken: a free one) or the link's]",
 )
 INTERFACE = typer.Option(help="For xdp: where to attach, may be repeated  [default: by --data]")
 SEGMENTS = typer.Option(min=1, max=64, help="Packets per send: what a shaper's burst holds")
@@ -329,7 +330,7 @@ def switch(
 
         _check_choices(dataplane, link, packets)
         options = DaemonOptions(
-            *_switch_addresses(control or _facing(parent), data, dataplane, link, loaded := _keys(keys)),
+            **_switch_addresses(control, data, parent, dataplane, link, loaded := _keys(keys)),
             link=link,
             keys=loaded,
             packets=packets or DaemonOptions.packets,
@@ -351,15 +352,22 @@ def switch(
 
 
 def _switch_addresses(
-    control: str | None, data: str | None, dataplane: str, link: str, keys: Any
-) -> tuple[str, tuple[str, int]]:
-    """Control and data address, as named or by default."""
+    control: str | None, data: str | None, parent: str | None, dataplane: str, link: str, keys: Any
+) -> dict[str, Any]:
+    """Control and data address, as named or by default, and whether a free port will do: where none is named, but for
+    the control port of a root, which workers have to know."""
+    from transport.links.table import LINKS
     from transport.switch.options import default_addresses
 
     if control is not None:
         _check_endpoint("--control", control)
-    control, data_default = default_addresses(dataplane, link, keys, control)
-    return control, data_default if data is None else _host_port("--data", data)
+    bind_control, bind_data = default_addresses(dataplane, link, keys, control or _facing(parent))
+    return {
+        "bind_control": bind_control,
+        "bind_data": bind_data if data is None else _host_port("--data", data),
+        "any_control_port": control is None and parent is not None,
+        "any_data_port": data is None and LINKS[link].port is None,
+    }
 
 
 def _facing(parent: str | None) -> str | None:
@@ -371,7 +379,8 @@ def _facing(parent: str | None) -> str | None:
         return None
     _check_endpoint("--parent", parent)
     host, port = parse_endpoint(parent)
-    return f"tcp://{facing(resolve_host(host), port)}:{CONTROL_PORT}"
+    own = facing(resolve_host(host), port)
+    return f"tcp://{own}:{0 if (own, CONTROL_PORT) == (resolve_host(host), port) else CONTROL_PORT}"
 
 
 def _check_choices(dataplane: str, link: str, packets: int | None) -> None:

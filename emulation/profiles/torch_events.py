@@ -25,7 +25,7 @@ BYTES_MOST = 1 << 31
 UNPACKED_TIMES_MOST = 100
 """Traces are packed to a 15th or a 20th: what grows by more is none, and would cost the memory before it is refused."""
 EVENT_BYTES_LEAST = 16
-"""Of an object's text on average: kept, an event takes 100 bytes however short it is; in real ones it is 100 and more."""
+"""Of an object's text on average: kept, an event takes 100 bytes however short it is; in real traces it is 190."""
 HEAD_BYTES = 1 << 20
 GZIP = b"\x1f\x8b"
 SCHEMA = 1

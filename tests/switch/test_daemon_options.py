@@ -3,12 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from switchagg.errors import SwitchaggError
+from transport.switch.daemon import SwitchDaemon
 from transport.switch.ends import open_udp
 from transport.switch.impairments import Impairments
 from transport.switch.options import DaemonOptions, default_addresses
+from transport.worker.options import JoinOptions
+from transport.worker.session import SwitchSession
 from transport.zeromq.keys import load_keys, make_keys
 
 
@@ -83,3 +87,24 @@ def test_the_link_of_a_switch_sends_as_many_packets_at_once_as_it_is_told() -> N
     )
     end.host.stop()
     assert end.host._link.segments_max == 41  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("link", ["udp", "zeromq"])
+def test_a_second_switch_takes_free_ports_where_none_are_named(link: str) -> None:
+    told: list[str] = []
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), link=link)) as first:
+        taken = first.control_endpoint, first.data_address
+        with pytest.raises(SwitchaggError, match="in use"):
+            SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", first.data_address, link=link))
+        options = DaemonOptions(*taken, link=link, any_control_port=True, any_data_port=True)
+        with SwitchDaemon(options, log=told.append) as second:
+            assert second.control_endpoint != first.control_endpoint
+            port = second.data_address[1]
+            assert port not in (0, taken[1][1])
+            assert told == [f"data port {taken[1][1]} is taken: this switch's is {port}"]
+            assert f":{port} " in second.options.exposure or not second.options.exposure
+            with SwitchSession.join(second.control_endpoint, "job", 0, 1, JoinOptions(link=link)) as session:
+                assert session.allreduce(np.ones(4, np.int32)).result(60).tolist() == [1] * 4
+        with pytest.raises(SwitchaggError, match=r"control address .* in use"):
+            SwitchDaemon(DaemonOptions(*taken, link=link, any_data_port=True), log=told.append)
+        assert sum("is taken" in line for line in told) == 1

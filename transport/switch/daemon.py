@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -61,8 +63,9 @@ class SwitchDaemon:
         control = f"control address {options.bind_control}"
         remedy = "`ip address` lists those it has; choose one with --control tcp://HOST:PORT"
         check_own(parse_endpoint(options.bind_control)[0], control, remedy)
-        end: SwitchEnd = options.kind.opener("switch")(options, self._log, self._on_failure)
+        end = self._open(options)
         self._loop, self.data_address, self.dataplane = end.host, end.address, end.choice
+        self.options = replace(options, bind_data=(options.bind_data[0], self.data_address[1]))
         self._slowness: Callable[[], str] = end.slowness
         lease_ns = round(options.lease_s * 1e9)
         controller = TreeController(
@@ -76,17 +79,18 @@ class SwitchDaemon:
         )
         host = "" if self.data_address[0] == "0.0.0.0" else self.data_address[0]
         advertised = options.advertise or (host, self.data_address[1])
+        serve = partial(
+            ControlServer,
+            controller=controller,
+            host=self._loop,
+            data_address=advertised,
+            log=self._on_event,
+            queue_pairs=end.queue_pairs,
+            link=options.link,
+            keys=options.keys,
+        )
         try:
-            self._server = ControlServer(
-                options.bind_control,
-                controller,
-                self._loop,
-                advertised,
-                self._on_event,
-                end.queue_pairs,
-                options.link,
-                options.keys,
-            )
+            self._server = _at_free_port(serve, options) if options.any_control_port else serve(options.bind_control)
         except JobError:
             self._loop.stop()
             raise
@@ -97,9 +101,21 @@ class SwitchDaemon:
                 "tcp://HOST:PORT, or end the switch that holds it"
             ) from error
         self.control_endpoint: str = self._server.endpoint
+        if options.any_data_port and options.bind_data[1] not in (0, self.data_address[1]):
+            self._log(f"data port {options.bind_data[1]} is taken: this switch's is {self.data_address[1]}")
         self._leaf = self._below(options, advertised, end.packets_held(options.slot_elements))
         self._server.routes = options.kind.bare and DATAPLANES[self.dataplane.name].routes
         self._thread = threading.Thread(target=self._run, name="switch-control", daemon=True)
+
+    def _open(self, options: DaemonOptions) -> SwitchEnd:
+        """The data plane, bound: at a free port where that is allowed and the port asked for is taken."""
+        opener: Callable[..., SwitchEnd] = options.kind.opener("switch")
+        try:
+            return opener(options, self._log, self._on_failure)
+        except SwitchaggError as error:
+            if not options.any_data_port or not _is_taken(error):
+                raise
+        return opener(replace(options, bind_data=(options.bind_data[0], 0)), self._log, self._on_failure)
 
     def start(self) -> None:
         """Start both threads; once."""
@@ -212,6 +228,21 @@ class SwitchDaemon:
                 departure = event.departure
                 why = f": {departure.reason}" if departure.reason else ""
                 self._log(f"job {event.name!r}: {departure.member} left after {sum(departure.calls)} calls{why}")
+
+
+def _is_taken(error: BaseException | None) -> bool:
+    """Whether an error comes of an address that another socket has."""
+    return error is not None and (getattr(error, "errno", 0) == errno.EADDRINUSE or _is_taken(error.__cause__))
+
+
+def _at_free_port(serve: Callable[[str], ControlServer], options: DaemonOptions) -> ControlServer:
+    """At the control address, or at a free port of its host if that is taken."""
+    try:
+        return serve(options.bind_control)
+    except OSError as error:
+        if not _is_taken(error):
+            raise
+    return serve(f"tcp://{parse_endpoint(options.bind_control)[0]}:0")
 
 
 def run_switch(options: DaemonOptions | None = None, *, ready_file: Path | None = None, quiet: bool = False) -> int:

@@ -39,7 +39,8 @@ SLOTS = 4096
 class DaemonOptions:
     """A switch on this host. Raises SwitchaggError for what can't be.
 
-    bind_control: "tcp://host:port"; bind_data: (host, port); port 0 takes any. dataplane: AUTO or a name of DATAPLANES.
+    bind_control: "tcp://host:port"; bind_data: (host, port); port 0 takes any. any_control_port, any_data_port: a free
+    one where the port is taken. dataplane: AUTO or a name of DATAPLANES.
     slots, elements: the switch's memory, in slots and int32 values of each; elements None: what the link's jobs have by
     default, or the data plane's most. advertise: data address told to workers, if it isn't the one they see: by default
     the bound one, or, when bound to 0.0.0.0, the host they reach the control plane at. lease_s: silence after which a
@@ -70,6 +71,8 @@ class DaemonOptions:
     multicast: str = ""
     parent: str = ""
     name: str = ""
+    any_control_port: bool = False
+    any_data_port: bool = False
 
     def __post_init__(self) -> None:
         parse_endpoint(self.bind_control, "control address")
