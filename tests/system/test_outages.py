@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zmq
 
 from emulation.mininet import netns
 from tests.system.xdp_net import CONTROL, SWITCH, Star
@@ -74,7 +75,8 @@ def net(requires_root_namespaces: None) -> Iterator[Star]:
         yield star
 
 
-def test_c9_a_link_that_is_back_before_the_lease_ends_saves_the_job(net: Star) -> None:
+def test_c9_a_link_that_is_back_before_the_lease_ends_saves_the_job(net: Star, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq.Context, "instance", zmq.Context)  # the process's makes all sockets in one namespace
     options = DaemonOptions(CONTROL, (SWITCH, 5556), lease_s=LEASE_S)
     daemon = netns.within(net.switch.holder.pid, lambda: SwitchDaemon(options))
     with ExitStack() as ending:
