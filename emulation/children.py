@@ -14,13 +14,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
 from emulation.errors import RunFailed
+from emulation.mininet.patience import Patience, Pids
 
 POLL_S = 0.25  # how late a dead child is noticed while others report
 MESSAGE_LENGTH_MAX = 400
@@ -172,16 +172,25 @@ class Listener(Generic[Said]):
         return heard
 
 
-def gather(children: Sequence[Child[Any]], timeout_s: float, check: Callable[[], None] = lambda: None) -> list[Any]:
+def gather(
+    children: Sequence[Child[Any]],
+    timeout_s: float,
+    check: Callable[[], None] = lambda: None,
+    beside: Pids = tuple,
+) -> list[Any]:
     """The next report of every child. Raises ChildFailed in one line; whatever `check`, called at every turn, raises.
 
-    Of several causes the first is named: a child that was killed before those that only noticed.
+    timeout_s counts as `Patience` says. beside: other processes that the children wait for. Of several causes the first
+    is named: a child that was killed before those that only noticed.
     """
     reports: dict[int, Any] = {}
-    deadline = time.monotonic() + timeout_s
+
+    names = ", ".join(child.name for child in children)
+    pids = [child.process.pid for child in children]
+    patience = Patience(timeout_s, lambda: [*pids, *beside()], f"no answer from {names}")
     with Listener(children) as listener:
         while len(reports) < len(children):
-            for place, report in listener.hear(min(POLL_S, max(0.0, deadline - time.monotonic()))):
+            for place, report in listener.hear(POLL_S):
                 if isinstance(report, Failed):
                     killed = next((one for one in children if one.killed_by), None)
                     raise ChildFailed(killed.why_it_ended() if killed else f"{children[place].name}: {report.message}")
@@ -190,9 +199,9 @@ def gather(children: Sequence[Child[Any]], timeout_s: float, check: Callable[[],
             if ended := next((child for child in silent if child.ended), None):
                 raise ChildFailed(ended.why_it_ended())
             check()
-            if silent and time.monotonic() > deadline:
+            if silent and patience.over():
                 names = ", ".join(child.name for child in silent)
-                raise ChildFailed(f"no answer from {names} within {timeout_s:.0f} s")
+                raise ChildFailed(f"no answer from {names} within {patience.words}")
     return [reports[place] for place in range(len(children))]
 
 

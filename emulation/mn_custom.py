@@ -17,7 +17,6 @@ needs nothing but Mininet, and starts the daemon with `$SWITCHAGG_PYTHON`, else 
 """
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -27,11 +26,14 @@ from typing import Any
 _FOLDER = Path((lambda: 0).__code__.co_filename).resolve().parent.parent  # `mn` executes this file without a __file__
 sys.path.insert(0, str(_FOLDER))
 
-from emulation.mininet import exercise, netns, topology  # noqa: E402
+from emulation.by_hand import exercise  # noqa: E402
+from emulation.by_hand import switches as by_hand  # noqa: E402
+from emulation.mininet import netns, patience, topology  # noqa: E402
 from emulation.mininet.services import ServiceProcess, switchagg_command  # noqa: E402
 from emulation.mininet.shaping import UnfitError  # noqa: E402
 
 topology.keep_machine_settings()
+topology.Mininet.iperf = by_hand.iperf
 
 
 def daemon_python() -> str:
@@ -43,16 +45,23 @@ def daemon_python() -> str:
     return str(local) if local.exists() else sys.executable
 
 
-class DaemonSwitch(topology.AggSwitch):
+class DaemonSwitch(by_hand.AggSwitch):
     """Switch node with the daemon: workers join at tcp://10.0.0.254:5555. `dataplane` as in `switchagg switch`."""
 
     def __init__(self, name: str, dataplane: str = "auto", **params: Any) -> None:
         at = ("--control", "tcp://0.0.0.0:5555", "--data", "0.0.0.0:5556")  # all that is its namespace's
         command = switchagg_command("switch", *at, "--dataplane", dataplane, python=daemon_python())
+        self._dataplane = dataplane
         super().__init__(name, ServiceProcess(command, environment=_environment()), **params)
 
+    def attach(self, intf: Any) -> None:
+        """As the bridge does. Raises UnfitError also where the data plane would not see the port."""
+        if self._dataplane == "xdp":
+            raise UnfitError(f"{self.name}: data plane xdp is on the ports of its start; take native, or no attach")
+        super().attach(intf)
 
-class P4Switch(topology.AggSwitch):
+
+class P4Switch(by_hand.AggSwitch):
     """A P4 program as a switch: Mininet's port numbers (s1-eth1 is 1) are the program's. Nothing else forwards.
 
     program: its file. commands, json (as the P4 tutorials' s1-runtime.json): files of entries, carried out at the
@@ -91,16 +100,19 @@ class P4Switch(topology.AggSwitch):
         )
         self.start_process()
 
+    def attach(self, intf: Any) -> None:
+        """The program starts again, with this port, too: entries are those of its files, and registers are empty."""
+        self._port_by_hand(intf)
+        self.end_process()
+        self.start(())
+
+    def detach(self, intf: Any) -> None:
+        raise UnfitError(f"{self.name}: a program keeps its ports; take the link down: net.configLinkStatus(…, 'down')")
+
     def p4(self, *commands: str) -> str:
         """What commands for the running switch print."""
         words = [word for command in commands for word in ("-c", command)]
-        done = subprocess.run(
-            [*self.command, "cli", "--control", self.control, *words],
-            env=_environment(),
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = patience.run([*self.command, "cli", "--control", self.control, *words], 60, env=_environment())
         return done.stdout + done.stderr
 
 
@@ -131,4 +143,4 @@ topos = {"switchagg": topology.LinkedTopo, "switchagg_exercise": exercise.Exerci
 switches = {"switchagg": DaemonSwitch, "switchagg_bridge": topology.BridgeSwitch, "switchagg_p4": P4Switch}
 hosts = {"switchagg": topology.WorkerHost}
 # a dict `links` is dropped by Mininet 2.3.0; any other name is set in `mn` itself, also that of its own dict
-LINKS = {"default": topology.Link, "tc": topology.HandLink}
+LINKS = {"default": topology.Link, "tc": by_hand.HandLink}

@@ -14,7 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from emulation.mininet.topology import HandLink, UnfitError, WorkerHost, require_mininet  # finds Debian's Mininet
+from emulation.by_hand.switches import HandLink
+from emulation.mininet.topology import UnfitError, WorkerHost, require_mininet  # finds Debian's Mininet
 from emulation.mn_custom import DaemonSwitch
 
 # isort: split

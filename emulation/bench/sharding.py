@@ -84,7 +84,7 @@ def _of_method(method: MethodName, size: int, operations: int) -> list[dict[str,
                 module = "emulation.bench.sharding_rank"
                 started.append(children.start(spawn, f"rank {worker.rank}", module, place, Timed))
             limit_s = len(KINDS) * (operations + 1) * LIMIT_S
-            answers: list[Timed] = children.gather(started, limit_s, network.check_services)
+            answers: list[Timed] = children.gather(started, limit_s, network.check_services, network.pids_of_services)
         finally:
             children.close(started)
     return [_row(method, kind, size, scenario.network, answers) for kind in KINDS]

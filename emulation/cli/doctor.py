@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from emulation.mininet import netns
+from emulation.mininet import netns, patience
 from p4vm.planes import p4
 from switchagg.errors import SwitchaggError
 from switchagg.native import bpf, library
@@ -80,15 +80,7 @@ def _answer(*command: str) -> str | None:
     """What a command prints, or None if it is missing, fails or takes too long."""
     environment = {**os.environ, "PATH": SEARCH_PATH}
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=PROBE_TIMEOUT_S,
-            check=True,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-        )
+        done = patience.run(command, PROBE_TIMEOUT_S, check=True, env=environment)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

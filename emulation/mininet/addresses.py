@@ -8,8 +8,8 @@ from emulation.topologies.topology import Topology
 
 SUBNET_BITS = 24
 SWITCH_ADDRESS = "10.0.0.254"  # of the switch that aggregates, or of the root of several
-SWITCH_MAC = "02:00:00:00:00:fe"
 _ROOT = 254
+_SWITCHES_MOST = 100  # by hand: hosts have addresses from below
 
 
 class Place(NamedTuple):
@@ -32,8 +32,18 @@ def host_mac(number: int) -> str:
 def switch_places(links: Topology) -> dict[str, Place]:
     """By aggregating switch, the root first: where its data plane answers, at its bridge."""
     names = sorted(links.aggregators, key=lambda name: name != links.root)
-    numbers = range(_ROOT, _ROOT - len(names), -1)
-    return {name: Place(f"10.0.0.{n}", f"02:00:00:00:00:{n:02x}") for name, n in zip(names, numbers, strict=True)}
+    return {name: _place(_ROOT - at) for at, name in enumerate(names)}
+
+
+def switch_place(number: int) -> Place:
+    """Of the switch with this number, from 1, at Mininet's command line. Raises ValueError."""
+    if not 1 <= number <= _SWITCHES_MOST:
+        raise ValueError(f"its number is {number}; expected s1 to s{_SWITCHES_MOST}, each with an address of its own")
+    return _place(_ROOT + 1 - number)
+
+
+def _place(last: int) -> Place:
+    return Place(f"10.0.0.{last}", f"02:00:00:00:00:{last:02x}")
 
 
 def places(links: Topology) -> dict[str, Place]:

@@ -9,6 +9,7 @@ from typing import IO, TypeVar
 
 from emulation.children import POLL_S, Child, Listener
 from emulation.errors import RunFailed
+from emulation.mininet.patience import Patience, Pids
 from emulation.training.messages import Finished, Iteration, TrainerReport, TrainingFailed
 
 EXIT_S = 3.0  # how long a trainer may take to end after it has finished
@@ -49,8 +50,8 @@ class Member:
 class Crew:
     """Follows the processes by their reports. They belong to the caller that started them; none is ended here.
 
-    method: for messages. stall_s: longest time without any report. limit_s: longest run. alive(): raises RunFailed when
-    what the members depend on has ended.
+    method: for messages. stall_s: longest time without any report, limit_s: longest run, both as `Patience` counts.
+    alive(): raises RunFailed when what the members depend on has ended. beside: the processes of that.
     """
 
     def __init__(
@@ -61,9 +62,12 @@ class Crew:
         stall_s: float,
         limit_s: float,
         alive: Callable[[], None] = lambda: None,
+        beside: Pids = tuple,
     ) -> None:
         self.members = list(members)
-        self._method, self._stall_s, self._limit_s, self._alive = method, stall_s, limit_s, alive
+        self._method, self._alive, self._beside = method, alive, beside
+        self._stall = Patience(stall_s, self._pids, f"{method}: no rank said anything")
+        self._whole = Patience(limit_s, self._pids, f"{method}: not done")
 
     def follow(self) -> Iterator[int]:
         """How many iterations all have done, whenever that grows, until every member has finished. What the caller does
@@ -72,26 +76,30 @@ class Crew:
         Raises RunFailed, in one line, as soon as a member fails, is killed or ends early, if no process reports
         anything for too long, or after the limit.
         """
-        begun = heard = time.monotonic()
+        stall, whole = self._stall, self._whole
+        stall.again()
+        whole.again()
         done = 0
         with Listener([member.child for member in self.members]) as listener:
             while not all(member.finished for member in self.members):
                 if self._read(listener, POLL_S):
-                    heard = time.monotonic()
+                    stall.again()
                 self._alive()
                 self._check(listener)
                 slowest = min(member.iterations for member in self.members)
                 if slowest > done:
                     done, since = slowest, time.monotonic()
                     yield done
-                    heard = time.monotonic()
-                    begun += heard - since
-                now = time.monotonic()
-                if now - heard > self._stall_s:
-                    raise RunFailed(f"{self._method}: no rank said anything for {self._stall_s:.0f} s; {self._where()}")
-                if now - begun > self._limit_s:
-                    raise RunFailed(f"{self._method}: not done after {self._limit_s:.0f} s; {self._where()}")
+                    stall.again()
+                    whole.skip(time.monotonic() - since)
+                if stall.over():
+                    raise RunFailed(f"{self._method}: no rank said anything for {stall.words}; {self._where()}")
+                if whole.over():
+                    raise RunFailed(f"{self._method}: not done after {whole.words}; {self._where()}")
         self._wait_for_exits()
+
+    def _pids(self) -> list[int]:
+        return [*(member.child.process.pid for member in self.members if not member.finished), *self._beside()]
 
     def _read(self, listener: Listener[TrainerReport], timeout_s: float) -> bool:
         """Whether any process reported anything."""

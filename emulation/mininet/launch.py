@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from emulation.bounds import elements_of
 from emulation.errors import RunFailed
-from emulation.mininet import netns
+from emulation.mininet import netns, patience
 from emulation.mininet.addresses import Place, switch_places
 from emulation.mininet.services import RunningService, ServiceProcess, SwitchPlace, switchagg_command
 from emulation.mininet.shaping import NetworkSpec, UnfitError
@@ -245,8 +245,16 @@ class RunningScenario:
 
     def check_services(self) -> None:
         """Raises RunFailed if one has ended that the ranks need."""
-        for service in (*self.switches, *(below for switch in self.switches for below in switch.below), *self.servers):
+        for service in self._services:
             service.check()
+
+    def pids_of_services(self) -> list[int]:
+        """Processes that the ranks wait for beside each other."""
+        return [service.running.process.pid for service in self._services]
+
+    @property
+    def _services(self) -> list[Service]:
+        return [*self.switches, *(below for switch in self.switches for below in switch.below), *self.servers]
 
     def switch_counters(self, switch: Switch) -> dict[str, int]:
         """What a data plane, and those below it, have counted together, asked from within their namespaces. Raises
@@ -256,7 +264,7 @@ class RunningScenario:
         for node, each in zip(nodes, (switch, *switch.below), strict=True):
             command = netns.command_in(self.star.pids[node], switchagg_command("status", each.control, "--json"))
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+                done = patience.run(command, 30, check=True)
             except subprocess.SubprocessError as error:
                 raise RunFailed(f"{each.name}: {each.what}'s counters can't be read: {words_of(error)}") from error
             counted.update(json.loads(done.stdout)["data_counters"])

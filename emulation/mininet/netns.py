@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from emulation.mininet import patience
+
 _CLONE_NEWNET = 0x4000_0000
 _PR_SET_PDEATHSIG = 1
 _MARK = "SWITCHAGG_IN_USER_NAMESPACE"  # set for the process that `run_in_user_namespace` becomes: no second try
@@ -85,10 +87,7 @@ def run_script(pid: int, script: str, timeout_s: float = 20.0) -> str:
 
     Returns what they wrote; raises `subprocess.CalledProcessError` (with .stderr), TimeoutExpired.
     """
-    done = subprocess.run(
-        command_in(pid, ["sh", "-es"]), input=script, text=True, capture_output=True, timeout=timeout_s, check=True
-    )
-    return done.stdout
+    return patience.run(command_in(pid, ["sh", "-es"]), timeout_s, input=script, check=True).stdout
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -143,7 +142,7 @@ def user_namespaces_allowed() -> bool:
     if shutil.which("unshare") is None:
         return False
     probe = ["unshare", "-Urnm", "mount", "-t", "tmpfs", "none", "/mnt"]
-    return subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode == 0
+    return patience.run(probe, 20).returncode == 0
 
 
 def run_in_user_namespace() -> None:
@@ -154,7 +153,7 @@ def run_in_user_namespace() -> None:
     if is_privileged() or os.environ.get(_MARK) or not user_namespaces_allowed():
         return
     probe = ["unshare", "-Ur", sys.executable, "-S", "-c", ""]  # our rights over files may end in there
-    if subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode:
+    if patience.run(probe, 20).returncode:
         return
     environment = {**os.environ, _MARK: "1"}
     command = ["unshare", "-Urnm", sys.executable, *sys.orig_argv[1:]]

@@ -22,6 +22,7 @@ from emulation.host import compiled_core
 from emulation.mininet.crew import EXIT_S, Crew, Member
 from emulation.mininet.flows import RunningFlows
 from emulation.mininet.launch import RENDEZVOUS_PORT, RunningScenario, Switch, Traffic, words_of
+from emulation.mininet.patience import STARVED_MOST
 from emulation.mininet.shaping import UnfitError
 from emulation.results import Evaluation, IterationRecord, MethodResult, codec_notes, gradient_delays, write_json
 from emulation.scenario import Scenario
@@ -154,7 +155,7 @@ def _run(
         switch = (
             network.start_switch(scenario, method, str(method), out_dir / "switch.log") if method.is_switch else None
         )
-        network.start_servers(method, stall_s, out_dir)
+        network.start_servers(method, STARVED_MOST * stall_s, out_dir)
         read_back = network.facts
         write_json(out_dir / "network.json", read_back)
         progress(0, total, f"starting {workers} workers")
@@ -168,7 +169,8 @@ def _run(
                 network.check_services()
                 flows.check()
 
-            for done in Crew(str(method), members, stall_s=stall_s, limit_s=limit_s, alive=alive).follow():
+            limits = {"stall_s": stall_s, "limit_s": limit_s}
+            for done in Crew(str(method), members, **limits, alive=alive, beside=network.pids_of_services).follow():
                 observed.on_iteration(done)
                 if done in holds:
                     observed.pause()
@@ -362,7 +364,7 @@ def _start(
         via="" if switch is None else network.via(rank),
         addresses=tuple(host.address for host in workers),
         servers=tuple(host.address for host in network.star.servers),
-        timeout_s=time_limits(scenario, method)[0],  # of one call: as patient as we are
+        timeout_s=STARVED_MOST * time_limits(scenario, method)[0],  # of one call: it is we who give up first
         segments_max=network.segments_max,
         holds=holds,
         hold_at_end=hold_at_end(scenario),

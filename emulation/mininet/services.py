@@ -16,6 +16,7 @@ from typing import IO
 
 from emulation.mininet import netns
 from emulation.mininet.addresses import SWITCH_ADDRESS
+from emulation.mininet.patience import Patience
 from emulation.mininet.shaping import UnfitError
 
 READY = "switchagg switch ready"  # what the daemon writes once it answers
@@ -31,7 +32,7 @@ class ServiceProcess:
     command: tuple[str, ...]
     ready: str = READY
     log_path: Path | None = None  # None: an unnamed file that leaves nothing behind
-    timeout_s: float = 30.0  # an interpreter with numpy on a busy machine takes seconds
+    timeout_s: float = 30.0  # as `Patience` counts: an interpreter with numpy takes seconds
     environment: dict[str, str] | None = None
     name: str = "the data plane"
 
@@ -99,14 +100,13 @@ class RunningService:
 
     def wait_until_ready(self) -> None:
         """Raises UnfitError with its last output."""
-        name, timeout_s = self.service.name, self.service.timeout_s
-        deadline = time.monotonic() + timeout_s
-        command = " ".join(self.service.command)
+        name, command = self.service.name, " ".join(self.service.command)
+        patience = Patience(self.service.timeout_s, lambda: [self.process.pid], f"{name} isn't ready")
         while self.service.ready not in self.output():
             if self.ended:
                 raise UnfitError(f"{name} ended at its start ({self._last_output()}): {command}")
-            if time.monotonic() > deadline:
-                raise UnfitError(f"{name} was not ready after {timeout_s:g} s ({self._last_output()}): {command}")
+            if patience.over():
+                raise UnfitError(f"{name} was not ready after {patience.words} ({self._last_output()}): {command}")
             time.sleep(0.01)
 
     @property

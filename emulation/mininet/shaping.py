@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from emulation.mininet import marks, netns, qdisc
+from emulation.mininet import marks, netns, patience, qdisc
 from emulation.scenario_flows import own_hosts
 from emulation.topologies.table import topology
 from emulation.topologies.topology import STAR, Fabric, LinkSettings, Topology
@@ -255,7 +254,7 @@ def qdisc_missing(arguments: str) -> str | None:
 def _refusal(*command: str) -> str | None:
     """The error of a command in a namespace of its own; None if it succeeds."""
     flags = "-n" if netns.is_privileged() else "-Urn"
-    done = subprocess.run(["unshare", flags, *command], capture_output=True, text=True, timeout=20, check=False)
+    done = patience.run(["unshare", flags, *command], 20)
     return None if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
 

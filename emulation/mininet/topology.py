@@ -25,16 +25,16 @@ from emulation.mininet import netns, qdisc, shaping
 from emulation.mininet.addresses import (
     SUBNET_BITS,
     SWITCH_ADDRESS,
-    SWITCH_MAC,
+    Place,
     host_address,
     host_mac,
     places,
+    switch_place,
     switch_places,
 )
 from emulation.mininet.services import RunningService, ServiceProcess
 from emulation.mininet.shaping import NetworkSpec, PortReport, UnfitError
 from emulation.topologies.topology import Hop
-from transport.links.ethernet import ETHERNET_BYTES
 
 _DEBIAN_MININET = Path("/usr/lib/python3/dist-packages/mininet")
 
@@ -55,9 +55,11 @@ def _find_mininet() -> None:
 _find_mininet()
 netns.find_programs()
 
-from mininet.link import Intf, TCIntf  # noqa: E402
+from mininet.link import Intf  # noqa: E402
 from mininet.link import Link as Link  # noqa: E402
-from mininet.net import Mininet  # noqa: E402
+from mininet.link import TCIntf as TCIntf  # noqa: E402
+from mininet.log import error as error  # noqa: E402
+from mininet.net import Mininet as Mininet  # noqa: E402
 from mininet.node import Host, Node, Switch  # noqa: E402
 from mininet.topo import Topo as Topo  # noqa: E402
 
@@ -100,23 +102,6 @@ class QuietIntf(Intf):
 
     def setMAC(self, macstr: str) -> None:
         self.mac = macstr
-
-
-class HandIntf(TCIntf):
-    """Mininet's shaped interface, for use by hand: also beyond 1 Gb/s, which Mininet ignores without an error."""
-
-    bwParamMax = shaping.RATE_MOST_BPS // 1_000_000
-
-    def tc(self, cmd: str, tc: str = "tc") -> Any:
-        # without it the kernel warns of a large quantum, which Mininet reports as an error
-        return super().tc(f"{cmd} quantum {1500 + ETHERNET_BYTES}" if " htb rate " in f" {cmd}" else cmd, tc)
-
-
-class HandLink(Link):
-    """`--link tc,bw=MBIT` of our custom file."""
-
-    def __init__(self, *args: Any, **params: Any) -> None:
-        super().__init__(*args, **{"cls1": HandIntf, "cls2": HandIntf, **params})
 
 
 class WorkerHost(Host):
@@ -179,17 +164,19 @@ class BridgeSwitch(Switch):
 
     controlIntf = None  # Mininet's own switches set it in the root namespace only
 
-    def __init__(self, name: str, spec: NetworkSpec | None = None, ip: str = SWITCH_ADDRESS, **params: Any) -> None:
-        self.spec, self.switch_ip = spec, ip
+    def __init__(self, name: str, spec: NetworkSpec | None = None, ip: str = "", **params: Any) -> None:
+        self.spec = spec
         params["inNamespace"] = True  # Mininet passes False explicitly
         super().__init__(name, **params)
+        if spec is None:
+            place = _place_by_hand(self)
+        else:
+            number = spec.links.switches.index(name)
+            place = switch_places(spec.links).get(name) or Place(SWITCH_ADDRESS, f"02:00:00:00:03:{number:02x}")
+        self.switch_ip = ip or place.address
         # made first, the bridge takes the index that the workers' interfaces have: a veth whose peer has the same
         # index looks like a plain device to the kernel, which then takes a second to notice that it is up
-        mac = SWITCH_MAC
-        if spec is not None:
-            own = switch_places(spec.links).get(name)
-            mac = own.mac if own is not None else f"02:00:00:00:03:{spec.links.switches.index(name):02x}"
-        made = f"ip link add {name} address {mac} type bridge stp_state 0 mcast_snooping 0\n"
+        made = f"ip link add {name} address {place.mac} type bridge stp_state 0 mcast_snooping 0\n"
         _configure(self, _NO_IPV6 + made)
 
     @property
@@ -223,6 +210,25 @@ class BridgeSwitch(Switch):
         if self.spec is None:
             self._check_by_hand()
 
+    def attach(self, intf: Any) -> None:
+        """Takes a port made at run time, by name or as it is: `net.addLink(s1, h3)`, then `s1.attach("s1-eth3")`.
+
+        Raises UnfitError.
+        """
+        _configure(self, "\n".join(self._port_lines(self._port_by_hand(intf))) + "\n")
+        self._check_by_hand()
+
+    def detach(self, intf: Any) -> None:
+        """Gives the port back: the interface stays, and carries nothing. Raises UnfitError."""
+        _configure(self, f"ip link set {self._port_by_hand(intf).name} nomaster\n")
+
+    def _port_by_hand(self, intf: Any) -> Any:
+        port = self.nameToIntf.get(str(intf))
+        if port is None or self.spec is not None:
+            why = "the links are a scenario's" if self.spec else f"make it: net.addLink({self.name}, host)"
+            raise UnfitError(f"{self.name} has no port {intf} to attach or detach; {why}")
+        return port
+
     def _ports(self) -> list[Any]:
         return [port for port in self.intfList() if port.name != "lo"]
 
@@ -254,37 +260,6 @@ class BridgeSwitch(Switch):
                             f"{port.name}: {name}={port.params[name]} was asked for and the kernel did not do it "
                             f"(it has {', '.join(sorted(present)) or 'no qdisc'})"
                         )
-
-
-class AggSwitch(BridgeSwitch):
-    """The bridge plus a data plane, for use by hand: our own process in the switch's namespace."""
-
-    def __init__(self, name: str, data_plane: ServiceProcess | None = None, **params: Any) -> None:
-        self.data_plane = data_plane
-        self.running: RunningService | None = None
-        super().__init__(name, **params)
-
-    def start(self, controllers: Sequence[Any]) -> None:
-        """Makes the bridge, starts the data plane, waits until it is ready. Raises UnfitError with its last output."""
-        super().start(controllers)
-        self.start_process()
-
-    def start_process(self) -> None:
-        """Starts the data plane, if any, and waits until it is ready. Raises UnfitError with its last output."""
-        if self.data_plane is not None:
-            self.running = RunningService(self.pid, self.data_plane)
-            self.running.wait_until_ready()
-
-    def stop(self, deleteIntfs: bool = True) -> None:
-        """Ends our process, by its id."""
-        self.end_process()
-        super().stop(deleteIntfs)
-
-    def end_process(self) -> None:
-        """Ends the data plane. Idempotent."""
-        if self.running is not None:
-            self.running.close()
-            self.running = None
 
 
 class LinkedTopo(Topo):
@@ -507,6 +482,15 @@ class EmulatedNetwork:
         return Verification(
             kernel=platform.release(), privileges=held, congestion_control=control, ports=ports, notes=notes
         )
+
+
+def _place_by_hand(switch: Any) -> Place:
+    """Of a switch at Mininet's command line, by the number in its name. Raises UnfitError."""
+    try:
+        return switch_place(int(switch.dpid, 16))
+    except ValueError as refusal:
+        _end_shell(switch)
+        raise UnfitError(f"{switch.name}: {refusal}") from None
 
 
 def _peer(port: Any) -> Any:

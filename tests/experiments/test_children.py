@@ -12,6 +12,7 @@ import pytest
 
 from emulation import children
 from emulation.children import Child, ChildFailed, Failed, Order, Ready, Report, gather
+from tests.starved import STARVED, busy
 
 PRELUDE = """
 import os, signal, sys, time
@@ -111,6 +112,11 @@ def test_a_wait_times_out_and_names_children_without_a_report(start: Start) -> N
     started[0].send(Add(1))
     with pytest.raises(ChildFailed, match=r"^no answer from rank 1 within 1 s$"):
         gather(started, 1.0)
+
+
+def test_a_starved_child_is_waited_for(start: Start) -> None:
+    with busy():
+        assert gather(start(STARVED + ADDS), 1.0) == [Ready()]
 
 
 def test_the_check_runs_while_waiting_for_children(start: Start) -> None:

@@ -13,6 +13,7 @@ from emulation import children
 from emulation.errors import RunFailed
 from emulation.mininet.crew import Crew, Member
 from emulation.training.messages import Finished, Iteration
+from tests.starved import STARVED, busy
 
 ITERATION = Iteration(0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0.5, 0, [])
 FINISHED = Finished(42, 168, "ab", 0, {}, None, {}, [])
@@ -106,9 +107,15 @@ def test_a_run_without_reports_times_out(start: Callable[..., list[Member]]) -> 
         follow(start(WAITS), stall_s=1.0)
 
 
+def test_starved_ranks_are_waited_for(start: Callable[..., list[Member]]) -> None:
+    sleeps = "time.sleep(3)\nsay(iteration)\nsay(iteration)\nsay(finished)"
+    with busy():
+        assert follow(start(f"{STARVED}{WELL}", sleeps), stall_s=1.0, limit_s=2.0)[-1] == 2
+
+
 def test_the_whole_run_has_a_time_limit(start: Callable[..., list[Member]]) -> None:
     chatters = "while True:\n    say(iteration)\n    time.sleep(0.1)"
-    with pytest.raises(RunFailed, match=r"not done after 2 s; rank 0 at iteration \d+"):
+    with pytest.raises(RunFailed, match=r"not done after 2 s.*; rank 0 at iteration \d+"):
         follow(start(chatters), limit_s=2.0)
 
 

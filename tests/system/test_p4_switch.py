@@ -296,12 +296,14 @@ def test_a_program_under_mininet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "prog.p4").write_text(PROGRAM)
     (tmp_path / "s1.txt").write_text(ENTRIES)
     script = tmp_path / "script"
-    script.write_text('py s1.p4("register_read seen 0")\n')
+    added = ['net.addHost("h3")', 'net.addLink(s1, net.get("h3"))', 's1.attach("s1-eth3")', 's1.p4("show_ports")']
+    script.write_text("".join(f"py {line}\n" for line in ['s1.p4("register_read seen 0")', *added]))
     options = f"program={tmp_path}/prog.p4,commands={tmp_path}/{{name}}.txt,pcap={tmp_path}/pcaps,backend=python"
     options += f",log={tmp_path}/{{name}}.log"
     output = mn("--switch", f"switchagg_p4,{options}", "--test", "pingall", "--post", str(script))
     assert "Results: 0% dropped (2/2 received)" in output
     assert "seen[0]= 0" in output
+    assert "s1-eth3" in output.partition("seen[0]= 0")[2], output
     assert captured(tmp_path / "pcaps", "s1-eth1_in")
     assert "2 to 1" in (tmp_path / "s1.log").read_text()
     output = mn("--switch", f"switchagg_p4,program={tmp_path}/none.p4", "--test", "none")
@@ -401,7 +403,7 @@ def test_an_exercise_of_the_tutorials_under_mininet(tmp_path: Path, monkeypatch:
 )  # fmt: skip
 @pytest.mark.usefixtures("requires_mininet")
 def test_what_is_wrong_with_an_exercise(tmp_path: Path, changed: dict[str, Any], wrong: str) -> None:
-    from emulation.mininet.exercise import read
+    from emulation.by_hand.exercise import read
     from emulation.mininet.shaping import UnfitError
 
     with pytest.raises(UnfitError, match=re.escape(wrong)):

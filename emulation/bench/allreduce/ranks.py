@@ -68,7 +68,7 @@ class Ranks:
                     Opened | Measured,
                 )
                 self._children.append(child)
-            children.gather(self._children, START_S, self._network.check_services)
+            self._gather(START_S)
         except BaseException:
             self.close()
             raise
@@ -98,9 +98,13 @@ class Ranks:
         for child in self._children:
             child.send(order)
         try:
-            return children.gather(self._children, timeout_s + self._limit_s + GRACE_S, self._network.check_services)
+            return self._gather(timeout_s + self._limit_s + GRACE_S)
         except ChildFailed as error:
             raise MethodFailed(order.method, str(error)) from error
+
+    def _gather(self, timeout_s: float) -> list[Any]:
+        network = self._network
+        return children.gather(self._children, timeout_s, network.check_services, network.pids_of_services)
 
 
 def _shared_memory() -> str | None:

@@ -21,7 +21,7 @@ from emulation.bench.links import rdma
 from emulation.bench.links.link_end import EndPlace, Measured, Open, Run
 from emulation.children import Child, ChildFailed
 from emulation.errors import RunFailed
-from emulation.mininet import netns
+from emulation.mininet import netns, patience
 from emulation.results import percentile
 from switchagg.errors import SwitchaggError
 from transport.meshes.opening import TOKEN_VARIABLE, new_token
@@ -52,14 +52,13 @@ class VethPair:
                 self._holders.append(self._namespace())
             here, there = self.pids
             link = ["ip", "link", "add", names[0], "netns", str(here), "type", "veth", "peer", "name", names[1]]
-            subprocess.run([*link, "netns", str(there)], check=True, capture_output=True, timeout=20)
+            patience.run([*link, "netns", str(there)], 20, check=True)
             for pid, name, host in zip(self.pids, names, HOSTS, strict=True):
                 netns.run_script(pid, f"ip addr add {host}/24 dev {name}\nip link set {name} up\nip link set lo up")
         except (subprocess.SubprocessError, OSError) as error:
             self.close()
-            words = (getattr(error, "stderr", None) or b"").strip()
-            detail = words.decode() if isinstance(words, bytes) else words
-            raise RunFailed(f"no veth pair can be had here: {detail or error}") from error
+            words = (getattr(error, "stderr", None) or "").strip()
+            raise RunFailed(f"no veth pair can be had here: {words or error}") from error
         except BaseException:
             self.close()
             raise

@@ -28,7 +28,7 @@ import numpy as np
 from emulation import children
 from emulation.children import Child, Done, Order, Report, serve
 from emulation.errors import RunFailed
-from emulation.mininet import netns
+from emulation.mininet import netns, patience
 from transport.rdma import soft
 from transport.rdma.verbs import (
     AccessFlags,
@@ -327,7 +327,7 @@ class Pair:
             lines += [[*inside, "addr", "add", f"{address}/24", "dev", "sa-rdma"]]
             lines += [[*inside, "link", "set", device, "up"] for device in ("lo", "sa-rdma")]
         for line in lines:
-            done = subprocess.run(line, capture_output=True, text=True, timeout=20, check=False)
+            done = patience.run(line, 20)
             if done.returncode:
                 raise RunFailed(f"{' '.join(line)}: {done.stderr.strip()}")
 

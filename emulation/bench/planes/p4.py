@@ -26,7 +26,7 @@ from emulation.bench.planes.p4_worker import Begin, Counts, WorkerPlace, job_of
 from emulation.bench.planes.planes import BUNDLE_ROWS, WINDOW, Traffic
 from emulation.children import Child
 from emulation.errors import RunFailed
-from emulation.mininet import netns
+from emulation.mininet import netns, patience
 from emulation.mininet.services import switchagg_command
 from p4vm.compile import compile_program
 from p4vm.control.switch import Switch
@@ -176,7 +176,7 @@ def starts(backend: str, rounds: int) -> list[dict[str, Any]]:
             command = [sys.executable, "-P", "-c", START, program, backend, place]
             command += [f"{name}={value}" for name, value in defines(ELEMENTS, SLOTS).items()]
             for samples in (cold, cached):
-                done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+                done = patience.run(command, ANSWER_S)
                 if done.returncode:
                     raise RunFailed(f"the program could not be compiled: {done.stderr.strip().splitlines()[-1]}")
                 samples.append(float(done.stdout))
@@ -198,11 +198,8 @@ class TwoLinks(VethPair):
         name = self.names[0][:-1]
         self.inner, self.outer = [self.names[0], f"{name}c"], [self.names[1], f"{name}d"]
         try:
-            subprocess.run(
-                ["ip", "link", "add", self.inner[1], "netns", str(here), "type", "veth",
-                 "peer", "name", self.outer[1], "netns", str(there)],
-                check=True, capture_output=True, timeout=20,
-            )  # fmt: skip
+            second = ["ip", "link", "add", self.inner[1], "netns", str(here), "type", "veth", "peer"]
+            patience.run([*second, "name", self.outer[1], "netns", str(there)], 20, check=True)
             for pid, links in ((here, self.inner), (there, self.outer)):
                 for link in links:
                     netns.run_script(
@@ -290,9 +287,9 @@ def start_simple_switch(links: TwoLinks, commands: Path, place: Path) -> list[su
 
 
 def wait_for(process: subprocess.Popen[bytes], begun: Callable[[], bool], place: Path) -> None:
-    deadline = time.monotonic() + ANSWER_S
+    limit = patience.Patience(ANSWER_S, lambda: [process.pid], "the P4 switch has not started")
     while not begun():
-        if process.poll() is not None or time.monotonic() > deadline:
+        if process.poll() is not None or limit.over():
             said = (place / "log").read_text(errors="replace").strip().splitlines()
             netns.end(process)
             raise RunFailed(f"the P4 switch did not start: {said[-1] if said else 'it said nothing'}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from emulation.by_hand import switches
 from emulation.mininet import netns, topology
 from emulation.mininet.shaping import UnfitError
 
@@ -157,4 +158,4 @@ class ExerciseTopo(topology.Topo):
         for link in exercise.links:
             asked = {"delay": link.delay or None, "bw": link.mbit}
             shape = {word: value for word, value in asked.items() if value is not None}
-            self.addLink(link.a, link.b, link.port_a, link.port_b, cls=topology.HandLink, **shape)
+            self.addLink(link.a, link.b, link.port_a, link.port_b, cls=switches.HandLink, **shape)
