@@ -289,6 +289,27 @@ def test_uc_drops_a_message_with_a_lost_packet(uc: Peer) -> None:
     assert uc.pair.state == QPState.RTS
 
 
+def test_uc_one_forged_packet_far_ahead_stops_nothing_and_a_long_loss_is_passed(uc: Peer) -> None:
+    for number in range(9):
+        uc.pair.post_recv([ReceiveRequest(number)])
+
+    def write(*psns: int) -> None:
+        for psn in psns:
+            uc.write("WRITE_ONLY_IMM", psn, b"data", immediate=psn)
+
+    uc.write("WRITE_FIRST", 0, b"a" * MTU, length=2 * MTU)
+    for psn in (1 << 22, 1 << 22, 1 + 257):
+        uc.write("WRITE_ONLY", psn, b"evil", rkey=0x123400)
+    uc.send("WRITE_LAST_IMM", 1, b"b" * MTU, immediate=1)  # the message in progress goes on
+    write(2 + 256)  # so many may be missing
+    write(1000, 999, 1001, 1002, 1003)  # more are: taken once two came in a row
+    write(1004 + (1 << 22), 1004)
+    immediates = [uc.cq.poll(1, 5)[0].immediate for _ in range(5)]
+    assert immediates == [1, 258, 1002, 1003, 1004]
+    assert bytes(uc.memory[: 4 + 1]) == b"dataa"
+    uc.settle(out_of_order=9, duplicates=0, dropped_messages=0)
+
+
 # ---- the requester
 
 

@@ -131,6 +131,7 @@ static int to_receive(struct sa_qp *qp, const struct sa_qp_attributes *wanted) {
     qp->attributes = *wanted;
     qp->attributes.access = access;
     qp->expected = wanted->receive_psn;
+    qp->after_far = SA_QP_NO_PSN;
     qp->msn = qp->verb = qp->answers = 0;
     qp->skipping = qp->not_ready = false;
     sa_reorder_reset(&qp->reorder);

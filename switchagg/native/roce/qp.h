@@ -9,7 +9,8 @@
    that lasts, for a missing receive (RNR), for a wrong key or bounds. UC acknowledges nothing: a message with one packet lost, late
    or refused is dropped as a whole (a WRITE may have stored its first part, but never completes at the receiver).
    Beyond the specification: the window of unacknowledged packets is halved when packets were lost and grows back, as
-   Ethernet here has no pause frames; and UC treats packets with a PSN of the past as late or duplicate. */
+   Ethernet here has no pause frames; UC treats packets with a PSN of the past as late or duplicate, and drops one that
+   comes after more than 256 missing packets unless it follows another such. */
 #ifndef SWITCHAGG_QP_H
 #define SWITCHAGG_QP_H
 
@@ -195,6 +196,7 @@ struct sa_qp {
     uint32_t expected; /* PSN */
     uint32_t msn;
     uint32_t verb;     /* of the message in progress: SA_ROCE_STARTS | SA_ROCE_WRITES, SA_ROCE_STARTS, or 0: none */
+    uint32_t after_far; /* UC: PSN after that of the latest packet too far ahead; SA_QP_NO_PSN: none came */
     bool skipping;     /* UC: packets belong to a dropped message, until the next one starts */
     bool not_ready;    /* an RNR NAK was sent for `expected` */
     struct sa_reorder reorder;
@@ -208,6 +210,7 @@ struct sa_qp {
 };
 
 #define SA_QP_NEVER INT64_MAX
+#define SA_QP_NO_PSN UINT32_MAX
 
 /* transport: SA_ROCE_RC or SA_ROCE_UC. Depths: most work requests not completed. Returns 0, -EINVAL or -ENOMEM. */
 int sa_qp_init(struct sa_qp *qp, uint32_t number, uint32_t transport, uint32_t domain, struct sa_memory *memory,
