@@ -404,6 +404,7 @@ def session_options(config: TrainerConfig) -> SwitchOptions:
         elements=config.elements,
         streams=switch.streams,
         window_slots=switch.window_slots,
+        slots_least=0,  # the scenario's windows, or none
         segments_max=config.segments_max,
         split_calls=switch.split_calls,
         congestion=switch.congestion,

@@ -107,8 +107,8 @@ MUTATIONS = {
     "seen is not reset for a new chunk": ("seen.p4", "meta.fresh == 1 ? 64w0 : ", ""),
     "held is compared the wrong way": (
         "held.p4",
-        "hdr.chunk.chunk - chunk; // modulo",
-        "chunk - hdr.chunk.chunk; // modulo",
+        "hdr.chunk.chunk - chunk;",
+        "chunk - hdr.chunk.chunk;",
     ),
     "sums are added to, not overwritten": (
         "sums.p4",

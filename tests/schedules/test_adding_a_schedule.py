@@ -69,7 +69,7 @@ def test_method_names_plans_and_predictions_include_it() -> None:
     assert describe(Toy()) == "toy:small=1000,credit=64000"
     with pytest.raises(ValueError, match="schedule toy: small=0: must be a size of 1 byte or more"):
         parse("switch+toy:small=0")
-    with pytest.raises(ValueError, match=r"allowed: bsp, wfbp, .*, toy$"):
+    with pytest.raises(ValueError, match=r"allowed: bsp, wfbp, .*, toy; did you mean 'toy'"):
         parse("ring+toi")
     profile = chain(10, 5000, 20)
     assert [transfer.priority for transfer in plan_transfers("toy", profile)] == [0, 1, 0]
