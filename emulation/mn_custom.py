@@ -76,14 +76,16 @@ class P4Switch(by_hand.AggSwitch):
     ) -> None:
         if program is None:
             raise UnfitError("switchagg_p4 needs a program: --switch switchagg_p4,program=prog.p4")
-        options = {"commands": "commands", "json": "runtime-json", "pcap": "pcap"}
+        options = {"commands": "commands", "json": "runtime-json"}
+        self._pcap = params.pop("pcap", None)
+        self._attached = 0
         named = {option: params.pop(word, None) for word, option in options.items()}
         self._folder = tempfile.TemporaryDirectory(prefix="switchagg-")  # its user's alone
         self.control = os.path.join(self._folder.name, f"{name}.sock")
         self.command = switchagg_command("p4", python=daemon_python())
         self._words = ["run", _named(program, name), "--backend", backend, "--control", self.control]
         self._words += [f"--{option}={_named(value, name)}" for option, value in named.items() if value is not None]
-        self._log_path = None if log is None else Path(_named(log, name))
+        self._log = log
         super().__init__(name, **params)
 
     def start(self, controllers: Sequence[Any]) -> None:
@@ -93,17 +95,21 @@ class P4Switch(by_hand.AggSwitch):
             netns.run_script(self.pid, _PORT.replace("@", interface))
         self._check_by_hand()
         words = [f"--interface={number}@{interface}" for number, interface in sorted(ports)]
-        if self._log_path is not None:
-            words.append("--log")
+        turn = f"-{self._attached}" if self._attached else ""  # what was captured and logged before stays
+        log_path = None if self._log is None else Path(_named(self._log, self.name) + turn)
+        words += ["--log"] * (log_path is not None)
+        words += [f"--pcap={_named(self._pcap, self.name)}{turn}"] * (self._pcap is not None)
         self.data_plane = ServiceProcess(
-            (*self.command, *self._words, *words), "Ctrl-C ends", self._log_path, environment=_environment()
+            (*self.command, *self._words, *words), "Ctrl-C ends", log_path, environment=_environment()
         )
         self.start_process()
 
     def attach(self, intf: Any) -> None:
-        """The program starts again, with this port, too: entries are those of its files, and registers are empty."""
+        """The program starts again, with this port, too: entries are those of its files, and registers are empty. Its
+        captures and its log go on beside the earlier ones, in `pcaps-1`, `s1.log-1` and so on."""
         self._port_by_hand(intf)
         self.end_process()
+        self._attached += 1
         self.start(())
 
     def detach(self, intf: Any) -> None:
