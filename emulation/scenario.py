@@ -18,10 +18,10 @@ from typing import Any
 from emulation import scenario_checks
 from emulation.bounds import Network, elements_most, loads, servers_of
 from emulation.errors import ScenarioError as ScenarioError
-from emulation.profiles.chosen import batch_of, chosen, tenants_fault
-from emulation.profiles.errors import ProfileError
 from emulation.profiles.graph import WorkloadGraph
 from emulation.profiles.model_profile import ModelProfile
+from emulation.profiles.profile_errors import ProfileError
+from emulation.profiles.workload_keys import batch_of, chosen, tenants_fault
 from emulation.scenario_keys.values import NAME, WORDS, build_fields, check_tables, shown, suggestion
 from emulation.scenario_tables import (
     ADAMW,

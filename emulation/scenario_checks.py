@@ -19,7 +19,7 @@ from emulation.scenario_tables import (
 )
 from emulation.topologies.table import TOPOLOGIES
 from emulation.topologies.topology import HASH, SPRAY, STAR
-from emulation.training.tasks.table import DDP, WORKLOADS
+from emulation.training.tasks.workload_kinds import DDP, WORKLOADS
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import MAX_CHILDREN, MAX_PARTIAL
 from transport.group.method_name import METHODS

@@ -15,7 +15,7 @@ from emulation.sim.traffic.controls import CONTROLS
 from emulation.topologies.placement import placement_names
 from emulation.topologies.table import topology_names
 from emulation.topologies.topology import EVERY, PATHS, SPRAY, Fabric
-from emulation.training.tasks.table import workload_names
+from emulation.training.tasks.workload_kinds import workload_names
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import CONGESTION, FRIENDLY
 from transport.group.method_name import MethodName, host_methods

@@ -37,7 +37,7 @@ def outcomes(how_to_go_on: str = "") -> Iterator[None]:
     doesn't cut that short.
     """
     from emulation.errors import RunFailed
-    from emulation.profiles.errors import ProfileError
+    from emulation.profiles.profile_errors import ProfileError
     from emulation.scenario import ScenarioError
     from switchagg.errors import SwitchaggError
 

@@ -58,8 +58,8 @@ def codecs(
     `RAY_ADDRESS=auto switchagg study codecs --ray`
     """
     with outcomes(f"the same command goes on from the runs in {out}"):
-        from emulation.study.study import Wish, study
+        from emulation.study.whole_study import StudyRequest, study
 
-        wish = Wish(tuple(codec or ()), tuple(workload or ()), tuple(workers or ()), seeds, only, quick)
+        wish = StudyRequest(tuple(codec or ()), tuple(workload or ()), tuple(workers or ()), seeds, only, quick)
         for line in study(wish, out, jobs, ray, lambda text: typer.echo(text, err=True)):
             typer.echo(line)

@@ -10,7 +10,7 @@ from typing import IO, TypeVar
 from emulation.children import POLL_S, Child, Listener
 from emulation.errors import RunFailed
 from emulation.mininet.patience import Patience, Pids
-from emulation.training.messages import Finished, Iteration, TrainerReport, TrainingFailed
+from emulation.training.trainer_messages import IterationReport, TrainerReport, TrainingFailed, TrainingFinished
 
 EXIT_S = 3.0  # how long a trainer may take to end after it has finished
 
@@ -32,12 +32,12 @@ class Member:
 
     @property
     def finished(self) -> bool:
-        return bool(self.reports) and isinstance(self.reports[-1], Finished)
+        return bool(self.reports) and isinstance(self.reports[-1], TrainingFinished)
 
     def add(self, report: TrainerReport) -> None:
         """One more report."""
         self.reports.append(report)
-        self.iterations += isinstance(report, Iteration)
+        self.iterations += isinstance(report, IterationReport)
 
     @property
     def place(self) -> str:

@@ -27,7 +27,7 @@ from emulation.mininet.services import RunningService, ServiceProcess, SwitchPla
 from emulation.mininet.shaping import NetworkSpec, UnfitError
 from emulation.scenario import Scenario
 from emulation.scenario_tables import BEST, KERNEL
-from emulation.training.messages import GROUP_JOB, GROUP_PORT
+from emulation.training.trainer_messages import GROUP_JOB, GROUP_PORT
 from switchagg.errors import SwitchaggError
 from switchagg.priority import CLASSES
 from transport.group.method_name import MethodName

@@ -28,8 +28,16 @@ from emulation.results import Evaluation, IterationRecord, MethodResult, codec_n
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept, with_median
-from emulation.training.messages import Evaluated, Finished, Go, Iteration, Started, TrainerConfig, write_config
-from emulation.training.tasks.table import DDP, WORKLOADS
+from emulation.training.tasks.workload_kinds import DDP, WORKLOADS
+from emulation.training.trainer_messages import (
+    Evaluated,
+    Go,
+    IterationReport,
+    TrainerConfig,
+    TrainingFinished,
+    TrainingStarted,
+    write_config,
+)
 from switchagg.partial_endpoint import ranks_in
 from transport.bounded.calls import COUNTED, loss_of
 from transport.group.method_name import METHODS, MethodName
@@ -182,7 +190,7 @@ def _run(
     environment: dict[str, Any] = {"tcp_congestion_control": read_back["congestion_control"], "network": read_back}
     if plane is not None:
         environment["dataplane"] = plane
-        environment["worker_cores"] = [member.named(Finished)[0].core for member in members]
+        environment["worker_cores"] = [member.named(TrainingFinished)[0].core for member in members]
         environment["compiled_core"] = compiled_core()
     return _result(scenario, method, members, observed, counters, environment)
 
@@ -230,7 +238,7 @@ def round_iterations(scenario: Scenario) -> int:
     """Iterations of a training method that belong together."""
     if not scenario.workload.synchronisation:
         return 1
-    from transport.torch.training.table import parse_method
+    from transport.torch.training.training_methods import parse_method
 
     return parse_method(scenario.workload.synchronisation).round_steps
 
@@ -321,7 +329,7 @@ class Observation:
                 self._monitor.watch(member.child.process.pid, thread)
 
     def _snapshot(self, done: int) -> Snapshot:
-        records = [member.named(Iteration)[done - 1] for member in self._members]
+        records = [member.named(IterationReport)[done - 1] for member in self._members]
         return Snapshot(
             Traffic.of(self._network),
             sum(record.retransmissions for record in records),
@@ -339,7 +347,7 @@ class Observation:
 
 def _network_threads(member: Member) -> list[int]:
     """Kernel ids of the threads that carry packets, as the trainer reported at its start."""
-    return [thread for report in member.named(Started) for thread in report.network_threads]
+    return [thread for report in member.named(TrainingStarted) for thread in report.network_threads]
 
 
 def _start(
@@ -385,8 +393,8 @@ def _result(
     counters: dict[str, int],
     environment: dict[str, Any],
 ) -> MethodResult:
-    finals = [member.named(Finished)[0] for member in members]
-    per_rank = [member.named(Iteration) for member in members]
+    finals = [member.named(TrainingFinished)[0] for member in members]
+    per_rank = [member.named(IterationReport) for member in members]
     iterations = merge_iterations(per_rank, scenario.backups_of(method))
     hosts = len(members) + (scenario.ps.servers if method.method == "ps" else 0)  # the job's
     link = LINKS.get(method.link)
@@ -440,7 +448,7 @@ def _lost(method: MethodName, per_rank: Sequence[Mapping[str, int]]) -> dict[str
 
 
 def timeline(
-    per_rank: Sequence[Sequence[Iteration]], merged: Sequence[IterationRecord], warmup_iterations: int
+    per_rank: Sequence[Sequence[IterationReport]], merged: Sequence[IterationRecord], warmup_iterations: int
 ) -> list[Span]:
     """Spans of the kept iterations, from each rank's own reports."""
     found = (
@@ -453,7 +461,7 @@ def timeline(
     return with_median(found, {record.iteration: record.duration_ns for record in merged}, warmup_iterations)
 
 
-def _spans(rank: int, record: Iteration) -> list[Span]:
+def _spans(rank: int, record: IterationReport) -> list[Span]:
     iteration, start_ns = record.iteration, record.start_ns
     end_ns, forward_ns = start_ns + record.duration_ns, start_ns + record.forward_ns
     backward_ns = forward_ns + record.backward_ns
@@ -476,7 +484,9 @@ def _spans(rank: int, record: Iteration) -> list[Span]:
     return spans
 
 
-def merge_iterations(per_rank: Sequence[Sequence[Iteration]], backups: int | None = None) -> list[IterationRecord]:
+def merge_iterations(
+    per_rank: Sequence[Sequence[IterationReport]], backups: int | None = None
+) -> list[IterationRecord]:
     """One record per iteration of the ranks' own: it ends with the slowest's; duration and compute of the slowest, the
     least communication. backups: so many ranks aren't waited for, those that are last by each of these; and since late
     ranks take rounds in bursts, an iteration lasts from the end of the one before, as in virtual time."""

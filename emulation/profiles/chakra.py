@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from emulation.profiles import protobuf
-from emulation.profiles.errors import ProfileError, read_bytes, read_text
-from emulation.profiles.graph import COMPUTE, NS_MOST, RECEIVE, SEND, WORLD, Operation, WorkloadGraph
+from emulation.profiles.graph import COMPUTE, NS_MOST, RECEIVE, SEND, WORLD, GraphOperation, WorkloadGraph
+from emulation.profiles.profile_errors import ProfileError, read_bytes, read_text
 
 FILE = re.compile(r"(.+)\.(\d{1,6})\.et")
 GROUPS_FILE = "comm_group.json"
@@ -43,7 +43,7 @@ Values = dict[str, int | str]
 Groups = Mapping[str, tuple[tuple[int, ...], ...]]
 
 
-class Node:
+class ChakraNode:
     """One node of a trace, as far as it matters."""
 
     def __init__(self, data: bytes, begin: int, end: int, where: str) -> None:
@@ -103,7 +103,7 @@ def load(path: Path, workers: int = 0) -> WorkloadGraph:
     ranks = [decode(read_bytes(files[rank]), files[rank].name) for rank in range(len(files))]
     groups = {**_told(ranks), **groups}
     skipped: Counter[str] = Counter()
-    places: dict[tuple[Operation, ...], int] = {}
+    places: dict[tuple[GraphOperation, ...], int] = {}
     program_of = tuple(
         places.setdefault(program(nodes, rank, groups, skipped), len(places)) for rank, nodes in enumerate(ranks)
     )
@@ -141,7 +141,7 @@ def _groups(folder: Path) -> dict[str, tuple[tuple[int, ...], ...]]:
     return {name: (members,) for name, members in found.items() if name != WORLD}
 
 
-def _told(ranks: list[list[Node]]) -> Groups:
+def _told(ranks: list[list[ChakraNode]]) -> Groups:
     """Of nodes process_group:init: a list with a text, [{"pg_name": "1", "ranks": [0, 1]}]; without ranks: all."""
     found: dict[str, dict[tuple[int, ...], None]] = {}
     for node in itertools.chain(*ranks):
@@ -153,20 +153,20 @@ def _told(ranks: list[list[Node]]) -> Groups:
     return {name: tuple(sets) for name, sets in found.items() if name != WORLD}
 
 
-def decode(data: bytes, file: str) -> list[Node]:
+def decode(data: bytes, file: str) -> list[ChakraNode]:
     """One rank's nodes. Raises ProfileError."""
     try:
         spans = list(protobuf.messages(data))
         if not spans:
             raise ProfileError(f"{file}: empty: no metadata")
         _check_version(data, *spans[0], file)
-        nodes = [Node(data, begin, end, file) for begin, end in spans[1:]]
+        nodes = [ChakraNode(data, begin, end, file) for begin, end in spans[1:]]
     except protobuf.Truncated as error:
         raise ProfileError(f"{file}: {error}") from error
     return nodes
 
 
-def program(nodes: list[Node], rank: int, groups: Groups, skipped: Counter[str]) -> tuple[Operation, ...]:
+def program(nodes: list[ChakraNode], rank: int, groups: Groups, skipped: Counter[str]) -> tuple[GraphOperation, ...]:
     """What a rank does. groups: those that pg_name may name. skipped: counts what is left out. Raises ProfileError."""
     place_of: dict[int, int] = {}
     for place, node in enumerate(nodes):
@@ -196,7 +196,9 @@ def _check_version(data: bytes, begin: int, end: int, file: str) -> None:
         raise ProfileError(f"{file}: schema {version[:40]!r}; allowed: {', '.join(filter(None, VERSIONS))}")
 
 
-def _operation(node: Node, needs: tuple[int, ...], rank: int, groups: Groups, skipped: Counter[str]) -> Operation:
+def _operation(
+    node: ChakraNode, needs: tuple[int, ...], rank: int, groups: Groups, skipped: Counter[str]
+) -> GraphOperation:
     """What it is here; something that is left out takes no time, so that dependencies stay."""
     if node.micros * 1000 > NS_MOST:
         raise ProfileError(f"{node.where}: {node.micros} µs; allowed: 0 … {NS_MOST // 1000}")
@@ -204,20 +206,22 @@ def _operation(node: Node, needs: tuple[int, ...], rank: int, groups: Groups, sk
     if node.type == COMP or (node.type == COMM_COLL and on_cpu and "comm_type" not in node.values):  # begins one
         if not node.micros and node.values.get("num_ops"):
             skipped["computing nodes with num_ops but no duration"] += 1
-        return Operation(COMPUTE, node.name, needs, duration_ns=1000 * node.micros, unit=on_cpu)
+        return GraphOperation(COMPUTE, node.name, needs, duration_ns=1000 * node.micros, unit=on_cpu)
     if node.type in (COMM_SEND, COMM_RECV):
         sends = node.type == COMM_SEND
         other = node.value("comm_dst" if sends else "comm_src", least=0)
         elements = -(-node.value("comm_size", least=1) // 4)
         tag = node.value("comm_tag", least=0, needed=False)
-        return Operation(SEND if sends else RECEIVE, node.name, needs, 0, elements, peer=other - rank, tag=tag)
+        return GraphOperation(SEND if sends else RECEIVE, node.name, needs, 0, elements, peer=other - rank, tag=tag)
     if node.type == COMM_COLL:
         return _collective(node, needs, rank, groups, skipped)
     skipped[f"nodes of type {NODE_TYPES[node.type]}"] += 1
-    return Operation(COMPUTE, node.name, needs)
+    return GraphOperation(COMPUTE, node.name, needs)
 
 
-def _collective(node: Node, needs: tuple[int, ...], rank: int, groups: Groups, skipped: Counter[str]) -> Operation:
+def _collective(
+    node: ChakraNode, needs: tuple[int, ...], rank: int, groups: Groups, skipped: Counter[str]
+) -> GraphOperation:
     number, group = node.value("comm_type", least=0), str(node.values.get("pg_name") or WORLD)
     if group not in groups:
         if group != "0" or len(groups) > 1:
@@ -226,13 +230,13 @@ def _collective(node: Node, needs: tuple[int, ...], rank: int, groups: Groups, s
     own = next((members for members in groups[group] if rank in members), ())
     if number in OTHERS:
         skipped[f"collectives {OTHERS[number]}"] += 1
-        return Operation(COMPUTE, node.name, needs)
+        return GraphOperation(COMPUTE, node.name, needs)
     if number not in COLLECTIVES:
         raise ProfileError(f"{node.where}: comm_type {number} is unknown; allowed: 0 … 9")
     kind = COLLECTIVES[number]
     if kind == "barrier":
-        return Operation("allreduce", node.name, needs, 0, 1, group)
+        return GraphOperation("allreduce", node.name, needs, 0, 1, group)
     elements = -(-node.value("comm_size", least=1) // 4)
     if kind == "all_gather":
         elements *= max(1, len(own))
-    return Operation(kind, node.name, needs, 0, elements, group)
+    return GraphOperation(kind, node.name, needs, 0, elements, group)

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from emulation.profiles.errors import ProfileError
+from emulation.profiles.profile_errors import ProfileError
 
 COMPUTE, SEND, RECEIVE = "compute", "send", "receive"
 COLLECTIVES = ("allreduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
@@ -24,7 +24,7 @@ RANKS_MOST = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class GraphOperation:
     """One thing that a rank does, once those that it needs are over: places in its program, before or behind it.
 
     duration_ns: of computing. unit: which of a rank's processors computes. elements: of float32, of the whole array:
@@ -60,7 +60,7 @@ class Operation:
         return ("group", self.group) if self.collective else (self.kind, self.peer, self.tag)
 
 
-Program = tuple[Operation, ...]
+Program = tuple[GraphOperation, ...]
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class WorkloadGraph:
                 wrong = f"group {each.group!r} is unknown"
             if wrong:
                 raise ProfileError(f"{self._where(number, place)}: {wrong}")
-        if (stuck := Order.of(program).first_in_a_cycle()) is not None:
+        if (stuck := ProgramOrder.of(program).first_in_a_cycle()) is not None:
             raise ProfileError(f"{self._where(number, stuck)}: waits for itself: a cycle of dependencies")
 
     def _check_groups(self) -> None:
@@ -211,7 +211,7 @@ def _difference(rank: int, own: list[tuple[str, int]], other_rank: int, others: 
 
 
 @dataclass(frozen=True)
-class Order:
+class ProgramOrder:
     """What lets each operation of a program begin. waits: for how many others. at_end, at_begin: by operation, those
     that wait until it is over, because they need it, or until it begins, the next ones of its channel."""
 
@@ -220,7 +220,7 @@ class Order:
     at_begin: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, program: Program) -> Order:
+    def of(cls, program: Program) -> ProgramOrder:
         at_end: list[list[int]] = [[] for _ in program]
         at_begin: list[list[int]] = [[] for _ in program]
         waits = [0] * len(program)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from emulation.profiles.errors import ProfileError
-from emulation.profiles.graph import COMPUTE, RECEIVE, SEND, WORLD, Operation, WorkloadGraph
+from emulation.profiles.graph import COMPUTE, RECEIVE, SEND, WORLD, GraphOperation, WorkloadGraph
 from emulation.profiles.model_profile import ModelLayer, ModelProfile
+from emulation.profiles.profile_errors import ProfileError
 
 REPLICAS, MODEL = "replicas", "model"
 """Groups: ranks with the same part of the model; ranks that have a model together."""
@@ -19,16 +19,16 @@ COLUMN, ROW = "column", "row"
 """Ways to cut a layer between ranks: its outputs (their gradients' inputs are summed), its inputs (its outputs are)."""
 
 
-class Draft:
+class ProgramDraft:
     """A program in the making."""
 
     def __init__(self) -> None:
-        self.operations: list[Operation] = []
+        self.operations: list[GraphOperation] = []
 
     def add(self, kind: str, name: str, *needs: int | None, **what: int | str) -> int:
         """Its place. needs: places; None is left out."""
         wanted = tuple(sorted({each for each in needs if each is not None}))
-        self.operations.append(Operation(kind, name, wanted, **what))  # type: ignore[arg-type]
+        self.operations.append(GraphOperation(kind, name, wanted, **what))  # type: ignore[arg-type]
         return len(self.operations) - 1
 
     def compute(self, name: str, duration_ns: int, *needs: int | None) -> int:
@@ -37,7 +37,7 @@ class Draft:
 
 def ddp(model: ModelProfile, workers: int, bucket_bytes: int = 25 << 20) -> WorkloadGraph:
     """Buckets are allreduced while the backward pass goes on."""
-    draft = Draft()
+    draft = ProgramDraft()
     last: int | None = None
     for layer in model.layers:
         last = draft.compute(f"forward {layer.name}", layer.forward_ns, last)
@@ -47,7 +47,7 @@ def ddp(model: ModelProfile, workers: int, bucket_bytes: int = 25 << 20) -> Work
 
 
 def _sum_gradients(
-    draft: Draft, layers: Sequence[ModelLayer], behind: Sequence[int], bucket_bytes: int, group: str
+    draft: ProgramDraft, layers: Sequence[ModelLayer], behind: Sequence[int], bucket_bytes: int, group: str
 ) -> None:
     """Allreduces of buckets, each behind the backward pass of the layer whose gradients are in it last."""
     elements = 0
@@ -71,7 +71,7 @@ def fsdp(model: ModelProfile, workers: int, bucket_bytes: int = 25 << 20) -> Wor
             units.append([])
         units[-1].append(layer)
     sizes = [-(-sum(each.elements for each in unit) // workers) * workers for unit in units]
-    draft = Draft()
+    draft = ProgramDraft()
 
     def gathered(
         order: Sequence[int], last: int | None, duration: Callable[[ModelLayer], int], name: str
@@ -204,9 +204,9 @@ def _stage(
     sums: bool,
     away: int,
     bucket_bytes: int,
-) -> Draft:
+) -> ProgramDraft:
     """The program of a stage. sums: of layers that are cut. bucket_bytes: 0 without replicas."""
-    layers, draft = stages[number], Draft()
+    layers, draft = stages[number], ProgramDraft()
     before = stages[number - 1][-1] if number else None
     into = _output(model, before, micro) if before else 0
     out = _output(model, layers[-1], micro) if number + 1 < len(stages) else 0
@@ -231,7 +231,7 @@ def _stage(
 
 
 def _forward(
-    draft: Draft,
+    draft: ProgramDraft,
     model: ModelProfile,
     layers: Sequence[ModelLayer],
     name: str,
@@ -251,7 +251,7 @@ def _forward(
 
 
 def _backward(
-    draft: Draft,
+    draft: ProgramDraft,
     model: ModelProfile,
     before: ModelLayer | None,
     layers: Sequence[ModelLayer],

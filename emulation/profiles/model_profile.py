@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from emulation.profiles.buckets import Bucket, bucket_layout
-from emulation.profiles.errors import ProfileError, read_text
+from emulation.profiles.profile_errors import ProfileError, read_text
 from switchagg.written import choices
 from transport.schedule.profile import LayerProfile, Profile, TensorProfile
 

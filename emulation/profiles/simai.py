@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from emulation.profiles.errors import ProfileError
 from emulation.profiles.graph import NS_MOST, RANKS_MOST, RECEIVE, SEND, WorkloadGraph
-from emulation.profiles.makers import Draft, one_forward_one_backward
+from emulation.profiles.makers import ProgramDraft, one_forward_one_backward
+from emulation.profiles.profile_errors import ProfileError
 
 HEADER, MICRO = "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "MICRO"
 """Of models, and of single collectives of all ranks."""
@@ -94,11 +94,13 @@ def _micro_batches(rows: list[Row], count: int, file: str) -> tuple[list[Row], l
     return rows[:first], [rows[low : low + size] for low in range(first, behind, size)], rows[behind:]
 
 
-def _stage(before: list[Row], batches: list[list[Row]], behind: list[Row], number: int, sizes: dict[str, int]) -> Draft:
+def _stage(
+    before: list[Row], batches: list[list[Row]], behind: list[Row], number: int, sizes: dict[str, int]
+) -> ProgramDraft:
     """What a rank of a stage does."""
     stages, elements = sizes["pp"], -(-sizes["pp_comm"] // 4)
     away = sizes["all_gpus"] // stages
-    draft = Draft()
+    draft = ProgramDraft()
     last = _forward(draft, before)
     for step, batch in one_forward_one_backward(stages - number, len(batches)):
         way, tag = (1, 0) if step == "forward" else (-1, 1)
@@ -114,14 +116,14 @@ def _stage(before: list[Row], batches: list[list[Row]], behind: list[Row], numbe
     return draft
 
 
-def _forward(draft: Draft, rows: Sequence[Row], *needs: int | None) -> int | None:
+def _forward(draft: ProgramDraft, rows: Sequence[Row], *needs: int | None) -> int | None:
     """The place of its end, or of the first that it needs."""
     for name, passes, _ in rows:
         needs = (_pass(draft, f"forward {name}", needs, passes[0], TP)[1],)
     return needs[0] if needs else None
 
 
-def _backward(draft: Draft, rows: Sequence[Row], *needs: int | None) -> int | None:
+def _backward(draft: ProgramDraft, rows: Sequence[Row], *needs: int | None) -> int | None:
     """The same."""
     for name, passes, update_ns in reversed(rows):
         computed, sent = _pass(draft, f"gradients of weights {name}", needs, passes[2], DP)
@@ -154,7 +156,7 @@ def _number(text: str, where: str) -> int:
     return number
 
 
-def _pass(draft: Draft, name: str, needs: Sequence[int | None], what: Pass, group: str) -> tuple[int, int]:
+def _pass(draft: ProgramDraft, name: str, needs: Sequence[int | None], what: Pass, group: str) -> tuple[int, int]:
     """Computing, then what is sent: the places of both, the same if nothing is."""
     duration_ns, kind, size = what
     computed = draft.compute(name, duration_ns, *needs)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from emulation.profiles.errors import ProfileError, read_bytes
+from emulation.profiles.profile_errors import ProfileError, read_bytes
 from switchagg.description import Kind
 
 BYTES_MOST = 1 << 31
@@ -54,7 +54,7 @@ MARK = re.compile(f"(nccl|rccl|hccl|xccl|mpi):|{OURS}")
 _RANK = re.compile(rb'"Rank"\s*:\s*(\d+)')
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class TraceEvent(msgspec.Struct, frozen=True, gc=False):
     """What is kept of an event. dur: 0 of one without length."""
 
     ph: str = ""
@@ -84,12 +84,12 @@ class _Distributed(msgspec.Struct):
 
 
 class _Document(msgspec.Struct):
-    events: list[Event] = msgspec.field(name="traceEvents")
+    events: list[TraceEvent] = msgspec.field(name="traceEvents")
     schema: int = msgspec.field(name="schemaVersion", default=SCHEMA)
     distributed: _Distributed = msgspec.field(name="distributedInfo", default_factory=_Distributed)
 
 
-class Message(msgspec.Struct, rename={"inputs": "In msg nelems", "outputs": "Out msg nelems"}):
+class CollectiveMetadata(msgspec.Struct, rename={"inputs": "In msg nelems", "outputs": "Out msg nelems"}):
     """What a collective's event says of it, under the names that NCCL's and torchcomms' have."""
 
     inputs: int = 0
@@ -102,7 +102,7 @@ class Message(msgspec.Struct, rename={"inputs": "In msg nelems", "outputs": "Out
     types: list[str] = msgspec.field(name="Input type", default_factory=list)
 
 
-class Numbers(msgspec.Struct):
+class EventIds(msgspec.Struct):
     """Of operators and kernels: what links a kernel to its launch, an operator to its backward node."""
 
     correlation: int = -1
@@ -112,7 +112,7 @@ class Numbers(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Collective:
+class TraceCollective:
     """One that a rank began. at: when its call began on the host. size_bytes: of the whole array."""
 
     at: float
@@ -149,9 +149,9 @@ class RankTrace:
     path: Path
     rank: int
     workers: int
-    events: tuple[Event, ...]
-    collectives: tuple[Collective, ...]
-    transports: tuple[Event, ...]
+    events: tuple[TraceEvent, ...]
+    collectives: tuple[TraceCollective, ...]
+    transports: tuple[TraceEvent, ...]
     skipped: Counter[str]
     device: bool
     groups: dict[str, tuple[int, ...]]
@@ -233,7 +233,9 @@ def _document(path: Path) -> _Document:
     return document
 
 
-def _collectives(path: Path, document: _Document, events: list[Event], skipped: Counter[str]) -> list[Collective]:
+def _collectives(
+    path: Path, document: _Document, events: list[TraceEvent], skipped: Counter[str]
+) -> list[TraceCollective]:
     """Those that the host began. By the messages that back ends note; those of Gloo, and of PyTorch before 2.1, by
     operators of c10d, and by the marks of back ends, as nccl:all_reduce, in them or without them; ours by marks."""
     noted = [event for event in events if event.cat == "cpu_op" and b'"Collective name"' in bytes(event.args)]
@@ -269,11 +271,11 @@ def _collectives(path: Path, document: _Document, events: list[Event], skipped: 
                 raise ProfileError(f"{path}: collectives without sizes; record with record_shapes=True")
             skipped[f"{name} of {elements} {dtype or 'unknown'} values"] += 1
             continue
-        found.append(Collective(event.ts, kind, elements * ITEM_BYTES[dtype.lower()], dtype, ranks, message.group))
+        found.append(TraceCollective(event.ts, kind, elements * ITEM_BYTES[dtype.lower()], dtype, ranks, message.group))
     return found
 
 
-def _mark(marks: list[Event], operator: Event) -> Event | None:
+def _mark(marks: list[TraceEvent], operator: TraceEvent) -> TraceEvent | None:
     """The one within an operator, on its thread."""
     for place in range(bisect_left(marks, operator.ts, key=lambda event: event.ts), len(marks)):
         if marks[place].ts > operator.end:
@@ -283,7 +285,7 @@ def _mark(marks: list[Event], operator: Event) -> Event | None:
     return None
 
 
-class _Sized(Message):
+class _Sized(CollectiveMetadata):
     """A message with what follows from it."""
 
     @property
@@ -301,7 +303,7 @@ class _Sized(Message):
         return [elements_in(dims) or int(dims == [] and str(dtype).lower() in ITEM_BYTES) for dims, dtype in typed]
 
 
-def _message(path: Path, event: Event) -> _Sized:
+def _message(path: Path, event: TraceEvent) -> _Sized:
     try:
         message = msgspec.json.decode(event.args, type=_Sized)
     except msgspec.DecodeError as error:
@@ -325,14 +327,14 @@ def elements_in(dims: object) -> int:
     return product
 
 
-def _transports(event: Event) -> bool:
+def _transports(event: TraceEvent) -> bool:
     """Whether it spans a collective under way."""
     return event.name.startswith(("gloo:", OURS, "ncclDevKernel", "ncclKernel", "ncclSymk", "rccl")) or (
         event.cat == "kernel" and b'"Collective name"' in bytes(event.args)
     )
 
 
-class Progress:
+class ComputeProgress:
     """A rank's time, without what it waited for collectives, from any moment of the trace: `of(host time)`.
 
     Where nothing computes until a collective ends, and then something does, the rank has waited for it. On a GPU what
@@ -381,21 +383,21 @@ class Progress:
         return reached - self._waited[place] + rest
 
 
-def _numbers(event: Event) -> Numbers:
+def _numbers(event: TraceEvent) -> EventIds:
     try:
-        return msgspec.json.decode(event.args, type=Numbers) if bytes(event.args) else Numbers()
+        return msgspec.json.decode(event.args, type=EventIds) if bytes(event.args) else EventIds()
     except msgspec.DecodeError:  # of events that others write
-        return Numbers()
+        return EventIds()
 
 
-def numbers(event: Event) -> Numbers:
+def numbers(event: TraceEvent) -> EventIds:
     """Of an operator; those of an event that says nothing of it are -1."""
     return _numbers(event)
 
 
 def _leaves(trace: RankTrace) -> list[tuple[float, float]]:
     """When threads that compute did so: operators that call no other, but for those that begin or await collectives."""
-    operators: dict[int | str, list[Event]] = {}
+    operators: dict[int | str, list[TraceEvent]] = {}
     for event in trace.events:
         if event.cat == "cpu_op":
             operators.setdefault(event.tid, []).append(event)

@@ -16,15 +16,15 @@ from itertools import count, pairwise
 from pathlib import Path
 from statistics import fmean, median, median_high, stdev
 
-from emulation.profiles.errors import ProfileError
-from emulation.profiles.graph import WORLD, Operation, WorkloadGraph
+from emulation.profiles.graph import WORLD, GraphOperation, WorkloadGraph
 from emulation.profiles.model_profile import ModelLayer, ModelProfile
+from emulation.profiles.profile_errors import ProfileError
 from emulation.profiles.torch_events import (
     BACKWARD,
-    Collective,
-    Event,
-    Progress,
+    ComputeProgress,
     RankTrace,
+    TraceCollective,
+    TraceEvent,
     elements_in,
     numbers,
     read_trace,
@@ -56,13 +56,13 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Iteration:
+class TraceIteration:
     """One of a trace: µs of computing from its start. backward: from when to when. needs: by which each collective had
     to be done."""
 
     compute: float
     backward: tuple[float, float]
-    collectives: tuple[Collective, ...]
+    collectives: tuple[TraceCollective, ...]
     issues: tuple[float, ...]
     needs: tuple[float, ...]
     gradients: tuple[Gradient, ...]
@@ -73,7 +73,7 @@ class Iteration:
 
 
 @dataclass(frozen=True)
-class Recording:
+class TraceSummary:
     """What a rank's trace comes to. like: an iteration of which all times are medians. compute: of each, in µs.
 
     notes: what was assumed and what was left out, a sentence each. groups: of `RankTrace`.
@@ -82,7 +82,7 @@ class Recording:
     path: Path
     rank: int
     workers: int
-    like: Iteration
+    like: TraceIteration
     compute: tuple[float, ...]
     notes: tuple[str, ...] = field(default=())
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -110,11 +110,11 @@ class Recording:
         return bool(buckets) and sum(sizes[place] for place in buckets) >= 0.99 * sum(sizes)
 
 
-def record(path: Path) -> Recording:
+def record(path: Path) -> TraceSummary:
     """What a trace comes to. Raises ProfileError."""
     trace = read_trace(path)
     spans, how = _spans(trace)
-    progress, operators = Progress(trace), _Operators(trace)
+    progress, operators = ComputeProgress(trace), _Operators(trace)
     every = [_iteration(trace, progress, operators, *span) for span in spans]
     every = [each for each in every if each.collectives]
     if not every:
@@ -132,7 +132,7 @@ def record(path: Path) -> Recording:
     if not operators.backward:
         notes.append(f"no backward pass in the trace: a share of {FORWARD_SHARE:.2f} is taken for the forward pass")
     compute = tuple(each.compute for each in kept)
-    return Recording(path, trace.rank, trace.workers, _medians(kept), compute, tuple(notes), trace.groups)
+    return TraceSummary(path, trace.rank, trace.workers, _medians(kept), compute, tuple(notes), trace.groups)
 
 
 # Iterations
@@ -169,12 +169,14 @@ class _Operators:
         ]
 
 
-def _within(events: Sequence[Event], begin: float, end: float) -> Sequence[Event]:
+def _within(events: Sequence[TraceEvent], begin: float, end: float) -> Sequence[TraceEvent]:
     low, high = (bisect_left(events, at, key=lambda event: event.ts) for at in (begin, end))
     return events[low:high]
 
 
-def _iteration(trace: RankTrace, progress: Progress, operators: _Operators, begin: float, end: float) -> Iteration:
+def _iteration(
+    trace: RankTrace, progress: ComputeProgress, operators: _Operators, begin: float, end: float
+) -> TraceIteration:
     origin = progress.of(begin)
     compute = progress.of(end) - origin
     backward = _within(operators.backward, begin, end)
@@ -193,14 +195,14 @@ def _iteration(trace: RankTrace, progress: Progress, operators: _Operators, begi
         for index, (each, issue) in enumerate(zip(collectives, issues, strict=True))
     )
     gradients = _gradients(progress, operators, (begin, end), backward, origin) if backward and not trace.device else ()
-    return Iteration(compute, (split, last), collectives, issues, needs, gradients)
+    return TraceIteration(compute, (split, last), collectives, issues, needs, gradients)
 
 
 def _gradients(
-    progress: Progress,
+    progress: ComputeProgress,
     operators: _Operators,
     span: tuple[float, float],
-    backward: Sequence[Event],
+    backward: Sequence[TraceEvent],
     origin: float,
 ) -> tuple[Gradient, ...]:
     """In the order in which they came to exist. The operator whose backward node came before made the layer."""
@@ -220,13 +222,13 @@ def _gradients(
     return tuple(found)
 
 
-def _around(events: Sequence[Event], inner: Event) -> Event | None:
+def _around(events: Sequence[TraceEvent], inner: TraceEvent) -> TraceEvent | None:
     """The outermost of the few events before one that it lies within; of marks, which span single layers, the only."""
     before = bisect_left(events, inner.ts, key=lambda event: event.ts)
     return next((event for event in events[max(0, before - NESTED) : before] if event.end >= inner.end), None)
 
 
-def _medians(kept: Sequence[Iteration]) -> Iteration:
+def _medians(kept: Sequence[TraceIteration]) -> TraceIteration:
     shapes = [tuple(each.elements for each in one.gradients) for one in kept]
     gradients: tuple[Gradient, ...] = ()
     if all(shape == shapes[0] for shape in shapes):
@@ -236,7 +238,7 @@ def _medians(kept: Sequence[Iteration]) -> Iteration:
             )
             for one in zip(*(iteration.gradients for iteration in kept), strict=True)
         )
-    return Iteration(
+    return TraceIteration(
         median(one.compute for one in kept),
         (median(one.backward[0] for one in kept), median(one.backward[1] for one in kept)),
         tuple(
@@ -252,7 +254,7 @@ def _medians(kept: Sequence[Iteration]) -> Iteration:
 # Profiles
 
 
-def model_profile(recordings: Sequence[Recording], name: str) -> ModelProfile:
+def model_profile(recordings: Sequence[TraceSummary], name: str) -> ModelProfile:
     """Of a data-parallel run: a layer for each gradient, or for each bucket where a trace doesn't show gradients.
 
     Its times are the first trace's; those of others are its skew, if there is one of each rank. What lies outside of
@@ -313,7 +315,7 @@ def model_profile(recordings: Sequence[Recording], name: str) -> ModelProfile:
     )
 
 
-def graph(recording: Recording) -> WorkloadGraph:
+def graph(recording: TraceSummary) -> WorkloadGraph:
     """Of any run: what a rank computes between the places of its collectives. Groups of some ranks are taken to be
     all like its own. Raises ProfileError for those whose ranks a trace doesn't tell, or that have no regular steps."""
     like = recording.like
@@ -322,19 +324,19 @@ def graph(recording: Recording) -> WorkloadGraph:
         [(need, 2 * (need <= like.issues[place]), place) for place, need in enumerate(like.needs)]  # at once: behind
         + [(issue, 1, place) for place, issue in enumerate(like.issues)]
     )
-    program: list[Operation] = []
+    program: list[GraphOperation] = []
     placed: dict[int, int] = {}
     at, wanted = 0.0, list[int]()  # what the next computing needs
     for until, issues, place in [*steps, (like.compute, 3, -1)]:
         if round(1000 * (until - at)) > 0:
-            program.append(Operation("compute", needs=tuple(wanted), duration_ns=round(1000 * (until - at))))
+            program.append(GraphOperation("compute", needs=tuple(wanted), duration_ns=round(1000 * (until - at))))
             at, wanted = until, [len(program) - 1]
         if issues == 1:
             each = like.collectives[place]
             elements = each.elements if each.kind in COMBINING else -(-each.size_bytes // 4)
             placed[place] = len(program)
             group = each.group if each.group in groups else WORLD
-            program.append(Operation(each.kind, needs=tuple(wanted), elements=elements, group=group))
+            program.append(GraphOperation(each.kind, needs=tuple(wanted), elements=elements, group=group))
         elif place in placed:
             wanted = sorted({*wanted, placed[place]})
     name, ranks = recording.path.name.partition(".")[0], (0,) * recording.workers
@@ -342,7 +344,7 @@ def graph(recording: Recording) -> WorkloadGraph:
     return WorkloadGraph(name, (tuple(program),), ranks, groups, source, recording.notes)
 
 
-def _regular(recording: Recording, each: Collective) -> tuple[tuple[int, ...], ...]:
+def _regular(recording: TraceSummary, each: TraceCollective) -> tuple[tuple[int, ...], ...]:
     """All groups like a collective's: with as many ranks, as far apart."""
     members = recording.groups.get(each.group, ())
     where = f"{recording.path}: collectives of {each.ranks} of {recording.workers} ranks"
@@ -372,7 +374,7 @@ def load(path: Path, workers: int = 0) -> ModelProfile | WorkloadGraph:
     return model_profile([recording], path.name.partition(".")[0]) if recording.data_parallel else graph(recording)
 
 
-def skew(recordings: Sequence[Recording]) -> tuple[float, ...]:
+def skew(recordings: Sequence[TraceSummary]) -> tuple[float, ...]:
     """What each rank computes for over what the first trace's does; () without a trace of every rank."""
     by_rank = {one.rank: one.like.compute for one in recordings}
     workers = recordings[0].workers

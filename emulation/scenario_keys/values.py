@@ -95,7 +95,7 @@ def _check_training(value: Any, where: str) -> str:
     """A training method with all its options, as `transport.torch.training` writes it."""
     if value == "":
         return ""
-    from transport.torch.training.table import parse_method as parse_training  # imports torch
+    from transport.torch.training.training_methods import parse_method as parse_training  # imports torch
 
     try:
         method = parse_training(value if isinstance(value, str) else shown(value))

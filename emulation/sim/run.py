@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, cast
 
 from emulation.bounds import servers_of as servers_with_hosts
 from emulation.errors import RunFailed, WorkloadError
-from emulation.profiles.chosen import rank_ns
-from emulation.profiles.errors import ProfileError
 from emulation.profiles.graph import WorkloadGraph
+from emulation.profiles.profile_errors import ProfileError
+from emulation.profiles.workload_keys import rank_ns
 from emulation.results import MethodResult, codec_notes
 from emulation.scenario import Scenario
 from emulation.scenario_checks import frame_bytes_of, hosts_of
@@ -43,7 +43,7 @@ from emulation.sim.traffic.flows_beside import FlowsBeside
 from emulation.sim.training import Progress, Training
 from emulation.sim.tuning import tuned
 from emulation.sim.zoom import Zoom, zoom_of
-from emulation.training.tasks.table import DDP, FSDP, TP, WORKLOADS
+from emulation.training.tasks.workload_kinds import DDP, FSDP, TP, WORKLOADS
 from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError
 from switchagg.priority import BEST_EFFORT

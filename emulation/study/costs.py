@@ -13,7 +13,7 @@ from emulation.results import percentile
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switch_simulation import SwitchSimulation
-from emulation.study.wire import ELEMENTS, Counted
+from emulation.study.wire_bytes import ELEMENTS, CountedCompression
 from switchagg.call import rounds_of
 from switchagg.calls.chunked_call import row_of
 from switchagg.codecs import Array, ArrayCodec, Codec
@@ -115,7 +115,7 @@ def measured_bytes(codec: str, workers: int) -> dict[str, int]:
     `down`, `counted_up`, `counted_down`."""
     spec, ranks, values = parse_codec(codec), range(workers), np.random.default_rng(1).standard_normal(MEASURED)
     tensors, left = [Tensor("one", (MEASURED,))], list(ranks)
-    counted = [Counted(spec, rank, workers) for rank in ranks]
+    counted = [CountedCompression(spec, rank, workers) for rank in ranks]
     sum_together(counted, [values.astype(np.float32) for _ in ranks], tensors, 0, ELEMENTS)
     simulation = SwitchSimulation(SimulationConfig(workers, LinkConfig(LINE_BPS, DELAY_NS), codec=codec))
 

@@ -20,19 +20,19 @@ import numpy as np
 import torch.distributed as dist
 
 from emulation.errors import RunFailed, WorkloadError
-from emulation.study.plan import Cell
-from emulation.study.wire import Traffic
+from emulation.study.study_plan import StudyCell
+from emulation.study.wire_bytes import WireTraffic
 from emulation.training.workload import build_workload, compute_on_one_thread
 from switchagg.codecs.array_codec import Reduction
 from transport.torch.training import attach
-from transport.torch.training.coded import CodedSum
+from transport.torch.training.coded_collectives import CodedSum
 
 HOST = "127.0.0.1"
 _PR_SET_PDEATHSIG = 1
 _TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]  # the stubs don't list it
 
 
-def train_by_method(cell: Cell) -> dict[str, Any]:
+def train_by_method(cell: StudyCell) -> dict[str, Any]:
     """The record of a finished run, without its time. Raises WorkloadError, ValueError, RunFailed."""
     context = multiprocessing.get_context("spawn")
     store = _TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
@@ -80,7 +80,7 @@ def _received(ends: dict[Connection, int]) -> Iterator[tuple[int, dict[str, Any]
             yield rank, found
 
 
-def _train(cell: Cell, rank: int, port: int, end: Connection, parent: int) -> None:
+def _train(cell: StudyCell, rank: int, port: int, end: Connection, parent: int) -> None:
     """One rank, in a process of its own, which doesn't outlive its parent. port: of the parent's store."""
     with suppress(AttributeError, OSError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -98,12 +98,12 @@ def _train(cell: Cell, rank: int, port: int, end: Connection, parent: int) -> No
         end.send(error)
 
 
-def _trained(cell: Cell, rank: int) -> dict[str, Any]:
+def _trained(cell: StudyCell, rank: int) -> dict[str, Any]:
     compute_on_one_thread()
     workload = build_workload(cell.workload, cell.seed, rank, cell.workers, cell.batch_per_worker, cell.iterations)
     workload.use_sgd(cell.rate, cell.momentum)
     method = attach(workload.model, workload.optimizer, cell.codec)
-    traffic = Traffic(cell.workers)
+    traffic = WireTraffic(cell.workers)
 
     def started(size_bytes: int, work: Any) -> None:
         if not isinstance(work, CodedSum):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from emulation.study.wire import ELEMENTS
+from emulation.study.wire_bytes import ELEMENTS
 from switchagg.calls.chunked_call import row_of
 from switchagg.codecs import Array, CallShape, Codec
 from switchagg.codecs.rounding import call_key

@@ -12,27 +12,29 @@ from typing import Any
 
 from emulation import pool
 from emulation.errors import RunFailed
-from emulation.study.plan import Cell
+from emulation.study.study_plan import StudyCell
 
 Log = Callable[[str], None]
-Finished = dict[str, dict[str, Any]]
+RunRecords = dict[str, dict[str, Any]]
 """Records by the key of their cell."""
 
 
-def read(path: Path) -> Finished:
+def read(path: Path) -> RunRecords:
     """What has finished. A line that was cut off doesn't count. Raises RunFailed for a file of something else."""
-    found: Finished = {}
+    found: RunRecords = {}
     for line in path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else ():
         try:
             record = json.loads(line)
-            found[Cell(**record["cell"]).key] = record
+            found[StudyCell(**record["cell"]).key] = record
         except (ValueError, TypeError, KeyError) as error:
             if not line.startswith('{"cell"'):
                 raise RunFailed(f"{path}: not the runs of a study; choose another folder with --out") from error
     return found
 
 
-def run(cells: Iterable[Cell], finished: Finished, path: Path, log: Log, jobs: int = 1, ray: bool = False) -> None:
+def run(
+    cells: Iterable[StudyCell], finished: RunRecords, path: Path, log: Log, jobs: int = 1, ray: bool = False
+) -> None:
     """Train those that haven't finished, and add them to `finished` and the file.
 
     jobs: processes. ray: as many as a Ray cluster has cores for. Raises RunFailed.
@@ -62,10 +64,10 @@ def _append(path: Path, record: dict[str, Any]) -> None:
         os.close(file)
 
 
-def trained(cell: Cell) -> dict[str, Any]:
+def trained(cell: StudyCell) -> dict[str, Any]:
     """A cell's record, or RunFailed with its name."""
     from emulation.errors import WorkloadError
-    from emulation.study.training import train  # imports PyTorch
+    from emulation.study.codec_training import train  # imports PyTorch
 
     try:
         return train(cell)

@@ -9,7 +9,7 @@ from typing import Any
 
 from emulation.results import percentile
 from emulation.study.costs import vanishes_at_bps
-from emulation.study.plan import BASELINES, FLOAT32, TUNING_SEED, is_method
+from emulation.study.study_plan import BASELINES, FLOAT32, TUNING_SEED, is_method
 
 SCHEMA = "switchagg-study-1"
 LINE_RATES = (1_000_000_000, 10_000_000_000)

@@ -22,7 +22,7 @@ from typing import Any
 
 from emulation.compare import RUNNER_MODULES, choose_plane
 from emulation.errors import RunFailed
-from emulation.profiles.chosen import tenant_graph
+from emulation.profiles.workload_keys import tenant_graph
 from emulation.results import entries, plain, write_json
 from emulation.scenario import Scenario, ScenarioError, canonical
 from emulation.scenario_tables import Methods

@@ -21,19 +21,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 from emulation.children import send_report
 from emulation.training.kept_weights import KeptWeights
-from emulation.training.messages import (
+from emulation.training.pace import ComputePace
+from emulation.training.trainer_messages import (
     GROUP_JOB,
     GROUP_PORT,
     Evaluated,
-    Finished,
     Go,
-    Iteration,
-    Started,
+    IterationReport,
     TrainerConfig,
-    Transfer,
+    TrainingFinished,
+    TrainingStarted,
+    TransferTimes,
 )
-from emulation.training.pace import Pace
-from emulation.training.workload import Workload, build_workload, compute_on_one_thread
+from emulation.training.workload import RankWorkload, build_workload, compute_on_one_thread
 from switchagg.codecs.array_codec import Tensor, Tensors
 from switchagg.description import Kind
 from transport.group.contract import AllreduceGroup, Group
@@ -65,7 +65,7 @@ class BucketClock:
     counted: bool = False
     names: dict[torch.Tensor, str] = field(default_factory=dict)
     elements: set[int] = field(default_factory=set)  # of buckets with names, whenever
-    spans: list[Transfer] = field(default_factory=list)
+    spans: list[TransferTimes] = field(default_factory=list)
 
     def reduce(
         self,
@@ -89,7 +89,7 @@ class BucketClock:
     def _timed(
         self, flat: torch.Tensor, start: Callable[[], torch.futures.Future[Any]]
     ) -> torch.futures.Future[torch.Tensor]:
-        span = Transfer(flat.numel() * flat.element_size(), time.monotonic_ns())
+        span = TransferTimes(flat.numel() * flat.element_size(), time.monotonic_ns())
         self.spans.append(span)
 
         def returned(done: torch.futures.Future[Any]) -> torch.Tensor:
@@ -110,7 +110,7 @@ class BucketClock:
         return allreduce(self.group, flat, "avg" if self.counted else "sum", tensors)
 
 
-def exposed_ns(spans: Sequence[Transfer]) -> int:
+def exposed_ns(spans: Sequence[TransferTimes]) -> int:
     """Time spent waiting for buckets with nothing left to compute: the last one starts as the backward pass ends."""
     if not spans:
         return 0
@@ -147,7 +147,7 @@ class Trainer:
         self._group: AllreduceGroup | None = None  # of our own; None: torch's
         self._rounds: BackupRounds | None = None  # where sums may lack some ranks
         self._kept: KeptWeights | None = None  # where nobody waits for an evaluation
-        self._pace = Pace(config.scenario, config.rank)
+        self._pace = ComputePace(config.scenario, config.rank)
 
     def run(self) -> None:
         config, plan = self.config, self.config.scenario.workload
@@ -166,7 +166,7 @@ class Trainer:
         network_threads = sorted(thread_ids() - before)
         niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + COMPUTE_NICENESS)  # we may run under `nice` ourselves
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
-        send_report(Started(network_threads, [threading.get_native_id()], initial_hash))
+        send_report(TrainingStarted(network_threads, [threading.get_native_id()], initial_hash))
         self._train(workload)
         self._detach()
         notes = [
@@ -176,7 +176,7 @@ class Trainer:
             f"Ranks compute at a niceness {COMPUTE_NICENESS} above their network threads', with every method.",
         ]
         send_report(
-            Finished(
+            TrainingFinished(
                 parameters=workload.parameters,
                 gradient_bytes=self._gradient_bytes(workload),
                 parameter_hash=workload.parameter_sha256(),
@@ -194,7 +194,7 @@ class Trainer:
         """Of the data: which of how many."""
         return self.config.rank, self.config.workers
 
-    def _attach(self, workload: Workload) -> None:
+    def _attach(self, workload: RankWorkload) -> None:
         """Connect to the other ranks, and let gradients be reduced from now on. Threads that carry packets start
         here."""
         config, plan = self.config, self.config.scenario.workload
@@ -230,7 +230,7 @@ class Trainer:
         """What is to be known of the schedule; of DDP's own what a codec's least size depends on."""
         return {"bucket_elements": sorted(self._buckets.elements)} if self._buckets.names else {}
 
-    def _gradient_bytes(self, workload: Workload) -> int:
+    def _gradient_bytes(self, workload: RankWorkload) -> int:
         """Summed over ranks in an iteration."""
         return workload.gradient_bytes
 
@@ -247,14 +247,14 @@ class Trainer:
     def _notes(self) -> list[str]:
         return self._pace.notes()
 
-    def _forward(self, workload: Workload, model: torch.nn.Module, iteration: int) -> torch.Tensor:
+    def _forward(self, workload: RankWorkload, model: torch.nn.Module, iteration: int) -> torch.Tensor:
         """The loss, no earlier than the rank's pace has it."""
         self._pace.begin(iteration)
         loss = workload.loss(model, iteration)
         self._pace.rest()
         return loss
 
-    def _train(self, workload: Workload) -> None:
+    def _train(self, workload: RankWorkload) -> None:
         plan = self.config.scenario.workload
         dist.barrier()
         clock = TrainingClock()
@@ -271,7 +271,7 @@ class Trainer:
         plan = self.config.scenario.workload
         return (iteration + 1) % plan.evaluate_every == 0 or iteration + 1 == plan.iterations
 
-    def _iterate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
+    def _iterate(self, workload: RankWorkload, iteration: int, clock: TrainingClock) -> None:
         self._buckets.spans.clear()
         start_ns = time.monotonic_ns()
         rounds = self._rounds
@@ -289,7 +289,7 @@ class Trainer:
         buckets, in_step_ns = self._buckets.spans, self._waited_in_step_ns()
         waited_ns = exposed_ns(buckets)
         send_report(
-            Iteration.of(
+            IterationReport.of(
                 (start_ns, forward_end_ns, backward_end_ns, end_ns),
                 self._returned(),
                 waited_ns + in_step_ns,
@@ -303,7 +303,7 @@ class Trainer:
             )
         )
 
-    def _returned(self) -> list[Transfer]:
+    def _returned(self) -> list[TransferTimes]:
         """What was back by the end of this iteration, and hasn't been reported."""
         return self._buckets.spans
 
@@ -311,7 +311,7 @@ class Trainer:
         """How long this iteration's step of the optimiser has waited for sums."""
         return 0
 
-    def _evaluate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
+    def _evaluate(self, workload: RankWorkload, iteration: int, clock: TrainingClock) -> None:
         """On rank 0; the others wait. Training time stands still. Where a sum needn't wait for all ranks, an evaluation
         doesn't either: rank 0 keeps its weights, and evaluates in the end."""
         since_ns = time.monotonic_ns()
@@ -327,7 +327,7 @@ class Trainer:
         dist.barrier()
         clock.leave_out(since_ns)
 
-    def _evaluate_kept(self, workload: Workload) -> None:
+    def _evaluate_kept(self, workload: RankWorkload) -> None:
         """All are through with the last iteration. Its weights are in the model again afterwards."""
         assert self._kept is not None
         dist.barrier()
@@ -336,7 +336,7 @@ class Trainer:
                 self._report_score(workload, kept, time_ns)
         dist.barrier()
 
-    def _report_score(self, workload: Workload, iteration: int, time_ns: int) -> None:
+    def _report_score(self, workload: RankWorkload, iteration: int, time_ns: int) -> None:
         score = workload.evaluate()
         send_report(Evaluated(iteration, time_ns, score.accuracy, score.loss))
 

@@ -20,9 +20,9 @@ from torch.distributed.fsdp import fully_shard
 
 from emulation.children import send_report
 from emulation.training.ddp_trainer import Trainer, TrainingClock, join_process_group
-from emulation.training.messages import Iteration, Transfer
+from emulation.training.trainer_messages import IterationReport, TransferTimes
 from emulation.training.units import blocks_of
-from emulation.training.workload import Workload
+from emulation.training.workload import RankWorkload
 from switchagg.description import Kind
 
 # Renamed in PyTorch 2.13.
@@ -33,7 +33,7 @@ _reduce_scatter: Callable[..., dist.Work] = getattr(dist, "reduce_scatter_single
 KINDS: tuple[Kind, Kind] = ("all_gather", "reduce_scatter")
 
 
-class Collectives:
+class TimedCollectives:
     """Collectives under way, and what each took. waited_ns: of the thread that computes. moved_bytes: of their arrays,
     by kind.
     """
@@ -46,7 +46,7 @@ class Collectives:
 
     def begin(self, kind: Kind, unit: str, whole: torch.Tensor, start: Callable[[], dist.Work]) -> Future[None]:
         """Start one on a unit's array."""
-        span = Transfer(whole.nbytes, time.monotonic_ns(), name=f"{kind.replace('_', '-')} {unit}")
+        span = TransferTimes(whole.nbytes, time.monotonic_ns(), name=f"{kind.replace('_', '-')} {unit}")
         self.spans.append(span)
         self.moved_bytes[kind] += whole.nbytes
         work = start()
@@ -76,15 +76,15 @@ class Collectives:
 
     def reset(self) -> None:
         """Forget what ended."""
-        self.spans: list[Transfer] = []
+        self.spans: list[TransferTimes] = []
         self.moved_bytes: dict[Kind, int] = dict.fromkeys(KINDS, 0)
         self.waited_ns = 0
 
 
-class Gathering(dist.Work):
+class AllGatherWork(dist.Work):
     """An all-gather that FSDP2 waits for when it needs the parameters."""
 
-    def __init__(self, collectives: Collectives, ended: Future[None]) -> None:
+    def __init__(self, collectives: TimedCollectives, ended: Future[None]) -> None:
         super().__init__()
         self._collectives, self._ended = collectives, ended
 
@@ -96,7 +96,7 @@ class Gathering(dist.Work):
 class UnitCollectives:
     """What FSDP2 calls for one unit: a custom all-gather and reduce-scatter, of its public interface."""
 
-    def __init__(self, collectives: Collectives, unit: str) -> None:
+    def __init__(self, collectives: TimedCollectives, unit: str) -> None:
         self._collectives, self._unit = collectives, unit
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -110,7 +110,7 @@ class UnitAllGather(UnitCollectives):
         def start() -> dist.Work:
             return _all_gather(output_tensor, input_tensor, group=group, async_op=True)
 
-        return Gathering(self._collectives, self._collectives.begin("all_gather", self._unit, output_tensor, start))
+        return AllGatherWork(self._collectives, self._collectives.begin("all_gather", self._unit, output_tensor, start))
 
 
 class UnitReduceScatter(UnitCollectives):
@@ -135,9 +135,9 @@ class FsdpTrainer(Trainer):
     _model: Any
     _collectives: Any
 
-    def _attach(self, workload: Workload) -> None:
+    def _attach(self, workload: RankWorkload) -> None:
         join_process_group(self.config)
-        self._collectives = Collectives()
+        self._collectives = TimedCollectives()
         model = workload.model
         self._units: dict[str, Any] = {**blocks_of(model), "root": model}
         for unit in self._units.values():
@@ -166,7 +166,7 @@ class FsdpTrainer(Trainer):
     def _evaluates_after(self, iteration: int) -> bool:
         return iteration + 1 == self.config.scenario.workload.iterations
 
-    def _evaluate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
+    def _evaluate(self, workload: RankWorkload, iteration: int, clock: TrainingClock) -> None:
         """At the end: gather, into a model of its own on every rank."""
         if self.config.hold_at_end:
             self._hold(clock)
@@ -184,13 +184,13 @@ class FsdpTrainer(Trainer):
             unit.unshard()
         return list(self._model.parameters())
 
-    def _loss(self, workload: Workload, iteration: int) -> torch.Tensor:
+    def _loss(self, workload: RankWorkload, iteration: int) -> torch.Tensor:
         return workload.loss(self._model, iteration)
 
     def _backward(self, loss: torch.Tensor) -> None:
         loss.backward()
 
-    def _iterate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
+    def _iterate(self, workload: RankWorkload, iteration: int, clock: TrainingClock) -> None:
         collectives = self._collectives
         collectives.reset()
         start_ns = time.monotonic_ns()
@@ -201,7 +201,7 @@ class FsdpTrainer(Trainer):
         backward_end_ns = time.monotonic_ns()
         workload.step(iteration)
         send_report(
-            Iteration.of(
+            IterationReport.of(
                 (start_ns, forward_end_ns, backward_end_ns, time.monotonic_ns()),
                 collectives.spans,
                 collectives.waited_ns,

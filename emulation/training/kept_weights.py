@@ -5,13 +5,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 
-from emulation.training.workload import Workload
+from emulation.training.workload import RankWorkload
 
 
 class KeptWeights:
     """A model's weights at several times, in a file without a name."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: RankWorkload) -> None:
         self._arrays = [parameter.detach().numpy() for parameter in workload.model.parameters()]
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
         self._kept: list[tuple[int, int]] = []

@@ -11,10 +11,10 @@ import torch
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
 from emulation.training.replicas import Replicas
-from emulation.training.workload import Workload
+from emulation.training.workload import RankWorkload
 
 
-class Pace:
+class ComputePace:
     """Makes computing last as long as in virtual time: `ComputeTimes`, with the same draws. sleep: seconds.
 
     If `Scenario.paced`, the forward pass, and in the backward pass the gradient of each parameter, end no earlier than
@@ -32,7 +32,7 @@ class Pace:
         self._begun_ns = self._planned_ns = self._own_begun_ns = 0
         self._own_ns: list[int] = []
 
-    def attach(self, workload: Workload) -> None:
+    def attach(self, workload: RankWorkload) -> None:
         """Paces the backward passes of a rank's model from now on."""
         if not self._paced:
             return

@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from emulation.children import send_report
 from emulation.training.ddp_trainer import Trainer, TrainingClock, rendezvous
 from emulation.training.kept_weights import KeptWeights
-from emulation.training.messages import GROUP_JOB, GROUP_PORT, Iteration, TrainerConfig, Transfer
-from emulation.training.workload import Workload
+from emulation.training.trainer_messages import GROUP_JOB, GROUP_PORT, IterationReport, TrainerConfig, TransferTimes
+from emulation.training.workload import RankWorkload
 from transport.ps.config import PsConfig
 from transport.ps.group import PsClient, PsOptions, open_ps_client
 from transport.ps.worker import Array
@@ -26,13 +26,13 @@ class TimedClient:
 
     def __init__(self, client: PsClient, names: list[str]) -> None:
         self.client = client
-        self.spans: list[Transfer] = []
+        self.spans: list[TransferTimes] = []
         self.init, self.pull, self.close, self.pushes = client.init, client.pull, client.close, client.pushes
         self._names = names
 
     def push_pull(self, key: int, gradient: Array, weights: Array, *, priority: int = 0) -> Future[Array]:
         """As PsClient's."""
-        span = Transfer(gradient.nbytes, time.monotonic_ns(), name=self._names[key], priority=priority)
+        span = TransferTimes(gradient.nbytes, time.monotonic_ns(), name=self._names[key], priority=priority)
         self.spans.append(span)
         noted: Future[Array] = Future()
 
@@ -56,7 +56,7 @@ class PsTrainer(Trainer):
         self._client: TimedClient
         self._optimizer: PsOptimizer
 
-    def _attach(self, workload: Workload) -> None:
+    def _attach(self, workload: RankWorkload) -> None:
         rendezvous(self.config, "gloo")
         config = self.config
         options = {**config.scenario.ps.options, **workload.ps_options, "codec": self.name.codec}
@@ -86,7 +86,7 @@ class PsTrainer(Trainer):
             "weights that answer it. Nobody waits for an evaluation; what is evaluated meanwhile are rank 0's weights.",
         ]
 
-    def _iterate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
+    def _iterate(self, workload: RankWorkload, iteration: int, clock: TrainingClock) -> None:
         spans = self._client.spans = []
         start_ns = time.monotonic_ns()
         loss = self._forward(workload, workload.model, iteration)
@@ -99,7 +99,7 @@ class PsTrainer(Trainer):
         self._optimizer.zero_grad()
         back_ns = max(backward_end_ns, *(span.end_ns for span in spans))
         send_report(
-            Iteration.of(
+            IterationReport.of(
                 (start_ns, forward_end_ns, backward_end_ns, end_ns),
                 spans,
                 back_ns - backward_end_ns,
@@ -112,7 +112,7 @@ class PsTrainer(Trainer):
             )
         )
 
-    def _evaluate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
+    def _evaluate(self, workload: RankWorkload, iteration: int, clock: TrainingClock) -> None:
         """Keeps what is to be evaluated; after the last iteration, evaluates all that was kept."""
         assert self._kept is not None
         last = iteration + 1 == self.config.scenario.workload.iterations

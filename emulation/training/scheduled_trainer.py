@@ -14,8 +14,8 @@ from typing import Any
 from emulation.children import send_report
 from emulation.sim.prediction import predicted
 from emulation.training.ddp_trainer import Trainer, TrainingClock, host_group, rendezvous
-from emulation.training.messages import GROUP_JOB, Iteration, TrainerConfig, Transfer, Wait
-from emulation.training.workload import Workload
+from emulation.training.trainer_messages import GROUP_JOB, IterationReport, ModuleWait, TrainerConfig, TransferTimes
+from emulation.training.workload import RankWorkload
 from switchagg.priority import CLASSES
 from transport.group.contract import AllreduceGroup
 from transport.schedule.scheduler import describe
@@ -27,7 +27,7 @@ from transport.worker.session import SwitchSession
 
 
 @dataclass
-class Running:
+class UnreportedIteration:
     """What is known of an iteration when its last pass of computing is over. Times are CLOCK_MONOTONIC."""
 
     number: int
@@ -43,10 +43,10 @@ class ScheduledTrainer(Trainer):
     def __init__(self, config: TrainerConfig) -> None:
         super().__init__(config)
         self._handle: PriorityHandle
-        self._unreported: Running | None = None
+        self._unreported: UnreportedIteration | None = None
         self._records = Records([], [])
 
-    def _attach(self, workload: Workload) -> None:
+    def _attach(self, workload: RankWorkload) -> None:
         rendezvous(self.config, "gloo")
         self._group = self._open()
         self._handle = priority.attach(
@@ -113,7 +113,7 @@ class ScheduledTrainer(Trainer):
             "still be on their way."
         ]
 
-    def _iterate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
+    def _iterate(self, workload: RankWorkload, iteration: int, clock: TrainingClock) -> None:
         begun_ns = time.monotonic_ns()
         start_ns = clock.at(begun_ns)
         loss = workload.loss(workload.model, iteration)
@@ -127,7 +127,7 @@ class ScheduledTrainer(Trainer):
         backward_end_ns = time.monotonic_ns()
         workload.step(iteration)
         times = (begun_ns, forward_end_ns, backward_end_ns, time.monotonic_ns())
-        self._unreported = Running(iteration, loss.item(), start_ns, times, waits)
+        self._unreported = UnreportedIteration(iteration, loss.item(), start_ns, times, waits)
         reports_now = iteration + 1 in (*self.config.holds, self.config.scenario.workload.iterations)
         if reports_now or self._evaluates_after(iteration):
             self._handle.wait()  # it is this iteration that takes this time, not the evaluation
@@ -141,12 +141,12 @@ class ScheduledTrainer(Trainer):
         self._records.transfers.extend(records.transfers)
         self._records.waits.extend(records.waits)
 
-    def _report(self, running: Running, next_start_ns: int) -> None:
+    def _report(self, running: UnreportedIteration, next_start_ns: int) -> None:
         """An iteration, now that the next one has begun at next_start_ns of the training, or there is none."""
         mine = [record for record in self._records.transfers if record.iteration == running.number]
         self._records.transfers[:] = [record for record in self._records.transfers if record.iteration > running.number]
         spans = [
-            Transfer(record.size_bytes, record.launched_ns, record.completed_ns, record.name, record.priority)
+            TransferTimes(record.size_bytes, record.launched_ns, record.completed_ns, record.name, record.priority)
             for record in mine
         ]
         urgent = POLICIES[self.name.policy].urgent
@@ -154,11 +154,11 @@ class ScheduledTrainer(Trainer):
         duration_ns = next_start_ns - running.start_ns
         waited_ns = sum(wait.end_ns - wait.begin_ns for wait in running.waits)
         send_report(
-            Iteration.of(
+            IterationReport.of(
                 running.times,
                 sorted(spans, key=lambda span: span.start_ns),
                 waited_ns,
-                Transfer(
+                TransferTimes(
                     sum(record.size_bytes for record in first),
                     max((record.ready_ns for record in first), default=0),
                     max((record.completed_ns for record in first), default=0),
@@ -169,6 +169,6 @@ class ScheduledTrainer(Trainer):
                 compute_ns=min(duration_ns, running.times[-1] - running.times[0] - waited_ns),
                 loss=running.loss,
                 retransmissions=self._counters().get("retransmitted", 0),
-                waits=[Wait(wait.module, wait.begin_ns, wait.end_ns) for wait in running.waits],
+                waits=[ModuleWait(wait.module, wait.begin_ns, wait.end_ns) for wait in running.waits],
             )
         )

@@ -8,10 +8,10 @@ import time
 from typing import Any
 
 from emulation.training.ddp_trainer import Trainer, TrainingClock
-from emulation.training.messages import TrainerConfig, Transfer
-from emulation.training.workload import Workload
-from transport.torch.training.method import Attached
-from transport.torch.training.table import attach, parse_method
+from emulation.training.trainer_messages import TrainerConfig, TransferTimes
+from emulation.training.workload import RankWorkload
+from transport.torch.training.training_method import AttachedMethod
+from transport.torch.training.training_methods import attach, parse_method
 
 
 class SynchronisedTrainer(Trainer):
@@ -20,18 +20,18 @@ class SynchronisedTrainer(Trainer):
     def __init__(self, config: TrainerConfig) -> None:
         super().__init__(config)
         self._method = parse_method(config.scenario.workload.synchronisation)
-        self._attached: Attached
-        self._calls: list[Transfer] = []  # of the method's own, that weren't reported yet
+        self._attached: AttachedMethod
+        self._calls: list[TransferTimes] = []  # of the method's own, that weren't reported yet
         self._waited_ns = self._reported = 0
         self._moved: list[int] = []  # bytes summed in each iteration
 
-    def _attach(self, workload: Workload) -> None:
+    def _attach(self, workload: RankWorkload) -> None:
         super()._attach(workload)
         self._attached = attach(self._model, workload.optimizer, self._method)
         self._attached.observe(self._called)
 
     def _called(self, size_bytes: int, work: Any) -> None:
-        call = Transfer(size_bytes, time.monotonic_ns())
+        call = TransferTimes(size_bytes, time.monotonic_ns())
         self._calls.append(call)
 
         def returned(_: Any) -> None:
@@ -40,7 +40,7 @@ class SynchronisedTrainer(Trainer):
         if hasattr(work, "get_future"):  # a coded sum goes on when it is waited for, and ends then
             work.get_future().then(returned)
 
-    def _returned(self) -> list[Transfer]:
+    def _returned(self) -> list[TransferTimes]:
         taken = self._attached.waited_calls - self._reported
         back, self._calls, self._reported = self._calls[:taken], self._calls[taken:], self._reported + taken
         for call in back:
@@ -53,14 +53,14 @@ class SynchronisedTrainer(Trainer):
         before_ns, self._waited_ns = self._waited_ns, self._attached.waited_ns
         return self._waited_ns - before_ns
 
-    def _evaluate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
+    def _evaluate(self, workload: RankWorkload, iteration: int, clock: TrainingClock) -> None:
         if iteration + 1 == self.config.scenario.workload.iterations:
             since_ns = time.monotonic_ns()
             self._attached.finish()
             clock.leave_out(since_ns)
         super()._evaluate(workload, iteration, clock)
 
-    def _gradient_bytes(self, workload: Workload) -> int:
+    def _gradient_bytes(self, workload: RankWorkload) -> int:
         """The mean over whole rounds after the warm-up."""
         counted = self._moved[self.config.scenario.workload.warmup_iterations :]
         whole = counted[: len(counted) // self._method.round_steps * self._method.round_steps] or counted

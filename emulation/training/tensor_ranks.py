@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from emulation.training.replicas import Replicas
 from emulation.training.units import blocks_of
-from emulation.training.workload import Score, Workload
+from emulation.training.workload import RankWorkload, Score
 
 Array = NDArray[np.float32]
 Reduce = Callable[[torch.Tensor], torch.Tensor]
@@ -57,7 +57,7 @@ _enter: Callable[..., torch.Tensor] = _Enter.apply
 _leave: Callable[..., torch.Tensor] = _Leave.apply
 
 
-class Rows(nn.Module):
+class RowLinear(nn.Module):
     """Some rows of a linear layer; the bias is added to the sum."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor, reduce: Reduce) -> None:
@@ -73,7 +73,7 @@ class Rows(nn.Module):
 class TensorRank:
     """One rank's computing. The workload's model is cut."""
 
-    def __init__(self, workload: Workload, rank: int, workers: int) -> None:
+    def __init__(self, workload: RankWorkload, rank: int, workers: int) -> None:
         self.workload = workload
         self.loss = 0.0
         self.cut: dict[str, int] = {}  # parameter -> the dimension in which it is cut
@@ -92,7 +92,7 @@ class TensorRank:
                     weight, bias = layer.weight, layer.bias
                     assert isinstance(weight, torch.Tensor)
                     assert isinstance(bias, torch.Tensor)
-                    rows = Rows(weight.chunk(workers, 1)[rank].clone(), bias.clone(), self._sum)
+                    rows = RowLinear(weight.chunk(workers, 1)[rank].clone(), bias.clone(), self._sum)
                     model.get_submodule(f"{block}.{name.partition('.')[0]}").residual = rows
                     self.cut[f"{block}.{name}.weight"] = 1
                 for name in PARTS:
@@ -166,7 +166,7 @@ class TensorReplicas(Replicas):
         """Of what each rank has, with the others' shares of what is cut."""
         return [self._gathered(rank).parameter_sha256() for rank in range(len(self.ranks))]
 
-    def _gathered(self, rank: int) -> Workload:
+    def _gathered(self, rank: int) -> RankWorkload:
         """A rank's whole model."""
         workload = self.workloads[rank]
         every = [dict(other.model.named_parameters()) for other in self.workloads]

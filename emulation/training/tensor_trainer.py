@@ -28,9 +28,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from emulation.training.ddp_trainer import join_process_group
 from emulation.training.fsdp_trainer import FsdpTrainer
-from emulation.training.messages import Transfer
+from emulation.training.trainer_messages import TransferTimes
 from emulation.training.units import blocks_of
-from emulation.training.workload import Workload
+from emulation.training.workload import RankWorkload
 from switchagg.description import Kind
 
 
@@ -43,9 +43,9 @@ class TimedAllreduces(TorchDispatchMode):
 
     def reset(self) -> None:
         """Forget what ended."""
-        self.spans: list[Transfer] = []
+        self.spans: list[TransferTimes] = []
         self.waited_ns = 0
-        self._pending: deque[Transfer] = deque()
+        self._pending: deque[TransferTimes] = deque()
 
     @property
     def moved_bytes(self) -> dict[Kind, int]:
@@ -66,7 +66,7 @@ class TimedAllreduces(TorchDispatchMode):
             return NotImplemented  # what they are made of comes here
         name = str(func)
         if name == "_c10d_functional.all_reduce.default":
-            span = Transfer(args[0].nbytes, time.monotonic_ns(), name=f"allreduce {len(self.spans)}")
+            span = TransferTimes(args[0].nbytes, time.monotonic_ns(), name=f"allreduce {len(self.spans)}")
             self.spans.append(span)
             self._pending.append(span)
         since_ns = time.monotonic_ns()
@@ -99,7 +99,7 @@ class TensorTrainer(FsdpTrainer):
     def _share(self) -> tuple[int, int]:
         return 0, 1
 
-    def _attach(self, workload: Workload) -> None:
+    def _attach(self, workload: RankWorkload) -> None:
         join_process_group(self.config)
         self._model = workload.model
         self._collectives = TimedAllreduces()
@@ -120,13 +120,13 @@ class TensorTrainer(FsdpTrainer):
             "which overlaps with computing. Parameters are gathered for an evaluation only at the end."
         ]
 
-    def _gradient_bytes(self, workload: Workload) -> int:
+    def _gradient_bytes(self, workload: RankWorkload) -> int:
         return sum(self._moved_bytes.values())
 
     def _gathered(self) -> list[torch.Tensor]:
         return [p.full_tensor() if isinstance(p, DTensor) else p for p in self._model.parameters()]
 
-    def _loss(self, workload: Workload, iteration: int) -> torch.Tensor:
+    def _loss(self, workload: RankWorkload, iteration: int) -> torch.Tensor:
         with self._collectives:
             return super()._loss(workload, iteration)
 

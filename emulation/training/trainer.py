@@ -4,9 +4,9 @@ Runs as a process of its own, in the network namespace of its worker if it has o
 
     python -m emulation.training.trainer --config rank-0.json
 
-Reports (messages.py) go to stdout, one JSON object per line, flushed: first `started`, then per iteration `iteration`,
-on rank 0 `evaluated`, and in the end `finished` or `failed` (then one line on stderr too, and exit status 1). A
-configuration that can't be read ends it with status 2. All times are nanoseconds, as integers.
+Reports (trainer_messages.py) go to stdout, one JSON object per line, flushed: first `started`, then per iteration
+`iteration`, on rank 0 `evaluated`, and in the end `finished` or `failed` (then one line on stderr too, and exit status
+1). A configuration that can't be read ends it with status 2. All times are nanoseconds, as integers.
 
 The training loop is the usual one: DistributedDataParallel, backward, step. All methods run the same code; only the
 process group differs (`emulation.training.ddp_trainer`), and with a training method what steps exchange
@@ -33,12 +33,12 @@ import torch.distributed as dist
 from emulation.children import send_report
 from emulation.training.ddp_trainer import Trainer
 from emulation.training.fsdp_trainer import FsdpTrainer
-from emulation.training.messages import TrainerConfig, TrainingFailed
 from emulation.training.ps_trainer import PsTrainer
 from emulation.training.scheduled_trainer import ScheduledTrainer
 from emulation.training.synchronised_trainer import SynchronisedTrainer
-from emulation.training.tasks.table import DDP, FSDP, TP, WORKLOADS
+from emulation.training.tasks.workload_kinds import DDP, FSDP, TP, WORKLOADS
 from emulation.training.tensor_trainer import TensorTrainer
+from emulation.training.trainer_messages import TrainerConfig, TrainingFailed
 
 EXIT_SECONDS = 10  # after `finished`: leaving the process group may not take longer
 MESSAGE_LENGTH_MAX = 400

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from emulation.training.workload import Workload
+from emulation.training.workload import RankWorkload
 
 Array = NDArray[np.float32]
 
@@ -70,7 +70,7 @@ class Shards:
     """
 
     def __init__(
-        self, workload: Workload, arrays: Mapping[str, Array], layouts: Mapping[str, UnitLayout], rank: int
+        self, workload: RankWorkload, arrays: Mapping[str, Array], layouts: Mapping[str, UnitLayout], rank: int
     ) -> None:
         self.arrays = dict(arrays)
         self._workload, self._layouts, self._rank = workload, layouts, rank

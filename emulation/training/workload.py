@@ -20,8 +20,8 @@ from torch.nn import functional
 
 from emulation.errors import WorkloadError
 from emulation.scenario_tables import ADAMW, SGD
-from emulation.training.tasks.table import WORKLOADS
-from emulation.training.tasks.task import Batch, Task
+from emulation.training.tasks.task import Batch, LearningTask
+from emulation.training.tasks.workload_kinds import WORKLOADS
 
 WARM_UP_STEPS = 10  # the learning rate rises over these: large first steps of AdamW cost more than they bring
 
@@ -34,7 +34,7 @@ class Score:
     loss: float
 
 
-class Workload:
+class RankWorkload:
     """One rank's share of a task: its model, its batches, its optimiser.
 
     model: initial parameters follow from the seed alone: the same bits on every rank, without communication.
@@ -44,7 +44,7 @@ class Workload:
 
     def __init__(
         self,
-        task: Task,
+        task: LearningTask,
         seed: int,
         rank: int,
         workers: int,
@@ -142,7 +142,7 @@ class Workload:
                 answers += len(wanted)
         return Score(right / answers, loss / answers)
 
-    def with_model(self, model: nn.Module) -> Workload:
+    def with_model(self, model: nn.Module) -> RankWorkload:
         """The same with another model, to judge."""
         other = copy.copy(self)
         other.model = model
@@ -164,14 +164,14 @@ def build_workload(
     batch_per_worker: int,
     iterations: int = 150,
     optimizer: str = ADAMW,
-) -> Workload:
+) -> RankWorkload:
     """Workload `name` for one rank. iterations: at their end AdamW's rate is zero.
 
     Raises WorkloadError.
     """
     if name not in WORKLOADS:
         raise WorkloadError(f"no workload {name!r}; there are: {', '.join(WORKLOADS)}")
-    return Workload(WORKLOADS[name].task(), seed, rank, workers, batch_per_worker, iterations, optimizer)
+    return RankWorkload(WORKLOADS[name].task(), seed, rank, workers, batch_per_worker, iterations, optimizer)
 
 
 def compute_on_one_thread() -> None:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.whatif.run import Exchange, Run
+from emulation.whatif.recorded_run import RecordedCollective, RecordedRun
 from transport.schedule.model import Beside, Carrier, Network
 
 SETTLING, MEASURED = 3, 8
 """Iterations: those that don't count, and those that do."""
 
-Cost = Callable[[Exchange], tuple[float, Beside]]
+Cost = Callable[[RecordedCollective], tuple[float, Beside]]
 """Of a collective: ns that it occupies the network, and what else until its sums are there."""
 
 
@@ -39,7 +39,7 @@ class Forecast:
         return float(np.std(self.iterations_ns, ddof=1)) / self.mean_ns if len(self.iterations_ns) > 1 else 0.0
 
 
-def factors(run: Run, seed: int) -> NDArray[np.float64]:
+def factors(run: RecordedRun, seed: int) -> NDArray[np.float64]:
     """What each rank's computing is multiplied by, (iterations, ranks): log-normal with the run's jitter, times its
     skew. The same for every method, so that they differ by communication alone."""
     shape = (SETTLING + MEASURED, run.workers)
@@ -50,7 +50,7 @@ def factors(run: Run, seed: int) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ForecastLimits:
     """credit_ns: how much may lie in the network, where nothing overtakes; None: no bound. calls_at_once: as of
     [hosts]. check: called again and again while a forecast goes on; it may raise."""
 
@@ -59,13 +59,17 @@ class Limits:
     check: Callable[[], None] = lambda: None
 
 
-def forecast(run: Run, cost: Cost, seeds: Sequence[int], limits: Limits = Limits()) -> Forecast:
+def forecast(run: RecordedRun, cost: Cost, seeds: Sequence[int], limits: ForecastLimits = ForecastLimits()) -> Forecast:
     """One for each seed."""
     return Forecast(tuple(iteration_ns(run, cost, factors(run, seed), limits) for seed in seeds))
 
 
 def iteration_ns(
-    run: Run, cost: Cost, scale: NDArray[np.float64], limits: Limits = Limits(), settling: int = SETTLING
+    run: RecordedRun,
+    cost: Cost,
+    scale: NDArray[np.float64],
+    limits: ForecastLimits = ForecastLimits(),
+    settling: int = SETTLING,
 ) -> float:
     """The mean of the iterations after the first ones."""
     costs = [cost(each) for each in run.exchanges]
@@ -99,7 +103,7 @@ NEED_OF_LAST, ISSUE, NEED = range(3)
 """Of a collective of the last iteration or of this one; at one place in this order."""
 
 
-def _places(run: Run) -> list[tuple[int, int, int]]:
+def _places(run: RecordedRun) -> list[tuple[int, int, int]]:
     """All steps of an iteration, in the order in which every rank comes to them: place, step, number of exchange. A
     chained exchange is waited for before those behind it begin."""
     found: list[tuple[int, int, int, int]] = []

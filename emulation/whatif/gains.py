@@ -15,11 +15,11 @@ from typing import Any
 
 from emulation.certificate.fidelity import rate_text
 from emulation.errors import ScenarioError
-from emulation.profiles.errors import ProfileError
+from emulation.profiles.profile_errors import ProfileError
 from emulation.scenario_tables import AUTO, ZOOMS
-from emulation.whatif.cost import DIRECT_WORKERS, HOST_KEYS, CallCost, Link, call_cost, needs_of, scenario_of
-from emulation.whatif.forecast import MEASURED, SETTLING, Cost, Forecast, Limits, forecast
-from emulation.whatif.run import Exchange, Run
+from emulation.whatif.call_cost import DIRECT_WORKERS, HOST_KEYS, CallCost, HostLink, call_cost, needs_of, scenario_of
+from emulation.whatif.forecast import MEASURED, SETTLING, Cost, Forecast, ForecastLimits, forecast
+from emulation.whatif.recorded_run import RecordedCollective, RecordedRun
 from switchagg.description import COMBINING, Kind
 from switchagg.errors import SwitchaggError
 from transport.group.method_name import MethodName, parse
@@ -105,7 +105,7 @@ def parse_rates(text: str) -> tuple[int, ...]:
     return tuple(reversed(rates))
 
 
-def gains(run: Run, question: Question, progress: Progress = lambda _: None) -> dict[str, Any]:
+def gains(run: RecordedRun, question: Question, progress: Progress = lambda _: None) -> dict[str, Any]:
     """The document. progress: what is being forecast. Raises ValueError for an unknown method, ProfileError."""
     if question.jitter is not None:
         run = replace(run, jitter=question.jitter, measured=False)
@@ -119,7 +119,7 @@ def gains(run: Run, question: Question, progress: Progress = lambda _: None) -> 
     links, left_out = [], dict[str, str]()
     clock = _Clock(question.limit_s, len(names) * len(question.rates_bps))
     for rate_bps in question.rates_bps:
-        link = Link(rate_bps, question.delay_ns, tuple(question.keys.items()), question.zoom)
+        link = HostLink(rate_bps, question.delay_ns, tuple(question.keys.items()), question.zoom)
         scenario_of(link, run.workers, hosts[0])  # what is wrong with keys is wrong for all
         rows = []
         for place, name in enumerate(names):
@@ -163,13 +163,13 @@ def gains(run: Run, question: Question, progress: Progress = lambda _: None) -> 
     }
 
 
-def _as_sent(run: Run) -> str:
+def _as_sent(run: RecordedRun) -> str:
     """The codec of a baseline: a run that sends 16 bits isn't compared with 32."""
     return f"~{SIXTEEN_BITS[run.sent_as]}" if run.sent_as else ""
 
 
 def _row(
-    run: Run, name: MethodName, link: Link, question: Question, check: Callable[[], None] = lambda: None
+    run: RecordedRun, name: MethodName, link: HostLink, question: Question, check: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """A method on a link. Raises ValueError where the run has nothing for its schedule; what check raises."""
     seeds = range(1, question.seeds + 1)
@@ -177,7 +177,7 @@ def _row(
     def forecast_if(
         latency: float = 1.0, link_time: float = 1.0, *, windows: bool = True, few: bool = True
     ) -> Forecast:
-        weights = Weights(latency, link_time, windows)
+        weights = GainWeights(latency, link_time, windows)
         changed, cost, limits = rank_costs(run, name, link, weights)
         return forecast(changed, cost, seeds[:1] if few else seeds, replace(limits, check=check))
 
@@ -193,7 +193,7 @@ def _row(
 
 
 @dataclass(frozen=True)
-class Weights:
+class GainWeights:
     """How much of latency and of time on links counts; windows: whether those of a switch's method hold it up."""
 
     latency: float = 1.0
@@ -202,29 +202,29 @@ class Weights:
 
 
 def rank_costs(
-    run: Run,
+    run: RecordedRun,
     name: MethodName,
-    link: Link,
-    weights: Weights = Weights(),  # frozen
-) -> tuple[Run, Cost, Limits]:
+    link: HostLink,
+    weights: GainWeights = GainWeights(),  # frozen
+) -> tuple[RecordedRun, Cost, ForecastLimits]:
     """The run by a method, what its collectives cost, and what bounds them: for `forecast`. ValueError as of
     `scheduled`."""
     credit_ns = None
     if name.schedule:
         policy = parse_policy(name.schedule)
-        whole = _cost_of(name, Exchange("allreduce", 0, run.workers, 0, 0), link)
+        whole = _cost_of(name, RecordedCollective("allreduce", 0, run.workers, 0, 0), link)
         run = run.scheduled(policy, LinearCost(whole.alpha_ns, whole.beta_ns_per_byte))
         if policy.credit_bytes is not None and not name.in_packets:
             credit_ns = policy.credit_bytes * whole.beta_ns_per_byte
         elif any(each.priority for each in run.exchanges):
             credit_ns = 1.0  # a switch's streams: what is more urgent overtakes at once, but for what has begun
 
-    def cost(each: Exchange) -> tuple[float, Beside]:
+    def cost(each: RecordedCollective) -> tuple[float, Beside]:
         return of_kind(each.kind, each.size_bytes, each.ranks)
 
     @cache  # many exchanges are alike
     def of_kind(kind: Kind, size_bytes: int, ranks: int) -> tuple[float, Beside]:
-        each = Exchange(kind, size_bytes, ranks, 0, 0)
+        each = RecordedCollective(kind, size_bytes, ranks, 0, 0)
         found = _cost_of(name, each, link, each.size_bytes)
         beta = found.beta_ns_per_byte if weights.windows else found.bound_ns_per_byte
         after_ns = weights.latency * found.later_ns(each.size_bytes)
@@ -235,7 +235,7 @@ def rank_costs(
             return link_ns + after_ns, Beside()
         return link_ns, Beside(weights.latency * one.host_ns, link_ns * one.late_share, after_ns)
 
-    return run, cost, Limits(credit_ns, int(dict(link.keys).get("hosts.calls_at_once", 0)))
+    return run, cost, ForecastLimits(credit_ns, int(dict(link.keys).get("hosts.calls_at_once", 0)))
 
 
 def _limit(forecast_if: Callable[..., Forecast], slots: bool) -> str:
@@ -254,7 +254,7 @@ def _hosts_of(name: MethodName) -> list[MethodName]:
     return [replace(name, method=host) for host in HOSTS] if name.method == "auto" else [name]
 
 
-def _cost_of(name: MethodName, each: Exchange, link: Link, size_bytes: int = 1 << 24) -> CallCost:
+def _cost_of(name: MethodName, each: RecordedCollective, link: HostLink, size_bytes: int = 1 << 24) -> CallCost:
     """auto: the cheapest for so many bytes. A codec is of sums alone."""
     plain = name if each.kind in COMBINING else replace(name, codec="")
     costs = [
@@ -265,7 +265,7 @@ def _cost_of(name: MethodName, each: Exchange, link: Link, size_bytes: int = 1 <
     return min(costs, key=lambda cost: cost.time_ns(size_bytes))
 
 
-def _chosen(run: Run, name: MethodName, link: Link) -> str:
+def _chosen(run: RecordedRun, name: MethodName, link: HostLink) -> str:
     """What auto takes, most often first; "" of others."""
     if name.method != "auto":
         return ""

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from emulation.study.plan import Cell
+from emulation.study.study_plan import StudyCell
 
 
-def trained(cell: Cell) -> dict[str, Any]:
+def trained(cell: StudyCell) -> dict[str, Any]:
     """Seed 1 ends at once; others start a process, and leave its number as a file while it runs."""
     if cell.seed == 1:
         return {}

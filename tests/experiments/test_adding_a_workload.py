@@ -13,9 +13,9 @@ from emulation import scenario as scenarios
 from emulation.cli.main import app
 from emulation.scenario import ScenarioError, parse
 from emulation.sim.run import run_method
-from emulation.training.messages import TrainerConfig
-from emulation.training.tasks.table import WORKLOADS, WorkloadKind
 from emulation.training.tasks.task import Batch
+from emulation.training.tasks.workload_kinds import WORKLOADS, WorkloadKind
+from emulation.training.trainer_messages import TrainerConfig
 from emulation.training.workload import build_workload
 
 SCENARIO = """

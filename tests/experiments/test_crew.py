@@ -12,11 +12,11 @@ import pytest
 from emulation import children
 from emulation.errors import RunFailed
 from emulation.mininet.crew import Crew, Member
-from emulation.training.messages import Finished, Iteration
+from emulation.training.trainer_messages import IterationReport, TrainingFinished
 from tests.starved import STARVED, busy
 
-ITERATION = Iteration(0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0.5, 0, [])
-FINISHED = Finished(42, 168, "ab", 0, {}, None, {}, [])
+ITERATION = IterationReport(0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0.5, 0, [])
+FINISHED = TrainingFinished(42, 168, "ab", 0, {}, None, {}, [])
 PRELUDE = f"""
 import json, os, signal, sys, time
 def say(line): print(line, flush=True)
@@ -54,8 +54,8 @@ def follow(members: list[Member], stall_s: float = 30.0, limit_s: float = 60.0) 
 def test_progress_is_that_of_the_slowest_rank_and_all_reports_are_kept(start: Callable[..., list[Member]]) -> None:
     members = start(WELL, WELL)
     assert follow(members)[-1] == 2
-    assert [report for member in members for report in member.named(Finished)] == [FINISHED, FINISHED]
-    assert members[0].named(Iteration) == [ITERATION, ITERATION]
+    assert [report for member in members for report in member.named(TrainingFinished)] == [FINISHED, FINISHED]
+    assert members[0].named(IterationReport) == [ITERATION, ITERATION]
 
 
 def test_lines_may_arrive_in_pieces() -> None:

@@ -12,7 +12,7 @@ from emulation.scenario import ScenarioError, canonical, find, from_canonical, l
 from emulation.scenario_flows import own_hosts, places
 from emulation.scenario_keys import reference
 from emulation.scenario_tables import TABLES
-from emulation.training.tasks.table import WORKLOADS
+from emulation.training.tasks.workload_kinds import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIMAL = 'name = "tiny"\ntitle = "A tiny one"\n'

@@ -21,16 +21,16 @@ from emulation import pool
 from emulation.bench.targets import cells, judged
 from emulation.cli.main import app
 from emulation.errors import RunFailed
-from emulation.study import costs, plan, runs, study, summary, training
+from emulation.study import codec_training, costs, runs, study_plan, summary, whole_study
 from emulation.study.probe import probe
-from emulation.study.wire import ELEMENTS, Counted, Traffic
-from emulation.training.tasks.table import WORKLOADS, WorkloadKind
+from emulation.study.wire_bytes import ELEMENTS, CountedCompression, WireTraffic
 from emulation.training.tasks.task import Batch
+from emulation.training.tasks.workload_kinds import WORKLOADS, WorkloadKind
 from switchagg.codecs.array_codec import Reduction, Tensor
 from switchagg.codecs.lockstep import sum_together
 from switchagg.codecs.spec import parse_codec
 
-DEFAULT = plan.SETTINGS
+DEFAULT = study_plan.SETTINGS
 CODECS = ("float32", "lanes16", "lanes8:least=0+ef")
 
 
@@ -58,7 +58,8 @@ class Toy:
 @pytest.fixture(autouse=True)
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WORKLOADS, "toy", WorkloadKind("toy", Toy, samples=Toy.samples))
-    monkeypatch.setattr(plan, "SETTINGS", (plan.Setting("toy", (2,), 18, 6, 3, (0.1, 0.2), CODECS),))
+    setting = study_plan.TrainingSetting("toy", (2,), 18, 6, 3, (0.1, 0.2), CODECS)
+    monkeypatch.setattr(study_plan, "SETTINGS", (setting,))
     monkeypatch.setattr(costs, "MEASURED", 20_000)
     monkeypatch.setattr(costs, "VALUES", 1 << 14)
     monkeypatch.setattr(costs, "SHAPE", (128, 128))
@@ -77,12 +78,12 @@ def without_times(path: Path) -> dict[str, object]:
 
 
 def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = study.written
-    monkeypatch.setattr(study, "written", lambda *_, **__: [])
+    written = whole_study.written
+    monkeypatch.setattr(whole_study, "written", lambda *_, **__: [])
     assert run(tmp_path / "whole")[0] == 0
     trained, left = runs.trained, 3
 
-    def interrupted(cell: plan.Cell) -> dict[str, object]:
+    def interrupted(cell: study_plan.StudyCell) -> dict[str, object]:
         nonlocal left
         left -= 1
         if left < 0:
@@ -96,14 +97,14 @@ def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, m
         f"interrupted; everything it had started is stopped; the same command goes on from the runs in {tmp_path}/cut"
     )
     assert output.splitlines()[-1] == f"switchagg: {words}"
-    with (tmp_path / "cut" / study.RUNS).open("a") as file:
+    with (tmp_path / "cut" / whole_study.RUNS).open("a") as file:
         file.write('{"cell": {"workload": "to')  # the machine went down while a line was written
     left = 100
     code, output = run(tmp_path / "cut")
     assert (code, left) == (0, 100 - (4 * len(CODECS) - 3)), output
-    assert without_times(tmp_path / "cut" / study.RUNS) == without_times(tmp_path / "whole" / study.RUNS)
+    assert without_times(tmp_path / "cut" / whole_study.RUNS) == without_times(tmp_path / "whole" / whole_study.RUNS)
     left = 0
-    monkeypatch.setattr(study, "written", written)
+    monkeypatch.setattr(whole_study, "written", written)
     assert run(tmp_path / "cut")[0] == 0, "nothing is left to train"
     for name in ("study.json", "accuracy.png", "curves.png", "error.png", "tables.md"):
         assert (tmp_path / "cut" / name).stat().st_size > 0
@@ -115,7 +116,7 @@ def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, m
 def test_what_a_run_has_started_ends_with_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by Ctrl-C: its processes, and its files."""
     monkeypatch.setenv("ENDLESS_RUN", str(tmp_path))
-    cells = [plan.cell(plan.SETTINGS[0], "float32", 2, seed, 0.1) for seed in (1, 2)]
+    cells = [study_plan.cell(study_plan.SETTINGS[0], "float32", 2, seed, 0.1) for seed in (1, 2)]
     ended = pool.by_processes(endless_run.trained, cells, 2)
     assert next(ended) == (cells[0], {})
     while not (names := [path.name for path in tmp_path.iterdir() if path.name.isdigit()]):
@@ -146,14 +147,14 @@ def test_ray_is_started_for_what_is_missing_and_a_failure_is_a_line(
         shutdown=lambda: None,
     )
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(study, "written", lambda *_, **__: [])
+    monkeypatch.setattr(whole_study, "written", lambda *_, **__: [])
     monkeypatch.setattr(runs, "trained", lambda _: {"accuracy": 0.5, "loss": 1.0, "diverged": False, "seconds": 1.0})
     for _ in range(2):
         assert run(tmp_path, "--ray")[0] == 0
         assert len(started) == 2, "to choose rates, and for the runs that count"
-    assert len(runs.read(tmp_path / study.RUNS)) == 4 * len(CODECS)
+    assert len(runs.read(tmp_path / whole_study.RUNS)) == 4 * len(CODECS)
 
-    def fails(cell: plan.Cell) -> dict[str, object]:
+    def fails(cell: study_plan.StudyCell) -> dict[str, object]:
         raise RunFailed(f"{cell.workload}: no")
 
     monkeypatch.setattr(runs, "trained", fails)
@@ -181,7 +182,7 @@ def test_bad_input_is_told_in_a_line(
     monkeypatch.setattr(runs, "trained", lambda cell: pytest.fail("bad input is found before anything is trained"))
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     monkeypatch.setattr(pool, "by_processes", lambda work, cells, jobs: iter(()))
-    monkeypatch.setattr(study, "written", lambda *_, **__: [])
+    monkeypatch.setattr(whole_study, "written", lambda *_, **__: [])
     found, output = run(tmp_path, *words)
     assert found == code, output
     assert message in output.replace("\n", " ")
@@ -189,9 +190,9 @@ def test_bad_input_is_told_in_a_line(
 
 
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / study.RUNS).write_text("mine\n")
+    (tmp_path / whole_study.RUNS).write_text("mine\n")
     code, output = run(tmp_path)
-    assert (code, (tmp_path / study.RUNS).read_text()) == (1, "mine\n")
+    assert (code, (tmp_path / whole_study.RUNS).read_text()) == (1, "mine\n")
     assert "not the runs of a study" in output
 
 
@@ -213,8 +214,8 @@ def test_errors_are_those_of_the_codes() -> None:
 
 def record_of(method: str) -> dict[str, object]:
     """Of a run by the method, in processes; float32: in this one."""
-    setting = plan.Setting("digits", (2,), 16, 8, 4, (0.02,), ())
-    return {**training.train(plan.cell(setting, method, 2, 1, 0.02)), "seconds": 0}
+    setting = study_plan.TrainingSetting("digits", (2,), 16, 8, 4, (0.02,), ())
+    return {**codec_training.train(study_plan.cell(setting, method, 2, 1, 0.02)), "seconds": 0}
 
 
 def test_a_training_method_has_the_batches_and_rates_of_the_others() -> None:
@@ -226,30 +227,32 @@ def test_cd_sgd_counts_exact_and_coded_steps() -> None:
     found = record_of("cd_sgd:warm_up=2,period=3~ternary")
     assert found["ranks_alike"]
     values = int(str(found["parameters"]))
-    exact, coded = Traffic(2), Counted(parse_codec("ternary"), 0, 2)
+    exact, coded = WireTraffic(2), CountedCompression(parse_codec("ternary"), 0, 2)
     exact.add(Reduction(np.empty(values, np.float32)))
     arrays = [np.ones(values, np.float32) for _ in range(2)]
-    sum_together([coded, Counted(parse_codec("ternary"), 1, 2)], arrays, [Tensor("one", (values,))], 0, ELEMENTS)
+    sum_together(
+        [coded, CountedCompression(parse_codec("ternary"), 1, 2)], arrays, [Tensor("one", (values,))], 0, ELEMENTS
+    )
     # steps 1 and 2 are synchronous, 3 and 6 are sent in full
     assert found["up_bytes"] == pytest.approx((4 * exact.up + 4 * coded.traffic.up) / 8, rel=1e-12)
 
 
 def test_what_is_studied_by_default_can_be() -> None:
-    for setting in plan.settings(DEFAULT, (), (), ()):
+    for setting in study_plan.settings(DEFAULT, (), (), ()):
         for codec in setting.codecs:
-            refused = [workers for workers in setting.workers if plan.can(codec, workers)]
+            refused = [workers for workers in setting.workers if study_plan.can(codec, workers)]
             assert refused == ([8] if codec.startswith("lanes4") and 8 in setting.workers else [])
-            assert not plan.warning(codec)
+            assert not study_plan.warning(codec)
 
 
 def test_every_codec_has_the_best_of_its_own_rates() -> None:
-    setting = replace(plan.SETTINGS[0], codecs=("float32", "lanes8", "sign"))
-    tuned = list(plan.tuning_cells([setting]))
+    setting = replace(study_plan.SETTINGS[0], codecs=("float32", "lanes8", "sign"))
+    tuned = list(study_plan.tuning_cells([setting]))
     rates = [(cell.codec, round(cell.rate, 6)) for cell in tuned]
     grids = {"float32": (0.1, 0.2), "lanes8": (0.1, 0.2), "sign": (0.0005, 0.001)}
     assert rates == [(codec, rate) for codec, grid in grids.items() for rate in grid]
     finished = {cell.key: {"loss": 1 / cell.rate if cell.codec == "float32" else cell.rate} for cell in tuned}
-    best = plan.best_rates([replace(setting, codecs=("float32", "lanes8", "lanes4"))], finished)
+    best = study_plan.best_rates([replace(setting, codecs=("float32", "lanes8", "lanes4"))], finished)
     assert best == {
         ("toy", "float32"): 0.2,
         ("toy", "lanes8"): 0.1,
@@ -259,7 +262,7 @@ def test_every_codec_has_the_best_of_its_own_rates() -> None:
 
 def test_points_are_of_the_same_seeds_and_the_benchmark_judges_them() -> None:
     def record(codec: str, seed: int, accuracy: float) -> dict[str, object]:
-        cell = plan.cell(replace(plan.SETTINGS[0], workload="images", workers=(4,)), codec, 4, seed, 0.1)
+        cell = study_plan.cell(replace(study_plan.SETTINGS[0], workload="images", workers=(4,)), codec, 4, seed, 0.1)
         bits = 1 if codec == "float32" else 0.25
         return {
             "cell": {name: getattr(cell, name) for name in cell.__dataclass_fields__},
@@ -285,7 +288,7 @@ def test_points_are_of_the_same_seeds_and_the_benchmark_judges_them() -> None:
     assert row["points_spread"] == pytest.approx(0, abs=1e-9)
     assert row["vanishes_bps"] == pytest.approx(8e9 * 0.75)
     assert row["time_s"]["1000000000"] == pytest.approx(6 * (0.01 + 4e-6 + 8e-6))
-    assert not next(row for row in document["rows"] if plan.is_method(row["codec"]))["time_s"]
+    assert not next(row for row in document["rows"] if study_plan.is_method(row["codec"]))["time_s"]
     verdicts = judged({"parts": {"study": document}, "machine": {}})
     told = {cells(one)[0]: cells(one)[1:4] for one in verdicts if "conv net" in one["what"]}
     assert told["conv net, n = 4, lanes8+ef: mean accuracy over that of float32"] == (

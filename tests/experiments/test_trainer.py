@@ -26,21 +26,21 @@ from emulation.scenario import parse
 from emulation.sim.run import run_method
 from emulation.training import ddp_trainer
 from emulation.training.ddp_trainer import exposed_ns
-from emulation.training.messages import (
-    Evaluated,
-    Finished,
-    Go,
-    Iteration,
-    Started,
-    TrainerConfig,
-    TrainingFailed,
-    Transfer,
-    write_config,
-)
 from emulation.training.replicas import Replicas
 from emulation.training.scheduled_trainer import ScheduledTrainer
-from emulation.training.tasks.table import FSDP, WORKLOADS
+from emulation.training.tasks.workload_kinds import FSDP, WORKLOADS
 from emulation.training.trainer import one_line, read_config
+from emulation.training.trainer_messages import (
+    Evaluated,
+    Go,
+    IterationReport,
+    TrainerConfig,
+    TrainingFailed,
+    TrainingFinished,
+    TrainingStarted,
+    TransferTimes,
+    write_config,
+)
 from transport.group.method_name import parse as parse_method
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
@@ -155,7 +155,7 @@ def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[Membe
     for done in Crew("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow():
         go_on(done)
     assert 2 in reached
-    second, third = members[0].named(Iteration)[1:3]
+    second, third = members[0].named(IterationReport)[1:3]
     between_ns = third.begun_at_ns - second.begun_at_ns - second.duration_ns
     assert between_ns > HELD_S * 1e9 > third.start_ns - second.start_ns - second.duration_ns, (
         "training time stands still"
@@ -171,13 +171,13 @@ def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[Membe
         losses.append(list(replicas.losses))
         replicas.apply(iteration, [averaged] * 2)
     for member in members:
-        (started,), (finished,) = member.named(Started), member.named(Finished)
+        (started,), (finished,) = member.named(TrainingStarted), member.named(TrainingFinished)
         assert started.initial_parameter_hash == initial_hash
         assert finished.parameter_hash == replicas.parameter_hashes()[0]
         assert finished.parameters == replicas.parameters
         assert finished.gradient_bytes == replicas.gradient_bytes
         assert finished.retransmissions == 0
-        assert [entry.loss for entry in member.named(Iteration)] == [pair[member.rank] for pair in losses]
+        assert [entry.loss for entry in member.named(IterationReport)] == [pair[member.rank] for pair in losses]
     if method == "gloo":
         check_buckets(members[0], replicas)
         check_times(members)
@@ -192,7 +192,7 @@ def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[Membe
 
 SHARDED = """
 from dataclasses import replace
-from emulation.training.tasks.table import FSDP, WORKLOADS
+from emulation.training.tasks.workload_kinds import FSDP, WORKLOADS
 WORKLOADS["digits"] = replace(WORKLOADS["digits"], parallel=FSDP)
 from emulation.training.trainer import main
 main()
@@ -219,17 +219,18 @@ def test_two_ranks_under_fsdp2_train_what_virtual_time_trains(
     virtual = run_method(scenario, parse_method("gloo"), Path(), lambda *_: None)
     assert len(set(virtual.parameter_hash_per_rank)) == 1
     for member in members:
-        (finished,) = member.named(Finished)
+        (finished,) = member.named(TrainingFinished)
         assert finished.parameter_hash == virtual.parameter_hash_per_rank[0]
         assert finished.gradient_bytes == virtual.gradient_bytes
         assert finished.collective_bytes == virtual.collective_bytes
-        entries = member.named(Iteration)
+        entries = member.named(IterationReport)
         names = [bucket.name for bucket in entries[-1].buckets]
         assert (names[0], names[-1]) == ("all-gather 0", "reduce-scatter 0")
         assert all(0 < entry.compute_ns < entry.duration_ns for entry in entries)
         assert all(entry.communication_ns <= entry.duration_ns for entry in entries)
     losses = [
-        sum(entry.loss or 0 for entry in both) / 2 for both in zip(*(m.named(Iteration) for m in members), strict=True)
+        sum(entry.loss or 0 for entry in both) / 2
+        for both in zip(*(m.named(IterationReport) for m in members), strict=True)
     ]
     assert losses == [record.loss for record in virtual.iterations]
     (evaluated,) = members[0].named(Evaluated)
@@ -238,10 +239,10 @@ def test_two_ranks_under_fsdp2_train_what_virtual_time_trains(
 
 CUT = """
 from torch import nn
-from emulation.training.tasks.table import TP, WORKLOADS, WorkloadKind
+from emulation.training.tasks.workload_kinds import TP, WORKLOADS, WorkloadKind
 from emulation.training.tasks.text import Gpt
-from emulation.training.tasks.text_tensor import SharedBlock, TensorText
-class Small(TensorText):
+from emulation.training.tasks.text_tensor import SharedBlock, TensorTextTask
+class Small(TensorTextTask):
     def build_model(self) -> nn.Module:
         return Gpt(256, self.context, 16, heads=2, blocks=1, block=SharedBlock)
 WORKLOADS["digits"] = WorkloadKind("digits", Small, parallel=TP)
@@ -261,24 +262,24 @@ def test_two_ranks_with_cut_layers_train_what_virtual_time_trains(
     workload = dataclasses.replace(configurations[0]["scenario"].workload, compute_ns=1_000_000)
     scenario = dataclasses.replace(configurations[0]["scenario"], workload=workload)
     virtual = run_method(scenario, parse_method("gloo"), Path(), lambda *_: None)
-    finished = [member.named(Finished)[0] for member in members]
+    finished = [member.named(TrainingFinished)[0] for member in members]
     assert len({each.parameter_hash for each in finished}) == 1
     assert finished[0].collective_bytes == virtual.collective_bytes
     assert (finished[0].parameters, finished[0].gradient_bytes) == (virtual.parameters, virtual.gradient_bytes)
-    losses = [entry.loss for entry in members[0].named(Iteration)]
+    losses = [entry.loss for entry in members[0].named(IterationReport)]
     assert losses == pytest.approx([record.loss for record in virtual.iterations], rel=1e-5)
 
 
 def check_buckets(member: Member, replicas: Replicas) -> None:
     """DDP's own first iteration is one bucket; from then on they are as the replicas lay them out."""
-    sizes = [[bucket.size_bytes for bucket in entry.buckets] for entry in member.named(Iteration)]
+    sizes = [[bucket.size_bytes for bucket in entry.buckets] for entry in member.named(IterationReport)]
     assert sizes[0] == [replicas.gradient_bytes]
     assert sizes[1:] == [[4 * bucket.elements for bucket in replicas.buckets]] * (ITERATIONS - 1)
 
 
 def check_transfers(member: Member, replicas: Replicas) -> None:
     """The first iterations are watched and reduced at once, then the plan's slices travel; iterations don't overlap."""
-    entries = member.named(Iteration)
+    entries = member.named(IterationReport)
     counts = [len(entry.buckets) for entry in entries]
     assert counts == [1, 1, 1, 35, 35, 35]
     for entry, after in itertools.pairwise(entries):
@@ -289,7 +290,7 @@ def check_transfers(member: Member, replicas: Replicas) -> None:
 
 def check_times(members: list[Member]) -> None:
     for member in members:
-        entries = member.named(Iteration)
+        entries = member.named(IterationReport)
         for entry in entries:
             parts = entry.forward_ns + entry.backward_ns + entry.optimizer_ns
             assert parts == entry.compute_ns <= entry.duration_ns
@@ -298,9 +299,9 @@ def check_times(members: list[Member]) -> None:
         ends_ns = [entry.start_ns + entry.duration_ns for entry in entries]
         assert all(end <= after.start_ns for end, after in zip(ends_ns, entries[1:], strict=False))
     # Rank 1 only waits while rank 0 evaluates after iteration 3: on neither does training time pass.
-    assert members[0].named(Evaluated)[0].time_ns <= members[0].named(Iteration)[4].start_ns
+    assert members[0].named(Evaluated)[0].time_ns <= members[0].named(IterationReport)[4].start_ns
     for member in members:
-        before, after = member.named(Iteration)[3:5]
+        before, after = member.named(IterationReport)[3:5]
         passed_ns = after.begun_at_ns - before.begun_at_ns - before.duration_ns
         counted_ns = after.start_ns - before.start_ns - before.duration_ns
         assert 0 <= counted_ns < passed_ns
@@ -311,7 +312,7 @@ def test_through_the_switch_both_ranks_end_with_the_same_bits(start: Callable[..
         where = {"switch": daemon.control_endpoint}
         members = start(configuration(0, "switch", **where), configuration(1, "switch", **where))
         follow(members)
-    finals = [member.named(Finished)[0] for member in members]
+    finals = [member.named(TrainingFinished)[0] for member in members]
     assert finals[0].parameter_hash == finals[1].parameter_hash
     packets = ITERATIONS * finals[0].gradient_bytes // (4 * 360)
     for final in finals:
@@ -326,11 +327,11 @@ def test_two_ranks_under_a_training_method_exchange_what_it_says(start: Callable
     scenario = parse(SCENARIO.format(iterations=ITERATIONS), "try.toml", word)
     members = start(*(configuration(rank, "ring", scenario=scenario) for rank in range(2)))
     follow(members)
-    finals = [member.named(Finished)[0] for member in members]
+    finals = [member.named(TrainingFinished)[0] for member in members]
     assert finals[0].parameter_hash == finals[1].parameter_hash
     whole = 4 * finals[0].parameters
     for member in members:
-        iterations = member.named(Iteration)
+        iterations = member.named(IterationReport)
         sizes = [sum(bucket.size_bytes for bucket in one.buckets) for one in iterations]
         assert sizes == [whole, whole, 0, *[whole] * (ITERATIONS - 3)]
         for one in iterations:
@@ -346,8 +347,8 @@ def test_rounds_of_a_training_method_are_counted_whole(start: Callable[..., list
     scenario = parse(SCENARIO.format(iterations=ITERATIONS), "try.toml", word)
     members = start(configuration(0, "gloo", scenario=scenario), configuration(1, "gloo", scenario=scenario))
     follow(members)
-    final = members[0].named(Finished)[0]
-    sizes = [sum(bucket.size_bytes for bucket in one.buckets) for one in members[0].named(Iteration)]
+    final = members[0].named(TrainingFinished)[0]
+    sizes = [sum(bucket.size_bytes for bucket in one.buckets) for one in members[0].named(IterationReport)]
     assert sizes == [4 * final.parameters * (iteration % 2) for iteration in range(ITERATIONS)]
     assert final.gradient_bytes == 2 * final.parameters
 
@@ -367,8 +368,8 @@ def test_the_switch_without_room_is_not_quietly_replaced_by_gloo(start: Callable
 
 def test_a_killed_rank_ends_the_others_with_one_line(start: Callable[..., list[Member]]) -> None:
     survivor, victim = start(configuration(0, iterations=100_000), configuration(1, iterations=100_000))
-    read_until(survivor, Iteration, 2)
-    (started,) = survivor.named(Started)
+    read_until(survivor, IterationReport, 2)
+    (started,) = survivor.named(TrainingStarted)
     niceness = nicenesses(survivor.child.process.pid)
     assert {niceness[thread] for thread in started.compute_threads} == {min(19, 10 + os.nice(0))}
     assert started.network_threads
@@ -463,9 +464,9 @@ def test_help_has_examples() -> None:
 
 
 def test_only_waiting_after_the_last_bucket_has_left_is_exposed() -> None:
-    assert exposed_ns([Transfer(1, 10, 20), Transfer(1, 30, 70)]) == 40
-    assert exposed_ns([Transfer(1, 10, 90), Transfer(1, 30, 70)]) == 60
-    assert exposed_ns([Transfer(1, 10, 20)]) == 10
+    assert exposed_ns([TransferTimes(1, 10, 20), TransferTimes(1, 30, 70)]) == 40
+    assert exposed_ns([TransferTimes(1, 10, 90), TransferTimes(1, 30, 70)]) == 60
+    assert exposed_ns([TransferTimes(1, 10, 20)]) == 10
 
 
 def test_a_message_is_one_line() -> None:
@@ -498,9 +499,9 @@ def test_ranks_whose_servers_keep_the_weights_end_with_those(
 ) -> None:
     members = start(*(asynchronous(rank, 2, mode, method=method) for rank in range(2)))
     follow(members)
-    finals = [member.named(Finished)[0] for member in members]
+    finals = [member.named(TrainingFinished)[0] for member in members]
     assert finals[0].parameter_hash == finals[1].parameter_hash
-    assert finals[0].parameter_hash != members[0].named(Started)[0].initial_parameter_hash
+    assert finals[0].parameter_hash != members[0].named(TrainingStarted)[0].initial_parameter_hash
     delays = gradient_delays([final.counters for final in finals])
     assert delays["gradient_delay_most"] >= 1, "one of the two came second"
     if mode == "ssp":
@@ -508,8 +509,8 @@ def test_ranks_whose_servers_keep_the_weights_end_with_those(
     check_times_alone(members)
     first, last = members[0].named(Evaluated)
     assert (first.iteration, last.iteration) == (3, ITERATIONS - 1)
-    ends_ns = [entry.start_ns + entry.duration_ns for entry in members[0].named(Iteration)]
-    assert ends_ns[3] <= first.time_ns <= members[0].named(Iteration)[4].start_ns
+    ends_ns = [entry.start_ns + entry.duration_ns for entry in members[0].named(IterationReport)]
+    assert ends_ns[3] <= first.time_ns <= members[0].named(IterationReport)[4].start_ns
     assert ends_ns[-1] <= last.time_ns
     assert members[1].named(Evaluated) == []
 
@@ -517,9 +518,11 @@ def test_ranks_whose_servers_keep_the_weights_end_with_those(
 def check_times_alone(members: list[Member]) -> None:
     """Of each rank by itself; nothing stands still in between."""
     for member in members:
-        entries = member.named(Iteration)
+        entries = member.named(IterationReport)
         for entry in entries:
-            assert sum(bucket.size_bytes for bucket in entry.buckets) == member.named(Finished)[0].gradient_bytes
+            assert (
+                sum(bucket.size_bytes for bucket in entry.buckets) == member.named(TrainingFinished)[0].gradient_bytes
+            )
             assert all(bucket.start_ns < bucket.end_ns for bucket in entry.buckets)
             assert 0 < entry.compute_ns <= entry.duration_ns
             assert entry.forward_ns + entry.backward_ns + entry.optimizer_ns == entry.compute_ns
@@ -537,15 +540,15 @@ def test_one_rank_trains_what_virtual_time_trains(start: Callable[..., list[Memb
         given["scenario"], workload=dataclasses.replace(given["scenario"].workload, compute_ns=1)
     )
     result = run_method(virtual, parse_method("ps"), tmp_path, lambda *_: None)
-    assert [member.named(Finished)[0].parameter_hash] == result.parameter_hash_per_rank
+    assert [member.named(TrainingFinished)[0].parameter_hash] == result.parameter_hash_per_rank
     scores = [(score.iteration, score.accuracy, score.loss) for score in member.named(Evaluated)]
     assert scores == [(score.iteration, score.accuracy, score.loss) for score in result.evaluations]
-    assert [entry.loss for entry in member.named(Iteration)] == [record.loss for record in result.iterations]
+    assert [entry.loss for entry in member.named(IterationReport)] == [record.loss for record in result.iterations]
 
 
 def test_a_rank_that_is_killed_is_named_by_the_others(start: Callable[..., list[Member]]) -> None:
     members = start(*(asynchronous(rank, 2, "ssp") for rank in range(2)))
-    read_until(members[1], Iteration)
+    read_until(members[1], IterationReport)
     members[1].child.process.kill()
     read_until(members[0], TrainingFailed)
     (said,) = members[0].named(TrainingFailed)

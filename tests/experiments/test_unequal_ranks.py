@@ -13,8 +13,8 @@ from emulation.mininet.crew import Member
 from emulation.mininet.run import merge_iterations, time_limits
 from emulation.scenario import Scenario, ScenarioError, parse
 from emulation.sim.compute import ComputeTimes
-from emulation.training.messages import GROUP_JOB, GROUP_PORT, Evaluated, Finished, Go, Iteration
-from emulation.training.pace import Pace
+from emulation.training.pace import ComputePace
+from emulation.training.trainer_messages import GROUP_JOB, GROUP_PORT, Evaluated, Go, IterationReport, TrainingFinished
 from switchagg.partial_endpoint import ranks_in
 from transport.group.method_name import parse as parse_method
 from transport.ps.group import PsOptions, open_ps_server
@@ -54,7 +54,7 @@ def test_a_straggler_sleeps_for_as_many_times_of_its_own_computing(monkeypatch: 
     planned = ComputeTimes(given(**STRAGGLERS), 1)
     slow = [planned.ns(1, iteration) == 3 for iteration in range(30)]
     assert 1 < sum(slow) < 20
-    paced = Pace(given(**STRAGGLERS), 1, machine.sleep)
+    paced = ComputePace(given(**STRAGGLERS), 1, machine.sleep)
     for iteration in range(30):
         paced.begin(iteration)
         paced.rest()
@@ -71,7 +71,7 @@ def test_each_layer_s_gradient_is_there_no_earlier_than_its_share_of_the_pace(
     """Of three layers: a fifth of the time is the forward pass; then their gradients come, last layer first."""
     machine = Machine(monkeypatch)
     slow = {"faults__stragglers": [{"rank": 1, "factor": factor}]} if factor > 1 else {}
-    paced = Pace(given(workload__paced=1, workload__compute_ns=1000, **slow), 1, machine.sleep)
+    paced = ComputePace(given(workload__paced=1, workload__compute_ns=1000, **slow), 1, machine.sleep)
     layers = [torch.ones(1, requires_grad=True) for _ in range(3)]
     arrived: dict[int, float] = {}
 
@@ -123,10 +123,10 @@ def test_a_pace_is_asked_for_and_known() -> None:
         given(workload__paced=1)
 
 
-def iteration(number: int, start_ns: int, end_ns: int, compute_ns: int) -> Iteration:
+def iteration(number: int, start_ns: int, end_ns: int, compute_ns: int) -> IterationReport:
     times = (start_ns, start_ns, end_ns, end_ns)
     waited_ns = end_ns - start_ns - compute_ns
-    return Iteration.of(times, [], waited_ns, iteration=number, start_ns=start_ns, loss=1.0, retransmissions=0)
+    return IterationReport.of(times, [], waited_ns, iteration=number, start_ns=start_ns, loss=1.0, retransmissions=0)
 
 
 def test_where_a_sum_does_not_wait_an_iteration_ends_with_those_that_it_waits_for() -> None:
@@ -192,13 +192,13 @@ def test_a_straggler_takes_the_rounds_that_it_missed_without_computing(
             places = [[(address, GROUP_PORT) for address in given[0][kind]] for kind in ("addresses", "servers")]
             server = open_ps_server(parse_method("ps").link, 0, *places, job=GROUP_JOB, options=PsOptions(LIMIT_S))
             running.callback(server.close)
-        read_until(members[0], Iteration, iterations)
+        read_until(members[0], IterationReport, iterations)
         members[1].child.send(Go())
         follow(members)
         assert method == "switch" or server.wait(LIMIT_S)
-    finals = [member.named(Finished)[0] for member in members]
+    finals = [member.named(TrainingFinished)[0] for member in members]
     assert finals[0].parameter_hash == finals[1].parameter_hash
-    skipped = [sum(entry.loss is None for entry in member.named(Iteration)) for member in members]
+    skipped = [sum(entry.loss is None for entry in member.named(IterationReport)) for member in members]
     assert skipped[0] == 0
     assert skipped[1] > iterations - 6, "but the first three, and those whose results were still on their way"
     counters = finals[1].counters
@@ -209,5 +209,5 @@ def test_a_straggler_takes_the_rounds_that_it_missed_without_computing(
         assert counters["pushes_saved"] >= skipped[1]
     middle, end = members[0].named(Evaluated)
     assert (middle.iteration, end.iteration) == (iterations // 2 - 1, iterations - 1)
-    assert middle.time_ns < members[0].named(Iteration)[-1].start_ns < end.time_ns
+    assert middle.time_ns < members[0].named(IterationReport)[-1].start_ns < end.time_ns
     assert middle.loss != end.loss

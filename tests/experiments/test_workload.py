@@ -11,10 +11,10 @@ from emulation.errors import WorkloadError
 from emulation.profiles.buckets import bucket_layout
 from emulation.training.replicas import Replicas
 from emulation.training.tasks import text as text_module
-from emulation.training.tasks.digits import Digits
-from emulation.training.tasks.images import Images
-from emulation.training.tasks.table import WORKLOADS
-from emulation.training.tasks.text import Text
+from emulation.training.tasks.digits import DigitsTask
+from emulation.training.tasks.images import ImagesTask
+from emulation.training.tasks.text import TextTask
+from emulation.training.tasks.workload_kinds import WORKLOADS
 from emulation.training.workload import build_workload
 
 WORKERS, BATCH = 4, 32
@@ -61,7 +61,7 @@ def test_the_batch_of_an_iteration_is_reproducible() -> None:
 
 
 def test_held_out_digits_are_not_learnt_from() -> None:
-    task = Digits()
+    task = DigitsTask()
     (held_out, _) = next(task.held_out())
     held = {image.numpy().tobytes() for image in held_out}
     learnt = {np.ascontiguousarray(image[:, 1:9, 1:9]).tobytes() for image in task._padded}
@@ -70,7 +70,7 @@ def test_held_out_digits_are_not_learnt_from() -> None:
 
 
 def test_digits_move_by_at_most_a_pixel() -> None:
-    task = Digits()
+    task = DigitsTask()
     images, labels = task.batch(np.zeros(200, np.int64), np.random.default_rng(0))
     whole = task._padded[0, 0]
     allowed = {whole[r : r + 8, c : c + 8].tobytes() for r in range(3) for c in range(3)}
@@ -79,7 +79,7 @@ def test_digits_move_by_at_most_a_pixel() -> None:
 
 
 def test_held_out_images_are_not_learnt_from() -> None:
-    task = Images()
+    task = ImagesTask()
     (held_out, labels) = next(task.held_out())
     held = {image.numpy().tobytes() for image in held_out}
     learnt = {np.ascontiguousarray(image[:, 2:18, 2:18]).tobytes() for image in task._padded}
@@ -89,7 +89,7 @@ def test_held_out_images_are_not_learnt_from() -> None:
 
 
 def test_text_targets_are_the_next_bytes_and_windows_are_disjoint() -> None:
-    task = Text()
+    task = TextTask()
     inputs, targets = task.batch(np.array([5, 6, task.samples - 1]), np.random.default_rng(0))
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     assert bytes(inputs[:2].flatten().tolist()) == task._learnt[5 * 64 : 7 * 64].tobytes()

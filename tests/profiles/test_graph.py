@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from emulation.profiles import makers
-from emulation.profiles.errors import ProfileError
-from emulation.profiles.graph import COMPUTE, RECEIVE, SEND, WORLD, Operation, WorkloadGraph
+from emulation.profiles.graph import COMPUTE, RECEIVE, SEND, WORLD, GraphOperation, WorkloadGraph
 from emulation.profiles.model_profile import decode, load
+from emulation.profiles.profile_errors import ProfileError
 from emulation.results import MethodResult, document
 from emulation.scenario import Scenario, ScenarioError, parse
 from emulation.sim.compute import ComputeTimes
@@ -154,7 +154,7 @@ def test_every_way_of_sharing_is_replayed(tmp_path: Path, method: str, parallel:
 
 def test_processors_of_a_rank_compute_at_once(tmp_path: Path) -> None:
     program = tuple(
-        Operation(COMPUTE, "c", needs, 1000 * micros, unit=unit)
+        GraphOperation(COMPUTE, "c", needs, 1000 * micros, unit=unit)
         for micros, unit, needs in ((50, 0, ()), (30, 1, ()), (40, 1, ()), (10, 0, (1,)))
     )
     graph = WorkloadGraph("two", (program,), (0,) * 4)
@@ -165,16 +165,16 @@ def test_processors_of_a_rank_compute_at_once(tmp_path: Path) -> None:
 def test_messages_take_what_their_links_take(tmp_path: Path) -> None:
     """From rank 0 to rank 3 through a switch, and on to rank 1, each behind some computing."""
 
-    def compute(needs: tuple[int, ...] = ()) -> Operation:
-        return Operation(COMPUTE, "c", needs, 50_000)
+    def compute(needs: tuple[int, ...] = ()) -> GraphOperation:
+        return GraphOperation(COMPUTE, "c", needs, 50_000)
 
-    first = (compute(), Operation(SEND, "s", (0,), elements=25_000, peer=3))
+    first = (compute(), GraphOperation(SEND, "s", (0,), elements=25_000, peer=3))
     last = (
-        Operation(RECEIVE, "r", elements=25_000, peer=-3),
+        GraphOperation(RECEIVE, "r", elements=25_000, peer=-3),
         compute((0,)),
-        Operation(SEND, "t", (1,), elements=25_000, peer=-2),
+        GraphOperation(SEND, "t", (1,), elements=25_000, peer=-2),
     )
-    middle = (Operation(RECEIVE, "u", elements=25_000, peer=2),)
+    middle = (GraphOperation(RECEIVE, "u", elements=25_000, peer=2),)
     graph = WorkloadGraph("relay", (first, middle, (), last), (0, 1, 2, 3))
     took = [each.duration_ns for each in replayed(scenario(tmp_path), graph).iterations]
     bits = 25_000 * 32 * 1e9 / 1e9
@@ -183,7 +183,7 @@ def test_messages_take_what_their_links_take(tmp_path: Path) -> None:
 
 def test_collectives_of_groups_run_beside_each_other(tmp_path: Path) -> None:
     """Two pairs on one star have links of their own: they take as long as one pair alone."""
-    size = Operation("allreduce", "x", elements=50_000, group="pairs")
+    size = GraphOperation("allreduce", "x", elements=50_000, group="pairs")
     graph = WorkloadGraph("pairs", ((size,),), (0,) * 4, {"pairs": ((0, 1), (2, 3))})
     given = scenario(tmp_path)
     for method in ("ring", "switch"):
@@ -197,7 +197,7 @@ def test_every_collective_is_replayed(tmp_path: Path) -> None:
     kinds = ("allreduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
     took = {}
     for kind in kinds:
-        graph = WorkloadGraph(kind, ((Operation(kind, elements=40_000),),), (0,) * 4)
+        graph = WorkloadGraph(kind, ((GraphOperation(kind, elements=40_000),),), (0,) * 4)
         result = replayed(scenario(tmp_path), graph)
         took[kind] = result.iterations[0].duration_ns
         sent = sum(result.wire_tx_bytes_per_rank) / 2
@@ -214,37 +214,37 @@ def test_a_straggler_holds_up_all(tmp_path: Path) -> None:
     assert slow.iterations[1].duration_ns > 2 * fast.iterations[1].duration_ns
 
 
-def compute(*needs: int) -> Operation:
-    return Operation(COMPUTE, "x", needs, 1)
+def compute(*needs: int) -> GraphOperation:
+    return GraphOperation(COMPUTE, "x", needs, 1)
 
 
-SUM = Operation("allreduce", "s", elements=4)
+SUM = GraphOperation("allreduce", "s", elements=4)
 
 
 @pytest.mark.parametrize(
     ("programs", "message"),
     [
         ([(compute(1), compute(0))], r"rank 0, operation 0 \(x\): waits for itself: a cycle of dependencies"),
-        ([(Operation("allreduce", "s", (1,), elements=4), SUM)], "waits for itself"),
+        ([(GraphOperation("allreduce", "s", (1,), elements=4), SUM)], "waits for itself"),
         ([(compute(5),)], "needs operation 5, which there isn't"),
-        ([(Operation(COMPUTE, duration_ns=-1),)], "-1 ns; allowed: 0"),
-        ([(Operation("reduce", elements=1),)], "kind 'reduce' is unknown; allowed: compute, send"),
-        ([(Operation("allreduce", elements=0),)], "0 elements"),
-        ([(Operation("allreduce", elements=1, group="g"),)], "group 'g' is unknown"),
+        ([(GraphOperation(COMPUTE, duration_ns=-1),)], "-1 ns; allowed: 0"),
+        ([(GraphOperation("reduce", elements=1),)], "kind 'reduce' is unknown; allowed: compute, send"),
+        ([(GraphOperation("allreduce", elements=0),)], "0 elements"),
+        ([(GraphOperation("allreduce", elements=1, group="g"),)], "group 'g' is unknown"),
         ([(SUM,), ()], "group world: 1 collectives on rank 0, 0 on rank 1"),
         (
-            [(SUM,), (Operation("broadcast", elements=4),)],
+            [(SUM,), (GraphOperation("broadcast", elements=4),)],
             "collective 0: allreduce of 4 elements on rank 0, broadcast of 4",
         ),
         (
-            [(Operation(SEND, elements=4, peer=1),), ()],
+            [(GraphOperation(SEND, elements=4, peer=1),), ()],
             "rank 0 to rank 1, tag 0: 1 sends of 4 elements, 0 receives of 0",
         ),
-        ([(Operation(RECEIVE, "r", elements=4, peer=-1),)], "rank 0: receive r: no rank -1"),
+        ([(GraphOperation(RECEIVE, "r", elements=4, peer=-1),)], "rank 0: receive r: no rank -1"),
         ([], "0 ranks"),
     ],
 )
-def test_graphs_that_cannot_be(programs: list[tuple[Operation, ...]], message: str) -> None:
+def test_graphs_that_cannot_be(programs: list[tuple[GraphOperation, ...]], message: str) -> None:
     with pytest.raises(ProfileError, match=f"^g: .*{message}"):
         WorkloadGraph("g", tuple(programs), tuple(range(len(programs))))
     with pytest.raises(ProfileError, match="g: group p: ranks must be 0 … 0, each in one set at most"):
@@ -302,8 +302,11 @@ def test_both_engines_replay_a_trace_of_others_alike(
 
 def test_a_rank_computes_one_thing_at_a_time(tmp_path: Path) -> None:
     """While it receives another: what is independent overlaps with the network alone."""
-    first = (*(Operation(COMPUTE, "c", (), 100_000) for _ in range(3)), Operation(RECEIVE, "r", elements=5000, peer=1))
-    graph = WorkloadGraph("g", (first, (Operation(SEND, "s", elements=5000, peer=-1),)), (0, 1))
+    first = (
+        *(GraphOperation(COMPUTE, "c", (), 100_000) for _ in range(3)),
+        GraphOperation(RECEIVE, "r", elements=5000, peer=1),
+    )
+    graph = WorkloadGraph("g", (first, (GraphOperation(SEND, "s", elements=5000, peer=-1),)), (0, 1))
     took = replayed(scenario(tmp_path, **{"topology.workers": 2}), graph).iterations[1].duration_ns
     assert 300_000 <= took < 330_000  # 20 kB take 167 µs
 

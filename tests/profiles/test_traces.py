@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
-from emulation.profiles import chakra, goal, makers, simai
-from emulation.profiles.errors import ProfileError
-from emulation.profiles.graph import Operation, WorkloadGraph
+from emulation.profiles import chakra, goal_format, makers, simai
+from emulation.profiles.graph import GraphOperation, WorkloadGraph
 from emulation.profiles.model_profile import decode as decode_model
 from emulation.profiles.model_profile import load as load_model
-from emulation.profiles.table import load
-from emulation.whatif.run import of_graph
+from emulation.profiles.profile_errors import ProfileError
+from emulation.profiles.profile_formats import load
+from emulation.whatif.recorded_run import of_graph
 
 # --- SimAI's text
 
@@ -306,9 +306,9 @@ c: calc 20 cpu 3
 
 
 def test_goal() -> None:
-    graph = goal.decode(GOAL, "x.goal", 2)
+    graph = goal_format.decode(GOAL, "x.goal", 2)
     assert [graph.compute_ns(0), graph.compute_ns(1), graph.pairs()] == [100, 20, [(0, 1)]]  # on a processor each
-    assert list(goal.encode(graph))[-4:] == ["o1: calc 7", "o2: calc 20 cpu 3", "o1 requires o0", "}"]
+    assert list(goal_format.encode(graph))[-4:] == ["o1: calc 7", "o2: calc 20 cpu 3", "o1 requires o0", "}"]
     assert graph.program(0)[1].needs == (0,)
     assert graph.notes == ("x.goal: 1 irequires taken for requires.",)
 
@@ -329,7 +329,7 @@ def test_goal() -> None:
 )
 def test_goal_that_cannot_be(old: str, new: str, message: str) -> None:
     with pytest.raises(ProfileError, match=f"^x.goal: {message}"):
-        goal.decode(GOAL.replace(old, new, 1), "x.goal")
+        goal_format.decode(GOAL.replace(old, new, 1), "x.goal")
 
 
 MODEL = decode_model(
@@ -342,13 +342,15 @@ MODEL = decode_model(
 @pytest.mark.parametrize("method", ["ring", "halving_doubling", "tree", "direct"])
 def test_goal_that_is_written_moves_what_the_plans_do(method: str) -> None:
     graph = makers.ddp(MODEL, 4, 100)
-    written = "\n".join(goal.encode(graph, method))
-    again = goal.decode(written, "w.goal", 4)
+    written = "\n".join(goal_format.encode(graph, method))
+    again = goal_format.decode(written, "w.goal", 4)
     assert [again.compute_ns(rank) for rank in range(4)] == [28] * 4
     sent = sum(again.moved(rank)["send"] for rank in range(4))
     assert sent >= 2 * 3 * 4 * 1039  # 2 (p - 1) / p of the array on each of p ranks; the tree's root sends no less
     assert sent <= 2 * 3 * 4 * 1039 + 64
-    again = goal.decode("\n".join(goal.encode(makers.pipeline_parallel(MODEL, 4, 2, 2), method)), "w.goal")
+    again = goal_format.decode(
+        "\n".join(goal_format.encode(makers.pipeline_parallel(MODEL, 4, 2, 2), method)), "w.goal"
+    )
     assert again.pairs()[:2] == [(0, 1), (0, 2)]
 
 
@@ -384,8 +386,8 @@ def steps(graph: WorkloadGraph) -> int:
     ("method", "expected"), [("ring", 6), ("halving_doubling", 4), ("recursive_doubling", 2), ("direct", 2)]
 )
 def test_messages_that_are_written_wait_for_what_they_carry(method: str, expected: int) -> None:
-    graph = WorkloadGraph("one", ((Operation("allreduce", elements=400),),), (0,) * 4)
-    assert steps(goal.decode("\n".join(goal.encode(graph, method)), "w.goal")) == expected
+    graph = WorkloadGraph("one", ((GraphOperation("allreduce", elements=400),),), (0,) * 4)
+    assert steps(goal_format.decode("\n".join(goal_format.encode(graph, method)), "w.goal")) == expected
 
 
 # --- damaged files
@@ -408,7 +410,7 @@ def test_files_cut_at_every_byte(folder: Path) -> None:
         with pytest.raises(ProfileError) as caught:
             load("llama.0.et", folder)
         assert re.fullmatch(r"llama[^\n]+", str(caught.value))
-    for source, read in ((SIMAI, simai.decode), (GOAL, goal.decode)):
+    for source, read in ((SIMAI, simai.decode), (GOAL, goal_format.decode)):
         for cut in range(len(source) - 2):
             refused_in_a_line(partial(read, source[:cut], "f"))
 
@@ -423,7 +425,7 @@ def test_files_with_changes(data: st.DataObject) -> None:
         groups = {"world": ((0, 1),), "3": ((0, 1),)}
         refused_in_a_line(lambda: chakra.program(chakra.decode(changed, "f.0.et"), 0, groups, Counter()))
     else:
-        decode = simai.decode if kind == "simai" else goal.decode
+        decode = simai.decode if kind == "simai" else goal_format.decode
         refused_in_a_line(lambda: decode(changed.decode(errors="replace"), "f"))
 
 
@@ -443,7 +445,7 @@ def test_the_command_writes_goal(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert graph.compute_ns(2) == sum(each.duration_ns for each in makers.ddp(load_model("alexnet"), 1).program(0))
     (folder / "w.txt").write_text(SIMAI)
     printed = runner.invoke(app, ["goal", "w.txt", "--method", "direct"])
-    assert goal.decode(printed.output, "p.goal").ranks == 8
+    assert goal_format.decode(printed.output, "p.goal").ranks == 8
     for wrong, said in (
         (["nothing"], "nothing: no such file; shipped profiles: alexnet"),
         (["alexnet", "--parallel", "tp"], "alexnet: no layer has cut = 'row'"),

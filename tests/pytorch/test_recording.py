@@ -11,7 +11,7 @@ from emulation.cli.main import app
 from emulation.cli.runs import profile as command
 from emulation.profiles.model_profile import load
 from emulation.profiles.torch_trace import record
-from emulation.whatif.run import read
+from emulation.whatif.recorded_run import read
 from transport.torch.recording.__main__ import main
 
 RECORDING = ("-m", "transport.torch.recording", "--stem")

@@ -19,8 +19,8 @@ from transport.schedule.by_urgency import ByteScheduler
 from transport.schedule.policy import Point
 from transport.schedule.tuning import CREDIT_BYTES, PARTITION_BYTES, Tuner, missing
 from transport.torch.priority import handle as priority
-from transport.torch.priority import tuning as priority_tuning
-from transport.torch.priority.tuning import MEASURED_ITERATIONS, SETTLING_ITERATIONS, Tuning
+from transport.torch.priority import schedule_tuning as priority_tuning
+from transport.torch.priority.schedule_tuning import MEASURED_ITERATIONS, SETTLING_ITERATIONS, ScheduleTuning
 
 FIRST = Point(4_000_000, 16_000_000)
 
@@ -121,7 +121,7 @@ def test_ranks_count_alike_and_rank_0_measures(tmp_path: Path) -> None:
     def make(first: Point, steps: int) -> Tuner:
         return Tuner(first, steps, make=lambda bounds, seed: Recorder([]))
 
-    ranks = [Tuning(tunable, rank, broadcast, log, make_tuner=make, clock=clock) for rank in (0, 1)]
+    ranks = [ScheduleTuning(tunable, rank, broadcast, log, make_tuner=make, clock=clock) for rank in (0, 1)]
     for step in range(2):
         for _ in range(SETTLING_ITERATIONS + MEASURED_ITERATIONS - 1):
             assert not any(rank.due for rank in ranks)
@@ -175,7 +175,7 @@ def test_a_tuned_partition_takes_effect(
             return points[1]
 
     monkeypatch.setattr(
-        priority_tuning.Tuning.__init__, "__kwdefaults__", {"make_tuner": Scripted, "clock": time.monotonic_ns}
+        priority_tuning.ScheduleTuning.__init__, "__kwdefaults__", {"make_tuner": Scripted, "clock": time.monotonic_ns}
     )
     monkeypatch.setattr(priority, "missing", str)
     fake = network(kind)

@@ -17,7 +17,7 @@ from torch_ranks import groups_per_thread, results
 
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
-from transport.torch.calls import layout
+from transport.torch.calls import tensor_layout
 from transport.torch.rendezvous import SwitchOptions
 
 N = 3
@@ -296,8 +296,8 @@ def test_strides_change_no_result(way: str, monkeypatch: pytest.MonkeyPatch) -> 
     daemon = SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0)))
     if way == "gloo, compared":
         for bound in ("GATHERED_BYTES_MAX", "NARROW_BYTES_MAX"):
-            monkeypatch.setattr(layout, bound, -1)
-        monkeypatch.setattr(layout, "_wire", lambda *_: None)
+            monkeypatch.setattr(tensor_layout, bound, -1)
+        monkeypatch.setattr(tensor_layout, "_wire", lambda *_: None)
     if way == "switch":
         daemon.start()
         options = SwitchOptions(switch=daemon.control_endpoint)

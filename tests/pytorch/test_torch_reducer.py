@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 from fake_switch import FakeSession, FakeSwitch
 
-from transport.torch.calls import layout
+from transport.torch.calls import tensor_layout
 from transport.torch.calls.completions import CompletionPool
 from transport.torch.calls.deadlines import DEADLINES
-from transport.torch.calls.layout import Op
 from transport.torch.calls.reducer import DEPTH_MAX, Reducer
+from transport.torch.calls.tensor_layout import ReduceOperation
 
 WAIT = timedelta(seconds=20)
 
@@ -87,7 +87,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def allreduce(reducer: Reducer, tensors: list[torch.Tensor], op: str = "sum", limit_s: float | None = None) -> Any:
-    parts = None if reducer.failure else layout.allreduce(tensors, Op(op), reducer.ranks())
+    parts = None if reducer.failure else tensor_layout.allreduce(tensors, ReduceOperation(op), reducer.ranks())
     return reducer.start(parts or [], tensors, limit_s)
 
 
@@ -197,10 +197,10 @@ def test_an_all_gather_does_not_wait_for_a_reduce_scatter(ranks: Callable[[int],
     def program(rank: int, reducer: Reducer) -> tuple[list[float], list[float]]:
         place = reducer.ranks()
         shard, whole = torch.empty(3), torch.empty(4)
-        scatter = layout.reduce_scatter(shard, [torch.arange(6.0)], Op(), place)
+        scatter = tensor_layout.reduce_scatter(shard, [torch.arange(6.0)], ReduceOperation(), place)
         works = [
             reducer.start(scatter or [], [shard]),
-            reducer.start(layout.all_gather([whole], torch.full((2,), float(rank)), place), [whole]),
+            reducer.start(tensor_layout.all_gather([whole], torch.full((2,), float(rank)), place), [whole]),
         ]
         assert reducer._lanes[0].session._calls == 2
         started.wait(20)
@@ -322,7 +322,7 @@ def test_joining_that_fails_fails_the_call_and_not_the_caller() -> None:
         raise dist.DistBackendError("no switch there")
 
     reducer = Reducer(refuse, "group g", lambda: 5)
-    work = reducer.start([layout.barrier()], [])
+    work = reducer.start([tensor_layout.barrier()], [])
     with pytest.raises(dist.DistBackendError, match=r"group g: barrier 0 .* failed: no switch there"):
         work.wait()
     reducer.close()
@@ -359,12 +359,12 @@ def test_nothing_of_a_call_is_kept_beyond_its_end(ranks: Callable[[int], Ranks])
             tensor, gathered, place = torch.ones(1 + number), torch.empty(2), reducer.ranks()
             works = [
                 allreduce(reducer, [tensor]),
-                reducer.start([layout.all_gather([gathered], torch.ones(1), place)[0]], [gathered]),
-                reducer.start([layout.barrier()], []),
+                reducer.start([tensor_layout.all_gather([gathered], torch.ones(1), place)[0]], [gathered]),
+                reducer.start([tensor_layout.barrier()], []),
             ]
             assert all(work.wait(WAIT) for work in works)
             kept += map(weakref.ref, (tensor, gathered, *works))
-        assert reducer.start([layout.barrier()], []).wait(WAIT)
+        assert reducer.start([tensor_layout.barrier()], []).wait(WAIT)
         return kept
 
     kept = [one for each in ranks(2).run(program) for one in each]

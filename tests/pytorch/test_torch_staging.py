@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 
 from transport.torch import backend, collectives
-from transport.torch.calls import attachment, completions, layout
+from transport.torch.calls import completions, hook_call, tensor_layout
 from transport.torch.calls.completions import CompletionPool
-from transport.torch.calls.layout import Op, Ranks
-from transport.torch.calls.staging import CudaStage, HostStage, SideStreams
+from transport.torch.calls.tensor_layout import RankContext, ReduceOperation
+from transport.torch.calls.tensor_staging import CudaStage, HostStage, SideStreams
 
 Log = list[tuple[Any, ...]]
 
@@ -81,7 +81,7 @@ class FakeCudaTensor(torch.Tensor):
         return super().__torch_function__(function, types, args, kwargs or {})
 
 
-RANKS = Ranks(0, 2)
+RANKS = RankContext(0, 2)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_cuda_tensor_waits_for_its_caller_and_its_caller_for_it(dtype: torch.d
     tensor = torch.full((3, 4), 2, dtype=dtype)[:, ::2].as_subclass(FakeCudaTensor)
     side = SideStreams(cuda).of(tensor.device)
 
-    ((_, _, _, whole, _),) = layout.allreduce([tensor], Op(op), RANKS)  # type: ignore[misc]
+    ((_, _, _, whole, _),) = tensor_layout.allreduce([tensor], ReduceOperation(op), RANKS)  # type: ignore[misc]
     stage = CudaStage(whole, side, cuda=cuda, pin=False)
     assert stage.needs_fetch
     stage.fetch()
@@ -131,7 +131,7 @@ def test_a_reduce_scatter_of_cuda_tensors_reads_one_and_writes_the_other() -> No
     FakeCudaTensor.cuda = cuda
     given = torch.arange(6.0).as_subclass(FakeCudaTensor)
     output = torch.zeros(3).as_subclass(FakeCudaTensor)
-    ((_, _, _, shards, _),) = layout.reduce_scatter(output, [given], Op(), Ranks(1, 2))  # type: ignore[misc]
+    ((_, _, _, shards, _),) = tensor_layout.reduce_scatter(output, [given], ReduceOperation(), RankContext(1, 2))  # type: ignore[misc]
     stage = CudaStage(shards, SideStreams(cuda).of(given.device), cuda=cuda, pin=False)
     stage.fetch()
     assert stage.array.tolist() == [0, 1, 2, 3, 4, 5]
@@ -168,10 +168,10 @@ def test_a_reduce_scatter_of_cuda_tensors_reads_one_and_writes_the_other() -> No
 )
 def test_which_way_a_reduction_takes(dtype: torch.dtype, op: str, elements: int, way: str | None) -> None:
     tensor = torch.empty(elements, dtype=dtype)
-    found = layout.allreduce([tensor], Op(op, 0.5), RANKS)
+    found = tensor_layout.allreduce([tensor], ReduceOperation(op, 0.5), RANKS)
     if way is None:
         assert found is None
-        assert layout.allreduce([torch.zeros(3), tensor], Op(op, 0.5), RANKS) is None
+        assert tensor_layout.allreduce([torch.zeros(3), tensor], ReduceOperation(op, 0.5), RANKS) is None
         return
     assert found is not None
     (part,) = found
@@ -191,16 +191,16 @@ def test_which_way_a_reduction_takes(dtype: torch.dtype, op: str, elements: int,
     ],
 )
 def test_a_type_that_nothing_combines_is_named_with_what_works(dtype: torch.dtype, op: str, better: str) -> None:
-    assert layout.allreduce([torch.empty(3, dtype=dtype)], Op(op), RANKS) is None
+    assert tensor_layout.allreduce([torch.empty(3, dtype=dtype)], ReduceOperation(op), RANKS) is None
     with pytest.raises(TypeError, match=rf"allreduce \({op}\) of {dtype}: .* give tensor.to\(torch.{better}\)"):
-        layout.refuse_type("allreduce", Op(op), dtype)
-    layout.refuse_type("all_gather", Op(""), dtype)
+        tensor_layout.refuse_type("allreduce", ReduceOperation(op), dtype)
+    tensor_layout.refuse_type("all_gather", ReduceOperation(""), dtype)
 
 
 def test_memory_in_which_sums_were_made_can_be_resized() -> None:
     """PowerSGD's batched hook does so with DDP's buckets."""
     tensor = torch.ones(3)
-    ((_, _, _, whole, _),) = layout.allreduce([tensor], Op(), RANKS)  # type: ignore[misc]
+    ((_, _, _, whole, _),) = tensor_layout.allreduce([tensor], ReduceOperation(), RANKS)  # type: ignore[misc]
     assert whole is not None
     stage = HostStage(whole)
     stage.array += 1
@@ -246,14 +246,14 @@ def test_renamed_operations_have_both_names(old: str, new: str) -> None:
 
 
 def test_no_hook_is_seen_outside_of_backward() -> None:
-    assert attachment.current_hook() is None
+    assert hook_call.current_hook() is None
 
 
 def test_a_hook_is_waited_for_until_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     def hook(gradient: torch.Tensor) -> None:
-        found = attachment.current_hook()
+        found = hook_call.current_hook()
         assert found is not None
         seen.append((found, found._running()))
 
@@ -266,13 +266,13 @@ def test_a_hook_is_waited_for_until_it_returns(monkeypatch: pytest.MonkeyPatch) 
     found.wait()
 
     # One that waits for its own Future must not wait for ever, and not be waited for again.
-    monkeypatch.setattr(attachment, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(hook_call, "PATIENCE_S", 0.05)
 
     def waits(gradient: torch.Tensor) -> None:
-        found = attachment.current_hook()
+        found = hook_call.current_hook()
         assert found is not None
         found.wait()
-        monkeypatch.setattr(attachment, "PATIENCE_S", 1e9)
+        monkeypatch.setattr(hook_call, "PATIENCE_S", 1e9)
         found.wait()
         seen.append("went on")
 

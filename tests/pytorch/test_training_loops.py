@@ -17,7 +17,7 @@ from transport.switch.options import DaemonOptions
 from transport.torch import training
 from transport.torch.rendezvous import SwitchOptions
 from transport.torch.training import CdSgd, Easgd, LocalSgd, OdSgd, StreamingDiLoCo
-from transport.torch.training.table import METHODS, parse_method
+from transport.torch.training.training_methods import METHODS, parse_method
 
 ALL = [
     "local_sgd:period=3,momentum=average",

@@ -9,7 +9,7 @@ import torch
 from torch_ranks import groups_per_thread, results, two_bits
 
 from transport.torch import training
-from transport.torch.training import CdSgd, DiLoCo, LocalSgd, OdSgd, StreamingDiLoCo, flat
+from transport.torch.training import CdSgd, DiLoCo, LocalSgd, OdSgd, StreamingDiLoCo, flat_tensors
 from transport.torch.training.streaming_diloco import fragments_of
 
 
@@ -361,7 +361,7 @@ def test_every_value_is_summed_whatever_the_sizes_of_tensors_and_calls(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls of 10 float32 or 5 float64: tensors that fit, that don't, that end where a call does; empty ones."""
-    monkeypatch.setattr(flat, "PIECE_BYTES", 40)
+    monkeypatch.setattr(flat_tensors, "PIECE_BYTES", 40)
     sizes = [3, 25, 8, 1, 0, 12, 10, 1]
 
     def rank(number: int) -> Any:

@@ -13,7 +13,14 @@ import time
 from pathlib import Path
 
 from emulation.children import send_report
-from emulation.training.messages import Evaluated, Finished, Iteration, Started, TrainingFailed, Transfer
+from emulation.training.trainer_messages import (
+    Evaluated,
+    IterationReport,
+    TrainingFailed,
+    TrainingFinished,
+    TrainingStarted,
+    TransferTimes,
+)
 
 PORT = 7777
 BYTES_PER_ITERATION = 250_000  # 20 ms at 100 Mb/s: the link is backlogged most of the time
@@ -30,7 +37,7 @@ def main() -> None:
     rank, workers, workload = config["rank"], config["workers"], config["scenario"]["workload"]
     iteration_s = 0.0 if os.environ["FAKE_TRAINER"] == "fast" else ITERATION_S
     trouble, _, whose = os.environ.get("FAKE_TRAINER", "").partition(" ")
-    send_report(Started([threading.get_native_id()], [], "cd"))
+    send_report(TrainingStarted([threading.get_native_id()], [], "cd"))
     receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     receiver.bind(("0.0.0.0", PORT))
     threading.Thread(target=swallow, args=(receiver,), daemon=True).start()
@@ -51,7 +58,7 @@ def main() -> None:
         time.sleep(max(0.0, start + iteration_s - time.monotonic()))
         duration_ns = round((time.monotonic() - start) * 1e9)
         send_report(
-            Iteration(
+            IterationReport(
                 iteration=iteration,
                 start_ns=round((start - begun) * 1e9),
                 duration_ns=duration_ns,
@@ -63,7 +70,7 @@ def main() -> None:
                 communication_ns=duration_ns // 2,
                 first_layer_ns=duration_ns // 4,
                 first_layer_bytes=1458,
-                buckets=[Transfer(1458, round(start * 1e9), round(start * 1e9) + duration_ns)],
+                buckets=[TransferTimes(1458, round(start * 1e9), round(start * 1e9) + duration_ns)],
                 loss=1.0 / (1 + iteration),
                 retransmissions=rank * iteration,
             )
@@ -71,7 +78,7 @@ def main() -> None:
         if iteration + 1 in config["holds"]:
             sys.stdin.readline()
     send_report(Evaluated(iteration, round((time.monotonic() - begun) * 1e9), 0.98, 0.1))
-    send_report(Finished(62_500, 250_000, "ab", rank, {}, None, {}, []))
+    send_report(TrainingFinished(62_500, 250_000, "ab", rank, {}, None, {}, []))
 
 
 if __name__ == "__main__":

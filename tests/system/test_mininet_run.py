@@ -22,7 +22,7 @@ from emulation.mininet.run import hold_after, in_turn, merge_iterations, run_met
 from emulation.results import IterationRecord, document
 from emulation.scenario import Scenario, parse
 from emulation.scenario_flows import Arrivals
-from emulation.training.messages import Iteration
+from emulation.training.trainer_messages import IterationReport
 from transport.group.method_name import parse as parse_method
 
 SCENARIO: Scenario = parse(
@@ -35,8 +35,8 @@ SCENARIO: Scenario = parse(
 GLOO = parse_method("gloo")
 
 
-def record(iteration: int, **values: Any) -> Iteration:
-    told = Iteration(iteration, 5, 0, 9, 0, 0, 0, 3, 4, 0, 0, 1.0, 0, [])
+def record(iteration: int, **values: Any) -> IterationReport:
+    told = IterationReport(iteration, 5, 0, 9, 0, 0, 0, 3, 4, 0, 0, 1.0, 0, [])
     return msgspec.structs.replace(told, **values)
 
 
@@ -105,10 +105,12 @@ def test_trainers_go_on_once_they_are_watched_and_their_bytes_noted(warmup: int,
     """Iteration k sends 1000 bytes up and 2000 down."""
     text = 'name = "t"\ntitle = "T"\n[topology]\nworkers = 2\n[workload]\niterations = 10\n'
     scenario = parse(f"{text}warmup_iterations = {warmup}\n", "t")
-    said: list[Iteration] = []
+    said: list[IterationReport] = []
     orders: list[tuple[int, str]] = []
     child = SimpleNamespace(process=None, send=lambda order: orders.append((len(said), type(order).__name__)))
-    members = [SimpleNamespace(named=lambda kind: said if kind is Iteration else [], child=child) for _ in range(2)]
+    members = [
+        SimpleNamespace(named=lambda kind: said if kind is IterationReport else [], child=child) for _ in range(2)
+    ]
 
     def counters() -> list[SimpleNamespace]:
         none = {"up_packets": 0, "up_drops": 0, "down_drops": 0}

@@ -10,18 +10,18 @@ from emulation.mininet import run as mininet_run
 from emulation.mininet.run import run_method
 from emulation.results import summary
 from emulation.scenario import parse
-from emulation.training.messages import TrainerConfig
 from emulation.training.trainer import read_config
+from emulation.training.trainer_messages import TrainerConfig
 from transport.group.method_name import parse as parse_method
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet", "trainers_are_forked")]
 
 SMALL = """
 from dataclasses import replace
-from emulation.training.tasks.table import WORKLOADS
+from emulation.training.tasks.workload_kinds import WORKLOADS
 from emulation.training.tasks.text import Gpt
-from emulation.training.tasks.text_tensor import SharedBlock, TensorText
-class Small(TensorText):
+from emulation.training.tasks.text_tensor import SharedBlock, TensorTextTask
+class Small(TensorTextTask):
     def build_model(self):
         return Gpt(256, self.context, 64, heads=2, blocks=2, block=SharedBlock)
 for name in ("fsdp", "tp"):

@@ -21,7 +21,7 @@ from emulation.sim.compute import ComputeTimes
 from emulation.sim.training import Training
 from emulation.sim.zoom import Zoom
 from emulation.training.replicas import Replicas
-from emulation.training.tasks.table import DDP, WORKLOADS
+from emulation.training.tasks.workload_kinds import DDP, WORKLOADS
 from emulation.training.workload import Score
 from transport.group.method_name import METHODS, parse
 from transport.schedule.scheduler import LinearCost, Profile

@@ -14,7 +14,7 @@ from emulation.scenario import Scenario, parse
 from emulation.scenario_tables import HostOptions, ParameterServer
 from emulation.sim.run import run_method
 from emulation.whatif.gains import Question, gains
-from emulation.whatif.run import of_profile
+from emulation.whatif.recorded_run import of_profile
 from transport.group.method_name import parse as parse_method
 from transport.ps.config import ASYNCHRONOUS
 

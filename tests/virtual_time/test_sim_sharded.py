@@ -17,8 +17,8 @@ from emulation.results import MethodResult, document, summary
 from emulation.scenario import Scenario, parse
 from emulation.sim.run import run_method
 from emulation.timeline import COMPUTE, NETWORK
-from emulation.training.tasks.table import FSDP, WORKLOADS, WorkloadKind
 from emulation.training.tasks.task import Batch
+from emulation.training.tasks.workload_kinds import FSDP, WORKLOADS, WorkloadKind
 from emulation.training.units import UnitLayout
 from transport.group.method_name import parse as parse_method
 

@@ -15,9 +15,9 @@ from emulation.results import MethodResult, summary
 from emulation.scenario import Scenario, ScenarioError, parse
 from emulation.sim.run import run_method
 from emulation.timeline import COMPUTE, NETWORK
-from emulation.training.tasks.table import TP, WORKLOADS, WorkloadKind
 from emulation.training.tasks.text import Gpt
-from emulation.training.tasks.text_tensor import SharedBlock, TensorText
+from emulation.training.tasks.text_tensor import SharedBlock, TensorTextTask
+from emulation.training.tasks.workload_kinds import TP, WORKLOADS, WorkloadKind
 from emulation.training.tensor_ranks import TensorReplicas
 from transport.group.method_name import parse as parse_method
 
@@ -39,7 +39,7 @@ evaluate_every = 3
 WIDTH, BLOCKS, WORKERS = 16, 2, 2
 
 
-class Small(TensorText):
+class Small(TensorTextTask):
     held_out_windows = 2
 
     def build_model(self) -> nn.Module:

@@ -11,18 +11,18 @@ import pytest
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
-from emulation.profiles.errors import ProfileError
-from emulation.profiles.graph import Operation, WorkloadGraph
+from emulation.profiles.graph import GraphOperation, WorkloadGraph
 from emulation.profiles.model_profile import ModelLayer, ModelProfile
+from emulation.profiles.profile_errors import ProfileError
 from emulation.scenario import parse as parse_scenario
 from emulation.sim.run import run_method
-from emulation.whatif import cost as costs
+from emulation.whatif import call_cost as costs
 from emulation.whatif import gains as asking
-from emulation.whatif.cost import Link
-from emulation.whatif.forecast import Limits, forecast, iteration_ns
+from emulation.whatif.call_cost import HostLink
+from emulation.whatif.forecast import ForecastLimits, forecast, iteration_ns
 from emulation.whatif.gains import Question, gains, parse_rates, rank_costs
-from emulation.whatif.page import about
-from emulation.whatif.run import BUCKET_BYTES, Exchange, Run, of_graph, of_profile, read
+from emulation.whatif.recorded_run import BUCKET_BYTES, RecordedCollective, RecordedRun, of_graph, of_profile, read
+from emulation.whatif.whatif_page import about
 from tests.html_page import checked
 from tests.profiles.trace_events import ddp_step, write
 from transport.group.method_name import parse
@@ -38,7 +38,7 @@ MODEL = ModelProfile(
         for place, (elements, forward_us, backward_us) in enumerate(LAYERS)
     ),
 )
-LINK = Link(10_000_000_000, 1_000)
+LINK = HostLink(10_000_000_000, 1_000)
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,7 @@ def test_one_rank_is_as_the_model_of_schedules_has_it(text: str) -> None:
         run.scheduled(policy, cost),
         lambda each: (0.8 * each.size_bytes, Beside(after_ns=30_000)),
         np.ones((4, 1)),
-        Limits(credit_ns),
+        ForecastLimits(credit_ns),
     )
     assert found == pytest.approx(wanted, abs=20)
 
@@ -91,11 +91,11 @@ def test_one_rank_is_as_the_model_of_schedules_has_it(text: str) -> None:
 def test_ranks_wait_for_the_slowest_where_they_need_sums_and_nowhere_else() -> None:
     """By hand: 100 ns of computing, a collective of 30 ns from 40 on, needed at 60; the second rank takes twice as
     long. It begins at 80, ends at 110, and the rest takes the second rank 80; the first one has waited since 60."""
-    blocking = Run("hand", 2, 100, (Exchange("all_gather", 1, 2, 40, 60),))
+    blocking = RecordedRun("hand", 2, 100, (RecordedCollective("all_gather", 1, 2, 40, 60),))
     scale = np.array([[1.0, 2.0]] * 3)
     assert iteration_ns(blocking, lambda _: (30.0, Beside()), scale, settling=0) == 200  # hidden: needed at 120
     assert iteration_ns(blocking, lambda _: (50.0, Beside()), scale, settling=0) == 210
-    at_the_end = Run("hand", 2, 100, (Exchange("allreduce", 1, 2, 40, 100),))
+    at_the_end = RecordedRun("hand", 2, 100, (RecordedCollective("allreduce", 1, 2, 40, 100),))
     assert iteration_ns(at_the_end, lambda _: (130.0, Beside(after_ns=5.0)), scale, settling=0) == pytest.approx(
         215, abs=6
     )
@@ -185,17 +185,20 @@ def test_traces_of_different_runs_are_refused(tmp_path: Path) -> None:
 def test_a_graph_of_equal_ranks_is_a_run() -> None:
     """By hand: 10 ns of computing, a gather that the next 20 need, a sum of theirs that nothing needs."""
     program = (
-        Operation("compute", duration_ns=10),
-        Operation("all_gather", needs=(0,), elements=100, group="pairs"),
-        Operation("compute", needs=(1,), duration_ns=20),
-        Operation("allreduce", needs=(2,), elements=50),
+        GraphOperation("compute", duration_ns=10),
+        GraphOperation("all_gather", needs=(0,), elements=100, group="pairs"),
+        GraphOperation("compute", needs=(1,), duration_ns=20),
+        GraphOperation("allreduce", needs=(2,), elements=50),
     )
     pairs = {"pairs": ((0, 1), (2, 3))}
     run = of_graph(WorkloadGraph("hand", (program,), (0, 0, 0, 0), pairs))
     assert (run.workers, run.compute_ns) == (4, 30)
-    assert run.exchanges == (Exchange("all_gather", 400, 2, 10, 10), Exchange("allreduce", 200, 4, 30, 30))
-    sent = (Operation("send", peer=1, elements=1), Operation("receive", peer=1, elements=1))
-    apart = WorkloadGraph("hand", (sent[:1], (Operation("receive", peer=-1, elements=1),)), (0, 1))
+    assert run.exchanges == (
+        RecordedCollective("all_gather", 400, 2, 10, 10),
+        RecordedCollective("allreduce", 200, 4, 30, 30),
+    )
+    sent = (GraphOperation("send", peer=1, elements=1), GraphOperation("receive", peer=1, elements=1))
+    apart = WorkloadGraph("hand", (sent[:1], (GraphOperation("receive", peer=-1, elements=1),)), (0, 1))
     with pytest.raises(ProfileError, match="`switchagg compare` replays the others"):
         of_graph(apart)
 
@@ -225,9 +228,9 @@ def test_the_command_writes_a_page_that_needs_nothing_else(tmp_path: Path) -> No
 def test_a_graph_that_only_communicates_is_forecast() -> None:
     """By hand: two sums one after the other, and a gather beside them; what follows waits for what it needs."""
     chain = (
-        Operation("allreduce", elements=100),
-        Operation("allreduce", needs=(0,), elements=50),
-        Operation("all_gather", elements=50),
+        GraphOperation("allreduce", elements=100),
+        GraphOperation("allreduce", needs=(0,), elements=50),
+        GraphOperation("all_gather", elements=50),
     )
     run = of_graph(WorkloadGraph("hand", (chain,), (0, 0)))
     assert (run.compute_ns, len(run.exchanges), run.exchanges[0].chained) == (0, 3, True)
@@ -236,7 +239,7 @@ def test_a_graph_that_only_communicates_is_forecast() -> None:
     document = gains(run, Question((10_000_000_000,), ("switch",)))
     assert [text for label, text in about(document) if label == "run"] == ["hand, 2 workers, communication alone"]
     assert all(row["iteration_ns"] > 0 for row in document["links"][0]["rows"])
-    silent = WorkloadGraph("silent", ((Operation("compute", duration_ns=5),),), (0, 0))
+    silent = WorkloadGraph("silent", ((GraphOperation("compute", duration_ns=5),),), (0, 0))
     with pytest.raises(ProfileError, match="no collectives among ranks"):
         of_graph(silent)
 

@@ -20,12 +20,21 @@ from switchagg.errors import JobError
 from switchagg.job import MAX_CHILDREN
 from transport.group.contract import Group
 from transport.group.method_name import MethodName
-from transport.torch.calls.contiguous import StandIns, refuse_shared
-from transport.torch.calls.layout import Op, Part, Ranks, array_dtype, compared, refuse_type, shown, size_bytes
+from transport.torch.calls.contiguous import ContiguousCopies, refuse_shared
 from transport.torch.calls.recording import recorded
 from transport.torch.calls.reducer import Reducer
-from transport.torch.calls.traffic import GLOO, Traffic
-from transport.torch.calls.work import LimitedWork
+from transport.torch.calls.tensor_layout import (
+    GroupCall,
+    RankContext,
+    ReduceOperation,
+    array_dtype,
+    compared,
+    refuse_type,
+    shown,
+    size_bytes,
+)
+from transport.torch.calls.traffic import GLOO, TrafficCounts
+from transport.torch.calls.work import TimeoutWork
 from transport.torch.collectives import Collectives, Forward, leave_out_of_graphs
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, start_name
 
@@ -134,7 +143,7 @@ class SwitchProcessGroup(Collectives):
         # Gloo's options have the time-out that was set last (`_set_pg_timeout`). Neither holds Gloo's group.
         self._limit_s = limit_s = partial(_limit_s, gloo.options)
         self.reducer = Reducer(lambda lane: replace(rendezvous, timeout_s=limit_s()).open(lane), self._what, limit_s)
-        self.traffic = Traffic()
+        self.traffic = TrafficCounts()
         self._closed = False
         # At interpreter exit too: our threads that outlive it would abort the process.
         self._close_reducer = weakref.finalize(self, _close_in_own_process, self.reducer, self.rendezvous, os.getpid())
@@ -167,11 +176,11 @@ class SwitchProcessGroup(Collectives):
         self,
         kind: Kind,
         tensors: list[torch.Tensor],
-        build: Callable[[Ranks], list[Part] | None],
+        build: Callable[[RankContext], list[GroupCall] | None],
         options: Any,
         forward: Forward,
         *,
-        op: Op = Op(),  # noqa: B008  # immutable
+        op: ReduceOperation = ReduceOperation(),  # noqa: B008  # immutable
         results: list[torch.Tensor] | None = None,
     ) -> dist.Work:
         """The Work of a collective: by the group's calls that `build` gives, or else by Gloo, through `forward`.
@@ -180,7 +189,7 @@ class SwitchProcessGroup(Collectives):
         """
         results = tensors if results is None else results
         self._warn_of_partial_sum(kind, op, tensors)
-        parts: list[Part] = []
+        parts: list[GroupCall] = []
         if self.reducer.failure is None:
             try:
                 joined = self.connect()
@@ -220,7 +229,7 @@ class SwitchProcessGroup(Collectives):
         """How sums of floats are coded, and what that remembers; None without a codec, and before `connect`."""
         return self.reducer.compression
 
-    def _unnamed(self, parts: list[Part]) -> Exception | None:
+    def _unnamed(self, parts: list[GroupCall]) -> Exception | None:
         """What is wrong with a sum that doesn't say what it is of, where a codec remembers that."""
         compression = self.compression
         if compression is None or not compression.remembers:
@@ -237,7 +246,7 @@ class SwitchProcessGroup(Collectives):
                 )
         return None
 
-    def _warn_of_partial_sum(self, kind: Kind, op: Op, tensors: list[torch.Tensor]) -> None:
+    def _warn_of_partial_sum(self, kind: Kind, op: ReduceOperation, tensors: list[torch.Tensor]) -> None:
         """Once, of a plain sum within a backward pass where sums may lack some ranks: DDP's own, as it seems."""
         told = self.rendezvous.options
         partial_sums = self._switchable and self._method.is_switch and (told.backups or told.close_after_ns)
@@ -262,12 +271,12 @@ class SwitchProcessGroup(Collectives):
             self.traffic.count(seen.kind, GLOO, size_bytes)
         if seen is None or not self.reducer.compares or self.reducer.in_callback:
             return work
-        return self.reducer.start([Part("compare", "sum", seen)], results, None, work)
+        return self.reducer.start([GroupCall("compare", "sum", seen)], results, None, work)
 
     def delegate(self, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dist.Work:
         """Call Gloo's operation of the first of these names that exists, on contiguous tensors."""
         operation = next(getattr(self._gloo, name) for name in names if hasattr(self._gloo, name))
-        tensors = StandIns()
+        tensors = ContiguousCopies()
         writes = names[0] != "send"  # all others write their first argument
         given = [tensors.of(each, writes and not place) for place, each in enumerate(args)]
         return tensors.done_by(operation(*given, **kwargs))
@@ -275,7 +284,7 @@ class SwitchProcessGroup(Collectives):
     def limited(self, work: dist.Work) -> dist.Work:
         """See `Collectives`. Gloo's connections keep the limit with which they were made."""
         limit_s = self._limit_s()
-        return work if limit_s == self.rendezvous.timeout_s else LimitedWork(work, timedelta(seconds=limit_s))
+        return work if limit_s == self.rendezvous.timeout_s else TimeoutWork(work, timedelta(seconds=limit_s))
 
     def split_group(self, new_ranks: Any, *args: Any, **kwargs: Any) -> ProcessGroup:
         """Refused: PyTorch's own would split Gloo alone."""

@@ -19,10 +19,19 @@ from torch.distributed.distributed_c10d import BarrierOptions, BroadcastOptions,
 
 from switchagg.codecs.array_codec import Tensors
 from switchagg.description import ROOTED, Kind, Shown
-from transport.torch.calls import layout
-from transport.torch.calls.layout import LINEAR, Op, Part, Ranks, op_of, real, shown, size_bytes
+from transport.torch.calls import tensor_layout
 from transport.torch.calls.reducer import Reducer
-from transport.torch.calls.traffic import GLOO, Traffic
+from transport.torch.calls.tensor_layout import (
+    LINEAR,
+    GroupCall,
+    RankContext,
+    ReduceOperation,
+    op_of,
+    real,
+    shown,
+    size_bytes,
+)
+from transport.torch.calls.traffic import GLOO, TrafficCounts
 
 Forward = Callable[[], dist.Work]
 """Hands a call to Gloo."""
@@ -53,7 +62,7 @@ def _elsewhere(kind: Kind, *names: str) -> Callable[..., dist.Work]:
         if root is None:
             root = next((one for one in told if isinstance(one, int)), 0) if kind in ROOTED else 0
         even = len(tensors) == 1 and not any(isinstance(one, list) and one for one in told)
-        seen = shown(kind, Op(), tensors[0].dtype, tensors[0].numel() if even else 0, root)
+        seen = shown(kind, ReduceOperation(), tensors[0].dtype, tensors[0].numel() if even else 0, root)
         forward = partial(group.delegate, names, (outputs, inputs, *args), kwargs)
         return group.by_gloo(seen, forward, _tensors(outputs), size_bytes(tensors))
 
@@ -66,18 +75,18 @@ class Collectives(ProcessGroup):
     """What a process group does; how, is the subclass's. traffic: what went where."""
 
     reducer: Reducer
-    traffic: Traffic
+    traffic: TrafficCounts
 
     @abstractmethod
     def run(
         self,
         kind: Kind,
         tensors: list[torch.Tensor],
-        build: Callable[[Ranks], list[Part] | None],
+        build: Callable[[RankContext], list[GroupCall] | None],
         options: Any,
         forward: Forward,
         *,
-        op: Op = Op(),  # noqa: B008  # immutable
+        op: ReduceOperation = ReduceOperation(),  # noqa: B008  # immutable
         results: list[torch.Tensor] | None = None,
     ) -> dist.Work:
         """The Work of a collective: by the group's calls that `build` gives, or else by Gloo, through `forward`."""
@@ -112,8 +121,8 @@ class Collectives(ProcessGroup):
         options.reduceOp = op
         forward = partial(self.delegate, ("allreduce",), ([flat], options), {})
 
-        def build(ranks: Ranks) -> list[Part] | None:
-            found = layout.allreduce([flat], op_of(op), ranks)
+        def build(ranks: RankContext) -> list[GroupCall] | None:
+            found = tensor_layout.allreduce([flat], op_of(op), ranks)
             return found and [part._replace(tensors=tensors) for part in found]
 
         return self.run("allreduce", [flat], build, options, forward, op=op_of(op))
@@ -122,7 +131,7 @@ class Collectives(ProcessGroup):
         op = op_of(options.reduceOp)
         floats = [real(tensor) for tensor in tensors] if op.name in LINEAR else tensors
         forward = partial(self.delegate, (name,), (tensors, options), {})
-        build = partial(layout.allreduce, floats, op)
+        build = partial(tensor_layout.allreduce, floats, op)
         return self.run("allreduce", floats, build, options, forward, op=op, results=tensors)
 
     def broadcast(  # type: ignore[override]
@@ -133,7 +142,11 @@ class Collectives(ProcessGroup):
         many, root = _tensors(tensors), options.rootRank
         forward = partial(self.delegate, ("broadcast",), (many, options), {})
         return self.run(
-            "broadcast", many, lambda ranks: [layout.broadcast(one, root, ranks) for one in many], options, forward
+            "broadcast",
+            many,
+            lambda ranks: [tensor_layout.broadcast(one, root, ranks) for one in many],
+            options,
+            forward,
         )
 
     def reduce(  # type: ignore[override]
@@ -145,8 +158,8 @@ class Collectives(ProcessGroup):
         floats = [real(tensor) for tensor in many] if how.name in LINEAR else many
         forward = partial(self.delegate, ("reduce",), (many, options), {})
 
-        def build(ranks: Ranks) -> list[Part] | None:
-            return _all([layout.reduce(tensor, how, root, ranks) for tensor in floats])
+        def build(ranks: RankContext) -> list[GroupCall] | None:
+            return _all([tensor_layout.reduce(tensor, how, root, ranks) for tensor in floats])
 
         return self.run("reduce", floats, build, options, forward, op=how, results=many)
 
@@ -186,8 +199,10 @@ class Collectives(ProcessGroup):
     def _all_gather(
         self, lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], options: Any, forward: Forward
     ) -> dist.Work:
-        def build(ranks: Ranks) -> list[Part] | None:
-            return _all([layout.all_gather(all_of, one, ranks) for all_of, one in zip(lists, inputs, strict=True)])
+        def build(ranks: RankContext) -> list[GroupCall] | None:
+            return _all(
+                [tensor_layout.all_gather(all_of, one, ranks) for all_of, one in zip(lists, inputs, strict=True)]
+            )
 
         return self.run("all_gather", [*_tensors(lists), *inputs], build, options, forward, results=_tensors(lists))
 
@@ -229,9 +244,9 @@ class Collectives(ProcessGroup):
             [[as_floats(one.resolve_conj()) for one in many] for many in lists],
         )
 
-        def build(ranks: Ranks) -> list[Part] | None:
+        def build(ranks: RankContext) -> list[GroupCall] | None:
             both = zip(takers, given, strict=True)
-            return _all([layout.reduce_scatter(taker, many, op, ranks) for taker, many in both])
+            return _all([tensor_layout.reduce_scatter(taker, many, op, ranks) for taker, many in both])
 
         tensors = [*_tensors(given), *takers]
         return self.run("reduce_scatter", tensors, build, options, forward, op=op, results=outputs)
@@ -240,7 +255,7 @@ class Collectives(ProcessGroup):
         """Done when every rank has called it."""
         options = _options(BarrierOptions, opts, timeout)
         forward = partial(self.delegate, ("barrier",), (options,), {})
-        return self.run("barrier", [], lambda ranks: [layout.barrier()], options, forward)
+        return self.run("barrier", [], lambda ranks: [tensor_layout.barrier()], options, forward)
 
     gather = _elsewhere("gather", "gather")
     scatter = _elsewhere("scatter", "scatter")
@@ -278,9 +293,9 @@ def _tensors(nested: Any) -> list[torch.Tensor]:
     return [tensor for inner in nested for tensor in _tensors(inner)] if isinstance(nested, list | tuple) else []
 
 
-def _all(found: list[list[Part] | None]) -> list[Part] | None:
+def _all(found: list[list[GroupCall] | None]) -> list[GroupCall] | None:
     """The parts of several; None if one is None."""
-    parts: list[Part] = []
+    parts: list[GroupCall] = []
     for some in found:
         if some is None:
             return None

@@ -14,7 +14,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any, cast
 
-from emulation.profiles.graph import COMPUTE, SEND, WORLD, Operation, Order, WorkloadGraph
+from emulation.profiles.graph import COMPUTE, SEND, WORLD, GraphOperation, ProgramOrder, WorkloadGraph
 from emulation.results import MethodResult
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
@@ -95,7 +95,7 @@ class GraphTraining(Training):
         nothing = HollowReplicas([[]], graph.ranks)
         super().__init__(scenario, self.groups.world, cast(Any, nothing), compute, progress)
         self.graph = graph
-        self.orders = [Order.of(program) for program in graph.programs]
+        self.orders = [ProgramOrder.of(program) for program in graph.programs]
         self.clocks = [GraphRank(self, rank) for rank in range(self.workers)]
 
     @property
@@ -208,13 +208,13 @@ class GraphRank(RankClock):
         else:
             self._exchange(each, members, done)
 
-    def _message(self, each: Operation, array: Hollow, done: Callable[[], None]) -> None:
+    def _message(self, each: GraphOperation, array: Hollow, done: Callable[[], None]) -> None:
         """Send or receive: a broadcast among two."""
         sends = each.kind == SEND
         pair = (self._rank, self._rank + each.peer) if sends else (self._rank + each.peer, self._rank)
         self._launch_pair(pair, self._tags[each.tag], array, done)
 
-    def _exchange(self, each: Operation, members: tuple[int, ...], done: Callable[[], None]) -> None:
+    def _exchange(self, each: GraphOperation, members: tuple[int, ...], done: Callable[[], None]) -> None:
         """An all-to-all: each sends each other its shard."""
         place, count = members.index(self._rank), len(members)
         own, *others = ((shard(each.elements, (place + step) % count, count), step) for step in range(count))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from emulation.profiles.graph import Order, WorkloadGraph
+from emulation.profiles.graph import ProgramOrder, WorkloadGraph
 from emulation.scenario_tables import JobOptions
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.network.simulations import SIMULATIONS
@@ -34,7 +34,7 @@ class ReplayedJob:
         self.durations_ns: list[int] = []
         self.ended_ns: int | None = None
         self.iterations = options.sums or ENDLESS
-        self.orders = [Order.of(program) for program in graph.programs]
+        self.orders = [ProgramOrder.of(program) for program in graph.programs]
         self.groups = Groups(graph, simulation.config, POINT_TO_POINT, lambda _: simulation, _beside)
         self._ended, self._since_ns = ended, 0
         training = cast(GraphTraining, self)  # as far as a rank knows it

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.profiles.chosen import tenant_graph
+from emulation.profiles.workload_keys import tenant_graph
 from emulation.results import spread
 from emulation.scenario_tables import SAME, JobOptions
 from emulation.shares import jain

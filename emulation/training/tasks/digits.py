@@ -13,7 +13,7 @@ from torch import nn
 from emulation.training.tasks.task import SPLIT_SEED, Batch
 
 
-class Digits:
+class DigitsTask:
     """8x8 images of handwritten digits: 1437 to learn from, 360 held out. Shifted at random by up to a pixel."""
 
     name = "digits"

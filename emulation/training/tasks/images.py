@@ -27,7 +27,7 @@ NOISE = 0.8
 """Standard deviation per value, beside a pattern's 1. With this a net ends near 95 % of right answers."""
 
 
-class Images:
+class ImagesTask:
     """16x16 images in colour of 10 classes: 8192 to learn from, 2048 held out. Mirrored, shifted by up to two pixels.
 
     A class has two patterns. An image is one of them, moved, in other colours and contrast, with some of another

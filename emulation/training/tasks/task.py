@@ -15,7 +15,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 SPLIT_SEED = 0  # the held-out data are the same in every scenario, whatever its seed
 
 
-class Task(Protocol):
+class LearningTask(Protocol):
     """What a workload learns: data, model and rates. Knows nothing of ranks."""
 
     name: str

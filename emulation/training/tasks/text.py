@@ -18,7 +18,7 @@ from emulation.errors import WorkloadError
 from emulation.training.tasks.task import Batch
 
 
-class Text:
+class TextTask:
     """Python's standard library, byte by byte: predict the next byte. Every tenth file is held out.
 
     The text differs between versions of Python: `source_sha256` shows whether two runs learnt from the same bytes.
@@ -54,7 +54,7 @@ class Text:
             yield inputs[low : low + 16], targets[low : low + 16]
 
 
-class SmallText(Text):
+class SmallTextTask(TextTask):
     """The same for a GPT of 0.25 M parameters, of which many can be trained."""
 
     name = "small_text"

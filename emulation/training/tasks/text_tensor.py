@@ -6,10 +6,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from emulation.training.tasks.text import Gpt, Text
+from emulation.training.tasks.text import Gpt, TextTask
 
 
-class TensorText(Text):
+class TensorTextTask(TextTask):
     """As `Text`, with 8 heads: 2, 4 or 8 ranks have some each."""
 
     name = "tp"

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 
-class StandIns:
+class ContiguousCopies:
     """The tensors of one call, or contiguous copies of those that don't lie in memory as Gloo takes them."""
 
     def __init__(self) -> None:

@@ -25,11 +25,11 @@ import torch.distributed as dist
 from switchagg.codecs.compression import Compression
 from switchagg.description import COMBINING, asked_text
 from transport.group.contract import Array, Group
-from transport.torch.calls.attachment import current_hook
 from transport.torch.calls.completions import CompletionPool
 from transport.torch.calls.deadlines import DEADLINES
-from transport.torch.calls.layout import Part, Ranks
-from transport.torch.calls.staging import CudaStage, GlooStage, HostStage, SideStreams, Stage
+from transport.torch.calls.hook_call import current_hook
+from transport.torch.calls.tensor_layout import GroupCall, RankContext
+from transport.torch.calls.tensor_staging import CudaStage, GlooStage, HostStage, SideStreams, TensorStage
 from transport.torch.calls.work import SwitchWork
 
 KEPT_WORKS = 16
@@ -55,7 +55,9 @@ OpenGroup = Callable[[int], Group | None]
 class _Call:
     """One collective, from `Reducer.start` until its callbacks have returned."""
 
-    def __init__(self, work: SwitchWork | None, parts: Sequence[Part], stages: Sequence[Stage], depth: int) -> None:
+    def __init__(
+        self, work: SwitchWork | None, parts: Sequence[GroupCall], stages: Sequence[TensorStage], depth: int
+    ) -> None:
         self.work = work
         self.parts = parts
         self.stages = stages
@@ -145,16 +147,18 @@ class Reducer:
         group = self._lanes[0].session
         return None if group is None else group.compression
 
-    def ranks(self) -> Ranks:
+    def ranks(self) -> RankContext:
         """Where this rank stands; once `open` was true."""
         group = self._session(0)
         assert group is not None
         lacking: bool = getattr(group, "partial", False)  # of the switch's groups alone
-        return Ranks(group.rank, group.workers, group.method == "switch", group.row, group.method != "ps", lacking)
+        return RankContext(
+            group.rank, group.workers, group.method == "switch", group.row, group.method != "ps", lacking
+        )
 
     def start(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[GroupCall],
         results: list[torch.Tensor],
         limit_s: float | None = None,
         gloo: dist.Work | None = None,
@@ -203,7 +207,7 @@ class Reducer:
             self._pool.submit(partial(self._fetch, call))
         return work
 
-    def refused(self, error: Exception, parts: Sequence[Part], results: list[torch.Tensor]) -> SwitchWork:
+    def refused(self, error: Exception, parts: Sequence[GroupCall], results: list[torch.Tensor]) -> SwitchWork:
         """The Work of a call that no rank makes, since all find this error in it. Later calls work."""
         work = SwitchWork(results, f"{self._what}: {_named(parts, self._calls)}", 0.0)
         work.settle(error)
@@ -219,7 +223,7 @@ class Reducer:
         self.fail(dist.DistBackendError("it was shut down"), wait=True)
         self._pool.close()
 
-    def _stage(self, part: Part, gloo: dist.Work | None) -> Stage:
+    def _stage(self, part: GroupCall, gloo: dist.Work | None) -> TensorStage:
         if part.layout is None:
             return GlooStage(gloo)
         tensors = part.layout.gives or part.layout.takes
@@ -365,7 +369,7 @@ def _asked_by_join() -> bool:
     return frame is not None
 
 
-def _begin(group: Group, part: Part, array: Array) -> "Future[Any]":
+def _begin(group: Group, part: GroupCall, array: Array) -> "Future[Any]":
     """Make the call of the group that a part is."""
     kind, op, shown, _, tensors = part
     if kind == "allreduce":
@@ -382,7 +386,7 @@ def _begin(group: Group, part: Part, array: Array) -> "Future[Any]":
     return group.barrier() if kind == "barrier" else group.compare(shown)
 
 
-def _named(parts: Sequence[Part], number: int) -> str:
+def _named(parts: Sequence[GroupCall], number: int) -> str:
     """A call, for errors: "allreduce 7 (sum, 5 elements)"."""
     if not parts:
         return f"call {number}"
@@ -397,6 +401,6 @@ def _close(sessions: list[Group]) -> None:
         session.close()
 
 
-def _synchronize(stages: Sequence[Stage]) -> None:
+def _synchronize(stages: Sequence[TensorStage]) -> None:
     for stage in stages:
         stage.synchronize()

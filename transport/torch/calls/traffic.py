@@ -6,7 +6,7 @@ GLOO = "gloo"
 """The way of what Gloo carries out."""
 
 
-class Traffic:
+class TrafficCounts:
     """Thread-safe."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 import torch.distributed as dist
 
-from transport.torch.calls.attachment import AUTOGRAD
+from transport.torch.calls.hook_call import AUTOGRAD
 from transport.torch.calls.typed_future import TEXT_BYTES, typed
 
 Tensors = list[torch.Tensor]
@@ -129,7 +129,7 @@ class SwitchWork(dist.Work):
             raise dist.DistBackendError(f"{self._what} failed: {self._error}") from self._error
 
 
-class LimitedWork(dist.Work):
+class TimeoutWork(dist.Work):
     """Another Work, whose `wait()` waits for so long if it isn't told how long."""
 
     def __init__(self, work: dist.Work, limit: timedelta) -> None:

@@ -43,8 +43,8 @@ from transport.torch.feedback import RateFollower, codec_state, load_codec_state
 from transport.torch.priority.channel import Channel, broadcast_bytes, failure_of, open_channel
 from transport.torch.priority.exchange import Exchange, TransferRecord, measure_cost
 from transport.torch.priority.observer import Observer
-from transport.torch.priority.optimizer import Options, SteppedByParts
-from transport.torch.priority.tuning import Tuning
+from transport.torch.priority.optimizer import Options, PartialSteps
+from transport.torch.priority.schedule_tuning import ScheduleTuning
 
 OBSERVED_ITERATIONS = 3
 """By default: the first is a warm-up, the medians of the others count."""
@@ -173,14 +173,14 @@ class PriorityHandle:
         self._exchange = Exchange(
             channel, self._parameters, options.find_unused_parameters, lambda: self._rates.follow(channel.compression)
         )
-        self._steps: SteppedByParts | None = None
+        self._steps: PartialSteps | None = None
         self._hooks: list[Any] = []
         self._paused = False
         self._options: dict[int, Options] = {}  # parameter -> options of the step that it waits for
         self._zeroed: dict[int, bool] = {}  # parameter -> set_to_none, of those that wait for a step
         self._waits: deque[ForwardWait] = deque(maxlen=RECORDS_MAX)
         self._iteration = 0
-        self._tuning: Tuning | None = None
+        self._tuning: ScheduleTuning | None = None
         self._how = options
         self._cost = LinearCost()
         self._closed = False
@@ -269,7 +269,7 @@ class PriorityHandle:
         self._agree()
         if self._how.share_parameters:
             self._share()
-        self._steps = SteppedByParts(
+        self._steps = PartialSteps(
             self._optimizer, self._on_step, self._on_zero_grad, elementwise=self._how.elementwise_optimizer
         )
         try:
@@ -378,7 +378,7 @@ class PriorityHandle:
         self._plan(self.policy)
         if (tunable := self.policy.tuning) is not None:
             log = None if self._how.tuning_log is None else Path(self._how.tuning_log)
-            self._tuning = Tuning(tunable, self._channel.rank, self._from_rank_0, log)
+            self._tuning = ScheduleTuning(tunable, self._channel.rank, self._from_rank_0, log)
 
     def _needs_cost(self) -> bool:
         return self.policy.needs_cost or (self._channel.gates_starts and self.policy.credit_bytes is not None)

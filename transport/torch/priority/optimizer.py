@@ -18,7 +18,7 @@ COUPLED = (torch.optim.LBFGS,)
 Options = list[dict[str, Any]]
 
 
-class SteppedByParts:
+class PartialSteps:
     """Takes over `step` and `zero_grad` of an optimizer until `release`.
 
     on_step, on_zero_grad(set_to_none): what these do instead. Raises ValueError for an optimizer that can't be stepped

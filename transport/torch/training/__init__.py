@@ -7,7 +7,7 @@
     method.finish()         # all ranks have the same parameters: evaluate, save
 
 Imported by users and emulation. They call torch.distributed alone, so they work with every backend. Start at method.py;
-table.py has all of them.
+training_methods.py has all of them.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """The user's names, loaded when first used."""
     if name in __all__:
-        from transport.torch.training import table
+        from transport.torch.training import training_methods
 
-        return vars(table)[name]
+        return vars(training_methods)[name]
     raise AttributeError(f"module 'transport.torch.training' has no attribute '{name}'")

@@ -19,10 +19,10 @@ import torch.distributed as dist
 
 from switchagg.codecs.spec import CodecSpec
 from switchagg.written import count, option
-from transport.torch.training.flat import Flat
-from transport.torch.training.method import Attached
+from transport.torch.training.flat_tensors import FlatTensors
 from transport.torch.training.od_sgd import OdSgd, OneStepDelay
-from transport.torch.training.replica import Pending, Replica
+from transport.torch.training.replica import PendingCollectives, Replica
+from transport.torch.training.training_method import AttachedMethod
 
 Compressor = Callable[[torch.Tensor, dist.ProcessGroup], tuple[torch.Tensor, Any]]
 
@@ -59,7 +59,7 @@ class CdSgd(OdSgd):
         spec = super().spec
         return spec if spec is None or spec.feedback else replace(spec, feedback="ef")
 
-    def begin(self, replica: Replica) -> Attached:
+    def begin(self, replica: Replica) -> AttachedMethod:
         return _Compressed(self, replica)
 
 
@@ -67,9 +67,9 @@ class _Compressed(OneStepDelay):
     def __init__(self, method: CdSgd, replica: Replica) -> None:
         super().__init__(method, replica)
         self._options = method
-        self._residual = Flat(replica.parameters)
+        self._residual = FlatTensors(replica.parameters)
 
-    def send(self, gradients: Flat, step: int) -> Pending:
+    def send(self, gradients: FlatTensors, step: int) -> PendingCollectives:
         if step % self._options.period == 0:
             return self._replica.start_sum(gradients, exact=True)
         if self._options.codec:

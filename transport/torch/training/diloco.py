@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from switchagg.written import count, decimal, option
-from transport.torch.training.flat import Flat
-from transport.torch.training.method import Attached, TrainingMethod
-from transport.torch.training.replica import Pending, Replica
+from transport.torch.training.flat_tensors import FlatTensors
+from transport.torch.training.replica import PendingCollectives, Replica
+from transport.torch.training.training_method import AttachedMethod, TrainingMethod
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class DiLoCo(TrainingMethod):
     def round_steps(self) -> int:
         return self.period
 
-    def begin(self, replica: Replica) -> Attached:
+    def begin(self, replica: Replica) -> AttachedMethod:
         return _DiLoCo(self, replica)
 
 
@@ -44,17 +44,17 @@ class OuterOptimizer:
 
     def __init__(self, tensors: Sequence[torch.Tensor], rate: float, momentum: float) -> None:
         self._tensors = tensors
-        self.shared = Flat(tensors).read(tensors)
+        self.shared = FlatTensors(tensors).read(tensors)
         self._optimizer = torch.optim.SGD(self.shared.arrays, lr=rate, momentum=momentum, nesterov=momentum > 0)
 
-    def start(self, replica: Replica) -> Pending:
+    def start(self, replica: Replica) -> PendingCollectives:
         """The mean of how far the ranks' own parameters have moved."""
-        moved = Flat(self._tensors).read(self._tensors)
+        moved = FlatTensors(self._tensors).read(self._tensors)
         for own, shared in zip(moved.arrays, self.shared.arrays, strict=True):
             torch.sub(shared, own, out=own)
         return replica.start_sum(moved)
 
-    def step(self, moved: Flat) -> None:
+    def step(self, moved: FlatTensors) -> None:
         """By a mean."""
         for shared, gradient in zip(self.shared.arrays, moved.arrays, strict=True):
             shared.grad = gradient
@@ -69,7 +69,7 @@ class OuterOptimizer:
         self._optimizer.load_state_dict(state["outer"])
 
 
-class _DiLoCo(Attached):
+class _DiLoCo(AttachedMethod):
     def __init__(self, method: DiLoCo, replica: Replica) -> None:
         super().__init__(method, replica)
         self._period = method.period

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from transport.torch.training.flat import Flat
-from transport.torch.training.method import Attached, TrainingMethod
-from transport.torch.training.replica import Pending, Replica, named
+from transport.torch.training.flat_tensors import FlatTensors
+from transport.torch.training.replica import PendingCollectives, Replica, named
+from transport.torch.training.training_method import AttachedMethod, TrainingMethod
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,20 @@ class DPsgd(TrainingMethod):
     coded = False
     exactly = "it sends parameters, from rank to rank, which must not be rounded"
 
-    def begin(self, replica: Replica) -> Attached:
+    def begin(self, replica: Replica) -> AttachedMethod:
         return _Gossip(self, replica)
 
 
-class _Gossip(Attached):
+class _Gossip(AttachedMethod):
     def __init__(self, method: DPsgd, replica: Replica) -> None:
         super().__init__(method, replica)
         n, rank = replica.workers, replica.rank
         self._neighbours = sorted({(rank - 1) % n, (rank + 1) % n} - {rank})
-        self._own = Flat(replica.parameters)
-        self._theirs = [Flat(replica.parameters) for _ in self._neighbours]
-        self._flight: Pending | None = None
+        self._own = FlatTensors(replica.parameters)
+        self._theirs = [FlatTensors(replica.parameters) for _ in self._neighbours]
+        self._flight: PendingCollectives | None = None
 
-    def _exchange(self) -> Pending:
+    def _exchange(self) -> PendingCollectives:
         self._own.read(self._replica.parameters)
         group, calls = self._replica.group, []
         for neighbour, flat in zip(self._neighbours, self._theirs, strict=True):
@@ -50,7 +50,7 @@ class _Gossip(Attached):
                 calls.append(dist.P2POp(dist.irecv, received, group=group, tag=tag, group_peer=neighbour))
         with named(self._replica.what):
             works = dist.batch_isend_irecv(calls) if calls else []
-        return Pending(self._own, works, self._replica)
+        return PendingCollectives(self._own, works, self._replica)
 
     def after_step(self, step: int) -> None:
         self._flight = self._exchange()

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from switchagg.written import count, decimal, option
-from transport.torch.training.flat import Flat
-from transport.torch.training.method import Attached, TrainingMethod
-from transport.torch.training.replica import Pending, Replica
+from transport.torch.training.flat_tensors import FlatTensors
+from transport.torch.training.replica import PendingCollectives, Replica
+from transport.torch.training.training_method import AttachedMethod, TrainingMethod
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Easgd(TrainingMethod):
     def round_steps(self) -> int:
         return self.period
 
-    def begin(self, replica: Replica) -> Attached:
+    def begin(self, replica: Replica) -> AttachedMethod:
         if self.alpha is not None and self.alpha * replica.workers > 1:
             raise ValueError(
                 f"{self.name}: alpha={self.alpha}: with {replica.workers} ranks at most 1/{replica.workers}"
@@ -39,18 +39,18 @@ class Easgd(TrainingMethod):
         return _Elastic(self, replica)
 
 
-class _Elastic(Attached):
+class _Elastic(AttachedMethod):
     def __init__(self, method: Easgd, replica: Replica) -> None:
         super().__init__(method, replica)
         self._period = method.period
         self._alpha = 0.9 / replica.workers if method.alpha is None else method.alpha
-        self._centre = Flat(replica.parameters).read(replica.parameters)
+        self._centre = FlatTensors(replica.parameters).read(replica.parameters)
         self._due = False  # a pull before the next step
-        self._flight: Pending | None = None
+        self._flight: PendingCollectives | None = None
 
-    def _apart(self) -> Flat:
+    def _apart(self) -> FlatTensors:
         """How far this rank is from the centre."""
-        apart = Flat(self._replica.parameters).read(self._replica.parameters)
+        apart = FlatTensors(self._replica.parameters).read(self._replica.parameters)
         for own, centre in zip(apart.arrays, self._centre.arrays, strict=True):
             own.sub_(centre)
         return apart

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from switchagg.written import count, one_of, option
-from transport.torch.training.method import Attached, TrainingMethod
 from transport.torch.training.replica import Replica
+from transport.torch.training.training_method import AttachedMethod, TrainingMethod
 
 KEEP, AVERAGE, RESET = "keep", "average", "reset"
 
@@ -42,11 +42,11 @@ class LocalSgd(TrainingMethod):
     def round_steps(self) -> int:
         return self.period
 
-    def begin(self, replica: Replica) -> Attached:
+    def begin(self, replica: Replica) -> AttachedMethod:
         return _Averaging(self, replica)
 
 
-class _Averaging(Attached):
+class _Averaging(AttachedMethod):
     def __init__(self, method: LocalSgd, replica: Replica) -> None:
         super().__init__(method, replica)
         self._options = method

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from switchagg.written import count, decimal, option
-from transport.torch.training.flat import Flat
-from transport.torch.training.method import Attached, TrainingMethod
-from transport.torch.training.replica import Pending, Replica
+from transport.torch.training.flat_tensors import FlatTensors
+from transport.torch.training.replica import PendingCollectives, Replica
+from transport.torch.training.training_method import AttachedMethod, TrainingMethod
 
 
 @dataclass(frozen=True)
@@ -33,25 +33,25 @@ class OdSgd(TrainingMethod):
     local_rate: float = option("local_rate", decimal(), 0.01)
     warm_up: int = option("warm_up", count(0), 1000)
 
-    def begin(self, replica: Replica) -> Attached:
+    def begin(self, replica: Replica) -> AttachedMethod:
         return OneStepDelay(self, replica)
 
 
-class OneStepDelay(Attached):
+class OneStepDelay(AttachedMethod):
     """In flight is at most the sum of the last step's gradients."""
 
     def __init__(self, method: OdSgd, replica: Replica) -> None:
         super().__init__(method, replica)
         self._rate, self._warm_up = method.local_rate, method.warm_up
-        self._shared = Flat(replica.parameters)  # W, once the warm-up is over
-        self._flight: Pending | None = None
-        self._mean: Flat | None = None  # that of what was in flight, which the optimiser will step by
+        self._shared = FlatTensors(replica.parameters)  # W, once the warm-up is over
+        self._flight: PendingCollectives | None = None
+        self._mean: FlatTensors | None = None  # that of what was in flight, which the optimiser will step by
         self._own: list[torch.Tensor | None] = []  # this step's gradients, aside while the optimiser steps
 
     def synchronous(self, step: int) -> bool:
         return step <= self._warm_up
 
-    def send(self, gradients: Flat, step: int) -> Pending:
+    def send(self, gradients: FlatTensors, step: int) -> PendingCollectives:
         """Start the sum of this step's gradients, in place."""
         return self._replica.start_sum(gradients)
 
@@ -62,7 +62,7 @@ class OneStepDelay(Attached):
         self._own = [one.grad for one in parameters]
         if self._replica.compression is not None:  # what the last sum lost takes part in this one
             self._land()
-        flight = self.send(Flat(parameters).read(self._own), step)
+        flight = self.send(FlatTensors(parameters).read(self._own), step)
         self._land()
         self._put()
         self._flight = flight
@@ -112,4 +112,4 @@ class OneStepDelay(Attached):
         self._land()
         self._shared.load(state["shared"])
         mean = state["mean"]
-        self._mean = None if mean is None else Flat(self._replica.parameters).load(mean)
+        self._mean = None if mean is None else FlatTensors(self._replica.parameters).load(mean)

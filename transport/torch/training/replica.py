@@ -15,20 +15,20 @@ from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import CodecSpec
 from transport.torch.feedback import RateFollower, tensor_of
-from transport.torch.training.coded import CodedCalls
-from transport.torch.training.flat import Flat
+from transport.torch.training.coded_collectives import CodedCollectives
+from transport.torch.training.flat_tensors import FlatTensors
 
 COUPLED = (torch.optim.LBFGS,)
 """Optimisers that evaluate the loss several times in a step."""
 
 
-class Pending:
-    """Collectives in flight on a Flat. wait: until they are done; raises DistBackendError."""
+class PendingCollectives:
+    """Collectives in flight on FlatTensors. wait: until they are done; raises DistBackendError."""
 
-    def __init__(self, flat: Flat, works: Sequence[Any], replica: "Replica") -> None:
+    def __init__(self, flat: FlatTensors, works: Sequence[Any], replica: "Replica") -> None:
         self._flat, self._works, self._replica, self._what = flat, works, replica, replica.what
 
-    def wait(self) -> Flat:
+    def wait(self) -> FlatTensors:
         since_ns = time.monotonic_ns()
         with named(self._what):
             for work in self._works:
@@ -37,7 +37,7 @@ class Pending:
         self._replica.waited_calls += len(self._works)
         return self._flat
 
-    def mean(self) -> Flat:
+    def mean(self) -> FlatTensors:
         """The sums divided by the ranks."""
         flat = self.wait()
         for array in flat.arrays:
@@ -75,7 +75,7 @@ class Replica:
         self._count = len(self._given())
         known: dict[torch.Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
         self._names = {one: known.get(one, f"optimizer[{place}]") for place, one in enumerate(self.parameters)}
-        self._coded: CodedCalls | None = None
+        self._coded: CodedCollectives | None = None
         self._rates = RateFollower(optimizer, self._names)
         self.buffers: list[torch.Tensor] = [one for one in self.model.buffers() if one.is_floating_point()]
 
@@ -99,7 +99,7 @@ class Replica:
 
     def use_codec(self, spec: CodecSpec) -> None:
         """Sums of gradients and differences go through it from now on. Raises ValueError for too many ranks."""
-        self._coded = CodedCalls(spec, self.group)
+        self._coded = CodedCollectives(spec, self.group)
 
     def check_group(self, exactly: str) -> None:
         """Raises ValueError if sums of the process group lose something and that mustn't be. exactly: why not."""
@@ -116,7 +116,7 @@ class Replica:
     # ---- collectives
 
     def observe(self, started: Callable[[int, Any], None], reduced: Callable[[Reduction], None]) -> None:
-        """See `Attached`."""
+        """See `AttachedMethod`."""
         self._started = started
         if self._coded is not None:
             self._coded.reduced = reduced
@@ -141,7 +141,7 @@ class Replica:
         """Give all ranks rank 0's parameters and buffers; DDP has done so."""
         if self.ddp is None:
             tensors = [*dict.fromkeys([*self.model.parameters(), *self.parameters]), *self.model.buffers()]
-            flat = Flat(tensors).read(tensors)
+            flat = FlatTensors(tensors).read(tensors)
             with named(self.what):
                 for piece in flat.pieces():
                     dist.broadcast(piece, group=self.group, group_src=0)
@@ -152,7 +152,7 @@ class Replica:
         if self.ddp is not None:
             self.ddp.require_backward_grad_sync = synchronous
 
-    def start_sum(self, flat: Flat, exact: bool = False) -> Pending:
+    def start_sum(self, flat: FlatTensors, exact: bool = False) -> PendingCollectives:
         """Sum over all ranks, in place; through a codec where there is one. exact: not through the method's."""
         if self._coded is not None and not exact:
             return self._start(flat, self._coded.start)
@@ -163,29 +163,29 @@ class Replica:
     def _all_reduce(self, piece: torch.Tensor) -> Any:
         return dist.all_reduce(piece, group=self.group, async_op=True)
 
-    def start(self, flat: Flat, begin: Callable[[torch.Tensor], Any]) -> Pending:
+    def start(self, flat: FlatTensors, begin: Callable[[torch.Tensor], Any]) -> PendingCollectives:
         """A collective on each piece."""
         return self._start(flat, lambda piece, parts: begin(piece))
 
-    def _start(self, flat: Flat, begin: Callable[[torch.Tensor, Tensors], Any]) -> Pending:
+    def _start(self, flat: FlatTensors, begin: Callable[[torch.Tensor, Tensors], Any]) -> PendingCollectives:
         with named(self.what):
             works = []
             for piece, parts in flat.cut():
                 tensors = [tensor_of(self._names.get(one, ""), one).part(low, high) for one, low, high in parts]
                 works.append(begin(piece, tensors))
                 self._started(getattr(works[-1], "size_bytes", piece.nbytes), works[-1])
-        return Pending(flat, works, self)
+        return PendingCollectives(flat, works, self)
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace tensors by their means over all ranks, coded by nothing; these have the same bits everywhere."""
         if tensors:
             lossy = self._of_group is not None and self._of_group.spec.lossy
-            flat = Flat(tensors, exact=lossy).read(tensors)
+            flat = FlatTensors(tensors, exact=lossy).read(tensors)
             self.start(flat, self._all_reduce).mean().write(tensors)
 
     def average_gradients(self) -> None:
         """As DDP; one that a rank lacks counts as zeros."""
-        flat = Flat(self.parameters).read([one.grad for one in self.parameters])
+        flat = FlatTensors(self.parameters).read([one.grad for one in self.parameters])
         for parameter, mean in zip(self.parameters, self.start_sum(flat, exact=True).mean().views, strict=True):
             parameter.grad = mean.to(parameter.dtype)
 

@@ -12,9 +12,9 @@ import torch
 
 from switchagg.written import count, decimal, option
 from transport.torch.training.diloco import DiLoCo, OuterOptimizer
-from transport.torch.training.flat import Flat
-from transport.torch.training.method import Attached
-from transport.torch.training.replica import Pending, Replica
+from transport.torch.training.flat_tensors import FlatTensors
+from transport.torch.training.replica import PendingCollectives, Replica
+from transport.torch.training.training_method import AttachedMethod
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StreamingDiLoCo(DiLoCo):
         """Steps between two fragments' turns."""
         return self.period // self.fragments
 
-    def begin(self, replica: Replica) -> Attached:
+    def begin(self, replica: Replica) -> AttachedMethod:
         if len(replica.parameters) < self.fragments:
             raise ValueError(
                 f"{self.name}: fragments={self.fragments}: the model has {len(replica.parameters)} tensors"
@@ -51,15 +51,15 @@ class StreamingDiLoCo(DiLoCo):
         return _Streaming(self, replica)
 
 
-class _Streaming(Attached):
+class _Streaming(AttachedMethod):
     def __init__(self, method: StreamingDiLoCo, replica: Replica) -> None:
         super().__init__(method, replica)
         self._options = method
         self._tensors = fragments_of(replica.parameters, method.fragments)
         self._outers = [OuterOptimizer(one, method.rate, method.momentum) for one in self._tensors]
         self._applied = [0] * method.fragments  # the step of it
-        self._flight: tuple[int, Pending] | None = None  # the fragment whose turn is next
-        self._landed: tuple[int, Flat] | None = None
+        self._flight: tuple[int, PendingCollectives] | None = None  # the fragment whose turn is next
+        self._landed: tuple[int, FlatTensors] | None = None
 
     def after_step(self, step: int) -> None:
         interval, delay, n = self._options.interval, self._options.delay, self._options.fragments
@@ -85,7 +85,7 @@ class _Streaming(Attached):
         self._landed = None
         self._step(turn, moved, self._options.mix)
 
-    def _step(self, turn: int, moved: Flat, mix: float) -> None:
+    def _step(self, turn: int, moved: FlatTensors, mix: float) -> None:
         self._outers[turn].step(moved)
         self._applied[turn] = self.steps
         for own, shared in zip(self._tensors[turn], self._outers[turn].shared.views, strict=True):
@@ -114,7 +114,7 @@ class _Streaming(Attached):
         self._landed = None
         if state["landed"] is not None:
             turn, saved = state["landed"]
-            self._landed = (turn, Flat(self._tensors[turn]).load(saved))
+            self._landed = (turn, FlatTensors(self._tensors[turn]).load(saved))
 
 
 def fragments_of(parameters: list[torch.Tensor], fragments: int) -> list[list[torch.Tensor]]:

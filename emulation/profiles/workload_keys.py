@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from emulation.profiles.errors import ProfileError
 from emulation.profiles.graph import WorkloadGraph
 from emulation.profiles.model_profile import ModelProfile
-from emulation.profiles.table import MAKERS, Found, load
+from emulation.profiles.profile_errors import ProfileError
+from emulation.profiles.profile_formats import MAKERS, Profile, load
 
 DDP = "ddp"
 OPTIONS = {"tp": ("degree",), "pp": ("degree", "micro_batches"), "3d": ("degree", "stages", "micro_batches")}
 """Keys that ways of sharing a model read."""
 
 
-class Keys(Protocol):
+class WorkloadKeys(Protocol):
     """As of `emulation.scenario_tables.Workload`."""
 
     @property
@@ -69,13 +69,13 @@ def tenants_fault(jobs: Sequence[Tenant], folder: Path) -> str:
     return ""
 
 
-def batch_of(keys: Keys, workers: int, folder: Path) -> int:
+def batch_of(keys: WorkloadKeys, workers: int, folder: Path) -> int:
     """Samples of a rank, as the profile has it; 1 where it doesn't say. Raises ProfileError."""
     found = load(keys.profile, folder, workers)
     return found.batch if isinstance(found, ModelProfile) else 1
 
 
-def chosen(keys: Keys, workers: int, folder: Path) -> Found:
+def chosen(keys: WorkloadKeys, workers: int, folder: Path) -> Profile:
     """The model with this batch and device, where ranks have all of it (DDP); else a graph. Raises ProfileError."""
     found = load(keys.profile, folder, workers)
     if isinstance(found, WorkloadGraph):
@@ -90,7 +90,7 @@ def chosen(keys: Keys, workers: int, folder: Path) -> Found:
     return MAKERS[keys.parallel](found, workers, bucket_bytes=keys.bucket_bytes, **more)
 
 
-def rank_ns(found: Found, keys: Keys, workers: int, folder: Path) -> int | tuple[int, ...]:
+def rank_ns(found: Profile, keys: WorkloadKeys, workers: int, folder: Path) -> int | tuple[int, ...]:
     """What each rank computes for; one number if nothing makes them differ. found: `chosen`. Raises ProfileError."""
     if isinstance(found, ModelProfile):
         return found.rank_ns(workers)

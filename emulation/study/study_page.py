@@ -7,8 +7,8 @@ from typing import Any
 
 from emulation.bench.table import columns
 from emulation.certificate.fidelity import rate_text
-from emulation.study.figures import places
-from emulation.study.plan import FLOAT32, is_method
+from emulation.study.study_figures import places
+from emulation.study.study_plan import FLOAT32, is_method
 
 HEADS = (
     "codec",

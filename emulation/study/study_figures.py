@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from emulation.certificate.fidelity import rate_text
 from emulation.report.figures import LINESTYLES, STYLE, save_png
-from emulation.study.plan import FLOAT32
+from emulation.study.study_plan import FLOAT32
 
 Row = dict[str, Any]
 Place = tuple[str, int]

@@ -6,34 +6,36 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulation.profiles import chakra, goal, makers, simai, torch_trace
-from emulation.profiles.errors import ProfileError, read_text
+from emulation.profiles import chakra, goal_format, makers, simai, torch_trace
 from emulation.profiles.graph import WorkloadGraph
 from emulation.profiles.model_profile import ModelProfile
 from emulation.profiles.model_profile import load as load_model
+from emulation.profiles.profile_errors import ProfileError, read_text
 from emulation.profiles.torch_events import is_trace
 
-Found = ModelProfile | WorkloadGraph
+Profile = ModelProfile | WorkloadGraph
 
 
 @dataclass(frozen=True)
-class Format:
+class ProfileFormat:
     """One format. suffixes: of its files. load(path, workers): ProfileError for what can't be read, or another number
     of ranks than workers, where a file has one; 0: any."""
 
     name: str
     suffixes: tuple[str, ...]
-    load: Callable[[Path, int], Found]
+    load: Callable[[Path, int], Profile]
 
 
-FORMATS: dict[str, Format] = {
+FORMATS: dict[str, ProfileFormat] = {
     each.name: each
     for each in (
-        Format("model profile", (".toml", ".json"), lambda path, _: load_model(path.absolute())),
-        Format("Chakra", (".et",), chakra.load),
-        Format("SimAI", (".txt",), lambda path, workers: simai.decode(read_text(path), path.name, workers)),
-        Format("torch.profiler", (".gz",), torch_trace.load),
-        Format("GOAL", (".goal",), lambda path, workers: goal.decode(read_text(path), path.name, workers)),
+        ProfileFormat("model profile", (".toml", ".json"), lambda path, _: load_model(path.absolute())),
+        ProfileFormat("Chakra", (".et",), chakra.load),
+        ProfileFormat("SimAI", (".txt",), lambda path, workers: simai.decode(read_text(path), path.name, workers)),
+        ProfileFormat("torch.profiler", (".gz",), torch_trace.load),
+        ProfileFormat(
+            "GOAL", (".goal",), lambda path, workers: goal_format.decode(read_text(path), path.name, workers)
+        ),
     )
 }
 
@@ -47,7 +49,7 @@ MAKERS: dict[str, Callable[..., WorkloadGraph]] = {
 """How ranks share the model of a profile; `[workload] parallel`."""
 
 
-def load(name_or_path: str, folder: Path = Path(), workers: int = 0) -> Found:
+def load(name_or_path: str, folder: Path = Path(), workers: int = 0) -> Profile:
     """A shipped profile by its name, or a file, in `folder` unless its path is absolute; its suffix says the format,
     and a folder holds Chakra traces. workers: as of `Format`. Raises ProfileError."""
     path = folder / name_or_path

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from emulation.training.tasks.task import Task
+    from emulation.training.tasks.task import LearningTask
 
 
 DDP, FSDP, TP = "ddp", "fsdp", "tp"
@@ -26,30 +26,30 @@ class WorkloadKind:
     """
 
     name: str
-    make: str | Callable[[], Task]
+    make: str | Callable[[], LearningTask]
     samples: int | None = None
     unit: str = "samples"
     parallel: str = DDP
     workers: tuple[int, ...] = ()
 
-    def task(self) -> Task:
+    def task(self) -> LearningTask:
         """Its data and model. Raises WorkloadError."""
         if not isinstance(self.make, str):
             return self.make()
         module, _, name = self.make.partition(":")
-        made: Task = getattr(import_module(module), name)()
+        made: LearningTask = getattr(import_module(module), name)()
         return made
 
 
 WORKLOADS: dict[str, WorkloadKind] = {
     kind.name: kind
     for kind in (
-        WorkloadKind("digits", "emulation.training.tasks.digits:Digits", samples=1437, unit="images"),
-        WorkloadKind("images", "emulation.training.tasks.images:Images", samples=8192, unit="images"),
-        WorkloadKind("text", "emulation.training.tasks.text:Text"),
-        WorkloadKind("small_text", "emulation.training.tasks.text:SmallText"),
-        WorkloadKind("fsdp", "emulation.training.tasks.text:Text", parallel=FSDP),
-        WorkloadKind("tp", "emulation.training.tasks.text_tensor:TensorText", parallel=TP, workers=(2, 4, 8)),
+        WorkloadKind("digits", "emulation.training.tasks.digits:DigitsTask", samples=1437, unit="images"),
+        WorkloadKind("images", "emulation.training.tasks.images:ImagesTask", samples=8192, unit="images"),
+        WorkloadKind("text", "emulation.training.tasks.text:TextTask"),
+        WorkloadKind("small_text", "emulation.training.tasks.text:SmallTextTask"),
+        WorkloadKind("fsdp", "emulation.training.tasks.text:TextTask", parallel=FSDP),
+        WorkloadKind("tp", "emulation.training.tasks.text_tensor:TensorTextTask", parallel=TP, workers=(2, 4, 8)),
     )
 }
 

@@ -12,11 +12,11 @@ from transport.torch.training.diloco import DiLoCo
 from transport.torch.training.dpsgd import DPsgd
 from transport.torch.training.easgd import Easgd
 from transport.torch.training.local_sgd import LocalSgd
-from transport.torch.training.method import Attached, TrainingMethod
 from transport.torch.training.od_sgd import OdSgd
 from transport.torch.training.post_local_sgd import PostLocalSgd
 from transport.torch.training.replica import Replica
 from transport.torch.training.streaming_diloco import StreamingDiLoCo
+from transport.torch.training.training_method import AttachedMethod, TrainingMethod
 
 METHODS: dict[str, type[TrainingMethod]] = {
     method.name: method for method in (LocalSgd, PostLocalSgd, DiLoCo, StreamingDiLoCo, Easgd, DPsgd, OdSgd, CdSgd)
@@ -39,7 +39,7 @@ def attach(
     optimizer: torch.optim.Optimizer,
     method: TrainingMethod | str,
     group: dist.ProcessGroup | None = None,
-) -> Attached:
+) -> AttachedMethod:
     """Let `optimizer.step()` synchronise by this method from now on. A collective of all ranks, in place of DDP.
 
     model: as it is, or in DDP, which then sums gradients in the synchronous steps alone. It gets rank 0's parameters

@@ -23,7 +23,7 @@ OURSELVES = "transport.torch.collectives"
 _impatient: set[CodeType] = set()
 
 
-class Attachment:
+class HookCall:
     """A running call of a communication hook, during which an allreduce was started."""
 
     def __init__(self, frame: FrameType, thread: int) -> None:
@@ -45,7 +45,7 @@ class Attachment:
         return frame is not None
 
 
-def current_hook() -> Attachment | None:
+def current_hook() -> HookCall | None:
     """The communication hook that this thread runs inside a backward pass; None if there is none."""
     if torch._C._current_graph_task_id() == -1:
         return None
@@ -55,4 +55,4 @@ def current_hook() -> Attachment | None:
         hook = hook.f_back
     if hook.f_globals.get("__name__") == OURSELVES:  # DDP itself called the backend: nothing in Python will attach
         return None
-    return Attachment(hook, threading.get_ident())
+    return HookCall(hook, threading.get_ident())

@@ -12,7 +12,7 @@ is in exactly one call, however large its tensor is."""
 HALVES = (torch.float16, torch.bfloat16)
 
 
-class Flat:
+class FlatTensors:
     """Copies of tensors, in one array for each dtype and device. 16 bit floats are copied as float32: sums round once.
 
     arrays: what collectives take. views: each tensor's part of them, with its shape and, if it is dense, its strides.
@@ -36,7 +36,7 @@ class Flat:
             for tensor, (kind, first) in zip(tensors, places, strict=True)
         ]
 
-    def read(self, tensors: Sequence[torch.Tensor | None]) -> "Flat":
+    def read(self, tensors: Sequence[torch.Tensor | None]) -> "FlatTensors":
         """Copy them in. None: zeros."""
         for view, tensor in zip(self.views, tensors, strict=True):
             if tensor is None:
@@ -74,7 +74,7 @@ class Flat:
         """A copy, for a state_dict."""
         return [array.clone() for array in self.arrays]
 
-    def load(self, state: Any) -> "Flat":
+    def load(self, state: Any) -> "FlatTensors":
         """What `state` gave. Raises ValueError if it isn't of such tensors."""
         if [array.shape for array in self.arrays] != [array.shape for array in state]:
             raise ValueError("the state is that of a model with other parameters")

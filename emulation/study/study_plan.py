@@ -57,7 +57,7 @@ TUNING_SEED = 1000
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrainingSetting:
     """How a workload is trained: SGD with momentum, its rate rising and falling as AdamW's does in scenarios.
 
     batch: of all workers together, so that one rate suits any number of them. rates: of which a method gets the best.
@@ -83,19 +83,19 @@ def _slow_starters(iterations: int) -> tuple[str, str]:
 
 
 SETTINGS = (
-    Setting("images", (4, 8), 64, 960, 60, (0.015, 0.03, 0.06), COMMON + _slow_starters(960)),
-    Setting("digits", (4,), 128, 80, 10, (0.01, 0.02, 0.04), COMMON + _slow_starters(80)),
-    Setting("small_text", (4,), 32, 480, 40, (0.05, 0.1, 0.2), COMMON + _slow_starters(480)),
+    TrainingSetting("images", (4, 8), 64, 960, 60, (0.015, 0.03, 0.06), COMMON + _slow_starters(960)),
+    TrainingSetting("digits", (4,), 128, 80, 10, (0.01, 0.02, 0.04), COMMON + _slow_starters(80)),
+    TrainingSetting("small_text", (4,), 32, 480, 40, (0.05, 0.1, 0.2), COMMON + _slow_starters(480)),
 )
 _QUICK_CODECS = (FLOAT32, "bf16", "lanes16", "lanes8+ef", "rotated8+ef", "ternary+ef", "topk:ratio=0.01+ef")
 QUICK = (
-    Setting("images", (4,), 32, 40, 20, (0.03,), _QUICK_CODECS),
-    Setting("digits", (4,), 32, 20, 10, (0.02,), _QUICK_CODECS),
+    TrainingSetting("images", (4,), 32, 40, 20, (0.03,), _QUICK_CODECS),
+    TrainingSetting("digits", (4,), 32, 20, 10, (0.02,), _QUICK_CODECS),
 )
 
 
 @dataclass(frozen=True)
-class Cell:
+class StudyCell:
     """One run. codec: text of a spec, or of a training method, or `float32`; rate: the greatest learning rate."""
 
     workload: str
@@ -134,7 +134,7 @@ def is_method(text: str) -> bool:
     name = name_of(text)
     if name in {FLOAT32, *CODECS, *ARRAY_CODECS}:
         return False
-    from transport.torch.training.table import METHODS  # imports PyTorch
+    from transport.torch.training.training_methods import METHODS  # imports PyTorch
 
     return name in METHODS
 
@@ -142,7 +142,7 @@ def is_method(text: str) -> bool:
 def spec_of(text: str) -> CodecSpec | None:
     """The codec, a training method's too. None: none. Raises ValueError."""
     if is_method(text):
-        from transport.torch.training.table import parse_method
+        from transport.torch.training.training_methods import parse_method
 
         return parse_method(text).spec
     return None if text == FLOAT32 else parse_codec(text)
@@ -159,7 +159,7 @@ def checked(words: Sequence[str]) -> list[str]:
 def _checked(word: str) -> str:
     if not is_method(word):
         return word if word == FLOAT32 else str(parse_codec(word))
-    from transport.torch.training.table import parse_method
+    from transport.torch.training.training_methods import parse_method
 
     method = parse_method(word)
     if not method.allreduces:
@@ -168,8 +168,8 @@ def _checked(word: str) -> str:
 
 
 def settings(
-    base: Sequence[Setting], workloads: Sequence[str], workers: Sequence[int], codecs: Sequence[str]
-) -> list[Setting]:
+    base: Sequence[TrainingSetting], workloads: Sequence[str], workers: Sequence[int], codecs: Sequence[str]
+) -> list[TrainingSetting]:
     """Those of these workloads (none named: all), at other numbers of workers, with other codecs, if some are named.
 
     Raises ScenarioError.
@@ -190,20 +190,20 @@ def settings(
     ]
 
 
-def rates_of(setting: Setting, codec: str) -> list[float]:
+def rates_of(setting: TrainingSetting, codec: str) -> list[float]:
     """Learning rates that are tried for a codec."""
     factor = RATE_FACTORS.get(name_of(codec), 1.0)
     return [rate * factor for rate in setting.rates]
 
 
-def momentum_of(setting: Setting, codec: str) -> float:
+def momentum_of(setting: TrainingSetting, codec: str) -> float:
     """Of the optimiser: none where the codec corrects the momentum itself."""
     spec = spec_of(codec)
     return 0.0 if spec is not None and spec.momentum > 0 else setting.momentum
 
 
-def cell(setting: Setting, codec: str, workers: int, seed: int, rate: float) -> Cell:
-    return Cell(
+def cell(setting: TrainingSetting, codec: str, workers: int, seed: int, rate: float) -> StudyCell:
+    return StudyCell(
         setting.workload,
         codec,
         workers,
@@ -231,7 +231,7 @@ def can(codec: str, workers: int) -> str:
     return ""
 
 
-def tuning_cells(chosen: Sequence[Setting]) -> Iterator[Cell]:
+def tuning_cells(chosen: Sequence[TrainingSetting]) -> Iterator[StudyCell]:
     """Runs that choose a rate where there are several: with the fewest workers, on a seed of their own."""
     for setting in chosen:
         for codec in setting.codecs:
@@ -240,7 +240,7 @@ def tuning_cells(chosen: Sequence[Setting]) -> Iterator[Cell]:
                 yield from (cell(setting, codec, workers, TUNING_SEED, rate) for rate in rates)
 
 
-def best_rates(chosen: Sequence[Setting], finished: dict[str, dict[str, Any]]) -> dict[tuple[str, str], float]:
+def best_rates(chosen: Sequence[TrainingSetting], finished: dict[str, dict[str, Any]]) -> dict[tuple[str, str], float]:
     """(workload, codec) -> the rate whose run ended with the lowest held-out loss; the middle one where none ended."""
     found = {}
     for setting in chosen:
@@ -253,7 +253,9 @@ def best_rates(chosen: Sequence[Setting], finished: dict[str, dict[str, Any]]) -
     return found
 
 
-def reported_cells(chosen: Sequence[Setting], seeds: int, best: dict[tuple[str, str], float]) -> Iterator[Cell]:
+def reported_cells(
+    chosen: Sequence[TrainingSetting], seeds: int, best: dict[tuple[str, str], float]
+) -> Iterator[StudyCell]:
     """Runs that count, seed by seed, so that a study that is cut short has something of each codec."""
     for setting in chosen:
         for workers in setting.workers:

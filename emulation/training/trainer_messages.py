@@ -71,7 +71,7 @@ class Go(Order):
     """Train on."""
 
 
-class Transfer(msgspec.Struct):
+class TransferTimes(msgspec.Struct):
     """Gradients that travel together, a bucket or a schedule's transfer, on CLOCK_MONOTONIC."""
 
     size_bytes: int
@@ -81,7 +81,7 @@ class Transfer(msgspec.Struct):
     priority: int | None = None
 
 
-class Wait(msgspec.Struct, frozen=True):
+class ModuleWait(msgspec.Struct, frozen=True):
     """How long a module of the forward pass waited for its sums, on CLOCK_MONOTONIC."""
 
     name: str
@@ -89,13 +89,13 @@ class Wait(msgspec.Struct, frozen=True):
     end_ns: int
 
 
-class Started(Report):
+class TrainingStarted(Report, tag="started"):
     network_threads: list[int]  # kernel ids of those that carry packets
     compute_threads: list[int]
     initial_parameter_hash: str
 
 
-class Iteration(Report):
+class IterationReport(Report, tag="iteration"):
     """What an iteration took on this rank. start_ns: of the training's time; begun_at_ns: CLOCK_MONOTONIC."""
 
     iteration: int
@@ -111,16 +111,16 @@ class Iteration(Report):
     first_layer_bytes: int
     loss: float | None  # None: a round that the others had finished, taken without computing
     retransmissions: int
-    buckets: list[Transfer]
-    waits: list[Wait] | None = None  # with a schedule: within the forward pass
+    buckets: list[TransferTimes]
+    waits: list[ModuleWait] | None = None  # with a schedule: within the forward pass
 
     @classmethod
     def of(
         cls,
         times: tuple[int, int, int, int],
-        spans: list[Transfer],
+        spans: list[TransferTimes],
         waited_ns: int,
-        first_layer: Transfer | None = None,
+        first_layer: TransferTimes | None = None,
         **others: Any,
     ) -> Self:
         """From when it began and its three passes ended (CLOCK_MONOTONIC), and how long it waited for its transfers.
@@ -152,7 +152,7 @@ class Evaluated(Report):
     loss: float
 
 
-class Finished(Report):
+class TrainingFinished(Report, tag="finished"):
     parameters: int
     gradient_bytes: int
     parameter_hash: str
@@ -171,7 +171,7 @@ class TrainingFailed(Failed, tag="failed"):
     iteration: int | None = None  # None: outside of one
 
 
-TrainerReport = Started | Iteration | Evaluated | Finished | TrainingFailed
+TrainerReport = TrainingStarted | IterationReport | Evaluated | TrainingFinished | TrainingFailed
 
 
 def write_config(path: Path, config: TrainerConfig) -> None:

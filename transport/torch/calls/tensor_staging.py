@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 
 from transport.torch.calls.contiguous import lies_plain
-from transport.torch.calls.layout import Layout, array_of, bits
+from transport.torch.calls.tensor_layout import TensorLayout, array_of, bits
 
 Array = NDArray[Any]
 
 
-class Stage(Protocol):
+class TensorStage(Protocol):
     """The tensors of one call, on their way to the group and back."""
 
     array: Array
@@ -45,7 +45,7 @@ class HostStage:
 
     needs_fetch = False
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: TensorLayout) -> None:
         self._layout = layout
         home = layout.home
         in_place = home is not None and lies_plain(home) and home.dtype == layout.dtype
@@ -88,7 +88,7 @@ class CudaStage:
 
     needs_fetch = True
 
-    def __init__(self, layout: Layout, side: Any, *, cuda: Any = torch.cuda, pin: bool = True) -> None:
+    def __init__(self, layout: TensorLayout, side: Any, *, cuda: Any = torch.cuda, pin: bool = True) -> None:
         self._layout = layout
         self._side = side
         self._cuda = cuda
@@ -156,7 +156,7 @@ class GlooStage:
         return nullcontext()
 
 
-def _buffer(layout: Layout, pin: bool) -> torch.Tensor:
+def _buffer(layout: TensorLayout, pin: bool) -> torch.Tensor:
     """Room for the array; zeros where there may be gaps between the tensors."""
     made = torch.zeros if len(layout.gives) > 1 else torch.empty
     return made(layout.elements, dtype=layout.dtype, pin_memory=pin)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from emulation.study.method_training import train_by_method
-from emulation.study.plan import Cell, is_method
 from emulation.study.probe import probe
-from emulation.study.wire import ELEMENTS, Counted, Traffic
+from emulation.study.study_plan import StudyCell, is_method
+from emulation.study.wire_bytes import ELEMENTS, CountedCompression, WireTraffic
 from emulation.training.replicas import Replicas
 from switchagg.codecs import Array, Codec
 from switchagg.codecs.array_codec import Reduction, Tensor, Tensors
@@ -25,7 +25,7 @@ PROBES = 12
 """Moments of a run, evenly spread, at which errors are measured."""
 
 
-class Watched(Counted):
+class ProbedCompression(CountedCompression):
     """One that keeps what it was about to sum, where asked to. kept: before each sum, and whether it was coded."""
 
     def __init__(self, spec: CodecSpec, rank: int, workers: int, seed: int) -> None:
@@ -42,21 +42,21 @@ class Watched(Counted):
             yield reduction
 
 
-def train(cell: Cell) -> dict[str, Any]:
+def train(cell: StudyCell) -> dict[str, Any]:
     """The record of a finished run: plain numbers. Raises WorkloadError; ValueError for a codec that can't."""
     begun = time.perf_counter()
     found = train_by_method(cell) if is_method(cell.codec) else _in_lockstep(cell)
     return {**found, "seconds": time.perf_counter() - begun}
 
 
-def _in_lockstep(cell: Cell) -> dict[str, Any]:
+def _in_lockstep(cell: StudyCell) -> dict[str, Any]:
     replicas = Replicas(cell.workload, cell.seed, cell.workers, cell.batch_per_worker, cell.iterations)
     for workload in replicas.workloads:
         workload.use_sgd(cell.rate, cell.momentum)
     ranks = range(cell.workers)
     spec = cell.spec
-    summing = [] if spec is None else [Watched(spec, rank, cell.workers, cell.seed) for rank in ranks]
-    plain = Traffic(cell.workers)
+    summing = [] if spec is None else [ProbedCompression(spec, rank, cell.workers, cell.seed) for rank in ranks]
+    plain = WireTraffic(cell.workers)
     names = [(name, tuple(one.shape)) for name, one in replicas.workloads[0].model.named_parameters()]
     tensors = [[Tensor(*names[index]) for index in bucket.parameters] for bucket in replicas.buckets]
     every = max(1, cell.iterations // PROBES)
@@ -107,7 +107,7 @@ def _in_lockstep(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _errors(summing: Sequence[Watched], sums: Sequence[Sequence[Array]], iteration: int) -> dict[str, Any]:
+def _errors(summing: Sequence[ProbedCompression], sums: Sequence[Sequence[Array]], iteration: int) -> dict[str, Any]:
     """Of the sums of one iteration: relative squared errors, see `probe`, and what is left over."""
     codec = summing[0].spec.codec
     fed = bool(summing[0].spec.feedback)

@@ -41,7 +41,7 @@ SLOWED = 1.1
 
 
 @dataclass(frozen=True)
-class Link:
+class HostLink:
     """Of every host: bits/s each way, delay one way. keys: of a scenario's [hosts] and [ps], and their values. zoom: of
     measured calls; auto: packets, or flows for what is large."""
 
@@ -74,13 +74,13 @@ class CallCost:
         return self.beta_ns_per_byte > SLOWED * self.bound_ns_per_byte
 
 
-def needs_of(name: MethodName, kind: Kind, workers: int, link: Link, size_bytes: float, link_ns: float) -> Needs:
+def needs_of(name: MethodName, kind: Kind, workers: int, link: HostLink, size_bytes: float, link_ns: float) -> Needs:
     """What a call needs that its links carry in link_ns."""
     return needs(name, size_bytes, link_ns, scenario_of(link, workers, name).network, kind)
 
 
 @cache
-def scenario_of(link: Link, workers: int, name: MethodName) -> Scenario:
+def scenario_of(link: HostLink, workers: int, name: MethodName) -> Scenario:
     """Workers on such links, with queues that hold what is in flight. Raises ScenarioError."""
     racks = "" if workers <= STAR_WORKERS else f'kind = "leaf_spine"\nracks = {-(-workers // RACK)}\n'
     text = (
@@ -92,7 +92,7 @@ def scenario_of(link: Link, workers: int, name: MethodName) -> Scenario:
 
 
 @cache
-def call_cost(name: MethodName, kind: Kind, workers: int, link: Link) -> CallCost:
+def call_cost(name: MethodName, kind: Kind, workers: int, link: HostLink) -> CallCost:
     """Of a call of this kind among so many. AggregationFailed, ScenarioError, ValueError."""
     if workers < 2:
         return CallCost(0.0, 0.0, 0.0)

@@ -16,8 +16,8 @@ import re
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 
-from emulation.profiles.errors import ProfileError
-from emulation.profiles.graph import COMPUTE, NS_MOST, RANKS_MOST, RECEIVE, SEND, Operation, WorkloadGraph
+from emulation.profiles.graph import COMPUTE, NS_MOST, RANKS_MOST, RECEIVE, SEND, GraphOperation, WorkloadGraph
+from emulation.profiles.profile_errors import ProfileError
 from switchagg.description import Kind
 from transport.collectives.collective import Task
 from transport.collectives.plan import Local, Send, shard
@@ -33,12 +33,12 @@ TAGS = 1 << 20
 """Of messages of collectives that are written: above those of sends."""
 
 
-class Reader:
+class GoalReader:
     """What the lines so far have said. early: how many irequires there were."""
 
     def __init__(self, file: str) -> None:
         self.ranks = self.early = 0
-        self.operations: dict[int, list[tuple[str, int, Operation]]] = {}
+        self.operations: dict[int, list[tuple[str, int, GraphOperation]]] = {}
         self.waits: dict[int, list[tuple[str, str, int]]] = {}
         self.rank: int | None = None
         self._file = file
@@ -71,7 +71,7 @@ def decode(text: str, file: str, workers: int = 0) -> WorkloadGraph:
 
     `irequires`, which waits for a begin, is taken for `requires`, and counted.
     """
-    reader = Reader(file)
+    reader = GoalReader(file)
     plain = COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
     for number, line in enumerate(plain.splitlines(), 1):
         if line := line.partition("//")[0].strip():
@@ -88,25 +88,25 @@ def decode(text: str, file: str, workers: int = 0) -> WorkloadGraph:
     return WorkloadGraph(file, programs, tuple(range(ranks)), source=f"GOAL {file}", notes=notes)
 
 
-def _operation(line: str, rank: int, where: str, number: int) -> tuple[str, int, Operation]:
+def _operation(line: str, rank: int, where: str, number: int) -> tuple[str, int, GraphOperation]:
     """Its label, line, and what it is."""
     if match := CALC.fullmatch(line):
         if int(match[2]) > NS_MOST:
             raise ProfileError(f"{where}: {match[2]} ns; allowed: 0 … {NS_MOST}")
         units = re.findall(r"cpu\s+(\d+)", match[3])
         unit = int(units[-1]) if units else 0
-        return match[1], number, Operation(COMPUTE, match[1], duration_ns=int(match[2]), unit=unit)
+        return match[1], number, GraphOperation(COMPUTE, match[1], duration_ns=int(match[2]), unit=unit)
     if not (match := MESSAGE.fullmatch(line)):
         raise ProfileError(f"{where}: {line[:60]!r} is no calc, send, recv or requires")
     tags = re.findall(r"tag\s+(\d+)", match[5])
     size, tag = max(1, -(-int(match[3]) // 4)), int(tags[-1]) if tags else 0
     kind = SEND if match[2] == "send" else RECEIVE
-    return match[1], number, Operation(kind, match[1], elements=size, peer=int(match[4]) - rank, tag=tag)
+    return match[1], number, GraphOperation(kind, match[1], elements=size, peer=int(match[4]) - rank, tag=tag)
 
 
 def _joined(
-    operations: list[tuple[str, int, Operation]], waits: list[tuple[str, str, int]], file: str
-) -> Iterator[Operation]:
+    operations: list[tuple[str, int, GraphOperation]], waits: list[tuple[str, str, int]], file: str
+) -> Iterator[GraphOperation]:
     """Operations with what they need."""
     places: dict[str, int] = {}
     for place, (label, number, _) in enumerate(operations):
@@ -159,7 +159,7 @@ def _rank(graph: WorkloadGraph, rank: int, method: str) -> Iterator[str]:
 
 
 def _collective(
-    each: Operation, rank: int, members: tuple[int, ...], method: str, label: str, tag: int
+    each: GraphOperation, rank: int, members: tuple[int, ...], method: str, label: str, tag: int
 ) -> Generator[str, None, list[str]]:
     """Messages of its plan, in the order that it asks for, and a calc of no time at the end; returns what begins."""
     own, count = members.index(rank), len(members)
@@ -200,7 +200,7 @@ def _collective(
 
 
 def _exchange(
-    each: Operation, own: int, members: tuple[int, ...], label: str, tag: int
+    each: GraphOperation, own: int, members: tuple[int, ...], label: str, tag: int
 ) -> Generator[str, None, list[str]]:
     """An all-to-all: each sends each other its shard, all at once."""
     count, begun = len(members), list[str]()

@@ -17,7 +17,7 @@ MEASURED_ITERATIONS = 10
 COLUMNS = ("step", "iteration", "partition_bytes", "credit_bytes", "iteration_ns")
 
 
-class Tuning:
+class ScheduleTuning:
     """One rank's part. broadcast: rank 0's bytes on every rank, a collective. log: CSV file of rank 0, a row per
     point."""
 

@@ -22,14 +22,14 @@ from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import CodecSpec
 from switchagg.job import ELEMENTS_MTU_1500
 from transport.collectives.plan import shard
-from transport.torch.calls.layout import array_dtype
+from transport.torch.calls.tensor_layout import array_dtype
 
 logger = logging.getLogger(__name__)
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
-class CodedCalls:
+class CodedCollectives:
     """One rank's. group: any of torch.distributed; all ranks start the same sums in the same order."""
 
     def __init__(self, spec: CodecSpec, group: Any) -> None:
@@ -61,7 +61,7 @@ class CodedSum:
     """A Work, as far as training methods need it. size_bytes: of the arrays that its collectives have summed so far; of
     those gathered half, since each value of them crosses a link at most once, not twice."""
 
-    def __init__(self, calls: CodedCalls, values: torch.Tensor, tensors: Tensors, number: int) -> None:
+    def __init__(self, calls: CodedCollectives, values: torch.Tensor, tensors: Tensors, number: int) -> None:
         self._calls, self._values, self._number = calls, values, number
         self._host = values if values.device.type == "cpu" else values.cpu()
         self._rounds = self._collectives(calls.compression.rounds(self._host.numpy(), tensors))

@@ -28,7 +28,7 @@ FULL, EMPTY = (LINKS["udp"].framing.ethernet_bytes(size) for size in (frame_byte
 
 
 @dataclass
-class Traffic:
+class WireTraffic:
     """Of one rank, summed up. up, down: bytes of Ethernet frames; rounds: collectives that depend on each other."""
 
     workers: int
@@ -60,12 +60,12 @@ def carried(kind: Kind, size: int, dtype: np.dtype[Any], op: str, codec: Codec |
     return FULL * (1 + call.chunks), FULL * (1 + call.chunks)
 
 
-class Counted(Compression):
+class CountedCompression(Compression):
     """A rank's compression whose collectives are counted."""
 
     def __init__(self, spec: CodecSpec, rank: int, workers: int, seed: int = 0) -> None:
         super().__init__(spec, rank, workers, seed)
-        self.traffic = Traffic(workers)
+        self.traffic = WireTraffic(workers)
 
     def rounds(self, array: Array, tensors: Tensors | None, key: int = 0) -> Iterator[Reduction]:
         """As of `Compression`."""

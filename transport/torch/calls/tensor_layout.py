@@ -46,7 +46,7 @@ Tensors = Sequence[torch.Tensor]
 Finish = Callable[[torch.Tensor], None]
 
 
-class Op(NamedTuple):
+class ReduceOperation(NamedTuple):
     """name: as PyTorch's, in small letters. factor: of "premul_sum"."""
 
     name: str = "sum"
@@ -58,15 +58,15 @@ class Op(NamedTuple):
         return "max" if self.name in ("max", "min") else "sum"
 
 
-def op_of(op: Any) -> Op:
+def op_of(op: Any) -> ReduceOperation:
     """PyTorch's operation; None is a sum."""
     if op is None or op == ReduceOp.SUM:
-        return Op()
+        return ReduceOperation()
     name = next(name for name, one in ReduceOp.RedOpType.__members__.items() if op == one).lower()
-    return Op(name, op.__getstate__()[1] if name == "premul_sum" else None)
+    return ReduceOperation(name, op.__getstate__()[1] if name == "premul_sum" else None)
 
 
-class Ranks(NamedTuple):
+class RankContext(NamedTuple):
     """Where this rank stands. switch: whether a switch combines. row: floats of a call share an exponent within so many
     values; 1 where they don't. compares: whether the group compares calls that travel as others. partial: whether sums
     may lack some ranks, so that the group must divide them for a mean."""
@@ -79,7 +79,7 @@ class Ranks(NamedTuple):
     partial: bool = False
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """The array of a call. gives, takes: tensors, and where they lie in it, before and after. home: the tensor that is
     the whole array, and is used in place where that can be. before, after: done to the array on the host."""
 
@@ -92,7 +92,7 @@ class Layout(NamedTuple):
     after: Finish | None = None
 
 
-class Part(NamedTuple):
+class GroupCall(NamedTuple):
     """One call of the group. kind, op: what it is asked for. shown: what the ranks compare. layout: None without one
     ("barrier"), and where Gloo does the work ("compare"). tensors: parameters that the array consists of, where they
     are known."""
@@ -100,13 +100,13 @@ class Part(NamedTuple):
     kind: str
     op: str
     shown: Shown
-    layout: Layout | None = None
+    layout: TensorLayout | None = None
     tensors: array_codec.Tensors | None = None
 
 
-def allreduce(tensors: Tensors, op: Op, ranks: Ranks) -> list[Part] | None:
+def allreduce(tensors: Tensors, op: ReduceOperation, ranks: RankContext) -> list[GroupCall] | None:
     """Each tensor in place. Small ones of a type share a call."""
-    parts: list[Part] = []
+    parts: list[GroupCall] = []
     packs: dict[torch.dtype, list[torch.Tensor]] = {}
     for tensor in tensors:
         wire = _wire(tensor, op, ranks)
@@ -118,23 +118,25 @@ def allreduce(tensors: Tensors, op: Op, ranks: Ranks) -> list[Part] | None:
             packs.setdefault(tensor.dtype, []).append(tensor)
         else:
             whole = ((tensor, 0),)
-            layout = Layout(tensor.numel(), wire, whole, whole, tensor)
+            layout = TensorLayout(tensor.numel(), wire, whole, whole, tensor)
             parts.append(_combined("allreduce", layout, (0, tensor.numel()), op, ranks))
     return parts + [_packed(pack, op, ranks) for pack in packs.values()]
 
 
-def reduce(tensor: torch.Tensor, op: Op, root: int, ranks: Ranks) -> list[Part] | None:
+def reduce(tensor: torch.Tensor, op: ReduceOperation, root: int, ranks: RankContext) -> list[GroupCall] | None:
     """In place at the root; the others' tensors keep their values."""
     takes = ((tensor, 0),) if ranks.rank == root else ()
     wire = _wire(tensor, op, ranks)
     if wire is None:
         gathered = _gathered("reduce", tensor, tensor, op, ranks, root)
         return None if gathered is None else [gathered]
-    layout = Layout(tensor.numel(), wire, ((tensor, 0),), takes, tensor if takes else None)
+    layout = TensorLayout(tensor.numel(), wire, ((tensor, 0),), takes, tensor if takes else None)
     return [_combined("reduce", layout, (0, tensor.numel()), op, ranks, root)]
 
 
-def reduce_scatter(output: torch.Tensor, inputs: Tensors, op: Op, ranks: Ranks) -> list[Part] | None:
+def reduce_scatter(
+    output: torch.Tensor, inputs: Tensors, op: ReduceOperation, ranks: RankContext
+) -> list[GroupCall] | None:
     """inputs: one tensor with all shards, or one for each rank, of any sizes. Raises ValueError for wrong sizes."""
     rank, n = ranks.rank, ranks.workers
     _alike("reduce_scatter", output, inputs)
@@ -152,11 +154,11 @@ def reduce_scatter(output: torch.Tensor, inputs: Tensors, op: Op, ranks: Ranks) 
     if wire is None:
         gathered = _gathered("reduce_scatter", gives, output, op, ranks)
         return None if gathered is None else [gathered]
-    layout = Layout(n * k, wire, gives, ((output, rank * k),))
+    layout = TensorLayout(n * k, wire, gives, ((output, rank * k),))
     return [_combined("reduce_scatter", layout, (rank * k, (rank + 1) * k), op, ranks)]
 
 
-def all_gather(outputs: Tensors, given: torch.Tensor, ranks: Ranks) -> list[Part]:
+def all_gather(outputs: Tensors, given: torch.Tensor, ranks: RankContext) -> list[GroupCall]:
     """outputs: one tensor for all shards, or one for each rank, of any sizes. Raises ValueError for wrong sizes."""
     rank, n = ranks.rank, ranks.workers
     _alike("all_gather", given, outputs)
@@ -171,29 +173,31 @@ def all_gather(outputs: Tensors, given: torch.Tensor, ranks: Ranks) -> list[Part
     k = given.numel()
     takes = tuple((one, place * k) for place, one in enumerate(outputs))
     home = outputs[0] if len(outputs) == 1 else None
-    layout = Layout(n * k, given.dtype, ((given, rank * k),), takes, home)
-    return [Part("all_gather", "sum", shown("all_gather", Op(""), given.dtype, n * k), layout)]
+    layout = TensorLayout(n * k, given.dtype, ((given, rank * k),), takes, home)
+    return [GroupCall("all_gather", "sum", shown("all_gather", ReduceOperation(""), given.dtype, n * k), layout)]
 
 
-def broadcast(tensor: torch.Tensor, root: int, ranks: Ranks, source: torch.Tensor | None = None) -> Part:
+def broadcast(tensor: torch.Tensor, root: int, ranks: RankContext, source: torch.Tensor | None = None) -> GroupCall:
     """source: what the root gives, where that isn't the tensor itself."""
     gives = ((tensor if source is None else source, 0),) if ranks.rank == root else ()
     takes = ((tensor, 0),) if ranks.rank != root or source is not None else ()
-    layout = Layout(tensor.numel(), tensor.dtype, gives, takes, tensor)
-    return Part("broadcast", "sum", shown("broadcast", Op(""), tensor.dtype, tensor.numel(), root), layout)
+    layout = TensorLayout(tensor.numel(), tensor.dtype, gives, takes, tensor)
+    return GroupCall(
+        "broadcast", "sum", shown("broadcast", ReduceOperation(""), tensor.dtype, tensor.numel(), root), layout
+    )
 
 
-def barrier() -> Part:
-    return Part("barrier", "sum", shown("barrier", Op(""), torch.uint8, 0))
+def barrier() -> GroupCall:
+    return GroupCall("barrier", "sum", shown("barrier", ReduceOperation(""), torch.uint8, 0))
 
 
-def compared(parts: list[Part], ranks: Ranks) -> list[Part]:
+def compared(parts: list[GroupCall], ranks: RankContext) -> list[GroupCall]:
     """With a comparison where a host method's ranks could be done before they know that they disagree on the root."""
     first = next((part for part in parts if part.kind in ROOTED), None)
-    return parts if first is None or ranks.switch else [Part("compare", "sum", first.shown), *parts]
+    return parts if first is None or ranks.switch else [GroupCall("compare", "sum", first.shown), *parts]
 
 
-def shown(kind: Kind, op: Op, dtype: torch.dtype, elements: int, root: int = 0) -> Shown:
+def shown(kind: Kind, op: ReduceOperation, dtype: torch.dtype, elements: int, root: int = 0) -> Shown:
     """What the ranks compare of a collective."""
     name = str(dtype).removeprefix("torch.")
     carried = "max" if op.wire == "max" else "sum"
@@ -246,7 +250,9 @@ def _wire_dtype(dtype: torch.dtype, op: str, switch: bool) -> torch.dtype | None
     return None if name is None else getattr(torch, name)
 
 
-def _wire(tensor: torch.Tensor, op: Op, ranks: Ranks, size_bytes: int | None = None) -> torch.dtype | None:
+def _wire(
+    tensor: torch.Tensor, op: ReduceOperation, ranks: RankContext, size_bytes: int | None = None
+) -> torch.dtype | None:
     """What a tensor travels as where the group combines; None: it doesn't."""
     dtype = tensor.dtype
     if (
@@ -259,16 +265,18 @@ def _wire(tensor: torch.Tensor, op: Op, ranks: Ranks, size_bytes: int | None = N
     return _wire_dtype(dtype, op.wire, ranks.switch)
 
 
-def _combined(kind: Kind, layout: Layout, own: tuple[int, int], op: Op, ranks: Ranks, root: int = 0) -> Part:
+def _combined(
+    kind: Kind, layout: TensorLayout, own: tuple[int, int], op: ReduceOperation, ranks: RankContext, root: int = 0
+) -> GroupCall:
     """A call that the group combines. own: what of the array this rank has afterwards."""
     if kind == "allreduce" and _divided(op, layout.dtype, ranks):
-        return Part(kind, op.name, shown(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
+        return GroupCall(kind, op.name, shown(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
     before, after = _around(op, own, ranks.workers)
     layout = layout._replace(before=before, after=after if layout.takes else None)
-    return Part(kind, op.wire, shown(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
+    return GroupCall(kind, op.wire, shown(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
 
 
-def _packed(tensors: list[torch.Tensor], op: Op, ranks: Ranks) -> Part:
+def _packed(tensors: list[torch.Tensor], op: ReduceOperation, ranks: RankContext) -> GroupCall:
     """One call for all of these; floats begin at rows of their own, so that they share no exponent."""
     dtype = tensors[0].dtype
     wire = _wire(tensors[0], op, ranks)
@@ -280,18 +288,18 @@ def _packed(tensors: list[torch.Tensor], op: Op, ranks: Ranks) -> Part:
         end += -(-tensor.numel() // row) * row
     divided = _divided(op, wire, ranks)
     before, after = (None, None) if divided else _around(op, (0, end), ranks.workers)
-    layout = Layout(end, wire, tuple(places), tuple(places), None, before, after)
+    layout = TensorLayout(end, wire, tuple(places), tuple(places), None, before, after)
     sizes = [tensor.numel() for tensor in tensors]
     what = shown("allreduce", op, dtype, sum(sizes), zlib.crc32(repr(sizes).encode()) & 0xFF)
-    return Part("allreduce", op.name if divided else op.wire, what, layout)
+    return GroupCall("allreduce", op.name if divided else op.wire, what, layout)
 
 
-def _divided(op: Op, wire: torch.dtype, ranks: Ranks) -> bool:
+def _divided(op: ReduceOperation, wire: torch.dtype, ranks: RankContext) -> bool:
     """Whether the group makes means itself, of the ranks that are in each sum."""
     return ranks.partial and op.name == "avg" and wire.is_floating_point
 
 
-def _around(op: Op, own: tuple[int, int], workers: int) -> tuple[Finish | None, Finish | None]:
+def _around(op: ReduceOperation, own: tuple[int, int], workers: int) -> tuple[Finish | None, Finish | None]:
     """What is done to the array before and after."""
     if op.name == "avg":
         return None, partial(_divide, own, workers)
@@ -325,7 +333,9 @@ def _turn(own: tuple[int, int | None], array: torch.Tensor) -> None:
         part.bitwise_not_()
 
 
-def _gathered(kind: Kind, given: Any, taker: torch.Tensor, op: Op, ranks: Ranks, root: int = -1) -> Part | None:
+def _gathered(
+    kind: Kind, given: Any, taker: torch.Tensor, op: ReduceOperation, ranks: RankContext, root: int = -1
+) -> GroupCall | None:
     """All ranks' tensors to every rank, which combines them itself; None where that is too much, or undefined."""
     gives = ((given, 0),) if isinstance(given, torch.Tensor) else given
     dtype, n, rank = taker.dtype, ranks.workers, ranks.rank
@@ -352,8 +362,8 @@ def _gathered(kind: Kind, given: Any, taker: torch.Tensor, op: Op, ranks: Ranks,
 
     takes = ((taker, 0),) if root in (-1, rank) else ()
     gives = tuple((tensor, rank * m + start) for tensor, start in gives)
-    layout = Layout(n * m, dtype, gives, takes, None, None, combine if takes else None)
-    return Part("all_gather", "sum", shown(kind, op, dtype, m, max(root, 0)), layout)
+    layout = TensorLayout(n * m, dtype, gives, takes, None, None, combine if takes else None)
+    return GroupCall("all_gather", "sum", shown(kind, op, dtype, m, max(root, 0)), layout)
 
 
 def _computes(dtype: torch.dtype) -> bool:
@@ -363,7 +373,7 @@ def _computes(dtype: torch.dtype) -> bool:
     )
 
 
-def refuse_type(kind: Kind, op: Op, dtype: torch.dtype) -> None:
+def refuse_type(kind: Kind, op: ReduceOperation, dtype: torch.dtype) -> None:
     """Raise TypeError where neither the group nor Gloo combines values of this type."""
     mean = op.name == "avg"
     floats = dtype.is_floating_point
@@ -375,9 +385,9 @@ def refuse_type(kind: Kind, op: Op, dtype: torch.dtype) -> None:
         )
 
 
-def _to_each(output: torch.Tensor, inputs: Tensors, op: Op, ranks: Ranks) -> list[Part] | None:
+def _to_each(output: torch.Tensor, inputs: Tensors, op: ReduceOperation, ranks: RankContext) -> list[GroupCall] | None:
     """A reduce-scatter of shards of different sizes: a reduce to each rank."""
-    parts: list[Part] = []
+    parts: list[GroupCall] = []
     for root, tensor in enumerate(inputs):
         found = reduce(tensor, op, root, ranks)
         if found is None:

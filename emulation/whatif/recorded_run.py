@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from pathlib import Path
 
-from emulation.profiles.errors import ProfileError
-from emulation.profiles.graph import COMPUTE, RECEIVE, SEND, WORLD, Order, WorkloadGraph
+from emulation.profiles.graph import COMPUTE, RECEIVE, SEND, WORLD, ProgramOrder, WorkloadGraph
 from emulation.profiles.model_profile import ModelProfile
-from emulation.profiles.table import load
+from emulation.profiles.profile_errors import ProfileError
+from emulation.profiles.profile_formats import load
 from emulation.profiles.torch_events import is_trace
-from emulation.profiles.torch_trace import Recording, model_profile, record, skew
+from emulation.profiles.torch_trace import TraceSummary, model_profile, record, skew
 from switchagg.description import COMBINING, SHOWN, Kind
 from transport.schedule.plan import Transfer, fifo
 from transport.schedule.policy import Policy
@@ -31,7 +31,7 @@ SPREAD = 0.02
 
 
 @dataclass(frozen=True)
-class Exchange:
+class RecordedCollective:
     """A collective of an iteration. size_bytes: of the whole array. ranks: in its group.
 
     issue_ns: where it begins; need_ns: where it must be done; from the iteration's length on, in the next iteration.
@@ -48,7 +48,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """exchanges: of an iteration as it was recorded, in order of issue. skew: of computing, by rank; (): all alike.
 
     jitter: standard deviation of an iteration's computing over its mean; measured: that it is the run's own. profile:
@@ -58,7 +58,7 @@ class Run:
     name: str
     workers: int
     compute_ns: int
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[RecordedCollective, ...]
     jitter: float = SPREAD
     measured: bool = False
     skew: tuple[float, ...] = ()
@@ -70,7 +70,7 @@ class Run:
     def size_bytes(self) -> int:
         return sum(each.size_bytes for each in self.exchanges)
 
-    def scheduled(self, policy: Policy, cost: LinearCost) -> Run:
+    def scheduled(self, policy: Policy, cost: LinearCost) -> RecordedRun:
         """The same under a schedule: a layer's next forward pass begins when its own sums are there. ValueError where
         there are no gradients to schedule."""
         if self.profile is None:
@@ -81,7 +81,7 @@ class Run:
 
 def _exchanges(
     transfers: Sequence[Transfer], profile: Profile, workers: int, *, crossing: bool
-) -> tuple[Exchange, ...]:
+) -> tuple[RecordedCollective, ...]:
     """crossing: each is needed where its first layer is; else all at the start of the next iteration."""
     begins, begun = [], 0
     for layer in profile.layers:
@@ -93,11 +93,13 @@ def _exchanges(
         tensors = [profile.tensors[part.tensor] for part in transfer.parts]
         issue_ns = begun + max(tensor.ready_ns for tensor in tensors)
         need_ns = length + (min(begins[tensor.layer] for tensor in tensors) if crossing else 0)
-        found.append(Exchange("allreduce", transfer.size_bytes, workers, issue_ns, need_ns, transfer.priority))
+        found.append(
+            RecordedCollective("allreduce", transfer.size_bytes, workers, issue_ns, need_ns, transfer.priority)
+        )
     return tuple(sorted(found, key=lambda each: each.issue_ns))
 
 
-def of_profile(model: ModelProfile, workers: int = 0) -> Run:
+def of_profile(model: ModelProfile, workers: int = 0) -> RecordedRun:
     """Data-parallel training of a model. workers: 0: as many as it has skews, else WORKERS. Raises ProfileError."""
     workers = workers or len(model.skew) or WORKERS
     notes = [f"{what}: {source}" for what, source in model.source.items()]
@@ -111,7 +113,7 @@ def of_profile(model: ModelProfile, workers: int = 0) -> Run:
     transfers = fifo(profile, _laid_out(sizes, model.sent_bytes))
     if not model.sent_bytes:
         notes.append(f"buckets of {BUCKET_BYTES >> 20} MiB, as DDP's by default")
-    return Run(
+    return RecordedRun(
         model.name,
         workers,
         model.compute_ns,
@@ -139,7 +141,7 @@ def _laid_out(sizes: Sequence[int], sent_bytes: Sequence[int]) -> list[list[int]
     return groups
 
 
-def of_recordings(recordings: Sequence[Recording], workers: int = 0) -> Run:
+def of_recordings(recordings: Sequence[TraceSummary], workers: int = 0) -> RecordedRun:
     """Of traces of one run. workers: 0: as many as it had; groups of all its ranks grow with it. ProfileError."""
     first = recordings[0]
     name = first.path.name.partition(".")[0]
@@ -153,7 +155,7 @@ def of_recordings(recordings: Sequence[Recording], workers: int = 0) -> Run:
         max(each.size_bytes for each in one) for one in zip(*(r.like.collectives for r in recordings), strict=True)
     ]
     exchanges = [
-        Exchange(
+        RecordedCollective(
             each.kind,
             4 * each.elements if each.kind in COMBINING else size,
             every if each.ranks == first.workers else each.ranks,
@@ -164,7 +166,7 @@ def of_recordings(recordings: Sequence[Recording], workers: int = 0) -> Run:
     ]
     sent_as = next((each.sent_as for each in like.collectives if each.sent_as), "")
     of_ranks = skew(recordings)
-    return Run(
+    return RecordedRun(
         name,
         every,
         round(1000 * like.compute),
@@ -178,15 +180,15 @@ def of_recordings(recordings: Sequence[Recording], workers: int = 0) -> Run:
     )
 
 
-def of_graph(graph: WorkloadGraph) -> Run:
+def of_graph(graph: WorkloadGraph) -> RecordedRun:
     """Of a trace in which all ranks do the same: a processor computes one thing at a time, as soon as may be. Raises
-    ProfileError."""
+    Raises ProfileError."""
     if len(set(graph.program_of)) > 1 or any(each.kind in (SEND, RECEIVE) for each in graph.program(0)):
         raise ProfileError(
             f"{graph.name}: its ranks do different things or send to each other; allowed here: collectives of equal "
             "ranks; `switchagg compare` replays the others, [workload] profile"
         )
-    program, order = graph.program(0), Order.of(graph.program(0))
+    program, order = graph.program(0), ProgramOrder.of(graph.program(0))
     waits, begins, ends = list(order.waits), [0] * len(program), [0] * len(program)
     ready = [place for place, count in enumerate(waits) if not count]
     clocks, needed = Counter[int](), dict[int, int]()
@@ -208,7 +210,7 @@ def of_graph(graph: WorkloadGraph) -> Run:
                 heappush(ready, other)
     clock = max(ends, default=0)
     exchanges = [
-        Exchange(
+        RecordedCollective(
             next(kind for kind in SHOWN if kind == each.kind),
             4 * each.elements,
             graph.ranks if each.group == WORLD else len(graph.members(each.group, 0)),
@@ -223,12 +225,12 @@ def of_graph(graph: WorkloadGraph) -> Run:
     if not exchanges:
         raise ProfileError(f"{graph.name}: no collectives among ranks, so nothing that a method could change")
     notes = tuple(filter(None, (graph.source, *graph.notes)))
-    return Run(graph.name, graph.ranks, clock, tuple(exchanges), notes=notes)
+    return RecordedRun(graph.name, graph.ranks, clock, tuple(exchanges), notes=notes)
 
 
-def read(names: Sequence[str], workers: int = 0) -> Run:
-    """What users name: traces of one run, a rank each; or one profile or graph that `emulation.profiles.table` reads.
-    ProfileError."""
+def read(names: Sequence[str], workers: int = 0) -> RecordedRun:
+    """The run of traces, a rank each, or of one profile or graph that `emulation.profiles.profile_formats` reads.
+    Raises ProfileError."""
     if all(is_trace(Path(name)) for name in names):
         recordings = sorted((record(Path(name)) for name in names), key=lambda one: one.rank)
         ranks = [one.rank for one in recordings]

@@ -1,9 +1,9 @@
 """What a training method is: its name, its options and how they are written; and one at work on a rank.
 
 A method is a frozen dataclass whose fields are its options, written as a schedule's: `diloco:period=100,rate=0.7`; a
-codec may follow, as after a method of the network: `diloco:period=100~lanes8+ef`. Its
-`begin` makes an `Attached`, which the hooks of the optimiser's step call: `before_step` with this rank's gradients in
-place and the weights they were computed with, `after_step` when the optimiser has stepped. So the loop stays as it is:
+codec may follow, as after a method of the network: `diloco:period=100~lanes8+ef`. Its `begin` makes an
+`AttachedMethod`, which the hooks of the optimiser's step call: `before_step` with this rank's gradients in place and
+the weights they were computed with, `after_step` when the optimiser has stepped. So the loop stays as it is, with
 accumulation, closures, clipping, schedulers of learning rates and all optimisers but LBFGS. All ranks take the same
 number of steps.
 """
@@ -70,14 +70,14 @@ class TrainingMethod(ABC):
         return parse_codec(self.codec) if self.codec else None
 
     @abstractmethod
-    def begin(self, replica: Replica) -> "Attached":
+    def begin(self, replica: Replica) -> "AttachedMethod":
         """The method at work. Raises ValueError where options don't go with the replica."""
 
     def __str__(self) -> str:
         return describe(self) + (f"~{self.codec}" if self.codec else "")
 
 
-class Attached(ABC):
+class AttachedMethod(ABC):
     """A method at work on one rank. steps: of the optimiser so far. Steps are counted from 1.
 
     A subclass says what happens around a step; what travels meanwhile is its own.

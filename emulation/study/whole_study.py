@@ -10,14 +10,14 @@ from pathlib import Path
 from emulation.errors import RunFailed
 from emulation.results import write_json
 from emulation.scenario import ScenarioError
-from emulation.study import costs, plan, runs, summary
+from emulation.study import costs, runs, study_plan, summary
 from emulation.study.runs import Log
 
 RUNS, STUDY = "runs.jsonl", "study.json"
 
 
 @dataclass(frozen=True)
-class Wish:
+class StudyRequest:
     """What a user asks for. (): as by default. only: text in the titles of cells. quick: few and short ones."""
 
     codecs: tuple[str, ...] = ()
@@ -27,13 +27,13 @@ class Wish:
     only: str = ""
     quick: bool = False
 
-    def settings(self) -> list[plan.Setting]:
+    def settings(self) -> list[study_plan.TrainingSetting]:
         """Raises ScenarioError."""
-        base = plan.QUICK if self.quick else plan.SETTINGS
-        return plan.settings(base, self.workloads, self.workers, self.codecs)
+        base = study_plan.QUICK if self.quick else study_plan.SETTINGS
+        return study_plan.settings(base, self.workloads, self.workers, self.codecs)
 
 
-def study(wish: Wish, out: Path, jobs: int, ray: bool, log: Log) -> Iterator[str]:
+def study(wish: StudyRequest, out: Path, jobs: int, ray: bool, log: Log) -> Iterator[str]:
     """Lines to show in the end. Raises ScenarioError, RunFailed, OSError."""
     settings = wish.settings()
     out.mkdir(parents=True, exist_ok=True)
@@ -42,34 +42,34 @@ def study(wish: Wish, out: Path, jobs: int, ray: bool, log: Log) -> Iterator[str
     if finished:
         log(f"{path} holds {len(finished)} runs, which aren't trained again")
     for codec in dict.fromkeys(codec for setting in settings for codec in setting.codecs):
-        if warning := plan.warning(codec):
+        if warning := study_plan.warning(codec):
             log(warning)
     for setting in settings:
         for codec in setting.codecs:
             for workers in setting.workers:
-                if fault := plan.can(codec, workers):
+                if fault := study_plan.can(codec, workers):
                     log(f"{setting.workload}: left out: {fault}")
     train = functools.partial(runs.run, finished=finished, path=path, log=log, jobs=jobs, ray=ray)
-    train(plan.tuning_cells(settings))
-    best = plan.best_rates(settings, finished)
+    train(study_plan.tuning_cells(settings))
+    best = study_plan.best_rates(settings, finished)
     seeds = 1 if wish.quick else wish.seeds
-    cells = [cell for cell in plan.reported_cells(settings, seeds, best) if wish.only in cell.title]
+    cells = [cell for cell in study_plan.reported_cells(settings, seeds, best) if wish.only in cell.title]
     if not cells:
         raise ScenarioError(f"--only '{wish.only}': no cell has this in its title, as in 'images, n = 4, lanes8+ef, …'")
     train(cells)
     yield from written(out, finished, log, quick=wish.quick)
 
 
-def written(out: Path, finished: runs.Finished, log: Log, *, quick: bool = False) -> list[str]:
+def written(out: Path, finished: runs.RunRecords, log: Log, *, quick: bool = False) -> list[str]:
     """Writes study.json, figures and tables of all runs that have finished; lines to show."""
     from emulation.bench.document import machine
-    from emulation.study import figures, page
+    from emulation.study import study_figures, study_page
 
     every = list(finished.values())
     if not every:
         raise RunFailed(f"{out / RUNS}: no run has finished")
-    words = sorted({run["cell"]["codec"] for run in every} - {plan.FLOAT32})
-    codecs = [word for word in words if not plan.is_method(word) and not plan.can(word, 4)]
+    words = sorted({run["cell"]["codec"] for run in every} - {study_plan.FLOAT32})
+    codecs = [word for word in words if not study_plan.is_method(word) and not study_plan.can(word, 4)]
     log("codecs are timed, alone on a core")
     rates = {word: costs.rate(word, 4, 1 if quick else costs.TURNS) for word in codecs}
     measured = {word: costs.measured_bytes(word, 4) for word in codecs}
@@ -79,7 +79,7 @@ def written(out: Path, finished: runs.Finished, log: Log, *, quick: bool = False
     }
     document = summary.build(every, rates, compute_ns, {k: v for k, v in measured.items() if v}, machine())
     write_json(out / STUDY, document)
-    paths = [out / STUDY, *figures.write(document, out), out / "tables.md"]
-    tables = page.tables(document)
+    paths = [out / STUDY, *study_figures.write(document, out), out / "tables.md"]
+    tables = study_page.tables(document)
     paths[-1].write_text("\n".join(tables) + "\n", encoding="utf-8")
-    return [*page.lines(document), *map(str, paths)]
+    return [*study_page.lines(document), *map(str, paths)]
