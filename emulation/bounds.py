@@ -14,8 +14,8 @@ from itertools import product
 
 import numpy as np
 
-from emulation.topologies.table import over_each_top, topology, trees
 from emulation.topologies.topology import STAR, Fabric, Hop, LinkSettings, Topology
+from emulation.topologies.topology_kinds import over_each_top, topology, trees
 from switchagg.call import share_of_chunks, share_of_rounds
 from switchagg.codecs import FIXED_POINT, ArrayCodec, Codec
 from switchagg.description import Kind
@@ -36,7 +36,7 @@ SLICE_BYTES = 65_536
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkParameters:
     """Links of a network. rate_bps: of a host's, each way. elements: E of the switch's packets, as asked for.
 
     servers: of `ps`, with links of their own; 0: one beside each worker. backups: of `ps`, workers that an answer
@@ -72,7 +72,7 @@ class Network:
         return over_each_top(links, placement)
 
     @property
-    def folded(self) -> Network:
+    def folded(self) -> NetworkParameters:
         """The same for what spreads perfectly: one spine stands for all."""
         return replace(self, fabric=replace(self.fabric, spines=1))
 
@@ -173,7 +173,7 @@ def elements_that_fit(mtu_bytes: int) -> int:
 
 
 @cache
-def loads(method: str, network: Network, kind: Kind = "allreduce") -> Mapping[Hop, Fraction]:
+def loads(method: str, network: NetworkParameters, kind: Kind = "allreduce") -> Mapping[Hop, Fraction]:
     """How often each direction of a link carries a long array in a call of this kind, exactly; of a graph, where no
     other way is as short."""
     ways = network.ways(method)
@@ -186,7 +186,7 @@ def loads(method: str, network: Network, kind: Kind = "allreduce") -> Mapping[Ho
     return found
 
 
-def _all_links(method: str, network: Network) -> Busiest:
+def _all_links(method: str, network: NetworkParameters) -> Busiest:
     """All links between nodes of a graph as one: what crosses them, by shortest ways, over the rate of all of them."""
     links = network.links(method)
     between = [hop for hop, _ in links.hops if not {*hop} & {*links.workers}]
@@ -198,7 +198,9 @@ def _all_links(method: str, network: Network) -> Busiest:
     return Busiest(between[0], crossed * busy / max(1, rate_bps), busy)
 
 
-def _sent(method: str, network: Network, links: Topology, kind: Kind) -> Iterator[tuple[tuple[str, str], Fraction]]:
+def _sent(
+    method: str, network: NetworkParameters, links: Topology, kind: Kind
+) -> Iterator[tuple[tuple[str, str], Fraction]]:
     """What nodes send to each other. In a tree of switches every child sends its parent a whole array, and gets one,
     whatever the kind (H2)."""
     if METHODS[method].end == "switch" and len(links.aggregators) > 1:
@@ -227,7 +229,7 @@ def _sent_by_atp(links: Topology) -> Iterator[tuple[tuple[str, str], Fraction]]:
             yield (above, below), Fraction(1)
 
 
-def _shares_of_servers(network: Network) -> Iterator[tuple[Hop, list[int], list[int]]]:
+def _shares_of_servers(network: NetworkParameters) -> Iterator[tuple[Hop, list[int], list[int]]]:
     """Of `ps`, how often a link carries what is pushed to each server, and what answers each worker: a server's share
     of an array."""
     links = network.folded.links("ps")
@@ -241,7 +243,7 @@ def _shares_of_servers(network: Network) -> Iterator[tuple[Hop, list[int], list[
         yield hop, [values[hop, server] for server in servers], [answers[hop, worker] for worker in links.workers]
 
 
-def _loads_with_backups(network: Network) -> Mapping[Hop, tuple[Fraction, Fraction]]:
+def _loads_with_backups(network: NetworkParameters) -> Mapping[Hop, tuple[Fraction, Fraction]]:
     """Of `ps`, before some worker has its answers: what is pushed, without what a server doesn't wait for, and what
     comes back, without others' answers."""
     return {
@@ -254,7 +256,7 @@ def _loads_with_backups(network: Network) -> Mapping[Hop, tuple[Fraction, Fracti
 
 
 @cache
-def busiest(method: str, network: Network) -> Busiest:
+def busiest(method: str, network: NetworkParameters) -> Busiest:
     """What no long array of the method can pass faster: the most bytes over the rate that transports them."""
     links = network.links(method)
     if method == "ps" and network.backups:
@@ -271,7 +273,7 @@ def busiest(method: str, network: Network) -> Busiest:
     return max(every, key=lambda each: each.arrays / max(1, each.rate_bps))
 
 
-def connections(method: str, network: Network, kind: Kind = "allreduce") -> Iterator[Busiest]:
+def connections(method: str, network: NetworkParameters, kind: Kind = "allreduce") -> Iterator[Busiest]:
     """Those of hosts, where each has a rate of its own: what no other way makes up for."""
     if not network.flow_bps:
         return
@@ -286,7 +288,7 @@ def connections(method: str, network: Network, kind: Kind = "allreduce") -> Iter
 
 
 @cache
-def transfers(method: str, network: Network, kind: Kind = "allreduce", *, short: bool = False) -> int:
+def transfers(method: str, network: NetworkParameters, kind: Kind = "allreduce", *, short: bool = False) -> int:
     """How many a host has to do with in a call, sent and received: the most of any host. short: of an array that one
     server of `ps` has all of."""
     if METHODS[method].packets or network.workers < 2:
@@ -323,8 +325,10 @@ class Needs:
         return max(0.0, (self.push_ns + self.answer_ns) / self.link_ns - 1)
 
 
-def needs(name: MethodName, size_bytes: float, link_ns: float, network: Network, kind: Kind = "allreduce") -> Needs:
-    """Of a call that the busiest link carries in link_ns: what the bound, the formula of zooms and the model of
+def needs(
+    name: MethodName, size_bytes: float, link_ns: float, network: NetworkParameters, kind: Kind = "allreduce"
+) -> Needs:
+    """Of a call that the busiest link carries in link_ns: what the bound, fidelity level `formula` and the model of
     schedules have in common."""
     host_ns = 0
     if network.transfer_ns:
@@ -336,7 +340,7 @@ def needs(name: MethodName, size_bytes: float, link_ns: float, network: Network,
 
 
 @cache
-def _one_after_the_other(network: Network) -> tuple[float, float, float]:
+def _one_after_the_other(network: NetworkParameters) -> tuple[float, float, float]:
     """Of `ps`, arrays over the rate of the busiest link: that are pushed, that come back, and in all."""
     links, busy = network.folded.links("ps"), (0.0, 0.0, 0.0)
     for hop, values, answers in _shares_of_servers(network):
@@ -346,7 +350,7 @@ def _one_after_the_other(network: Network) -> tuple[float, float, float]:
     return busy
 
 
-def _of_calls(calls: Sequence[Needs], network: Network) -> float:
+def _of_calls(calls: Sequence[Needs], network: NetworkParameters) -> float:
     """Of calls beside each other, so many at once: what is busiest is never idle. Whatever is pushed before the longest
     call is pushed before its answer, and what is pushed behind it is answered after that."""
     both_ns = sum(min(each.push_ns, each.answer_ns) for each in calls)
@@ -356,14 +360,14 @@ def _of_calls(calls: Sequence[Needs], network: Network) -> float:
     return max(together_ns, alone_ns / network.calls_at_once if network.calls_at_once else 0.0)
 
 
-def bound(name: MethodName, size_bytes: int, network: Network, calls: Sequence[int] = ()) -> Bound:
+def bound(name: MethodName, size_bytes: int, network: NetworkParameters, calls: Sequence[int] = ()) -> Bound:
     """Of allreduces of so many bytes of floats in all. calls: of each; (): there is one."""
     found = bound_of_links(name, size_bytes, network)
     each: list[tuple[int, Kind]] = [(size, "allreduce") for size in calls or (size_bytes,)]
     return _with_hosts(found, name, each, network)
 
 
-def _with_hosts(found: Bound, name: MethodName, calls: Sequence[tuple[int, Kind]], network: Network) -> Bound:
+def _with_hosts(found: Bound, name: MethodName, calls: Sequence[tuple[int, Kind]], network: NetworkParameters) -> Bound:
     total = sum(size for size, _ in calls)
     if not total or not (network.transfer_ns or network.push_then_pull):
         return found
@@ -372,7 +376,7 @@ def _with_hosts(found: Bound, name: MethodName, calls: Sequence[tuple[int, Kind]
     return replace(found, communication_ns=_of_calls(every, network))
 
 
-def bound_of_links(name: MethodName, size_bytes: int, network: Network) -> Bound:
+def bound_of_links(name: MethodName, size_bytes: int, network: NetworkParameters) -> Bound:
     """Of links and connections alone."""
     if _codes_pushes(name, network):
         return _bound_of_pushes(name, size_bytes, network)
@@ -392,7 +396,7 @@ def bound_of_links(name: MethodName, size_bytes: int, network: Network) -> Bound
     )
 
 
-def bound_together(name: MethodName, moved: Mapping[Kind, int], size_bytes: int, network: Network) -> Bound:
+def bound_together(name: MethodName, moved: Mapping[Kind, int], size_bytes: int, network: NetworkParameters) -> Bound:
     """Of calls of several kinds, in any order and at the same time: a link carries the bytes of all of them.
 
     moved: bytes of the arrays of each kind, float32. size_bytes: what the factor refers to. All-gathers carry values as
@@ -403,7 +407,9 @@ def bound_together(name: MethodName, moved: Mapping[Kind, int], size_bytes: int,
     return _with_hosts(found, name, [(size, kind) for kind, size in moved.items()], network)
 
 
-def _together(name: MethodName, moved: Mapping[Kind, float], size_bytes: int, network: Network, share: float) -> Bound:
+def _together(
+    name: MethodName, moved: Mapping[Kind, float], size_bytes: int, network: NetworkParameters, share: float
+) -> Bound:
     """share: `coded_share` of those that combine."""
     links = network.links(name.method)
     elements = elements_of(name, network.elements, network.mtu_bytes)
@@ -427,11 +433,11 @@ def _together(name: MethodName, moved: Mapping[Kind, float], size_bytes: int, ne
     )
 
 
-def _codes_pushes(name: MethodName, network: Network) -> bool:
+def _codes_pushes(name: MethodName, network: NetworkParameters) -> bool:
     return name.method == "ps" and network.keeps_weights and bool(name.codec)
 
 
-def _bound_of_pushes(name: MethodName, size_bytes: int, network: Network) -> Bound:
+def _bound_of_pushes(name: MethodName, size_bytes: int, network: NetworkParameters) -> Bound:
     """Where servers keep weights: each gradient is coded on its way there, and weights come back as they are."""
     plain = float(payload_share(name, network.elements, network.mtu_bytes))
     pushed_bytes, links = PushCodec(name.codec).size_bytes(size_bytes // 4), network.folded.links("ps")
@@ -456,7 +462,7 @@ def _bound_of_pushes(name: MethodName, size_bytes: int, network: Network) -> Bou
     )
 
 
-def wire_bytes_per_server(name: MethodName, size_bytes: int, network: Network) -> tuple[float, float]:
+def wire_bytes_per_server(name: MethodName, size_bytes: int, network: NetworkParameters) -> tuple[float, float]:
     """Sent and received by each server of `ps` that has a link of its own, if each has the same share."""
     least = bound(name, size_bytes, network)
     each = 1.0 if METHODS[name.method].servers else network.workers / network.servers  # `atp`: sums of all workers
@@ -464,17 +470,17 @@ def wire_bytes_per_server(name: MethodName, size_bytes: int, network: Network) -
     return sent * each, least.wire_bytes_per_rank * each
 
 
-def payload_limit(name: MethodName, network: Network) -> float:
+def payload_limit(name: MethodName, network: NetworkParameters) -> float:
     """rate × payload / (payload + headers), in bytes per second: what a host's link carries of the method's payload."""
     return _payload_of(name, network, network.rate_bps)
 
 
-def _payload_of(name: MethodName, network: Network, rate_bps: int) -> float:
+def _payload_of(name: MethodName, network: NetworkParameters, rate_bps: int) -> float:
     elements = elements_of(name, network.elements, network.mtu_bytes)
     return rate_bps / 8 * float(payload_share(name, elements, network.mtu_bytes))
 
 
-def algbw_bound(name: MethodName, dtype: str, network: Network) -> float:
+def algbw_bound(name: MethodName, dtype: str, network: NetworkParameters) -> float:
     """Most bytes per second of a long array that the method can sum. Integers need no exponents, and no codec."""
     of_arrays = isinstance(_codec(name, network.workers), ArrayCodec) or _codes_pushes(name, network)
     if of_arrays and dtype == "float32":

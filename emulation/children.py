@@ -1,7 +1,7 @@
 """Our child processes: commands go in on stdin, reports come out on stdout, a line of JSON each, typed at both ends.
 
 A parent has a `Child` for each and waits with `gather`; a child's main is one call of `serve`. Messages are structs
-derived from `Order` and `Report`; what libraries print to stdout is no report and is ignored.
+derived from `ChildCommand` and `ChildReport`; what libraries print to stdout is no report and is ignored.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ POLL_S = 0.25  # how late a dead child is noticed while others report
 MESSAGE_LENGTH_MAX = 400
 
 
-class Order(msgspec.Struct, tag_field="order", tag=str.lower):
+class ChildCommand(msgspec.Struct, tag_field="order", tag=str.lower):
     """A command to a child."""
 
 
-class Report(msgspec.Struct, tag_field="event", tag=str.lower):
+class ChildReport(msgspec.Struct, tag_field="event", tag=str.lower):
     """A report of a child."""
 
 
-class Ready(Report):
+class Ready(ChildReport):
     """It takes commands from now on."""
 
 
-class Done(Report):
+class Done(ChildReport):
     """A command that has no other answer was executed."""
 
 
-class Failed(Report):
+class CommandFailed(ChildReport):
     """A command can't be executed; the child ends."""
 
     message: str
@@ -50,7 +50,7 @@ class Failed(Report):
 
 REPORT_START = b'{"event":'  # as msgspec writes a report: its tag comes first
 
-Said = TypeVar("Said")
+ReportT = TypeVar("ReportT")
 Config = TypeVar("Config")
 
 
@@ -61,7 +61,7 @@ class ChildFailed(RunFailed):
 # ---- the parent's side
 
 
-class Child(Generic[Said]):
+class Child(Generic[ReportT]):
     """A child process. name: for messages. reports: the union of all its reports. log: where its stderr goes."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], reports: Any, log: IO[bytes]) -> None:
@@ -70,7 +70,7 @@ class Child(Generic[Said]):
         self._decoder = msgspec.json.Decoder(reports)
         self._rest = b""
 
-    def send(self, order: Order) -> None:
+    def send(self, order: ChildCommand) -> None:
         """Sends it a command. If it has ended, the wait for its report raises, with its last output."""
         assert self.process.stdin is not None, "a child that takes orders has a pipe as stdin"
         with contextlib.suppress(BrokenPipeError):
@@ -83,7 +83,7 @@ class Child(Generic[Said]):
         assert self.process.stdout is not None, "a child's stdout must be a pipe"
         return self.process.stdout.fileno()
 
-    def read(self) -> list[Said]:
+    def read(self) -> list[ReportT]:
         """Reports that are complete by now; sets `ended`. Waits for something to come, unless the pipe is non-blocking.
 
         Raises ChildFailed for a report that is none of `reports`.
@@ -95,7 +95,7 @@ class Child(Generic[Said]):
         self.ended = not data
         return self.take(data)
 
-    def take(self, data: bytes) -> list[Said]:
+    def take(self, data: bytes) -> list[ReportT]:
         """Reports in what was read."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         try:
@@ -140,30 +140,30 @@ def start(
     log = tempfile.TemporaryFile()  # noqa: SIM115
     command = [sys.executable, "-P", "-m", module, msgspec.json.encode(place).decode()]
     process = spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment)
-    return Child(name, process, reports | Ready | Done | Failed, log)
+    return Child(name, process, reports | Ready | Done | CommandFailed, log)
 
 
-class Listener(Generic[Said]):
+class ChildListener(Generic[ReportT]):
     """Hears several children at once, whose pipes no longer block. A context manager."""
 
-    def __init__(self, children: Sequence[Child[Said]]) -> None:
+    def __init__(self, children: Sequence[Child[ReportT]]) -> None:
         self._selector = selectors.DefaultSelector()
         for place, child in enumerate(children):
             os.set_blocking(child.descriptor, False)
             self._selector.register(child.descriptor, selectors.EVENT_READ, (place, child))
 
-    def __enter__(self) -> Listener[Said]:
+    def __enter__(self) -> ChildListener[ReportT]:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._selector.close()
 
-    def hear(self, timeout_s: float) -> list[tuple[int, Said]]:
+    def hear(self, timeout_s: float) -> list[tuple[int, ReportT]]:
         """Reports, each with its child's place in the list; waits at most so long for something to come.
 
         Raises ChildFailed for a report that can't be understood.
         """
-        heard: list[tuple[int, Said]] = []
+        heard: list[tuple[int, ReportT]] = []
         for key, _ in self._selector.select(timeout_s):
             place, child = key.data
             heard += [(place, report) for report in child.read()]
@@ -188,10 +188,10 @@ def gather(
     names = ", ".join(child.name for child in children)
     pids = [child.process.pid for child in children]
     patience = Patience(timeout_s, lambda: [*pids, *beside()], f"no answer from {names}")
-    with Listener(children) as listener:
+    with ChildListener(children) as listener:
         while len(reports) < len(children):
             for place, report in listener.hear(POLL_S):
-                if isinstance(report, Failed):
+                if isinstance(report, CommandFailed):
                     killed = next((one for one in children if one.killed_by), None)
                     raise ChildFailed(killed.why_it_ended() if killed else f"{children[place].name}: {report.message}")
                 reports[place] = report
@@ -220,7 +220,7 @@ def close(children: Sequence[Child[Any]]) -> None:
 # ---- the child's side
 
 
-def send_report(report: Report) -> None:
+def send_report(report: ChildReport) -> None:
     """Writes a line for the parent."""
     sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
     sys.stdout.buffer.flush()
@@ -228,15 +228,15 @@ def send_report(report: Report) -> None:
 
 def give_up(error: Exception) -> NoReturn:
     """Reports what can't be done, in one line, and ends the process."""
-    send_report(Failed(" ".join(str(error).split())[:MESSAGE_LENGTH_MAX] or type(error).__name__))
+    send_report(CommandFailed(" ".join(str(error).split())[:MESSAGE_LENGTH_MAX] or type(error).__name__))
     os._exit(1)
 
 
-def serve(config: type[Config], orders: Any, begin: Callable[[Config], Callable[[Any], Report]]) -> NoReturn:
+def serve(config: type[Config], orders: Any, begin: Callable[[Config], Callable[[Any], ChildReport]]) -> NoReturn:
     """A child's main function: `begin` with the configuration in argv[1], then an answer to every command until stdin
     ends.
 
-    orders: the union of all its commands. What can't be done is reported as `Failed`, and the status is 1.
+    orders: the union of all its commands. What can't be done is reported as `CommandFailed`, and the status is 1.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -34,7 +34,7 @@ methods can take turns has `run_methods`, too: all of them, each result with the
 FIGURES = ("topology", "training", "breakdown", "matrix", "timeline", "iterations", "wire", "fidelity")
 TRACE = "timeline.json"
 
-RUNNER_MODULES = {"mininet": "emulation.mininet.run", "sim": "emulation.sim.run"}
+RUNNER_MODULES = {"mininet": "emulation.mininet.run", "sim": "emulation.sim.simulated_run"}
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from emulation import scenario_checks
-from emulation.bounds import Network, elements_most, loads, servers_of
+from emulation.bounds import NetworkParameters, elements_most, loads, servers_of
 from emulation.errors import ScenarioError as ScenarioError
 from emulation.profiles.graph import WorkloadGraph
 from emulation.profiles.model_profile import ModelProfile
 from emulation.profiles.profile_errors import ProfileError
 from emulation.profiles.workload_keys import batch_of, chosen, tenants_fault
-from emulation.scenario_keys.values import NAME, WORDS, build_fields, check_tables, shown, suggestion
+from emulation.scenario_keys.key_values import NAME, WORDS, build_fields, check_tables, shown, suggestion
 from emulation.scenario_tables import (
     ADAMW,
     PACKET,
@@ -38,15 +38,15 @@ from emulation.scenario_tables import (
     JobOptions,
     Methods,
     ParameterServer,
-    SwitchOptions,
+    SwitchSettings,
     TopologyOptions,
     VirtualTime,
-    Workload,
+    WorkloadOptions,
 )
-from emulation.sweep.axes import SEED, Point, Sweep, Value
-from emulation.sweep.axes import parse as parse_sweep
-from emulation.topologies.table import topology
+from emulation.sweep.sweep_axes import SEED, Point, SweepAxes, Value
+from emulation.sweep.sweep_axes import parse as parse_sweep
 from emulation.topologies.topology import SPRAY, STAR, LinkSettings, Topology
+from emulation.topologies.topology_kinds import topology
 from switchagg.priority import CLASSES
 from switchagg.wire import frame_bytes
 from switchagg.written import choices
@@ -72,23 +72,23 @@ class Scenario:
     methods: Methods
     topology: TopologyOptions
     faults: Faults
-    workload: Workload
-    switch: SwitchOptions
+    workload: WorkloadOptions
+    switch: SwitchSettings
     ps: ParameterServer = field(default_factory=ParameterServer)
     bounded: BoundedLoss = field(default_factory=BoundedLoss)
     hosts: HostOptions = field(default_factory=HostOptions)
     virtual_time: VirtualTime = field(default_factory=VirtualTime)
-    sweep: Sweep = field(default_factory=Sweep)
+    sweep: SweepAxes = field(default_factory=SweepAxes)
     flows: tuple[FlowOptions, ...] = ()
     jobs: tuple[JobOptions, ...] = ()
     file: str = "scenario"
     folder: str = "."  # a word, since scenarios travel to ranks as JSON
 
     @property
-    def network(self) -> Network:
+    def network(self) -> NetworkParameters:
         """What bounds an allreduce."""
         options = self.topology
-        return Network(
+        return NetworkParameters(
             options.workers,
             options.rate_bps,
             options.mtu_bytes,
@@ -258,8 +258,8 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
 
 def _drop_others(values: dict[str, Any]) -> None:
     """What there is only with other jobs or flows, several spines, hosts that transfers cost something, or a profile;
-    and what a profile makes useless; a zoom."""
-    if values["virtual_time"]["zoom"] == PACKET:
+    and what a profile makes useless; a fidelity level."""
+    if values["virtual_time"]["fidelity_level"] == PACKET:
         del values["virtual_time"]
     if values["topology"]["ranks_per_host"] == 1:
         for key in ("ranks_per_host", "inside_bps", "inside_sums"):
@@ -379,7 +379,7 @@ def _build_table(values: Any, table: str, kind: Any, file: str) -> Any:
     return build_fields(values, kind, f"{file}: [{table}] ")
 
 
-def _build_sweep(values: Any, file: str, ended: Collection[str]) -> Sweep:
+def _build_sweep(values: Any, file: str, ended: Collection[str]) -> SweepAxes:
     if not isinstance(values, dict):
         raise ScenarioError(f"{file}: 'sweep' must be a table: [sweep]")
     keys = [f"{name}.{entry.name}" for name, kind in TABLES.items() for entry in dataclasses.fields(kind)]

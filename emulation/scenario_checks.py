@@ -17,8 +17,8 @@ from emulation.scenario_tables import (
     ParameterServer,
     TopologyOptions,
 )
-from emulation.topologies.table import TOPOLOGIES
 from emulation.topologies.topology import HASH, SPRAY, STAR
+from emulation.topologies.topology_kinds import TOPOLOGIES
 from emulation.training.tasks.workload_kinds import DDP, WORKLOADS
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import MAX_CHILDREN, MAX_PARTIAL

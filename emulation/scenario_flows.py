@@ -69,7 +69,7 @@ def user_of(flows: Sequence[FlowOptions], place: int, number: int) -> str:
     return f"{kind} {1 + number + sum(flow.count for flow in flows[:place] if flow.kind == kind)}"
 
 
-class FlowWay(NamedTuple):
+class FlowPath(NamedTuple):
     """Of a flow without end, or of all those that an entry has from one source: who they are as a user of links."""
 
     place: int  # of the entry
@@ -78,7 +78,7 @@ class FlowWay(NamedTuple):
     hops: tuple[Hop, ...]
 
 
-def flow_ways(flows: Sequence[FlowOptions], links: Topology, hosts: Sequence[str], members: int) -> list[FlowWay]:
+def flow_ways(flows: Sequence[FlowOptions], links: Topology, hosts: Sequence[str], members: int) -> list[FlowPath]:
     """Of all flows, those of an entry in the order of their numbers. hosts: by number, the first `members` the job's.
 
     Flows take the sources of their entry in turn. Hops: those of all ways, where these may lead over any of several
@@ -89,7 +89,7 @@ def flow_ways(flows: Sequence[FlowOptions], links: Topology, hosts: Sequence[str
         for number in range(options.count if options.endless else len(sources)):
             ends = hosts[sources[number % len(sources)]], hosts[to]
             hops = dict.fromkeys(hop for view in links.views for hop in view.path(*ends))
-            found.append(FlowWay(place, number, user_of(flows, place, number), tuple(hops)))
+            found.append(FlowPath(place, number, user_of(flows, place, number), tuple(hops)))
     return found
 
 
@@ -105,13 +105,13 @@ class SharedHop(NamedTuple):
     same, once all have begun, at from_ns: the job and flows without end."""
 
     hop: Hop
-    ways: list[FlowWay]
+    ways: list[FlowPath]
     equals: tuple[str, ...]
     from_ns: int
 
 
 def shared_hops(
-    flows: Sequence[FlowOptions], ways: Sequence[FlowWay], of_job: set[Hop], job: str
+    flows: Sequence[FlowOptions], ways: Sequence[FlowPath], of_job: set[Hop], job: str
 ) -> Iterator[SharedHop]:
     """All of them, by name. of_job: as `job_hops` says; job: the job's name as a user."""
     for hop in sorted(of_job.intersection(hop for way in ways for hop in way.hops)):

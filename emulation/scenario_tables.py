@@ -13,8 +13,8 @@ from typing import Any
 from emulation.scenario_flows import INCAST, SHORT
 from emulation.sim.traffic.controls import CONTROLS
 from emulation.topologies.placement import placement_names
-from emulation.topologies.table import topology_names
 from emulation.topologies.topology import EVERY, PATHS, SPRAY, Fabric
+from emulation.topologies.topology_kinds import topology_names
 from emulation.training.tasks.workload_kinds import workload_names
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import CONGESTION, FRIENDLY
@@ -30,7 +30,7 @@ CONGESTION_CONTROLS = (BEST, KERNEL, "cubic", "reno", "bbr", "dctcp", *RDMA_CONT
 ENDLESS = (*CONTROLS, *RDMA_CONTROLS)
 FLOW_KINDS = (*ENDLESS, SHORT, INCAST)
 PACKET, FLOW, FORMULA, AUTO = "packet", "flow", "formula", "auto"
-ZOOMS = (PACKET, FLOW, FORMULA, AUTO)
+FIDELITY_LEVELS = (PACKET, FLOW, FORMULA, AUTO)
 ADAMW, SGD = "adamw", "sgd"
 TRAINED = ("name", "optimizer", "evaluate_every", "synchronisation")
 """Keys of [workload] that a profile has no use for."""
@@ -40,6 +40,8 @@ COMPUTE_DISTRIBUTIONS = ("normal", "lognormal", "shifted_exponential")
 COMPUTE_NS_MOST = 3_600_000_000_000
 ITERATIONS_MOST = 1_000_000
 SEED_MOST = 2**32 - 1
+RENAMED_KEYS = {"zoom": "fidelity_level"}
+"""Keys of earlier versions, and what they are called now, in the same table. An old key is refused with the new one."""
 
 
 def _integer(default: Any, low: int, high: int, unit: str, about: str) -> Any:
@@ -188,9 +190,11 @@ class HostOptions:
 
 @dataclass(frozen=True)
 class VirtualTime:
-    """sim: how finely links are simulated (docs/zoom.md)."""
+    """sim: how finely links are simulated (docs/fidelity-levels.md)."""
 
-    zoom: str = _choice(PACKET, ZOOMS, "Every packet; calls as flows; a formula; auto: the finest that ends within_s")
+    fidelity_level: str = _choice(
+        PACKET, FIDELITY_LEVELS, "Every packet; calls as flows; a formula; auto: the finest that ends within_s"
+    )
     within_s: int = _integer(60, 1, 10_000_000, "s", "Of auto, for each method's communication")
 
 
@@ -211,7 +215,7 @@ class Straggler:
 
 @dataclass(frozen=True)
 class LinkTail:
-    """sim: extra delay of links, as bursts of other traffic add it: see emulation/sim/network/link.py."""
+    """sim: extra delay of links, as bursts of other traffic add it: see emulation/sim/network/simulated_link.py."""
 
     ratio: float = _float(MISSING, 1.0, 1_000.0, "times", "p99 over p50 of the delay")
     p50_ns: int = _integer(MISSING, 1, 1_000_000_000, "ns", "Its median")
@@ -257,7 +261,7 @@ class ComputeJitter:
 
 
 @dataclass(frozen=True)
-class Workload:
+class WorkloadOptions:
     """What is trained: real models on real data, one share per worker; or, in virtual time, a model as numbers."""
 
     name: str = _choice("digits", workload_names, "Model and data")
@@ -312,7 +316,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class SwitchOptions:
+class SwitchSettings:
     """How the switch method sends: packet size, window and streams; and how a switch divides its slots."""
 
     # 360: the most that fits an MTU of 1500
@@ -459,8 +463,8 @@ TABLES: dict[str, Any] = {
     "topology": TopologyOptions,
     "hosts": HostOptions,
     "faults": Faults,
-    "workload": Workload,
-    "switch": SwitchOptions,
+    "workload": WorkloadOptions,
+    "switch": SwitchSettings,
     "ps": ParameterServer,
     "bounded": BoundedLoss,
     "virtual_time": VirtualTime,

@@ -11,7 +11,7 @@ FAIR = 0.9
 SMALL_BYTES = 100_000  # of short flows, those whose times are reported apart, as papers do
 
 
-class Finished(NamedTuple):
+class FinishedFlow(NamedTuple):
     """A flow that had an end: its size and how long it took, the handshake included."""
 
     size_bytes: int
@@ -30,7 +30,7 @@ def percentile(values: Sequence[int], part: float) -> int:
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0
 
 
-def times(done: Sequence[Finished], unfinished: int, seconds: float) -> dict[str, Any]:
+def times(done: Sequence[FinishedFlow], unfinished: int, seconds: float) -> dict[str, Any]:
     """What became of flows that have an end, as `results_schema.md` has it; those that are unfinished beside."""
     all_ns = [flow.time_ns for flow in done]
     told = {

@@ -14,7 +14,7 @@ from typing import Any
 
 from emulation.bench import arithmetic, sharding, table
 from emulation.mininet import run as mininet_run
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from transport.collectives.collective import LinkCost

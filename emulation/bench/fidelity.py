@@ -25,10 +25,10 @@ from emulation.report.figures import STYLE, save_png
 from emulation.results import write_json
 from emulation.scenario import Scenario
 from emulation.scenario_tables import Methods
-from emulation.sweep import page
-from emulation.sweep import run as sweeping
-from emulation.sweep.axes import Point
-from emulation.sweep.cells import Cell, Store
+from emulation.sweep import sweep_page
+from emulation.sweep import sweep_run as sweeping
+from emulation.sweep.sweep_axes import Point
+from emulation.sweep.sweep_cells import Store, SweepCell
 from transport.group.method_name import METHODS, MethodName, links_of
 
 SCHEMA = "switchagg-fidelity-1"
@@ -60,8 +60,8 @@ def twin(method: MethodName) -> MethodName:
 class Plan:
     """predicted, measured: the sweeps of the two backends, of the same points in the same order."""
 
-    predicted: sweeping.Sweep
-    measured: sweeping.Sweep
+    predicted: sweeping.SweepRun
+    measured: sweeping.SweepRun
 
 
 def planned(whole: Scenario, variants: Sequence[tuple[Point, Scenario]], out: Path) -> Plan:
@@ -95,7 +95,7 @@ def run(plan: Plan, only: str, again: bool, jobs: int, log: Log) -> None:
             log(line)
 
 
-def _chosen(sweep: sweeping.Sweep, wanted: Callable[[Cell], bool]) -> sweeping.Sweep:
+def _chosen(sweep: sweeping.SweepRun, wanted: Callable[[SweepCell], bool]) -> sweeping.SweepRun:
     runs = [replace(one, cells=tuple(filter(wanted, one.cells))) for one in sweep.runs]
     return replace(sweep, runs=runs)
 
@@ -123,7 +123,7 @@ def document(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _pair(point: Point, cell: Cell, other: Cell, store: Store) -> Pair:
+def _pair(point: Point, cell: SweepCell, other: SweepCell, store: Store) -> Pair:
     entry, (predicted, _, _) = store.entry(cell)[0], store.entry(other)
     return {
         "point": point,
@@ -240,7 +240,9 @@ def lines(built: dict[str, Any]) -> list[str]:
         )
     if found["ordered"]:
         wrong = len(found["swapped"])
-        named = "; ".join(f"{low} and {high} ({page.values_text(point)})" for point, low, high in found["swapped"][:5])
+        named = "; ".join(
+            f"{low} and {high} ({sweep_page.values_text(point)})" for point, low, high in found["swapped"][:5]
+        )
         told.append(
             f"Of {found['ordered']} pairs of methods whose predictions are more than {100 * APART:g} % apart, {wrong} "
             f"were measured in the other order, {found['swapped_over_one_link']} of them over one link"
@@ -261,7 +263,7 @@ def table(built: dict[str, Any]) -> list[str]:
         text += [f"| at | method | predicted | measured | difference | {last} |", "|---|---|---|---|---|---|"]
         for pair in pairs:
             cells = [
-                page.values_text(pair["point"]),
+                sweep_page.values_text(pair["point"]),
                 f"`{pair['method']}`",
                 wording.time_text(pair["predicted_ns"]),
                 wording.time_text(pair["measured_ns"]["median"]),
@@ -278,9 +280,9 @@ def figure(built: dict[str, Any]) -> Figure:
     names = list(dict.fromkeys(str(pair["method"]) for pair in pairs))
     drawn = Figure(figsize=(10, max(4.5, 1.2 + 0.2 * len(names))), layout="constrained")
     left, right = drawn.subplots(1, 2)
-    markers = dict(zip(dict.fromkeys(page.values_text(pair["point"]) for pair in pairs), "os^Dv<>", strict=False))
+    markers = dict(zip(dict.fromkeys(sweep_page.values_text(pair["point"]) for pair in pairs), "os^Dv<>", strict=False))
     for pair in pairs:
-        at, colour = page.values_text(pair["point"]), pair["method"].look.colour if pair["valid"] else "#BBBBBB"
+        at, colour = sweep_page.values_text(pair["point"]), pair["method"].look.colour if pair["valid"] else "#BBBBBB"
         look = {"marker": markers.get(at, "o"), "markersize": 5, "color": colour, "linestyle": "none"}
         look |= {} if pair["valid"] else {"markerfacecolor": "none"}
         left.plot([pair["predicted_ns"] / 1e6], [pair["measured_ns"]["median"] / 1e6], **look)

@@ -16,11 +16,11 @@ from emulation.bench import arithmetic, table
 from emulation.bench.allreduce.methods import ELEMENTS
 from emulation.bench.allreduce.rank import MeetingPoint
 from emulation.bench.sharding_rank import ALL_GATHER, BOTH, REDUCE_SCATTER, Place, Timed
-from emulation.bounds import Network, bound_together
+from emulation.bounds import NetworkParameters, bound_together
 from emulation.certificate.fidelity import rate_text
 from emulation.mininet.launch import RunningScenario
 from emulation.scenario import ALLREDUCE, Scenario
-from emulation.scenario_tables import Faults, Methods, SwitchOptions, TopologyOptions, Workload
+from emulation.scenario_tables import Faults, Methods, SwitchSettings, TopologyOptions, WorkloadOptions
 from switchagg.description import Kind
 from transport.group.method_name import MethodName
 from transport.group.method_name import parse as parse_method
@@ -58,8 +58,8 @@ def _of_method(method: MethodName, size: int, operations: int) -> list[dict[str,
         methods=Methods(mininet=(method,), sim=()),
         topology=TopologyOptions(workers=WORKERS, rate_bps=RATE_BPS),
         faults=Faults(),
-        workload=Workload(ALLREDUCE, bucket_bytes=size, compute_ns=0),
-        switch=SwitchOptions(ELEMENTS, WINDOW_SLOTS),
+        workload=WorkloadOptions(ALLREDUCE, bucket_bytes=size, compute_ns=0),
+        switch=SwitchSettings(ELEMENTS, WINDOW_SLOTS),
     )
     started: list[children.Child[Any]] = []
     with tempfile.NamedTemporaryFile(prefix="switchagg-bench-") as shared, RunningScenario(scenario) as network:
@@ -90,7 +90,7 @@ def _of_method(method: MethodName, size: int, operations: int) -> list[dict[str,
     return [_row(method, kind, size, scenario.network, answers) for kind in KINDS]
 
 
-def _row(method: MethodName, kind: str, size: int, network: Network, answers: list[Timed]) -> dict[str, Any]:
+def _row(method: MethodName, kind: str, size: int, network: NetworkParameters, answers: list[Timed]) -> dict[str, Any]:
     times = arithmetic.spread([max(each) for each in zip(*(one.durations_ns[kind] for one in answers), strict=True)])
     least = bound_together(method, dict.fromkeys(KINDS[kind], size), size, network)
     return {

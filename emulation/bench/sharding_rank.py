@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.bench.allreduce.rank import MeetingPoint
-from emulation.children import Report, send_report
+from emulation.children import ChildReport, send_report
 from emulation.host import interface_bytes
 from transport.group.contract import own_shard
 from transport.group.method_name import parse
@@ -44,7 +44,7 @@ class Place(msgspec.Struct, frozen=True):
     limit_s: float
 
 
-class Timed(Report):
+class Timed(ChildReport):
     """By kind: durations of all operations; bytes of this rank's interface in one; wrong elements in all."""
 
     durations_ns: dict[str, list[int]]

@@ -22,8 +22,8 @@ from emulation.errors import RunFailed
 from emulation.mininet.launch import BY_LINKS, BY_SWITCH
 from emulation.mininet.shaping import NetworkSpec, UnfitError
 from emulation.scenario import ALLREDUCE, Scenario, ScenarioError
-from emulation.scenario_tables import Faults, Methods, SwitchOptions, TopologyOptions, Workload
-from emulation.sweep.axes import Sweep
+from emulation.scenario_tables import Faults, Methods, SwitchSettings, TopologyOptions, WorkloadOptions
+from emulation.sweep.sweep_axes import SweepAxes
 
 Log = Callable[[str], None]
 OnRow = Callable[[dict[str, Any], dict[str, Any]], None]
@@ -141,9 +141,9 @@ class Matrix:
             methods=Methods(mininet=tuple(dict.fromkeys(one.method for one in chosen)), sim=()),
             topology=topology,
             faults=Faults(loss=self.loss),
-            workload=Workload(ALLREDUCE, self.iterations, self.warmup, bucket_bytes=max(sizes), compute_ns=0),
-            switch=SwitchOptions(elements, self.window_slots),
-            sweep=Sweep((("workload.bucket_bytes", sizes),)) if len(sizes) > 1 else Sweep(),
+            workload=WorkloadOptions(ALLREDUCE, self.iterations, self.warmup, bucket_bytes=max(sizes), compute_ns=0),
+            switch=SwitchSettings(elements, self.window_slots),
+            sweep=SweepAxes((("workload.bucket_bytes", sizes),)) if len(sizes) > 1 else SweepAxes(),
         )
 
 

@@ -28,7 +28,7 @@ from emulation import children
 from emulation.certificate.departures import Departures, Int64Array
 from emulation.certificate.messages import Look, Measured, MonitorPlace, Pause, PortPlace, Resume, Stop, Watch
 from emulation.certificate.processes import OTHERS_SHARE
-from emulation.children import Child, ChildFailed, Order
+from emulation.children import Child, ChildCommand, ChildFailed
 
 if TYPE_CHECKING:
     from emulation.mininet.topology import EmulatedNetwork
@@ -347,7 +347,7 @@ class FidelityMonitor:
         """It does again. Raises ChildFailed."""
         self._tell(Resume())
 
-    def _tell(self, order: Order) -> None:
+    def _tell(self, order: ChildCommand) -> None:
         assert self._child is not None, "start the monitor first"
         self._child.send(order)
         children.gather([self._child], ANSWER_S)

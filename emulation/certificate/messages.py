@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from emulation.children import Order, Report
+from emulation.children import ChildCommand, ChildReport
 
 
 class PortPlace(msgspec.Struct, frozen=True):
@@ -26,22 +26,22 @@ class MonitorPlace(msgspec.Struct, frozen=True):
     ports: tuple[PortPlace, ...]
 
 
-class Watch(Order):
+class Watch(ChildCommand):
     """Judge the waiting of one thread (a kernel thread id), or of all threads of a process."""
 
     pid: int
     thread: int | None
 
 
-class Pause(Order):
+class Pause(ChildCommand):
     """What happens doesn't count, until `Resume`."""
 
 
-class Resume(Order):
+class Resume(ChildCommand):
     """It does again."""
 
 
-class Stop(Order):
+class Stop(ChildCommand):
     """Report, and end."""
 
 
@@ -53,7 +53,7 @@ class Look(NamedTuple):
     backlog_bytes: int
 
 
-class Measured(Report):
+class Measured(ChildReport):
     """measures: JSON-able, as `judge` takes it: it goes into results.json as it is. looks: by followed interface."""
 
     measures: dict[str, Any]

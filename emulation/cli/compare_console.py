@@ -25,9 +25,9 @@ from emulation.report import wording
 from emulation.results import differing, plain, unequal_ranks
 from emulation.scenario import BACKENDS, Scenario, ScenarioError
 from emulation.scenario_tables import AUTO
-from emulation.sweep import page
-from emulation.sweep import run as sweeping
-from emulation.sweep.axes import Point
+from emulation.sweep import sweep_page
+from emulation.sweep import sweep_run as sweeping
+from emulation.sweep.sweep_axes import Point
 from switchagg.written import choices
 
 EXIT_DONE, EXIT_FAILED = 0, 1
@@ -56,13 +56,13 @@ def overrides(seed: int | None, settings: list[str]) -> dict[str, Any]:
     return found
 
 
-def zoom(wanted: str | None, within_s: int | None, on: str | None) -> dict[str, Any]:
-    """What --zoom and --within override; they are of virtual time."""
+def fidelity_overrides(wanted: str | None, within_s: int | None, on: str | None) -> dict[str, Any]:
+    """The scenario's values in place of which --fidelity-level and --within stand; both are of virtual time."""
     if on == "mininet":
-        raise ScenarioError("--zoom: Mininet sends real packets; allowed: --on sim, or no --zoom")
+        raise ScenarioError("--fidelity-level: Mininet sends real packets; allowed: --on sim, or no --fidelity-level")
     if within_s is not None and wanted not in (None, AUTO):
-        raise ScenarioError(f"--within: of --zoom auto, not {wanted}; leave one of them out")
-    found: dict[str, Any] = {"virtual_time.zoom": wanted or AUTO}
+        raise ScenarioError(f"--within: it belongs to --fidelity-level auto, not {wanted}; leave one of them out")
+    found: dict[str, Any] = {"virtual_time.fidelity_level": wanted or AUTO}
     return found if within_s is None else {**found, "virtual_time.within_s": within_s}
 
 
@@ -111,7 +111,7 @@ def run_sweep(
     swept = sweeping.planned(whole, variants, backend, folder)  # all are refused before any has run
     _announce(whole, backend, reason)
     for group in whole.sweep.groups:
-        typer.echo(f"{', '.join(group[0])}: {'; '.join(map(page.values_text, group))}", err=True)
+        typer.echo(f"{', '.join(group[0])}: {'; '.join(map(sweep_page.values_text, group))}", err=True)
 
     def log(text: str) -> None:
         typer.echo(text, err=True)
@@ -122,11 +122,11 @@ def run_sweep(
     if how.as_json:
         typer.echo(json.dumps(plain(done.document), sort_keys=True))
     else:
-        for title, heads, rows, _ in page.tables(done.document):
+        for title, heads, rows, _ in sweep_page.tables(done.document):
             if title:
                 typer.echo(f"\n{title}", nl=False)
             _print(heads, rows)
-        typer.echo(f"\n{page.headline(done.document)}")
+        typer.echo(f"\n{sweep_page.headline(done.document)}")
     return _finish(done.verdict, done.unequal or bool(swept.failed), done.problems, done.report)
 
 

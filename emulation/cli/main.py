@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 from emulation.cli.bench import app as bench
 from emulation.cli.keys import keys as make_keys
 from emulation.cli.link_help import LinkCommand
-from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, outcomes, stop
+from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, outcomes, renamed_option, stop
 from emulation.cli.p4 import app as p4
 from emulation.cli.ps import server
 from emulation.cli.runs.goal import goal
@@ -39,7 +39,7 @@ from emulation.cli.start.shipped import examples
 from emulation.cli.start.version import show_version
 from emulation.cli.study import app as study
 from emulation.reproduce.command import reproduce
-from emulation.scenario_keys.command import ReferenceCommand, scenario
+from emulation.scenario_keys.scenario_command import ReferenceCommand, scenario
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.written import choices
 
@@ -112,15 +112,16 @@ def compare(
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Instead of the scenario's value")
     ] = None,
-    zoom: Annotated[
+    fidelity_level: Annotated[
         str | None,
         typer.Option(
             metavar="packet|flow|formula|auto",
             help="Of virtual time: every packet; calls as flows on links; a formula; or the finest that ends --within",
         ),
     ] = None,
+    zoom: Annotated[str | None, renamed_option("--zoom", "--fidelity-level")] = None,
     within: Annotated[
-        int | None, typer.Option(metavar="SECONDS", help="Of --zoom auto, for each method  [default: 60]")
+        int | None, typer.Option(metavar="SECONDS", help="Of --fidelity-level auto, for each method  [default: 60]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Summary as JSON on stdout")] = False,
 ) -> None:
@@ -132,7 +133,7 @@ def compare(
 
     `switchagg compare quickstart --on sim --set topology.rate_bps=10e9`
 
-    `switchagg compare quickstart --zoom auto --within 20`
+    `switchagg compare quickstart --fidelity-level auto --within 20`
 
     `switchagg compare mine.toml --on mininet --out results/mine --seed 3`
 
@@ -144,8 +145,8 @@ def compare(
 
         console.check_backend(on)
         path, overrides = scenarios.find(scenario), console.overrides(seed, setting or [])
-        if zoom is not None or within is not None:
-            overrides |= console.zoom(zoom, within, on)
+        if fidelity_level is not None or within is not None:
+            overrides |= console.fidelity_overrides(fidelity_level, within, on)
             on = "sim"
         whole = scenarios.load(path, overrides)
         if whole.sweep.axes:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -27,6 +27,16 @@ def stop(message: str, code: int) -> NoReturn:
     """One line on stderr, then exit."""
     typer.echo(f"switchagg: {message}", err=True)
     raise typer.Exit(code)
+
+
+def renamed_option(old: str, present: str) -> Any:
+    """An option of earlier versions: hidden from the help, and refused with the option that took its place."""
+
+    def refuse(value: str | None) -> None:
+        if value is not None:
+            stop(f"{old} is called {present} now", EXIT_USAGE)
+
+    return typer.Option(old, hidden=True, callback=refuse, is_eager=True)
 
 
 @contextmanager

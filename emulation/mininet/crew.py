@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TypeVar
 
-from emulation.children import POLL_S, Child, Listener
+from emulation.children import POLL_S, Child, ChildListener
 from emulation.errors import RunFailed
 from emulation.mininet.patience import Patience, Pids
 from emulation.training.trainer_messages import IterationReport, TrainerReport, TrainingFailed, TrainingFinished
@@ -80,7 +80,7 @@ class Crew:
         stall.again()
         whole.again()
         done = 0
-        with Listener([member.child for member in self.members]) as listener:
+        with ChildListener([member.child for member in self.members]) as listener:
             while not all(member.finished for member in self.members):
                 if self._read(listener, POLL_S):
                     stall.again()
@@ -101,14 +101,14 @@ class Crew:
     def _pids(self) -> list[int]:
         return [*(member.child.process.pid for member in self.members if not member.finished), *self._beside()]
 
-    def _read(self, listener: Listener[TrainerReport], timeout_s: float) -> bool:
+    def _read(self, listener: ChildListener[TrainerReport], timeout_s: float) -> bool:
         """Whether any process reported anything."""
         heard = listener.hear(timeout_s)
         for place, report in heard:
             self.members[place].add(report)
         return bool(heard)
 
-    def _check(self, listener: Listener[TrainerReport]) -> None:
+    def _check(self, listener: ChildListener[TrainerReport]) -> None:
         """Raises RunFailed for the first cause: a killed process before those that only noticed."""
         gone = [member for member in self.members if not member.finished and member.child.process.poll() is not None]
         while gone and self._read(listener, 0):  # their last output may have come since

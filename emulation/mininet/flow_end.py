@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from emulation.children import Done, Order, Report, give_up, serve
+from emulation.children import ChildCommand, ChildReport, Done, give_up, serve
 from emulation.scenario_flows import Arrival, Arrivals
-from emulation.shares import LOOK_NS, Finished
+from emulation.shares import LOOK_NS, FinishedFlow
 
 PIECE_BYTES = 1 << 16
 LOOKS_MOST = 4_096  # then every second one is forgotten
@@ -43,28 +43,28 @@ class FlowEnd(msgspec.Struct, frozen=True):
     ecn: bool = False
 
 
-class Begin(Order):
+class Begin(ChildCommand):
     """The run starts at at_ns: what is due from then on is sent, and counted where it goes to."""
 
     at_ns: int
 
 
-class Count(Order):
+class Count(ChildCommand):
     """Say what became of it."""
 
 
-class Received(Report):
+class Received(ChildReport):
     """looks: the time, and what each flow has brought by then, without headers; in order of time, the last one now. Of
     an entry whose flows end, what those of each source have brought."""
 
     looks: tuple[tuple[int, ...], ...]
 
 
-class Sent(Report):
+class Sent(ChildReport):
     """Of flows that end: those that did, from connecting until the receiver had closed after the last byte; how many
     didn't; and how much later than they were due all of them began."""
 
-    finished: tuple[Finished, ...]
+    finished: tuple[FinishedFlow, ...]
     unfinished: int
     late_ns: tuple[int, ...]
 
@@ -104,7 +104,7 @@ class _Receiver:
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def __call__(self, order: Begin | Count) -> Report:
+    def __call__(self, order: Begin | Count) -> ChildReport:
         if isinstance(order, Begin):
             _start(self._run, order.at_ns)
             return Done()
@@ -164,11 +164,11 @@ class _Sender:
         self._selector = selectors.DefaultSelector()
         self._piece = memoryview(bytes(PIECE_BYTES))
         self._open: set[_Flow] = set()
-        self._finished: list[Finished] = []
+        self._finished: list[FinishedFlow] = []
         self._late_ns: list[int] = []
         self._socket().close()  # to be refused before the run
 
-    def __call__(self, order: Begin | Count) -> Report:
+    def __call__(self, order: Begin | Count) -> ChildReport:
         if isinstance(order, Begin):
             (SETTINGS / "tcp_ecn").write_text("1" if self._end.ecn else "2", encoding="ascii")  # 2: agree only
             _start(self._run, order.at_ns)
@@ -220,7 +220,7 @@ class _Sender:
     def _go_on(self, flow: _Flow) -> None:
         if not flow.left_bytes:
             flow.socket.recv(1)  # nothing but the end, when all has been read
-            self._finished.append(Finished(flow.size_bytes, time.monotonic_ns() - flow.begun_ns))
+            self._finished.append(FinishedFlow(flow.size_bytes, time.monotonic_ns() - flow.begun_ns))
             self._close(flow)
             return
         with contextlib.suppress(BlockingIOError):

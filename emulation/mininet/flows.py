@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from emulation import children
 from emulation.certificate.messages import Look
-from emulation.children import Child, Order
+from emulation.children import Child, ChildCommand
 from emulation.mininet.flow_end import RECEIVER, Begin, Count, FlowEnd, Received, Sent
 from emulation.scenario import Scenario
 from emulation.scenario_flows import Arrivals, FlowPlace, SharedHop, flow_ways, job_hops, places, shared_hops
@@ -169,7 +169,7 @@ class RunningFlows:
         spawn: Callable[..., subprocess.Popen[Any]] = partial(self._network.spawn, host)
         return children.start(spawn, name, MODULE, end, Received | Sent)
 
-    def _order(self, asked: Sequence[Child[Any]], order: Order) -> list[Any]:
+    def _order(self, asked: Sequence[Child[Any]], order: ChildCommand) -> list[Any]:
         for child in asked:
             child.send(order)
         return self._ask(asked)

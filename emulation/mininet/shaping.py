@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from emulation.mininet import marks, netns, patience, qdisc
 from emulation.scenario_flows import own_hosts
-from emulation.topologies.table import topology
 from emulation.topologies.topology import STAR, Fabric, LinkSettings, Topology
+from emulation.topologies.topology_kinds import topology
 from switchagg.errors import SwitchaggError
 from switchagg.priority import BEST_EFFORT, CLASSES, tos_of
 from transport.links.ethernet import ETHERNET_BYTES

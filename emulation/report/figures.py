@@ -26,7 +26,7 @@ from emulation.report.wording import bytes_text, name_of, percent_text, short_na
 from emulation.results import percentile
 from emulation.scenario import from_canonical
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, nearest_median, of_one_iteration
-from emulation.topologies.table import TOPOLOGIES
+from emulation.topologies.topology_kinds import TOPOLOGIES
 from transport.group.method_name import METHODS, MethodName
 
 LINESTYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))

@@ -20,8 +20,8 @@ from emulation.report.topology_figure import HOST, SWITCH, aggregating, places
 from emulation.scenario import Scenario, from_canonical
 from emulation.scenario_flows import own_hosts
 from emulation.shares import JOB, busiest_shared, part_of_job
-from emulation.topologies.table import topology
 from emulation.topologies.topology import Hop, LinkSettings, Topology
+from emulation.topologies.topology_kinds import topology
 from transport.group.method_name import METHODS
 
 PANELS_MOST = 4  # methods

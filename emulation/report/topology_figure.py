@@ -13,7 +13,7 @@ from emulation.bounds import loads
 from emulation.report.svg import INK, ON_LIGHT, PAPER, WIDTH, tip
 from emulation.report.wording import name_of, rate_text
 from emulation.scenario import Scenario
-from emulation.topologies.topology import Hop, Link, Topology
+from emulation.topologies.topology import Hop, Topology, TopologyLink
 
 _LINK, HOST, SWITCH = "#888888", "#DDDDDD", "#56B4E9"
 
@@ -31,7 +31,7 @@ def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
     axes = figure.subplots()
     axes.axis("off")
     crossed = {name_of(entry["method"]): loads(entry["method"].method, scenario.network) for entry in built["methods"]}
-    upward: dict[str, list[Link]] = {}
+    upward: dict[str, list[TopologyLink]] = {}
     for link in links.links:
         if link.a not in where or link.b not in where:
             continue
@@ -71,11 +71,11 @@ def aggregating(scenario: Scenario) -> set[str]:
     return {name for way in scenario.network.ways("switch") for name in way.aggregators}
 
 
-def _rates(beside: Sequence[Link]) -> str:
+def _rates(beside: Sequence[TopologyLink]) -> str:
     return f"{len(beside)} × " * (len(beside) > 1) + rate_text(beside[0].settings.rate_bps)  # noqa: RUF001
 
 
-def _crossings(crossed: Mapping[str, Mapping[Hop, Fraction]], beside: Sequence[Link]) -> list[str]:
+def _crossings(crossed: Mapping[str, Mapping[Hop, Fraction]], beside: Sequence[TopologyLink]) -> list[str]:
     """Arrays of each method over each of some links beside each other, in its busier direction."""
     told = []
     for name, arrays in crossed.items():

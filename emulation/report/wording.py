@@ -14,8 +14,8 @@ from emulation.scenario import from_canonical
 from emulation.shares import busiest_shared, part_of_job
 from emulation.topologies.racks import workers_by_rack
 from emulation.topologies.shared_nics import hosts_of
-from emulation.topologies.table import TOPOLOGIES
 from emulation.topologies.topology import HASH
+from emulation.topologies.topology_kinds import TOPOLOGIES
 from transport.group.method_name import METHODS, MethodName
 from transport.links.table import LINKS
 from transport.ps.config import BACKUP, BSP

@@ -1,5 +1,5 @@
-"""Keys of scenario files: what each may hold, and the reference of all, from the dataclasses of `scenario_tables`.
+"""Keys of scenario files: the values that each allows, and the reference of all, from `scenario_tables`.
 
-For the rest of emulation/ and its command line.
-Start at values.py.
+Imported by scenario.py and the command line.
+Start at key_values.py.
 """

@@ -15,7 +15,7 @@ from emulation.results import IterationRecord, gradient_delays
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.ps_simulation import PsSimulation
-from emulation.sim.training import Progress, RankClock, Training
+from emulation.sim.simulated_training import Progress, RankClock, Training
 
 if TYPE_CHECKING:
     from emulation.training.replicas import Replicas

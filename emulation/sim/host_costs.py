@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import partial
 
-from emulation.sim.network.network import Network
+from emulation.sim.network.virtual_clock import VirtualClock
 from switchagg.priority import BEST_EFFORT
 
 Done = Callable[[], None]
@@ -36,7 +36,7 @@ FREE = HostCosts()
 class Processor:
     """A host does one thing after the other, each in its time; what takes no time happens at once."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: VirtualClock) -> None:
         self._network = network
         self._free_ns = 0
         self._tasks = 0
@@ -59,12 +59,12 @@ class Processor:
         action()
 
 
-class Pace:
+class FlowPacer:
     """One connection's frames at flow_bps at most: each begins when that of the one before it would have ended."""
 
     def __init__(self, flow_bps: int) -> None:
         self._rate = flow_bps
-        self._free_ns = self._remainder = 0  # as of `Link`
+        self._free_ns = self._remainder = 0  # as of `SimulatedLink`
 
     @property
     def next_ns(self) -> int:
@@ -106,7 +106,7 @@ class CallTurns:
     def enter(
         self, rank: int, key: int | None, priority: int | None, begin: Callable[[Done], None], done: Done
     ) -> None:
-        """A rank has a call to begin. key, priority: as of a `Call`. begin(done) begins it."""
+        """A rank has a call to begin. key, priority: as of a `SimulatedCall`. begin(done) begins it."""
         if not self._at_once:
             begin(done)
             return

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
-from emulation.sim.hollow import joined
 from emulation.sim.network.simulation import Simulation
-from emulation.sim.training import Progress, Training
+from emulation.sim.simulated_training import Progress, Training
+from emulation.sim.size_only import joined
 from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
 from switchagg.codecs.array_codec import Tensor
 from switchagg.priority import CLASSES

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from emulation.bounds import algbw_bound, needs
 from emulation.scenario import Scenario
-from emulation.sim.flow.formula import Way, call_ns
+from emulation.sim.flow.formula import MessageCost, call_ns
 from switchagg.priority import CLASSES
 from transport.collectives.execution import SEGMENT_BYTES
 from transport.group.method_name import MethodName, parse
@@ -23,7 +23,7 @@ def predicted(scenario: Scenario, name: MethodName, policy: Policy, profile: Pro
     hosts = replace(network, push_then_pull=False)
     free = replace(hosts, transfer_ns=0, flow_bps=0)
     plain = parse("ring") if name.method == "auto" else replace(name, schedule="", codec="")
-    way = Way(latency_ns / 2, 1.0, SEGMENT_BYTES)
+    way = MessageCost(latency_ns / 2, 1.0, SEGMENT_BYTES)
 
     def later_ns(size_bytes: int) -> float:
         """What hosts add to a call alone; where calls take turns, all beside its bytes, since nothing hides it."""

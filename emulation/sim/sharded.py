@@ -22,7 +22,7 @@ import numpy as np
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulation import Simulation
-from emulation.sim.training import Progress, RankClock, Training
+from emulation.sim.simulated_training import Progress, RankClock, Training
 from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
 from emulation.training.replicas import Replicas
 from emulation.training.units import Array, Shards, UnitLayout, blocks_of
@@ -33,7 +33,7 @@ ROOT = "root"
 
 
 @dataclass(frozen=True)
-class Segment:
+class ComputeSegment:
     """What a rank computes in one go, in the order of the forward pass, all of one unit. Shares are of both passes."""
 
     unit: str
@@ -46,7 +46,7 @@ class Units:
     """parameters: indices of each unit's, by its name. segments: in the order of the forward pass."""
 
     parameters: dict[str, tuple[int, ...]]
-    segments: tuple[Segment, ...]
+    segments: tuple[ComputeSegment, ...]
 
     @classmethod
     def of(cls, replicas: Replicas) -> Units:
@@ -62,18 +62,18 @@ class Units:
         }
         ready = {bucket.parameters[0]: bucket.ready_fraction for bucket in replicas.buckets}
         runs = [(unit, list(layers)) for unit, layers in groupby(replicas.layers, lambda layer: unit_of(layer.name))]
-        segments: list[Segment] = []
+        segments: list[ComputeSegment] = []
         begun = 0.0  # of the backward pass
         for unit, layers in reversed(runs):
             until = max([begun, *(ready[index] for layer in layers for index in layer.parameters)])
             until = 1.0 if len(segments) + 1 == len(runs) else until
             forward = sum(layer.forward_share for layer in layers) * replicas.forward_fraction
-            segments.append(Segment(unit, forward, (until - begun) * (1 - replicas.forward_fraction)))
+            segments.append(ComputeSegment(unit, forward, (until - begun) * (1 - replicas.forward_fraction)))
             begun = until
         return cls({unit: found for unit, found in parameters.items() if found}, tuple(reversed(segments)))
 
 
-class Transfer:
+class UnitTransfer:
     """A collective under way on one rank, on an array that lasts until its end."""
 
     def __init__(self, kind: Kind, unit: str, array: Array, begun_ns: int) -> None:
@@ -81,7 +81,7 @@ class Transfer:
         self.ended = False
 
 
-Step = int | Transfer
+Step = int | UnitTransfer
 """What a rank's program waits for: a duration in ns, or the end of a transfer."""
 
 
@@ -146,7 +146,7 @@ class ProgramRank(RankClock):
         super().__init__(training, rank)
         self.complete = False  # it has ended for good
         self._program: Generator[Step, None, None]
-        self._waits_for: Transfer | None = None
+        self._waits_for: UnitTransfer | None = None
         self._moved: list[tuple[int, int]] = []
 
     def begin(self, _frame: None = None, _sender: int = 0, _to: int = 0) -> None:
@@ -169,12 +169,12 @@ class ProgramRank(RankClock):
             self.spans.append(Span(self._rank, COMPUTE, name, self.iteration, begin_ns, begin_ns + duration_ns))
         return duration_ns
 
-    def _start(self, kind: Kind, unit: str, array: Array) -> Transfer:
-        transfer = Transfer(kind, unit, array, self._network.now_ns)
+    def _start(self, kind: Kind, unit: str, array: Array) -> UnitTransfer:
+        transfer = UnitTransfer(kind, unit, array, self._network.now_ns)
         self._training.simulation.launch(self._rank, array, "sum", partial(self._ended, transfer), kind=kind)
         return transfer
 
-    def _ended(self, transfer: Transfer) -> None:
+    def _ended(self, transfer: UnitTransfer) -> None:
         training, now_ns = self._training, self._network.now_ns
         training.heard()
         transfer.ended = True
@@ -238,7 +238,7 @@ class ShardedRank(ProgramRank):
     def _iteration(self) -> Generator[Step, None, None]:
         """See the module."""
         segments, replicas = self._sharded.units.segments, self._training.replicas
-        gathers: dict[str, Transfer] = {}
+        gathers: dict[str, UnitTransfer] = {}
 
         def gathered(unit: str) -> Iterator[Step]:
             transfer = gathers.get(unit) or self._gather(unit)
@@ -267,7 +267,7 @@ class ShardedRank(ProgramRank):
 
         # Backward
         gathers = {}
-        reduced: Transfer | None = None
+        reduced: UnitTransfer | None = None
         left = [segment.unit for segment in segments]
         while left:
             unit = left.pop()
@@ -288,12 +288,12 @@ class ShardedRank(ProgramRank):
             yield reduced
             self._keep_reduced(reduced)
 
-    def _keep_reduced(self, transfer: Transfer) -> None:
+    def _keep_reduced(self, transfer: UnitTransfer) -> None:
         mine = own_shard(transfer.array, self._rank, self._training.workers)
         mine /= self._training.workers
         self.shards.set_gradient(transfer.unit, mine)
 
-    def _gather(self, unit: str) -> Transfer:
+    def _gather(self, unit: str) -> UnitTransfer:
         """Start to gather a unit's parameters from all ranks' shards."""
         whole = np.zeros(self._sharded.layouts[unit].elements, np.float32)
         np.copyto(own_shard(whole, self._rank, self._training.workers), self.shards.arrays[unit])

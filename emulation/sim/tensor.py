@@ -12,7 +12,7 @@ from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.sharded import ProgramRank, Step
-from emulation.sim.training import Progress, Training
+from emulation.sim.simulated_training import Progress, Training
 from emulation.training.replicas import Replicas
 from emulation.training.tensor_ranks import STOPS_PER_BLOCK, TensorReplicas
 from switchagg.description import Kind

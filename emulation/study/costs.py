@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from emulation.results import percentile
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.study.wire_bytes import ELEMENTS, CountedCompression

@@ -11,18 +11,18 @@ from itertools import chain
 from math import ceil, sqrt
 
 from emulation.topologies.racks import links_to, racks_of, tops_of
-from emulation.topologies.topology import Fabric, Link, LinkSettings, Topology
+from emulation.topologies.topology import Fabric, LinkSettings, Topology, TopologyLink
 
 
 def fat_tree(fabric: Fabric, workers: int, servers: int, settings: LinkSettings) -> Topology:
     racks, cores = racks_of(fabric, workers, servers, settings), tops_of(fabric, "core")
     in_pod = ceil(sqrt(len(racks.leaves) / 2))
-    uplinks: list[Link] = []
-    pods: dict[str, list[Link]] = {}
+    uplinks: list[TopologyLink] = []
+    pods: dict[str, list[TopologyLink]] = {}
     for first in range(0, len(racks.leaves), in_pod):
         pod, rates = f"pod{len(pods) + 1}", racks.uplinks[first : first + in_pod]
         leaves = racks.leaves[first : first + in_pod]
-        uplinks += [Link(leaf, pod, uplink) for leaf, uplink in zip(leaves, rates, strict=True)]
+        uplinks += [TopologyLink(leaf, pod, uplink) for leaf, uplink in zip(leaves, rates, strict=True)]
         together = replace(settings, rate_bps=sum(uplink.rate_bps for uplink in rates))
         pods[pod] = links_to(cores, pod, together)
     switches, links = (*racks.leaves, *pods, *cores), (*racks.links, *uplinks, *chain(*pods.values()))

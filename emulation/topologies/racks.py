@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from emulation.topologies.topology import Fabric, Link, LinkSettings, host_names
+from emulation.topologies.topology import Fabric, LinkSettings, TopologyLink, host_names
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Racks:
     servers: tuple[str, ...]
     leaves: tuple[str, ...]
     uplinks: tuple[LinkSettings, ...]
-    links: tuple[Link, ...]
+    links: tuple[TopologyLink, ...]
 
 
 def workers_by_rack(fabric: Fabric, workers: int) -> tuple[int, ...]:
@@ -49,7 +49,7 @@ def racks_of(fabric: Fabric, workers: int, servers: int, settings: LinkSettings)
     uplinks = tuple(
         replace(settings, rate_bps=round(size * settings.rate_bps / fabric.oversubscription)) for size in sizes
     )
-    links = tuple(Link(host, leaf, settings) for host, leaf in zip(hosts + server_hosts, homes, strict=True))
+    links = tuple(TopologyLink(host, leaf, settings) for host, leaf in zip(hosts + server_hosts, homes, strict=True))
     return Racks(hosts, server_hosts, leaves, uplinks, links)
 
 
@@ -58,7 +58,7 @@ def tops_of(fabric: Fabric, name: str) -> tuple[str, ...]:
     return tuple(f"{name}{number + 1}" for number in range(fabric.spines))
 
 
-def links_to(tops: tuple[str, ...], below: str, settings: LinkSettings) -> list[Link]:
+def links_to(tops: tuple[str, ...], below: str, settings: LinkSettings) -> list[TopologyLink]:
     """A switch's link to each of them: equal parts of a rate, each with a queue of its own."""
     part = replace(settings, rate_bps=max(1, settings.rate_bps // len(tops)))
-    return [Link(below, top, part) for top in tops]
+    return [TopologyLink(below, top, part) for top in tops]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from emulation.topologies.topology import Fabric, Link, LinkSettings, Topology, host_names
+from emulation.topologies.topology import Fabric, LinkSettings, Topology, TopologyLink, host_names
 
 
 def hosts_of(fabric: Fabric, workers: int) -> int:
@@ -23,7 +23,9 @@ def with_ranks(network: Topology, fabric: Fabric, workers: int, settings: LinkSe
     ranks, servers = host_names(workers, len(network.servers))
     inside = tuple(f"n{number + 1}" for number in range(len(network.workers)))
     names = dict(zip(network.hosts, inside + servers, strict=True))
-    links = tuple(Link(names.get(link.a, link.a), names.get(link.b, link.b), link.settings) for link in network.links)
+    links = tuple(
+        TopologyLink(names.get(link.a, link.a), names.get(link.b, link.b), link.settings) for link in network.links
+    )
     below = _to_ranks(ranks, inside, fabric.ranks_per_host, replace(settings, rate_bps=fabric.inside_bps))
     return replace(
         network,
@@ -55,10 +57,12 @@ def forwarding_hosts(
     nics = sum(inside[0] in pair for pair in joined)
     ranks, _ = host_names(workers, 0)
     bus = replace(settings, rate_bps=fabric.inside_bps or nics * settings.rate_bps)
-    links = tuple(Link(a, b, settings) for a, b in joined) + _to_ranks(ranks, inside, fabric.ranks_per_host, bus)
+    links = tuple(TopologyLink(a, b, settings) for a, b in joined) + _to_ranks(
+        ranks, inside, fabric.ranks_per_host, bus
+    )
     return Topology(ranks, (), inside + switches, inside[0], links, inside=inside, graph=True)
 
 
-def _to_ranks(ranks: Sequence[str], inside: Sequence[str], each: int, bus: LinkSettings) -> tuple[Link, ...]:
+def _to_ranks(ranks: Sequence[str], inside: Sequence[str], each: int, bus: LinkSettings) -> tuple[TopologyLink, ...]:
     settings = replace(bus, delay_ns=0)
-    return tuple(Link(rank, inside[number // each], settings) for number, rank in enumerate(ranks))
+    return tuple(TopologyLink(rank, inside[number // each], settings) for number, rank in enumerate(ranks))

@@ -66,7 +66,7 @@ class LinkSettings:
 
 
 @dataclass(frozen=True)
-class Link:
+class TopologyLink:
     """A full-duplex link between two nodes. A node's ports have the order in which its links are listed."""
 
     a: str
@@ -91,7 +91,7 @@ class Topology:
     servers: tuple[str, ...]
     switches: tuple[str, ...]
     top: str
-    links: tuple[Link, ...]
+    links: tuple[TopologyLink, ...]
     aggregators: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     tops: tuple[str, ...] = ()

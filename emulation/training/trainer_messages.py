@@ -6,7 +6,7 @@ from typing import Any, Self
 import msgspec
 
 from emulation.bounds import elements_of
-from emulation.children import Failed, Order, Report
+from emulation.children import ChildCommand, ChildReport, CommandFailed
 from emulation.scenario import Scenario
 from emulation.scenario_tables import ParameterServer
 from emulation.timeline import union_ns
@@ -67,7 +67,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return elements_of(self.name, self.scenario.switch.elements, self.scenario.topology.mtu_bytes)
 
 
-class Go(Order):
+class Go(ChildCommand):
     """Train on."""
 
 
@@ -89,13 +89,13 @@ class ModuleWait(msgspec.Struct, frozen=True):
     end_ns: int
 
 
-class TrainingStarted(Report, tag="started"):
+class TrainingStarted(ChildReport, tag="started"):
     network_threads: list[int]  # kernel ids of those that carry packets
     compute_threads: list[int]
     initial_parameter_hash: str
 
 
-class IterationReport(Report, tag="iteration"):
+class IterationReport(ChildReport, tag="iteration"):
     """What an iteration took on this rank. start_ns: of the training's time; begun_at_ns: CLOCK_MONOTONIC."""
 
     iteration: int
@@ -143,7 +143,7 @@ class IterationReport(Report, tag="iteration"):
         return cls(**given | others)
 
 
-class Evaluated(Report):
+class Evaluated(ChildReport):
     """On rank 0."""
 
     iteration: int
@@ -152,7 +152,7 @@ class Evaluated(Report):
     loss: float
 
 
-class TrainingFinished(Report, tag="finished"):
+class TrainingFinished(ChildReport, tag="finished"):
     parameters: int
     gradient_bytes: int
     parameter_hash: str
@@ -167,7 +167,7 @@ class TrainingFinished(Report, tag="finished"):
     ways: dict[str, dict[str, dict[str, int]]] = msgspec.field(default_factory=dict)
 
 
-class TrainingFailed(Failed, tag="failed"):
+class TrainingFailed(CommandFailed, tag="failed"):
     iteration: int | None = None  # None: outside of one
 
 

@@ -11,13 +11,13 @@ from functools import cache
 
 import numpy as np
 
-from emulation.bounds import LONG_BYTES, Needs, Network, bound_of_links, bound_together, needs
+from emulation.bounds import LONG_BYTES, Needs, NetworkParameters, bound_of_links, bound_together, needs
 from emulation.scenario import Scenario, parse
 from emulation.scenario_tables import AUTO, FORMULA, PACKET
-from emulation.sim.flow.methods import FLOWS
+from emulation.sim.fidelity_level import flow_seconds
+from emulation.sim.flow.flow_methods import FLOWS
 from emulation.sim.network.timing import time_allreduce
-from emulation.sim.run import simulation_config
-from emulation.sim.zoom import flow_seconds
+from emulation.sim.simulated_run import simulation_config
 from switchagg.description import KINDS, Kind
 from transport.collectives.execution import SEGMENT_BYTES
 from transport.group.method_name import MethodName
@@ -42,13 +42,13 @@ SLOWED = 1.1
 
 @dataclass(frozen=True)
 class HostLink:
-    """Of every host: bits/s each way, delay one way. keys: of a scenario's [hosts] and [ps], and their values. zoom: of
-    measured calls; auto: packets, or flows for what is large."""
+    """Of every host: bits/s each way, delay one way. keys: of a scenario's [hosts] and [ps], and their values.
+    fidelity_level: of measured calls; auto: packets, or flows for large calls."""
 
     rate_bps: int
     delay_ns: int
     keys: tuple[tuple[str, int | str], ...] = ()
-    zoom: str = AUTO
+    fidelity_level: str = AUTO
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def call_cost(name: MethodName, kind: Kind, workers: int, link: HostLink) -> Cal
     named = _alone(name)
     scenario = scenario_of(link, workers, named)
     least = _least(named, scenario.network)
-    found = _measured(named, scenario, least, link.zoom)
+    found = _measured(named, scenario, least, link.fidelity_level)
     if kind == "allreduce":
         return found
     share = _share(named, kind, scenario.network) / least
@@ -108,7 +108,7 @@ def call_cost(name: MethodName, kind: Kind, workers: int, link: HostLink) -> Cal
     return CallCost(found.alpha_ns * steps, found.beta_ns_per_byte * share, least * share, hidden)
 
 
-def _measured(name: MethodName, scenario: Scenario, least: float, zoom: str) -> CallCost:
+def _measured(name: MethodName, scenario: Scenario, least: float, level: str) -> CallCost:
     """Of an allreduce: in packets, codec and all, or in flows, whose bytes a codec has fewer of."""
     workers, bare = scenario.topology.workers, replace(name, codec="")
     least_bare = _least(bare, scenario.network)
@@ -116,7 +116,7 @@ def _measured(name: MethodName, scenario: Scenario, least: float, zoom: str) -> 
     if scenario.hosts.transfer_ns and not name.in_packets:  # pieces of one segment, and of two
         sizes = [SMALL_BYTES, SEGMENT_BYTES * workers, max(sizes[1], 2 * SEGMENT_BYTES * workers)]
     large = sizes[-1]
-    if zoom == PACKET or (zoom == AUTO and workers * large <= PACKETS_BYTES):
+    if level == PACKET or (level == AUTO and workers * large <= PACKETS_BYTES):
         if name.in_packets:  # as many packets of a codec, so that a window which is too small shows
             sizes[-1] = round(large * max(1.0, least_bare / least))
         config = simulation_config(scenario, name.codec)
@@ -125,7 +125,7 @@ def _measured(name: MethodName, scenario: Scenario, least: float, zoom: str) -> 
     if name.method not in FLOWS or (name.method == "direct" and workers > DIRECT_WORKERS):
         raise ValueError(f"{name.method}: {workers} workers are too many")
     config = simulation_config(scenario)
-    formula = zoom == FORMULA
+    formula = level == FORMULA
     flows = [1e9 * flow_seconds(FLOWS[name.method](config, by_formula=formula), size) for size in sizes]
     found = _fitted(sizes, flows, least_bare)
     return replace(found, beta_ns_per_byte=found.beta_ns_per_byte * least / least_bare, bound_ns_per_byte=least)
@@ -139,7 +139,7 @@ def _fitted(sizes: Sequence[int], times: Sequence[float], least: float) -> CallC
     return CallCost(alpha, beta, least, tuple(later) if len(sizes) > 2 else ())
 
 
-def _least(name: MethodName, network: Network) -> float:
+def _least(name: MethodName, network: NetworkParameters) -> float:
     """ns per byte of a long array on the busiest link."""
     return bound_of_links(name, LONG_BYTES, network).communication_ns / LONG_BYTES
 
@@ -150,7 +150,7 @@ def _alone(name: MethodName) -> MethodName:
     return replace(name, schedule="", codec=str(spec) if spec else name.codec)
 
 
-def _share(name: MethodName, kind: Kind, network: Network) -> float:
+def _share(name: MethodName, kind: Kind, network: NetworkParameters) -> float:
     """ns per byte that links need for a kind. What no method here does for itself goes straight from rank to rank."""
     if kind in KINDS:
         free = replace(network, transfer_ns=0, push_then_pull=False)

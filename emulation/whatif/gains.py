@@ -16,7 +16,7 @@ from typing import Any
 from emulation.certificate.fidelity import rate_text
 from emulation.errors import ScenarioError
 from emulation.profiles.profile_errors import ProfileError
-from emulation.scenario_tables import AUTO, ZOOMS
+from emulation.scenario_tables import AUTO, FIDELITY_LEVELS
 from emulation.whatif.call_cost import DIRECT_WORKERS, HOST_KEYS, CallCost, HostLink, call_cost, needs_of, scenario_of
 from emulation.whatif.forecast import MEASURED, SETTLING, Cost, Forecast, ForecastLimits, forecast
 from emulation.whatif.recorded_run import RecordedCollective, RecordedRun
@@ -56,7 +56,7 @@ Progress = Callable[[str], None]
 @dataclass(frozen=True)
 class Question:
     """What is asked of a run. delay_ns: of every link, one way. keys: of a scenario's [hosts] and [ps]. jitter: instead
-    of the run's own; None: that. zoom: as of a `Link`. limit_s: after which methods are left out; 0: none."""
+    of the run's own; None: that. fidelity_level: as of a `Link`. limit_s: after which methods are left out; 0: none."""
 
     rates_bps: tuple[int, ...] = RATES_BPS
     methods: tuple[str, ...] = METHODS
@@ -64,7 +64,7 @@ class Question:
     delay_ns: int = 1_000
     keys: Mapping[str, int | str] = field(default_factory=lambda: HOST_KEYS["tcp"])
     jitter: float | None = None
-    zoom: str = AUTO
+    fidelity_level: str = AUTO
     limit_s: float = 0.0
 
 
@@ -109,8 +109,8 @@ def gains(run: RecordedRun, question: Question, progress: Progress = lambda _: N
     """The document. progress: what is being forecast. Raises ValueError for an unknown method, ProfileError."""
     if question.jitter is not None:
         run = replace(run, jitter=question.jitter, measured=False)
-    if question.zoom not in ZOOMS:
-        raise ValueError(f"--zoom {question.zoom}: unknown; allowed: {', '.join(ZOOMS)}")
+    if question.fidelity_level not in FIDELITY_LEVELS:
+        raise ValueError(f"--fidelity-level {question.fidelity_level}: unknown; allowed: {', '.join(FIDELITY_LEVELS)}")
     if (mode := question.keys.get("ps.mode", BSP)) != BSP:
         raise ValueError(f"ps.mode: {mode}: in a forecast servers wait for all workers; allowed: {BSP}")
     asked = [parse(text, virtual=True) for text in question.methods]
@@ -119,7 +119,7 @@ def gains(run: RecordedRun, question: Question, progress: Progress = lambda _: N
     links, left_out = [], dict[str, str]()
     clock = _Clock(question.limit_s, len(names) * len(question.rates_bps))
     for rate_bps in question.rates_bps:
-        link = HostLink(rate_bps, question.delay_ns, tuple(question.keys.items()), question.zoom)
+        link = HostLink(rate_bps, question.delay_ns, tuple(question.keys.items()), question.fidelity_level)
         scenario_of(link, run.workers, hosts[0])  # what is wrong with keys is wrong for all
         rows = []
         for place, name in enumerate(names):

@@ -13,7 +13,7 @@ from emulation.bench import fidelity
 from emulation.errors import RunFailed
 from emulation.results import MethodResult, plain
 from emulation.scenario import Scenario, load, load_variants
-from emulation.sweep import cells
+from emulation.sweep import sweep_cells
 from transport.group.method_name import METHODS, MethodName, parse
 
 TEXT = (
@@ -55,8 +55,8 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Machine:
         module = ModuleType(f"toy_{backend}")
         module.run_method = run_method  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setitem(cells.RUNNER_MODULES, backend, module.__name__)
-    monkeypatch.setattr(cells, "choose_plane", lambda *_: None)
+        monkeypatch.setitem(sweep_cells.RUNNER_MODULES, backend, module.__name__)
+    monkeypatch.setattr(sweep_cells, "choose_plane", lambda *_: None)
     return found
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.bounds import Network, algbw_bound, bound
-from emulation.sim.network.link import LinkConfig
+from emulation.bounds import NetworkParameters, algbw_bound, bound
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from switchagg.call import make_call, share_of_chunks, share_of_rounds
@@ -149,7 +149,7 @@ def test_bits_and_shares(halves: Codec) -> None:
 @pytest.mark.parametrize("method", ["switch", "ring", "tree@udp", "ps@rdma"])
 def test_bounds(method: str, halves: Codec) -> None:
     """Half the bits on the wire, and no scale chunks: the bound of floats is twice that of integers."""
-    name, coded, network = parse(method), parse(f"{method}~halves"), Network(4, 10**9, 1500, 360)
+    name, coded, network = parse(method), parse(f"{method}~halves"), NetworkParameters(4, 10**9, 1500, 360)
     assert algbw_bound(coded, "float32", network) == 2 * algbw_bound(name, "int32", network)
     assert algbw_bound(coded, "int32", network) == algbw_bound(name, "int32", network)
     efficiency = [bound(one, 10**6, network).framing_efficiency for one in (coded, name)]

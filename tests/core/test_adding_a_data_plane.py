@@ -12,7 +12,7 @@ from emulation.bench.planes import planes
 from emulation.cli.main import _check_dataplane
 from emulation.compare import choose_plane
 from emulation.scenario import load
-from emulation.sim.run import run_method
+from emulation.sim.simulated_run import run_method
 from switchagg.dataplane.batched import BatchedPlane
 from switchagg.dataplane.self_test import Choice, fastest
 from switchagg.dataplane.table import DATAPLANES, PlaneKind

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from emulation.bounds import Network, algbw_bound, bound, busiest, loads
+from emulation.bounds import NetworkParameters, algbw_bound, bound, busiest, loads
 from emulation.cli.main import app
 from emulation.scenario import ScenarioError, canonical, parse
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
-from emulation.topologies.table import TOPOLOGIES, TopologyKind
-from emulation.topologies.topology import Fabric, Link, LinkSettings, Topology, host_names
+from emulation.topologies.topology import Fabric, LinkSettings, Topology, TopologyLink, host_names
+from emulation.topologies.topology_kinds import TOPOLOGIES, TopologyKind
 from transport.group.method_name import parse as parse_method
 
 RATE_BPS = 1_000_000_000
@@ -40,8 +40,8 @@ def toy(_fabric: Fabric, workers: int, servers: int, settings: LinkSettings) -> 
         raise ValueError("two switches need 2 workers or more")
     hosts, server_hosts = host_names(workers, servers)
     near = hosts[: workers // 2] + server_hosts
-    links = [Link(host, "s1" if host in near else "s2", settings) for host in hosts + server_hosts]
-    return Topology(hosts, server_hosts, ("s1", "s2"), "s1", (*links, Link("s1", "s2", settings)))
+    links = [TopologyLink(host, "s1" if host in near else "s2", settings) for host in hosts + server_hosts]
+    return Topology(hosts, server_hosts, ("s1", "s2"), "s1", (*links, TopologyLink("s1", "s2", settings)))
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_scenarios_know_it_and_say_what_is_wrong() -> None:
     ],
 )
 def test_bounds_are_those_of_the_busiest_link(method: str, arrays: Fraction) -> None:
-    network = Network(4, RATE_BPS, 1500, 360, fabric=Fabric("toy", placement="one"))
+    network = NetworkParameters(4, RATE_BPS, 1500, 360, fabric=Fabric("toy", placement="one"))
     assert busiest(method, network).arrays == arrays
     if method == "switch":
         assert loads(method, network) == {
@@ -92,7 +92,7 @@ def test_sums_in_virtual_time_are_exact_and_near_the_bound(method: str, share: f
     config = SimulationConfig(4, LinkConfig(RATE_BPS), fabric=Fabric("toy", placement="one"), servers=servers)
     found = time_allreduce(config, method, size_bytes)
     assert (found.wrong_elements, found.faults["drop_queue"]) == (0, 0)
-    network = Network(4, RATE_BPS, 1500, 360, fabric=Fabric("toy", placement="one"), servers=servers)
+    network = NetworkParameters(4, RATE_BPS, 1500, 360, fabric=Fabric("toy", placement="one"), servers=servers)
     limit = algbw_bound(parse_method(method), "int32", network)
     assert share * limit < found.algbw_bps / 8 <= limit
 

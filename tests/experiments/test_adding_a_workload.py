@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from emulation import scenario as scenarios
 from emulation.cli.main import app
 from emulation.scenario import ScenarioError, parse
-from emulation.sim.run import run_method
+from emulation.sim.simulated_run import run_method
 from emulation.training.tasks.task import Batch
 from emulation.training.tasks.workload_kinds import WORKLOADS, WorkloadKind
 from emulation.training.trainer_messages import TrainerConfig

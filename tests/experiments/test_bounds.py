@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from emulation.bounds import (
-    Network,
+    NetworkParameters,
     algbw_bound,
     bound,
     bound_together,
@@ -22,7 +22,7 @@ from emulation.bounds import (
     wire_bytes_per_server,
 )
 from emulation.sim.host_costs import HostCosts
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from switchagg.codecs import ARRAY_CODECS, ArrayCodec
@@ -100,7 +100,7 @@ def test_the_switch_s_packets_in_virtual_time_are_those_of_the_bound() -> None:
 
 @pytest.mark.parametrize(("workers", "factor"), [(1, 0.0), (2, 1.0), (4, 1.5), (8, 1.75), (16, 1.875)])
 def test_the_bound_of_host_allreduce_is_two_n_minus_one_over_n(workers: int, factor: float) -> None:
-    network = Network(workers, 100_000_000, 1500, 360)
+    network = NetworkParameters(workers, 100_000_000, 1500, 360)
     host = bound(parse("gloo"), 1_448_000, network)
     assert host.traffic_factor == factor
     assert host.wire_bytes_per_rank == pytest.approx(1_514_000 * factor, rel=1e-12)
@@ -109,7 +109,7 @@ def test_the_bound_of_host_allreduce_is_two_n_minus_one_over_n(workers: int, fac
 
 
 def test_the_bound_depends_on_the_method_and_not_on_link_or_schedule() -> None:
-    network = Network(4, 100_000_000, 1500, 360)
+    network = NetworkParameters(4, 100_000_000, 1500, 360)
     factors = {"ring@zeromq+p3": 1.5, "tree": 2, "naive_ring": 3, "halving_doubling": 1.5, "ps": 1.5, "auto": 1.5}
     assert {method: bound(parse(method), 1, network).traffic_factor for method in factors} == factors
     shares = [bound(parse(method), 1, network).framing_efficiency for method in ("switch+p3", "switch")]
@@ -128,7 +128,7 @@ def test_the_bound_depends_on_the_method_and_not_on_link_or_schedule() -> None:
 def test_sharded_collectives_are_bounded_by_what_the_link_can_leave_out(
     method: str, gathered: float, reduced: float, both: float
 ) -> None:
-    network = Network(4, 100_000_000, 1500, 360)
+    network = NetworkParameters(4, 100_000_000, 1500, 360)
     arrays: list[dict[Kind, int]] = [{"all_gather": 1000}, {"reduce_scatter": 1000}]
     found = [bound_together(parse(method), moved, 1000, network) for moved in (*arrays, arrays[0] | arrays[1])]
     assert [each.traffic_factor for each in found] == [gathered, reduced, both]
@@ -158,7 +158,7 @@ def test_three_ranks_of_halving_doubling_send_one_and_a_half_arrays() -> None:
 def test_parameter_servers_are_bounded_by_the_busier_of_two_links(
     servers: int, backups: int, factor: float, per_rank: float, per_server: float | None
 ) -> None:
-    network = Network(4, 100_000_000, 1500, 360, servers=servers, backups=backups)
+    network = NetworkParameters(4, 100_000_000, 1500, 360, servers=servers, backups=backups)
     found = bound(parse("ps"), 1_448_000, network)
     assert found.traffic_factor == factor
     assert found.communication_ns == pytest.approx(1_514_000 * factor * 80, rel=1e-12)
@@ -182,7 +182,7 @@ def test_where_servers_keep_weights_a_codec_is_of_what_is_pushed(
 ) -> None:
     """1,440 values in lanes of 8 bits have 360 words and a code. The weights that one rank waits for are in float32."""
     name = parse("ps~lanes8+ef")
-    network = Network(4, 100_000_000, 1500, 360, servers=servers, backups=3, keeps_weights=True)
+    network = NetworkParameters(4, 100_000_000, 1500, 360, servers=servers, backups=3, keeps_weights=True)
     sizes = 1000 * 361 * 4, 1000 * 1440 * 4
     found = bound(name, sizes[1], network)
 
@@ -201,7 +201,7 @@ def test_where_servers_keep_weights_a_codec_is_of_what_is_pushed(
 
 
 def test_limits_of_the_benchmark() -> None:
-    network = Network(4, 200_000_000, 1500, 360)
+    network = NetworkParameters(4, 200_000_000, 1500, 360)
     limit = payload_limit(parse("switch"), network)
     assert limit == pytest.approx(25e6 * 1440 / 1502)
     assert algbw_bound(parse("switch"), "int32", network) == limit
@@ -232,7 +232,7 @@ def test_codecs_of_whole_arrays_are_bounded_by_what_they_move(
     method: str, arrays: float, packet: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ARRAY_CODECS, "quarter", Quarter)
-    network, name = Network(4, 200_000_000, 1500, 360), parse(f"{method}~quarter")
+    network, name = NetworkParameters(4, 200_000_000, 1500, 360), parse(f"{method}~quarter")
     found = bound(name, 4_000_000, network)
     assert found.traffic_factor == pytest.approx(arrays)
     assert found.framing_efficiency == pytest.approx(packet)
@@ -251,7 +251,7 @@ def test_codecs_of_whole_arrays_are_bounded_by_what_they_move(
     ],
 )
 def test_codecs_of_rows_have_their_share_of_the_bytes(method: str, times: float) -> None:
-    network = Network(4, 200_000_000, 1500, 360)
+    network = NetworkParameters(4, 200_000_000, 1500, 360)
     plain, coded = parse(method.partition("~")[0]), parse(method)
     for one, other in (
         (bound(plain, 10**6, network).communication_ns, bound(coded, 10**6, network).communication_ns),
@@ -272,7 +272,7 @@ def test_hosts_that_work_and_connections_that_are_slow_are_in_the_bound(method: 
     for servers, later in ((0, False), (2, False), (2, True)) if method == "ps" else ((0, False),):
         config = SimulationConfig(8, LinkConfig(10**10, 0), streams=1, costs=costs, engine="auto")
         config = dataclasses.replace(config, servers=servers, ps={"push_then_pull": later})
-        network = Network(8, 10**10, 1500, 360, servers=servers, push_then_pull=later, **vars(costs))
+        network = NetworkParameters(8, 10**10, 1500, 360, servers=servers, push_then_pull=later, **vars(costs))
         free = dataclasses.replace(network, transfer_ns=0, flow_bps=0, push_then_pull=False)
         for size_bytes in (4_000, 300_000):
             least = bound(parse(method), size_bytes, network).communication_ns

@@ -11,21 +11,21 @@ import msgspec
 import pytest
 
 from emulation import children
-from emulation.children import Child, ChildFailed, Failed, Order, Ready, Report, gather
+from emulation.children import Child, ChildCommand, ChildFailed, ChildReport, CommandFailed, Ready, gather
 from tests.starved import STARVED, busy
 
 PRELUDE = """
 import os, signal, sys, time
 import msgspec
-from emulation.children import Done, Order, Report, serve
+from emulation.children import Done, ChildCommand, ChildReport, serve
 
 class Place(msgspec.Struct):
     rank: int
 
-class Add(Order):
+class Add(ChildCommand):
     number: int
 
-class Sum(Report):
+class Sum(ChildReport):
     value: int
 """
 ADDS = """
@@ -40,11 +40,11 @@ serve(Place, Add, begin)
 """
 
 
-class Add(Order):
+class Add(ChildCommand):
     number: int
 
 
-class Sum(Report):
+class Sum(ChildReport):
     value: int
 
 
@@ -61,7 +61,7 @@ def start() -> Iterator[Start]:
             log = tempfile.TemporaryFile()  # noqa: SIM115
             command = [sys.executable, "-c", PRELUDE + textwrap.dedent(program), msgspec.json.encode({"rank": rank})]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
-            started.append(Child(f"rank {rank}", process, Sum | Ready | Failed, log))
+            started.append(Child(f"rank {rank}", process, Sum | Ready | CommandFailed, log))
         return started
 
     yield begin

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from emulation.bounds import Network, algbw_bound, busiest, loads
+from emulation.bounds import NetworkParameters, algbw_bound, busiest, loads
 from emulation.compare import choose_plane
 from emulation.report.topology_figure import topology_figure
 from emulation.report.wording import topology_text
 from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
-from emulation.topologies.table import topology
 from emulation.topologies.topology import Fabric, LinkSettings, Topology
+from emulation.topologies.topology_kinds import topology
 from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import parse as parse_method
 
@@ -67,7 +67,7 @@ def test_a_fat_tree_has_as_much_upward_as_downward_above_its_racks() -> None:
 def test_bounds_are_those_of_up_links(
     method: str, placement: str, oversubscription: float, arrays: Fraction, rate_bps: int
 ) -> None:
-    network = Network(8, RATE_BPS, 1500, 360, fabric=Fabric("leaf_spine", 2, oversubscription, placement))
+    network = NetworkParameters(8, RATE_BPS, 1500, 360, fabric=Fabric("leaf_spine", 2, oversubscription, placement))
     most = busiest(method, network)
     assert (most.arrays, most.rate_bps) == (arrays, rate_bps)
     if method == "switch":
@@ -77,14 +77,14 @@ def test_bounds_are_those_of_up_links(
 
 def test_a_sum_of_shards_goes_everywhere_in_a_tree() -> None:
     """H2: no routes."""
-    network = Network(8, RATE_BPS, 1500, 360, fabric=Fabric("fat_tree", 2))
+    network = NetworkParameters(8, RATE_BPS, 1500, 360, fabric=Fabric("fat_tree", 2))
     assert set(loads("switch", network, "reduce_scatter").values()) == {1}
 
 
 def test_a_ring_of_all_ranks_enters_every_rack_once() -> None:
     """So rank order is its best order."""
     for racks, workers in ((4, 16), ((3, 6, 1), 10)):
-        network = Network(workers, RATE_BPS, 1500, 360, fabric=Fabric("leaf_spine", racks))
+        network = NetworkParameters(workers, RATE_BPS, 1500, 360, fabric=Fabric("leaf_spine", racks))
         assert set(loads("ring", network).values()) == {Fraction(2 * (workers - 1), workers)}
 
 

@@ -10,7 +10,7 @@ import pytest
 from emulation import scenario as scenarios
 from emulation.scenario import ScenarioError, canonical, find, from_canonical, load, parse, shipped
 from emulation.scenario_flows import own_hosts, places
-from emulation.scenario_keys import reference
+from emulation.scenario_keys import key_reference
 from emulation.scenario_tables import TABLES
 from emulation.training.tasks.workload_kinds import WORKLOADS
 
@@ -45,6 +45,8 @@ def test_whole_floats_are_integers() -> None:
     [
         ("[topology]\nrate_bps = 5\n", r"\[topology\] rate_bps: 5 is out of range; allowed: 1000000 … 400000000000 \("),
         ("[topology]\nrate_bsp = 5\n", r"\[topology\] unknown key 'rate_bsp'; did you mean 'rate_bps'\?"),
+        ('[virtual_time]\nzoom = "flow"\n', r"\[virtual_time\] unknown key 'zoom'; it is called fidelity_level now"),
+        ('[sweep]\nvirtual_time.zoom = ["flow"]\n', r"\[sweep\] .* did you mean 'virtual_time.fidelity_level'\?"),
         ("[topolgy]\nrate_bps = 5\n", r"unknown key 'topolgy'; did you mean 'topology'\?"),
         ("[zzz]\n", r"unknown key 'zzz'; allowed: name, title, seed, methods"),
         ("[faults]\nloss = 1.5\n", r"\[faults\] loss: 1.5 is out of range; allowed: 0 … 1 \(probability\)"),
@@ -261,24 +263,24 @@ def test_few_iterations_count_half_of_them() -> None:
 
 def test_the_reference_says_of_every_key_what_the_parser_takes() -> None:
     usual = canonical(parse(MINIMAL, "f"))
-    for table in reference.tables().values():
+    for table in key_reference.tables().values():
         for key in table.keys:
             assert key.about
             assert key.allowed
-            if table.name in TABLES and key.default not in (reference.REQUIRED, reference.UNSET):
+            if table.name in TABLES and key.default not in (key_reference.REQUIRED, key_reference.UNSET):
                 told = parse(f"{MINIMAL}[{table.name}]\n{key.name} = {key.default}\n", "f")
                 assert canonical(told) == usual, f"{table.name}.{key.name}"
             if table.name:
-                assert list(reference.text(f"{table.name}.{key.name}"))[1].strip() == key.about
+                assert list(key_reference.text(f"{table.name}.{key.name}"))[1].strip() == key.about
     with pytest.raises(
         ScenarioError, match=r"'topology.rate' is no table and no key of scenarios; did you mean 'topology.rate_bps'"
     ):
-        list(reference.text("topology.rate"))
+        list(key_reference.text("topology.rate"))
 
 
 def test_the_page_of_scenarios_is_what_the_code_says() -> None:
     written = (ROOT / "docs/scenario.md").read_text(encoding="utf-8")
-    assert written == reference.markdown(), "run: switchagg scenario --markdown > docs/scenario.md"
+    assert written == key_reference.markdown(), "run: switchagg scenario --markdown > docs/scenario.md"
 
 
 def test_every_shipped_scenario_loads_under_its_own_name() -> None:
@@ -359,7 +361,7 @@ def test_a_sweep_runs_the_scenario_with_each_value(tmp_path: Path) -> None:
     path.write_text(MINIMAL + "[sweep]\ntopology.workers = [2, 4.0, 8]\nseed = 5\n", encoding="utf-8")
     variants = scenarios.load_variants(path)
     assert [(v.topology.workers, v.seed, v.sweep) for _, v in variants] == [
-        (n, 5, scenarios.Sweep()) for n in (2, 4, 8)
+        (n, 5, scenarios.SweepAxes()) for n in (2, 4, 8)
     ]
     assert [point for point, _ in variants] == [{"topology.workers": n, "seed": 5} for n in (2, 4, 8)]
     assert "sweep" not in scenarios.canonical(variants[0][1])

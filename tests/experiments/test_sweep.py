@@ -19,7 +19,7 @@ from emulation.cli.main import app
 from emulation.errors import RunFailed
 from emulation.results import MethodResult, plain
 from emulation.scenario import Scenario, load, load_variants
-from emulation.sweep import cells, page, run, table
+from emulation.sweep import sweep_cells, sweep_page, sweep_run, sweep_table
 from tests.html_page import checked
 from transport.group.method_name import MethodName
 
@@ -53,14 +53,14 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Backend:
     found, module = Backend(), ModuleType("toy_backend")
     module.run_method = found.run_method  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "toy_backend", module)
-    monkeypatch.setitem(cells.RUNNER_MODULES, "sim", "toy_backend")
+    monkeypatch.setitem(sweep_cells.RUNNER_MODULES, "sim", "toy_backend")
     return found
 
 
 @pytest.fixture
 def backend(drawn: Backend, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """Without figures, which take most of the time."""
-    monkeypatch.setattr(page, "draw", lambda _: {})
+    monkeypatch.setattr(sweep_page, "draw", lambda _: {})
     return drawn
 
 
@@ -79,7 +79,7 @@ def test_every_combination_is_run_once_and_a_second_time_none(tmp_path: Path, ba
         (rate, n, seed, m) for rate in (10**8, 10**9) for n in (2, 4) for seed in (1, 2, 3) for m in COMMUNICATION_NS
     ]
     assert backend.done == every
-    before = {name: (tmp_path / "out" / name).read_bytes() for name in (table.CSV, "sweep.json", "sweep.html")}
+    before = {name: (tmp_path / "out" / name).read_bytes() for name in (sweep_table.CSV, "sweep.json", "sweep.html")}
     code, said = sweep(tmp_path, GRID)
     assert (code, len(backend.done)) == (0, len(every))
     assert "60 runs, of which 60 are there and 0 are to do" in said
@@ -101,7 +101,9 @@ def test_an_interrupted_sweep_goes_on_and_comes_to_the_same(tmp_path: Path, back
     backend.before = lambda *_: None
     assert sweep(tmp_path / "cut", GRID)[0] == 0
     assert backend.done == whole
-    assert (tmp_path / "cut/out" / table.CSV).read_bytes() == (tmp_path / "whole/out" / table.CSV).read_bytes()
+    assert (tmp_path / "cut/out" / sweep_table.CSV).read_bytes() == (
+        tmp_path / "whole/out" / sweep_table.CSV
+    ).read_bytes()
 
 
 def test_only_what_changed_is_run_again(tmp_path: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,38 +124,40 @@ def test_only_what_changed_is_run_again(tmp_path: Path, backend: Backend, monkey
     assert sweep(tmp_path, "topology.rate_bps = [1e9, 100_000_000, 4e8]\n")[0] == 0
     assert sweep(tmp_path, RATES, "--set", "faults.loss=0.5", "--set", "methods.sim=['ring', 'switch']")[0] == 0
     assert len(backend.done) == 2, "a file that is cut off, or of another cell"
-    monkeypatch.setattr(run, "version", lambda _: "newer")
-    monkeypatch.setattr(cells, "version", lambda _: "newer")
+    monkeypatch.setattr(sweep_run, "version", lambda _: "newer")
+    monkeypatch.setattr(sweep_cells, "version", lambda _: "newer")
     assert sweep(tmp_path, RATES)[0] == 0
     assert len(backend.done) == 2 + 10
 
 
 def test_the_code_that_decides_results_is_in_a_cells_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("sim/engine.py", "sim/engine.txt", "mininet/run.py", "cli/main.py"):
+    for name in ("sim/engine.py", "sim/engine.txt", "mininet/sweep_run.py", "cli/main.py"):
         (tmp_path / "emulation" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "emulation" / name).write_text("")
     found = ModuleType("spec")
     found.submodule_search_locations = [str(tmp_path / "emulation")]  # type: ignore[attr-defined]
-    monkeypatch.setattr(cells, "PACKAGES", ("emulation",))
-    monkeypatch.setattr(cells, "find_spec", lambda _: found)
+    monkeypatch.setattr(sweep_cells, "PACKAGES", ("emulation",))
+    monkeypatch.setattr(sweep_cells, "find_spec", lambda _: found)
 
     def changes(name: str) -> set[str]:
-        before = {backend: cells.version.__wrapped__(backend) for backend in cells.OTHERS}
+        before = {backend: sweep_cells.version.__wrapped__(backend) for backend in sweep_cells.OTHERS}
         (tmp_path / "emulation" / name).write_text(name)
-        return {backend for backend, old in before.items() if cells.version.__wrapped__(backend) != old}
+        return {backend for backend, old in before.items() if sweep_cells.version.__wrapped__(backend) != old}
 
     assert changes("sim/engine.py") == {"sim", "mininet"}
-    assert changes("mininet/run.py") == {"mininet"}
+    assert changes("mininet/sweep_run.py") == {"mininet"}
     assert changes("cli/main.py") == changes("sim/engine.txt") == set()
 
 
 def test_a_profile_is_what_its_file_holds(tmp_path: Path) -> None:
     profile = tmp_path / "mine.toml"
-    text = (cells.Path(cells.__file__).parents[1] / "profiles/models/alexnet.toml").read_text(encoding="utf-8")
+    text = (sweep_cells.Path(sweep_cells.__file__).parents[1] / "profiles/models/alexnet.toml").read_text(
+        encoding="utf-8"
+    )
 
     def keys() -> list[str]:
         found = [*load_variants(tmp_path / "tiny.toml", {"workload.profile": profile.name})]
-        return [cell.key for cell in run.planned(load(tmp_path / "tiny.toml"), found, "sim", tmp_path).cells]
+        return [cell.key for cell in sweep_run.planned(load(tmp_path / "tiny.toml"), found, "sim", tmp_path).cells]
 
     (tmp_path / "tiny.toml").write_text(HEAD + SLOW, encoding="utf-8")
     profile.write_text(text)
@@ -166,9 +170,9 @@ def test_a_profile_is_what_its_file_holds(tmp_path: Path) -> None:
 
 def test_a_machine_with_other_code_is_refused(tmp_path: Path, backend: Backend) -> None:
     (tmp_path / "tiny.toml").write_text(HEAD + RATES, encoding="utf-8")
-    planned = run.planned(load(tmp_path / "tiny.toml"), load_variants(tmp_path / "tiny.toml"), "sim", tmp_path)
+    planned = sweep_run.planned(load(tmp_path / "tiny.toml"), load_variants(tmp_path / "tiny.toml"), "sim", tmp_path)
     with pytest.raises(RunFailed, match="has another version of switchagg, NumPy or PyTorch than the machine where"):
-        cells.work(replace(planned.cells[0], version="older"))
+        sweep_cells.work(replace(planned.cells[0], version="older"))
 
 
 def test_what_fails_is_told_and_tried_again(tmp_path: Path, backend: Backend) -> None:
@@ -182,7 +186,7 @@ def test_what_fails_is_told_and_tried_again(tmp_path: Path, backend: Backend) ->
     told = "topology.rate_bps = 100 Mb/s, topology.workers = 2, seed = 1"
     assert f"switchagg: 12 of 60 runs failed (switch, {told}, …): rank 1 is gone" in said.splitlines()
     assert len(backend.done) == 48
-    with (tmp_path / "out" / table.CSV).open(encoding="utf-8") as file:
+    with (tmp_path / "out" / sweep_table.CSV).open(encoding="utf-8") as file:
         assert len(list(csv.DictReader(file))) == 48
     backend.before = lambda *_: None
     assert sweep(tmp_path, GRID)[0] == 0
@@ -228,7 +232,7 @@ def test_compare_names_the_command_for_a_sweep(tmp_path: Path) -> None:
 
 def test_the_table_has_a_row_for_each_cell(tmp_path: Path, backend: Backend) -> None:
     assert sweep(tmp_path, GRID)[0] == 0
-    with (tmp_path / "out" / table.CSV).open(encoding="utf-8") as file:
+    with (tmp_path / "out" / sweep_table.CSV).open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len({row["cell"] for row in rows}) == 60
     (found,) = (
@@ -245,7 +249,9 @@ def test_the_table_has_a_row_for_each_cell(tmp_path: Path, backend: Backend) -> 
 
 def test_a_spread_is_its_median_and_two_more_columns() -> None:
     summary = {"iteration_ns": {"median": 2, "p10": 1, "p90": 3}, "bound": {"wire": 4}, "accuracy": 0.5}
-    found = table.row({"method": "ring", "verdict": None, "summary": summary, "retransmissions": 7, "comparison": None})
+    found = sweep_table.row(
+        {"method": "ring", "verdict": None, "summary": summary, "retransmissions": 7, "comparison": None}
+    )
     given = {"iteration_ns": 2, "iteration_ns_p10": 1, "iteration_ns_p90": 3, "bound_wire": 4, "accuracy": 0.5}
     assert {name: value for name, value in found.items() if value is not None} == {
         "method": "ring", **given, "retransmissions": 7
@@ -269,9 +275,9 @@ def test_the_notebook_draws_any_sweep(tmp_path: Path, backend: Backend, monkeypa
 def test_parquet_has_the_same_table(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is missing: pip install 'switchagg[parquet]'")
     rows = [{"key": 1, "x": 1, "word": "a"}, {"key": 2.5, "x": None, "more": True, "word": 3}]
-    _, missing = table.write(rows, tmp_path)
+    _, missing = sweep_table.write(rows, tmp_path)
     assert not missing
-    assert parquet.read_table(tmp_path / table.PARQUET).to_pylist() == [
+    assert parquet.read_table(tmp_path / sweep_table.PARQUET).to_pylist() == [
         {"key": 1.0, "x": 1, "word": "a", "more": None},
         {"key": 2.5, "x": None, "word": "3", "more": True},
     ]
@@ -279,10 +285,13 @@ def test_parquet_has_the_same_table(tmp_path: Path) -> None:
 
 def test_without_pyarrow_there_is_csv_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    (tmp_path / table.PARQUET).write_text("of an earlier run")
-    paths, missing = table.write([{"a": 1}], tmp_path)
-    assert (paths, missing) == ([tmp_path / table.CSV], "no results.parquet: it needs pip install 'switchagg[parquet]'")
-    assert not (tmp_path / table.PARQUET).exists()
+    (tmp_path / sweep_table.PARQUET).write_text("of an earlier run")
+    paths, missing = sweep_table.write([{"a": 1}], tmp_path)
+    assert (paths, missing) == (
+        [tmp_path / sweep_table.CSV],
+        "no results.parquet: it needs pip install 'switchagg[parquet]'",
+    )
+    assert not (tmp_path / sweep_table.PARQUET).exists()
 
 
 # ---- the page
@@ -293,20 +302,20 @@ def documents(folder: Path, text: str) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     (folder / "tiny.toml").write_text(HEAD + text, encoding="utf-8")
     whole, variants = load(folder / "tiny.toml"), load_variants(folder / "tiny.toml")
-    planned = run.planned(whole, variants, "sim", folder / "out")
-    run.run(planned, 1, False, lambda _: None)
-    return run.written(planned, ["x"], False, lambda _: None).document
+    planned = sweep_run.planned(whole, variants, "sim", folder / "out")
+    sweep_run.run(planned, 1, False, lambda _: None)
+    return sweep_run.written(planned, ["x"], False, lambda _: None).document
 
 
 def test_one_key_has_a_row_per_method_and_a_column_per_value(tmp_path: Path, backend: Backend) -> None:
     document = documents(tmp_path, RATES)
     assert json.loads((tmp_path / "out/sweep.json").read_text()) == plain(document)
-    ((title, heads, rows, _),) = page.tables(document)
+    ((title, heads, rows, _),) = sweep_page.tables(document)
     assert (title, heads) == ("", ["Iteration time", "100 Mb/s", "1 Gb/s"])
     assert [label for label, _ in rows][:2] == ["ring", "parameter server, WFBP"]
     assert rows[0][1] == [("160 ms", "baseline, limit 16.01×"), ("25.1 ms", "baseline, limit 2.51×")]  # noqa: RUF001
     assert rows[4][1][0] == ("90.1 ms", "1.78×, 1.22× over FIFO")  # noqa: RUF001
-    text = page.headline(document)
+    text = sweep_page.headline(document)
     assert "over the ring was 1.78×, with the switch with P3 at topology.rate_bps = 100 Mb/s. Its limit there" in text  # noqa: RUF001
     assert "1.45×: the parameter server with P3 over the parameter server with WFBP" in text  # noqa: RUF001
     methods = document["runs"][0]["methods"]
@@ -317,23 +326,23 @@ def test_one_key_has_a_row_per_method_and_a_column_per_value(tmp_path: Path, bac
 
 def test_a_second_key_has_a_table_for_each_value_and_seeds_are_one(tmp_path: Path, backend: Backend) -> None:
     document = documents(tmp_path, GRID)
-    found = page.tables(document)
+    found = sweep_page.tables(document)
     assert [title for title, *_ in found] == ["topology.workers = 2", "topology.workers = 4"]
     for _, heads, rows, places in found:
         assert heads == ["Iteration time", "100 Mb/s", "1 Gb/s"]
         assert rows[3][1][1] == ("20.2 ms", "1.25×, 20.1 ms … 20.3 ms")  # noqa: RUF001
         assert [len(place.runs) for place in places] == [3, 3]
-    assert "at topology.rate_bps = 100 Mb/s, topology.workers = 4." in page.headline(document)
+    assert "at topology.rate_bps = 100 Mb/s, topology.workers = 4." in sweep_page.headline(document)
 
 
 @pytest.mark.parametrize("text", ["seed = [1, 2]\n", "topology.workers = [4]\n", 'ps.mode = ["bsp"]\n'])
 def test_sweeps_of_one_value_of_seeds_or_of_words_are_drawn(tmp_path: Path, drawn: Backend, text: str) -> None:
     document = documents(tmp_path, text)
-    assert len(page.tables(document)) == 1
-    (figure,) = page.draw(document).values()
+    assert len(sweep_page.tables(document)) == 1
+    (figure,) = sweep_page.draw(document).values()
     assert [len(axes.lines) for axes in figure.axes] == [5, 5]
-    told = checked(page._render(document, {"sweep": figure})).told
-    assert len(told) == 10 * len(page.facets(document)[0][1]), "each point of both plots"
+    told = checked(sweep_page._render(document, {"sweep": figure})).told
+    assert len(told) == 10 * len(sweep_page.facets(document)[0][1]), "each point of both plots"
 
 
 def test_reports_are_written_for_each_combination_and_once(tmp_path: Path, backend: Backend) -> None:
@@ -354,7 +363,7 @@ def test_reports_are_written_for_each_combination_and_once(tmp_path: Path, backe
     [("topology.rate_bps", 2e8, "200 Mb/s"), ("topology.workers", 16, "16"), ("topology.delay_ns", 1000000, "1.00 ms")],
 )
 def test_values_have_their_units(key: str, value: float, text: str) -> None:
-    assert page.value_text(key, value) == text
+    assert sweep_page.value_text(key, value) == text
 
 
 # ---- many processes, many machines
@@ -373,9 +382,9 @@ def test_a_cluster_of_ray_comes_to_the_same(tmp_path: Path, monkeypatch: pytest.
         "--set", "methods.sim=['ring', 'switch']", "--set", "topology.workers=2", "--set", "workload.iterations=2",
         "--set", "workload.batch_per_worker=1", "--set", "sweep.topology.rate_bps=[100e9]",
     ]  # fmt: skip
-    monkeypatch.setattr(page, "draw", lambda _: {})
+    monkeypatch.setattr(sweep_page, "draw", lambda _: {})
     for name, words in (("here", ()), ("ray", ("--ray",))):
         code, said = sweep(tmp_path / name, RATES, *tiny, *words)
         assert code == 0, said
-    for file in (table.CSV, "sweep.json"):
+    for file in (sweep_table.CSV, "sweep.json"):
         assert (tmp_path / "ray/out" / file).read_bytes() == (tmp_path / "here/out" / file).read_bytes()

@@ -23,7 +23,7 @@ from emulation import children
 from emulation.mininet.crew import Crew, Member
 from emulation.results import gradient_delays
 from emulation.scenario import parse
-from emulation.sim.run import run_method
+from emulation.sim.simulated_run import run_method
 from emulation.training import ddp_trainer
 from emulation.training.ddp_trainer import exposed_ns
 from emulation.training.replicas import Replicas

@@ -15,7 +15,7 @@ import toy_collective  # before anything reads the table
 from typer.testing import CliRunner
 from emulation.bench import collectives, figures
 from emulation.bench.allreduce import methods
-from emulation.bounds import Network, bound
+from emulation.bounds import NetworkParameters, bound
 from emulation.cli.main import app
 from emulation.sim.network.simulations import SIMULATIONS
 from transport.collectives.cost import predict, textbook
@@ -24,7 +24,7 @@ from transport.group.method_name import links_of, parse
 
 name = parse("toy@udp+p3")
 assert (str(name), name.look.label, links_of("toy")[0]) == ("toy@udp+p3", "toy star", "tcp")
-assert bound(parse("toy"), 1000, Network(5, 10**9, 1500, 360)).traffic_factor == 4
+assert bound(parse("toy"), 1000, NetworkParameters(5, 10**9, 1500, 360)).traffic_factor == 4
 assert textbook("toy", 3, 10.0) == (2, 40, 20)
 assert predict("toy", 3, 10.0, LinkCost(1.0, 0.0)) == 2
 assert "toy" in SIMULATIONS

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from switchagg.codecs import ARRAY_CODECS

@@ -18,7 +18,7 @@ if __name__ == "__main__":
 from virtual_time import test_compiled_engine as switches
 from virtual_time import test_compiled_members as hosts
 
-from emulation.sim.hollow import Hollow
+from emulation.sim.size_only import SizeOnlyArray
 
 
 def calls_of(seed: int) -> tuple[str, dict[str, Any]]:
@@ -28,8 +28,8 @@ def calls_of(seed: int) -> tuple[str, dict[str, Any]]:
         config, method = hosts.world(source)
         if seed % 8 == 5:
             config, method = hosts.served(source, ("bsp", "backup")), "ps"
-        return method, hosts.told(replace(config, engine="compiled"), method, seed, hollow=seed % 8 == 7)
-    return "switch", switches.told(switches.world(source), "compiled", seed, Hollow if seed % 8 == 6 else None)
+        return method, hosts.told(replace(config, engine="compiled"), method, seed, size_only=seed % 8 == 7)
+    return "switch", switches.told(switches.world(source), "compiled", seed, SizeOnlyArray if seed % 8 == 6 else None)
 
 
 def main(first: int, end: int) -> None:

@@ -16,7 +16,7 @@ from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.replay.graph_training import GraphTraining
-from emulation.sim.run import run_method, simulation_config
+from emulation.sim.simulated_run import run_method, simulation_config
 from transport.group.method_name import parse as parse_method
 
 MODEL = """
@@ -276,7 +276,9 @@ def test_flows_take_what_packets_do(tmp_path: Path, parallel: str) -> None:
     degree = {"workload.degree": 2} if parallel != "fsdp" else {}
     given = {"workload.parallel": parallel, **degree, "topology.delay_ns": 1000}
     packets = ran(scenario(tmp_path, **given), "ring").iterations[1].duration_ns
-    flows = ran(scenario(tmp_path, **given, **{"virtual_time.zoom": "flow"}), "ring").iterations[1].duration_ns
+    flows = (
+        ran(scenario(tmp_path, **given, **{"virtual_time.fidelity_level": "flow"}), "ring").iterations[1].duration_ns
+    )
     assert flows == pytest.approx(packets, rel=0.1)
 
 

@@ -15,10 +15,10 @@ from emulation.profiles.model_profile import decode
 from emulation.report.report import render
 from emulation.results import MethodResult, document, plain
 from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, load, parse
-from emulation.sim import run, training
+from emulation.sim import simulated_run, simulated_training
 from emulation.sim.network.timing import time_allreduce
-from emulation.sim.replay.hollow_replicas import ProfileReplicas
-from emulation.sim.run import run_method, simulation_config
+from emulation.sim.replay.size_only_replicas import ProfileReplicas
+from emulation.sim.simulated_run import run_method, simulation_config
 from transport.group.method_name import parse as parse_method
 
 MODEL = """
@@ -74,7 +74,7 @@ def test_one_bucket_takes_computing_and_one_allreduce(folder: Path, method: str)
 )
 def test_it_takes_as_long_as_with_values(folder: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = scenario(folder, faults__loss=0.01, workload__bucket_bytes=40_000)
-    hollow = ran(given, method)
+    size_only = ran(given, method)
     seen: list[float] = []
 
     class Ones(ProfileReplicas):
@@ -84,13 +84,13 @@ def test_it_takes_as_long_as_with_values(folder: Path, method: str, monkeypatch:
         def apply_to(self, rank: int, iteration: int, averaged: Any) -> None:
             seen.extend(float(each.mean()) for each in averaged)
 
-    monkeypatch.setattr(run, "ProfileReplicas", Ones)
+    monkeypatch.setattr(simulated_run, "ProfileReplicas", Ones)
     real = ran(given, method)
     assert seen
     assert "topk" in method or set(seen) == {1.0}
-    for result in (hollow, real):
+    for result in (size_only, real):
         result.iterations[:] = [replace(record, loss=0.0) for record in result.iterations]
-    assert hollow == real
+    assert size_only == real
 
 
 def test_a_schedule_hides_what_plain_ddp_does_not(folder: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_profile_beside_the_scenario_is_found_and_needs_no_torch(folder: Path)
     assert load(folder / "t.toml").replayed == decode(MODEL, "")
     code = (
         "import sys; from pathlib import Path; from emulation.scenario import load;"
-        "from emulation.sim.run import run_method;"
+        "from emulation.sim.simulated_run import run_method;"
         "s = load(Path(sys.argv[1]), {'workload.iterations': 2, 'workload.warmup_iterations': 1});"
         "run_method(s, s.methods.sim[1], Path(), lambda *_: None); assert 'torch' not in sys.modules"
     )
@@ -171,7 +171,7 @@ def test_an_iteration_that_takes_long_says_how_far_it_is(
 ) -> None:
     """By a clock that goes on by a minute whenever it is asked."""
     minutes, said = iter(range(10**6)), list[tuple[int, str]]()
-    monkeypatch.setattr(training.time, "monotonic", lambda: 60.0 * next(minutes))
+    monkeypatch.setattr(simulated_training.time, "monotonic", lambda: 60.0 * next(minutes))
     given = scenario(folder, workload__parallel=parallel, workload__iterations=2, methods__sim=[method])
     run_method(given, parse_method(method), Path(), lambda done, _, note: said.append((done, note)))
     before_any_end = [note for done, note in said if done == 0 and "virtual time" in note]

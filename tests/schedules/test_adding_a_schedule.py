@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from emulation.cli.main import app
 from emulation.report import wording
 from emulation.scenario import parse as parse_scenario
-from emulation.sim.run import run_method
+from emulation.sim.simulated_run import run_method
 from switchagg.written import option, size
 from transport.group.method_name import parse
 from transport.schedule.model import Network, predict

@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from emulation.bounds import Network, bound
+from emulation.bounds import NetworkParameters, bound
 from emulation.sim.atp.aggregators import Aggregators, ChunkKey, Fallback, Indexes, Preemptive, Update
-from emulation.sim.atp.simulation import AtpServer
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.atp.atp_simulation import AtpServer
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from emulation.topologies.topology import STAR, Fabric
@@ -191,7 +191,7 @@ def test_bounds_count_the_links_that_atp_uses() -> None:
     """A sum for each rack and one for the server, which is in the first; nothing passes a worker's link twice."""
     name = parse("atp", virtual=True)
     for fabric, busiest_arrays in ((STAR, 1.0), (Fabric("leaf_spine", 2, 4.0), 1.0)):
-        network = Network(8, 200_000_000, 1500, 360, fabric=fabric)
+        network = NetworkParameters(8, 200_000_000, 1500, 360, fabric=fabric)
         least = bound(name, 4_000_000, network)
         assert least.traffic_factor == busiest_arrays
         link = LinkConfig(200_000_000)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from emulation.topologies.table import TOPOLOGIES, TopologyKind
-from emulation.topologies.topology import Fabric, Link, LinkSettings, Topology, host_names
+from emulation.topologies.topology import Fabric, LinkSettings, Topology, TopologyLink, host_names
+from emulation.topologies.topology_kinds import TOPOLOGIES, TopologyKind
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
@@ -18,8 +18,8 @@ RATE_BPS, TRUNK_BPS = 100_000_000, 50_000_000
 def pair(_fabric: Fabric, workers: int, servers: int, settings: LinkSettings) -> Topology:
     """h1 behind s1, which aggregates, all others behind s2; half the rate between the switches."""
     hosts, server_hosts = host_names(workers, servers)
-    links = [Link(host, "s1" if host == "h1" else "s2", settings) for host in hosts + server_hosts]
-    trunk = Link("s1", "s2", dataclasses.replace(settings, rate_bps=settings.rate_bps // 2))
+    links = [TopologyLink(host, "s1" if host == "h1" else "s2", settings) for host in hosts + server_hosts]
+    trunk = TopologyLink("s1", "s2", dataclasses.replace(settings, rate_bps=settings.rate_bps // 2))
     return Topology(hosts, server_hosts, ("s1", "s2"), "s1", (*links, trunk))
 
 

@@ -1,15 +1,15 @@
 """Senders on one switch, receivers on another, one slow link between them: see `Dumbbell`."""
 
-from emulation.sim.network.link import NODE_MASK, Link, LinkConfig
-from emulation.sim.network.network import Network
-from emulation.sim.traffic.connection import CE, ECT, Connection, Connections
+from emulation.sim.network.simulated_link import NODE_MASK, LinkConfig, SimulatedLink
+from emulation.sim.network.virtual_clock import VirtualClock
+from emulation.sim.traffic.connection import CE, ECT, Connections, TcpConnection
 from emulation.sim.traffic.controls import control
 from emulation.sim.traffic.receiver import TcpReceiver
-from emulation.sim.traffic.segments import Segment
+from emulation.sim.traffic.segments import TransportSegment
 from emulation.sim.traffic.sender import PAYLOAD_BYTES, TcpSender
 
 
-class Marking(Link):
+class Marking(SimulatedLink):
     """Marks above `above_bytes`, 0: never; loses data segments whose numbers are in `lose`, each once."""
 
     above_bytes = 0
@@ -18,7 +18,7 @@ class Marking(Link):
         super().__init__(*args, **kwargs)
         self.lose: set[int] = set()
 
-    def send(self, frame: Segment, size_bytes: int, ready_ns: int, sender: int = 0, to: int = 0) -> bool:
+    def send(self, frame: TransportSegment, size_bytes: int, ready_ns: int, sender: int = 0, to: int = 0) -> bool:
         if frame.number in self.lose:
             self.lose.remove(frame.number)
             return False
@@ -31,28 +31,28 @@ class Dumbbell:
     """Connection i: from host i to n + i; a round trip of 6 · delay_ns; all other links are ten times as fast."""
 
     def __init__(self, kinds, *, rate_bps=20_000_000, delay_ns=2_000_000, queue_bytes=40_000, mark_bytes=0) -> None:
-        self.network = network = Network()
+        self.network = network = VirtualClock()
         self.connections = []
         everything, count = Connections(), len(kinds)
         fast = LinkConfig(10 * rate_bps, delay_ns, 10_000_000)
-        ways: list[list[Link]] = [[], []]
+        ways: list[list[SimulatedLink]] = [[], []]
         near, far = (self._switch(ports) for ports in ways)
         self.slow = Marking(network, LinkConfig(rate_bps, delay_ns, queue_bytes), far)
         self.slow.above_bytes = mark_bytes
-        back = Link(network, fast, near)
-        down = [Link(network, fast, everything.receive) for _ in range(2 * count)]
+        back = SimulatedLink(network, fast, near)
+        down = [SimulatedLink(network, fast, everything.receive) for _ in range(2 * count)]
         ways[0] += down[:count] + [self.slow] * count
         ways[1] += [back] * count + down[count:]
         for flow, kind in enumerate(kinds):
-            links = Link(network, fast, near), Link(network, fast, far)
+            links = SimulatedLink(network, fast, near), SimulatedLink(network, fast, far)
             sender, nodes = TcpSender(flow, control(kind, str(flow)), ecn=mark_bytes > 0), (flow, count + flow)
-            made = Connection(sender, TcpReceiver(flow), links, nodes, nodes[::-1])
+            made = TcpConnection(sender, TcpReceiver(flow), links, nodes, nodes[::-1])
             everything.add(made)
             self.connections.append(made)
             network.schedule(flow * 1_000_000, lambda *_, made=made: made.open())
 
-    def _switch(self, ports: list[Link]):
-        def receive(frame: Segment, sender: int, to: int) -> None:
+    def _switch(self, ports: list[SimulatedLink]):
+        def receive(frame: TransportSegment, sender: int, to: int) -> None:
             ports[to & NODE_MASK].send(frame, frame.wire_bytes, self.network.now_ns + 1_000, sender, to)
 
         return receive

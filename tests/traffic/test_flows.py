@@ -8,10 +8,10 @@ import pytest
 from emulation.scenario import parse
 from emulation.scenario_flows import WEB_SEARCH, mean_web_bytes, own_hosts, web_size_bytes
 from emulation.shares import jain
-from emulation.sim.network.link import LinkConfig
-from emulation.sim.network.simulation import Call, SimulationConfig
+from emulation.sim.network.simulated_link import LinkConfig
+from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
-from emulation.sim.traffic.flows_beside import FlowsBeside
+from emulation.sim.traffic.scenario_traffic import ScenarioTraffic
 
 LINK = LinkConfig(rate_bps=50_000_000, delay_ns=100_000, queue_bytes=100_000)
 
@@ -24,7 +24,7 @@ def beside(text, method="ring", calls=6, elements=50_000, config=None, dtype=np.
     """A job of four that sums so many arrays, one after the other, beside flows; these after it."""
     config = config or SimulationConfig(workers=4, link=LINK, streams=1, window_slots=32, tcp="cubic")
     job = SIMULATIONS[method](replace(config, others=own_hosts(flows(text))))
-    made = FlowsBeside(job, flows(text))
+    made = ScenarioTraffic(job, flows(text))
     left = 4
 
     def launch(rank, number):
@@ -41,7 +41,7 @@ def beside(text, method="ring", calls=6, elements=50_000, config=None, dtype=np.
                 if not left:
                     job.network.stop()
 
-        job.begin(rank, Call(array, "sum", done))
+        job.begin(rank, SimulatedCall(array, "sum", done))
 
     for rank in range(4):
         launch(rank, 0)

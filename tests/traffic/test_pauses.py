@@ -10,17 +10,17 @@ import pytest
 from emulation.scenario import ScenarioError, canonical, from_canonical, parse
 from emulation.scenario_tables import PACKET
 from emulation.sim.engine.compiled_network import CompiledNetwork
-from emulation.sim.lossless.dcqcn import QueuePair
+from emulation.sim.fidelity_level import FidelityLevel
 from emulation.sim.lossless.deadlock import DeadlockWatch, buffer_cycle, refuse_cycles
-from emulation.sim.lossless.network import LosslessNetwork
-from emulation.sim.lossless.pausing import Charges, PausableLink, PfcConfig, Port, Red
-from emulation.sim.network.link import CLASS_SHIFT, NODE_MASK, Link, LinkConfig
-from emulation.sim.network.network import Network, SimulationError
-from emulation.sim.network.simulation import Call, SimulationConfig
+from emulation.sim.lossless.lossless_network import LosslessNetwork
+from emulation.sim.lossless.pausing import Charges, IngressPort, PausableLink, PfcConfig, Red
+from emulation.sim.lossless.simulated_queue_pair import SimulatedQueuePair
+from emulation.sim.network.simulated_link import CLASS_SHIFT, NODE_MASK, LinkConfig, SimulatedLink
+from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
-from emulation.sim.run import _simulation, simulation_config
-from emulation.sim.zoom import Zoom
+from emulation.sim.network.virtual_clock import SimulationError, VirtualClock
+from emulation.sim.simulated_run import _simulation, simulation_config
 from emulation.topologies.topology import Fabric
 from switchagg.native import library
 from switchagg.wire import headers
@@ -34,7 +34,7 @@ class Lossless:
     """Switches, named by capitals, and hosts, on cables; `routes` by (switch, host): the next node."""
 
     def __init__(self, cables, routes, pfc=None):
-        self.network = Network()
+        self.network = VirtualClock()
         self.charges, self.links, self.ports, self.received = Charges(), {}, {}, {}
         self.routes, self.pfc = routes, pfc or PfcConfig()
         self.hosts = [end for cable in cables for end in cable if end.islower()]
@@ -45,7 +45,7 @@ class Lossless:
                 )
         for hop, link in self.links.items():
             if hop[1].isupper():
-                self.ports[hop] = Port(link, self.links[hop[::-1]], self.pfc)
+                self.ports[hop] = IngressPort(link, self.links[hop[::-1]], self.pfc)
 
     def _at(self, node):
         def receive(frame, sender, to):
@@ -118,7 +118,7 @@ def dcqcn_pairs(count, pfc):
     to, pairs = net.hosts.index("to"), []
     for number in range(count):
         links = net.links[f"h{number}", "S"], net.links["to", "S"]
-        pairs.append(QueuePair(number, links, (number, to), (to, number)))
+        pairs.append(SimulatedQueuePair(number, links, (number, to), (to, number)))
         pairs[-1].write(None)
         net.links["S", f"h{number}"].receive = pairs[number].receive
     net.links["S", "to"].receive = lambda frame, sender, to: pairs[sender].receive(frame, sender, to)
@@ -202,7 +202,7 @@ period_ns = 20_000_000
 def job_beside(text, method, elements=40_000):
     """One sum of int32 beside the scenario's flows, exact; its network's result."""
     scenario = parse(text, "pauses.toml")
-    job = _simulation(scenario, method, simulation_config(scenario), Zoom(PACKET, ()))
+    job = _simulation(scenario, method, simulation_config(scenario), FidelityLevel(PACKET, ()))
     arrays, left = [np.full(elements, rank, np.int32) for rank in range(4)], [4]
 
     def done():
@@ -246,14 +246,14 @@ def test_tcp_in_the_lossless_class_loses_nothing_either_and_thresholds_are_deriv
     headroom = {link["to"]: link["headroom_bytes"] for link in found["pauses"]["links"]}
     assert (headroom["h1"], headroom["leaf1"]) == (0, 100 + 3 * 1_514 + 64)  # 2 · 2 us at 200 Mb/s
     given = parse(SCENARIO.replace("pfc_bytes", "pfc_headroom_bytes = 9\npfc_xon_bytes = 7\npfc_bytes"), "t")
-    network = _simulation(given, "ring", simulation_config(given), Zoom(PACKET, ())).shared
+    network = _simulation(given, "ring", simulation_config(given), FidelityLevel(PACKET, ())).shared
     assert (network.pfc.xon_bytes, network.pfc.headroom(LINK)) == (7, 9)
 
 
 def test_a_queue_pair_s_last_packets_and_acknowledgements_may_be_lost():
-    network = Network(events_max=20_000)
-    ways = [Link(network, replace(LINK, loss=0.2), lambda *frame: pair.receive(*frame), seed) for seed in "ab"]
-    pair = QueuePair(0, (ways[0], ways[1]), (0, 1), (1, 0), control="roce")
+    network = VirtualClock(events_max=20_000)
+    ways = [SimulatedLink(network, replace(LINK, loss=0.2), lambda *frame: pair.receive(*frame), seed) for seed in "ab"]
+    pair = SimulatedQueuePair(0, (ways[0], ways[1]), (0, 1), (1, 0), control="roce")
     ended = []
     pair.ended = lambda: ended.append(network.now_ns) or (pair.write(7) if len(ended) < 4 else network.stop())
     pair.write(7)
@@ -404,7 +404,7 @@ def staggered_job(wrong):
             network.time.stop()
 
     for rank in range(4):
-        begin = functools.partial(job.begin, rank, Call(arrays[rank], "sum", done))
+        begin = functools.partial(job.begin, rank, SimulatedCall(arrays[rank], "sum", done))
         network.time.schedule(20_000_000 * (rank == 1), lambda *_, begin=begin: begin())
     network.time.run()
     return network, arrays

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from emulation.sim.traffic.control import Acked, Reno
+from emulation.sim.traffic.congestion_control import Acked, Reno
 from emulation.sim.traffic.cubic import BETA, C, Cubic
 from emulation.sim.traffic.receiver import DELAYED_NS, QUICK_SEGMENTS, TcpReceiver
-from emulation.sim.traffic.segments import Ranges, Segment
+from emulation.sim.traffic.segments import Ranges, TransportSegment
 from tests.traffic.dumbbell import Dumbbell
 
 GOODPUT_MOST = 20_000_000 * 1448 / 1514
@@ -138,14 +138,14 @@ def test_a_timeout_takes_its_floor_and_doubles():
 def test_acknowledgements_are_delayed_in_order_and_at_once_beyond_a_gap():
     receiver, answers = TcpReceiver(0), []
     for number in [*range(QUICK_SEGMENTS + 4), 25, 26, 22]:
-        answers.append(receiver.receive(Segment(0, number, 1448), False, number))
+        answers.append(receiver.receive(TransportSegment(0, number, 1448), False, number))
     assert all(answers[:QUICK_SEGMENTS])
     late = [bool(each) for each in answers[QUICK_SEGMENTS:]]
     assert late == [False, True, False, True, True, True, True]
     assert (answers[-1].upto, answers[-1].blocks) == (20, ((22, 23), (25, 27)))
     whole = TcpReceiver(0)
     for number in range(QUICK_SEGMENTS + 1):
-        whole.receive(Segment(0, number, 1448), False, 0)
+        whole.receive(TransportSegment(0, number, 1448), False, 0)
     assert whole.handle_timer(DELAYED_NS - 1) is None
     assert whole.handle_timer(DELAYED_NS).upto == QUICK_SEGMENTS + 1
 
@@ -160,7 +160,7 @@ def test_a_mark_is_echoed_until_the_sender_says_that_it_reduced():
         (3, False, True),
         (4, True, True),
     ):
-        segment = Segment(0, number, 1448)
+        segment = TransportSegment(0, number, 1448)
         segment.cwr = cwr
         echoed.append(receiver.receive(segment, marked, 0).ece)
     assert echoed == [False, True, True, False, True]

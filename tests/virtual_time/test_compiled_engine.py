@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.sim.engine import choice
+from emulation.sim.engine import engine_choice
 from emulation.sim.engine.compiled_network import CompiledNetwork
-from emulation.sim.hollow import Hollow
 from emulation.sim.host_costs import HostCosts
 from emulation.sim.lossless.pausing import PfcConfig, Red
-from emulation.sim.network.link import LinkConfig, Tail
-from emulation.sim.network.network import SimulationError
+from emulation.sim.network.simulated_link import LinkConfig, Tail
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.switched_network import SwitchedNetwork
+from emulation.sim.network.virtual_clock import SimulationError
+from emulation.sim.size_only import SizeOnlyArray
 from emulation.topologies.topology import Fabric
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.native import library
@@ -161,15 +161,15 @@ def test_events_results_and_counters_are_those_of_python(seed: int) -> None:
 def test_without_values_every_event_is_that_of_zeros(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(world(random.Random(seed)), codec=("", "lanes8")[seed % 2])
     monkeypatch.setattr(CompiledNetwork, "traced_bytes", HEADER_BYTES)
-    hollow = told(config, "compiled", seed, Hollow)
+    size_only = told(config, "compiled", seed, SizeOnlyArray)
     zeros = told(config, "compiled", seed, lambda count, dtype: np.zeros(count, dtype))
-    assert hollow == zeros
+    assert size_only == zeros
 
 
 def test_values_after_arrays_that_have_none_are_refused() -> None:
     simulation = SwitchSimulation(SimulationConfig(2, LinkConfig(10**9), engine="auto", dataplane="native"))
-    simulation.launch(0, Hollow(9, "int32"), "sum", simulation.network.stop)
-    with pytest.raises(JobError, match="Hollow"):
+    simulation.launch(0, SizeOnlyArray(9, "int32"), "sum", simulation.network.stop)
+    with pytest.raises(JobError, match="SizeOnlyArray"):
         simulation.launch(1, np.zeros(9, np.int32), "sum", simulation.network.stop)
 
 
@@ -183,16 +183,16 @@ def test_values_after_arrays_that_have_none_are_refused() -> None:
 )
 def test_what_c_lacks_is_said_or_goes_to_python(changes: dict[str, Any], why: str) -> None:
     config = replace(SimulationConfig(3, LinkConfig(10**9), dataplane="native", engine="auto"), **changes)
-    assert type(choice.network(config, config.built())) is SwitchedNetwork
+    assert type(engine_choice.network(config, config.built())) is SwitchedNetwork
     with pytest.raises(JobError, match=why):
-        choice.network(replace(config, engine="compiled"), config.built())
+        engine_choice.network(replace(config, engine="compiled"), config.built())
 
 
 def test_the_variable_asks_for_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     config = SimulationConfig(2, LinkConfig(10**9), dataplane="native", engine="auto")
-    assert type(choice.network(config, config.built())) is CompiledNetwork
-    monkeypatch.setenv(choice.VARIABLE, "python")
-    assert type(choice.network(config, config.built())) is SwitchedNetwork
-    monkeypatch.setenv(choice.VARIABLE, "fast")
+    assert type(engine_choice.network(config, config.built())) is CompiledNetwork
+    monkeypatch.setenv(engine_choice.VARIABLE, "python")
+    assert type(engine_choice.network(config, config.built())) is SwitchedNetwork
+    monkeypatch.setenv(engine_choice.VARIABLE, "fast")
     with pytest.raises(JobError, match=r"SWITCHAGG_SIM_ENGINE is fast; it may be python, compiled or auto"):
-        choice.network(config, config.built())
+        engine_choice.network(config, config.built())

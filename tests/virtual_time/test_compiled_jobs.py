@@ -15,17 +15,17 @@ import pytest
 
 from emulation.scenario_flows import own_hosts
 from emulation.scenario_tables import FIRST_COME, MAX_MIN, FlowOptions, JobOptions
-from emulation.sim.engine import choice
+from emulation.sim.engine import engine_choice
 from emulation.sim.engine.compiled_network import CompiledNetwork
-from emulation.sim.hollow import Hollow
 from emulation.sim.host_costs import HostCosts
-from emulation.sim.network.link import LinkConfig
-from emulation.sim.network.network import SimulationError
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.switched_network import SwitchedNetwork
-from emulation.sim.sharing.jobs import JobsBeside, servers_of
-from emulation.sim.traffic.flows_beside import FlowsBeside
+from emulation.sim.network.virtual_clock import SimulationError
+from emulation.sim.sharing.background_jobs import BackgroundJobs, servers_of
+from emulation.sim.size_only import SizeOnlyArray
+from emulation.sim.traffic.scenario_traffic import ScenarioTraffic
 from emulation.topologies.topology import Fabric
 from switchagg.errors import AggregationFailed
 from switchagg.native import library
@@ -121,23 +121,23 @@ def told(made: World, engine: str, seed: int, folder: Path) -> dict[str, Any]:
     no member of a host method is in C, whatever the network."""
     config, method, jobs, flows = made
     replays = all(job.profile for job in jobs)
-    hollow = replays or seed % 3 == 0
+    size_only = replays or seed % 3 == 0
     if method != "switch" and seed % 2:
         network = config.network(config.built(), CompiledNetwork if engine == "compiled" else SwitchedNetwork)
         first = SIMULATIONS[method](replace(config, engine="python"), network)
     else:
         first = SIMULATIONS[method](replace(config, engine=engine))
     assert isinstance(first.shared, CompiledNetwork) == (engine == "compiled")
-    beside = FlowsBeside(first, flows)
-    tenants = JobsBeside(first, method, jobs, 2, (MAX_MIN, FIRST_COME)[seed % 2], 32, own_hosts(flows), str(folder))
+    beside = ScenarioTraffic(first, flows)
+    tenants = BackgroundJobs(first, method, jobs, 2, (MAX_MIN, FIRST_COME)[seed % 2], 32, own_hosts(flows), str(folder))
     time, ends = first.network, list[tuple[int, int]]()
 
     def launch(rank: int) -> None:
-        values = Hollow(600, "int32") if hollow else np.full(600, rank + 1, np.int32)
+        values = SizeOnlyArray(600, "int32") if size_only else np.full(600, rank + 1, np.int32)
         first.launch(rank, values, "sum", lambda: done(rank, values))
 
     def done(rank: int, values: Any) -> None:
-        assert hollow or set(values) == {config.workers * (config.workers + 1) // 2}
+        assert size_only or set(values) == {config.workers * (config.workers + 1) // 2}
         ends.append((time.now_ns, rank))
         launch(rank)
 
@@ -192,5 +192,5 @@ def test_jobs_and_flows_are_event_for_event_those_of_python(tmp_path: Path) -> N
 )
 def test_jobs_beside_whose_switches_c_lacks(method: str, changes: dict[str, Any], why: str) -> None:
     config = SimulationConfig(2, LinkConfig(10**9), **{"dataplane": "native", "engine": "auto", **changes})
-    assert why in choice.lacking_beside(method, config)
-    assert bool(why) == bool(choice.lacking_beside(method, config))
+    assert why in engine_choice.lacking_beside(method, config)
+    assert bool(why) == bool(engine_choice.lacking_beside(method, config))

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from emulation.sim.engine.compiled_network import CompiledNetwork
-from emulation.sim.hollow import Hollow
 from emulation.sim.host_costs import FREE, HostCosts
 from emulation.sim.lossless.pausing import PfcConfig
 from emulation.sim.network.host_simulation import HostSimulation
-from emulation.sim.network.link import LinkConfig, Tail
-from emulation.sim.network.network import SimulationError
 from emulation.sim.network.ps_simulation import PsSimulation
+from emulation.sim.network.simulated_link import LinkConfig, Tail
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
+from emulation.sim.network.virtual_clock import SimulationError
+from emulation.sim.size_only import SizeOnlyArray
 from emulation.topologies.topology import Fabric
 from switchagg.description import Kind
 from switchagg.errors import AggregationFailed, JobError
@@ -109,7 +109,7 @@ def ran(simulation: Simulation) -> str:
     return ""
 
 
-def told(config: SimulationConfig, method: str, seed: int, hollow: bool = False) -> dict[str, Any]:
+def told(config: SimulationConfig, method: str, seed: int, size_only: bool = False) -> dict[str, Any]:
     """All there is to see of calls that ranks make in turn, some from within others' ends, some in any order by key."""
     simulation = SIMULATIONS[method](config)
     source, time, workers = random.Random(seed), simulation.network, config.workers
@@ -133,7 +133,7 @@ def told(config: SimulationConfig, method: str, seed: int, hollow: bool = False)
 
     def launch(_frame: None, rank: int, number: int) -> None:
         dtype, count, priority, kind, op = calls[number]
-        given = Hollow(count, dtype) if hollow else made[rank, number]
+        given = SizeOnlyArray(count, dtype) if size_only else made[rank, number]
         key = number % 2 if keyed else None  # free again once the first call with it has ended
         simulation.launch(rank, given, op, lambda: done(rank, number), priority, key, kind)
 
@@ -152,7 +152,7 @@ def told(config: SimulationConfig, method: str, seed: int, hollow: bool = False)
         for number in (0, 1) if rank % 2 or not keyed else (1, 0):
             time.schedule(1000 * rank * number, launch, None, rank, number)
     found = seen(simulation, ran(simulation))
-    return {**found, "ends": ends, "sums": None if hollow else [each.tobytes() for each in made.values()]}
+    return {**found, "ends": ends, "sums": None if size_only else [each.tobytes() for each in made.values()]}
 
 
 def trained(config: SimulationConfig, seed: int) -> dict[str, Any]:
@@ -201,10 +201,10 @@ def test_events_results_and_counters_are_those_of_python() -> None:
         assert found == told(config, method, seed), f"seed {seed}: {method}"
         failures += bool(found["failed"])
         resent += found["again"]
-        hollow = told(compiled, method, seed, hollow=True)  # lengths alone: the same events, frames of zeros
-        assert hollow | {"trace": found["trace"], "sums": found["sums"]} == found, f"seed {seed}: {method}"
+        size_only = told(compiled, method, seed, size_only=True)  # lengths alone: the same events, frames of zeros
+        assert size_only | {"trace": found["trace"], "sums": found["sums"]} == found, f"seed {seed}: {method}"
         if seed % 5 == 0:
-            assert hollow == told(config, method, seed, hollow=True), f"seed {seed}: {method}"
+            assert size_only == told(config, method, seed, size_only=True), f"seed {seed}: {method}"
     assert 0 < failures < 15
     assert resent > 200
 

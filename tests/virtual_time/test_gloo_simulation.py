@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="the types are torch's")
 import torch
 
 from emulation.sim.network.gloo_simulation import BFloat16, GlooSimulation, narrowed, widened
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 
 WORKERS, ELEMENTS = 3, 30_000

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from emulation.bounds import Busiest, Network, bound, busiest, loads
+from emulation.bounds import Busiest, NetworkParameters, bound, busiest, loads
 from emulation.report.topology_figure import topology_figure
 from emulation.report.wording import topology_text
 from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
 from emulation.sim.host_costs import HostCosts
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
-from emulation.topologies.table import topology
 from emulation.topologies.topology import HASH, STAR, Fabric, LinkSettings, Topology
+from emulation.topologies.topology_kinds import topology
 from transport.collectives.cost import traffic_matrix
 from transport.group.method_name import parse as parse_method
 
@@ -71,7 +71,7 @@ def test_a_ring_of_all_hosts_crosses_no_link_twice(fabric: Fabric, workers: int)
             crossed.update({hop: part * arrays for hop, part in layer.items()})
     once = 2 * Fraction(workers - 1, workers)
     assert max(crossed.values()) <= once
-    assert busiest("ring", Network(workers, RATE_BPS, 1500, 360, fabric=fabric)).arrays == once
+    assert busiest("ring", NetworkParameters(workers, RATE_BPS, 1500, 360, fabric=fabric)).arrays == once
 
 
 def test_frames_are_forwarded_by_hosts_store_and_forward() -> None:
@@ -88,9 +88,9 @@ def test_no_method_beats_its_bound_and_rings_come_near(fabric: Fabric, workers: 
     for method in ("ring", "torus", "halving_doubling", "direct", "ps", "hierarchical", "double_tree"):
         for paths in ("spray", HASH):
             one = replace(fabric, paths=paths)
-            least = bound(parse_method(method), size_bytes, Network(workers, RATE_BPS, 1500, 360, fabric=one))
+            least = bound(parse_method(method), size_bytes, NetworkParameters(workers, RATE_BPS, 1500, 360, fabric=one))
             assert took(method, size_bytes, one, workers) > 0.9999 * least.communication_ns, (method, paths)
-    least = bound(parse_method("ring"), 1_000_000, Network(workers, RATE_BPS, 1500, 360, fabric=fabric))
+    least = bound(parse_method("ring"), 1_000_000, NetworkParameters(workers, RATE_BPS, 1500, 360, fabric=fabric))
     assert took("ring", 1_000_000, fabric, workers) < 1.07 * least.communication_ns
 
 
@@ -100,7 +100,7 @@ def test_rings_along_rows_and_columns_both_ways_use_all_nics() -> None:
         (Fabric("torus", sides=(4, 4)), Fraction(15, 32)),
         (Fabric("bcube", ports=4), Fraction(15, 16)),
     ):
-        network = Network(16, RATE_BPS, 1500, 360, fabric=fabric)
+        network = NetworkParameters(16, RATE_BPS, 1500, 360, fabric=fabric)
         assert busiest("multi_ring", network).arrays == arrays
         least_ns = bound(parse_method("multi_ring"), 600_000, network).communication_ns
         ns = took("multi_ring", 600_000, fabric, 16, group=fabric.group(16))
@@ -116,7 +116,7 @@ def test_links_may_have_rates_of_their_own() -> None:
     slow = replace(STAR, link_bps=(("h2", RATE_BPS // 2),))
     ns = took("ring", 2000, slow, 2, costs=HostCosts(TRANSFER_NS))
     assert ns == 2 * (2 * TRANSFER_NS + FRAME + 2 * FRAME + 2 * DELAY_NS)
-    network = Network(4, RATE_BPS, 1500, 360, fabric=slow)
+    network = NetworkParameters(4, RATE_BPS, 1500, 360, fabric=slow)
     assert busiest("switch", network) == Busiest(("h2", "s1"), Fraction(1), RATE_BPS // 2)
     fast = replace(slow, link_bps=(("s1", 2 * RATE_BPS), ("h3-s1", 5), ("s1-h4", 7)))
     rates = [built(fast, 4).settings((f"h{host}", "s1")).rate_bps for host in (1, 2, 3, 4)]

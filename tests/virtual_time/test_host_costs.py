@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from emulation.scenario import ScenarioError, canonical, from_canonical, parse
-from emulation.sim.flow.methods import FLOWS
+from emulation.sim.flow.flow_methods import FLOWS
 from emulation.sim.host_costs import FREE, HostCosts
-from emulation.sim.network.link import UDP_FRAMING_BYTES, LinkConfig
+from emulation.sim.network.simulated_link import UDP_FRAMING_BYTES, LinkConfig
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
@@ -150,7 +150,7 @@ ALONE = '[methods]\nmininet = []\nsim = ["ring", "switch"]\n'
 
 def test_keys_reach_the_simulation_and_results() -> None:
     pytest.importorskip("torch", reason="training needs torch")
-    from emulation.sim.run import simulation_config
+    from emulation.sim.simulated_run import simulation_config
 
     one = scenario(ALONE + "[hosts]\ntransfer_ns = 30_000\nflow_bps = 12e9")
     config = simulation_config(one)

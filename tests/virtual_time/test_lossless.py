@@ -16,10 +16,10 @@ pytest.importorskip("torch", reason="profiles of models need torch")
 
 from emulation.scenario import Faults, Scenario, load_variants, shipped
 from emulation.scenario_tables import PACKET
-from emulation.sim import run
+from emulation.sim import simulated_run
 from emulation.sim.compute import ComputeTimes
-from emulation.sim.training import Training
-from emulation.sim.zoom import Zoom
+from emulation.sim.fidelity_level import FidelityLevel
+from emulation.sim.simulated_training import Training
 from emulation.training.replicas import Replicas
 from emulation.training.tasks.workload_kinds import DDP, WORKLOADS
 from emulation.training.workload import Score
@@ -97,7 +97,9 @@ def networks() -> dict[str, Scenario]:
 def training_of(given: Scenario, method: str, bytes_max: int = BYTES_MAX) -> Training:
     name = parse(method)
     replicas: Any = SmallReplicas(given, 1 if name.schedule else given.workload.bucket_bytes, bytes_max)
-    return run._training(given, name, Zoom(PACKET, ()), replicas, replicas.compute(given), lambda *_: None)
+    return simulated_run._training(
+        given, name, FidelityLevel(PACKET, ()), replicas, replicas.compute(given), lambda *_: None
+    )
 
 
 def resent_and_dropped(training: Training) -> tuple[int, int]:
@@ -108,7 +110,7 @@ def resent_and_dropped(training: Training) -> tuple[int, int]:
 @pytest.fixture(autouse=True)
 def cost_of_the_links(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a transfer costs is weighed by some schedules; it isn't measured here."""
-    monkeypatch.setattr(run, "_cost", lambda given, _: LinearCost(20_000, 8e9 / given.topology.rate_bps))
+    monkeypatch.setattr(simulated_run, "_cost", lambda given, _: LinearCost(20_000, 8e9 / given.topology.rate_bps))
 
 
 def schedules_of(network: str, method: str) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from emulation.results import MethodResult
 from emulation.scenario import Scenario, ScenarioError, parse
-from emulation.sim.run import run_method
+from emulation.sim.simulated_run import run_method
 from transport.group import method_name
 
 SCENARIO = """

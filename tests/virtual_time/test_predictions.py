@@ -12,7 +12,7 @@ from emulation.profiles.model_profile import ModelLayer, ModelProfile
 from emulation.results import summary
 from emulation.scenario import Scenario, parse
 from emulation.scenario_tables import HostOptions, ParameterServer
-from emulation.sim.run import run_method
+from emulation.sim.simulated_run import run_method
 from emulation.whatif.gains import Question, gains
 from emulation.whatif.recorded_run import of_profile
 from transport.group.method_name import parse as parse_method
@@ -54,12 +54,12 @@ def changes() -> list[tuple[str, int | str]]:
     return found
 
 
-def scenario(folder: Path, keys: dict[str, Any], zoom: str = "packet") -> Scenario:
+def scenario(folder: Path, keys: dict[str, Any], level: str = "packet") -> Scenario:
     (folder / "small.json").write_text(json.dumps(SMALL.document()))
     text = (
         'name = "t"\ntitle = "t"\n[methods]\nmininet = []\nsim = ["ps+wfbp"]\n[workload]\nprofile = "small.json"\n'
         f"iterations = 4\nwarmup_iterations = 1\n[topology]\nworkers = {WORKERS}\nrate_bps = {RATE_BPS}\n"
-        f'delay_ns = {DELAY_NS}\nqueue_bytes = 16_000_000\n[virtual_time]\nzoom = "{zoom}"\n'
+        f'delay_ns = {DELAY_NS}\nqueue_bytes = 16_000_000\n[virtual_time]\nfidelity_level = "{level}"\n'
     )
     return parse(text, "t.toml", keys, folder)
 
@@ -91,10 +91,10 @@ def times(folder: Path, keys: dict[str, Any]) -> dict[str, float]:
     else:
         times["whatif"] = forecast_ns(keys)
     assert times["bound"] <= found["communication_ns"]["median"]
-    if by_formula.environment["zoom"] == "formula":
+    if by_formula.environment["fidelity_level"] == "formula":
         times["formula"] = summary(exact, by_formula)["iteration_ns"]["median"]
     else:
-        assert any("Zoom packet, not formula: " in note for note in by_formula.notes)
+        assert any("Fidelity level packet, not formula: " in note for note in by_formula.notes)
     return times
 
 

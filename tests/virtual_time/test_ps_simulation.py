@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.ps_simulation import PsSimulation
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from transport.ps.config import BACKUP, BSP, SLICE_ELEMENTS, SSP

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from emulation.bounds import Network, bound, loads
+from emulation.bounds import NetworkParameters, bound, loads
 from emulation.report.wording import topology_text
 from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
 from emulation.sim.host_costs import HostCosts
-from emulation.sim.network.link import UDP_FRAMING_BYTES, LinkConfig
+from emulation.sim.network.simulated_link import UDP_FRAMING_BYTES, LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
-from emulation.topologies.table import topology
 from emulation.topologies.topology import ONE, Fabric, LinkSettings
+from emulation.topologies.topology_kinds import topology
 from switchagg.wire import frame_bytes
 from transport.group.method_name import parse as parse_method
 
@@ -55,7 +55,7 @@ def test_a_nic_carries_the_packets_of_all_its_ranks_or_their_sums(sums: bool, at
 
 
 def test_bounds_are_of_nics_and_groups() -> None:
-    network = Network(16, RATE_BPS, 1500, 360, fabric=Fabric(ranks_per_host=8, inside_bps=100 * RATE_BPS))
+    network = NetworkParameters(16, RATE_BPS, 1500, 360, fabric=Fabric(ranks_per_host=8, inside_bps=100 * RATE_BPS))
     nic = ("n1", "s1")
     carried = {method: loads(method, network)[nic] for method in ("switch", "ring", "hierarchical", "halving_doubling")}
     assert carried == {"switch": 8, "ring": 30 / 16, "hierarchical": 1, "halving_doubling": 1}

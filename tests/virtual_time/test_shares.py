@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.sim.network.link import UDP_FRAMING_BYTES, LinkConfig
+from emulation.sim.network.simulated_link import UDP_FRAMING_BYTES, LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from switchagg.description import WORDS

@@ -7,11 +7,11 @@ import pytest
 from emulation.scenario_flows import own_hosts
 from emulation.scenario_tables import FIRST_COME, MAX_MIN, FlowOptions, JobOptions
 from emulation.shares import jain
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
-from emulation.sim.sharing.jobs import JobsBeside, servers_of
-from emulation.sim.traffic.flows_beside import FlowsBeside
+from emulation.sim.sharing.background_jobs import BackgroundJobs, servers_of
+from emulation.sim.traffic.scenario_traffic import ScenarioTraffic
 
 DELAY_NS = 500_000  # 2 ms there and back: 64 slots are less than what is on the way
 
@@ -24,7 +24,7 @@ def run(jobs: list[JobOptions], slots: int, milliseconds: int, policy: str = MAX
     first = SIMULATIONS["ring"](
         SimulationConfig(others=others, pool_slots=slots, first_slot=None, dataplane="batched", **given)
     )
-    beside = JobsBeside(first, "switch", jobs, 1, policy, 0)
+    beside = BackgroundJobs(first, "switch", jobs, 1, policy, 0)
     first.network.schedule(milliseconds * 1_000_000, lambda *_: first.network.stop())
     first.run("the jobs")
     found = beside.document()["tenants"]
@@ -133,8 +133,8 @@ def test_jobs_share_links_with_flows_of_their_own_hosts(method: str) -> None:
     link = LinkConfig(100_000_000, 100_000, 100_000)
     config = SimulationConfig(2, link, others=others, pool_slots=64, first_slot=None, window_slots=32, tcp="cubic")
     first = SIMULATIONS["ring"](config)
-    beside = FlowsBeside(first, flows)
-    tenants = JobsBeside(first, method, jobs, 1, MAX_MIN, 0, own_hosts(flows))
+    beside = ScenarioTraffic(first, flows)
+    tenants = BackgroundJobs(first, method, jobs, 1, MAX_MIN, 0, own_hosts(flows))
     first.network.schedule(200_000_000, lambda *_: first.network.stop())
     first.run("jobs and flows")
     assert all(job["sums"] > 0 == job["wrong_elements"] for job in tenants.document()["tenants"]["jobs"][1:])

@@ -21,8 +21,8 @@ from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network import ps_simulation
 from emulation.sim.network.ps_simulation import PsSimulation
-from emulation.sim.run import run_method, simulation_config
-from emulation.sim.training import Training
+from emulation.sim.simulated_run import run_method, simulation_config
+from emulation.sim.simulated_training import Training
 from emulation.training.replicas import Replicas
 from emulation.training.workload import Score, build_workload
 from transport.group.method_name import parse

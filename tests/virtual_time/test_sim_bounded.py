@@ -10,12 +10,12 @@ import pytest
 from emulation.results import document, unequal_ranks
 from emulation.scenario import ScenarioError, canonical, from_canonical, parse
 from emulation.sim.network.bounded_simulation import BoundedSimulation
-from emulation.sim.network.link import DROPPABLE, Link, LinkConfig, Tail
-from emulation.sim.network.network import Network
+from emulation.sim.network.simulated_link import DROPPABLE, LinkConfig, SimulatedLink, Tail
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.timing import time_allreduce
-from emulation.sim.run import run_method
+from emulation.sim.network.virtual_clock import VirtualClock
+from emulation.sim.simulated_run import run_method
 from emulation.topologies.topology import Fabric
 from transport.bounded.packets import Place
 from transport.bounded.table import BOUNDED
@@ -60,9 +60,9 @@ def test_integers_are_exact_and_two_runs_alike(method: str) -> None:
     assert first.drop_checksum + first.faults["corrupted"] > 0
 
 
-@pytest.mark.parametrize("kind", [Link, StrictLink])
-def test_a_queue_above_the_threshold_drops_what_may_go_first_and_nothing_else(kind: type[Link]) -> None:
-    network, came = Network(), []
+@pytest.mark.parametrize("kind", [SimulatedLink, StrictLink])
+def test_a_queue_above_the_threshold_drops_what_may_go_first_and_nothing_else(kind: type[SimulatedLink]) -> None:
+    network, came = VirtualClock(), []
     link = kind(network, LinkConfig(10**9, drop_bytes=2_500), lambda frame, _sender, _to: came.append(frame))
     for number, to in enumerate((0, 0, DROPPABLE, DROPPABLE, 0, DROPPABLE)):
         assert link.send(bytes([number]), 1_000, 0, 0, to) == (number not in (3, 5))

@@ -13,7 +13,7 @@ from test_sim_run import scenario, train
 from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulations import SIMULATIONS
-from emulation.sim.run import run_method
+from emulation.sim.simulated_run import run_method
 from transport.group.method_name import METHODS
 from transport.group.method_name import parse as parse_method
 

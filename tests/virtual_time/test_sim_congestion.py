@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.topologies.topology import Fabric

@@ -11,11 +11,11 @@ pytest.importorskip("torch", reason="training needs torch")
 from emulation.errors import RunFailed
 from emulation.results import document
 from emulation.scenario import Scenario, parse
-from emulation.sim import tuning
+from emulation.sim import schedule_tuning
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.layers import LayeredTraining
 from emulation.sim.network.simulations import SIMULATIONS
-from emulation.sim.run import run_method, schedule_of, scheduled, simulation_config
+from emulation.sim.simulated_run import run_method, schedule_of, scheduled, simulation_config
 from emulation.training.replicas import Replicas
 from emulation.training.workload import Score
 from transport.group.method_name import parse as parse_method
@@ -189,8 +189,8 @@ class SmallSizes:
 
 
 def test_a_tuned_schedule_has_the_fastest_of_its_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "missing", lambda: "")
-    monkeypatch.setattr(tuning, "Tuner", partial(Tuner, make=lambda *_: SmallSizes()))
+    monkeypatch.setattr(schedule_tuning, "missing", lambda: "")
+    monkeypatch.setattr(schedule_tuning, "Tuner", partial(Tuner, make=lambda *_: SmallSizes()))
     values = {"workload.batch_per_worker": 2, "workload.compute_ns": 80_000_000, "workload.iterations": 4}
     given = scenario(**values, **{"topology.workers": 2})
     first, found = (
@@ -205,7 +205,7 @@ def test_a_tuned_schedule_has_the_fastest_of_its_points(monkeypatch: pytest.Monk
 
 
 def test_tuning_without_its_package_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "missing", lambda: "tuning needs the package bayesian-optimization")
+    monkeypatch.setattr(schedule_tuning, "missing", lambda: "tuning needs the package bayesian-optimization")
     with pytest.raises(RunFailed, match="needs the package bayesian-optimization"):
         run_method(scenario(), parse_method("ring+bytescheduler:tune=3"), None, lambda *_: None)  # type: ignore[arg-type]
 

@@ -14,8 +14,8 @@ from emulation.results import document, summary
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.ps_simulation import PsSimulation
-from emulation.sim.run import simulation_config
-from emulation.sim.training import Training
+from emulation.sim.simulated_run import simulation_config
+from emulation.sim.simulated_training import Training
 from transport.group.method_name import parse
 from transport.ps.sharding import Sharding
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.bounds import Network, algbw_bound
-from emulation.sim.network.link import LinkConfig
+from emulation.bounds import NetworkParameters, algbw_bound
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.switch_simulation import SwitchSimulation
@@ -76,9 +76,9 @@ def test_a_megabyte_takes_as_long_as_its_bound(
     found = time_allreduce(config(fabric, window_slots=64), method, 1_000_000)
     share = 1440 / 1502 if method == "switch" else 1448 / 1514
     limit = RATE_BPS / 8 * share / arrays
-    assert algbw_bound(parse_method(method), "int32", Network(8, RATE_BPS, 1500, 360, fabric=fabric)) == pytest.approx(
-        limit
-    )
+    assert algbw_bound(
+        parse_method(method), "int32", NetworkParameters(8, RATE_BPS, 1500, 360, fabric=fabric)
+    ) == pytest.approx(limit)
     assert (found.wrong_elements, found.retransmissions, found.faults["drop_queue"]) == (0, 0, 0)
     assert 0.95 * limit < found.algbw_bps / 8 <= limit
     if method == "switch":

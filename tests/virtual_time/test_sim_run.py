@@ -19,8 +19,8 @@ from emulation.results import document, summary, write_json
 from emulation.scenario import Scenario, find, load, parse
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulations import SIMULATIONS
-from emulation.sim.run import run_method, simulation_config
-from emulation.sim.training import Training
+from emulation.sim.simulated_run import run_method, simulation_config
+from emulation.sim.simulated_training import Training
 from emulation.timeline import union_ns
 from emulation.training.workload import Score
 from switchagg.native import library
@@ -301,14 +301,14 @@ def test_another_seed_gives_another_run() -> None:
     assert lossy(1) != lossy(2)
 
 
-def test_training_at_zoom_flow_has_the_weights_and_about_the_times_of_packets():
+def test_training_at_level_flow_has_the_weights_and_about_the_times_of_packets():
     exact, flow = (
-        run_method(scenario(virtual_time__zoom=zoom), parse_method("switch"), Path(), lambda *_: None)
-        for zoom in ("packet", "flow")
+        run_method(scenario(virtual_time__fidelity_level=level), parse_method("switch"), Path(), lambda *_: None)
+        for level in ("packet", "flow")
     )
     assert flow.parameter_hash_per_rank == exact.parameter_hash_per_rank
-    assert (flow.environment["zoom"], "zoom" in exact.environment) == ("flow", False)
-    assert "at zoom flow" in flow.notes[0]
+    assert (flow.environment["fidelity_level"], "fidelity_level" in exact.environment) == ("flow", False)
+    assert "at fidelity level flow" in flow.notes[0]
     for one, other in zip(flow.iterations, exact.iterations, strict=True):
         assert one.communication_ns == pytest.approx(other.communication_ns, rel=0.01)
 

@@ -15,7 +15,7 @@ from torch import nn
 from emulation.bounds import loads
 from emulation.results import MethodResult, document, summary
 from emulation.scenario import Scenario, parse
-from emulation.sim.run import run_method
+from emulation.sim.simulated_run import run_method
 from emulation.timeline import COMPUTE, NETWORK
 from emulation.training.tasks.task import Batch
 from emulation.training.tasks.workload_kinds import FSDP, WORKLOADS, WorkloadKind

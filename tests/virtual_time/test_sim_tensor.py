@@ -13,7 +13,7 @@ from torch import nn
 from emulation.errors import RunFailed
 from emulation.results import MethodResult, summary
 from emulation.scenario import Scenario, ScenarioError, parse
-from emulation.sim.run import run_method
+from emulation.sim.simulated_run import run_method
 from emulation.timeline import COMPUTE, NETWORK
 from emulation.training.tasks.text import Gpt
 from emulation.training.tasks.text_tensor import SharedBlock, TensorTextTask

@@ -11,12 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.sim.network.hosts import Alarm
-from emulation.sim.network.link import BURST_BITS_MAX, CorruptedFrame, Link, LinkConfig, internet_checksum
-from emulation.sim.network.network import Network, SimulationError
+from emulation.sim.network.aggregation_host import Alarm
+from emulation.sim.network.simulated_link import (
+    BURST_BITS_MAX,
+    CorruptedFrame,
+    LinkConfig,
+    SimulatedLink,
+    internet_checksum,
+)
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.timing import AllreduceTiming, time_allreduce
+from emulation.sim.network.virtual_clock import SimulationError, VirtualClock
 from switchagg.description import Kind
 from switchagg.errors import AggregationFailed
 from transport.meshes.reliable import ReliableConfig
@@ -29,9 +35,9 @@ class Sink:
     """Notes when which frame arrives."""
 
     def __init__(self, config: LinkConfig, seed: str = "1") -> None:
-        self.network = Network()
+        self.network = VirtualClock()
         self.arrivals: list[tuple[int, Any]] = []
-        self.link = Link(self.network, config, self.receive, seed)
+        self.link = SimulatedLink(self.network, config, self.receive, seed)
 
     def receive(self, frame: Any, sender: int, to: int) -> None:
         self.arrivals.append((self.network.now_ns, frame))
@@ -42,7 +48,7 @@ class Sink:
 
 
 def test_events_happen_in_order_of_time_and_then_of_scheduling() -> None:
-    network, happened = Network(), []
+    network, happened = VirtualClock(), []
     for name, time_ns in (("c", 7), ("a", 3), ("d", 7), ("b", 3)):
         network.schedule(time_ns, lambda frame, _sender, _to: happened.append((network.now_ns, frame)), name)
     network.schedule(8, lambda *_: network.stop())
@@ -52,7 +58,7 @@ def test_events_happen_in_order_of_time_and_then_of_scheduling() -> None:
 
 
 def test_a_run_without_an_end_is_an_error() -> None:
-    network = Network(events_max=100)
+    network = VirtualClock(events_max=100)
 
     def again(_frame: None, _sender: int, _to: int) -> None:
         network.schedule(network.now_ns + 1, again)
@@ -63,7 +69,7 @@ def test_a_run_without_an_end_is_an_error() -> None:
 
 
 def test_an_alarm_fires_once_at_the_earliest_time_set() -> None:
-    network, rung = Network(), []
+    network, rung = VirtualClock(), []
     alarm = Alarm(network, lambda: rung.append(network.now_ns))
     for time_ns in (50, 30, None, 40):
         alarm.set(time_ns)
@@ -348,7 +354,7 @@ def test_the_ring_gives_up_and_names_the_neighbour() -> None:
 
 
 TRACE_PROGRAM = """
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 link = LinkConfig(10**10, 1000, loss=0.01, duplicate=0.01, reorder=0.02, corrupt=0.01)

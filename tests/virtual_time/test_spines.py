@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.bounds import Network, algbw_bound
-from emulation.sim.network.link import LinkConfig
+from emulation.bounds import NetworkParameters, algbw_bound
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.timing import time_allreduce
-from emulation.sim.spines.trees import TreeEndpoints, jobs_of
-from emulation.topologies.table import seen_by, topology, trees
-from emulation.topologies.topology import Fabric, Link, LinkSettings, Topology
+from emulation.sim.spines.spine_trees import TreeEndpoints, jobs_of
+from emulation.topologies.topology import Fabric, LinkSettings, Topology, TopologyLink
+from emulation.topologies.topology_kinds import seen_by, topology, trees
 from switchagg.errors import AggregationFailed
 from switchagg.wire import HEADER_BYTES
 from transport.group.method_name import parse as parse_method
@@ -41,7 +41,7 @@ def test_up_links_divide_their_rate_and_every_top_joins_all() -> None:
     assert [tree.root for tree in trees(pods, "every", 0, 1)] == ["core2", "core1"]
     assert {pods.settings(("pod1", core)).rate_bps for core in pods.tops} == {2 * RATE_BPS}
     assert [tree.root for tree in trees(seen_by(pods, ("h1", "h2"), "every"), "every")] == ["leaf1"]
-    ends = (Link(a, b, LinkSettings(1)) for a, b in (("h1", "s3"), ("s1", "s3"), ("s2", "s1")))
+    ends = (TopologyLink(a, b, LinkSettings(1)) for a, b in (("h1", "s3"), ("s1", "s3"), ("s2", "s1")))
     with pytest.raises(ValueError, match="links must form a tree over all nodes below s2"):
         Topology(("h1",), (), ("s1", "s2", "s3"), "s1", tuple(ends), tops=("s1", "s2"))
 
@@ -53,7 +53,7 @@ def test_up_links_divide_their_rate_and_every_top_joins_all() -> None:
 def test_each_tree_carries_its_part_over_a_spine_of_its_own(spines: int, most: int, placement: str, share: int) -> None:
     """share: how often an array's bytes pass the slowest link, at the rate of a host's."""
     given = config(spines, trees=most, placement=placement)
-    network = Network(8, RATE_BPS, 1500, 360, fabric=given.fabric, trees=most)
+    network = NetworkParameters(8, RATE_BPS, 1500, 360, fabric=given.fabric, trees=most)
     limit = algbw_bound(parse_method("switch"), "int32", network)
     assert limit == pytest.approx(RATE_BPS / 8 * 1440 / 1502 / share)
     found = time_allreduce(given, "switch", 120_000)
@@ -130,7 +130,7 @@ def test_host_methods_are_exact_over_hashed_and_sprayed_paths(method: str, tcp: 
         found = time_allreduce(config(4, paths=paths, tcp=tcp), method, 60_000)
         assert found.wrong_elements == 0
         took[paths] = found.algbw_bps / 8
-    network = Network(8, RATE_BPS, 1500, 360, fabric=config(4).fabric)
+    network = NetworkParameters(8, RATE_BPS, 1500, 360, fabric=config(4).fabric)
     assert took["hash"] < took["spray"] <= algbw_bound(parse_method(method), "int32", network)
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from emulation.scenario import parse
-from emulation.sim.network.hosts import CREDIT_BYTES_MAX
-from emulation.sim.network.link import CE, ECT, Link, LinkConfig, addressed
-from emulation.sim.network.network import Network, SimulationError
+from emulation.sim.network.aggregation_host import CREDIT_BYTES_MAX
+from emulation.sim.network.simulated_link import CE, ECT, LinkConfig, SimulatedLink, addressed
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.switch_simulation import SwitchSimulation
-from emulation.sim.run import simulation_config
+from emulation.sim.network.virtual_clock import SimulationError, VirtualClock
+from emulation.sim.simulated_run import simulation_config
 from switchagg.wire import STREAM_OFFSET
 from transport.worker.options import JoinOptions
 
@@ -27,8 +27,8 @@ RATE = 199_999_999  # so that a frame takes no whole number of nanoseconds
 class Wire:
     """A link and what comes out of it."""
 
-    def __init__(self, made: type[Link], config: LinkConfig) -> None:
-        self.network = Network()
+    def __init__(self, made: type[SimulatedLink], config: LinkConfig) -> None:
+        self.network = VirtualClock()
         self.arrivals: list[tuple[int, Any, int]] = []
         self.link = made(self.network, config, self._receive, "seed")
 
@@ -62,7 +62,7 @@ def test_with_one_class_it_does_what_a_plain_link_does(seed: int) -> None:
     config = LinkConfig(RATE, delay_ns=5, queue_bytes=6 * FRAME, ecn_bytes=FRAME, **faults)
     sends = random_sends(random.Random(seed), 200, [seed % 8], latency_ns)
     sends = [(*send, to | ECT * (number % 3 > 0)) for number, (*send, to) in enumerate(sends)]
-    plain, strict = Wire(Link, config), Wire(StrictLink, config)
+    plain, strict = Wire(SimulatedLink, config), Wire(StrictLink, config)
     plain.run(sends)
     strict.run(sends)
     assert [(at, to) for at, _, to in strict.arrivals] == [(at, to) for at, _, to in plain.arrivals]
@@ -105,8 +105,8 @@ def test_each_class_has_a_queue_of_its_own() -> None:
     assert [frame[0] for _, frame, _ in wire.arrivals] == [0, 5, 1, 2]
 
 
-@pytest.mark.parametrize("made", [Link, StrictLink])
-def test_frames_behind_more_than_the_threshold_are_marked(made: type[Link]) -> None:
+@pytest.mark.parametrize("made", [SimulatedLink, StrictLink])
+def test_frames_behind_more_than_the_threshold_are_marked(made: type[SimulatedLink]) -> None:
     wire = Wire(made, LinkConfig(RATE, ecn_bytes=2 * FRAME))
     wire.run([(0, 0, FRAME, addressed(3, 7) | ECT * (number != 4)) for number in range(6)])
     assert [(to & CE > 0, to & ECT > 0) for _, _, to in wire.arrivals] == [
@@ -121,7 +121,7 @@ def test_frames_behind_more_than_the_threshold_are_marked(made: type[Link]) -> N
 
 
 def test_the_backlog_is_that_of_all_classes() -> None:
-    network = Network()
+    network = VirtualClock()
     link = StrictLink(network, LinkConfig(8_000_000_000), lambda *_: None)  # a byte per nanosecond
     for priority in (7, 0, 3):
         link.send(b"", 1000, 0, 0, addressed(0, priority))

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from emulation.scenario import ScenarioError, canonical, from_canonical, parse
-from emulation.sim.network.link import Link, LinkConfig, Tail, TailDelays
-from emulation.sim.network.network import Network
+from emulation.sim.network.simulated_link import LinkConfig, SimulatedLink, Tail, TailDelays
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.timing import time_allreduce
-from emulation.sim.run import simulation_config
+from emulation.sim.network.virtual_clock import VirtualClock
+from emulation.sim.simulated_run import simulation_config
 from switchagg.native import library
 
 TAIL = Tail(3.0, 1_000_000, 100_000)
@@ -39,10 +39,10 @@ def test_an_idle_link_has_the_median_and_the_ratio_asked_for() -> None:
     assert p99 / p50 == pytest.approx(3.0, rel=0.1)
 
 
-@pytest.mark.parametrize("kind", [Link, StrictLink])
-def test_frames_keep_their_order_and_never_beat_the_rate(kind: type[Link]) -> None:
+@pytest.mark.parametrize("kind", [SimulatedLink, StrictLink])
+def test_frames_keep_their_order_and_never_beat_the_rate(kind: type[SimulatedLink]) -> None:
     arrived: list[tuple[int, int]] = []
-    network = Network()
+    network = VirtualClock()
     config = LinkConfig(1_000_000_000, queue_bytes=10**8, tail=TAIL)
     link = kind(network, config, lambda frame, sender, to: arrived.append((network.now_ns, sender)), "seed")
     for number in range(2000):

@@ -15,7 +15,7 @@ from emulation.profiles.graph import GraphOperation, WorkloadGraph
 from emulation.profiles.model_profile import ModelLayer, ModelProfile
 from emulation.profiles.profile_errors import ProfileError
 from emulation.scenario import parse as parse_scenario
-from emulation.sim.run import run_method
+from emulation.sim.simulated_run import run_method
 from emulation.whatif import call_cost as costs
 from emulation.whatif import gains as asking
 from emulation.whatif.call_cost import HostLink
@@ -265,13 +265,13 @@ def test_a_limit_ends_a_forecast_with_what_there_is(monkeypatch: pytest.MonkeyPa
         gains(run, dataclasses.replace(question, limit_s=1))
 
 
-def test_calls_are_measured_at_any_zoom() -> None:
+def test_calls_are_measured_at_any_fidelity_level() -> None:
     packet, flow, formula = (
-        costs.call_cost(parse("ring"), "allreduce", 4, dataclasses.replace(LINK, zoom=zoom)).time_ns(400_000)
-        for zoom in ("packet", "flow", "formula")
+        costs.call_cost(parse("ring"), "allreduce", 4, dataclasses.replace(LINK, fidelity_level=level)).time_ns(400_000)
+        for level in ("packet", "flow", "formula")
     )
     assert flow == pytest.approx(packet, rel=0.02)
     assert formula == pytest.approx(packet, rel=0.1)
     assert len({packet, flow, formula}) == 3
-    with pytest.raises(ValueError, match="--zoom far: unknown; allowed: packet, flow, formula, auto"):
-        gains(of_profile(MODEL, 2), Question((10**10,), ("switch",), zoom="far"))
+    with pytest.raises(ValueError, match="--fidelity-level far: unknown; allowed: packet, flow, formula, auto"):
+        gains(of_profile(MODEL, 2), Question((10**10,), ("switch",), fidelity_level="far"))

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from emulation.bench.allreduce.methods import Method
-from emulation.children import Order, Report
+from emulation.children import ChildCommand, ChildReport
 from emulation.scenario import Scenario
 
 
@@ -28,7 +28,7 @@ class RankPlace(msgspec.Struct, frozen=True):
         return len(self.addresses)
 
 
-class Open(Order):
+class Open(ChildCommand):
     """Opens a method with a scenario's options, the same on every rank. number: of methods opened before it."""
 
     method: Method
@@ -38,7 +38,7 @@ class Open(Order):
     switch: str = ""  # its control address
 
 
-class Run(Order):
+class Run(ChildCommand):
     """Operations `first`, `first` + 1, … on arrays of size_bytes; warm-up operations before them aren't reported."""
 
     method: Method
@@ -50,11 +50,11 @@ class Run(Order):
     watch_cpu: bool
 
 
-class Close(Order):
+class Close(ChildCommand):
     method: Method
 
 
-class Opened(Report):
+class Opened(ChildReport):
     facts: dict[str, Any]
 
 
@@ -70,7 +70,7 @@ class Operation(msgspec.Struct, frozen=True):
     digest: int = 0
 
 
-class Measured(Report):
+class Measured(ChildReport):
     operations: list[Operation]
     counters: dict[str, int]
     memory_bytes: int

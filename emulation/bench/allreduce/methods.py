@@ -14,7 +14,7 @@ from pathlib import Path
 from emulation.errors import RunFailed
 from emulation.scenario import Scenario, ScenarioError
 from emulation.scenario_tables import Methods
-from emulation.sweep.axes import Sweep
+from emulation.sweep.sweep_axes import SweepAxes
 from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_name
@@ -63,7 +63,9 @@ class Method:
             topology = replace(topology, congestion_control=self.variant)
         workload = replace(scenario.workload, bucket_bytes=size_bytes)
         methods = Methods(mininet=(self.method,), sim=())
-        return replace(scenario, methods=methods, topology=topology, workload=workload, switch=switch, sweep=Sweep())
+        return replace(
+            scenario, methods=methods, topology=topology, workload=workload, switch=switch, sweep=SweepAxes()
+        )
 
 
 def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tuple[list[Method], set[Method]]:

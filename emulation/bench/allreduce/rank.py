@@ -24,7 +24,7 @@ from emulation.bench.allreduce.contestants import Contestant, open_contestant
 from emulation.bench.allreduce.messages import Close, Measured, Open, Opened, Operation, RankPlace, Run
 from emulation.bench.allreduce.numbers import Check, Numbers
 from emulation.bounds import elements_of
-from emulation.children import Done, Report, serve
+from emulation.children import ChildReport, Done, serve
 
 LEAD_NS, LEAD_NS_PER_RANK = 100_000, 30_000  # from rank 0's announcement to the start: all must be asleep again by then
 PAUSE_S = 20e-6
@@ -84,7 +84,7 @@ class Rank:
         self._array = np.zeros(elements, place.dtype)
         self._point = MeetingPoint(place.meeting_point, place.rank, place.workers, place.limit_s)
 
-    def carry_out(self, order: Open | Run | Close) -> Report:
+    def carry_out(self, order: Open | Run | Close) -> ChildReport:
         """The answer to one order."""
         name = order.method.name
         match order:
@@ -142,7 +142,7 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def begin(place: RankPlace) -> Callable[[Open | Run | Close], Report]:
+def begin(place: RankPlace) -> Callable[[Open | Run | Close], ChildReport]:
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)  # 1 µs: the default of 50 µs would blur the start
     return Rank(place).carry_out
 

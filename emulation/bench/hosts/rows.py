@@ -12,7 +12,7 @@ from typing import Any
 
 from emulation.bench import arithmetic
 from emulation.bench.hosts.plan import AVERAGES, BASELINE, Plan
-from emulation.bounds import Network, coded_share, loads, payload_share
+from emulation.bounds import NetworkParameters, coded_share, loads, payload_share
 from emulation.certificate.fidelity import rate_text
 from switchagg.description import COMBINING, KINDS
 from transport.group.method_name import MethodName
@@ -155,7 +155,7 @@ def bound_ns(setting: Setting, name: MethodName, size: int) -> float | None:
         share *= coded_share(name, "int32" if plan.datatype == "int32" else "float32", ELEMENTS, setting.workers)
     arrays = plan.kind.factor(setting.workers)  # of an all-to-all
     if kind in KINDS:
-        network = Network(setting.workers, plan.link_bps, setting.mtu_bytes, ELEMENTS)
+        network = NetworkParameters(setting.workers, plan.link_bps, setting.mtu_bytes, ELEMENTS)
         routed = not name.in_packets or LINKS[name.link].bare
         arrays = float(max(loads(name.method, network, kind if routed else "allreduce").values()))
     of_rank = arrays * size / share * 8e9 / plan.link_bps

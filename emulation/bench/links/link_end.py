@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from emulation.children import Done, Order, Report, serve
+from emulation.children import ChildCommand, ChildReport, Done, serve
 from transport.meshes.loop import CREDIT_BYTES
 from transport.meshes.mesh import Received, Sent
 from transport.meshes.opening import connect_mesh
@@ -31,18 +31,18 @@ class EndPlace(msgspec.Struct, frozen=True):
     bytes_most: int
 
 
-class Open(Order):
+class Open(ChildCommand):
     contender: str
     port: int
 
 
-class Run(Order):
+class Run(ChildCommand):
     contender: str
     size_bytes: int
     count: int
 
 
-class Measured(Report):
+class Measured(ChildReport):
     """duration_ns: at the receiver, from the first message to the last."""
 
     duration_ns: int
@@ -131,7 +131,7 @@ class LinkEnd:
         self._data = np.random.default_rng(7).integers(0, 256, place.bytes_most, np.uint8).data
         self._ends: dict[str, End] = {}
 
-    def carry_out(self, order: Open | Run) -> Report:
+    def carry_out(self, order: Open | Run) -> ChildReport:
         """The answer to one order."""
         if isinstance(order, Open):
             addresses = [(host, order.port) for host in self._place.addresses]

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from emulation import children
-from emulation.children import Child, Done, Order, Report, serve
+from emulation.children import Child, ChildCommand, ChildReport, Done, serve
 from emulation.errors import RunFailed
 from emulation.mininet import netns, patience
 from transport.rdma import soft
@@ -73,11 +73,11 @@ class EndSettings(msgspec.Struct, frozen=True):
     message_bytes: int
 
 
-class Open(Order):
+class Open(ChildCommand):
     """The link is up: make a queue pair and a socket."""
 
 
-class Opened(Report):
+class Opened(ChildReport):
     """What the peer must know of the queue pair, and of the memory it will write to."""
 
     end: QPEnd
@@ -85,7 +85,7 @@ class Opened(Report):
     rkey: int
 
 
-class Connect(Order):
+class Connect(ChildCommand):
     """To a peer that has said this."""
 
     end: QPEnd
@@ -93,7 +93,7 @@ class Connect(Order):
     rkey: int
 
 
-class Move(Order):
+class Move(ChildCommand):
     """Send or receive for so long. way: rdma or udp."""
 
     way: str
@@ -110,15 +110,15 @@ class Traffic(msgspec.Struct):
     cpu_s: float = 0.0
 
 
-class Moved(Report):
+class Moved(ChildReport):
     traffic: Traffic
 
 
-class Stop(Order):
+class Stop(ChildCommand):
     """The last order."""
 
 
-class Stopped(Report):
+class Stopped(ChildReport):
     counters: dict[str, int]
 
 
@@ -275,7 +275,7 @@ class End:
         self._rdma: Rdma
         self._udp: Udp
 
-    def carry_out(self, order: Open | Connect | Move | Stop) -> Report:
+    def carry_out(self, order: Open | Connect | Move | Stop) -> ChildReport:
         settings = self._settings
         match order:
             case Open():

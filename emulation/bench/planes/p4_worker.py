@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from emulation.children import Order, Report, serve
+from emulation.children import ChildCommand, ChildReport, serve
 from p4vm.planes.program import HEADERS_BYTES, headers_of
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import FLAG_VERSION, FLAGS_AT, HEADER, HEADER_BYTES, Op, Packet, encode
@@ -37,11 +37,11 @@ class WorkerPlace(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Begin(Order):
+class Begin(ChildCommand):
     """Send from now on."""
 
 
-class Counts(Report):
+class Counts(ChildReport):
     """seconds: how long they took."""
 
     sent: int

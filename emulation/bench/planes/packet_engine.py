@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from emulation.bench import table
 from emulation.bench.arithmetic import MEGABYTE
 from emulation.scenario import find, load
-from emulation.sim.engine.choice import COMPILED, PYTHON
-from emulation.sim.hollow import Hollow
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.engine.engine_choice import COMPILED, PYTHON
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
-from emulation.sim.run import simulation_config
+from emulation.sim.simulated_run import simulation_config
+from emulation.sim.size_only import SizeOnlyArray
 from emulation.topologies.topology import Fabric
 from switchagg.native import library
 
@@ -117,7 +117,7 @@ def _row(case: Case) -> dict[str, Any]:
     count = case.size_bytes // 4
     values = [np.full(count, rank, np.int32) for rank in range(case.workers if case.values else 0)]
     ready_cpu = time.process_time_ns()
-    _run(simulation, values or [Hollow(count, np.int32)] * case.workers)
+    _run(simulation, values or [SizeOnlyArray(count, np.int32)] * case.workers)
     cpu_ns = time.process_time_ns() - ready_cpu
     hops = sum(link.delivered_frames for link in simulation.shared.links.values())
     wrong = sum(int(np.count_nonzero(array != sum(range(case.workers)))) for array in values)
@@ -135,7 +135,7 @@ def _row(case: Case) -> dict[str, Any]:
     }
 
 
-def _run(simulation: Simulation, arrays: Sequence[NDArray[Any] | Hollow]) -> None:
+def _run(simulation: Simulation, arrays: Sequence[NDArray[Any] | SizeOnlyArray]) -> None:
     """An allreduce, launched on all ranks at once."""
     left = len(arrays)
 
@@ -165,7 +165,7 @@ def _repeated(case: _Repeated) -> dict[str, Any]:
     simulation = SIMULATIONS[case.method](config)
     begun = time.process_time_ns()
     for _ in range(case.allreduces):
-        _run(simulation, [Hollow(GRADIENT_BYTES // 4, np.float32)] * config.workers)
+        _run(simulation, [SizeOnlyArray(GRADIENT_BYTES // 4, np.float32)] * config.workers)
     cpu_ns = (time.process_time_ns() - begun) / case.allreduces
     return {**case._asdict(), "cpu_ns": cpu_ns, "virtual_ns": simulation.network.now_ns / case.allreduces}
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+from emulation.cli.outcomes import EXIT_USAGE, outcomes, renamed_option, stop
 from emulation.cli.start.completion import method_names
 
 Traces = Annotated[
@@ -49,9 +49,10 @@ def whatif(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Of [hosts] and [ps], like hosts.transfer_ns=10_000"),
     ] = None,
-    zoom: Annotated[
+    fidelity_level: Annotated[
         str, typer.Option(help="How calls are measured: packet, flow, formula; auto: packets where that ends soon")
     ] = "auto",
+    zoom: Annotated[str | None, renamed_option("--zoom", "--fidelity-level")] = None,
     limit: Annotated[float, typer.Option(min=0, help="Seconds, after which methods are left out; 0: none")] = 600.0,
     out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/whatif-NAME]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The whole document as JSON on stdout")] = False,
@@ -83,7 +84,9 @@ def whatif(
         try:
             keys = _keys(hosts, settings or [])
             rates_bps = asking.parse_rates(links)
-            question = asking.Question(rates_bps, names, seeds, round(1000 * delay_us), keys, jitter, zoom, limit)
+            question = asking.Question(
+                rates_bps, names, seeds, round(1000 * delay_us), keys, jitter, fidelity_level, limit
+            )
             document = asking.gains(read(trace, workers), question, lambda text: typer.echo(text, err=True))
         except ValueError as error:
             stop(str(error), EXIT_USAGE)

@@ -152,7 +152,7 @@ _SENT = BEST_EFFORT + 1  # the priority of a chunk whose sum has gone up
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Result:
+class ChunkSum:
     """A chunk's sum. index: of the aggregator that it frees; next_index: of the next chunk in the same slot.
     ranks: who gets it, as a bitmap; marked: any part of it was."""
 
@@ -173,7 +173,7 @@ class _Place:
     ranks: int
     values: Values
     marked: bool = False
-    result: Result | None = None
+    result: ChunkSum | None = None
 
 
 class Fallback:
@@ -187,7 +187,7 @@ class Fallback:
         self._places: dict[tuple[int, int], _Place] = {}
         self._collided: set[int] = set()
 
-    def take(self, update: Update) -> Result | None:
+    def take(self, update: Update) -> ChunkSum | None:
         """Add what came. The chunk's result, if that was all it lacked, or again, for the packet's ranks alone."""
         at = (update.key.slot, update.key.version)
         place = self._places.get(at)
@@ -213,7 +213,7 @@ class Fallback:
         if place.ranks != self._everyone:
             return None
         following = self._following(update.key.slot)
-        place.result = Result(
+        place.result = ChunkSum(
             update.key, update.index, following, update.op, place.values, self._everyone, place.marked
         )
         return place.result

@@ -1,4 +1,4 @@
-"""The clock and the order of events in C, with the verbs of `Network`."""
+"""The clock and the order of events in C, with the verbs of `VirtualClock`."""
 
 import ctypes
 import weakref
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from emulation.sim.engine import library
-from emulation.sim.engine.library import DUE, NOTICE, SimRecord, SimState
+from emulation.sim.engine import engine_library
+from emulation.sim.engine.engine_library import DUE, NOTICE, SimRecord, SimState
 from emulation.sim.engine.python_hosts import PythonHosts
-from emulation.sim.network.hosts import Done
-from emulation.sim.network.network import Action, Network, SimulationError
+from emulation.sim.network.aggregation_host import Done
+from emulation.sim.network.virtual_clock import Action, SimulationError, VirtualClock
 
 EVENTS_AT_ONCE = 1 << 18
 """Between two looks at signals: some milliseconds."""
@@ -20,7 +20,7 @@ WHOLE = (1 << 32) - 1
 """Of frames in a trace: all their bytes."""
 
 
-class CompiledClock(Network):
+class CompiledClock(VirtualClock):
     """The clock and the order of events, kept in C. `now_ns` is right whenever Python is asked for something.
 
     notices: what to do when a host in C has something for Python, by its number. traced_bytes: of each frame, from its
@@ -30,13 +30,13 @@ class CompiledClock(Network):
     def __init__(self, *, events_max: int = 2_000_000_000, trace: bool = False, traced_bytes: int = WHOLE) -> None:
         super().__init__(events_max=events_max, trace=trace)
         self.notices: list[Done] = []
-        self._library = library.engine()
+        self._library = engine_library.engine()
         self._planned: dict[int, tuple[Action, Any, int, int]] = {}
         self._number = 0
         self._failed: BaseException | None = None
         clock = weakref.ref(self)  # C's hold on these functions is no cycle
         self._callbacks = NOTICE(lambda host: _of(clock)._notice(host)), DUE(lambda number: _of(clock)._due(number))
-        self.handle = library.there(self._library.sa_sim_new(traced_bytes if trace else 0, *self._callbacks))
+        self.handle = engine_library.there(self._library.sa_sim_new(traced_bytes if trace else 0, *self._callbacks))
         self.state = SimState.from_address(self.handle)
         weakref.finalize(self, self._library.sa_sim_free, self.handle)
 
@@ -63,8 +63,8 @@ class CompiledClock(Network):
         self.state.stopped = 1
 
     def run(self, waiting_for: str = "the end of the run") -> None:
-        end = library.UNFINISHED
-        while end == library.UNFINISHED and self.events < self._events_max:
+        end = engine_library.UNFINISHED
+        while end == engine_library.UNFINISHED and self.events < self._events_max:
             end = self._library.sa_sim_run(self.handle, min(EVENTS_AT_ONCE, self._events_max - self.events))
             self.now_ns, self.events = self.state.now_ns, self.state.events
             if self._trace is not None:
@@ -73,11 +73,13 @@ class CompiledClock(Network):
                 failed, self._failed = self._failed, None
                 raise failed
             assert not self.state.stray, f"a frame for address {self.state.stray - 1}, whose host is not attached"
-        if end == library.STOPPED:
+        if end == engine_library.STOPPED:
             return
-        if end == library.NO_MEMORY:
+        if end == engine_library.NO_MEMORY:
             raise MemoryError("no memory for the simulation")
-        why = "nothing is left to happen" if end == library.NOTHING_LEFT else f"{self._events_max} events happened"
+        why = (
+            "nothing is left to happen" if end == engine_library.NOTHING_LEFT else f"{self._events_max} events happened"
+        )
         raise SimulationError(f"waiting for {waiting_for} at {self.now_ns} ns of virtual time, but {why}")
 
     def _traced(self) -> bytes:

@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Callable
 from functools import lru_cache
 
-from emulation.sim.engine import library
+from emulation.sim.engine import engine_library
 from emulation.sim.engine.compiled_clock import CompiledClock
 from emulation.sim.host_costs import HostCosts
 from switchagg.native.programs import CompiledProgram
@@ -63,7 +63,7 @@ class CallFacts(ctypes.Structure):
     ]
 
 
-class Failed(ctypes.Structure):
+class MemberFailure(ctypes.Structure):
     """`struct sim_failed`."""
 
     _fields_ = [
@@ -77,11 +77,11 @@ class Failed(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def declared() -> ctypes.CDLL:
-    """The library with the functions of members declared. Raises library.Missing."""
-    found = library.engine()
+    """The library with the functions of members declared. Raises engine_library.Missing."""
+    found = engine_library.engine()
     for name, result, arguments in (
         ("group", _POINTER, [_POINTER, ctypes.POINTER(GroupFacts)]),
-        ("group_failed", ctypes.POINTER(Failed), [_POINTER]),
+        ("group_failed", ctypes.POINTER(MemberFailure), [_POINTER]),
         ("member", _POINTER, [_POINTER, _POINTER, _U32, _U32, _U32]),
         ("member_submit", ctypes.c_int, [_POINTER, ctypes.POINTER(CallFacts)]),
         ("group_costs", None, [_POINTER, _I64, _U64]),
@@ -119,8 +119,8 @@ class CompiledGroup:
         credit = -1 if credit_bytes is None else credit_bytes
         self._told = TOLD(told) if told else TOLD()
         facts = GroupFacts(first, credit, CALL_TIMEOUT_NS, self._config_of, self._told)
-        self.handle = library.there(declared().sa_sim_group(clock.handle, facts))
-        self.failed: Failed = declared().sa_sim_group_failed(self.handle).contents
+        self.handle = engine_library.there(declared().sa_sim_group(clock.handle, facts))
+        self.failed: MemberFailure = declared().sa_sim_group_failed(self.handle).contents
 
     def has_costs(self, costs: HostCosts) -> None:
         """From the start."""

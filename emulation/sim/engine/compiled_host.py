@@ -4,14 +4,14 @@ import ctypes
 from collections.abc import Sequence
 from typing import cast
 
-from emulation.sim.engine import library
+from emulation.sim.engine import engine_library
 from emulation.sim.engine.compiled_clock import CompiledClock
 from emulation.sim.engine.compiled_links import CompiledLink
-from emulation.sim.engine.library import TreeFacts
+from emulation.sim.engine.engine_library import TreeFacts
 from emulation.sim.host_costs import HostCosts
-from emulation.sim.network.hosts import AggregationHost
-from emulation.sim.network.link import Link
-from emulation.sim.spines.trees import TreeEndpoints
+from emulation.sim.network.aggregation_host import AggregationHost
+from emulation.sim.network.simulated_link import SimulatedLink
+from emulation.sim.spines.spine_trees import TreeEndpoints
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.endpoint import Endpoint
 from switchagg.native.endpoint import NativeEndpoint
@@ -20,9 +20,9 @@ from switchagg.native.endpoint import NativeEndpoint
 class CompiledHost(AggregationHost):
     """endpoint: of the compiled core, or several of them; link: a CompiledLink."""
 
-    def _join(self, link: Link) -> None:
+    def _join(self, link: SimulatedLink) -> None:
         clock = cast(CompiledClock, link.network)
-        self._library = library.engine()
+        self._library = engine_library.engine()
         endpoints = _parts(self.endpoint)
         trees = (TreeFacts * len(endpoints))()
         for facts, each in zip(trees, endpoints, strict=True):
@@ -30,7 +30,7 @@ class CompiledHost(AggregationHost):
             facts.endpoint, facts.job_id, facts.streams = each.handle, each.job.job_id, len(to)
             facts.to = (ctypes.c_uint32 * len(to))(*to)
         classes = self._calls.turns.classes
-        self._worker = library.there(
+        self._worker = engine_library.there(
             self._library.sa_sim_worker(
                 clock.handle,
                 cast(CompiledLink, link).handle,

@@ -4,12 +4,12 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, cast
 
-from emulation.sim.engine import library
+from emulation.sim.engine import engine_library
 from emulation.sim.engine.compiled_clock import CompiledClock
-from emulation.sim.engine.library import FAULTS, Counted, LinkFacts, LinkState, TailFacts
+from emulation.sim.engine.engine_library import FAULTS, LinkFacts, LinkState, TailFacts, WatchedBytes
 from emulation.sim.engine.python_hosts import AHEAD
-from emulation.sim.network.link import LinkConfig, Origin
-from emulation.sim.network.switched_network import Switch
+from emulation.sim.network.simulated_link import LinkConfig, Origin
+from emulation.sim.network.switched_network import SimulatedSwitch
 from emulation.sim.spines.paths import HashedPaths
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.native import NativePlane
@@ -17,14 +17,14 @@ from switchagg.wire import frame_bytes
 
 
 class CompiledLink:
-    """One direction, as `Link`; seed: as there. Counters are read in place."""
+    """One direction, as `SimulatedLink`; seed: as there. Counters are read in place."""
 
     def __init__(self, clock: CompiledClock, config: LinkConfig, seed: str, strict: bool) -> None:
         self.config, self.network, self.strict = config, clock, strict
-        words = library.random_words(seed) if config.faulty else None
+        words = engine_library.random_words(seed) if config.faulty else None
         tail = TailFacts()
         if config.tail is not None:
-            late = library.random_words(f"{seed} tail")
+            late = engine_library.random_words(f"{seed} tail")
             tail = TailFacts(
                 config.tail.p50_ns,
                 config.tail.sigma,
@@ -45,11 +45,11 @@ class CompiledLink:
             tail=tail,
             strict=strict,
         )
-        self.handle = library.there(library.engine().sa_sim_link(clock.handle, facts))
+        self.handle = engine_library.there(engine_library.engine().sa_sim_link(clock.handle, facts))
         self._state = LinkState.from_address(self.handle)
 
     def __getattr__(self, name: str) -> int:
-        """A counter of `Link`."""
+        """A counter of `SimulatedLink`."""
         if name.startswith("_"):
             raise AttributeError(name)
         value: int = getattr(self._state, name)
@@ -60,32 +60,32 @@ class CompiledLink:
         return dict(zip(FAULTS, self._state.faults, strict=True))
 
     def send(self, frame: Any, size_bytes: int, ready_ns: int, sender: int = 0, to: int = 0) -> bool:
-        """As of `Link`, of a host in Python."""
+        """As of `SimulatedLink`, of a host in Python."""
         return self.network.hosts.send(self.handle, frame, size_bytes, ready_ns, sender, to)
 
     def send_ahead(self, frame: Any, size_bytes: int, ready_ns: int, sender: int, to: int) -> bool:
-        """As of `Link`, of a host in Python."""
+        """As of `SimulatedLink`, of a host in Python."""
         return self.network.hosts.send(self.handle, frame, size_bytes, ready_ns, sender, to, AHEAD)
 
     def backlog_bytes(self, now_ns: int) -> int:
-        """As of `Link`."""
-        return cast(int, library.engine().sa_sim_backlog_bytes(self.handle, now_ns))
+        """As of `SimulatedLink`."""
+        return cast(int, engine_library.engine().sa_sim_backlog_bytes(self.handle, now_ns))
 
     def backlog_of(self, kind: int) -> int:
         """As of `StrictLink`."""
-        return cast(int, library.engine().sa_sim_backlog_of(self.handle, kind))
+        return cast(int, engine_library.engine().sa_sim_backlog_of(self.handle, kind))
 
     def time_at_backlog_ns(self, size_bytes: int) -> int:
-        """As of `Link`."""
-        return cast(int, library.engine().sa_sim_time_at_backlog_ns(self.handle, size_bytes))
+        """As of `SimulatedLink`."""
+        return cast(int, engine_library.engine().sa_sim_time_at_backlog_ns(self.handle, size_bytes))
 
     def count(self, add: Callable[[Origin, int], None]) -> Callable[[], None]:
-        """As of `Link`; only when it is asked for."""
-        watch = library.there(library.engine().sa_sim_watch(self.handle))
-        found = ctypes.POINTER(Counted)()
+        """As of `SimulatedLink`; only when it is asked for."""
+        watch = engine_library.there(engine_library.engine().sa_sim_watch(self.handle))
+        found = ctypes.POINTER(WatchedBytes)()
 
         def take() -> None:
-            for one in found[: library.engine().sa_sim_watched(watch, ctypes.byref(found))]:
+            for one in found[: engine_library.engine().sa_sim_watched(watch, ctypes.byref(found))]:
                 add(Origin(one.job if one.job >= 0 else None, one.sender, one.flow), one.bytes)
 
         return take
@@ -96,15 +96,15 @@ class CompiledLink:
 
     def lead_to(self, switch: int | None) -> None:
         """Hand frames to a switch, or, None, to the hosts that they are for."""
-        library.engine().sa_sim_lead_to(self.handle, switch)
+        engine_library.engine().sa_sim_lead_to(self.handle, switch)
 
 
-class CompiledSwitch(Switch):
-    """As `Switch`; Python's part of it knows where ports lead."""
+class CompiledSwitch(SimulatedSwitch):
+    """As `SimulatedSwitch`; Python's part of it knows where ports lead."""
 
     def __init__(self, clock: CompiledClock, latency_ns: int) -> None:
-        self.handle = library.there(library.engine().sa_sim_switch(clock.handle, latency_ns))
-        self._state = library.SwitchState.from_address(self.handle)
+        self.handle = engine_library.there(engine_library.engine().sa_sim_switch(clock.handle, latency_ns))
+        self._state = engine_library.SwitchState.from_address(self.handle)
         super().__init__(clock, latency_ns)
         self._routed = 0
 
@@ -112,13 +112,13 @@ class CompiledSwitch(Switch):
         assert isinstance(dataplane, NativePlane)
         super().aggregate(dataplane, address)
         room_bytes = frame_bytes(dataplane.elements)
-        library.engine().sa_sim_aggregate(self.handle, dataplane.handle, address, room_bytes)
+        engine_library.engine().sa_sim_aggregate(self.handle, dataplane.handle, address, room_bytes)
 
     def route(self, several: Callable[[HashedPaths], int]) -> None:
         """Tell C of the ports that are new. several: where C has the paths of one."""
         for port in self.ports[self._routed :]:
             ends = (None, several(port)) if isinstance(port, HashedPaths) else (cast(CompiledLink, port).handle, None)
-            if library.engine().sa_sim_route(self.handle, *ends):
+            if engine_library.engine().sa_sim_route(self.handle, *ends):
                 raise MemoryError("no memory for routes")
         self._routed = len(self.ports)
 

@@ -4,13 +4,13 @@ import ctypes
 from functools import lru_cache
 from typing import Any, cast
 
-from emulation.sim.engine import library
+from emulation.sim.engine import engine_library
 from emulation.sim.engine.compiled_clock import CompiledClock
 from emulation.sim.engine.compiled_links import CompiledLink
 from emulation.sim.engine.compiled_network import CompiledNetwork
-from emulation.sim.lossless.network import LosslessNetwork
-from emulation.sim.lossless.pausing import PausableLink, PfcConfig, Port
-from emulation.sim.network.link import LinkConfig
+from emulation.sim.lossless.lossless_network import LosslessNetwork
+from emulation.sim.lossless.pausing import IngressPort, PausableLink, PfcConfig
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.topologies.topology import Hop
 from switchagg.priority import CLASSES
 
@@ -54,8 +54,8 @@ class IngressState(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def declared() -> ctypes.CDLL:
-    """The library with the functions of pauses declared. Raises library.Missing."""
-    found = library.engine()
+    """The library with the functions of pauses declared. Raises engine_library.Missing."""
+    found = engine_library.engine()
     for name, result, arguments in (
         ("pfc", _POINTER, [_POINTER, ctypes.POINTER(PfcFacts)]),
         ("pausing", _POINTER, [_POINTER, _POINTER, ctypes.POINTER(_U32)]),
@@ -69,15 +69,15 @@ def declared() -> ctypes.CDLL:
 
 
 class CompiledPort:
-    """As `Port`: counters, read in place. room_bytes: of its buffer, of each class."""
+    """As `IngressPort`: counters, read in place. room_bytes: of its buffer, of each class."""
 
     def __init__(self, link: "CompiledPausableLink", reverse: "CompiledPausableLink", room_bytes: int) -> None:
-        self.handle = library.there(declared().sa_sim_ingress(link.pausing, reverse.pausing, room_bytes))
+        self.handle = engine_library.there(declared().sa_sim_ingress(link.pausing, reverse.pausing, room_bytes))
         self._state = IngressState.from_address(self.handle)
         link.port = self
 
     def __getattr__(self, name: str) -> Any:
-        """A counter of `Port`."""
+        """A counter of `IngressPort`."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._state, name)
@@ -89,8 +89,8 @@ class CompiledPausableLink(CompiledLink):
     def __init__(self, clock: CompiledClock, config: LinkConfig, seed: str, pfc: int) -> None:
         super().__init__(clock, config, seed, strict=False)
         self.port: CompiledPort | None = None
-        made = declared().sa_sim_pausing(self.handle, pfc, library.random_words(f"{seed} red"))
-        self.pausing = library.there(made)
+        made = declared().sa_sim_pausing(self.handle, pfc, engine_library.random_words(f"{seed} red"))
+        self.pausing = engine_library.there(made)
         self._pauses = PausingState.from_address(self.pausing)
 
     @property
@@ -125,7 +125,7 @@ class CompiledLosslessNetwork(LosslessNetwork, CompiledNetwork):
 
     def _clock(self, trace: bool) -> CompiledClock:
         clock = CompiledNetwork._clock(self, trace)
-        self._pfc = library.there(declared().sa_sim_pfc(clock.handle, _facts(self.pfc)))
+        self._pfc = engine_library.there(declared().sa_sim_pfc(clock.handle, _facts(self.pfc)))
         return clock
 
     def _pausable(self, config: LinkConfig, seed: str, hop: Hop) -> PausableLink:
@@ -133,10 +133,10 @@ class CompiledLosslessNetwork(LosslessNetwork, CompiledNetwork):
         self._lead(made, hop)
         return cast(PausableLink, made)
 
-    def _entry(self, link: PausableLink, reverse: PausableLink) -> Port:
+    def _entry(self, link: PausableLink, reverse: PausableLink) -> IngressPort:
         room_bytes = self.pfc.xoff_bytes + self.pfc.headroom(link.config)
         ends = cast(CompiledPausableLink, link), cast(CompiledPausableLink, reverse)
-        return cast(Port, CompiledPort(*ends, room_bytes))
+        return cast(IngressPort, CompiledPort(*ends, room_bytes))
 
 
 def _facts(pfc: PfcConfig) -> PfcFacts:

@@ -7,10 +7,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.sim.engine import library
+from emulation.sim.engine import engine_library
 from emulation.sim.engine.compiled_group import CALL_BYTES, CANCELED, COMBINE, CallFacts, CompiledGroup, declared
 from emulation.sim.engine.compiled_links import CompiledLink
-from emulation.sim.network.link import Link
+from emulation.sim.network.simulated_link import SimulatedLink
 from switchagg.errors import AggregationFailed
 from switchagg.native.codec import DTYPES
 from switchagg.native.programs import ELSEWHERE, CompiledProgram
@@ -35,7 +35,7 @@ class CompiledMember(CollectiveParty):
         self,
         member: int,
         workers: int,
-        at: tuple[CompiledGroup, Link, Callable[[int], None]],
+        at: tuple[CompiledGroup, SimulatedLink, Callable[[int], None]],
         *,
         job: str,
         option: int,
@@ -48,7 +48,7 @@ class CompiledMember(CollectiveParty):
         notices = group.clock.notices
         uplink = cast(CompiledLink, link)
         made = self._library.sa_sim_member(group.handle, uplink.handle, member, len(notices), uplink.strict)
-        self._handle = library.there(made)
+        self._handle = engine_library.there(made)
         notices.append(lambda: notice(member))
         self._kept: dict[int, tuple[Any, ...]] = {}  # by the number of a call: what C uses of it
         self._combine = COMBINE(self._combine_elsewhere)
@@ -87,7 +87,7 @@ class CompiledMember(CollectiveParty):
         combine, dtypes = COMBINED[call.op]
         facts = CallFacts(number=call.number, combine=combine, program=program.address)
         scratch: NDArray[Any] | None = None
-        if not self._group.clock.state.hollow:
+        if not self._group.clock.state.size_only:
             assert array.flags.writeable
             scratch = np.empty(program.scratch, array.dtype)
             facts.array, facts.scratch = array.ctypes.data, scratch.ctypes.data

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from emulation.sim.engine import library
+from emulation.sim.engine import engine_library
 from emulation.sim.engine.compiled_clock import CompiledClock
 from emulation.sim.engine.compiled_group import CompiledGroup, declared
 from emulation.sim.engine.compiled_links import CompiledLink
 from emulation.sim.host_costs import HostCosts
-from emulation.sim.network.link import Link
-from emulation.sim.network.mesh import Begins, Connections
+from emulation.sim.network.mesh_host import Begins, Connections
+from emulation.sim.network.simulated_link import SimulatedLink
 from switchagg.errors import AggregationFailed
 from transport.meshes.mesh import HEAD_BYTES_MAX, Outgoing, Party
 
@@ -47,7 +47,9 @@ class CompiledMeshHost:
     """As MeshHost, of a PartyGroup; link: a CompiledLink. A party without input since it was last asked has neither
     messages nor another deadline, so that it isn't asked after acknowledgements."""
 
-    def __init__(self, group: PartyGroup, member: int, party: Party, link: Link, notice: Callable[[int], None]) -> None:
+    def __init__(
+        self, group: PartyGroup, member: int, party: Party, link: SimulatedLink, notice: Callable[[int], None]
+    ) -> None:
         self.party = party
         self._group, self._member, self._notice = group, member, notice
         self._begins: Begins = bool
@@ -55,7 +57,7 @@ class CompiledMeshHost:
         self._library = declared()
         uplink = cast(CompiledLink, link)
         made = self._library.sa_sim_member(group.handle, uplink.handle, member, 0, uplink.strict)
-        self._handle = library.there(made)
+        self._handle = engine_library.there(made)
         group.hosts[member] = self
 
     def happened(self, what: int, peer: int, number: int) -> None:

@@ -8,18 +8,18 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.sim.engine import library
+from emulation.sim.engine import engine_library
 from emulation.sim.engine.compiled_clock import WHOLE, CompiledClock
 from emulation.sim.engine.compiled_host import CompiledHost
 from emulation.sim.engine.compiled_links import CompiledLink, CompiledSwitch
 from emulation.sim.engine.compiled_mesh import CompiledMeshHost, PartyGroup
-from emulation.sim.engine.library import CHOOSE
-from emulation.sim.hollow import Hollow
-from emulation.sim.network.link import Link, LinkConfig
-from emulation.sim.network.mesh import Connections
-from emulation.sim.network.network import Action
+from emulation.sim.engine.engine_library import CHOOSE
+from emulation.sim.network.mesh_host import Connections
+from emulation.sim.network.simulated_link import LinkConfig, SimulatedLink
 from emulation.sim.network.strict_link import StrictLink
-from emulation.sim.network.switched_network import Switch, SwitchedNetwork
+from emulation.sim.network.switched_network import SimulatedSwitch, SwitchedNetwork
+from emulation.sim.network.virtual_clock import Action
+from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.spines.paths import HashedPaths, SprayedPaths
 from emulation.topologies.topology import Hop
 from switchagg.dataplane.native import NativePlane
@@ -42,7 +42,7 @@ class CompiledNetwork(SwitchedNetwork):
         self._paths: dict[int, tuple[int, HashedPaths]] = {}  # by id: number, and keeps it
         self._handles: list[int] = []
         self._choose = CHOOSE(self._chosen)
-        self._hollow: bool | None = None
+        self._size_only: bool | None = None
         self._planes: list[NativePlane] = []
         self._endpoints: weakref.WeakSet[NativeEndpoint] = weakref.WeakSet()
         self._room = np.empty(0, np.uint8)
@@ -52,13 +52,13 @@ class CompiledNetwork(SwitchedNetwork):
     def _clock(self, trace: bool) -> CompiledClock:
         return CompiledClock(trace=trace, traced_bytes=self.traced_bytes)
 
-    def _switch(self, latency_ns: int) -> Switch:
+    def _switch(self, latency_ns: int) -> SimulatedSwitch:
         return CompiledSwitch(self.time, latency_ns)
 
-    def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> Link:
+    def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> SimulatedLink:
         made = CompiledLink(self.time, config, seed, self._kind is StrictLink)
         self._lead(made, hop)
-        return cast(Link, made)
+        return cast(SimulatedLink, made)
 
     def _lead(self, link: CompiledLink, hop: Hop) -> None:
         switch = self.switches.get(hop[1])
@@ -75,10 +75,10 @@ class CompiledNetwork(SwitchedNetwork):
             links = (ctypes.c_void_p * len(paths.links))(*(cast(CompiledLink, link).handle for link in paths.links))
             number, choose = len(self._handles), None if isinstance(paths, SprayedPaths) else self._choose
             self._paths[id(paths)] = number, paths
-            made = library.engine().sa_sim_paths(
+            made = engine_library.engine().sa_sim_paths(
                 self.time.handle, links, len(links), ctypes.cast(choose, ctypes.c_void_p) if choose else None, number
             )
-            self._handles.append(library.there(made))
+            self._handles.append(engine_library.there(made))
         return self._handles[self._paths[id(paths)][0]]
 
     def _chosen(self, number: int, sender: int, to: int, flow: int) -> int:
@@ -87,7 +87,7 @@ class CompiledNetwork(SwitchedNetwork):
 
     def attach(self, host: str, address: int, receive: Action) -> None:
         """receive: of a host in Python; one in C has attached itself to its address already."""
-        if not library.engine().sa_sim_attached(self.time.handle, address):
+        if not engine_library.engine().sa_sim_attached(self.time.handle, address):
             self.time.hosts.attach(address, receive)
         there = self._hosts.setdefault(host, {})
         there[address] = receive
@@ -96,15 +96,15 @@ class CompiledNetwork(SwitchedNetwork):
     def plane(self, slots: int, elements: int, _name: str = "native") -> NativePlane:
         made = NativePlane(slots, elements)
         self._planes.append(made)
-        if self._hollow:
-            library.engine().sa_plane_leave_values(made.handle)
+        if self._size_only:
+            engine_library.engine().sa_plane_leave_values(made.handle)
         return made
 
     def endpoint(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> Any:
         made = NativeEndpoint(job, rank, wire_rank)
         self._endpoints.add(made)
-        if self._hollow:
-            library.engine().sa_endpoint_leave_values(made.handle)
+        if self._size_only:
+            engine_library.engine().sa_endpoint_leave_values(made.handle)
         return made
 
     def host(self, *args: Any) -> CompiledHost:
@@ -115,7 +115,7 @@ class CompiledNetwork(SwitchedNetwork):
         member: int,
         party: Party,
         connections: Connections,
-        link: Link,
+        link: SimulatedLink,
         notice: Callable[[int], None],
         *,
         job: str,
@@ -130,29 +130,29 @@ class CompiledNetwork(SwitchedNetwork):
 
     def keep_values(self) -> None:
         """See `SwitchedNetwork`."""
-        assert not self._hollow, "a network whose arrays have no values"
-        self._hollow = False
+        assert not self._size_only, "a network whose arrays have no values"
+        self._size_only = False
 
-    def array(self, array: NDArray[Any] | Hollow, filled: bool = False) -> NDArray[Any]:
+    def array(self, array: NDArray[Any] | SizeOnlyArray, filled: bool = False) -> NDArray[Any]:
         """JobError: it has values, and those before it had none."""
-        hollow = isinstance(array, Hollow) and not filled
-        if self._hollow is None:
-            self._hollow = hollow
-            if hollow:
+        size_only = isinstance(array, SizeOnlyArray) and not filled
+        if self._size_only is None:
+            self._size_only = size_only
+            if size_only:
                 self._leave_values()
-        if not isinstance(array, Hollow):
-            if self._hollow:
-                raise JobError("an array with values, where the first one had none: give it as a Hollow, too")
+        if not isinstance(array, SizeOnlyArray):
+            if self._size_only:
+                raise JobError("an array with values, where the first one had none: give it as a SizeOnlyArray, too")
             return array
-        if not self._hollow:
+        if not self._size_only:
             return array.zeros()
         if self._room.nbytes < array.nbytes:
             self._room = np.empty(array.nbytes, np.uint8)  # nobody touches it, so that it takes no memory
         return self._room[: array.nbytes].view(array.dtype)
 
     def _leave_values(self) -> None:
-        self.time.state.hollow = 1
+        self.time.state.size_only = 1
         for plane in self._planes:
-            library.engine().sa_plane_leave_values(plane.handle)
+            engine_library.engine().sa_plane_leave_values(plane.handle)
         for endpoint in self._endpoints:
-            library.engine().sa_endpoint_leave_values(endpoint.handle)
+            engine_library.engine().sa_endpoint_leave_values(endpoint.handle)

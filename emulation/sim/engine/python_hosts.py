@@ -4,10 +4,10 @@ import weakref
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from emulation.sim.engine import library
-from emulation.sim.engine.library import ARRIVE, DAMAGE, PythonState
-from emulation.sim.network.link import NODE_MASK, Bodiless, CorruptedFrame
-from emulation.sim.network.network import Action
+from emulation.sim.engine import engine_library
+from emulation.sim.engine.engine_library import ARRIVE, DAMAGE, PythonState
+from emulation.sim.network.simulated_link import NODE_MASK, Bodiless, CorruptedFrame
+from emulation.sim.network.virtual_clock import Action
 
 if TYPE_CHECKING:
     from emulation.sim.engine.compiled_clock import CompiledClock
@@ -21,7 +21,7 @@ class PythonHosts:
 
     def __init__(self, clock: "CompiledClock", traced: bool) -> None:
         self.receivers: dict[int, Action] = {}
-        self._library = library.engine()
+        self._library = engine_library.engine()
         self._frames: list[Any] = [None]  # by number; those whose number is free are kept until it is taken again
         self._bodiless: dict[type, int] = {}
         self._traced = traced
@@ -31,7 +31,7 @@ class PythonHosts:
             ARRIVE(lambda number, sender, to: _of(hosts)._arrive(number, sender, to)),
             DAMAGE(lambda number, new, burst, first_bit: _of(hosts)._damage(number, new, burst, first_bit)),
         )
-        self.handle = library.there(self._library.sa_sim_python(clock.handle, *self._callbacks))
+        self.handle = engine_library.there(self._library.sa_sim_python(clock.handle, *self._callbacks))
         self._state = PythonState.from_address(self.handle)
 
     def attach(self, address: int, receive: Action) -> None:
@@ -41,7 +41,7 @@ class PythonHosts:
         self.receivers[address] = receive
 
     def send(self, link: int, frame: Any, size_bytes: int, ready_ns: int, sender: int, to: int, ahead: int = 0) -> bool:
-        """As of `Link`, on a link in C."""
+        """As of `SimulatedLink`, on a link in C."""
         kind = frame.__class__
         how = self._bodiless.get(kind)
         if how is None:

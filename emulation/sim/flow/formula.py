@@ -8,8 +8,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from emulation.bounds import Needs, Network, coded_share, connections, elements_of, loads, needs, payload_share
-from emulation.sim.flow.shape import Shape
+from emulation.bounds import (
+    Needs,
+    NetworkParameters,
+    coded_share,
+    connections,
+    elements_of,
+    loads,
+    needs,
+    payload_share,
+)
+from emulation.sim.flow.call_load import CallLoad
 from emulation.sim.network.simulation import SimulationConfig
 from switchagg.description import Kind
 from transport.collectives.collective import LinkCost
@@ -20,7 +29,7 @@ from transport.links.framing import IP_TCP_BYTES
 
 
 @dataclass(frozen=True)
-class Way:
+class MessageCost:
     """How messages travel. alpha_ns: of each, from its host to another. share: values in what links carry.
     message_bytes: of a segment, which goes on before the next one is there."""
 
@@ -29,7 +38,9 @@ class Way:
     message_bytes: int
 
 
-def call_ns(name: MethodName, network: Network, kind: Kind, size_bytes: float, way: Way) -> tuple[Needs, float]:
+def call_ns(
+    name: MethodName, network: NetworkParameters, kind: Kind, size_bytes: float, way: MessageCost
+) -> tuple[Needs, float]:
     """What a call of size_bytes per rank needs, and how long it takes alone."""
     built = network.links(name.method)
     routed = name.is_switch and len(built.aggregators) > 1
@@ -55,12 +66,12 @@ def call_ns(name: MethodName, network: Network, kind: Kind, size_bytes: float, w
 
 def formula_shape(
     method: str, config: SimulationConfig, kind: Kind, size_bytes: int, dtype: "np.dtype[np.generic]", links: int
-) -> Shape:
+) -> CallLoad:
     """Of a call of size_bytes per rank. links: of the network. `auto` has the ring's formula."""
     name = parse("ring" if method == "auto" else method)
     if name.is_switch:
         name = replace(name, codec=config.codec)
-    network = Network(
+    network = NetworkParameters(
         config.workers,
         config.link.rate_bps,
         config.reliable.segment_bytes + IP_TCP_BYTES,
@@ -77,10 +88,10 @@ def formula_shape(
     share = float(payload_share(name, elements, network.mtu_bytes))
     if name.is_switch:
         share *= coded_share(name, str(dtype), elements, config.workers)
-    needed, alone_ns = call_ns(name, network, kind, size_bytes, Way(alpha_ns, share, config.message_bytes))
+    needed, alone_ns = call_ns(name, network, kind, size_bytes, MessageCost(alpha_ns, share, config.message_bytes))
     busy_ns = max(needed.link_ns, needed.host_ns)
     routed = name.is_switch and len(built.aggregators) > 1
     carried = loads(name.method, network, "allreduce" if routed or kind == "barrier" else kind)
     sent = round(size_bytes / share * max(float(carried[hop]) for hop in carried if hop[0] in built.workers))
     got = round(size_bytes / share * max(float(carried[hop]) for hop in carried if hop[1] in built.workers))
-    return Shape(busy_ns, max(busy_ns, alone_ns), np.full(links, needed.link_ns), sent, got, needed.host_ns)
+    return CallLoad(busy_ns, max(busy_ns, alone_ns), np.full(links, needed.link_ns), sent, got, needed.host_ns)

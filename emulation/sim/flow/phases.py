@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.sim.flow.messages import Carriage
-from emulation.sim.flow.network import FlowNetwork
-from emulation.sim.flow.shape import Shape
+from emulation.sim.flow.call_load import CallLoad
+from emulation.sim.flow.collective_messages import Carriage
+from emulation.sim.flow.flow_network import FlowNetwork
 from transport.collectives.halving import is_power_of_two
 from transport.collectives.party import HEAD_BYTES
 from transport.collectives.rings import hierarchical_group, torus_sides
@@ -72,7 +72,7 @@ PHASED: dict[tuple[str, str], Phased] = {
 }
 
 
-class Step(NamedTuple):
+class LinkPhase(NamedTuple):
     """A phase on links. flows: that cross each link; slowest_ns: per byte, at the least max-min rate; pause_ns, way_ns:
     of each rank's way, without its first link: latency, and what a byte of a frame takes."""
 
@@ -105,9 +105,9 @@ class Chains:
         both = np.stack([np.tile(pairs, 2), np.concatenate([self.up[used], self.down[to][used]])])
         return both, levels
 
-    def steps(self, phases: list[Phase]) -> list[Step]:
+    def steps(self, phases: list[Phase]) -> list[LinkPhase]:
         """Phases with the same receivers cross the same links."""
-        network, known = self._network, dict[bytes, Step]()
+        network, known = self._network, dict[bytes, LinkPhase]()
         byte_ns, pauses = np.array(network.byte_ns), np.array(network.delays_ns) + network.latency_ns
         for phase in phases:
             if (name := phase.to.tobytes()) not in known:
@@ -115,11 +115,13 @@ class Chains:
                 flows, count = np.bincount(links, minlength=network.links), len(phase.to)
                 pause_ns = np.bincount(pairs, pauses[links].astype(float), count) - float(network.latency_ns)
                 way_ns = np.bincount(pairs, byte_ns[links], count) - byte_ns[self.up[:, 0]]
-                known[name] = Step(0, 0.0, flows, float((flows * byte_ns)[links].max()), pause_ns, way_ns)
+                known[name] = LinkPhase(0, 0.0, flows, float((flows * byte_ns)[links].max()), pause_ns, way_ns)
         return [known[phase.to.tobytes()]._replace(times=phase.times, share=phase.share) for phase in phases]
 
 
-def phased(steps: list[Step], size_bytes: int, network: FlowNetwork, how: Carriage, segment_bytes: int) -> Shape:
+def phased(
+    steps: list[LinkPhase], size_bytes: int, network: FlowNetwork, how: Carriage, segment_bytes: int
+) -> CallLoad:
     """An allreduce of size_bytes. segment_bytes: of a message's data, at most."""
     busy, transfer_ns = np.zeros(network.links), how.costs.transfer_ns
     begin = end = way_ns = 0.0
@@ -136,7 +138,7 @@ def phased(steps: list[Step], size_bytes: int, network: FlowNetwork, how: Carria
         busy += step.flows * ((wire + acks) * step.times)
         sent += round((wire + acks) * step.times)
     worked_ns = 2.0 * transfer_ns * sum(step.times for step in steps)
-    return Shape(end, end + way_ns, busy * np.array(network.byte_ns), sent, sent, worked_ns)
+    return CallLoad(end, end + way_ns, busy * np.array(network.byte_ns), sent, sent, worked_ns)
 
 
 def _wire(size_bytes: float, how: Carriage, segment_bytes: int) -> tuple[float, int, int]:

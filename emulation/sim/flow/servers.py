@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from emulation.sim.flow.messages import Sending
+from emulation.sim.flow.collective_messages import ReadyMessage
 from transport.ps.messages import EVERYBODY, HEAD_BYTES
 from transport.ps.sharding import Slice
 
@@ -45,26 +45,26 @@ class PsActor:
     def _size(self, part: Slice, values: bool) -> int:
         return HEAD_BYTES + self._colocated + (part.high - part.low) * self._itemsize * values
 
-    def start(self) -> list[Sending]:
+    def start(self) -> list[ReadyMessage]:
         """See `messages.Actor`."""
-        ready: list[Sending] = []
+        ready: list[ReadyMessage] = []
         for part in self._slices if self._worker else ():
             if (to := self._server(part)) == self._member:
                 self._unsent -= 1
                 ready += self._push(part)
             else:
                 size_bytes = self._size(part, part.source in (EVERYBODY, self._member))
-                ready.append(Sending(to, size_bytes, (_PUSH, part), 1, part.number < self._first))
+                ready.append(ReadyMessage(to, size_bytes, (_PUSH, part), 1, part.number < self._first))
         self._settle()
         return ready
 
-    def sent(self, node: int) -> list[Sending]:
+    def sent(self, node: int) -> list[ReadyMessage]:
         """See `messages.Actor`; node: 1 for what a worker pushes."""
         self._unsent -= node
         self._settle()
         return []
 
-    def received(self, sender: int, tag: tuple[int, Any]) -> list[Sending]:
+    def received(self, sender: int, tag: tuple[int, Any]) -> list[ReadyMessage]:
         """See `messages.Actor`."""
         what, part = tag
         if what == _PUSH:
@@ -73,7 +73,7 @@ class PsActor:
         self._settle()
         return []
 
-    def _push(self, part: Slice) -> list[Sending]:
+    def _push(self, part: Slice) -> list[ReadyMessage]:
         """This server has one more worker's slice."""
         self._pushed[part.number] += 1
         if self._pushed[part.number] < self._workers:
@@ -86,12 +86,12 @@ class PsActor:
         self._settle()
         return ready
 
-    def _answers(self, part: Slice) -> Iterator[Sending]:
+    def _answers(self, part: Slice) -> Iterator[ReadyMessage]:
         for worker in range(self._workers) if part.sink == EVERYBODY else (part.sink,):
             if worker == self._member:
                 self._wanted -= 1
             else:
-                yield Sending(worker, self._size(part, True), (_ANSWER, part), begins=part.number < self._first)
+                yield ReadyMessage(worker, self._size(part, True), (_ANSWER, part), begins=part.number < self._first)
 
     def _settle(self) -> None:
         self.done = not self._wanted and not self._unsent

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from emulation.sim.flow.network import FlowNetwork
-from emulation.sim.flow.shape import Shape
-from emulation.sim.network.link import UDP_FRAMING_BYTES
+from emulation.sim.flow.call_load import CallLoad
+from emulation.sim.flow.flow_network import FlowNetwork
+from emulation.sim.network.simulated_link import UDP_FRAMING_BYTES
 from emulation.topologies.topology import Topology
 from switchagg.calls.chunked_call import ArrayCall, row_of
 from switchagg.calls.small_call import small_rows
@@ -60,7 +60,7 @@ def packets(call: ArrayCall, job: JobConfig, window: int) -> tuple[int, int, int
     return words, Layout(call.shares, len(call.array), width, job.workers, window).chunks, call.codec.rounds
 
 
-def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree, flow_byte_ns: float = 0.0) -> Shape:
+def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree, flow_byte_ns: float = 0.0) -> CallLoad:
     """call: of any rank, its array may be one without values. window: slots of its stream. flow_byte_ns: of a worker's
     connection, at least."""
     first, data, rounds = packets(call, job, window)
@@ -95,7 +95,7 @@ def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree, flow
             of_root, of_others = (wire, bare) if route is Route.FROM_OWNER else (bare, wire)
             sent[:], received[:] = before + data * of_others, before + data * of_root
             sent[call.shares.owner], received[call.shares.owner] = before + data * of_root, before + data * of_others
-    return Shape(left, done, per_packet * total, sent, received)
+    return CallLoad(left, done, per_packet * total, sent, received)
 
 
 def _late(shares: Shares, rows: int, window: int, workers: int) -> dict[int, int]:

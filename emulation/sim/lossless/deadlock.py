@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from emulation.sim.lossless.pausing import PausableLink
-from emulation.sim.network.network import Network, SimulationError
+from emulation.sim.network.virtual_clock import SimulationError, VirtualClock
 from emulation.topologies.topology import Hop
 
 CHECKS = 4  # within the time after which a port counts as stuck
@@ -55,7 +55,7 @@ class DeadlockWatch:
     are held by its switch.
     """
 
-    def __init__(self, network: Network, links: dict[Hop, PausableLink], stuck_ns: int) -> None:
+    def __init__(self, network: VirtualClock, links: dict[Hop, PausableLink], stuck_ns: int) -> None:
         self._network = network
         self._links = links
         self._stuck_ns = stuck_ns

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from emulation.sim.network.link import AHEAD, CE, CLASS_MASK, CLASS_SHIFT, ECT, Link, LinkConfig
-from emulation.sim.network.network import Action, Network
+from emulation.sim.network.simulated_link import AHEAD, CE, CLASS_MASK, CLASS_SHIFT, ECT, LinkConfig, SimulatedLink
+from emulation.sim.network.virtual_clock import Action, VirtualClock
 from switchagg.priority import BEST_EFFORT, CLASSES
 
 PAUSE_FRAME_BYTES = 64
@@ -68,7 +68,7 @@ class Charge:
 
     __slots__ = ("frames", "kind", "port", "size_bytes")
 
-    def __init__(self, port: "Port", kind: int, size_bytes: int) -> None:
+    def __init__(self, port: "IngressPort", kind: int, size_bytes: int) -> None:
         self.port = port
         self.kind = kind
         self.size_bytes = size_bytes
@@ -81,7 +81,7 @@ class Charge:
             self.port.release(self)
 
 
-class Held:
+class HostBacklog:
     """Frames of one sender in its host's queue. then: called when one has left it."""
 
     __slots__ = ("_then", "frames")
@@ -101,7 +101,7 @@ class Charges:
     """What the frame that a switch, or a host, is working on now is charged to; one for all of a network."""
 
     def __init__(self) -> None:
-        self.now: Charge | Held | None = None
+        self.now: Charge | HostBacklog | None = None
 
 
 class _Waiting(NamedTuple):
@@ -109,22 +109,22 @@ class _Waiting(NamedTuple):
     size_bytes: int
     sender: int
     to: int
-    charge: Charge | Held | None
+    charge: Charge | HostBacklog | None
 
 
-class PausableLink(Link):
-    """As `Link`, with a queue for each class, which can be paused.
+class PausableLink(SimulatedLink):
+    """As `SimulatedLink`, with a queue for each class, which can be paused.
 
     Frames of a lossless class are never dropped here: the ports they came in by limit them. `port`: where it leads to,
     if that can pause it; None: a host, which takes all. most_bytes: the longest that any class's queue was.
     """
 
     def __init__(
-        self, network: Network, config: LinkConfig, receive: Action, seed: str, pfc: PfcConfig, charges: Charges
+        self, network: VirtualClock, config: LinkConfig, receive: Action, seed: str, pfc: PfcConfig, charges: Charges
     ) -> None:
         super().__init__(network, config, receive, seed)
         self.receive = receive
-        self.port: Port | None = None
+        self.port: IngressPort | None = None
         self.paused_since_ns: list[int | None] = [None] * CLASSES
         self.pauses = 0
         self.most_bytes = 0
@@ -164,7 +164,7 @@ class PausableLink(Link):
         left = max(0, self.backlog_bytes(self.network.now_ns) - size_bytes)
         return self.network.now_ns - (-left * 8_000_000_000 // self._rate)
 
-    def waits_for(self, port: "Port", kind: int) -> bool:
+    def waits_for(self, port: "IngressPort", kind: int) -> bool:
         """Whether frames of a class that came in by a port wait here."""
         return any(waiting.charge is not None and waiting.charge.port is port for waiting in self._queues[kind])
 
@@ -259,7 +259,7 @@ class PausableLink(Link):
         self._serve()
 
 
-class Port:
+class IngressPort:
     """Where a link comes in at a switch, which is what the link delivers to. reverse: the other direction, on which
     pauses travel."""
 

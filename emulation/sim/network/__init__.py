@@ -1,5 +1,5 @@
 """The simulator: links, queues, hosts and switches in virtual time.
 
 Imported by sim, report and bench.
-Start at network.py (events), then link.py and simulation.py.
+Start at virtual_clock.py (events), then simulated_link.py and simulation.py.
 """

@@ -7,13 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from emulation.sim.engine import choice
+from emulation.sim.engine import engine_choice
+from emulation.sim.network.aggregation_host import Alarm, Done, HostUplink
 from emulation.sim.network.host_simulation import HostSimulation
-from emulation.sim.network.hosts import Alarm, Done, Uplink
-from emulation.sim.network.link import CE, DROPPABLE, ECT, NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
-from emulation.sim.network.network import Action
-from emulation.sim.network.simulation import Call, SimulationConfig
+from emulation.sim.network.simulated_link import (
+    CE,
+    DROPPABLE,
+    ECT,
+    NODE_MASK,
+    UDP_FRAMING_BYTES,
+    CorruptedFrame,
+    SimulatedLink,
+    addressed,
+)
+from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
+from emulation.sim.network.virtual_clock import Action
 from transport.bounded.calls import BoundedJob, loss_of
 from transport.bounded.packets import DATA, HEADER_BYTES, MAGIC, PathConfig
 from transport.bounded.party import BoundedParty
@@ -31,7 +40,7 @@ _REST = RELIABLE_BYTES - HEADER_BYTES + ETHERNET_BYTES + 20 - UDP_FRAMING_BYTES
 class BoundedHost:
     """A member on its link, beside the MeshHost of what is exact."""
 
-    def __init__(self, party: BoundedParty, link: Link, first: int) -> None:
+    def __init__(self, party: BoundedParty, link: SimulatedLink, first: int) -> None:
         self.party = party
         self.drop_checksum = 0
         self.left, self.came = [0, 0], [0, 0]  # packets of values: others, droppable ones
@@ -40,10 +49,10 @@ class BoundedHost:
         self._ecn = 0 if link.config.ecn_bytes is None else ECT
         self._done: dict[int, Done] = {}
         frame_bytes = party.path.block_bytes + HEADER_BYTES + UDP_FRAMING_BYTES
-        self._uplink = Uplink(self._network, link, frame_bytes, self._give)
+        self._uplink = HostUplink(self._network, link, frame_bytes, self._give)
         self._alarm = Alarm(self._network, self._ring)
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: SimulatedCall) -> None:
         priority = call.priority or 0
         begun = self.party.submit(call.array, key=call.key, priority=priority, now_ns=self._network.now_ns)
         self._done[id(begun)] = call.done
@@ -94,7 +103,7 @@ class BoundedSimulation(HostSimulation):
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None, *, method: str) -> None:
         self._bounded: list[BoundedHost] = []
-        super().__init__(replace(config, tcp="", engine=choice.PYTHON), shared, method="direct")
+        super().__init__(replace(config, tcp="", engine=engine_choice.PYTHON), shared, method="direct")
         kind = BOUNDED[method]
         options = kind.options(**config.bounded)
         workers = config.workers
@@ -135,7 +144,7 @@ class BoundedSimulation(HostSimulation):
         else:
             otherwise(frame, sender, to)
 
-    def begin(self, rank: int, call: Call) -> None:
+    def begin(self, rank: int, call: SimulatedCall) -> None:
         if call.kind == "allreduce" and call.op == "sum" and call.array.dtype == np.float32:
             self._bounded[rank].begin(call)
         else:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.sim.network.host_simulation import HostSimulation
-from emulation.sim.network.simulation import Call, SimulationConfig
+from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
 from transport.group.method_name import METHODS
 
@@ -50,13 +50,13 @@ class GlooSimulation(HostSimulation):
         if self._codec:
             self.mean_op = "avg"  # by the hook
 
-    def begin(self, rank: int, call: Call) -> None:
+    def begin(self, rank: int, call: SimulatedCall) -> None:
         if call.op == "avg":
             call = compressed(call, self._codec, self.config.workers)
         super().begin(rank, call._replace(kind=METHODS["gloo"].does.get(call.kind, call.kind)))
 
 
-def compressed(call: Call, codec: str, workers: int) -> Call:
+def compressed(call: SimulatedCall, codec: str, workers: int) -> SimulatedCall:
     """The hook's call in place of one for a mean. codec: fp16 or bf16."""
     values = call.array
     assert values.dtype == FLOAT32

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.sim.engine import choice
-from emulation.sim.engine.choice import lacking_of_hosts
+from emulation.sim.engine import engine_choice
 from emulation.sim.engine.compiled_group import CompiledGroup
 from emulation.sim.engine.compiled_member import CompiledMember
 from emulation.sim.engine.compiled_network import CompiledNetwork
-from emulation.sim.hollow import Hollow
-from emulation.sim.network.hosts import Done
-from emulation.sim.network.mesh import MemberHost
-from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
+from emulation.sim.engine.engine_choice import lacking_of_hosts
+from emulation.sim.network.aggregation_host import Done
+from emulation.sim.network.mesh_host import MemberHost
+from emulation.sim.network.simulation import SimulatedCall, Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
+from emulation.sim.size_only import SizeOnlyArray
 from emulation.topologies.topology import STAR
 from switchagg.priority import BEST_EFFORT
 from transport.collectives.choice import SIZES_BYTES, Choice, fit, to_words
@@ -42,7 +42,11 @@ class HostSimulation(Simulation):
             {pair for name in weighed for pair in traffic_matrix(name, config.workers, groups.get(name, 0))}
         )
         group = None
-        if isinstance(self.shared, CompiledNetwork) and config.engine != choice.PYTHON and not lacking_of_hosts(config):
+        if (
+            isinstance(self.shared, CompiledNetwork)
+            and config.engine != engine_choice.PYTHON
+            and not lacking_of_hosts(config)
+        ):
             group = CompiledGroup(self.shared.time, connections, self.first, config.credit_bytes)
             group.has_costs(config.costs)
         self._in_c = group is not None
@@ -64,14 +68,14 @@ class HostSimulation(Simulation):
             self._done.append({})
 
     def _network(self) -> SwitchedNetwork:
-        return choice.network(self.config, self.topology, lacking_of_hosts)
+        return engine_choice.network(self.config, self.topology, lacking_of_hosts)
 
-    def _array(self, array: NDArray[Any] | Hollow) -> NDArray[Any]:
+    def _array(self, array: NDArray[Any] | SizeOnlyArray) -> NDArray[Any]:
         if not self._in_c:
             return super()._array(array)
         return self.shared.array(array, filled=self._compressions is not None)
 
-    def begin(self, rank: int, call: Call) -> None:
+    def begin(self, rank: int, call: SimulatedCall) -> None:
         algorithm = self.method
         if call.kind != "allreduce":
             algorithm = fitting(call.kind, self.method, self.config.workers)
@@ -131,7 +135,7 @@ def _one_way_ns(config: SimulationConfig, size_bytes: int) -> int:
         method="ring",
     )
     array = np.zeros(size_bytes, np.uint8)
-    pair.begin(0, Call(array, "sum", lambda: None, kind="broadcast"))
-    pair.begin(1, Call(array.copy(), "sum", pair.network.stop, kind="broadcast"))
+    pair.begin(0, SimulatedCall(array, "sum", lambda: None, kind="broadcast"))
+    pair.begin(1, SimulatedCall(array.copy(), "sum", pair.network.stop, kind="broadcast"))
     pair.run(f"a message of {size_bytes} bytes")
     return pair.network.now_ns

@@ -5,10 +5,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from emulation.sim.engine import choice
-from emulation.sim.network.hosts import Done
-from emulation.sim.network.mesh import MemberHost
-from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
+from emulation.sim.engine import engine_choice
+from emulation.sim.network.aggregation_host import Done
+from emulation.sim.network.mesh_host import MemberHost
+from emulation.sim.network.simulation import SimulatedCall, Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
 from switchagg.priority import BEST_EFFORT
 from transport.group.method_name import flows
@@ -49,9 +49,9 @@ class PsSimulation(Simulation):
             host.pump()  # hellos, and the first heartbeat
 
     def _network(self) -> SwitchedNetwork:
-        return choice.network(self.config, self.topology, choice.lacking_of_hosts)
+        return engine_choice.network(self.config, self.topology, engine_choice.lacking_of_hosts)
 
-    def begin(self, rank: int, call: Call) -> None:
+    def begin(self, rank: int, call: SimulatedCall) -> None:
         priority = BEST_EFFORT if call.priority is None else call.priority
         self.submit(rank, call.kind, call.array, call.done, call.op, key=call.key, priority=priority)
 

@@ -15,18 +15,18 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from emulation.sim.hollow import Hollow
 from emulation.sim.host_costs import FREE, CallTurns, HostCosts
-from emulation.sim.lossless.network import LosslessNetwork
+from emulation.sim.lossless.lossless_network import LosslessNetwork
 from emulation.sim.lossless.pausing import PfcConfig
-from emulation.sim.network.hosts import Done
-from emulation.sim.network.link import LinkConfig
-from emulation.sim.network.mesh import Begins, Connections, MemberHost, MeshHost
-from emulation.sim.network.network import Action
+from emulation.sim.network.aggregation_host import Done
+from emulation.sim.network.mesh_host import Begins, Connections, MemberHost, MeshHost
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
-from emulation.sim.traffic.tcp_mesh import TcpMesh, TcpMeshHost
-from emulation.topologies.table import topology
+from emulation.sim.network.virtual_clock import Action
+from emulation.sim.size_only import SizeOnlyArray
+from emulation.sim.traffic.tcp_mesh import SimulatedTcpMesh, TcpMeshHost
 from emulation.topologies.topology import SPRAY, STAR, Fabric, Hop, LinkSettings, Topology
+from emulation.topologies.topology_kinds import topology
 from switchagg.call import plain_rounds, rounds_of
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
@@ -56,15 +56,15 @@ class SimulationConfig:
     there are and it has streams for); split_calls: whether a long call uses all streams of its class; congestion: as of
     JobConfig. user: what the job is called where links are shared. job_id, first_slot, pool_slots (of each of its data
     planes; 0: what the job needs): where several jobs share them; first_slot None: it waits until it is given some.
-    aggregators: of each switch, of `atp` and `esa`; 0: as many as slot versions. priority: of the job, of `esa`.
-    codec: of sums of floats, as switchagg.codecs.spec reads it; "": as they are, through a switch in fixed point.
-    codec_seed: of codecs with random numbers. strict_priority: links serve priority classes strictly (`StrictLink`),
-    else all frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not
-    yet on its link), group (ranks per group of `hierarchical`; 0: chosen): of host methods. servers (0: one on every
-    worker), ps (other fields of PsConfig): of `ps`. tcp: congestion control of host methods' connections, TCP's or
-    RoCE's, which are as in `TcpMesh`; "": a window each. bounded: options of a method with bounded loss. costs: what
+    aggregators: of each switch, of `atp` and `esa`; 0: as many as slot versions. priority: of the job, of `esa`. codec:
+    of sums of floats, as switchagg.codecs.spec reads it; "": as they are, through a switch in fixed point. codec_seed:
+    of codecs with random numbers. strict_priority: links serve priority classes strictly (`StrictLink`), else all
+    frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not yet on its
+    link), group (ranks per group of `hierarchical`; 0: chosen): of host methods. servers (0: one on every worker), ps
+    (other fields of PsConfig): of `ps`. tcp: congestion control of host methods' connections, TCP's or RoCE's, which
+    are as in `SimulatedTcpMesh`; "": a window each. bounded: options of a method with bounded loss. costs: what
     transfers cost hosts. pfc: of links that can be paused. trace: hash all events. engine: `python` or `compiled`, of a
-    network of its own; `auto`: compiled where it can (`emulation.sim.engine.choice`).
+    network of its own; `auto`: compiled where it can (`emulation.sim.engine.engine_choice`).
 
     rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
     is below that of real hosts (5 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
@@ -215,7 +215,7 @@ class SimulationConfig:
         return times * one_way_ns + 2 * switches * self.switch_latency_ns
 
 
-class Call(NamedTuple):
+class SimulatedCall(NamedTuple):
     """One rank's part in a call. priority: lower is more urgent; None: as urgent as any. key: what calls of all ranks
     are matched by; None: their order. kind, root: of any other collective, by what has it. coded: the step of a codec
     that it is, and how a switch codes it.
@@ -262,7 +262,7 @@ class Simulation(ABC):
         self.shared.users_at.update(dict.fromkeys(range(self.first, self.first + len(members)), config.user))
         self._prepare_calls()
         segment_bytes, every = config.reliable.segment_bytes, config.reliable.ack_every_segments
-        self._tcp = TcpMesh(config.tcp, self.uplinks, self.first, segment_bytes, every, config.seed)
+        self._tcp = SimulatedTcpMesh(config.tcp, self.uplinks, self.first, segment_bytes, every, config.seed)
 
     def _network(self) -> SwitchedNetwork:
         """One of its own."""
@@ -276,7 +276,7 @@ class Simulation(ABC):
         if codec:
             self._keys = [RoundKeys(rank, seed) for rank in range(workers)]
             self._compressions = [Compression(parse_sums(codec), rank, workers, seed) for rank in range(workers)]
-        self._queues: dict[tuple[int, int | None], deque[tuple[Call, Iterator[Reduction] | None]]] = {}
+        self._queues: dict[tuple[int, int | None], deque[tuple[SimulatedCall, Iterator[Reduction] | None]]] = {}
 
     def _mesh_host(
         self,
@@ -344,7 +344,7 @@ class Simulation(ABC):
     def launch(
         self,
         rank: int,
-        array: NDArray[Any] | Hollow,
+        array: NDArray[Any] | SizeOnlyArray,
         op: str,
         done: Done,
         priority: int | None = None,
@@ -352,10 +352,11 @@ class Simulation(ABC):
         kind: Kind = "allreduce",
         tensors: Tensors | None = None,
     ) -> None:
-        """Rank begins a collective now, in place: see `Call`. Sums of floats go through the configured codec, if any.
+        """A rank begins a collective now, in place: see `SimulatedCall`. Sums of floats go through the configured
+        codec, if there is one.
 
         All ranks launch the same ones: in the same order, or, by host methods, with the same keys. tensors: as of a
-        group's allreduce. A Hollow array is summed as zeros.
+        group's allreduce. A SizeOnlyArray is summed as zeros.
         """
 
         def begin(ended: Done) -> None:
@@ -366,7 +367,7 @@ class Simulation(ABC):
     def _launch(
         self,
         rank: int,
-        array: NDArray[Any] | Hollow,
+        array: NDArray[Any] | SizeOnlyArray,
         op: str,
         done: Done,
         priority: int | None,
@@ -376,7 +377,7 @@ class Simulation(ABC):
     ) -> None:
         """It is the call's turn."""
         array = self._array(array)
-        call = Call(array, op, done, priority, key, kind)
+        call = SimulatedCall(array, op, done, priority, key, kind)
         if self._compressions is None or op != "sum" or kind not in COMBINING:
             self._enter(rank, call, None)
             return
@@ -401,11 +402,11 @@ class Simulation(ABC):
         else:
             self._enter(rank, call, None)
 
-    def _array(self, array: NDArray[Any] | Hollow) -> NDArray[Any]:
+    def _array(self, array: NDArray[Any] | SizeOnlyArray) -> NDArray[Any]:
         """What stands for a call's array."""
-        return array.zeros() if isinstance(array, Hollow) else array
+        return array.zeros() if isinstance(array, SizeOnlyArray) else array
 
-    def _enter(self, rank: int, call: Call, steps: Iterator[Reduction] | None) -> None:
+    def _enter(self, rank: int, call: SimulatedCall, steps: Iterator[Reduction] | None) -> None:
         """Begin a call, or its steps one after the other. On a switch, where order matters, steps of a codec that takes
         several have their class for themselves (`transport.worker.coded_calls`)."""
         one = self._compressions[rank] if self._compressions is not None else None
@@ -417,7 +418,7 @@ class Simulation(ABC):
         if len(queue) == 1:
             self._let_in(rank, queue)
 
-    def _let_in(self, rank: int, queue: "deque[tuple[Call, Iterator[Reduction] | None]]") -> None:
+    def _let_in(self, rank: int, queue: "deque[tuple[SimulatedCall, Iterator[Reduction] | None]]") -> None:
         while queue:
             call, steps = queue[0]
             if steps is not None:
@@ -426,12 +427,12 @@ class Simulation(ABC):
             queue.popleft()
             self.begin(rank, call)
 
-    def _summed(self, rank: int, queue: "deque[tuple[Call, Iterator[Reduction] | None]]") -> None:
+    def _summed(self, rank: int, queue: "deque[tuple[SimulatedCall, Iterator[Reduction] | None]]") -> None:
         call, _ = queue.popleft()
         self._let_in(rank, queue)
         call.done()
 
-    def _step(self, rank: int, call: Call, steps: Iterator[Reduction] | None, done: Done) -> None:
+    def _step(self, rank: int, call: SimulatedCall, steps: Iterator[Reduction] | None, done: Done) -> None:
         """Begin a call that has no steps; of another the next one, whose key follows."""
         if steps is None:
             self.begin(rank, call)
@@ -445,7 +446,7 @@ class Simulation(ABC):
         self.begin(rank, call._replace(array=one.array, op=one.op, kind=one.kind, done=then, coded=one))
 
     @abstractmethod
-    def begin(self, rank: int, call: Call) -> None:
+    def begin(self, rank: int, call: SimulatedCall) -> None:
         """Rank begins a call now, as it is."""
 
     @abstractmethod

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from emulation.sim.atp.aggregators import Preemptive
-from emulation.sim.atp.simulation import AtpSimulation
+from emulation.sim.atp.atp_simulation import AtpSimulation
 from emulation.sim.network.bounded_simulation import BoundedSimulation
 from emulation.sim.network.gloo_simulation import GlooSimulation
 from emulation.sim.network.host_simulation import HostSimulation

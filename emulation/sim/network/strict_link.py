@@ -7,14 +7,23 @@ class. A frame's class is in its address, as a datagram's is in the DSCP: see `a
 from collections import deque
 from typing import Any
 
-from emulation.sim.network.link import AHEAD, CE, CLASS_MASK, CLASS_SHIFT, DROPPABLE, ECT, Link, LinkConfig
-from emulation.sim.network.network import Action, Network
+from emulation.sim.network.simulated_link import (
+    AHEAD,
+    CE,
+    CLASS_MASK,
+    CLASS_SHIFT,
+    DROPPABLE,
+    ECT,
+    LinkConfig,
+    SimulatedLink,
+)
+from emulation.sim.network.virtual_clock import Action, VirtualClock
 from switchagg.priority import BEST_EFFORT, CLASSES
 
 
-class StrictLink(Link):
-    """As `Link`, with a queue of queue_bytes for each class, whose own length decides what is dropped; marks depend on
-    what all classes hold. With frames of one class it does what `Link` does.
+class StrictLink(SimulatedLink):
+    """As `SimulatedLink`, with a queue of queue_bytes for each class, whose own length decides what is dropped; marks
+    depend on what all classes hold. With frames of one class it does what `SimulatedLink` does.
 
     The frame whose turn it is next is chosen at the instant the wire falls idle. What arrives in the very nanosecond in
     which that happens counts as arrived, in the order of the events.
@@ -22,7 +31,7 @@ class StrictLink(Link):
 
     strict = True
 
-    def __init__(self, network: Network, config: LinkConfig, receive: Action, seed: str = "") -> None:
+    def __init__(self, network: VirtualClock, config: LinkConfig, receive: Action, seed: str = "") -> None:
         super().__init__(network, config, receive, seed)
         self._queues: list[deque[tuple[Any, int, int, int]]] = [deque() for _ in range(CLASSES)]
         self._held = [0] * CLASSES  # waiting, in units of 1/rate_bps ns
@@ -115,7 +124,7 @@ class StrictLink(Link):
 class ClassQueue:
     """One class's part of a StrictLink, for a host that keeps a credit of bytes in each."""
 
-    def __init__(self, network: Network, link: StrictLink, kind: int) -> None:
+    def __init__(self, network: VirtualClock, link: StrictLink, kind: int) -> None:
         self.config = link.config
         self.network = network
         self._link = link

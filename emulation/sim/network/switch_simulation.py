@@ -8,14 +8,14 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
-from emulation.sim.engine import choice
-from emulation.sim.hollow import Hollow
-from emulation.sim.network.hosts import AggregationHost, Done
-from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
-from emulation.sim.network.switched_network import Switch, SwitchedNetwork
-from emulation.sim.spines.trees import TreeEndpoints, jobs_of
-from emulation.topologies.table import trees
+from emulation.sim.engine import engine_choice
+from emulation.sim.network.aggregation_host import AggregationHost, Done
+from emulation.sim.network.simulation import SimulatedCall, Simulation, SimulationConfig
+from emulation.sim.network.switched_network import SimulatedSwitch, SwitchedNetwork
+from emulation.sim.size_only import SizeOnlyArray
+from emulation.sim.spines.spine_trees import TreeEndpoints, jobs_of
 from emulation.topologies.topology import Topology
+from emulation.topologies.topology_kinds import trees
 from switchagg.aggregator import Parent
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
@@ -36,7 +36,7 @@ class EndpointSimulation(Simulation):
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None, servers: int = 0) -> None:
         super().__init__(config, shared, servers)
         self.job = config.job()
-        self.switches: dict[str, Switch] = {}
+        self.switches: dict[str, SimulatedSwitch] = {}
         self.hosts: list[AggregationHost] = []
 
     def _add(self, host: AggregationHost) -> None:
@@ -58,7 +58,7 @@ class EndpointSimulation(Simulation):
             missing=tuple(missing),
         )
 
-    def begin(self, rank: int, call: Call) -> None:
+    def begin(self, rank: int, call: SimulatedCall) -> None:
         shown = Shown(call.kind, call.op, call.array.dtype, call.array.size, call.root)
         shares = shares_of(call.kind, call.root)
         self.hosts[rank].launch(call.array, call.op, call.done, call.priority, shares, shown, call.coded)
@@ -99,7 +99,7 @@ class SwitchSimulation(EndpointSimulation):
         self._until: Counter[int | None] = Counter()  # by priority: calls to finish before the job is quiet
         self._begun: list[Counter[int | None]] = [Counter() for _ in range(config.workers)]
         self._under_way = 0
-        self._held: list[tuple[int, Call]] = []
+        self._held: list[tuple[int, SimulatedCall]] = []
         self._when_quiet: Done | None = None
         self._retransmitted = 0  # in earlier generations
         if not self._shares_slots:
@@ -110,9 +110,9 @@ class SwitchSimulation(EndpointSimulation):
             self._add(self.shared.host(self._endpoint(rank), uplink, self._failed, ends, config.codec, routed))
 
     def _network(self) -> SwitchedNetwork:
-        return choice.network(self.config, self.topology)
+        return engine_choice.network(self.config, self.topology)
 
-    def _array(self, array: NDArray[Any] | Hollow) -> NDArray[Any]:
+    def _array(self, array: NDArray[Any] | SizeOnlyArray) -> NDArray[Any]:
         coding = self._compressions is not None and (self._compressions[0].remembers or self._compressions[0].stepwise)
         return self.shared.array(array, coding)
 
@@ -208,7 +208,9 @@ class SwitchSimulation(EndpointSimulation):
             else:
                 yield self.topology.workers.index(child)
 
-    def launch(self, rank: int, array: NDArray[Any] | Hollow, op: str, done: Done, *args: Any, **how: Any) -> None:
+    def launch(
+        self, rank: int, array: NDArray[Any] | SizeOnlyArray, op: str, done: Done, *args: Any, **how: Any
+    ) -> None:
         """As of `Simulation`; partial sums are coded as sums, and come back as means of the ranks that are in them."""
         super().launch(rank, array, "sum" if op == "avg" else op, done, *args, **how)
 
@@ -218,7 +220,7 @@ class SwitchSimulation(EndpointSimulation):
     def partial_sums(self) -> dict[str, float]:
         return ranks_in(self.hosts[0].endpoint.counters)
 
-    def begin(self, rank: int, call: Call) -> None:
+    def begin(self, rank: int, call: SimulatedCall) -> None:
         if self.job.partial and call.op == "sum" and call.array.dtype.kind == "f":
             call = call._replace(op="avg")
         if self._shares_slots:

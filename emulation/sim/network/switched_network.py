@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.sim.hollow import Hollow
-from emulation.sim.network.hosts import AggregationHost
-from emulation.sim.network.link import (
+from emulation.sim.network.aggregation_host import AggregationHost
+from emulation.sim.network.mesh_host import MemberHost, MeshHost
+from emulation.sim.network.simulated_link import (
     AHEAD,
     CE,
     IP_BYTES,
     NODE_MASK,
     UDP_FRAMING_BYTES,
     CorruptedFrame,
-    Link,
     LinkConfig,
+    SimulatedLink,
 )
-from emulation.sim.network.mesh import MemberHost, MeshHost
-from emulation.sim.network.network import Action, Network
 from emulation.sim.network.strict_link import StrictLink
+from emulation.sim.network.virtual_clock import Action, VirtualClock
+from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.spines.paths import HashedPaths, SprayedPaths
 from emulation.topologies.topology import SPRAY, Hop, LinkSettings, Topology
 from switchagg.dataplane.contract import DataPlane
@@ -41,7 +41,7 @@ NO_ADDRESS = NODE_MASK
 HOST_QUEUE_BYTES = 1 << 18  # credit of an uplink, two jumbo frames, and acknowledgements
 
 
-class Switch:
+class SimulatedSwitch:
     """Forwards every frame to the port it is addressed to, damaged ones too: checking is the receiver's work. Of frames
     for itself its data plane takes one packet at a time, as they arrive; results enter the queues of their ports.
 
@@ -50,10 +50,10 @@ class Switch:
     UDP header; those of other frames begin after the IP header.
     """
 
-    def __init__(self, time: Network, latency_ns: int) -> None:
+    def __init__(self, time: VirtualClock, latency_ns: int) -> None:
         self.dataplane: DataPlane | None = None
         self.address = NO_ADDRESS
-        self.ports: list[Link | HashedPaths] = []
+        self.ports: list[SimulatedLink | HashedPaths] = []
         self._drop_checksum = 0
         self._time = time
         self._latency_ns = latency_ns
@@ -108,11 +108,11 @@ class SwitchedNetwork:
     """All jobs of a run have one. `time` is the clock of everything in it, `links` go by direction, `switches` by name.
 
     link: what all links have in common, faults above all; each has rate, delay and queue of its own, and faults drawn
-    from seed. tail_at: a host whose links alone have the tail. latency_ns: of every switch, see `Switch`. strict: links
-    serve priority classes strictly. paths: how switches spread what has several ways. trace: as of Network. An
-    address's frames must find its host attached. users, users_at: what jobs are called, by number and by the addresses
-    of their members. tcp_bits: the class of flows' TCP, in the `to` of its frames. documents: what a run's results have
-    from those that are on it, beside the measured job.
+    from seed. tail_at: a host whose links alone have the tail. latency_ns: of every switch, see `SimulatedSwitch`.
+    strict: links serve priority classes strictly. paths: how switches spread what has several ways. trace: as of
+    Network. An address's frames must find its host attached. users, users_at: what jobs are called, by number and by
+    the addresses of their members. tcp_bits: the class of flows' TCP, in the `to` of its frames. documents: what a
+    run's results have from those that are on it, beside the measured job.
     """
 
     def __init__(
@@ -130,9 +130,9 @@ class SwitchedNetwork:
         self.topology = topology
         self.time = self._clock(trace)
         self.switches = {name: self._switch(latency_ns) for name in topology.switches}
-        self.links: dict[Hop, Link] = {}
+        self.links: dict[Hop, SimulatedLink] = {}
         self._link, self._seed, self._tail_at = link, seed, tail_at
-        self._kind = StrictLink if strict else Link
+        self._kind = StrictLink if strict else SimulatedLink
         for hop, settings in topology.hops:
             self.links[hop] = self._made(hop, settings)
         self.users: dict[int, str] = {}
@@ -144,17 +144,17 @@ class SwitchedNetwork:
         self._spread = SprayedPaths if paths == SPRAY else HashedPaths
         self._several: dict[tuple[Hop, ...], HashedPaths] = {}
 
-    def _clock(self, trace: bool) -> Network:
-        return Network(trace=trace)
+    def _clock(self, trace: bool) -> VirtualClock:
+        return VirtualClock(trace=trace)
 
-    def _switch(self, latency_ns: int) -> Switch:
-        return Switch(self.time, latency_ns)
+    def _switch(self, latency_ns: int) -> SimulatedSwitch:
+        return SimulatedSwitch(self.time, latency_ns)
 
-    def uplink(self, host: str) -> Link:
+    def uplink(self, host: str) -> SimulatedLink:
         """From a host to its switch."""
         return self.links[host, self.topology.neighbours[host][0]]
 
-    def downlink(self, host: str) -> Link:
+    def downlink(self, host: str) -> SimulatedLink:
         """From its switch to a host."""
         return self.links[self.topology.neighbours[host][0], host]
 
@@ -170,7 +170,7 @@ class SwitchedNetwork:
         self._names += nodes
         return first
 
-    def _port(self, name: str, to: Sequence[str]) -> Link | HashedPaths:
+    def _port(self, name: str, to: Sequence[str]) -> SimulatedLink | HashedPaths:
         """From a switch to the only one of its neighbours on the way, or to any of several."""
         hops = tuple((name, each) for each in to)
         if len(hops) == 1:
@@ -198,7 +198,7 @@ class SwitchedNetwork:
         self.uplink(host).users = len(there)
         self.downlink(host).receive = receive if len(there) == 1 else _shared(there)
 
-    def aggregator(self, name: str, make: Callable[[], DataPlane]) -> Switch:
+    def aggregator(self, name: str, make: Callable[[], DataPlane]) -> SimulatedSwitch:
         """A switch that aggregates: with a data plane, made for the first job that asks, and an address."""
         switch = self.switches[name]
         if switch.dataplane is None:
@@ -224,17 +224,17 @@ class SwitchedNetwork:
     def keep_values(self) -> None:
         """Some of its jobs check their sums: arrays without values are zeros from now on."""
 
-    def array(self, array: NDArray[Any] | Hollow, filled: bool = False) -> NDArray[Any]:
+    def array(self, array: NDArray[Any] | SizeOnlyArray, filled: bool = False) -> NDArray[Any]:
         """What a method `switch` sums for a call's array. filled: its values are asked for."""
-        return array.zeros() if isinstance(array, Hollow) else array
+        return array.zeros() if isinstance(array, SizeOnlyArray) else array
 
     def faults(self) -> dict[str, int]:
         """What the links did to frames, summed over all of them."""
         links = list(self.links.values())
         return {name: sum(link.faults[name] for link in links) for name in links[0].faults}
 
-    def _made(self, hop: Hop, settings: LinkSettings) -> Link:
-        """One direction. A host never overflows its own queue: `Uplink` waits instead."""
+    def _made(self, hop: Hop, settings: LinkSettings) -> SimulatedLink:
+        """One direction. A host never overflows its own queue: `HostUplink` waits instead."""
         hosts, (sender, to) = self.topology.hosts, hop
         queue_bytes, drop_bytes, name = settings.queue_bytes, self._link.drop_bytes, f"{sender} to {to}"
         common = self._link
@@ -255,7 +255,7 @@ class SwitchedNetwork:
             config = replace(config, tail=None)
         return self._joined(config, f"{self._seed} {name}", hop)
 
-    def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> Link:
+    def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> SimulatedLink:
         made = self._kind(self.time, config, _nobody, seed)
         if hop[1] in self.switches:
             made.receive = self.switches[hop[1]].receive

@@ -18,13 +18,13 @@ from emulation.profiles.graph import COMPUTE, SEND, WORLD, GraphOperation, Progr
 from emulation.results import MethodResult
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
-from emulation.sim.hollow import Hollow
 from emulation.sim.network.simulation import Simulation, SimulationConfig
-from emulation.sim.replay.hollow_replicas import HollowReplicas
-from emulation.sim.training import Progress, RankClock, Training
+from emulation.sim.replay.size_only_replicas import SizeOnlyReplicas
+from emulation.sim.simulated_training import Progress, RankClock, Training
+from emulation.sim.size_only import SizeOnlyArray
 from emulation.timeline import COMPUTE as COMPUTE_TRACK
 from emulation.timeline import NETWORK, Span, kept, union_ns
-from emulation.topologies.table import seen_by
+from emulation.topologies.topology_kinds import seen_by
 from switchagg.description import Kind
 from transport.collectives.plan import shard
 from transport.group.method_name import METHODS, MethodName
@@ -92,7 +92,7 @@ class GraphTraining(Training):
         progress: Progress,
     ) -> None:
         self.groups = Groups(graph, config, method, made, beside)
-        nothing = HollowReplicas([[]], graph.ranks)
+        nothing = SizeOnlyReplicas([[]], graph.ranks)
         super().__init__(scenario, self.groups.world, cast(Any, nothing), compute, progress)
         self.graph = graph
         self.orders = [ProgramOrder.of(program) for program in graph.programs]
@@ -194,7 +194,7 @@ class GraphRank(RankClock):
     def _move(self, place: int) -> None:
         """Begin a transfer. A group of one has nothing to move."""
         each, groups = self._program[place], self._graph_training.groups
-        array, done = Hollow(each.elements, "float32"), partial(self._arrived, place, self._network.now_ns)
+        array, done = SizeOnlyArray(each.elements, "float32"), partial(self._arrived, place, self._network.now_ns)
         if not each.collective:
             self._message(each, array, done)
             return
@@ -208,7 +208,7 @@ class GraphRank(RankClock):
         else:
             self._exchange(each, members, done)
 
-    def _message(self, each: GraphOperation, array: Hollow, done: Callable[[], None]) -> None:
+    def _message(self, each: GraphOperation, array: SizeOnlyArray, done: Callable[[], None]) -> None:
         """Send or receive: a broadcast among two."""
         sends = each.kind == SEND
         pair = (self._rank, self._rank + each.peer) if sends else (self._rank + each.peer, self._rank)
@@ -233,9 +233,9 @@ class GraphRank(RankClock):
         if not moving:
             self._network.schedule(self._network.now_ns, lambda *_: done())
         for pair, size in moving:
-            self._launch_pair(pair, len(self._tags), Hollow(size, "float32"), arrived)
+            self._launch_pair(pair, len(self._tags), SizeOnlyArray(size, "float32"), arrived)
 
-    def _launch_pair(self, pair: tuple[int, int], tag: int, array: Hollow, done: Callable[[], None]) -> None:
+    def _launch_pair(self, pair: tuple[int, int], tag: int, array: SizeOnlyArray, done: Callable[[], None]) -> None:
         """Begin to send, or to receive, the next of a tag."""
         way = (*pair, tag)
         key = tag << 40 | self._messages[way]

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from emulation.sim.network.network import Network
 from emulation.sim.network.switch_simulation import SwitchSimulation
+from emulation.sim.network.virtual_clock import VirtualClock
 from switchagg.sharing.slot_shares import SlotDemand, first_come, max_min
 
 DIVISIONS: dict[str, Callable[[int, Sequence[SlotDemand]], list[int]]] = {"max_min": max_min, "first_come": first_come}
@@ -18,7 +18,7 @@ class SlotDivision:
     waits. Admission itself takes no virtual time. history: by job_id, (since when, slots).
     """
 
-    def __init__(self, time: Network, slots: int, policy: str) -> None:
+    def __init__(self, time: VirtualClock, slots: int, policy: str) -> None:
         self.history: dict[int, list[tuple[int, int]]] = {}
         self._time = time
         self._slots = slots

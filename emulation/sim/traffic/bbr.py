@@ -6,7 +6,7 @@ Bandwidths are whole numbers of segments per 1,000 s, gains of 1/256, so a run i
 import random
 from collections import deque
 
-from emulation.sim.traffic.control import INITIAL_WINDOW, Acked, Control
+from emulation.sim.traffic.congestion_control import INITIAL_WINDOW, Acked, CongestionControl
 
 BANDWIDTH_UNIT = 10**12  # segments / ns -> segments / 1,000 s
 GAIN_ONE = 256
@@ -25,7 +25,7 @@ EXTRA_MOST_NS = 100_000_000
 STARTUP, DRAIN, PROBE_BANDWIDTH, PROBE_RTT = "startup", "drain", "probe bandwidth", "probe rtt"
 
 
-class Bbr(Control):
+class Bbr(CongestionControl):
     """seed: of the phase in which its cycle begins."""
 
     name = "bbr"
@@ -59,15 +59,15 @@ class Bbr(Control):
         return self._samples[0][1] if self._samples else 0
 
     def pacing_ns(self) -> int | None:
-        """See `Control`."""
+        """See `CongestionControl`."""
         return BANDWIDTH_UNIT // self._pacing if self._pacing else None
 
     def burst(self) -> int:
-        """See `Control`."""
+        """See `CongestionControl`."""
         return min(max(self._pacing * BURST_NS // BANDWIDTH_UNIT, 2), BURST_SEGMENTS_MOST)
 
     def on_start(self, rtt_ns: int) -> None:
-        """See `Control`."""
+        """See `CongestionControl`."""
         self._pacing = int(INITIAL_WINDOW) * BANDWIDTH_UNIT // max(rtt_ns, 1) * HIGH_GAIN // GAIN_ONE
 
     def on_ack(self, acked: Acked) -> None:
@@ -93,7 +93,7 @@ class Bbr(Control):
             self._saved = max(self._saved, self.window)
 
     def on_timeout(self, now_ns: int, in_flight: int) -> None:
-        """See `Control`."""
+        """See `CongestionControl`."""
         self.on_congestion(now_ns, in_flight)
         self._recovering, self._conserving, self._full = True, False, 0
         self.window = float(in_flight + 1)

@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from emulation.sim.network.hosts import Alarm
-from emulation.sim.network.link import CE, ECT, Link
+from emulation.sim.network.aggregation_host import Alarm
+from emulation.sim.network.simulated_link import CE, ECT, SimulatedLink
 from emulation.sim.traffic.host_queue import HostQueue
 from emulation.sim.traffic.receiver import TcpReceiver
-from emulation.sim.traffic.segments import Segment, acknowledgement
+from emulation.sim.traffic.segments import TransportSegment, acknowledgement
 from emulation.sim.traffic.sender import RTO_FIRST_NS, TcpSender
 
 SYN = -2  # the number of what opens a connection
 SYN_BYTES = 8  # more options than a data segment has
 
 
-class Connection:
+class TcpConnection:
     """From one host to another: `open` it; `arrived` takes what reaches either of them.
 
     forward, backward: the links that leave the sender's and the receiver's host; ways: the `to` of frames for the
@@ -26,7 +26,7 @@ class Connection:
         self,
         sender: TcpSender,
         receiver: TcpReceiver,
-        links: tuple[Link, Link],
+        links: tuple[SimulatedLink, SimulatedLink],
         nodes: tuple[int, int],
         ways: tuple[int, int],
     ) -> None:
@@ -43,7 +43,7 @@ class Connection:
         self._ways = ways
         self._open = False
         self._alarm = Alarm(self._network, self._ring)
-        self._queue = HostQueue(self._forward, Segment(0, 0, sender.payload_bytes).wire_bytes, self._alarm)
+        self._queue = HostQueue(self._forward, TransportSegment(0, 0, sender.payload_bytes).wire_bytes, self._alarm)
         self._patience = Alarm(self._network, self._delayed)
         self._tries = 0
 
@@ -56,7 +56,7 @@ class Connection:
         """Send nothing more; what is on its way arrives unheard."""
         self.stopped = True
 
-    def arrived(self, frame: Segment, marked: bool) -> None:
+    def arrived(self, frame: TransportSegment, marked: bool) -> None:
         """A frame of this connection, whole, at the host it was for."""
         if self.stopped:
             return
@@ -88,7 +88,7 @@ class Connection:
     def _try(self) -> None:
         if self._open or self.stopped:
             return
-        self._send(Segment(self.sender.flow, SYN, SYN_BYTES))
+        self._send(TransportSegment(self.sender.flow, SYN, SYN_BYTES))
         self._network.schedule(self._network.now_ns + (RTO_FIRST_NS << self._tries), self._again)
         self._tries += 1
 
@@ -111,14 +111,14 @@ class Connection:
         """Without headers."""
         return self.receiver.received * self.sender.payload_bytes
 
-    def _send(self, segment: Segment) -> None:
+    def _send(self, segment: TransportSegment) -> None:
         """Only new data may be marked (RFC 3168)."""
         to = self._ways[0]
         if self.sender.ecn and segment.number >= 0 and not segment.again:
             to |= ECT
         self._queue.send(segment, segment.wire_bytes, self._nodes[0], to)
 
-    def _send_back(self, ack: Segment | None) -> None:
+    def _send_back(self, ack: TransportSegment | None) -> None:
         if ack is not None:
             self._backward.send(ack, ack.wire_bytes, self._network.now_ns, self._nodes[1], self._ways[1])
 
@@ -147,22 +147,22 @@ class Connection:
             self._patience.set(self.receiver.next_deadline_ns())
 
 
-class Arrives(Protocol):
+class FrameReceiver(Protocol):
     """A connection, of whatever kind."""
 
     flow: int
 
-    def arrived(self, frame: Segment, marked: bool) -> None:
-        """See `Connection`."""
+    def arrived(self, frame: TransportSegment, marked: bool) -> None:
+        """See `TcpConnection`."""
 
 
 class Connections:
     """All connections of a network, by the number of their flow; `receive` is what their hosts' links deliver to."""
 
     def __init__(self) -> None:
-        self._by_flow: dict[int, Arrives] = {}
+        self._by_flow: dict[int, FrameReceiver] = {}
 
-    def add(self, connection: Arrives) -> None:
+    def add(self, connection: FrameReceiver) -> None:
         """Frames of its flow are for it."""
         self._by_flow[connection.flow] = connection
 
@@ -170,7 +170,7 @@ class Connections:
         """What still comes is dropped."""
         del self._by_flow[flow]
 
-    def receive(self, frame: Segment, sender: int, to: int) -> None:
+    def receive(self, frame: TransportSegment, sender: int, to: int) -> None:
         """A frame for any host; one that is damaged fails its checksum."""
         connection = self._by_flow.get(frame.flow)
         if connection is not None and frame.intact:

@@ -1,14 +1,14 @@
 """The congestion controls by name."""
 
 from emulation.sim.traffic.bbr import Bbr
-from emulation.sim.traffic.control import Control, Reno
+from emulation.sim.traffic.congestion_control import CongestionControl, Reno
 from emulation.sim.traffic.cubic import Cubic
 
 CUBIC = "cubic"
 CONTROLS = (CUBIC, "reno", "bbr")
 
 
-def control(name: str, seed: str = "") -> Control:
+def control(name: str, seed: str = "") -> CongestionControl:
     """A new one, a name of CONTROLS. seed: for what one draws."""
     if name == "bbr":
         return Bbr(seed)

@@ -1,6 +1,6 @@
 """CUBIC (RFC 9438) with its Reno-friendly region, fast convergence, and HyStart's delay test as Linux has it."""
 
-from emulation.sim.traffic.control import LEAST_WINDOW, Acked, Control, slow_start
+from emulation.sim.traffic.congestion_control import LEAST_WINDOW, Acked, CongestionControl, slow_start
 
 C = 0.4  # segments / s³
 BETA = 0.7
@@ -30,7 +30,7 @@ def cubic_window(time_ns: int, k_ns: int, most: float) -> float:
     return C * seconds * seconds * seconds + most
 
 
-class Cubic(Control):
+class Cubic(CongestionControl):
     """hystart: leave slow start when a round trip's least delay has grown by an eighth of the least, 4 … 16 ms."""
 
     name = "cubic"
@@ -48,7 +48,7 @@ class Cubic(Control):
         self._round: list[int] = []
 
     def on_ack(self, acked: Acked) -> None:
-        """See `Control`."""
+        """See `CongestionControl`."""
         if acked.rtt_ns is not None:
             self._least_ns = min(self._least_ns or acked.rtt_ns, acked.rtt_ns)
         count = acked.acked
@@ -93,7 +93,7 @@ class Cubic(Control):
             self.threshold = self.window
 
     def on_congestion(self, now_ns: int, in_flight: int) -> None:
-        """See `Control`."""
+        """See `CongestionControl`."""
         self._epoch_ns = None
         self._before = self.window
         self._most = self.window * (1 + BETA) / 2 if self.window < self._most else self.window

@@ -3,22 +3,22 @@
 from collections import deque
 from typing import Any
 
-from emulation.sim.lossless.pausing import Held, PausableLink
-from emulation.sim.network.hosts import CREDIT_BYTES_MAX, CREDIT_NS, Alarm
-from emulation.sim.network.link import Link
+from emulation.sim.lossless.pausing import HostBacklog, PausableLink
+from emulation.sim.network.aggregation_host import CREDIT_BYTES_MAX, CREDIT_NS, Alarm
+from emulation.sim.network.simulated_link import SimulatedLink
 
 
 class HostQueue:
     """Frames of at most frame_bytes that leave by a link. alarm: rings when half of them have left, if it may pause;
     else set it to `room_ns`."""
 
-    def __init__(self, link: Link, frame_bytes: int, alarm: Alarm) -> None:
+    def __init__(self, link: SimulatedLink, frame_bytes: int, alarm: Alarm) -> None:
         credit_bytes = min(CREDIT_BYTES_MAX, link.config.rate_bps * CREDIT_NS // 8_000_000_000)
         self._most = max(2, credit_bytes // frame_bytes)
         self._link, self._network, self._alarm = link, link.network, alarm
         self._leaving: deque[int] = deque()  # when each will have left it
         self._pausable = link if isinstance(link, PausableLink) else None
-        self._held = Held(self._left)
+        self._held = HostBacklog(self._left)
 
     @property
     def has_room(self) -> bool:

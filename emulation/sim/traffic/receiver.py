@@ -1,6 +1,6 @@
 """The receiving half of a TCP connection, sans-IO: acknowledgements, delayed and selective ones, and echoed marks."""
 
-from emulation.sim.traffic.segments import Block, Ranges, Segment, acknowledgement
+from emulation.sim.traffic.segments import Block, Ranges, TransportSegment, acknowledgement
 
 EVERY = 2  # segments for an acknowledgement (RFC 5681)
 DELAYED_NS = 40_000_000  # Linux's least
@@ -25,7 +25,7 @@ class TcpReceiver:
         self._waiting = 0
         self._deadline_ns: int | None = None
 
-    def receive(self, segment: Segment, marked: bool, now_ns: int) -> Segment | None:
+    def receive(self, segment: TransportSegment, marked: bool, now_ns: int) -> TransportSegment | None:
         """A data segment; marked: it had CE. The acknowledgement to be sent now, if any."""
         number = segment.number
         self.arrived += 1
@@ -54,13 +54,13 @@ class TcpReceiver:
         """When `handle_timer` is due."""
         return self._deadline_ns
 
-    def handle_timer(self, now_ns: int) -> Segment | None:
+    def handle_timer(self, now_ns: int) -> TransportSegment | None:
         """The delayed acknowledgement, if its time has come."""
         if self._deadline_ns is None or now_ns < self._deadline_ns:
             return None
         return self._acknowledge(-1, False)
 
-    def _acknowledge(self, number: int, again: bool) -> Segment:
+    def _acknowledge(self, number: int, again: bool) -> TransportSegment:
         self._waiting, self._deadline_ns = 0, None
         blocks: tuple[Block, ...] = ()
         if self._beyond:

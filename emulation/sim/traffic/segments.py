@@ -4,7 +4,7 @@ import struct
 from copy import copy
 from typing import Any
 
-from emulation.sim.network.link import IP_BYTES, UDP_FRAMING_BYTES
+from emulation.sim.network.simulated_link import IP_BYTES, UDP_FRAMING_BYTES
 from transport.links.ethernet import ETHERNET_BYTES
 
 TCP_BYTES = 32  # with timestamps, as Linux sends them
@@ -12,7 +12,7 @@ HEADERS_BYTES = ETHERNET_BYTES + IP_BYTES + TCP_BYTES
 Block = tuple[int, int]
 
 
-class Segment:
+class TransportSegment:
     """A data segment or, with number -1, an acknowledgement. Segments of a connection are numbered from 0.
 
     payload_bytes: what it would carry. cwr: the sender has reduced its window for an echoed mark. upto: the first
@@ -34,7 +34,7 @@ class Segment:
         self.blocks: tuple[Block, ...] = ()
         self.content: Any = None
 
-    def damaged(self) -> "Segment":
+    def damaged(self) -> "TransportSegment":
         """The same, whose checksum its receiver finds wrong."""
         made = copy(self)
         made.intact = False
@@ -62,9 +62,9 @@ class Segment:
                            self.payload_bytes, self.upto, *blocks)  # fmt: skip
 
 
-def acknowledgement(flow: int, upto: int, blocks: tuple[Block, ...], ece: bool, again: bool) -> Segment:
+def acknowledgement(flow: int, upto: int, blocks: tuple[Block, ...], ece: bool, again: bool) -> TransportSegment:
     """A bare acknowledgement."""
-    made = Segment(flow, -1, 0)
+    made = TransportSegment(flow, -1, 0)
     made.upto, made.blocks, made.ece, made.again = upto, blocks, ece, again
     return made
 

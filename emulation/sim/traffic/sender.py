@@ -9,8 +9,8 @@ without one (RFC 3168): as Linux.
 from collections import deque
 from dataclasses import dataclass
 
-from emulation.sim.traffic.control import Acked, Control
-from emulation.sim.traffic.segments import Ranges, Segment
+from emulation.sim.traffic.congestion_control import Acked, CongestionControl
+from emulation.sim.traffic.segments import Ranges, TransportSegment
 
 DUPLICATES = 3
 REORDERING = 4  # much later: by a round trip's fourth part
@@ -42,7 +42,9 @@ class TcpSender:
     ecn: its segments, retransmissions apart, are to be sent ECT(0). window_segments: the receiver's.
     """
 
-    def __init__(self, flow: int, control: Control, *, ecn: bool = False, window_segments: int = 4096) -> None:
+    def __init__(
+        self, flow: int, control: CongestionControl, *, ecn: bool = False, window_segments: int = 4096
+    ) -> None:
         self.flow = flow
         self.control = control
         self.ecn = ecn
@@ -91,7 +93,7 @@ class TcpSender:
         """All that was written is acknowledged."""
         return self.unacknowledged == self._end
 
-    def receive(self, ack: Segment, now_ns: int) -> None:
+    def receive(self, ack: TransportSegment, now_ns: int) -> None:
         """An acknowledgement."""
         before, delivered, una = self._pipe, self.delivered, self.unacknowledged
         best, rtt_ns = self._take(ack, now_ns)
@@ -117,7 +119,7 @@ class TcpSender:
         elif acked.acked:
             self.control.on_ack(acked)
 
-    def next_segment(self, now_ns: int) -> Segment | None:
+    def next_segment(self, now_ns: int) -> TransportSegment | None:
         """What is to be sent now, or None: then `next_deadline_ns` or an acknowledgement is next."""
         lost = self._lost
         while lost and not ((entry := self._sent.get(lost[0])) and entry.lost):
@@ -141,7 +143,7 @@ class TcpSender:
             at.append(self._timer_from_ns + self._patience_ns())
         return min(at, default=None)
 
-    def handle_timer(self, now_ns: int) -> Segment | None:
+    def handle_timer(self, now_ns: int) -> TransportSegment | None:
         """A probe of the tail to be sent at once, if that is due; after a timeout `next_segment` has more."""
         if not self._sent or now_ns < self._timer_from_ns + self._patience_ns():
             return None
@@ -182,7 +184,7 @@ class TcpSender:
             return False
         return bool(self._lost) or self._end is None or self._next < self._end
 
-    def _transmit(self, number: int, again: bool, now_ns: int) -> Segment:
+    def _transmit(self, number: int, again: bool, now_ns: int) -> TransportSegment:
         old = self._sent.get(number)
         if not self._sent:
             self._first_ns = self._delivered_ns = self._timer_from_ns = now_ns
@@ -201,7 +203,7 @@ class TcpSender:
         self._order += 1
         self._reduce_out += 1
         self.counters["retransmitted" if again else "sent"] += 1
-        segment = Segment(self.flow, number, self.payload_bytes)
+        segment = TransportSegment(self.flow, number, self.payload_bytes)
         segment.again = again
         if not again and self._cwr:
             segment.cwr, self._cwr = True, False
@@ -209,7 +211,7 @@ class TcpSender:
 
     # ---- what acknowledgements tell
 
-    def _take(self, ack: Segment, now_ns: int) -> tuple[_Sent | None, int | None]:
+    def _take(self, ack: TransportSegment, now_ns: int) -> tuple[_Sent | None, int | None]:
         """Remove what arrived; the newest transmission of it, and the round trip of the newest sent once."""
         new: list[tuple[int, int]] = []
         if ack.upto > self.unacknowledged:
@@ -278,7 +280,7 @@ class TcpSender:
 
     # ---- reactions
 
-    def _change_state(self, ack: Segment, lost: int, now_ns: int) -> None:
+    def _change_state(self, ack: TransportSegment, lost: int, now_ns: int) -> None:
         if self._state != OPEN and self.unacknowledged >= self._recover:
             if self._state != LOSS and not self.control.conserves:
                 self.control.window = self.control.threshold
@@ -312,7 +314,7 @@ class TcpSender:
             allowed = min(threshold - self._pipe, allowed + (not lost))
         self._reduced = self._pipe + max(allowed, 0 if self._reduce_out else 1)
 
-    def _probe_answered(self, ack: Segment, now_ns: int) -> None:
+    def _probe_answered(self, ack: TransportSegment, now_ns: int) -> None:
         if self._probe is None or ack.upto < self._probe[0]:
             return
         if self._probe[1] and not ack.again and self._state == OPEN and not self.control.conserves:

@@ -10,19 +10,19 @@ from functools import partial
 from typing import Any
 
 from emulation.scenario_tables import RDMA_CONTROLS
-from emulation.sim.lossless.dcqcn import Packet, QueuePair, rdma_bytes_of
-from emulation.sim.network.link import CE, CLASS_SHIFT, NODE_MASK, Link
-from emulation.sim.network.mesh import MeshHost, MessageFlow
-from emulation.sim.traffic.connection import Connection
+from emulation.sim.lossless.simulated_queue_pair import DcqcnPacket, SimulatedQueuePair, rdma_bytes_of
+from emulation.sim.network.mesh_host import ClassFlow, MeshHost
+from emulation.sim.network.simulated_link import CE, CLASS_SHIFT, NODE_MASK, SimulatedLink
+from emulation.sim.traffic.connection import TcpConnection
+from emulation.sim.traffic.connection_messages import Messages
 from emulation.sim.traffic.controls import control
-from emulation.sim.traffic.messages import Messages
 from emulation.sim.traffic.receiver import TcpReceiver
-from emulation.sim.traffic.segments import Segment
+from emulation.sim.traffic.segments import TransportSegment
 from emulation.sim.traffic.sender import TcpSender
 from transport.meshes.mesh import Outgoing
 
 
-class MessageConnection(Connection):
+class MessageConnection(TcpConnection):
     """A connection of TCP that carries messages in order."""
 
     def __init__(self, *args: Any, **how: Any) -> None:
@@ -35,8 +35,8 @@ class MessageConnection(Connection):
         if self.opened_ns < 0:
             self.open()
 
-    def arrived(self, frame: Segment, marked: bool) -> None:
-        """See `Connection`."""
+    def arrived(self, frame: TransportSegment, marked: bool) -> None:
+        """See `TcpConnection`."""
         if frame.number >= 0:
             self._messages.came(frame)
         super().arrived(frame, marked)
@@ -46,7 +46,7 @@ class MessageConnection(Connection):
         """Those that are whole since the last call: head and data."""
         return self._messages.whole(self.receiver.upto)
 
-    def _send(self, segment: Segment) -> None:
+    def _send(self, segment: TransportSegment) -> None:
         if segment.number < 0:
             super()._send(segment)
             return
@@ -55,7 +55,7 @@ class MessageConnection(Connection):
         self._messages.has_left(segment)
 
 
-class MessagePair(QueuePair):
+class MessagePair(SimulatedQueuePair):
     """A queue pair of RoCE that carries messages in order."""
 
     def __init__(self, *args: Any, **how: Any) -> None:
@@ -68,8 +68,8 @@ class MessagePair(QueuePair):
         if self.opened_ns < 0:
             self.open()
 
-    def arrived(self, frame: Segment, marked: bool) -> None:
-        """See `QueuePair`."""
+    def arrived(self, frame: TransportSegment, marked: bool) -> None:
+        """See `SimulatedQueuePair`."""
         if frame.number >= 0:
             self._messages.came(frame)
         super().arrived(frame, marked)
@@ -79,14 +79,14 @@ class MessagePair(QueuePair):
         """Those that are whole since the last call: head and data."""
         return self._messages.whole(self.received)
 
-    def _put(self, packet: Packet) -> None:
+    def _put(self, packet: DcqcnPacket) -> None:
         self._messages.fill(packet)
         super()._put(packet)
         self._messages.has_left(packet)
 
 
 @dataclass(frozen=True)
-class TcpMesh:
+class SimulatedTcpMesh:
     """What the members of a job have in common. uplinks: of their hosts; a member's address is `first` and its number.
 
     name: of a congestion control, of TCP or of RoCE. every: segments that receivers merge, as they do that arrive close
@@ -94,7 +94,7 @@ class TcpMesh:
     """
 
     name: str
-    uplinks: Sequence[Link]
+    uplinks: Sequence[SimulatedLink]
     first: int
     segment_bytes: int
     every: int
@@ -123,11 +123,11 @@ class TcpMesh:
 class TcpMeshHost(MeshHost):
     """As `MeshHost`, over TCP or RoCE: a connection to each member, and for each class, that it sends to."""
 
-    def __init__(self, mesh: TcpMesh, *args: Any, **how: Any) -> None:
+    def __init__(self, mesh: SimulatedTcpMesh, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         self._mesh = mesh
         self._ways: dict[int, MessageConnection | MessagePair] = {}
-        self._departed: deque[tuple[MessageFlow, int, int]] = deque()  # messages on the link: flow, bytes, ticket
+        self._departed: deque[tuple[ClassFlow, int, int]] = deque()  # messages on the link: flow, bytes, ticket
 
     @property
     def retransmissions(self) -> int:
@@ -144,7 +144,7 @@ class TcpMeshHost(MeshHost):
         self._busy = False
         self._timer.set(self.party.next_deadline_ns())
 
-    def receive(self, frame: Segment, sender: int, to: int) -> None:
+    def receive(self, frame: TransportSegment, sender: int, to: int) -> None:
         """A frame of another member."""
         if not frame.intact:
             self.drop_checksum += 1
@@ -153,7 +153,7 @@ class TcpMeshHost(MeshHost):
         connection.arrived(frame, bool(to & CE))
         self._came(sender - self._first, connection.messages())
 
-    def _carry(self, flow: MessageFlow, to: int, message: Outgoing) -> None:
+    def _carry(self, flow: ClassFlow, to: int, message: Outgoing) -> None:
         way = self._ways.get(to)
         if way is None:
             way = self._ways[to] = self._mesh.connect(self._address, to)
@@ -161,7 +161,7 @@ class TcpMeshHost(MeshHost):
         left = partial(self._note, flow, size_bytes, message.ticket)
         way.submit(len(message.head), b"".join((message.head, message.data)), left)
 
-    def _note(self, flow: MessageFlow, size_bytes: int, ticket: int) -> None:
+    def _note(self, flow: ClassFlow, size_bytes: int, ticket: int) -> None:
         self._departed.append((flow, size_bytes, ticket))
         if not self._busy and not self._again:
             self._again = True  # once the connection has sent what it may

@@ -11,7 +11,7 @@ from emulation.profiles.model_profile import ModelProfile
 from emulation.results import document
 from emulation.scenario import Scenario, ScenarioError, load
 from emulation.scenario_tables import Methods
-from emulation.sim.run import run_method
+from emulation.sim.simulated_run import run_method
 from transport.group.method_name import parse as parse_method
 
 FIRST_LAYER_TIMES = 1.5

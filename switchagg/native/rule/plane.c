@@ -47,7 +47,7 @@ struct share {
 
 struct sa_plane {
     uint64_t counters[SA_OUTCOMES_ALL];
-    bool hollow; /* without values */
+    bool size_only; /* without values */
     struct share *first;
     struct share *by_id[JOB_IDS]; /* most pages of it are never touched */
 };
@@ -447,7 +447,7 @@ int sa_plane_admit(struct sa_plane *plane, const struct sa_job *job, const uint3
                    const struct sa_parent *parent) {
     struct share *share = share_new(job, ports, ranks, parent);
     if (!share) return -1;
-    if (plane->hollow) share->values = 0;
+    if (plane->size_only) share->values = 0;
     sa_plane_evict(plane, job->job_id); /* its earlier generation */
     share->next = plane->first;
     plane->first = share;
@@ -466,7 +466,7 @@ void sa_plane_evict(struct sa_plane *plane, uint32_t job_id) {
 }
 
 void sa_plane_leave_values(struct sa_plane *plane) {
-    plane->hollow = true;
+    plane->size_only = true;
     for (struct share *share = plane->first; share; share = share->next) share->values = 0;
 }
 

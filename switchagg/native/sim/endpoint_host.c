@@ -58,7 +58,7 @@ static int keep_spares(struct sa_sim *sim, struct spares *spares, uint32_t count
     uint8_t **places = bodies ? realloc(spares->places, count * sizeof *places) : NULL;
     if (places) spares->places = places;
     for (; places && spares->count < count; spares->count++) {
-        struct sim_body *body = sim_body(sim, sim->hollow ? SA_HEADER_BYTES : spares->room_bytes);
+        struct sim_body *body = sim_body(sim, sim->size_only ? SA_HEADER_BYTES : spares->room_bytes);
         if (!body) return -1;
         spares->bodies[spares->count] = body;
         spares->places[spares->count] = body->data;
@@ -118,13 +118,13 @@ static uint32_t give(void *host, uint32_t limit, uint32_t kind) {
     }
     while ((more = frames(worker, limit - count, kind, &size, &from))) {
         for (uint32_t i = 0; i < more; i++) {
-            struct sim_body *body = spares->bodies[i], *next = sim_body(sim, sim->hollow ? SA_HEADER_BYTES : spares->room_bytes);
+            struct sim_body *body = spares->bodies[i], *next = sim_body(sim, sim->size_only ? SA_HEADER_BYTES : spares->room_bytes);
             if (!next) return count;
             spares->bodies[i] = next;
             spares->places[i] = next->data;
             body->length = size;
             body->wire_bytes = size + SIM_UDP_FRAMING_BYTES;
-            body->held = sim->hollow ? SA_HEADER_BYTES : size;
+            body->held = sim->size_only ? SA_HEADER_BYTES : size;
             uint32_t stream = body->data[offsetof(struct sa_header, stream)];
             sim_link_send(worker->link, body, sim->now_ns, worker->address, from->to[stream]);
             if (pace) sim_pace_left(pace, worker->flow_bps, sim->now_ns, size + SIM_UDP_FRAMING_BYTES);

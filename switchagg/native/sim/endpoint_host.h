@@ -1,5 +1,5 @@
 /* A worker of method `switch`: its endpoints, one for each tree of switches that its job sums over, on a link. As
-   `AggregationHost` of emulation/sim/network/hosts.py and `TreeEndpoints` of emulation/sim/spines/trees.py. */
+   `AggregationHost` of emulation/sim/network/aggregation_host.py and `TreeEndpoints` of emulation/sim/spines/spine_trees.py. */
 #ifndef SWITCHAGG_SIM_ENDPOINT_HOST_H
 #define SWITCHAGG_SIM_ENDPOINT_HOST_H
 
@@ -7,7 +7,7 @@
 #include "sim/host.h"
 #include "worker/endpoint.h"
 
-/* One tree's part. As `TreeFacts` in emulation/sim/engine/library.py. to: of the frames of each stream. */
+/* One tree's part. As `TreeFacts` in emulation/sim/engine/engine_library.py. to: of the frames of each stream. */
 struct sim_tree {
     struct sa_endpoint *endpoint;
     const uint32_t *to;

@@ -81,7 +81,7 @@ static void send_results(struct sim_switch *at, struct sim_body **spare, const s
     *spare = NULL;
     body->length = length;
     body->wire_bytes = length + SIM_UDP_FRAMING_BYTES;
-    body->held = at->sim->hollow ? SA_HEADER_BYTES : length;
+    body->held = at->sim->size_only ? SA_HEADER_BYTES : length;
     body->holders = targets->count;
     int64_t ready_ns = at->sim->now_ns + at->latency_ns;
     for (uint32_t i = 0; i < targets->count; i++)
@@ -103,7 +103,7 @@ static void take_mark(struct sa_sim *sim, struct sim_body **body, uint32_t *to) 
 
 static void process(struct sim_switch *at, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sa_sim *sim = at->sim;
-    if (!at->valued) at->valued = sim_body(sim, sim->hollow ? SA_HEADER_BYTES : at->room_bytes);
+    if (!at->valued) at->valued = sim_body(sim, sim->size_only ? SA_HEADER_BYTES : at->room_bytes);
     if (!at->bare) at->bare = sim_body(sim, SA_HEADER_BYTES);
     if (sim_body_is_broken(body)) {
         at->drop_checksum++;

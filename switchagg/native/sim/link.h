@@ -1,4 +1,4 @@
-/* One direction of a cable, as emulation/sim/network/link.py: the same instants, drops, marks and faults. With classes, as
+/* One direction of a cable, as emulation/sim/network/simulated_link.py: the same instants, drops, marks and faults. With classes, as
    strict_link.py: a queue for each, the most urgent first (strict.c). */
 #ifndef SWITCHAGG_SIM_LINK_H
 #define SWITCHAGG_SIM_LINK_H
@@ -10,7 +10,7 @@ typedef unsigned __int128 sim_units; /* of 1/rate ns */
 
 enum sim_fault { SIM_DROP_QUEUE, SIM_DROP_FIRST, SIM_LOST, SIM_DUPLICATED, SIM_HELD_BACK, SIM_CORRUPTED, SIM_FAULTS };
 
-/* As `LinkFacts` in emulation/sim/engine/library.py. ecn_bytes, drop_bytes: -1: none. words: of random.Random(seed), 624
+/* As `LinkFacts` in emulation/sim/engine/engine_library.py. ecn_bytes, drop_bytes: -1: none. words: of random.Random(seed), 624
    and the place of the next; NULL: a link without faults. strict: whether it serves classes strictly. */
 struct sim_link_facts {
     uint64_t rate_bps;

@@ -13,7 +13,7 @@
 #include "abi.h"
 #include "sim/events.h"
 
-/* In the `to` of a frame: as emulation/sim/network/link.py. */
+/* In the `to` of a frame: as emulation/sim/network/simulated_link.py. */
 #define SIM_NODE_MASK 0x7fffu
 #define SIM_AHEAD (1u << 15)
 #define SIM_CLASS_SHIFT 16u
@@ -37,7 +37,7 @@ struct sim_node {
     void (*look)(struct sim_node *node, const struct sim_entry *entry, uint32_t step);
 };
 
-/* As `SimEvent` in emulation/sim/engine/library.py: what a trace has of an event. */
+/* As `SimEvent` in emulation/sim/engine/engine_library.py: what a trace has of an event. */
 struct sim_record {
     int64_t time_ns;
     uint32_t sender, to;
@@ -52,7 +52,7 @@ struct sa_sim {
     int64_t now_ns; /* this and the next five: Python reads them in place */
     uint64_t events;
     uint32_t stopped;
-    uint32_t hollow; /* frames are heads without values */
+    uint32_t size_only; /* frames are heads without values */
     uint32_t stray;  /* an address, plus 1, to which a frame came, and nobody is there */
     uint32_t failed; /* Python has raised what the run ends with: what is left of the event doesn't happen */
     uint64_t sequence; /* of the event that is happening */

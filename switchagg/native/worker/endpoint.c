@@ -19,7 +19,7 @@ struct sa_endpoint {
     uint32_t rank; /* in the job; header.rank: among what sends to its switch */
     uint32_t stream_count;
     uint32_t retry_limit;
-    uint32_t hollow; /* without values */
+    uint32_t size_only; /* without values */
     uint64_t bytes;
     struct sa_window *windows;
     struct sa_window **by_priority; /* in the order of sending: urgent ones first, equal ones round robin */
@@ -101,7 +101,7 @@ static struct sa_running *sa_description_new(struct sa_endpoint *endpoint, const
     for (uint64_t i = 0; i < words; i++) own[i] = INT32_MIN;
     if (submission->description[0])
         memcpy(own + SA_WORDS * endpoint->rank, submission->description, sizeof submission->description);
-    if (small && !endpoint->hollow) sa_small_predict(&described->call, &endpoint->predictions, own + words);
+    if (small && !endpoint->size_only) sa_small_predict(&described->call, &endpoint->predictions, own + words);
     running->call.data = (uint8_t *)own;
     running->describes = described;
     return running;
@@ -118,7 +118,7 @@ static struct sa_running *sa_described_new(struct sa_endpoint *endpoint, const s
     coding.key = submission->key;
     if (submission->residual) coding.random = 0; /* what is lost is fed back */
     uint64_t extra = rows ? sa_small_bytes(endpoint->elements, rows)
-                          : sizeof(int16_t) * (endpoint->hollow ? 0 : sa_call_codes(&coding, submission));
+                          : sizeof(int16_t) * (endpoint->size_only ? 0 : sa_call_codes(&coding, submission));
     struct sa_running *running = sa_running_new(submission, extra);
     if (!running) return NULL;
     if (rows)
@@ -199,7 +199,7 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
         return;
     }
     struct sa_running *running = slot->running;
-    if (header.elements && endpoint->hollow)
+    if (header.elements && endpoint->size_only)
         running->call.form->pass(&running->call, slot->chunk - running->base);
     else if (header.elements)
         running->call.form->write(&running->call, slot->chunk - running->base, datagram + SA_HEADER_BYTES);
@@ -216,7 +216,7 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
 static void sa_judge(struct sa_endpoint *endpoint, struct sa_window *window, const struct sa_running *running) {
     const uint8_t *words = running->call.data, *mine = words + sizeof(uint32_t[SA_WORDS]) * endpoint->rank;
     const size_t size = sizeof(uint32_t[SA_WORDS]);
-    uint32_t other = endpoint->hollow ? endpoint->workers : 0;
+    uint32_t other = endpoint->size_only ? endpoint->workers : 0;
     while (other < endpoint->workers && !memcmp(words + size * other, mine, size)) other++;
     if (other == endpoint->workers) return;
     if (!window->failed) {
@@ -240,7 +240,7 @@ static void sa_judge(struct sa_endpoint *endpoint, struct sa_window *window, con
 static void sa_decide(struct sa_endpoint *endpoint, struct sa_window *window, const struct sa_running *head) {
     const int32_t *codes = (const int32_t *)head->call.data + SA_WORDS * endpoint->workers;
     int hit = 1; /* as it is of zeros */
-    if (endpoint->hollow)
+    if (endpoint->size_only)
         head->describes->call.undecided = 0;
     else
         hit = sa_small_decide(&head->describes->call, &endpoint->predictions, codes);
@@ -316,7 +316,7 @@ static void sa_build(struct sa_endpoint *endpoint, struct sa_window *window, uin
     uint32_t kind = SA_BE32(slot->kind | (slot->version ? SA_VERSION : 0) | (slot->first ? 0 : SA_RETRANSMISSION));
     uint32_t chunk = SA_BE32((uint32_t)slot->chunk);
     uint16_t number = SA_BE16((uint16_t)(window->first_slot + offset));
-    if (size > SA_HEADER_BYTES && !endpoint->hollow)
+    if (size > SA_HEADER_BYTES && !endpoint->size_only)
         running->call.form->read(&running->call, slot->chunk - running->base, frame + SA_HEADER_BYTES);
     /* Field by field where it is sent from: a header put together elsewhere and copied whole would wait for all stores
        before it, the values' too, since the processor forwards no several stores to one load. */
@@ -393,7 +393,7 @@ uint32_t sa_endpoint_frames_at(struct sa_endpoint *endpoint, int64_t now_ns, uin
     return sa_frames(endpoint, now_ns, limit, class, places, NULL, size);
 }
 
-void sa_endpoint_leave_values(struct sa_endpoint *endpoint) { endpoint->hollow = 1; }
+void sa_endpoint_leave_values(struct sa_endpoint *endpoint) { endpoint->size_only = 1; }
 
 uint32_t sa_endpoint_has_event(const struct sa_endpoint *endpoint) { return endpoint->events != NULL; }
 

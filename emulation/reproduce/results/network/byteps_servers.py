@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from emulation.bounds import Network, busiest, loads
+from emulation.bounds import NetworkParameters, busiest, loads
 from emulation.reproduce.published import Cell, Published
 
 _GPU_MACHINES = 8
@@ -10,8 +10,8 @@ _GOODPUT_GBPS = 90
 _PS = (12.7, 20.6, 25.5, 30.8, 34.3, 37.3, 42.5, 45.5)
 
 
-def _network(servers: int = 0) -> Network:
-    return Network(_GPU_MACHINES, _GOODPUT_GBPS * 10**9, 1500, 360, servers=servers)
+def _network(servers: int = 0) -> NetworkParameters:
+    return NetworkParameters(_GPU_MACHINES, _GOODPUT_GBPS * 10**9, 1500, 360, servers=servers)
 
 
 def _gbps(method: str, servers: int = 0) -> float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from emulation.bounds import Network, algbw_bound
+from emulation.bounds import NetworkParameters, algbw_bound
 from emulation.reproduce.published import Cell, Published
 from transport.group.method_name import MethodName
 
@@ -13,7 +13,7 @@ def _compute() -> Mapping[str, float]:
     ours = dict[str, float]()
     for workers in _WORKERS:
         for kind, servers in (("dedicated", workers), ("co-located", 0)):
-            network = Network(workers, 10**10, 1500, 360, servers=servers)
+            network = NetworkParameters(workers, 10**10, 1500, 360, servers=servers)
             ps = algbw_bound(MethodName("ps", "tcp"), "int32", network)
             switch = algbw_bound(MethodName("switch", "udp"), "int32", network)
             ours[f"{kind} servers, {workers} workers"] = ps / switch

@@ -1,0 +1,342 @@
+"""MeshHost: a member of a host method on a simulated link. It drives any Party, as a mesh's event loop does.
+
+Messages wait in a CreditQueue, most urgent first; what left it goes out message by message in that order, over one
+reliable connection to each member it is for. If links serve classes strictly, each class has all of this for itself, as
+in a real mesh with `classes`: no message waits for another class's credit, and what is overtaken on the way does not
+look lost. Acknowledgements go past data that waits. A message is `Sent`, and its credit back, when its last frame was
+put on the link. Frames come and go in virtual time; the party's computing takes none, unless `HostCosts` says so: then
+messages leave the queue, and reach the party, as the host gets to them.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, cast
+
+from emulation.sim.host_costs import FREE, FlowPacer, HostCosts, Processor
+from emulation.sim.network.aggregation_host import Alarm, HostUplink
+from emulation.sim.network.simulated_link import (
+    AHEAD,
+    CLASS_SHIFT,
+    IP_BYTES,
+    NODE_MASK,
+    CorruptedFrame,
+    SimulatedLink,
+    addressed,
+)
+from emulation.sim.network.strict_link import ClassQueue, StrictLink
+from switchagg.priority import BEST_EFFORT, CLASSES, class_of
+from transport.links.ethernet import ETHERNET_BYTES
+from transport.links.framing import RELIABLE_BYTES
+from transport.meshes.credit_queue import CreditQueue
+from transport.meshes.mesh import Outgoing, Party
+from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
+
+Connections = Callable[[int, int], ReliableConfig]
+"""What the connection from one member to another is like."""
+
+Begins = Callable[[bytes], bool]
+"""Whether a message is the first of a transfer, by its head."""
+
+
+class MemberHost(Protocol):
+    """What simulations ask of a `MeshHost`, or of what stands in for it."""
+
+    @property
+    def drop_checksum(self) -> int:
+        """Damaged frames."""
+
+    @property
+    def retransmissions(self) -> int:
+        """Frames sent again."""
+
+    def has_costs(self, costs: HostCosts, begins: Begins) -> None: ...
+
+    def pump(self) -> None: ...
+
+    def receive(self, frame: Any, sender: int, to: int) -> None: ...
+
+
+class _Departing(NamedTuple):
+    """A message that has left the queue. to: see `addressed`. last: segments of its connection up to its end."""
+
+    to: int
+    last: int
+    size_bytes: int
+    ticket: int
+
+
+class ClassFlow:
+    """What a priority class has for itself; without classes there is one. uplink: once it has been given something."""
+
+    __slots__ = ("departing", "queue", "repeating", "uplink")
+
+    def __init__(self, credit_bytes: int | None) -> None:
+        self.queue: CreditQueue[Outgoing] = CreditQueue(credit_bytes)
+        self.departing: deque[_Departing] = deque()
+        self.repeating: set[int] = set()
+        self.uplink: HostUplink | None = None
+
+
+class MeshHost:
+    """One member. After any input of the party `notice` is called, to take its events: it may give the party new calls.
+
+    `pump` after the party was given something to do. credit_bytes bounds what was taken from a queue and isn't out.
+    first: a member's address is that and its number. On a StrictLink messages' frames have the class of their priority.
+    """
+
+    def __init__(
+        self,
+        member: int,
+        party: Party,
+        connections: Connections,
+        link: SimulatedLink,
+        notice: Callable[[int], None],
+        *,
+        job: str,
+        credit_bytes: int | None,
+        first: int = 0,
+    ) -> None:
+        self.party = party
+        self.drop_checksum = 0
+        self._network = link.network
+        self._member = member
+        self._first = first
+        self._address = first + member
+        self._connections = connections
+        self._link = link
+        self._notice = notice
+        self._job = job
+        self._strict = strict = link.strict
+        # Keys of what is stored per connection: the peer's address, with the class in the upper bits; see `addressed`.
+        self._senders: dict[int, Sender] = {}
+        self._receivers: dict[int, Receiver] = {}
+        self._alarms: dict[tuple[int, bool], Alarm] = {}
+        self._out: dict[int, int] = {}  # first transmissions so far
+        self._submitted: dict[int, int] = {}  # segments of all messages so far
+        self._flows = [ClassFlow(credit_bytes) for _ in range(CLASSES if strict else 1)]  # the most urgent first
+        self._busy = self._again = False
+        self._segment_bytes = connections(member, member).segment_bytes
+        self._timer = Alarm(link.network, self._party_due)
+        self._costs = FREE
+        self._begins: Begins = bool
+        self._host = Processor(link.network)
+        self._paces: dict[int, FlowPacer] = {}  # of connections
+        self._paced = Alarm(link.network, self.pump)
+
+    def has_costs(self, costs: HostCosts, begins: Begins) -> None:
+        """From the start: what transfers cost the host."""
+        self._costs, self._begins = costs, begins
+
+    @property
+    def retransmissions(self) -> int:
+        return sum(sender.counters["retransmitted"] for sender in self._senders.values())
+
+    def pump(self) -> None:
+        """Send what the party has, as far as credit and link go; continues automatically."""
+        if self._busy:
+            return  # the caller that is in it will look again
+        self._busy = True
+        self._feed()
+        self._busy = False
+        for kind, flow in enumerate(self._flows):
+            if flow.departing or flow.repeating:
+                if flow.uplink is None:
+                    flow.uplink = self._new_uplink(kind)
+                flow.uplink.pump()
+        self._timer.set(self.party.next_deadline_ns())
+
+    def _new_uplink(self, kind: int) -> HostUplink:
+        network, link = self._network, self._link
+        frame_bytes = self._segment_bytes + RELIABLE_BYTES + ETHERNET_BYTES + IP_BYTES
+        queue = ClassQueue(network, cast(StrictLink, link), kind) if link.strict else link
+        return HostUplink(network, queue, frame_bytes, partial(self._give, self._flows[kind]))
+
+    def receive(self, frame: Any, sender: int, to: int) -> None:
+        """A frame of another member, its bytes from after the IP header."""
+        if frame.__class__ is CorruptedFrame:
+            frame = frame.received()
+            if frame is None:
+                self.drop_checksum += 1
+                return
+        now_ns = self._network.now_ns
+        peer = sender | to >> CLASS_SHIFT << CLASS_SHIFT
+        if len(frame) > KIND_OFFSET and frame[KIND_OFFSET] == DATA:
+            receiver = self._receiver(peer)
+            receiver.receive(frame, now_ns)
+            self._acknowledge(peer, receiver)
+            messages = []
+            while (message := receiver.next_message()) is not None:
+                messages.append((message.data[: message.tag], memoryview(message.data)[message.tag :]))
+            self._came(sender - self._first, messages)
+        else:
+            connection = self._sender(peer)
+            connection.receive(frame, now_ns)
+            self._after_input(peer, connection)
+            self.pump()
+
+    def _came(self, member: int, messages: Sequence[tuple[bytes, memoryview]]) -> None:
+        """Whole messages of a member, head and data: the party has those that cost its host nothing at once."""
+        if not messages:
+            return
+        if not self._costs.transfer_ns:
+            for head, data in messages:
+                self.party.receive(member, head, data, self._network.now_ns)
+            self._notice(self._member)
+            self.pump()
+            return
+        for head, data in messages:
+            self._host.run(self._cost_ns(head), partial(self._take, member, head, data))
+
+    def _take(self, member: int, head: bytes, data: memoryview) -> None:
+        self.party.receive(member, head, data, self._network.now_ns)
+        self._notice(self._member)
+        self.pump()
+
+    def _cost_ns(self, head: bytes) -> int:
+        """What a message takes its host, at either end."""
+        return self._costs.transfer_ns if self._costs.transfer_ns and self._begins(head) else 0
+
+    def _feed(self) -> None:
+        """From the party to the queues, from the queues to the connections."""
+        for message in self.party.messages_to_send():
+            queue = self._flows[class_of(message.priority) if self._strict else 0].queue
+            queue.push(message, len(message.head) + len(message.data), message.priority)
+        for flow in self._flows:
+            while self._host.idle and (message := flow.queue.pop()) is not None:  # type: ignore[assignment]
+                to = message.to + self._first
+                to = addressed(to, message.priority) if self._strict else to
+                cost_ns = self._cost_ns(message.head)
+                self._host.run(cost_ns, partial(self._carry_and_go_on if cost_ns else self._carry, flow, to, message))
+
+    def _carry_and_go_on(self, flow: ClassFlow, to: int, message: Outgoing) -> None:
+        self._carry(flow, to, message)
+        self.pump()
+
+    def _carry(self, flow: ClassFlow, to: int, message: Outgoing) -> None:
+        """A message to an address, its class in the upper bits, is below its queue."""
+        head, data = message.head, message.data
+        size_bytes = len(head) + len(data)
+        segments = -(-size_bytes // self._segment_bytes) or 1
+        last = self._submitted.get(to, 0) + segments
+        self._submitted[to] = last
+        self._sender(to).submit(len(head), b"".join((head, data)))  # a copy: it may have to be sent again
+        flow.departing.append(_Departing(to, last, size_bytes, message.ticket))
+
+    def _give(self, flow: ClassFlow, limit: int) -> int:
+        """Up to limit frames to the link: repetitions, then messages in order; those behind a full window wait."""
+        self._busy = True
+        given = 0
+        for member in sorted(flow.repeating):
+            sender = self._senders[member]
+            given += self._put(member, sender, min(limit - given, sender.repeats))
+            if not sender.repeats:
+                flow.repeating.discard(member)
+        full: set[int] = set()
+        index = 0
+        departing, out = flow.departing, self._out
+        while given < limit and index < len(departing):
+            message = departing[index]
+            to = message.to
+            if to in full:
+                index += 1
+                continue
+            wanted = min(limit - given, message.last - out.get(to, 0))
+            got = self._put(to, self._senders[to], wanted)
+            given += got
+            out[to] = out.get(to, 0) + got
+            if out[to] == message.last:
+                del departing[index]
+                self._left(flow, message.size_bytes, message.ticket)
+            elif got < wanted:
+                full.add(to)
+                index += 1
+        self._busy = False
+        return given
+
+    def _left(self, flow: ClassFlow, size_bytes: int, ticket: int) -> None:
+        """The last frame of a message is on the link."""
+        flow.queue.returned(size_bytes)
+        self.party.sent(ticket)
+        self._notice(self._member)
+        self._feed()
+        if any(other.departing for other in self._flows if other is not flow) and not self._again:
+            self._again = True  # once this class's uplink is done
+            self._network.schedule(self._network.now_ns, self._pump_again)
+
+    def _pump_again(self, _frame: None, _sender: int, _to: int) -> None:
+        self._again = False
+        self.pump()
+
+    def _put(self, to: int, sender: Sender, limit: int) -> int:
+        now_ns, pace = self._network.now_ns, None
+        if self._costs.flow_bps:
+            pace = self._paces.setdefault(to, FlowPacer(self._costs.flow_bps))
+            limit = min(limit, int(pace.next_ns <= now_ns))
+            if not limit:
+                self._paced.set(pace.next_ns)
+        frames = sender.frames_to_send(now_ns, limit)
+        send, address = self._link.send, self._address
+        for frame in frames:
+            size_bytes = len(frame) + ETHERNET_BYTES + IP_BYTES
+            send(frame, size_bytes, now_ns, address, to)
+            if pace is not None:
+                pace.left(now_ns, size_bytes)
+                self._paced.set(pace.next_ns)
+        if frames:
+            self._alarm(to, True).set(sender.next_deadline_ns())
+        return len(frames)
+
+    def _acknowledge(self, peer: int, receiver: Receiver) -> None:
+        now_ns = self._network.now_ns
+        for ack in receiver.frames_to_send(now_ns):
+            self._link.send_ahead(ack, len(ack) + ETHERNET_BYTES + IP_BYTES, now_ns, self._address, peer | AHEAD)
+        deadline_ns = receiver.next_deadline_ns()
+        if deadline_ns is not None:
+            self._alarm(peer, False).set(deadline_ns)
+
+    def _after_input(self, peer: int, sender: Sender) -> None:
+        if sender.repeats:
+            kind = BEST_EFFORT - (peer >> CLASS_SHIFT) if self._strict else 0
+            self._flows[kind].repeating.add(peer)
+        deadline_ns = sender.next_deadline_ns()
+        if deadline_ns is not None:
+            self._alarm(peer, True).set(deadline_ns)
+
+    def _sender(self, peer: int) -> Sender:
+        sender = self._senders.get(peer)
+        if sender is None:
+            to = (peer & NODE_MASK) - self._first
+            connection = self._member | peer & ~NODE_MASK
+            sender = self._senders[peer] = Sender(self._connections(self._member, to), connection, self._job, to)
+        return sender
+
+    def _receiver(self, peer: int) -> Receiver:
+        receiver = self._receivers.get(peer)
+        if receiver is None:
+            config = self._connections((peer & NODE_MASK) - self._first, self._member)
+            receiver = self._receivers[peer] = Receiver(config, peer - self._first)
+        return receiver
+
+    def _alarm(self, peer: int, of_sender: bool) -> Alarm:
+        alarm = self._alarms.get((peer, of_sender))
+        if alarm is None:
+            ring = self._sender_due if of_sender else self._receiver_due
+            alarm = self._alarms[peer, of_sender] = Alarm(self._network, lambda: ring(peer))
+        return alarm
+
+    def _sender_due(self, peer: int) -> None:
+        sender = self._senders[peer]
+        sender.handle_timer(self._network.now_ns)
+        self._after_input(peer, sender)
+        self.pump()
+
+    def _receiver_due(self, peer: int) -> None:
+        receiver = self._receivers[peer]
+        receiver.handle_timer(self._network.now_ns)
+        self._acknowledge(peer, receiver)
+
+    def _party_due(self) -> None:
+        self.party.handle_timer(self._network.now_ns)
+        self._notice(self._member)
+        self.pump()

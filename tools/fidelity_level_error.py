@@ -1,0 +1,65 @@
+"""The error of fidelity levels `flow` and `formula` against packets, for all shipped scenarios and methods.
+
+    python tools/fidelity_level_error.py [SCENARIO …] > table.md
+
+A line of Markdown for each: communication time of an iteration by packets, and the others' errors. What only packets
+describe is left out, and said. `docs/fidelity-levels.md` has the table.
+"""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+from emulation.results import MethodResult
+from emulation.scenario import SHIPPED_FOLDER, Scenario, load_variants
+from emulation.scenario_tables import FLOW, FORMULA, PACKET
+from emulation.sim.fidelity_level import refusal
+from emulation.sim.simulated_run import run_method, simulation_config
+from transport.group.method_name import MethodName
+
+COUNTED = 1
+"""Iterations, after one that isn't."""
+
+
+def shortened(scenario: Scenario, level: str) -> Scenario:
+    """The scenario with a few iterations, at a fidelity level."""
+    iterations = 1 + COUNTED
+    workload = dataclasses.replace(
+        scenario.workload, iterations=iterations, warmup_iterations=1, evaluate_every=iterations
+    )
+    virtual_time = dataclasses.replace(scenario.virtual_time, fidelity_level=level)
+    return dataclasses.replace(scenario, workload=workload, virtual_time=virtual_time)
+
+
+def communication_ms(result: MethodResult) -> float:
+    """The mean of what is counted."""
+    counted = result.iterations[-COUNTED:]
+    return sum(record.communication_ns for record in counted) / len(counted) / 1e6
+
+
+def line(scenario: Scenario, where: str, name: MethodName) -> str:
+    """One method's."""
+
+    def run(level: str) -> MethodResult:
+        return run_method(shortened(scenario, level), name, Path(), lambda *_: None)
+
+    if why := refusal(scenario, name, simulation_config(scenario, name.codec)):
+        return f"| {where} | {name} | | | packets only: {why} |"
+    exact = communication_ms(run(PACKET))
+    errors = [100 * (communication_ms(run(level)) / exact - 1) for level in (FLOW, FORMULA)]
+    return f"| {where} | {name} | {exact:.4g} | {errors[0]:+.2f} % | {errors[1]:+.1f} % |"
+
+
+def main() -> None:
+    """Writes the table, a line as soon as it is known."""
+    names = sys.argv[1:] or sorted(path.stem for path in SHIPPED_FOLDER.glob("*.toml"))
+    print("| scenario | method | packets, ms | flow | formula |\n|---|---|---|---|---|", flush=True)
+    for name in names:
+        for point, scenario in load_variants(SHIPPED_FOLDER / f"{name}.toml"):
+            where = ", ".join([name, *(f"{key.partition('.')[2]} = {value}" for key, value in point.items())])
+            for method in scenario.methods_for("sim"):
+                print(line(scenario, where, method), flush=True)
+
+
+if __name__ == "__main__":
+    main()
