@@ -21,7 +21,7 @@ from emulation.errors import ScenarioError as ScenarioError
 from emulation.profiles.graph import WorkloadGraph
 from emulation.profiles.model_profile import ModelProfile
 from emulation.profiles.profile_errors import ProfileError
-from emulation.profiles.workload_keys import batch_of, chosen, tenants_fault
+from emulation.profiles.workload_keys import batch_of, load_workload, tenants_fault
 from emulation.scenario_keys.key_values import NAME, WORDS, build_fields, check_tables, shown, suggestion
 from emulation.scenario_tables import (
     ADAMW,
@@ -111,7 +111,7 @@ class Scenario:
     @cached_property
     def replayed(self) -> ModelProfile | WorkloadGraph:
         """What `[workload] profile` and the keys beside it name. Raises ProfileError."""
-        return chosen(self.workload, self.topology.workers, Path(self.folder))
+        return load_workload(self.workload, self.topology.workers, Path(self.folder))
 
     @property
     def unequal_compute(self) -> str | None:

@@ -58,8 +58,8 @@ def codecs(
     `RAY_ADDRESS=auto switchagg study codecs --ray`
     """
     with outcomes(f"the same command goes on from the runs in {out}"):
-        from emulation.study.whole_study import StudyRequest, study
+        from emulation.study.study_request import StudyRequest, study
 
-        wish = StudyRequest(tuple(codec or ()), tuple(workload or ()), tuple(workers or ()), seeds, only, quick)
-        for line in study(wish, out, jobs, ray, lambda text: typer.echo(text, err=True)):
+        request = StudyRequest(tuple(codec or ()), tuple(workload or ()), tuple(workers or ()), seeds, only, quick)
+        for line in study(request, out, jobs, ray, lambda text: typer.echo(text, err=True)):
             typer.echo(line)

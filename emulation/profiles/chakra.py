@@ -35,7 +35,7 @@ COLLECTIVES = {
     8: "reduce_scatter",
     9: "barrier",
 }
-OTHERS = {1: "reduce", 3: "gather", 4: "scatter"}
+UNSUPPORTED = {1: "reduce", 3: "gather", 4: "scatter"}
 VERSIONS = ("", "0.0.4", "1.0", "1.0.0", "schema-1.0.0")
 WANTED = ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name", "num_ops", "is_cpu_op")
 
@@ -65,30 +65,30 @@ class ChakraNode:
             elif field == 10 and kind == protobuf.BYTES:
                 self._attribute(data, low, high)
             elif field == 8 and kind == protobuf.BYTES and self.type == METADATA:
-                found = (data[a:b] for number, *_, a, b in protobuf.fields(data, low, high) if number == 1)
-                self.inputs = next(found, b"").decode(errors="replace")
+                texts = (data[a:b] for number, *_, a, b in protobuf.fields(data, low, high) if number == 1)
+                self.inputs = next(texts, b"").decode(errors="replace")
         name = " ".join(self.name.split())
         self.where = f"{where}: node {self.number}" + f" ({name})" * bool(name)
 
     def _attribute(self, data: bytes, begin: int, end: int) -> None:
-        name, found = "", 0
+        name, number = "", 0
         text = ""
         for field, kind, value, low, high in protobuf.fields(data, begin, end):
             if field == 1:
                 name = data[low:high].decode(errors="replace")
             elif kind == protobuf.VARINT:
-                found = protobuf.signed(value)
+                number = protobuf.signed(value)
             elif field == 29:
                 text = data[low:high].decode(errors="replace")[:200]
         if name in WANTED:
-            self.values[name] = text or found
+            self.values[name] = text or number
 
     def value(self, name: str, *, least: int, needed: bool = True) -> int:
         """Of an attribute."""
-        found = self.values.get(name, None if needed else 0)
-        if not isinstance(found, int) or not least <= found < 1 << 44:
-            raise ProfileError(f"{self.where}: {name}: {found}; allowed: numbers from {least} on")
-        return found
+        number = self.values.get(name, None if needed else 0)
+        if not isinstance(number, int) or not least <= number < 1 << 44:
+            raise ProfileError(f"{self.where}: {name}: {number}; allowed: numbers from {least} on")
+        return number
 
 
 def load(path: Path, workers: int = 0) -> WorkloadGraph:
@@ -101,7 +101,7 @@ def load(path: Path, workers: int = 0) -> WorkloadGraph:
         raise ProfileError(f"{path}: traces of {len(files)} ranks, but the scenario has {workers} workers")
     groups = {WORLD: (tuple(range(len(files))),), **_groups(path if path.is_dir() else path.parent)}
     ranks = [decode(read_bytes(files[rank]), files[rank].name) for rank in range(len(files))]
-    groups = {**_told(ranks), **groups}
+    groups = {**_declared_groups(ranks), **groups}
     skipped: Counter[str] = Counter()
     places: dict[tuple[GraphOperation, ...], int] = {}
     program_of = tuple(
@@ -113,16 +113,16 @@ def load(path: Path, workers: int = 0) -> WorkloadGraph:
 
 def _files(path: Path) -> tuple[dict[int, Path], str]:
     """By rank; and the trace's name."""
-    found: dict[str, dict[int, Path]] = {}
+    traces: dict[str, dict[int, Path]] = {}
     wanted = FILE.fullmatch(path.name)
-    for each in sorted(path.iterdir() if path.is_dir() else path.parent.glob("*.et")):
-        match = FILE.fullmatch(each.name)
+    for file in sorted(path.iterdir() if path.is_dir() else path.parent.glob("*.et")):
+        match = FILE.fullmatch(file.name)
         if match and (path.is_dir() or (wanted and match[1] == wanted[1])):
-            found.setdefault(match[1], {})[int(match[2])] = each
-    if len(found) != 1:
-        what = f"traces {', '.join(found)}: name one of their files" if found else "no files NAME.RANK.et"
+            traces.setdefault(match[1], {})[int(match[2])] = file
+    if len(traces) != 1:
+        what = f"traces {', '.join(traces)}: name one of their files" if traces else "no files NAME.RANK.et"
         raise ProfileError(f"{path}: {what}")
-    ((name, files),) = found.items()
+    ((name, files),) = traces.items()
     if missing := sorted(set(range(len(files))) - files.keys()):
         raise ProfileError(f"{path}: rank {missing[0]} has no file; there are {len(files)}")
     return files, name
@@ -135,22 +135,22 @@ def _groups(folder: Path) -> dict[str, tuple[tuple[int, ...], ...]]:
         return {}
     try:
         read = json.loads(read_text(path, 1 << 26))
-        found = {str(name): tuple(int(rank) for rank in members) for name, members in read.items()}
+        groups = {str(name): tuple(int(rank) for rank in members) for name, members in read.items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ProfileError(f'{path.name}: no groups of ranks, like {{"1": [0, 1]}}: {str(error)[:100]}') from error
-    return {name: (members,) for name, members in found.items() if name != WORLD}
+    return {name: (members,) for name, members in groups.items() if name != WORLD}
 
 
-def _told(ranks: list[list[ChakraNode]]) -> Groups:
+def _declared_groups(ranks: list[list[ChakraNode]]) -> Groups:
     """Of nodes process_group:init: a list with a text, [{"pg_name": "1", "ranks": [0, 1]}]; without ranks: all."""
-    found: dict[str, dict[tuple[int, ...], None]] = {}
+    groups: dict[str, dict[tuple[int, ...], None]] = {}
     for node in itertools.chain(*ranks):
         if node.type == METADATA and "process_group:init" in node.name:
             with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):  # said where a group is missing
-                for each in json.loads(node.inputs[2:-2]):
-                    members = tuple(map(int, each["ranks"])) or tuple(range(len(ranks)))
-                    found.setdefault(str(each["pg_name"]), {})[members] = None
-    return {name: tuple(sets) for name, sets in found.items() if name != WORLD}
+                for entry in json.loads(node.inputs[2:-2]):
+                    members = tuple(map(int, entry["ranks"])) or tuple(range(len(ranks)))
+                    groups.setdefault(str(entry["pg_name"]), {})[members] = None
+    return {name: tuple(sets) for name, sets in groups.items() if name != WORLD}
 
 
 def decode(data: bytes, file: str) -> list[ChakraNode]:
@@ -177,12 +177,14 @@ def program(nodes: list[ChakraNode], rank: int, groups: Groups, skipped: Counter
         place_of[node.number] = place
     program = []
     for node in nodes:
-        if absent := [each for each in node.needs if each not in place_of]:
+        if absent := [number for number in node.needs if number not in place_of]:
             raise ProfileError(f"{node.where}: depends on node {absent[0]}, which there isn't")
-        calls = [each for each in node.calls if each in place_of]  # converters remove calls that do nothing themselves
+        calls = [
+            number for number in node.calls if number in place_of
+        ]  # converters remove calls that do nothing themselves
         if len(calls) < len(node.calls):
             skipped["calls of nodes that there aren't"] += len(node.calls) - len(calls)
-        needs = tuple(sorted({place_of[each] for each in node.needs + calls}))
+        needs = tuple(sorted({place_of[number] for number in node.needs + calls}))
         program.append(_operation(node, needs, rank, groups, skipped))
     return tuple(program)
 
@@ -227,9 +229,9 @@ def _collective(
         if group != "0" or len(groups) > 1:
             raise ProfileError(f"{node.where}: group {group!r} is not in {GROUPS_FILE} beside the trace")
         group = WORLD
-    own = next((members for members in groups[group] if rank in members), ())
-    if number in OTHERS:
-        skipped[f"collectives {OTHERS[number]}"] += 1
+    members = next((members for members in groups[group] if rank in members), ())
+    if number in UNSUPPORTED:
+        skipped[f"collectives {UNSUPPORTED[number]}"] += 1
         return GraphOperation(COMPUTE, node.name, needs)
     if number not in COLLECTIVES:
         raise ProfileError(f"{node.where}: comm_type {number} is unknown; allowed: 0 … 9")
@@ -238,5 +240,5 @@ def _collective(
         return GraphOperation("allreduce", node.name, needs, 0, 1, group)
     elements = -(-node.value("comm_size", least=1) // 4)
     if kind == "all_gather":
-        elements *= max(1, len(own))
+        elements *= max(1, len(members))
     return GraphOperation(kind, node.name, needs, 0, elements, group)

@@ -83,7 +83,7 @@ def decode(text: str, file: str, workers: int = 0) -> WorkloadGraph:
         raise ProfileError(f"{file}: {ranks} ranks, but the scenario has {workers} workers")
     notes = (f"{file}: {reader.early} irequires taken for requires.",) if reader.early else ()
     programs = tuple(
-        tuple(_joined(reader.operations.get(each, []), reader.waits.get(each, []), file)) for each in range(ranks)
+        tuple(_joined(reader.operations.get(rank, []), reader.waits.get(rank, []), file)) for rank in range(ranks)
     )
     return WorkloadGraph(file, programs, tuple(range(ranks)), source=f"GOAL {file}", notes=notes)
 
@@ -114,11 +114,11 @@ def _joined(
             raise ProfileError(f"{file}: line {number}: label {label} is there twice")
     needs: list[set[int]] = [set() for _ in operations]
     for label, other, number in waits:
-        if absent := next((each for each in (label, other) if each not in places), None):
+        if absent := next((name for name in (label, other) if name not in places), None):
             raise ProfileError(f"{file}: line {number}: no operation {absent}")
         needs[places[label]].add(places[other])
-    for (_, _, each), wanted in zip(operations, needs, strict=True):
-        yield replace(each, needs=tuple(sorted(wanted)))
+    for (_, _, operation), wanted in zip(operations, needs, strict=True):
+        yield replace(operation, needs=tuple(sorted(wanted)))
 
 
 def encode(graph: WorkloadGraph, method: str = "ring") -> Iterator[str]:
@@ -137,40 +137,40 @@ def _rank(graph: WorkloadGraph, rank: int, method: str) -> Iterator[str]:
     ends: dict[int, list[str]] = {}  # by place: the labels that are its end
     waiting: list[tuple[str, int]] = []
     calls = 0
-    for place, each in enumerate(program):
-        if not each.collective:
+    for place, operation in enumerate(program):
+        if not operation.collective:
             label = f"o{place}"
-            other = rank + each.peer
+            other = rank + operation.peer
             yield {
-                COMPUTE: f"{label}: calc {each.duration_ns}" + f" cpu {each.unit}" * bool(each.unit),
-                SEND: f"{label}: send {4 * each.elements}b to {other} tag {each.tag}",
-                RECEIVE: f"{label}: recv {4 * each.elements}b from {other} tag {each.tag}",
-            }[each.kind]
+                COMPUTE: f"{label}: calc {operation.duration_ns}" + f" cpu {operation.unit}" * bool(operation.unit),
+                SEND: f"{label}: send {4 * operation.elements}b to {other} tag {operation.tag}",
+                RECEIVE: f"{label}: recv {4 * operation.elements}b from {other} tag {operation.tag}",
+            }[operation.kind]
             ends[place], begins = [label], [label]
         else:
             calls += 1
-            members = graph.members(each.group, rank)
-            begins = yield from _collective(each, rank, members, method, f"o{place}", TAGS + calls)
+            members = graph.members(operation.group, rank)
+            begins = yield from _collective(operation, rank, members, method, f"o{place}", TAGS + calls)
             ends[place] = [f"o{place}"]
-        waiting += [(label, other) for label in begins for other in each.needs]
+        waiting += [(label, other) for label in begins for other in operation.needs]
     for label, other in waiting:
         for end in ends[other]:
             yield f"{label} requires {end}"
 
 
 def _collective(
-    each: GraphOperation, rank: int, members: tuple[int, ...], method: str, label: str, tag: int
+    operation: GraphOperation, rank: int, members: tuple[int, ...], method: str, label: str, tag: int
 ) -> Generator[str, None, list[str]]:
     """Messages of its plan, in the order that it asks for, and a calc of no time at the end; returns what begins."""
-    own, count = members.index(rank), len(members)
-    if not each.launched:
-        return (yield from _exchange(each, own, members, label, tag))
-    kind: Kind = each.kind  # type: ignore[assignment]
+    position, count = members.index(rank), len(members)
+    if not operation.launched:
+        return (yield from _exchange(operation, position, members, label, tag))
+    kind: Kind = operation.kind  # type: ignore[assignment]
     name = fitting(kind, method, count)
     begins, earlier = list[str](), list[tuple[str, bool, list[tuple[int, int]]]]()
     after: list[str] = []
     if count > 1:
-        steps = plan(Task(kind, name, own, count, each.elements)).operations
+        steps = plan(Task(kind, name, position, count, operation.elements)).operations
         for number, step in enumerate(steps):
             if isinstance(step, Local):
                 ranges = [(step.low, step.high), (step.source, step.source + step.high - step.low)]
@@ -186,8 +186,8 @@ def _collective(
             sends = isinstance(step, Send)  # sends of the same values needn't wait for each other
             before = [
                 other
-                for other, sent, theirs in earlier
-                if not (sends and sent) and any(a < d and c < b for a, b in ranges for c, d in theirs)
+                for other, also_sends, other_ranges in earlier
+                if not (sends and also_sends) and any(a < d and c < b for a, b in ranges for c, d in other_ranges)
             ]
             after += [f"{own_label} requires {other}" for other in before]
             if not before:
@@ -200,19 +200,19 @@ def _collective(
 
 
 def _exchange(
-    each: GraphOperation, own: int, members: tuple[int, ...], label: str, tag: int
+    operation: GraphOperation, position: int, members: tuple[int, ...], label: str, tag: int
 ) -> Generator[str, None, list[str]]:
     """An all-to-all: each sends each other its shard, all at once."""
-    count, begun = len(members), list[str]()
-    low, high = shard(each.elements, own, count)
+    count, labels = len(members), list[str]()
+    low, high = shard(operation.elements, position, count)
     for place, member in enumerate(members):
-        first, last = shard(each.elements, place, count)
-        if place != own and last > first:
-            begun.append(f"{label}_s{place}")
-            yield f"{begun[-1]}: send {4 * (last - first)}b to {member} tag {tag}"
-        if place != own and high > low:
-            begun.append(f"{label}_r{place}")
-            yield f"{begun[-1]}: recv {4 * (high - low)}b from {member} tag {tag}"
+        first, last = shard(operation.elements, place, count)
+        if place != position and last > first:
+            labels.append(f"{label}_s{place}")
+            yield f"{labels[-1]}: send {4 * (last - first)}b to {member} tag {tag}"
+        if place != position and high > low:
+            labels.append(f"{label}_r{place}")
+            yield f"{labels[-1]}: recv {4 * (high - low)}b from {member} tag {tag}"
     yield f"{label}: calc 0"
-    yield from (f"{label} requires {other}" for other in begun)
-    return begun or [label]
+    yield from (f"{label} requires {other}" for other in labels)
+    return labels or [label]

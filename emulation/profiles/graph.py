@@ -84,7 +84,7 @@ class WorkloadGraph:
             raise ProfileError(f"{self.name}: {ranks} ranks; allowed: 1 … {RANKS_MOST}")
         object.__setattr__(self, "groups", {WORLD: (tuple(range(ranks)),), **self.groups})
         for name, sets in self.groups.items():
-            members = [rank for each in sets for rank in each]
+            members = [rank for part in sets for rank in part]
             if len(set(members)) != len(members) or any(not 0 <= rank < ranks for rank in members):
                 raise ProfileError(f"{self.name}: group {name}: ranks must be 0 … {ranks - 1}, each in one set at most")
         for place, program in enumerate(self.programs):
@@ -104,36 +104,38 @@ class WorkloadGraph:
     def compute_ns(self, rank: int) -> int:
         """Of the processor that computes longest."""
         spent: Counter[int] = Counter()
-        for each in self.program(rank):
-            spent[each.unit] += each.duration_ns
+        for operation in self.program(rank):
+            spent[operation.unit] += operation.duration_ns
         return max(spent.values(), default=0)
 
     def members(self, group: str, rank: int) -> tuple[int, ...]:
         """The ranks of a group that one is in."""
-        return next(each for each in self.groups[group] if rank in each)
+        return next(ranks for ranks in self.groups[group] if rank in ranks)
 
     def used_groups(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Sets of ranks with collectives of their own, in order, without those of a single rank."""
-        used = {each.group for program in self.programs for each in program if each.collective}
+        used = {operation.group for program in self.programs for operation in program if operation.collective}
         for name in sorted(used):
             yield from ((name, members) for members in self.groups[name] if len(members) > 1)
 
     def pairs(self) -> list[tuple[int, int]]:
         """Who sends to whom, in all-to-alls, too."""
-        exchanging = {each.group for program in self.programs for each in program if each.kind == "all_to_all"}
-        away = [{each.peer for each in program if each.kind == SEND} for program in self.programs]
-        found = {(rank, rank + peer) for rank in range(self.ranks) for peer in away[self.program_of[rank]]}
+        exchanging = {
+            operation.group for program in self.programs for operation in program if operation.kind == "all_to_all"
+        }
+        away = [{operation.peer for operation in program if operation.kind == SEND} for program in self.programs]
+        pairs = {(rank, rank + peer) for rank in range(self.ranks) for peer in away[self.program_of[rank]]}
         for members in itertools.chain.from_iterable(self.groups[name] for name in exchanging):
-            found.update(itertools.permutations(members, 2))
-        return sorted(found)
+            pairs.update(itertools.permutations(members, 2))
+        return sorted(pairs)
 
     def moved(self, rank: int) -> dict[str, int]:
         """Bytes of the arrays of each kind of operation on a rank that sends or receives."""
-        found: Counter[str] = Counter()
-        for each in self.program(rank):
-            if each.kind != COMPUTE:
-                found[each.kind] += 4 * each.elements
-        return dict(found)
+        sizes: Counter[str] = Counter()
+        for operation in self.program(rank):
+            if operation.kind != COMPUTE:
+                sizes[operation.kind] += 4 * operation.elements
+        return dict(sizes)
 
     # What it must be
 
@@ -143,18 +145,18 @@ class WorkloadGraph:
         return f"{self.name}: rank {rank}, operation {place}" + f" ({name})" * bool(name)
 
     def _check_program(self, number: int, program: Program) -> None:
-        for place, each in enumerate(program):
+        for place, operation in enumerate(program):
             wrong = ""
-            if each.kind not in KINDS:
-                wrong = f"kind {each.kind!r} is unknown; allowed: {', '.join(KINDS)}"
-            elif not 0 <= each.duration_ns <= NS_MOST:
-                wrong = f"{each.duration_ns} ns; allowed: 0 … {NS_MOST}"
-            elif each.kind != COMPUTE and not 1 <= each.elements <= ELEMENTS_MOST:
-                wrong = f"{each.elements} elements; allowed: 1 … {ELEMENTS_MOST}"
-            elif any(not 0 <= other < len(program) for other in each.needs):
-                wrong = f"needs operation {max(each.needs, key=abs)}, which there isn't"
-            elif each.collective and each.group not in self.groups:
-                wrong = f"group {each.group!r} is unknown"
+            if operation.kind not in KINDS:
+                wrong = f"kind {operation.kind!r} is unknown; allowed: {', '.join(KINDS)}"
+            elif not 0 <= operation.duration_ns <= NS_MOST:
+                wrong = f"{operation.duration_ns} ns; allowed: 0 … {NS_MOST}"
+            elif operation.kind != COMPUTE and not 1 <= operation.elements <= ELEMENTS_MOST:
+                wrong = f"{operation.elements} elements; allowed: 1 … {ELEMENTS_MOST}"
+            elif any(not 0 <= other < len(program) for other in operation.needs):
+                wrong = f"needs operation {max(operation.needs, key=abs)}, which there isn't"
+            elif operation.collective and operation.group not in self.groups:
+                wrong = f"group {operation.group!r} is unknown"
             if wrong:
                 raise ProfileError(f"{self._where(number, place)}: {wrong}")
         if (stuck := ProgramOrder.of(program).first_in_a_cycle()) is not None:
@@ -163,10 +165,10 @@ class WorkloadGraph:
     def _check_groups(self) -> None:
         """All ranks of a set do the same."""
         listed = [defaultdict[str, list[tuple[str, int]]](list) for _ in self.programs]
-        for program, found in zip(self.programs, listed, strict=True):
-            for each in program:
-                if each.collective:
-                    found[each.group].append((each.kind, each.elements))
+        for program, by_group in zip(self.programs, listed, strict=True):
+            for operation in program:
+                if operation.collective:
+                    by_group[operation.group].append((operation.kind, operation.elements))
         for name, sets in self.groups.items():
             inside = {rank for members in sets for rank in members}
             for rank, number in enumerate(self.program_of):
@@ -182,32 +184,34 @@ class WorkloadGraph:
     def _check_messages(self) -> None:
         """Every send is received."""
         sizes: dict[str, dict[tuple[int, int, int], list[int]]] = {SEND: {}, RECEIVE: {}}
-        messages = [[each for each in program if each.kind in sizes] for program in self.programs]
+        messages = [[operation for operation in program if operation.kind in sizes] for program in self.programs]
         for rank in range(self.ranks):
-            for each in messages[self.program_of[rank]]:
-                other = rank + each.peer
-                if not 0 <= other < self.ranks or not each.peer:
-                    raise ProfileError(f"{self.name}: rank {rank}: {each.kind} {each.name}: no rank {other} but it")
-                way = (rank, other, each.tag) if each.kind == SEND else (other, rank, each.tag)
-                sizes[each.kind].setdefault(way, []).append(each.elements)
-        for way in sorted(sizes[SEND].keys() | sizes[RECEIVE].keys()):
-            sent, received = (sizes[kind].get(way, []) for kind in (SEND, RECEIVE))
-            if sent != received:
-                sender, to, tag = way
+            for operation in messages[self.program_of[rank]]:
+                other = rank + operation.peer
+                if not 0 <= other < self.ranks or not operation.peer:
+                    raise ProfileError(
+                        f"{self.name}: rank {rank}: {operation.kind} {operation.name}: no rank {other} but it"
+                    )
+                channel = (rank, other, operation.tag) if operation.kind == SEND else (other, rank, operation.tag)
+                sizes[operation.kind].setdefault(channel, []).append(operation.elements)
+        for channel in sorted(sizes[SEND].keys() | sizes[RECEIVE].keys()):
+            sends, receives = (sizes[kind].get(channel, []) for kind in (SEND, RECEIVE))
+            if sends != receives:
+                sender, to, tag = channel
                 raise ProfileError(
-                    f"{self.name}: rank {sender} to rank {to}, tag {tag}: {len(sent)} sends of {sum(sent)} elements, "
-                    f"{len(received)} receives of {sum(received)}"
+                    f"{self.name}: rank {sender} to rank {to}, tag {tag}: {len(sends)} sends of {sum(sends)} elements, "
+                    f"{len(receives)} receives of {sum(receives)}"
                 )
 
 
-def _difference(rank: int, own: list[tuple[str, int]], other_rank: int, others: list[tuple[str, int]]) -> str:
-    for number, (mine, its) in enumerate(zip(own, others, strict=False)):
-        if mine != its:
+def _difference(rank: int, calls: list[tuple[str, int]], other_rank: int, other_calls: list[tuple[str, int]]) -> str:
+    for number, (call, other) in enumerate(zip(calls, other_calls, strict=False)):
+        if call != other:
             return (
-                f"collective {number}: {mine[0]} of {mine[1]} elements on rank {rank}, {its[0]} of {its[1]} on rank "
-                f"{other_rank}"
+                f"collective {number}: {call[0]} of {call[1]} elements on rank {rank}, {other[0]} of {other[1]} "
+                f"on rank {other_rank}"
             )
-    return f"{len(own)} collectives on rank {rank}, {len(others)} on rank {other_rank}"
+    return f"{len(calls)} collectives on rank {rank}, {len(other_calls)} on rank {other_rank}"
 
 
 @dataclass(frozen=True)
@@ -225,11 +229,11 @@ class ProgramOrder:
         at_begin: list[list[int]] = [[] for _ in program]
         waits = [0] * len(program)
         last: dict[tuple[object, ...], int] = {}
-        for place, each in enumerate(program):
-            for other in each.needs:
+        for place, operation in enumerate(program):
+            for other in operation.needs:
                 at_end[other].append(place)
-            waits[place] = len(each.needs)
-            if (channel := each.channel) is not None:
+            waits[place] = len(operation.needs)
+            if (channel := operation.channel) is not None:
                 if channel in last:
                     at_begin[last[channel]].append(place)
                     waits[place] += 1

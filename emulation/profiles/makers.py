@@ -27,7 +27,7 @@ class ProgramDraft:
 
     def add(self, kind: str, name: str, *needs: int | None, **what: int | str) -> int:
         """Its place. needs: places; None is left out."""
-        wanted = tuple(sorted({each for each in needs if each is not None}))
+        wanted = tuple(sorted({place for place in needs if place is not None}))
         self.operations.append(GraphOperation(kind, name, wanted, **what))  # type: ignore[arg-type]
         return len(self.operations) - 1
 
@@ -67,10 +67,10 @@ def fsdp(model: ModelProfile, workers: int, bucket_bytes: int = 25 << 20) -> Wor
     until they have bucket_bytes. Arrays are as long as all ranks' equal shards."""
     units: list[list[ModelLayer]] = [[]]
     for layer in model.layers:
-        if 4 * sum(each.elements for each in units[-1]) >= bucket_bytes:
+        if 4 * sum(layer.elements for layer in units[-1]) >= bucket_bytes:
             units.append([])
         units[-1].append(layer)
-    sizes = [-(-sum(each.elements for each in unit) // workers) * workers for unit in units]
+    sizes = [-(-sum(layer.elements for layer in unit) // workers) * workers for unit in units]
     draft = ProgramDraft()
 
     def gathered(
@@ -157,10 +157,10 @@ def _shared(
 
 def _alike(keys: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Ranks with the same key."""
-    found: dict[int, list[int]] = {}
+    sets: dict[int, list[int]] = {}
     for rank, key in enumerate(keys):
-        found.setdefault(key, []).append(rank)
-    return tuple(map(tuple, found.values()))
+        sets.setdefault(key, []).append(rank)
+    return tuple(map(tuple, sets.values()))
 
 
 def _cut(layer: ModelLayer, degree: int) -> ModelLayer:
@@ -177,12 +177,12 @@ def _cut(layer: ModelLayer, degree: int) -> ModelLayer:
     )
 
 
-def _stages(model: ModelProfile, count: int, whole: bool) -> list[tuple[ModelLayer, ...]]:
+def _stages(model: ModelProfile, count: int, uncut: bool) -> list[tuple[ModelLayer, ...]]:
     """Cuts where the time passes each part of the whole; at least one layer each. whole: only behind layers whose
     outputs each rank has all of: none that is cut by columns."""
     units: list[list[ModelLayer]] = []
     for layer in model.layers:
-        if not units or not (whole and units[-1][-1].cut == COLUMN):
+        if not units or not (uncut and units[-1][-1].cut == COLUMN):
             units.append([])
         units[-1].append(layer)
     if count > len(units):
@@ -215,14 +215,14 @@ def _stage(
     for step, batch in one_forward_one_backward(len(stages) - number, micro):
         name = f"{step} {batch}"
         if step == "forward":
-            got = draft.add(RECEIVE, f"outputs {batch}", elements=into, peer=-away, tag=0) if into else None
-            last = _forward(draft, model, layers, name, micro, sums, last, got)
+            received = draft.add(RECEIVE, f"outputs {batch}", elements=into, peer=-away, tag=0) if into else None
+            last = _forward(draft, model, layers, name, micro, sums, last, received)
             if out:
                 draft.add(SEND, f"outputs {batch}", last, elements=out, peer=away, tag=0)
             continue
-        got = draft.add(RECEIVE, f"gradients {batch}", elements=out, peer=away, tag=1) if out else None
+        received = draft.add(RECEIVE, f"gradients {batch}", elements=out, peer=away, tag=1) if out else None
         apart = batch + 1 == micro and bucket_bytes > 0  # gradients are complete layer by layer
-        behind, last = _backward(draft, model, before, layers, name, micro, sums, apart, last, got)
+        behind, last = _backward(draft, model, before, layers, name, micro, sums, apart, last, received)
         if into:
             draft.add(SEND, f"gradients {batch}", last, elements=into, peer=-away, tag=1)
     if bucket_bytes:

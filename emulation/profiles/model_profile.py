@@ -92,9 +92,9 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if 0 < self.device_flops < 1:
             raise ProfileError(f"device_flops: {self.device_flops} is out of range; allowed: 0, or from 1 a second on")
         if self.device_flops:
-            given = next((layer.name for layer in self.layers if layer.forward_ns or layer.backward_ns), None)
-            if given is not None:
-                raise ProfileError(f"layers: {given!r} has times beside device_flops; allowed: one of the two")
+            timed = next((layer.name for layer in self.layers if layer.forward_ns or layer.backward_ns), None)
+            if timed is not None:
+                raise ProfileError(f"layers: {timed!r} has times beside device_flops; allowed: one of the two")
             msgspec.structs.force_setattr(self, "layers", tuple(map(self._timed, self.layers)))
         if self.compute_ns > NS_MOST:
             raise ProfileError(f"an iteration computes for {self.compute_ns} ns; allowed: {NS_MOST} at most")
@@ -114,7 +114,7 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"{self.name}: its times are of a batch of {self.batch} on one device; others can be derived only of a "
                 "profile whose layers have flops, with device_flops"
             )
-        untimed = tuple(msgspec.structs.replace(each, forward_ns=0, backward_ns=0) for each in self.layers)
+        untimed = tuple(msgspec.structs.replace(layer, forward_ns=0, backward_ns=0) for layer in self.layers)
         changed = {"batch": batch or self.batch, "device_flops": device_flops or self.device_flops}
         return msgspec.structs.replace(self, layers=untimed, **changed)
 
@@ -193,8 +193,8 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ends = list(itertools.accumulate((layer.forward_ns for layer in self.layers), initial=0))
         scaled = [forward_ns * end // self.forward_ns if self.forward_ns else 0 for end in ends]
         layers = [
-            LayerProfile(layer.name, until - begun)
-            for layer, (begun, until) in zip(self.layers, itertools.pairwise(scaled), strict=True)
+            LayerProfile(layer.name, until - start)
+            for layer, (start, until) in zip(self.layers, itertools.pairwise(scaled), strict=True)
         ]
         return Profile(tuple(reversed(tensors)), tuple(layers), total_ns - forward_ns)
 
@@ -242,8 +242,8 @@ def load(name_or_path: str | Path, folder: Path = Path()) -> ModelProfile:
     else:
         path = folder / name_or_path
         if not path.suffix and not path.exists():
-            meant = choices(str(name_or_path), known, "shipped profiles")
-            raise ProfileError(f"{name_or_path}: no such file{meant}")
+            hint = choices(str(name_or_path), known, "shipped profiles")
+            raise ProfileError(f"{name_or_path}: no such file{hint}")
     return decode(read_text(path, FILE_BYTES_MOST), path.name)
 
 
@@ -280,7 +280,7 @@ def _quoted(text: str) -> str:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_toml_key(key)} = {_toml(each)}" for key, each in value.items()) + " }"
+        return "{ " + ", ".join(f"{_toml_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, str):

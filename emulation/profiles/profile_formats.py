@@ -27,8 +27,8 @@ class ProfileFormat:
 
 
 FORMATS: dict[str, ProfileFormat] = {
-    each.name: each
-    for each in (
+    kind.name: kind
+    for kind in (
         ProfileFormat("model profile", (".toml", ".json"), lambda path, _: load_model(path.absolute())),
         ProfileFormat("Chakra", (".et",), chakra.load),
         ProfileFormat("SimAI", (".txt",), lambda path, workers: simai.decode(read_text(path), path.name, workers)),
@@ -55,12 +55,12 @@ def load(name_or_path: str, folder: Path = Path(), workers: int = 0) -> Profile:
     path = folder / name_or_path
     if path.is_dir():
         return chakra.load(path, workers)
-    found = next((each for each in FORMATS.values() if path.suffix in each.suffixes), None)
+    known_format = next((kind for kind in FORMATS.values() if path.suffix in kind.suffixes), None)
     if path.suffix == ".json" and is_trace(path):
         return torch_trace.load(path, workers)
-    if found is None or found.name == "model profile":
-        if path.suffix and found is None:
-            known = ", ".join(f"{suffix} ({each.name})" for each in FORMATS.values() for suffix in each.suffixes)
+    if known_format is None or known_format.name == "model profile":
+        if path.suffix and known_format is None:
+            known = ", ".join(f"{suffix} ({kind.name})" for kind in FORMATS.values() for suffix in kind.suffixes)
             raise ProfileError(f"{name_or_path}: format unknown; allowed: a folder of Chakra traces, {known}")
         return load_model(name_or_path, folder)
-    return found.load(path, workers)
+    return known_format.load(path, workers)

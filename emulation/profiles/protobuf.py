@@ -31,11 +31,11 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int,
     """Of a message between two places: (field, type, value, from, to). value: of a varint; else its bytes are at
     from … to-1. Raises Truncated."""
     while at < end:
-        begun = at
+        start = at
         tag, at = varint(data, at, end)
         number, kind = tag >> 3, tag & 7
         if not number:
-            raise Truncated(begun, "a field without a number")
+            raise Truncated(start, "a field without a number")
         if kind == VARINT:
             value, at = varint(data, at, end)
             yield number, kind, value, at, at
@@ -45,9 +45,9 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int,
         elif kind in FIXED:
             size = FIXED[kind]
         else:
-            raise Truncated(begun, f"a field of type {kind}, which there isn't")
+            raise Truncated(start, f"a field of type {kind}, which there isn't")
         if at + size > end:
-            raise Truncated(begun, f"ends within a field of {size} bytes")
+            raise Truncated(start, f"ends within a field of {size} bytes")
         yield number, kind, 0, at, at + size
         at += size
 

@@ -62,23 +62,23 @@ def decode(text: str, file: str, workers: int = 0) -> WorkloadGraph:
 
 def _header(words: list[str], where: str, workers: int) -> dict[str, int]:
     """Numbers by name; all_gpus, the sizes of groups, ga and pp_comm are there."""
-    found = {"ep": 1, "pp": 1, "ga": 1, "pp_comm": 0, "all_gpus": workers}
+    sizes = {"ep": 1, "pp": 1, "ga": 1, "pp_comm": 0, "all_gpus": workers}
     if words[0] == MICRO:
-        found["model_parallel_NPU_group"] = 1
+        sizes["model_parallel_NPU_group"] = 1
     for name, value in re.findall(r"(\w+):?\s+(\d{1,12})(?:\.0)?(?=\s|$)", " ".join(words)):
-        found[name] = int(value)
-    tp, ep, pp = found.get("model_parallel_NPU_group", 0), found["ep"], found["pp"]
-    ranks = found["all_gpus"]
+        sizes[name] = int(value)
+    tp, ep, pp = sizes.get("model_parallel_NPU_group", 0), sizes["ep"], sizes["pp"]
+    ranks = sizes["all_gpus"]
     if not 1 <= ranks <= RANKS_MOST:
         missing = "" if "all_gpus:" in words else "; it isn't in the file: say how many workers there are"
         raise ProfileError(f"{where}: all_gpus: {ranks}; allowed: 1 … {RANKS_MOST}{missing}")
-    if min(tp, ep, pp, found["ga"]) < 1 or ranks % (tp * ep * pp):
+    if min(tp, ep, pp, sizes["ga"]) < 1 or ranks % (tp * ep * pp):
         raise ProfileError(
             f"{where}: {ranks} ranks are no whole number of groups of {tp} x {ep} x {pp} (tensors x experts x stages)"
         )
-    if pp > 1 and not found["pp_comm"]:
+    if pp > 1 and not sizes["pp_comm"]:
         raise ProfileError(f"{where}: pp: {pp}, but no pp_comm, the bytes between stages")
-    return found
+    return sizes
 
 
 def _micro_batches(rows: list[Row], count: int, file: str) -> tuple[list[Row], list[list[Row]], list[Row]]:
@@ -103,14 +103,14 @@ def _stage(
     draft = ProgramDraft()
     last = _forward(draft, before)
     for step, batch in one_forward_one_backward(stages - number, len(batches)):
-        way, tag = (1, 0) if step == "forward" else (-1, 1)
-        got = None
-        if 0 <= number - way < stages:
-            got = draft.add(RECEIVE, f"{step} {batch}", elements=elements, peer=-way * away, tag=tag)
+        direction, tag = (1, 0) if step == "forward" else (-1, 1)
+        received = None
+        if 0 <= number - direction < stages:
+            received = draft.add(RECEIVE, f"{step} {batch}", elements=elements, peer=-direction * away, tag=tag)
         passed = _forward if step == "forward" else _backward
-        last = passed(draft, batches[batch], last, got)
-        if 0 <= number + way < stages:
-            draft.add(SEND, f"{step} {batch}", last, elements=elements, peer=way * away, tag=tag)
+        last = passed(draft, batches[batch], last, received)
+        if 0 <= number + direction < stages:
+            draft.add(SEND, f"{step} {batch}", last, elements=elements, peer=direction * away, tag=tag)
     last = _backward(draft, behind, _forward(draft, behind, last))
     _backward(draft, before, last)
     return draft
@@ -126,9 +126,9 @@ def _forward(draft: ProgramDraft, rows: Sequence[Row], *needs: int | None) -> in
 def _backward(draft: ProgramDraft, rows: Sequence[Row], *needs: int | None) -> int | None:
     """The same."""
     for name, passes, update_ns in reversed(rows):
-        computed, sent = _pass(draft, f"gradients of weights {name}", needs, passes[2], DP)
+        computed, summed = _pass(draft, f"gradients of weights {name}", needs, passes[2], DP)
         if update_ns:
-            draft.compute(f"update {name}", update_ns, sent)
+            draft.compute(f"update {name}", update_ns, summed)
         needs = (_pass(draft, f"gradients of inputs {name}", (computed,), passes[1], TP)[1],)
     return needs[0] if needs else None
 

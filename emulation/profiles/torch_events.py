@@ -39,7 +39,7 @@ ITEM_BYTES = {
 }
 """Types as traces name them, in lower case."""
 SHORT = {"bfloat16": ("bfloat16",), "float16": ("half", "float16")}
-WHOLE: dict[str, Kind] = {
+COLLECTIVE_KINDS: dict[str, Kind] = {
     "allreduce": "allreduce",
     "reducescatter": "reduce_scatter",
     "allgather": "all_gather",
@@ -49,8 +49,8 @@ WHOLE: dict[str, Kind] = {
 """What a collective's name begins with, without underscores, and its kind."""
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
-OURS = "switchagg:"
-MARK = re.compile(f"(nccl|rccl|hccl|xccl|mpi):|{OURS}")
+MARK_PREFIX = "switchagg:"
+MARK = re.compile(f"(nccl|rccl|hccl|xccl|mpi):|{MARK_PREFIX}")
 _RANK = re.compile(rb'"Rank"\s*:\s*(\d+)')
 
 
@@ -190,9 +190,9 @@ def read_trace(path: Path) -> RankTrace:
         )
     rank = document.distributed.rank
     if rank < 0:
-        found = next((found for event in events if (found := _RANK.search(bytes(event.args)))), None)
-        rank = int(found[1]) if found else 0
-    workers = max([document.distributed.world_size, *(each.ranks for each in collectives)], default=0)
+        match = next((match for event in events if (match := _RANK.search(bytes(event.args)))), None)
+        rank = int(match[1]) if match else 0
+    workers = max([document.distributed.world_size, *(collective.ranks for collective in collectives)], default=0)
     if workers < 2:
         raise ProfileError(f"{path}: no collectives among ranks: record a job of two ranks or more")
     transports = tuple(event for event in events if _transports(event))
@@ -224,8 +224,8 @@ def _document(path: Path) -> _Document:
         what, _, where = str(error).partition(" - at `$")
         raise ProfileError(f"{path}: {where.strip('.`') or 'top level'}: {what}: no trace of torch.profiler") from error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        found = re.search(r"byte (\d+)", str(error))
-        at = int(found[1]) if found else len(data)
+        match = re.search(r"byte (\d+)", str(error))
+        at = int(match[1]) if match else len(data)
         line = data.count(b"\n", 0, at) + 1
         raise ProfileError(f"{path}: line {line}: {error}: the trace is broken or was cut") from error
     if document.schema != SCHEMA:
@@ -243,7 +243,7 @@ def _collectives(
     operators = [] if noted else [event for event in events if event.name.startswith("c10d::")]
     mark_of = {id(event): mark for event in operators if (mark := _mark(marks, event)) is not None}
     within = set(map(id, mark_of.values()))
-    alone = [mark for mark in marks if id(mark) not in within and (not noted or mark.name.startswith(OURS))]
+    alone = [mark for mark in marks if id(mark) not in within and (not noted or mark.name.startswith(MARK_PREFIX))]
     mark_of |= {id(mark): mark for mark in alone}
     began = sorted(noted + operators + alone, key=lambda event: event.ts)
     of_gloo = {
@@ -251,11 +251,11 @@ def _collectives(
         for event in events
         if event.name.startswith("gloo:") and (message := _message(path, event)).elements
     }
-    found = []
+    collectives = []
     for event in began:
         message = _message(path, event)
         name = MARK.sub("", message.collective or event.name.removeprefix("c10d::")).replace("_", "").lower()
-        kind = next((kind for start, kind in WHOLE.items() if name.startswith(start)), None)
+        kind = next((kind for start, kind in COLLECTIVE_KINDS.items() if name.startswith(start)), None)
         if kind is None:
             if name not in ("wait", "init", "monitoredbarrier"):
                 skipped[name] += 1
@@ -264,15 +264,17 @@ def _collectives(
         elements = message.elements
         if (mark := mark_of.get(id(event))) is not None and (event is mark or not elements):
             message = _message(path, mark)
-            elements = message.given * (ranks if kind == "all_gather" else 1)
+            elements = message.input_elements * (ranks if kind == "all_gather" else 1)
         dtype = message.dtype or of_gloo.get(elements, "")
         if not elements or dtype.lower() not in ITEM_BYTES:
             if not noted and not message.types:
                 raise ProfileError(f"{path}: collectives without sizes; record with record_shapes=True")
             skipped[f"{name} of {elements} {dtype or 'unknown'} values"] += 1
             continue
-        found.append(TraceCollective(event.ts, kind, elements * ITEM_BYTES[dtype.lower()], dtype, ranks, message.group))
-    return found
+        collectives.append(
+            TraceCollective(event.ts, kind, elements * ITEM_BYTES[dtype.lower()], dtype, ranks, message.group)
+        )
+    return collectives
 
 
 def _mark(marks: list[TraceEvent], operator: TraceEvent) -> TraceEvent | None:
@@ -294,7 +296,7 @@ class _Sized(CollectiveMetadata):
         return max(self.inputs, self.outputs, *self._shapes(), 0)
 
     @property
-    def given(self) -> int:
+    def input_elements(self) -> int:
         """Of a mark: it has the tensors that a rank gives, of a coalesced call several."""
         return sum(self._shapes())
 
@@ -311,7 +313,7 @@ def _message(path: Path, event: TraceEvent) -> _Sized:
     if min(message.inputs, message.outputs, message.ranks) < 0:
         raise ProfileError(f"{path}: {event.name[:60]} at {event.ts} µs: a negative number of values or ranks")
     if not message.dtype:
-        message.dtype = next((one for one in message.types if one.lower() in ITEM_BYTES), "")
+        message.dtype = next((dtype for dtype in message.types if dtype.lower() in ITEM_BYTES), "")
     return message
 
 
@@ -319,17 +321,17 @@ def elements_in(dims: object) -> int:
     """Of a tensor's shape, or of a list of tensors'."""
     if not isinstance(dims, list) or not dims:
         return 0
-    if any(isinstance(each, list) for each in dims):
-        return sum(elements_in(each) or int(each == []) for each in dims)
+    if any(isinstance(dim, list) for dim in dims):
+        return sum(elements_in(dim) or int(dim == []) for dim in dims)
     product = 1
-    for each in dims:
-        product *= each if isinstance(each, int) else 0
+    for dim in dims:
+        product *= dim if isinstance(dim, int) else 0
     return product
 
 
 def _transports(event: TraceEvent) -> bool:
     """Whether it spans a collective under way."""
-    return event.name.startswith(("gloo:", OURS, "ncclDevKernel", "ncclKernel", "ncclSymk", "rccl")) or (
+    return event.name.startswith(("gloo:", MARK_PREFIX, "ncclDevKernel", "ncclKernel", "ncclSymk", "rccl")) or (
         event.cat == "kernel" and b'"Collective name"' in bytes(event.args)
     )
 
@@ -403,10 +405,10 @@ def _leaves(trace: RankTrace) -> list[tuple[float, float]]:
             operators.setdefault(event.tid, []).append(event)
     most = max(map(len, operators.values()), default=0)
     busy = []
-    for own in operators.values():
-        if len(own) < most and not any(event.name.startswith(BACKWARD) for event in own):
+    for calls in operators.values():
+        if len(calls) < most and not any(event.name.startswith(BACKWARD) for event in calls):
             continue  # a thread of the transport's
-        for event, following in zip(own, [*own[1:], None], strict=True):
+        for event, following in zip(calls, [*calls[1:], None], strict=True):
             inner = following is not None and following.ts < event.end
             if not inner and "c10d" not in event.name and event.name != "record_param_comms":
                 busy.append((event.ts, event.end))
@@ -415,10 +417,10 @@ def _leaves(trace: RankTrace) -> list[tuple[float, float]]:
 
 def _union(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """The same without overlaps, in order."""
-    found: list[tuple[float, float]] = []
+    merged: list[tuple[float, float]] = []
     for low, high in sorted(intervals):
-        if found and low <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
         else:
-            found.append((low, high))
-    return found
+            merged.append((low, high))
+    return merged

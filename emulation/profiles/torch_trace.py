@@ -2,7 +2,7 @@
 
 Iterations are those that `profiler.step()` marked, else what lies between two optimizer steps, else what repeats in
 the collectives. Times are medians over the iterations whose collectives are those of most; waiting is left out
-(`Progress`).
+(`ComputeProgress`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TraceIteration:
 
     @property
     def signature(self) -> tuple[object, ...]:
-        return tuple(each.signature for each in self.collectives)
+        return tuple(collective.signature for collective in self.collectives)
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,14 @@ class TraceSummary:
         first, last = self.like.backward
         return [
             place
-            for place, (each, issue) in enumerate(zip(self.like.collectives, self.like.issues, strict=True))
-            if each.kind == "allreduce" and each.ranks == self.workers and first <= issue <= last
+            for place, (collective, issue) in enumerate(zip(self.like.collectives, self.like.issues, strict=True))
+            if collective.kind == "allreduce" and collective.ranks == self.workers and first <= issue <= last
         ]
 
     @property
     def data_parallel(self) -> bool:
         """Whether these are what ranks exchange, but for a hundredth of the bytes: losses, counts, buffers."""
-        sizes = [each.size_bytes for each in self.like.collectives]
+        sizes = [collective.size_bytes for collective in self.like.collectives]
         buckets = self.buckets
         return bool(buckets) and sum(sizes[place] for place in buckets) >= 0.99 * sum(sizes)
 
@@ -116,23 +116,24 @@ def record(path: Path) -> TraceSummary:
     spans, how = _spans(trace)
     progress, operators = ComputeProgress(trace), _Operators(trace)
     every = [_iteration(trace, progress, operators, *span) for span in spans]
-    every = [each for each in every if each.collectives]
+    every = [iteration for iteration in every if iteration.collectives]
     if not every:
         raise ProfileError(f"{path}: no collective lies within an iteration; record whole ones")
-    usual, most = Counter(each.signature for each in every).most_common(1)[0]
-    kept = [each for each in every if each.signature == usual]
+    usual, most = Counter(iteration.signature for iteration in every).most_common(1)[0]
+    iterations = [iteration for iteration in every if iteration.signature == usual]
     notes = [f"{most} iterations by {how}" + (" of a GPU" if trace.device else "")]
     if most < len(every):
         notes.append(f"with other collectives, so left out: {len(every) - most} iterations")
     if any(
-        len({each.size_bytes for each in place}) > 1 for place in zip(*(one.collectives for one in kept), strict=True)
+        len({collective.size_bytes for collective in place}) > 1
+        for place in zip(*(iteration.collectives for iteration in iterations), strict=True)
     ):
         notes.append("all-to-alls differ between iterations: medians of their sizes")
     notes += [f"left out: {number} of {what}" for what, number in sorted(trace.skipped.items())]
     if not operators.backward:
         notes.append(f"no backward pass in the trace: a share of {FORWARD_SHARE:.2f} is taken for the forward pass")
-    compute = tuple(each.compute for each in kept)
-    return TraceSummary(path, trace.rank, trace.workers, _medians(kept), compute, tuple(notes), trace.groups)
+    compute = tuple(iteration.compute for iteration in iterations)
+    return TraceSummary(path, trace.rank, trace.workers, _medians(iterations), compute, tuple(notes), trace.groups)
 
 
 # Iterations
@@ -146,10 +147,14 @@ def _spans(trace: RankTrace) -> tuple[list[tuple[float, float]], str]:
     ends = [event.end for event in trace.events if event.cat != "gpu_user_annotation" and event.name[:15] == OPTIMIZER]
     if len(ends) > 1:
         return list(pairwise(ends)), "the optimizer's steps"
-    seen = [each.signature for each in trace.collectives]
+    seen = [collective.signature for collective in trace.collectives]
     for period in range(1, len(seen) // 2 + 1):
-        if sum(one == other for one, other in zip(seen, seen[period:], strict=False)) >= ALIKE * (len(seen) - period):
-            return list(pairwise(each.at for each in trace.collectives[::period])), "what repeats in its collectives"
+        if sum(signature == other for signature, other in zip(seen, seen[period:], strict=False)) >= ALIKE * (
+            len(seen) - period
+        ):
+            return list(
+                pairwise(collective.at for collective in trace.collectives[::period])
+            ), "what repeats in its collectives"
     raise ProfileError(f"{trace.path}: no iterations in {len(seen)} collectives; call profiler.step() after each one")
 
 
@@ -183,16 +188,16 @@ def _iteration(
     split, last = FORWARD_SHARE * compute, compute
     if backward:
         split, last = progress.of(backward[0].ts) - origin, progress.of(max(event.end for event in backward)) - origin
-    collectives = tuple(each for each in trace.collectives if begin <= each.at < end)
-    issues = tuple(progress.of(each.at) - origin for each in collectives)
+    collectives = tuple(collective for collective in trace.collectives if begin <= collective.at < end)
+    issues = tuple(progress.of(collective.at) - origin for collective in collectives)
     copies = [progress.of(event.ts) - origin for event in _within(operators.copies, begin, end)]
-    gathers = [index for index, each in enumerate(collectives) if each.kind == "all_gather"]
+    gathers = [index for index, collective in enumerate(collectives) if collective.kind == "all_gather"]
     of_gather = dict(zip(gathers, copies, strict=True)) if len(copies) == len(gathers) else {}
     needs = tuple(
         compute
-        if each.kind == "reduce_scatter" or (each.kind == "allreduce" and issue >= split)
+        if collective.kind == "reduce_scatter" or (collective.kind == "allreduce" and issue >= split)
         else max(issue, of_gather.get(index, issue))
-        for index, (each, issue) in enumerate(zip(collectives, issues, strict=True))
+        for index, (collective, issue) in enumerate(zip(collectives, issues, strict=True))
     )
     gradients = _gradients(progress, operators, (begin, end), backward, origin) if backward and not trace.device else ()
     return TraceIteration(compute, (split, last), collectives, issues, needs, gradients)
@@ -207,19 +212,19 @@ def _gradients(
 ) -> tuple[Gradient, ...]:
     """In the order in which they came to exist. The operator whose backward node came before made the layer."""
     forward = _within(operators.forward, span[0], backward[0].ts)
-    made = {numbers(event).sequence: event for event in forward}  # the last of a number: those before only read it
+    makers = {numbers(event).sequence: event for event in forward}  # the last of a number: those before only read it
     nodes = [event for event in backward if GRADIENT not in event.name]
-    found = []
+    gradients = []
     for event in _within(operators.gradients, *span):
         place = bisect_left(nodes, event.ts, key=lambda node: node.ts)
-        maker = made.get(numbers(nodes[place - 1]).sequence) if place else None
+        maker = makers.get(numbers(nodes[place - 1]).sequence) if place else None
         elements = sum(map(elements_in, numbers(event).dims))
         if maker is None or not elements:
             return ()
         layer = _around(operators.layers, maker) or _around(forward, maker) or maker
-        ready, begun = progress.of(event.end) - origin, progress.of(layer.ts) - origin
-        found.append(Gradient(elements, ready, begun, layer.name.removeprefix("aten::")))
-    return tuple(found)
+        ready, start = progress.of(event.end) - origin, progress.of(layer.ts) - origin
+        gradients.append(Gradient(elements, ready, start, layer.name.removeprefix("aten::")))
+    return tuple(gradients)
 
 
 def _around(events: Sequence[TraceEvent], inner: TraceEvent) -> TraceEvent | None:
@@ -228,25 +233,31 @@ def _around(events: Sequence[TraceEvent], inner: TraceEvent) -> TraceEvent | Non
     return next((event for event in events[max(0, before - NESTED) : before] if event.end >= inner.end), None)
 
 
-def _medians(kept: Sequence[TraceIteration]) -> TraceIteration:
-    shapes = [tuple(each.elements for each in one.gradients) for one in kept]
+def _medians(iterations: Sequence[TraceIteration]) -> TraceIteration:
+    shapes = [tuple(gradient.elements for gradient in iteration.gradients) for iteration in iterations]
     gradients: tuple[Gradient, ...] = ()
     if all(shape == shapes[0] for shape in shapes):
         gradients = tuple(
             Gradient(
-                one[0].elements, median(each.ready for each in one), median(each.forward for each in one), one[0].name
+                place[0].elements,
+                median(gradient.ready for gradient in place),
+                median(gradient.forward for gradient in place),
+                place[0].name,
             )
-            for one in zip(*(iteration.gradients for iteration in kept), strict=True)
+            for place in zip(*(iteration.gradients for iteration in iterations), strict=True)
         )
     return TraceIteration(
-        median(one.compute for one in kept),
-        (median(one.backward[0] for one in kept), median(one.backward[1] for one in kept)),
-        tuple(
-            replace(each[0], size_bytes=median_high(one.size_bytes for one in each))
-            for each in zip(*(one.collectives for one in kept), strict=True)
+        median(iteration.compute for iteration in iterations),
+        (
+            median(iteration.backward[0] for iteration in iterations),
+            median(iteration.backward[1] for iteration in iterations),
         ),
-        tuple(map(median, zip(*(one.issues for one in kept), strict=True))),
-        tuple(map(median, zip(*(one.needs for one in kept), strict=True))),
+        tuple(
+            replace(place[0], size_bytes=median_high(collective.size_bytes for collective in place))
+            for place in zip(*(iteration.collectives for iteration in iterations), strict=True)
+        ),
+        tuple(map(median, zip(*(iteration.issues for iteration in iterations), strict=True))),
+        tuple(map(median, zip(*(iteration.needs for iteration in iterations), strict=True))),
         gradients,
     )
 
@@ -264,46 +275,49 @@ def model_profile(recordings: Sequence[TraceSummary], name: str) -> ModelProfile
     like = first.like
     buckets = first.buckets
     sizes = [like.collectives[place].elements for place in buckets]
-    begun_at = like.backward[0]
-    found = like.gradients
-    if sum(each.elements for each in found) != sum(sizes):
-        found = tuple(
+    backward_start = like.backward[0]
+    gradients = like.gradients
+    if sum(gradient.elements for gradient in gradients) != sum(sizes):
+        gradients = tuple(
             Gradient(size, ready, -1.0, "bucket")
             for size, ready in zip(sizes, (like.issues[place] for place in buckets), strict=True)
         )
-    ready = [begun_at]
-    for each in found:
-        ready.append(max(ready[-1], min(each.ready, like.compute)))
-    backward = [round(1000 * (until - begun)) for begun, until in pairwise(ready)]
-    begins = [begun_at]
-    for each in found:
-        begins.append(max(0.0, min(begins[-1], each.forward)))
-    if found[-1].forward < 0:  # in proportion to the backward pass
-        length = max(1e-9, ready[-1] - begun_at)
-        begins = [begun_at * (1 - (until - begun_at) / length) for until in ready]
+    ready = [backward_start]
+    for gradient in gradients:
+        ready.append(max(ready[-1], min(gradient.ready, like.compute)))
+    backward = [round(1000 * (until - start)) for start, until in pairwise(ready)]
+    begins = [backward_start]
+    for gradient in gradients:
+        begins.append(max(0.0, min(begins[-1], gradient.forward)))
+    if gradients[-1].forward < 0:  # in proportion to the backward pass
+        length = max(1e-9, ready[-1] - backward_start)
+        begins = [backward_start * (1 - (until - backward_start) / length) for until in ready]
     begins[-1] = 0.0
-    forward = [round(1000 * (until - begun)) for until, begun in pairwise(begins)]
+    forward = [round(1000 * (until - start)) for until, start in pairwise(begins)]
     forward[-1] += round(1000 * max(0.0, like.compute - ready[-1]))
     layers: list[ModelLayer] = []
-    for index, each in enumerate(found):
+    for index, gradient in enumerate(gradients):
         last = layers[-1] if layers else None
-        if last is not None and each.name == f"{LAYER}{last.name}":  # another parameter of the same module
+        if last is not None and gradient.name == f"{LAYER}{last.name}":  # another parameter of the same module
             layers[-1] = ModelLayer(
                 last.name,
-                dict(zip(map(str, count()), (each.elements, *last.tensors.values()), strict=False)),
+                dict(zip(map(str, count()), (gradient.elements, *last.tensors.values()), strict=False)),
                 last.forward_ns + forward[index],
                 last.backward_ns + backward[index],
             )
             continue
-        place = len(found) - 1 - index
-        named = each.name.startswith(LAYER)
-        label = each.name.removeprefix(LAYER) if named else f"{place} {each.name}"
+        place = len(gradients) - 1 - index
+        named = gradient.name.startswith(LAYER)
+        label = gradient.name.removeprefix(LAYER) if named else f"{place} {gradient.name}"
         if any(label == layer.name for layer in layers):  # a module that is called several times
             label = f"{label} ({place})"
-        layers.append(ModelLayer(label, {"0": each.elements}, forward[index], backward[index]))
-    others = len(like.collectives) - len(buckets)
-    left_out = [f"left out: {others} small collectives outside of the backward pass"] if others else []
-    source = {"trace": ", ".join(one.path.name for one in recordings), "notes": "; ".join([*first.notes, *left_out])}
+        layers.append(ModelLayer(label, {"0": gradient.elements}, forward[index], backward[index]))
+    other_count = len(like.collectives) - len(buckets)
+    left_out = [f"left out: {other_count} small collectives outside of the backward pass"] if other_count else []
+    source = {
+        "trace": ", ".join(recording.path.name for recording in recordings),
+        "notes": "; ".join([*first.notes, *left_out]),
+    }
     return ModelProfile(
         name,
         tuple(reversed(layers)),
@@ -311,7 +325,7 @@ def model_profile(recordings: Sequence[TraceSummary], name: str) -> ModelProfile
         skew=skew(recordings),
         jitter=round(first.jitter, 4),
         sent_bytes=tuple(4 * size for size in sizes),
-        sent_as=next((each.sent_as for each in like.collectives if each.sent_as), ""),
+        sent_as=next((collective.sent_as for collective in like.collectives if collective.sent_as), ""),
     )
 
 
@@ -319,7 +333,11 @@ def graph(recording: TraceSummary) -> WorkloadGraph:
     """Of any run: what a rank computes between the places of its collectives. Groups of some ranks are taken to be
     all like its own. Raises ProfileError for those whose ranks a trace doesn't tell, or that have no regular steps."""
     like = recording.like
-    groups = {each.group: _regular(recording, each) for each in like.collectives if each.ranks != recording.workers}
+    groups = {
+        collective.group: _regular(recording, collective)
+        for collective in like.collectives
+        if collective.ranks != recording.workers
+    }
     steps = sorted(
         [(need, 2 * (need <= like.issues[place]), place) for place, need in enumerate(like.needs)]  # at once: behind
         + [(issue, 1, place) for place, issue in enumerate(like.issues)]
@@ -332,11 +350,11 @@ def graph(recording: TraceSummary) -> WorkloadGraph:
             program.append(GraphOperation("compute", needs=tuple(wanted), duration_ns=round(1000 * (until - at))))
             at, wanted = until, [len(program) - 1]
         if issues == 1:
-            each = like.collectives[place]
-            elements = each.elements if each.kind in COMBINING else -(-each.size_bytes // 4)
+            collective = like.collectives[place]
+            elements = collective.elements if collective.kind in COMBINING else -(-collective.size_bytes // 4)
             placed[place] = len(program)
-            group = each.group if each.group in groups else WORLD
-            program.append(GraphOperation(each.kind, needs=tuple(wanted), elements=elements, group=group))
+            group = collective.group if collective.group in groups else WORLD
+            program.append(GraphOperation(collective.kind, needs=tuple(wanted), elements=elements, group=group))
         elif place in placed:
             wanted = sorted({*wanted, placed[place]})
     name, ranks = recording.path.name.partition(".")[0], (0,) * recording.workers
@@ -344,15 +362,15 @@ def graph(recording: TraceSummary) -> WorkloadGraph:
     return WorkloadGraph(name, (tuple(program),), ranks, groups, source, recording.notes)
 
 
-def _regular(recording: TraceSummary, each: TraceCollective) -> tuple[tuple[int, ...], ...]:
+def _regular(recording: TraceSummary, collective: TraceCollective) -> tuple[tuple[int, ...], ...]:
     """All groups like a collective's: with as many ranks, as far apart."""
-    members = recording.groups.get(each.group, ())
-    where = f"{recording.path}: collectives of {each.ranks} of {recording.workers} ranks"
-    if len(members) != each.ranks:
+    members = recording.groups.get(collective.group, ())
+    where = f"{recording.path}: collectives of {collective.ranks} of {recording.workers} ranks"
+    if len(members) != collective.ranks:
         raise ProfileError(f"{where}: whose, it can't say")
     step = members[1] - members[0] if len(members) > 1 else 1
     block = step * len(members)
-    found = (
+    groups = (
         tuple(
             tuple(range(first + offset, first + block, step))
             for first in range(0, recording.workers, block)
@@ -361,9 +379,9 @@ def _regular(recording: TraceSummary, each: TraceCollective) -> tuple[tuple[int,
         if step > 0
         else ()
     )
-    if members not in found or recording.workers % block:
+    if members not in groups or recording.workers % block:
         raise ProfileError(f"{where}, {', '.join(map(str, members))[:60]}: who is with whom else, it can't say")
-    return found
+    return groups
 
 
 def load(path: Path, workers: int = 0) -> ModelProfile | WorkloadGraph:
@@ -376,7 +394,7 @@ def load(path: Path, workers: int = 0) -> ModelProfile | WorkloadGraph:
 
 def skew(recordings: Sequence[TraceSummary]) -> tuple[float, ...]:
     """What each rank computes for over what the first trace's does; () without a trace of every rank."""
-    by_rank = {one.rank: one.like.compute for one in recordings}
+    by_rank = {recording.rank: recording.like.compute for recording in recordings}
     workers = recordings[0].workers
     if len(by_rank) < workers:
         return ()

@@ -51,12 +51,14 @@ class Tenant(Protocol):
 
 def tenant_graph(job: Tenant, folder: Path) -> WorkloadGraph:
     """What a job beside the measured one replays: computing, sends and receives. Raises ProfileError."""
-    found = load(job.profile, folder, len(job.on) or job.workers)
-    if not isinstance(found, WorkloadGraph) or any(each.collective for each in itertools.chain(*found.programs)):
+    graph = load(job.profile, folder, len(job.on) or job.workers)
+    if not isinstance(graph, WorkloadGraph) or any(
+        operation.collective for operation in itertools.chain(*graph.programs)
+    ):
         raise ProfileError(
             f"{job.profile}: it has collectives; allowed beside a job: sends and receives alone, as GOAL's"
         )
-    return found
+    return graph
 
 
 def tenants_fault(jobs: Sequence[Tenant], folder: Path) -> str:
@@ -71,30 +73,30 @@ def tenants_fault(jobs: Sequence[Tenant], folder: Path) -> str:
 
 def batch_of(keys: WorkloadKeys, workers: int, folder: Path) -> int:
     """Samples of a rank, as the profile has it; 1 where it doesn't say. Raises ProfileError."""
-    found = load(keys.profile, folder, workers)
-    return found.batch if isinstance(found, ModelProfile) else 1
+    profile = load(keys.profile, folder, workers)
+    return profile.batch if isinstance(profile, ModelProfile) else 1
 
 
-def chosen(keys: WorkloadKeys, workers: int, folder: Path) -> Profile:
+def load_workload(keys: WorkloadKeys, workers: int, folder: Path) -> Profile:
     """The model with this batch and device, where ranks have all of it (DDP); else a graph. Raises ProfileError."""
-    found = load(keys.profile, folder, workers)
-    if isinstance(found, WorkloadGraph):
+    profile = load(keys.profile, folder, workers)
+    if isinstance(profile, WorkloadGraph):
         if keys.parallel != DDP or keys.device_flops:
             raise ProfileError("it says itself what ranks do; allowed: without parallel and device_flops")
-        return found
-    found = found.at(batch=keys.batch_per_worker, device_flops=keys.device_flops)
-    found.rank_ns(workers)
+        return profile
+    profile = profile.at(batch=keys.batch_per_worker, device_flops=keys.device_flops)
+    profile.rank_ns(workers)
     if keys.parallel == DDP:
-        return found
+        return profile
     more = {key: getattr(keys, key) for key in OPTIONS.get(keys.parallel, ())}
-    return MAKERS[keys.parallel](found, workers, bucket_bytes=keys.bucket_bytes, **more)
+    return MAKERS[keys.parallel](profile, workers, bucket_bytes=keys.bucket_bytes, **more)
 
 
-def rank_ns(found: Profile, keys: WorkloadKeys, workers: int, folder: Path) -> int | tuple[int, ...]:
+def rank_ns(profile: Profile, keys: WorkloadKeys, workers: int, folder: Path) -> int | tuple[int, ...]:
     """What each rank computes for; one number if nothing makes them differ. found: `chosen`. Raises ProfileError."""
-    if isinstance(found, ModelProfile):
-        return found.rank_ns(workers)
+    if isinstance(profile, ModelProfile):
+        return profile.rank_ns(workers)
     model = load(keys.profile, folder, workers)
     skew = model.skew if isinstance(model, ModelProfile) and model.skew else (1.0,) * workers
-    each = tuple(round(found.compute_ns(rank) * factor) for rank, factor in enumerate(skew))
-    return each if len(set(each)) > 1 else each[0]
+    times_ns = tuple(round(profile.compute_ns(rank) * factor) for rank, factor in enumerate(skew))
+    return times_ns if len(set(times_ns)) > 1 else times_ns[0]

@@ -31,22 +31,22 @@ class ProbedCompression(CountedCompression):
     def __init__(self, spec: CodecSpec, rank: int, workers: int, seed: int) -> None:
         super().__init__(spec, rank, workers, seed)
         self.keep = False
-        self.kept: list[tuple[Array, bool]] = []
+        self.snapshots: list[tuple[Array, bool]] = []
 
     def rounds(self, array: Array, tensors: Tensors | None, key: int = 0) -> Iterator[Reduction]:
         """As of `Compression`."""
         for number, reduction in enumerate(super().rounds(array, tensors, key)):
             if self.keep and number == 0:
                 exact = reduction.codec is None and reduction.array is array
-                self.kept.append((array.copy(), not exact))
+                self.snapshots.append((array.copy(), not exact))
             yield reduction
 
 
 def train(cell: StudyCell) -> dict[str, Any]:
     """The record of a finished run: plain numbers. Raises WorkloadError; ValueError for a codec that can't."""
-    begun = time.perf_counter()
-    found = train_by_method(cell) if is_method(cell.codec) else _in_lockstep(cell)
-    return {**found, "seconds": time.perf_counter() - begun}
+    start_s = time.perf_counter()
+    record = train_by_method(cell) if is_method(cell.codec) else _in_lockstep(cell)
+    return {**record, "seconds": time.perf_counter() - start_s}
 
 
 def _in_lockstep(cell: StudyCell) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _in_lockstep(cell: StudyCell) -> dict[str, Any]:
     spec = cell.spec
     summing = [] if spec is None else [ProbedCompression(spec, rank, cell.workers, cell.seed) for rank in ranks]
     plain = WireTraffic(cell.workers)
-    names = [(name, tuple(one.shape)) for name, one in replicas.workloads[0].model.named_parameters()]
+    names = [(name, tuple(parameter.shape)) for name, parameter in replicas.workloads[0].model.named_parameters()]
     tensors = [[Tensor(*names[index]) for index in bucket.parameters] for bucket in replicas.buckets]
     every = max(1, cell.iterations // PROBES)
     curve: list[list[float]] = []
@@ -70,10 +70,10 @@ def _in_lockstep(cell: StudyCell) -> dict[str, Any]:
         if diverged:
             break
         last, rate = rate, replicas.workloads[0].learning_rate(iteration)
-        for one in summing:
+        for compression in summing:
             if rate != last and rate > 0:
-                one.rescale(last / rate)
-            one.keep, one.kept = iteration % every == every // 2, []
+                compression.rescale(last / rate)
+            compression.keep, compression.snapshots = iteration % every == every // 2, []
         for number, of_bucket in enumerate(tensors):
             arrays = [gradients[rank][number] for rank in ranks]
             if summing:
@@ -111,26 +111,31 @@ def _errors(summing: Sequence[ProbedCompression], sums: Sequence[Sequence[Array]
     """Of the sums of one iteration: relative squared errors, see `probe`, and what is left over."""
     codec = summing[0].spec.codec
     fed = bool(summing[0].spec.feedback)
-    given = [np.concatenate([values for values, coded in one.kept if coded] or [np.empty(0)]) for one in summing]
-    coded = [number for number, (_, coded) in enumerate(summing[0].kept) if coded]
-    found: dict[str, Any] = {"own": None, "mean": None, "clipped": None, "carried": None, "residual": None}
+    inputs = [
+        np.concatenate([values for values, coded in compression.snapshots if coded] or [np.empty(0)])
+        for compression in summing
+    ]
+    coded = [number for number, (_, coded) in enumerate(summing[0].snapshots) if coded]
+    errors: dict[str, Any] = {"own": None, "mean": None, "clipped": None, "carried": None, "residual": None}
     if not coded:
-        return found
-    whole = np.asarray(np.sum(np.stack(given), axis=0, dtype=np.float64))
+        return errors
+    total = np.asarray(np.sum(np.stack(inputs), axis=0, dtype=np.float64))
     if summing[0].spec.feedback != "ef21":  # its result is another sum
         result = np.concatenate([sums[0][number] for number in coded])
-        found["mean"] = _share(result - whole, whole)
+        errors["mean"] = _share(result - total, total)
     if isinstance(codec, Codec):
-        found |= probe(codec, [[one.kept[number][0] for one in summing] for number in coded], fed, iteration)
+        errors |= probe(
+            codec, [[compression.snapshots[number][0] for compression in summing] for number in coded], fed, iteration
+        )
     if summing[0].spec.feedback == "ef":
-        residuals = [one.state_dict()["kept"]["residual"] for one in summing]
+        residuals = [compression.state_dict()["kept"]["residual"] for compression in summing]
         left = [np.concatenate([np.ravel(part) for part in of.values()]) for of in residuals]
-        found["residual"] = float(np.mean([np.linalg.norm(one) for one in left]))
-        if found["own"] is None:
-            norms = [float(np.square(one, dtype=np.float64).sum()) for one in given]
-            lost = [float(np.square(one, dtype=np.float64).sum()) for one in left]
-            found["own"] = float(np.mean([e / v for e, v in zip(lost, norms, strict=True) if v]))
-    return found
+        errors["residual"] = float(np.mean([np.linalg.norm(array) for array in left]))
+        if errors["own"] is None:
+            norms = [float(np.square(array, dtype=np.float64).sum()) for array in inputs]
+            lost = [float(np.square(array, dtype=np.float64).sum()) for array in left]
+            errors["own"] = float(np.mean([e / v for e, v in zip(lost, norms, strict=True) if v]))
+    return errors
 
 
 def _share(error: Array, values: Array) -> float | None:

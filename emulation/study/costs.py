@@ -41,15 +41,15 @@ def rate(codec: str, workers: int, turns: int = TURNS) -> float:
     times = []
     for number in range(1 + turns):  # the first one allocates
         array = values.copy()
-        begun = time.process_time_ns()
+        start_ns = time.process_time_ns()
         for reduction in compression.rounds(array, [Tensor("one", SHAPE)], number):
             if steps and reduction.codec is not None:
                 for step in steps:
                     step()
             else:
                 _carry(reduction, workers, number)
-        times.append(time.process_time_ns() - begun)
-    return 4e9 * VALUES / percentile([float(one) for one in times[1:]], 0.5)
+        times.append(time.process_time_ns() - start_ns)
+    return 4e9 * VALUES / percentile([float(time_ns) for time_ns in times[1:]], 0.5)
 
 
 def compiled(codec: str, workers: int) -> bool:

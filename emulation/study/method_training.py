@@ -45,15 +45,15 @@ def train_by_method(cell: StudyCell) -> dict[str, Any]:
         for process, (_, end) in zip(ranks, ends, strict=True):
             process.start()
             end.close()
-        results = dict(_received({mine: rank for rank, (mine, _) in enumerate(ends)}))
+        results = dict(_received({receiver: rank for rank, (receiver, _) in enumerate(ends)}))
     finally:
         for process in ranks:
             if process.pid is not None:
                 process.kill()
                 process.join()
     first: dict[str, Any] = results[0]
-    alike = len({one.pop("parameters_sha256") for one in results.values()}) == 1
-    diverged = any([one.pop("diverged") for one in results.values()])
+    alike = len({result.pop("parameters_sha256") for result in results.values()}) == 1
+    diverged = any([result.pop("diverged") for result in results.values()])
     ended = not diverged and math.isfinite(first["curve"][-1][2])
     return {
         **first,
@@ -72,12 +72,12 @@ def _received(ends: dict[Connection, int]) -> Iterator[tuple[int, dict[str, Any]
         for end in cast(list[Connection], wait(list(ends))):
             rank = ends.pop(end)
             try:
-                found = end.recv()
+                result = end.recv()
             except EOFError:
                 raise RunFailed(f"rank {rank} ended without a result") from None
-            if isinstance(found, Exception):
-                raise found
-            yield rank, found
+            if isinstance(result, Exception):
+                raise result
+            yield rank, result
 
 
 def _train(cell: StudyCell, rank: int, port: int, end: Connection, parent: int) -> None:
@@ -91,9 +91,9 @@ def _train(cell: StudyCell, rank: int, port: int, end: Connection, parent: int) 
     try:
         store = _TCPStore(HOST, port)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=cell.workers)
-        found = _trained(cell, rank)
+        record = _trained(cell, rank)
         dist.barrier()  # a rank that has sent is killed when all have
-        end.send(found)
+        end.send(record)
     except (WorkloadError, ValueError) as error:
         end.send(error)
 

@@ -36,16 +36,17 @@ def probe(codec: Codec, calls: Sequence[Sequence[Array]], fed: bool, number: int
         shapes = [CallShape(np.dtype(np.float32), rows, words, len(arrays), key, fed) for key in keys]
         codings = list(map(codec.begin, shapes))
         if codec.rounds:
-            own = [coding.prepare(one, everything) for coding, one in zip(codings, values, strict=True)]
-            codes = np.maximum.reduce(own)
+            rank_codes = [coding.prepare(block, everything) for coding, block in zip(codings, values, strict=True)]
+            codes = np.maximum.reduce(rank_codes)
             for coding in codings:
                 coding.agree(0, codes)
             if codec.name.startswith(SCALED):
                 scales = (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)[:, np.newaxis]
-                clipped += sum(int((np.abs(one) > scales).sum()) for one in values)
+                clipped += sum(int((np.abs(block) > scales).sum()) for block in values)
                 counted += sum(map(len, arrays))
         encoded = [
-            np.ascontiguousarray(coding.encode(one, everything)) for coding, one in zip(codings, values, strict=True)
+            np.ascontiguousarray(coding.encode(block, everything))
+            for coding, block in zip(codings, values, strict=True)
         ]
         for rank, coding in enumerate(codings):
             coding.ranks = 1
@@ -53,10 +54,10 @@ def probe(codec: Codec, calls: Sequence[Sequence[Array]], fed: bool, number: int
             squares[0, rank] += np.square(decoded - values[rank], dtype=np.float64).sum()
             squares[1, rank] += np.square(values[rank], dtype=np.float64).sum()
         if bits:
-            of_ranks = [_lanes(one, bits) for one in encoded]
+            of_ranks = [_lanes(block, bits) for block in encoded]
             sums = _lanes(np.add.reduce(encoded, dtype=np.int32), bits)
             carried += int((np.sum(of_ranks, axis=0) != sums).sum())
-    shares = [float(lost / whole) for lost, whole in squares.T if whole]
+    shares = [float(lost / norm) for lost, norm in squares.T if norm]
     return {
         "own": float(np.mean(shares)) if shares else None,
         "clipped": clipped / counted if counted else None,
@@ -67,5 +68,5 @@ def probe(codec: Codec, calls: Sequence[Sequence[Array]], fed: bool, number: int
 def _lanes(words: Array, bits: int) -> Array:
     """(lanes, …) int64: what each holds."""
     shifts = np.arange(32 // bits, dtype=np.uint32) * np.uint32(bits)
-    found: Array = (words.view(np.uint32)[np.newaxis] >> shifts[:, *[np.newaxis] * words.ndim]).astype(np.int64)
-    return found & ((1 << bits) - 1)
+    lanes: Array = (words.view(np.uint32)[np.newaxis] >> shifts[:, *[np.newaxis] * words.ndim]).astype(np.int64)
+    return lanes & ((1 << bits) - 1)

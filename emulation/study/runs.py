@@ -21,15 +21,15 @@ RunRecords = dict[str, dict[str, Any]]
 
 def read(path: Path) -> RunRecords:
     """What has finished. A line that was cut off doesn't count. Raises RunFailed for a file of something else."""
-    found: RunRecords = {}
+    records: RunRecords = {}
     for line in path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else ():
         try:
             record = json.loads(line)
-            found[StudyCell(**record["cell"]).key] = record
+            records[StudyCell(**record["cell"]).key] = record
         except (ValueError, TypeError, KeyError) as error:
             if not line.startswith('{"cell"'):
                 raise RunFailed(f"{path}: not the runs of a study; choose another folder with --out") from error
-    return found
+    return records
 
 
 def run(
@@ -40,12 +40,12 @@ def run(
     jobs: processes. ray: as many as a Ray cluster has cores for. Raises RunFailed.
     """
     missing = [cell for cell in dict.fromkeys(cells) if cell.key not in finished]
-    begun = time.monotonic()
+    start_s = time.monotonic()
     for number, (cell, record) in enumerate(pool.worked(trained, missing, jobs, ray), 1):
-        whole = {"cell": asdict(cell), **record}
-        finished[cell.key] = whole
-        _append(path, whole)
-        left = pool.time_left(begun, number, len(missing))
+        entry = {"cell": asdict(cell), **record}
+        finished[cell.key] = entry
+        _append(path, entry)
+        left = pool.time_left(start_s, number, len(missing))
         ended = "diverged" if record["diverged"] else f"{100 * record['accuracy']:.1f} %"
         log(f"[{number}/{len(missing)}] {cell.title}: {ended}, {record['seconds']:.0f} s; {left}")
 

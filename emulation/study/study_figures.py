@@ -49,10 +49,10 @@ def write(document: dict[str, Any], folder: Path) -> list[Path]:
 
 def places(document: dict[str, Any]) -> Iterator[tuple[Place, list[Row]]]:
     """Rows that are compared with each other, the workloads as they were studied."""
-    found: dict[Place, list[Row]] = {}
+    rows_of: dict[Place, list[Row]] = {}
     for row in document["rows"]:
-        found.setdefault((row["workload"], row["workers"]), []).append(row)
-    yield from found.items()
+        rows_of.setdefault((row["workload"], row["workers"]), []).append(row)
+    yield from rows_of.items()
 
 
 def short(codec: str) -> str:
@@ -126,10 +126,10 @@ def _labels(axes: Axes, points: Sequence[tuple[float, float, str]], inches: floa
 
 def curves(document: dict[str, Any]) -> Figure | None:
     """Accuracy over training, the mean of seeds: of those that end as high as float32 does, and of the others."""
-    found = _first(document, lambda row: bool(row["curve"]))
-    if found is None:
+    chosen_place = _first(document, lambda row: bool(row["curve"]))
+    if chosen_place is None:
         return None
-    (workload, workers), rows = found
+    (workload, workers), rows = chosen_place
     figure = Figure(figsize=(10, 5.2), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     plain = [row for row in rows if row["codec"] == FLOAT32]
@@ -184,10 +184,10 @@ def error(document: dict[str, Any]) -> Figure | None:
 
 def time_to_accuracy(document: dict[str, Any]) -> Figure | None:
     """Bars by codec, fastest first; a panel for each line rate."""
-    found = _first(document, lambda row: bool(row["time_s"]))
-    if found is None:
+    chosen_place = _first(document, lambda row: bool(row["time_s"]))
+    if chosen_place is None:
         return None
-    (workload, workers), rows = found
+    (workload, workers), rows = chosen_place
     rates = document["line_rates_bps"]
     figure = Figure(figsize=(10, 2.0 + 0.27 * len(rows)), layout="constrained")
     for axes, line in zip(figure.subplots(1, len(rates)), rates, strict=True):
@@ -206,7 +206,7 @@ def time_to_accuracy(document: dict[str, Any]) -> Figure | None:
 def _first(document: dict[str, Any], wanted: Callable[[Row], bool]) -> tuple[Place, list[Row]] | None:
     """The first place that has such rows, and those."""
     chosen = ((place, [row for row in rows if wanted(row)]) for place, rows in places(document))
-    return next((found for found in chosen if found[1]), None)
+    return next((choice for choice in chosen if choice[1]), None)
 
 
 def _colours(rows: Sequence[Row]) -> list[Any]:

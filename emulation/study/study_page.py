@@ -53,7 +53,11 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
     unlike = [row for row in document["rows"] if not row["ranks_alike"]]
     yield f"lanes that overflowed: {carried}; rows whose ranks ended with different parameters: {len(unlike)}"
     off = max(
-        (abs(one[way] / one[f"counted_{way}"] - 1) for one in document["measured"].values() for way in ("up", "down")),
+        (
+            abs(measured[direction] / measured[f"counted_{direction}"] - 1)
+            for measured in document["measured"].values()
+            for direction in ("up", "down")
+        ),
         default=None,
     )
     if off is not None:

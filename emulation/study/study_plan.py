@@ -174,19 +174,21 @@ def settings(
 
     Raises ScenarioError.
     """
-    names = [one.workload for one in base]
+    names = [setting.workload for setting in base]
     for name in workloads:
         if name not in names:
             raise ScenarioError(f"--workload '{name}': unknown to this study; allowed: {', '.join(names)}")
-    chosen = [one for one in base if not workloads or one.workload in workloads]
+    chosen = [setting for setting in base if not workloads or setting.workload in workloads]
     words = checked(codecs)
-    for one in chosen:
+    for setting in chosen:
         for number in workers:
-            if one.batch % number:
-                raise ScenarioError(f"--workers {number}: {one.workload} has {one.batch} samples an iteration for all")
+            if setting.batch % number:
+                raise ScenarioError(
+                    f"--workers {number}: {setting.workload} has {setting.batch} samples an iteration for all"
+                )
     return [
-        replace(one, workers=tuple(workers) or one.workers, codecs=tuple(words or checked(one.codecs)))
-        for one in chosen
+        replace(setting, workers=tuple(workers) or setting.workers, codecs=tuple(words or checked(setting.codecs)))
+        for setting in chosen
     ]
 
 
@@ -242,15 +244,15 @@ def tuning_cells(chosen: Sequence[TrainingSetting]) -> Iterator[StudyCell]:
 
 def best_rates(chosen: Sequence[TrainingSetting], finished: dict[str, dict[str, Any]]) -> dict[tuple[str, str], float]:
     """(workload, codec) -> the rate whose run ended with the lowest held-out loss; the middle one where none ended."""
-    found = {}
+    best = {}
     for setting in chosen:
         for codec in setting.codecs:
             rates, workers = rates_of(setting, codec), min(setting.workers)
             ended = {rate: finished.get(cell(setting, codec, workers, TUNING_SEED, rate).key) for rate in rates}
             losses = {rate: run["loss"] for rate, run in ended.items() if run is not None and run["loss"] is not None}
             middle = rates[len(rates) // 2]
-            found[setting.workload, codec] = min(losses, key=lambda rate: losses[rate]) if losses else middle
-    return found
+            best[setting.workload, codec] = min(losses, key=lambda rate: losses[rate]) if losses else middle
+    return best
 
 
 def reported_cells(

@@ -34,10 +34,10 @@ def build(
         cell = run["cell"]
         if cell["seed"] != TUNING_SEED:
             groups[cell["workload"], cell["workers"], cell["codec"]].append(run)
-    rows = [_row(*key, _alike(found), rates.get(key[2])) for key, found in groups.items()]
+    rows = [_row(*key, _alike(group), rates.get(key[2])) for key, group in groups.items()]
     for row in rows:
-        place = [one for one in rows if (one["workload"], one["workers"]) == (row["workload"], row["workers"])]
-        _compare(row, {one["codec"]: one for one in place}, compute_ns.get(row["workload"]))
+        place = [other for other in rows if (other["workload"], other["workers"]) == (row["workload"], row["workers"])]
+        _compare(row, {other["codec"]: other for other in place}, compute_ns.get(row["workload"]))
     return {
         "schema": SCHEMA,
         "facts": dict(facts),
@@ -57,7 +57,7 @@ def _alike(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _row(workload: str, workers: int, codec: str, runs: Sequence[dict[str, Any]], rate: float | None) -> dict[str, Any]:
     ended = [run["accuracy"] for run in runs]
     values = runs[0]["parameters"]
-    bits = {way: mean(run[f"{way}_bytes"] for run in runs) * 8 / values for way in ("up", "down")}
+    bits = {direction: mean(run[f"{direction}_bytes"] for run in runs) * 8 / values for direction in ("up", "down")}
     errors = [error for run in runs for error in run["errors"]]
     return {
         "workload": workload,
@@ -88,14 +88,19 @@ def _row(workload: str, workers: int, codec: str, runs: Sequence[dict[str, Any]]
 
 
 def _median(errors: Sequence[dict[str, Any]], name: str) -> float | None:
-    found = [error[name] for error in errors if error[name] is not None]
-    return percentile(found, 0.5) if found else None
+    values = [error[name] for error in errors if error[name] is not None]
+    return percentile(values, 0.5) if values else None
 
 
 def _mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
     """[iteration, mean accuracy, lowest, highest], as far as all runs came."""
     return [
-        [points[0][0], mean(one[1] for one in points), min(one[1] for one in points), max(one[1] for one in points)]
+        [
+            points[0][0],
+            mean(point[1] for point in points),
+            min(point[1] for point in points),
+            max(point[1] for point in points),
+        ]
         for points in zip(*curves, strict=False)
     ]
 
@@ -103,14 +108,14 @@ def _mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[list[float]
 def _mean_errors(runs: Sequence[Sequence[dict[str, Any]]]) -> list[list[float | None]]:
     """[iteration, error of a worker, error of the mean]."""
     return [
-        [points[0]["iteration"], *(_average([one[name] for one in points]) for name in ("own", "mean"))]
+        [points[0]["iteration"], *(_average([error[name] for error in points]) for name in ("own", "mean"))]
         for points in zip(*runs, strict=False)
     ]
 
 
 def _average(values: Sequence[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return mean(found) if found else None
+    numbers = [value for value in values if value is not None]
+    return mean(numbers) if numbers else None
 
 
 def _compare(row: dict[str, Any], place: Mapping[str, dict[str, Any]], compute_ns: int | None) -> None:

@@ -53,8 +53,8 @@ def carried(kind: Kind, size: int, dtype: np.dtype[Any], op: str, codec: Codec |
         return 0, 0
     if kind == "all_gather":  # in others' chunks a rank says nothing, but says so (W14)
         layout = Layout(shares_of(kind), size * dtype.itemsize, 4 * ELEMENTS, workers, WINDOW)
-        own, others = layout.rows, layout.chunks - layout.rows
-        return FULL * (1 + own) + EMPTY * others, FULL * (1 + others) + EMPTY * own
+        local, remote = layout.rows, layout.chunks - layout.rows
+        return FULL * (1 + local) + EMPTY * remote, FULL * (1 + remote) + EMPTY * local
     job = JobConfig(1, 1, workers, ELEMENTS, (StreamConfig(0, WINDOW),))
     call = make_call(np.zeros(size, dtype), op, job, codec or (FIXED_POINT if dtype.kind == "f" else PLAIN))
     return FULL * (1 + call.chunks), FULL * (1 + call.chunks)

@@ -20,7 +20,6 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from emulation.children import send_report
-from emulation.training.kept_weights import KeptWeights
 from emulation.training.pace import ComputePace
 from emulation.training.trainer_messages import (
     GROUP_JOB,
@@ -33,6 +32,7 @@ from emulation.training.trainer_messages import (
     TrainingStarted,
     TransferTimes,
 )
+from emulation.training.weight_snapshots import WeightSnapshots
 from emulation.training.workload import RankWorkload, build_workload, compute_on_one_thread
 from switchagg.codecs.array_codec import Tensor, Tensors
 from switchagg.description import Kind
@@ -78,7 +78,10 @@ class BucketClock:
         if not self.names:
             return self.mean(bucket.buffer())
         self.elements.add(bucket.buffer().numel())
-        return self.mean(bucket.buffer(), [Tensor(self.names[one], tuple(one.shape)) for one in bucket.parameters()])
+        return self.mean(
+            bucket.buffer(),
+            [Tensor(self.names[parameter], tuple(parameter.shape)) for parameter in bucket.parameters()],
+        )
 
     def mean(self, flat: torch.Tensor, tensors: Tensors | None = None) -> torch.futures.Future[torch.Tensor]:
         """Of a bucket's values, in place, timed. tensors: what lies in it, for a codec."""
@@ -105,8 +108,8 @@ class BucketClock:
             coded = tensors is not None
             work = switch_group().allreduce_tensors(flat, tensors) if coded else dist.all_reduce(flat, async_op=True)
             assert work is not None, "asynchronous"
-            begun: torch.futures.Future[list[torch.Tensor]] = work.get_future()
-            return begun
+            future: torch.futures.Future[list[torch.Tensor]] = work.get_future()
+            return future
         return allreduce(self.group, flat, "avg" if self.counted else "sum", tensors)
 
 
@@ -146,7 +149,7 @@ class Trainer:
         self._buckets = BucketClock(config.workers, hook)
         self._group: AllreduceGroup | None = None  # of our own; None: torch's
         self._rounds: BackupRounds | None = None  # where sums may lack some ranks
-        self._kept: KeptWeights | None = None  # where nobody waits for an evaluation
+        self._snapshots: WeightSnapshots | None = None  # where nobody waits for an evaluation
         self._pace = ComputePace(config.scenario, config.rank)
 
     def run(self) -> None:
@@ -210,12 +213,12 @@ class Trainer:
         self._group = self._buckets.group = group
         self._model = DistributedDataParallel(workload.model, bucket_cap_mb=plan.bucket_bytes / (1 << 20))
         if config.partial:
-            self._buckets.counted, self._kept = True, KeptWeights(workload)
+            self._buckets.counted, self._snapshots = True, WeightSnapshots(workload)
             self._rounds = BackupRounds(self._model, group, self._buckets.mean)
         else:
             spec = self.name.spec
             if spec is not None and (spec.row_codec is None or spec.feedback or spec.warmup):
-                self._buckets.names = {one: name for name, one in workload.model.named_parameters()}
+                self._buckets.names = {parameter: name for name, parameter in workload.model.named_parameters()}
             self._model.register_comm_hook(None, self._buckets.reduce)
         dist.all_reduce(torch.zeros(1))  # whatever makes its threads at the first call makes them now
         if self._group is None:
@@ -316,24 +319,24 @@ class Trainer:
         doesn't either: rank 0 keeps its weights, and evaluates in the end."""
         since_ns = time.monotonic_ns()
         time_ns = clock.at(since_ns)
-        if self._kept is not None:
+        if self._snapshots is not None:
             if self.config.rank == 0:
-                self._kept.keep(iteration, time_ns)
+                self._snapshots.keep(iteration, time_ns)
             if iteration + 1 == self.config.scenario.workload.iterations:
-                self._evaluate_kept(workload)
+                self._evaluate_snapshots(workload)
             return
         if self.config.rank == 0:
             self._report_score(workload, iteration, time_ns)
         dist.barrier()
         clock.leave_out(since_ns)
 
-    def _evaluate_kept(self, workload: RankWorkload) -> None:
+    def _evaluate_snapshots(self, workload: RankWorkload) -> None:
         """All are through with the last iteration. Its weights are in the model again afterwards."""
-        assert self._kept is not None
+        assert self._snapshots is not None
         dist.barrier()
         if self.config.rank == 0:
-            for kept, time_ns in self._kept.each():
-                self._report_score(workload, kept, time_ns)
+            for iteration, time_ns in self._snapshots.load_each():
+                self._report_score(workload, iteration, time_ns)
         dist.barrier()
 
     def _report_score(self, workload: RankWorkload, iteration: int, time_ns: int) -> None:
@@ -342,7 +345,7 @@ class Trainer:
 
     def _hold(self, clock: TrainingClock) -> None:
         """Until the process that started us says go; nothing is on its way. Training time stands still."""
-        if self._kept is not None:
+        if self._snapshots is not None:
             dist.barrier()  # some may be behind: for all of them time stands still from the same moment on
         since_ns = time.monotonic_ns()
         line = sys.stdin.buffer.readline()
@@ -409,7 +412,7 @@ def session_options(config: TrainerConfig) -> SwitchOptions:
         split_calls=switch.split_calls,
         congestion=switch.congestion,
         codec=name.codec,
-        bounded=",".join(f"{one}={value}" for one, value in bounded_options(config).items()),
+        bounded=",".join(f"{option}={value}" for option, value in bounded_options(config).items()),
         backups=switch.backups if name.is_switch else 0,
         close_after_ns=switch.close_after_ns if name.is_switch else 0,
     )
@@ -429,8 +432,8 @@ def bounded_options(config: TrainerConfig) -> dict[str, Any]:
     """Of a method with bounded loss, as numbers and words; {} for others, and for what is its paper's."""
     if not METHODS[config.name.method].loses:
         return {}
-    given = config.scenario.bounded.options(config.name.method).items()
-    return {name: int(value) if isinstance(value, bool) else value for name, value in given if value is not None}
+    options = config.scenario.bounded.options(config.name.method).items()
+    return {name: int(value) if isinstance(value, bool) else value for name, value in options if value is not None}
 
 
 def host_group(config: TrainerConfig, priorities: Sequence[int] = ()) -> Group:

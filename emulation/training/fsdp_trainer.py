@@ -44,11 +44,11 @@ class TimedCollectives:
         self._waiting = {kind: ThreadPoolExecutor(1, f"waits for {kind}") for kind in KINDS}
         self._reduced: Future[None] | None = None
 
-    def begin(self, kind: Kind, unit: str, whole: torch.Tensor, start: Callable[[], dist.Work]) -> Future[None]:
+    def begin(self, kind: Kind, unit: str, array: torch.Tensor, start: Callable[[], dist.Work]) -> Future[None]:
         """Start one on a unit's array."""
-        span = TransferTimes(whole.nbytes, time.monotonic_ns(), name=f"{kind.replace('_', '-')} {unit}")
+        span = TransferTimes(array.nbytes, time.monotonic_ns(), name=f"{kind.replace('_', '-')} {unit}")
         self.spans.append(span)
-        self.moved_bytes[kind] += whole.nbytes
+        self.moved_bytes[kind] += array.nbytes
         work = start()
 
         def end() -> None:
@@ -57,10 +57,10 @@ class TimedCollectives:
 
         return self._waiting[kind].submit(end)
 
-    def reduce(self, unit: str, whole: torch.Tensor, start: Callable[[], dist.Work]) -> None:
+    def reduce(self, unit: str, array: torch.Tensor, start: Callable[[], dist.Work]) -> None:
         """Start a reduce-scatter when the one before has ended."""
         self.finish()
-        self._reduced = self.begin("reduce_scatter", unit, whole, start)
+        self._reduced = self.begin("reduce_scatter", unit, array, start)
 
     def finish(self) -> None:
         """Wait for the reduce-scatter that is under way. They start and end in order."""
@@ -171,11 +171,11 @@ class FsdpTrainer(Trainer):
         if self.config.hold_at_end:
             self._hold(clock)
         self._moved_bytes = dict(self._collectives.moved_bytes)  # without those of what follows
-        whole = workload.task.build_model()
+        model = workload.task.build_model()
         with torch.no_grad():
-            for target, gathered in zip(whole.parameters(), self._gathered(), strict=True):
+            for target, gathered in zip(model.parameters(), self._gathered(), strict=True):
                 target.copy_(gathered)
-        workload.model = whole
+        workload.model = model
         super()._evaluate(workload, iteration, clock)
 
     def _gathered(self) -> list[torch.Tensor]:

@@ -71,16 +71,16 @@ class ComputePace:
     def notes(self) -> list[str]:
         """What it did, in a sentence."""
         own_ms = statistics.median(self._own_ns or [0]) / 1e6
-        own = f"; rank {self._rank} itself needs {own_ms:.1f} ms of CPU time (median)."
+        needed = f"; rank {self._rank} itself needs {own_ms:.1f} ms of CPU time (median)."
         if self._paced:
             return [
                 "Ranks compute real gradients, and sleep until each layer's share of [workload] compute_ns is over, as "
-                f"with GPUs that leave the CPU free{own}"
+                f"with GPUs that leave the CPU free{needed}"
             ]
         if self._scenario.unequal_compute:
             return [
                 "Between forward and backward pass stragglers sleep for as many times of what they take as the "
-                f"scenario says, which counts as computing{own}"
+                f"scenario says, which counts as computing{needed}"
             ]
         return []
 

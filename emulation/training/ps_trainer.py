@@ -12,8 +12,8 @@ from concurrent.futures import Future
 
 from emulation.children import send_report
 from emulation.training.ddp_trainer import Trainer, TrainingClock, rendezvous
-from emulation.training.kept_weights import KeptWeights
 from emulation.training.trainer_messages import GROUP_JOB, GROUP_PORT, IterationReport, TrainerConfig, TransferTimes
+from emulation.training.weight_snapshots import WeightSnapshots
 from emulation.training.workload import RankWorkload
 from transport.ps.config import PsConfig
 from transport.ps.group import PsClient, PsOptions, open_ps_client
@@ -71,7 +71,7 @@ class PsTrainer(Trainer):
         )
         self._client = TimedClient(client, [name for name, _ in workload.model.named_parameters()])
         self._optimizer = PsOptimizer(workload.model.parameters(), self._client)
-        self._kept = KeptWeights(workload)
+        self._snapshots = WeightSnapshots(workload)
 
     def _detach(self) -> None:
         self._optimizer.close()
@@ -114,17 +114,17 @@ class PsTrainer(Trainer):
 
     def _evaluate(self, workload: RankWorkload, iteration: int, clock: TrainingClock) -> None:
         """Keeps what is to be evaluated; after the last iteration, evaluates all that was kept."""
-        assert self._kept is not None
+        assert self._snapshots is not None
         last = iteration + 1 == self.config.scenario.workload.iterations
         if not last:
             if self.config.rank == 0:
-                self._kept.keep(iteration, clock.at(time.monotonic_ns()))
+                self._snapshots.keep(iteration, clock.at(time.monotonic_ns()))
             return
         self._client.client.barrier().result()
         end_ns = clock.at(time.monotonic_ns())
         if self.config.rank == 0:
-            for kept, time_ns in self._kept.each():
-                self._report_score(workload, kept, time_ns)
+            for earlier, time_ns in self._snapshots.load_each():
+                self._report_score(workload, earlier, time_ns)
         self._optimizer.pull()
         if self.config.rank == 0:
             self._report_score(workload, iteration, end_ns)

@@ -65,7 +65,7 @@ class Replicas:
         self.losses = [math.nan] * workers
         self.layers = self._trace_forward()
         self.buckets, self.forward_fraction = self._trace(bucket_bytes)
-        named = [Tensor(name, tuple(one.shape)) for name, one in self.workloads[0].model.named_parameters()]
+        named = [Tensor(name, tuple(parameter.shape)) for name, parameter in self.workloads[0].model.named_parameters()]
         self.tensors = [[named[index] for index in bucket.parameters] for bucket in self.buckets]
 
     def _shares(self, workers: int) -> Sequence[tuple[int, int]]:
@@ -178,7 +178,7 @@ class Replicas:
         have them before anything begins.
         """
         model, names = self.workloads[0].model, {}
-        begun: list[tuple[nn.Module, int]] = []
+        entered: list[tuple[nn.Module, int]] = []
         hooks = []
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             for name, module in model.named_modules():
@@ -186,8 +186,8 @@ class Replicas:
                     names[module] = name or type(module).__name__
 
                     def begin(module: nn.Module, _: object) -> None:
-                        if all(module is not other for other, _ in begun):
-                            begun.append((module, counter.get_total_flops()))
+                        if all(module is not other for other, _ in entered):
+                            entered.append((module, counter.get_total_flops()))
 
                     hooks.append(module.register_forward_pre_hook(begin))
             self.workloads[0].loss(model, 0)
@@ -195,12 +195,12 @@ class Replicas:
         for hook in hooks:
             hook.remove()
         place_of = {id(parameter): index for index, parameter in enumerate(self._parameters[0])}
-        owned = [[place_of.pop(id(p), None) for p in module.parameters(recurse=False)] for module, _ in begun]
+        owned = [[place_of.pop(id(p), None) for p in module.parameters(recurse=False)] for module, _ in entered]
         owned[0] += place_of.values()
-        starts = [0, *(flops for _, flops in begun[1:]), total]
+        starts = [0, *(flops for _, flops in entered[1:]), total]
         return tuple(
             Layer(names[module], tuple(index for index in indices if index is not None), (high - low) / total)
-            for (module, _), indices, low, high in zip(begun, owned, starts, starts[1:], strict=False)
+            for (module, _), indices, low, high in zip(entered, owned, starts, starts[1:], strict=False)
         )
 
     def _trace(self, bucket_bytes: int) -> tuple[tuple[Bucket, ...], float]:

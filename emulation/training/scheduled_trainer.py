@@ -143,14 +143,14 @@ class ScheduledTrainer(Trainer):
 
     def _report(self, running: UnreportedIteration, next_start_ns: int) -> None:
         """An iteration, now that the next one has begun at next_start_ns of the training, or there is none."""
-        mine = [record for record in self._records.transfers if record.iteration == running.number]
+        records = [record for record in self._records.transfers if record.iteration == running.number]
         self._records.transfers[:] = [record for record in self._records.transfers if record.iteration > running.number]
         spans = [
             TransferTimes(record.size_bytes, record.launched_ns, record.completed_ns, record.name, record.priority)
-            for record in mine
+            for record in records
         ]
         urgent = POLICIES[self.name.policy].urgent
-        first = [record for record in mine if record.priority == 0] if urgent else mine[-1:]
+        first = [record for record in records if record.priority == 0] if urgent else records[-1:]
         duration_ns = next_start_ns - running.start_ns
         waited_ns = sum(wait.end_ns - wait.begin_ns for wait in running.waits)
         send_report(

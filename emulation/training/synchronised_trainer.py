@@ -41,8 +41,8 @@ class SynchronisedTrainer(Trainer):
             work.get_future().then(returned)
 
     def _returned(self) -> list[TransferTimes]:
-        taken = self._attached.waited_calls - self._reported
-        back, self._calls, self._reported = self._calls[:taken], self._calls[taken:], self._reported + taken
+        count = self._attached.waited_calls - self._reported
+        back, self._calls, self._reported = self._calls[:count], self._calls[count:], self._reported + count
         for call in back:
             call.end_ns = call.end_ns or time.monotonic_ns()  # its callback is late
         spans = [*back, *super()._returned()]
@@ -63,8 +63,8 @@ class SynchronisedTrainer(Trainer):
     def _gradient_bytes(self, workload: RankWorkload) -> int:
         """The mean over whole rounds after the warm-up."""
         counted = self._moved[self.config.scenario.workload.warmup_iterations :]
-        whole = counted[: len(counted) // self._method.round_steps * self._method.round_steps] or counted
-        return round(sum(whole) / len(whole))
+        rounds = counted[: len(counted) // self._method.round_steps * self._method.round_steps] or counted
+        return round(sum(rounds) / len(rounds))
 
     def _facts(self) -> dict[str, Any]:
         return {"synchronisation": str(self._method), "round_iterations": self._method.round_steps}

@@ -84,8 +84,8 @@ class TensorRank:
                 for name in COLUMNS:
                     layer = model.get_submodule(f"{block}.{name}")
                     for parameter in ("weight", "bias"):
-                        whole: torch.Tensor = getattr(layer, parameter)
-                        setattr(layer, parameter, nn.Parameter(whole.chunk(workers, 0)[rank].clone()))
+                        full: torch.Tensor = getattr(layer, parameter)
+                        setattr(layer, parameter, nn.Parameter(full.chunk(workers, 0)[rank].clone()))
                         self.cut[f"{block}.{name}.{parameter}"] = 0
                 for name in ROWS:
                     layer = model.get_submodule(f"{block}.{name}")
@@ -97,7 +97,7 @@ class TensorRank:
                     self.cut[f"{block}.{name}.weight"] = 1
                 for name in PARTS:
                     model.get_submodule(f"{block}.{name}").register_forward_pre_hook(
-                        lambda _, given: (_enter(given[0], self._sum), *given[1:])
+                        lambda _, inputs: (_enter(inputs[0], self._sum), *inputs[1:])
                     )
         workload.optimizer = workload.optimizer_of(model.parameters())
 
@@ -107,11 +107,11 @@ class TensorRank:
         words: SimpleQueue[bool] = SimpleQueue()
 
         def reduce(values: torch.Tensor) -> torch.Tensor:
-            own = values.detach().clone(memory_format=torch.contiguous_format)
-            stops.put(own.numpy().reshape(-1))
+            copy = values.detach().clone(memory_format=torch.contiguous_format)
+            stops.put(copy.numpy().reshape(-1))
             if not words.get():
                 raise RuntimeError("the run has ended")
-            return own
+            return copy
 
         def compute() -> None:
             self._reduce = reduce
@@ -148,7 +148,7 @@ class TensorReplicas(Replicas):
 
     def __init__(self, name: str, seed: int, workers: int, *more: Any) -> None:
         super().__init__(name, seed, workers, *more)
-        self._whole = super().parameters
+        self._parameter_count = super().parameters
         self.blocks = len(blocks_of(self.workloads[0].model))
         self.ranks = [TensorRank(workload, rank, workers) for rank, workload in enumerate(self.workloads)]
 
@@ -157,7 +157,7 @@ class TensorReplicas(Replicas):
 
     @property
     def parameters(self) -> int:
-        return self._whole
+        return self._parameter_count
 
     def evaluate(self) -> Score:
         return self._gathered(0).evaluate()
@@ -170,12 +170,12 @@ class TensorReplicas(Replicas):
         """A rank's whole model."""
         workload = self.workloads[rank]
         every = [dict(other.model.named_parameters()) for other in self.workloads]
-        whole = workload.task.build_model()
+        model = workload.task.build_model()
         with torch.no_grad():
-            for name, target in whole.named_parameters():
+            for name, target in model.named_parameters():
                 dimension = self.ranks[rank].cut.get(name)
                 if dimension is None:
                     target.copy_(every[rank][name])
                 else:
                     target.copy_(torch.cat([parameters[name] for parameters in every], dimension))
-        return workload.with_model(whole)
+        return workload.with_model(model)

@@ -62,7 +62,7 @@ class TimedAllreduces(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if any(issubclass(each, (DTensor, AsyncCollectiveTensor)) for each in types):
+        if any(issubclass(kind, (DTensor, AsyncCollectiveTensor)) for kind in types):
             return NotImplemented  # what they are made of comes here
         name = str(func)
         if name == "_c10d_functional.all_reduce.default":
@@ -109,7 +109,9 @@ class TensorTrainer(FsdpTrainer):
         kinds: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
         for parameter in self._model.parameters():
             kinds[isinstance(parameter, DTensor)].append(parameter)
-        workload.optimizer = workload.optimizer_of([{"params": each} for each in kinds])  # a fused step takes one kind
+        workload.optimizer = workload.optimizer_of(
+            [{"params": parameters} for parameters in kinds]
+        )  # a fused step takes one kind
         dist.all_reduce(torch.zeros(1))  # whatever makes its threads at the first call makes them now
         self._check_path()
 

@@ -121,14 +121,14 @@ class IterationReport(ChildReport, tag="iteration"):
         spans: list[TransferTimes],
         waited_ns: int,
         first_layer: TransferTimes | None = None,
-        **others: Any,
+        **fields: Any,
     ) -> Self:
         """From when it began and its three passes ended (CLOCK_MONOTONIC), and how long it waited for its transfers.
 
         others: further fields, and those of a trainer whose passes leave out waiting, or overlap with the next ones.
         """
         begun_ns, forward_ns, backward_ns, end_ns = times
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             "begun_at_ns": begun_ns,
             "duration_ns": end_ns - begun_ns,
             "forward_ns": forward_ns - begun_ns,
@@ -140,7 +140,7 @@ class IterationReport(ChildReport, tag="iteration"):
             "first_layer_bytes": first_layer.size_bytes if first_layer else 0,
             "buckets": spans,
         }
-        return cls(**given | others)
+        return cls(**values | fields)
 
 
 class Evaluated(ChildReport):

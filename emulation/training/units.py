@@ -23,8 +23,8 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
     parameters."""
     lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     if lists:
-        name, found = lists[0]
-        return {f"{name}.{number}": block for number, block in enumerate(found)}
+        name, blocks = lists[0]
+        return {f"{name}.{number}": block for number, block in enumerate(blocks)}
     return {name: child for name, child in model.named_children() if next(child.parameters(), None) is not None}
 
 
@@ -37,29 +37,31 @@ class UnitLayout:
     def __init__(self, shapes: Sequence[Sequence[int]], workers: int) -> None:
         self._workers = workers
         self._sizes = [math.prod(shape) for shape in shapes]
-        self._own = [-(-shape[0] // workers) * math.prod(shape[1:]) for shape in shapes]  # elements of the first rank
-        self.elements = workers * sum(self._own)
+        self._rank_elements = [
+            -(-shape[0] // workers) * math.prod(shape[1:]) for shape in shapes
+        ]  # elements of the first rank
+        self.elements = workers * sum(self._rank_elements)
 
     def pack(self, parameters: Sequence[Array]) -> Array:
         """The unit's array, of the values of its parameters, (elements,) each."""
-        rows = [np.zeros((self._workers, own), np.float32) for own in self._own]
+        rows = [np.zeros((self._workers, elements), np.float32) for elements in self._rank_elements]
         for row, values in zip(rows, parameters, strict=True):
             row.reshape(-1)[: values.size] = values
         return np.concatenate(rows, axis=1).reshape(-1)
 
     def unpack(self, array: Array, parameters: Sequence[Array]) -> None:
         """The way back, into memory for the parameters."""
-        columns = np.split(array.reshape(self._workers, -1), np.cumsum(self._own)[:-1], axis=1)
+        columns = np.split(array.reshape(self._workers, -1), np.cumsum(self._rank_elements)[:-1], axis=1)
         for column, values in zip(columns, parameters, strict=True):
             np.copyto(values, column.reshape(-1)[: values.size])
 
-    def pieces(self, own: Array, rank: int) -> list[Array]:
+    def pieces(self, part: Array, rank: int) -> list[Array]:
         """A rank's piece of each parameter, without the padding, in its part of the array."""
-        found, low = [], 0
-        for size, most in zip(self._sizes, self._own, strict=True):
-            found.append(own[low : low + min(max(size - rank * most, 0), most)])
+        pieces, low = [], 0
+        for size, most in zip(self._sizes, self._rank_elements, strict=True):
+            pieces.append(part[low : low + min(max(size - rank * most, 0), most)])
             low += most
-        return found
+        return pieces
 
 
 class Shards:

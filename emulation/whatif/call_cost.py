@@ -99,13 +99,13 @@ def call_cost(name: MethodName, kind: Kind, workers: int, link: HostLink) -> Cal
     named = _alone(name)
     scenario = scenario_of(link, workers, named)
     least = _least(named, scenario.network)
-    found = _measured(named, scenario, least, link.fidelity_level)
+    cost = _measured(named, scenario, least, link.fidelity_level)
     if kind == "allreduce":
-        return found
+        return cost
     share = _share(named, kind, scenario.network) / least
     steps = 1.0 if named.in_packets else 0.5  # a ring passes a reduce-scatter in half its steps
-    hidden = tuple((size_bytes, steps * ns) for size_bytes, ns in found.hidden)
-    return CallCost(found.alpha_ns * steps, found.beta_ns_per_byte * share, least * share, hidden)
+    hidden = tuple((size_bytes, steps * ns) for size_bytes, ns in cost.hidden)
+    return CallCost(cost.alpha_ns * steps, cost.beta_ns_per_byte * share, least * share, hidden)
 
 
 def _measured(name: MethodName, scenario: Scenario, least: float, level: str) -> CallCost:
@@ -127,8 +127,8 @@ def _measured(name: MethodName, scenario: Scenario, least: float, level: str) ->
     config = simulation_config(scenario)
     formula = level == FORMULA
     flows = [1e9 * flow_seconds(FLOWS[name.method](config, by_formula=formula), size) for size in sizes]
-    found = _fitted(sizes, flows, least_bare)
-    return replace(found, beta_ns_per_byte=found.beta_ns_per_byte * least / least_bare, bound_ns_per_byte=least)
+    cost = _fitted(sizes, flows, least_bare)
+    return replace(cost, beta_ns_per_byte=cost.beta_ns_per_byte * least / least_bare, bound_ns_per_byte=least)
 
 
 def _fitted(sizes: Sequence[int], times: Sequence[float], least: float) -> CallCost:

@@ -72,7 +72,7 @@ def iteration_ns(
     settling: int = SETTLING,
 ) -> float:
     """The mean of the iterations after the first ones."""
-    costs = [cost(each) for each in run.exchanges]
+    costs = [cost(collective) for collective in run.collectives]
     places = _places(run)
     credit = None if limits.credit_ns is None else max(1, round(limits.credit_ns))
     carrier = Carrier(Network(beta_ns_per_byte=1.0, calls_at_once=limits.calls_at_once), credit)
@@ -88,7 +88,7 @@ def iteration_ns(
             if step == ISSUE:
                 occupied_ns = max(1, round(costs[key][0]))
                 number = iteration * count + key
-                carrier.submit(number, float(clocks.max()), run.exchanges[key].priority, occupied_ns, costs[key][1])
+                carrier.submit(number, float(clocks.max()), run.collectives[key].priority, occupied_ns, costs[key][1])
                 continue
             number = (iteration - (step == NEED_OF_LAST)) * count + key
             if number >= 0:
@@ -106,15 +106,15 @@ NEED_OF_LAST, ISSUE, NEED = range(3)
 def _places(run: RecordedRun) -> list[tuple[int, int, int]]:
     """All steps of an iteration, in the order in which every rank comes to them: place, step, number of exchange. A
     chained exchange is waited for before those behind it begin."""
-    found: list[tuple[int, int, int, int]] = []
+    steps: list[tuple[int, int, int, int]] = []
     behind = 0  # chained exchanges so far at one place
-    for key, each in enumerate(run.exchanges):
-        issue = min(each.issue_ns, run.compute_ns)
-        behind = behind if key and issue == min(run.exchanges[key - 1].issue_ns, run.compute_ns) else 0
-        found.append((issue, ISSUE + 2 * behind, key, ISSUE))
-        chained = each.chained and each.need_ns <= each.issue_ns
-        late = each.need_ns >= run.compute_ns and not chained
-        place = each.need_ns - run.compute_ns if late else max(each.need_ns, issue)
-        found.append((place, NEED_OF_LAST if late else NEED + 2 * behind, key, NEED_OF_LAST if late else NEED))
+    for key, collective in enumerate(run.collectives):
+        issue = min(collective.issue_ns, run.compute_ns)
+        behind = behind if key and issue == min(run.collectives[key - 1].issue_ns, run.compute_ns) else 0
+        steps.append((issue, ISSUE + 2 * behind, key, ISSUE))
+        chained = collective.chained and collective.need_ns <= collective.issue_ns
+        late = collective.need_ns >= run.compute_ns and not chained
+        place = collective.need_ns - run.compute_ns if late else max(collective.need_ns, issue)
+        steps.append((place, NEED_OF_LAST if late else NEED + 2 * behind, key, NEED_OF_LAST if late else NEED))
         behind += chained
-    return [(place, step, key) for place, _, key, step in sorted(found)]
+    return [(place, step, key) for place, _, key, step in sorted(steps)]

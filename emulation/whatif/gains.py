@@ -97,11 +97,11 @@ def parse_rates(text: str) -> tuple[int, ...]:
     rates: list[int] = []
     unit = 0.0
     for part in reversed(text.lower().split(",")):
-        found = _RATE.fullmatch(part)
-        unit = (_UNITS.get(found[2], -1.0) or unit) if found else -1.0
-        if found is None or unit <= 0 or not 1e6 <= float(found[1]) * unit <= 4e11:
+        match = _RATE.fullmatch(part)
+        unit = (_UNITS.get(match[2], -1.0) or unit) if match else -1.0
+        if match is None or unit <= 0 or not 1e6 <= float(match[1]) * unit <= 4e11:
             raise ValueError(f"{part.strip()[:40]!r} is no rate; allowed: 1Mb/s to 400Gb/s, as in 10,25,100Gb/s")
-        rates.append(round(float(found[1]) * unit))
+        rates.append(round(float(match[1]) * unit))
     return tuple(reversed(rates))
 
 
@@ -113,9 +113,9 @@ def gains(run: RecordedRun, question: Question, progress: Progress = lambda _: N
         raise ValueError(f"--fidelity-level {question.fidelity_level}: unknown; allowed: {', '.join(FIDELITY_LEVELS)}")
     if (mode := question.keys.get("ps.mode", BSP)) != BSP:
         raise ValueError(f"ps.mode: {mode}: in a forecast servers wait for all workers; allowed: {BSP}")
-    asked = [parse(text, virtual=True) for text in question.methods]
+    methods = [parse(text, virtual=True) for text in question.methods]
     hosts = [parse(f"{name}{_as_sent(run)}") for name in (*HOSTS, "auto")]
-    names = list(dict.fromkeys([*hosts, *asked]))
+    names = list(dict.fromkeys([*hosts, *methods]))
     links, left_out = [], dict[str, str]()
     clock = _Clock(question.limit_s, len(names) * len(question.rates_bps))
     for rate_bps in question.rates_bps:
@@ -143,9 +143,9 @@ def gains(run: RecordedRun, question: Question, progress: Progress = lambda _: N
             "name": run.name,
             "workers": run.workers,
             "compute_ns": run.compute_ns,
-            "slowest_ns": forecast(run, lambda each: (0.0, ALONE), range(1, question.seeds + 1)).mean_ns,
+            "slowest_ns": forecast(run, lambda collective: (0.0, ALONE), range(1, question.seeds + 1)).mean_ns,
             "exchanged_bytes": run.size_bytes,
-            "collectives": len(run.exchanges),
+            "collectives": len(run.collectives),
             "jitter": run.jitter,
             "jitter_measured": run.measured,
             "sent_as": run.sent_as or "float32",
@@ -212,28 +212,30 @@ def rank_costs(
     credit_ns = None
     if name.schedule:
         policy = parse_policy(name.schedule)
-        whole = _cost_of(name, RecordedCollective("allreduce", 0, run.workers, 0, 0), link)
-        run = run.scheduled(policy, LinearCost(whole.alpha_ns, whole.beta_ns_per_byte))
+        unit_cost = _cost_of(name, RecordedCollective("allreduce", 0, run.workers, 0, 0), link)
+        run = run.scheduled(policy, LinearCost(unit_cost.alpha_ns, unit_cost.beta_ns_per_byte))
         if policy.credit_bytes is not None and not name.in_packets:
-            credit_ns = policy.credit_bytes * whole.beta_ns_per_byte
-        elif any(each.priority for each in run.exchanges):
+            credit_ns = policy.credit_bytes * unit_cost.beta_ns_per_byte
+        elif any(collective.priority for collective in run.collectives):
             credit_ns = 1.0  # a switch's streams: what is more urgent overtakes at once, but for what has begun
 
-    def cost(each: RecordedCollective) -> tuple[float, Beside]:
-        return of_kind(each.kind, each.size_bytes, each.ranks)
+    def cost(collective: RecordedCollective) -> tuple[float, Beside]:
+        return of_kind(collective.kind, collective.size_bytes, collective.ranks)
 
     @cache  # many exchanges are alike
     def of_kind(kind: Kind, size_bytes: int, ranks: int) -> tuple[float, Beside]:
-        each = RecordedCollective(kind, size_bytes, ranks, 0, 0)
-        found = _cost_of(name, each, link, each.size_bytes)
-        beta = found.beta_ns_per_byte if weights.windows else found.bound_ns_per_byte
-        after_ns = weights.latency * found.later_ns(each.size_bytes)
-        one = needs_of(name, each.kind, each.ranks, link, each.size_bytes, beta * each.size_bytes)
-        link_ns = weights.link_time * beta * each.size_bytes / (1 + one.late_share)
+        collective = RecordedCollective(kind, size_bytes, ranks, 0, 0)
+        call = _cost_of(name, collective, link, collective.size_bytes)
+        beta = call.beta_ns_per_byte if weights.windows else call.bound_ns_per_byte
+        after_ns = weights.latency * call.later_ns(collective.size_bytes)
+        needs = needs_of(
+            name, collective.kind, collective.ranks, link, collective.size_bytes, beta * collective.size_bytes
+        )
+        link_ns = weights.link_time * beta * collective.size_bytes / (1 + needs.late_share)
         # A switch's stream agrees on the next call's scales once this one's are there: no overlap between calls.
         if name.in_packets:
             return link_ns + after_ns, Beside()
-        return link_ns, Beside(weights.latency * one.host_ns, link_ns * one.late_share, after_ns)
+        return link_ns, Beside(weights.latency * needs.host_ns, link_ns * needs.late_share, after_ns)
 
     return run, cost, ForecastLimits(credit_ns, int(dict(link.keys).get("hosts.calls_at_once", 0)))
 
@@ -254,13 +256,13 @@ def _hosts_of(name: MethodName) -> list[MethodName]:
     return [replace(name, method=host) for host in HOSTS] if name.method == "auto" else [name]
 
 
-def _cost_of(name: MethodName, each: RecordedCollective, link: HostLink, size_bytes: int = 1 << 24) -> CallCost:
+def _cost_of(name: MethodName, collective: RecordedCollective, link: HostLink, size_bytes: int = 1 << 24) -> CallCost:
     """auto: the cheapest for so many bytes. A codec is of sums alone."""
-    plain = name if each.kind in COMBINING else replace(name, codec="")
+    plain = name if collective.kind in COMBINING else replace(name, codec="")
     costs = [
-        call_cost(replace(one, schedule=""), each.kind, each.ranks, link)
-        for one in _hosts_of(plain)
-        if one.method != "direct" or each.ranks <= DIRECT_WORKERS or name.method == "direct"
+        call_cost(replace(method, schedule=""), collective.kind, collective.ranks, link)
+        for method in _hosts_of(plain)
+        if method.method != "direct" or collective.ranks <= DIRECT_WORKERS or name.method == "direct"
     ]
     return min(costs, key=lambda cost: cost.time_ns(size_bytes))
 
@@ -269,13 +271,15 @@ def _chosen(run: RecordedRun, name: MethodName, link: HostLink) -> str:
     """What auto takes, most often first; "" of others."""
     if name.method != "auto":
         return ""
-    found: dict[str, int] = {}
-    for each in run.exchanges:
-        cost = partial(_cost_of, each=each, link=link, size_bytes=each.size_bytes)
-        hosts = [one for one in _hosts_of(name) if one.method != "direct" or each.ranks <= DIRECT_WORKERS]
-        best = min(hosts, key=lambda one: cost(one).time_ns(each.size_bytes))
-        found[best.method] = found.get(best.method, 0) + 1
-    return " and ".join(sorted(found, key=lambda one: -found[one]))
+    counts: dict[str, int] = {}
+    for collective in run.collectives:
+        cost = partial(_cost_of, collective=collective, link=link, size_bytes=collective.size_bytes)
+        hosts = [
+            method for method in _hosts_of(name) if method.method != "direct" or collective.ranks <= DIRECT_WORKERS
+        ]
+        best = min(hosts, key=lambda method: cost(method).time_ns(collective.size_bytes))
+        counts[best.method] = counts.get(best.method, 0) + 1
+    return " and ".join(sorted(counts, key=lambda method: -counts[method]))
 
 
 def _compared(rate_bps: int, rows: Sequence[dict[str, Any]], hosts: set[str]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class RecordedCollective:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """exchanges: of an iteration as it was recorded, in order of issue. skew: of computing, by rank; (): all alike.
+    """collectives: of an iteration as it was recorded, in order of issue. skew: of computing, by rank; (): all alike.
 
     jitter: standard deviation of an iteration's computing over its mean; measured: that it is the run's own. profile:
     of runs whose gradients can be scheduled. sent_as: type of its values, where that isn't float32.
@@ -58,7 +58,7 @@ class RecordedRun:
     name: str
     workers: int
     compute_ns: int
-    exchanges: tuple[RecordedCollective, ...]
+    collectives: tuple[RecordedCollective, ...]
     jitter: float = SPREAD
     measured: bool = False
     skew: tuple[float, ...] = ()
@@ -68,7 +68,7 @@ class RecordedRun:
 
     @property
     def size_bytes(self) -> int:
-        return sum(each.size_bytes for each in self.exchanges)
+        return sum(collective.size_bytes for collective in self.collectives)
 
     def scheduled(self, policy: Policy, cost: LinearCost) -> RecordedRun:
         """The same under a schedule: a layer's next forward pass begins when its own sums are there. ValueError where
@@ -76,27 +76,27 @@ class RecordedRun:
         if self.profile is None:
             raise ValueError(f"{self.name} isn't data parallel: its collectives have a fixed order")
         transfers = policy.with_cost(lambda: cost).plan(self.profile, cost)
-        return replace(self, exchanges=_exchanges(transfers, self.profile, self.workers, crossing=True))
+        return replace(self, collectives=_collectives(transfers, self.profile, self.workers, crossing=True))
 
 
-def _exchanges(
+def _collectives(
     transfers: Sequence[Transfer], profile: Profile, workers: int, *, crossing: bool
 ) -> tuple[RecordedCollective, ...]:
     """crossing: each is needed where its first layer is; else all at the start of the next iteration."""
-    begins, begun = [], 0
+    begins, forward_ns = [], 0
     for layer in profile.layers:
-        begins.append(begun)
-        begun += layer.forward_ns
-    length = begun + profile.backward_ns
-    found = []
+        begins.append(forward_ns)
+        forward_ns += layer.forward_ns
+    length = forward_ns + profile.backward_ns
+    collectives = []
     for transfer in transfers:
         tensors = [profile.tensors[part.tensor] for part in transfer.parts]
-        issue_ns = begun + max(tensor.ready_ns for tensor in tensors)
+        issue_ns = forward_ns + max(tensor.ready_ns for tensor in tensors)
         need_ns = length + (min(begins[tensor.layer] for tensor in tensors) if crossing else 0)
-        found.append(
+        collectives.append(
             RecordedCollective("allreduce", transfer.size_bytes, workers, issue_ns, need_ns, transfer.priority)
         )
-    return tuple(sorted(found, key=lambda each: each.issue_ns))
+    return tuple(sorted(collectives, key=lambda collective: collective.issue_ns))
 
 
 def of_profile(model: ModelProfile, workers: int = 0) -> RecordedRun:
@@ -117,7 +117,7 @@ def of_profile(model: ModelProfile, workers: int = 0) -> RecordedRun:
         model.name,
         workers,
         model.compute_ns,
-        _exchanges(transfers, profile, workers, crossing=False),
+        _collectives(transfers, profile, workers, crossing=False),
         model.jitter or SPREAD,
         bool(model.jitter),
         skewed,
@@ -152,25 +152,26 @@ def of_recordings(recordings: Sequence[TraceSummary], workers: int = 0) -> Recor
     every = workers or first.workers
     like = first.like
     sizes = [
-        max(each.size_bytes for each in one) for one in zip(*(r.like.collectives for r in recordings), strict=True)
+        max(collective.size_bytes for collective in place)
+        for place in zip(*(r.like.collectives for r in recordings), strict=True)
     ]
-    exchanges = [
+    collectives = [
         RecordedCollective(
-            each.kind,
-            4 * each.elements if each.kind in COMBINING else size,
-            every if each.ranks == first.workers else each.ranks,
+            collective.kind,
+            4 * collective.elements if collective.kind in COMBINING else size,
+            every if collective.ranks == first.workers else collective.ranks,
             round(1000 * issue),
             round(1000 * need),
         )
-        for each, size, issue, need in zip(like.collectives, sizes, like.issues, like.needs, strict=True)
+        for collective, size, issue, need in zip(like.collectives, sizes, like.issues, like.needs, strict=True)
     ]
-    sent_as = next((each.sent_as for each in like.collectives if each.sent_as), "")
+    sent_as = next((collective.sent_as for collective in like.collectives if collective.sent_as), "")
     of_ranks = skew(recordings)
     return RecordedRun(
         name,
         every,
         round(1000 * like.compute),
-        tuple(exchanges),
+        tuple(collectives),
         first.jitter or SPREAD,
         bool(first.jitter),
         of_ranks if every == first.workers else (),
@@ -183,7 +184,7 @@ def of_recordings(recordings: Sequence[TraceSummary], workers: int = 0) -> Recor
 def of_graph(graph: WorkloadGraph) -> RecordedRun:
     """Of a trace in which all ranks do the same: a processor computes one thing at a time, as soon as may be. Raises
     Raises ProfileError."""
-    if len(set(graph.program_of)) > 1 or any(each.kind in (SEND, RECEIVE) for each in graph.program(0)):
+    if len(set(graph.program_of)) > 1 or any(operation.kind in (SEND, RECEIVE) for operation in graph.program(0)):
         raise ProfileError(
             f"{graph.name}: its ranks do different things or send to each other; allowed here: collectives of equal "
             "ranks; `switchagg compare` replays the others, [workload] profile"
@@ -194,53 +195,57 @@ def of_graph(graph: WorkloadGraph) -> RecordedRun:
     clocks, needed = Counter[int](), dict[int, int]()
     while ready:
         place = heappop(ready)
-        each = program[place]
-        begins[place] = max((ends[other] for other in each.needs), default=0)
-        if each.kind == COMPUTE:
-            begins[place] = max(begins[place], clocks[each.unit])
-        for other in each.needs:
+        operation = program[place]
+        begins[place] = max((ends[other] for other in operation.needs), default=0)
+        if operation.kind == COMPUTE:
+            begins[place] = max(begins[place], clocks[operation.unit])
+        for other in operation.needs:
             if program[other].collective:
                 needed.setdefault(other, max(begins[place], ends[other]))
-        ends[place] = begins[place] + each.duration_ns
-        if each.kind == COMPUTE:
-            clocks[each.unit] = ends[place]
+        ends[place] = begins[place] + operation.duration_ns
+        if operation.kind == COMPUTE:
+            clocks[operation.unit] = ends[place]
         for other in (*order.at_end[place], *order.at_begin[place]):
             waits[other] -= 1
             if not waits[other]:
                 heappush(ready, other)
     clock = max(ends, default=0)
-    exchanges = [
+    collectives = [
         RecordedCollective(
-            next(kind for kind in SHOWN if kind == each.kind),
-            4 * each.elements,
-            graph.ranks if each.group == WORLD else len(graph.members(each.group, 0)),
+            next(kind for kind in SHOWN if kind == operation.kind),
+            4 * operation.elements,
+            graph.ranks if operation.group == WORLD else len(graph.members(operation.group, 0)),
             begins[place],
             needed.get(place, clock),
             chained=any(program[other].collective for other in order.at_end[place]),
         )
-        for place, each in enumerate(program)
-        if each.collective
+        for place, operation in enumerate(program)
+        if operation.collective
     ]
-    exchanges = sorted((each for each in exchanges if each.ranks > 1), key=lambda each: each.issue_ns)
-    if not exchanges:
+    collectives = sorted(
+        (collective for collective in collectives if collective.ranks > 1), key=lambda collective: collective.issue_ns
+    )
+    if not collectives:
         raise ProfileError(f"{graph.name}: no collectives among ranks, so nothing that a method could change")
     notes = tuple(filter(None, (graph.source, *graph.notes)))
-    return RecordedRun(graph.name, graph.ranks, clock, tuple(exchanges), notes=notes)
+    return RecordedRun(graph.name, graph.ranks, clock, tuple(collectives), notes=notes)
 
 
 def read(names: Sequence[str], workers: int = 0) -> RecordedRun:
     """The run of traces, a rank each, or of one profile or graph that `emulation.profiles.profile_formats` reads.
     Raises ProfileError."""
     if all(is_trace(Path(name)) for name in names):
-        recordings = sorted((record(Path(name)) for name in names), key=lambda one: one.rank)
-        ranks = [one.rank for one in recordings]
+        recordings = sorted((record(Path(name)) for name in names), key=lambda recording: recording.rank)
+        ranks = [recording.rank for recording in recordings]
         if len(set(ranks)) < len(ranks):
             raise ProfileError(f"{', '.join(names)}: two traces of rank {max(ranks, key=ranks.count)}; give each once")
-        other = next((one for one in recordings if one.like.signature != recordings[0].like.signature), None)
+        other = next(
+            (recording for recording in recordings if recording.like.signature != recordings[0].like.signature), None
+        )
         if other is not None:
             raise ProfileError(f"{other.path}: other collectives than {recordings[0].path}: not of the same run")
         return of_recordings(recordings, workers)
     if len(names) > 1:
         raise ProfileError(f"{', '.join(names)}: several files must be traces of torch.profiler, a rank each")
-    found = load(names[0], workers=workers)
-    return of_graph(found) if isinstance(found, WorkloadGraph) else of_profile(found, workers)
+    profile = load(names[0], workers=workers)
+    return of_graph(profile) if isinstance(profile, WorkloadGraph) else of_profile(profile, workers)

@@ -42,8 +42,8 @@ def write(document: dict[str, Any], folder: Path) -> Path:
     with matplotlib.rc_context(STYLE):
         drawn = figure(document)
         save_png(drawn, folder / "whatif.png")
-    shown = page.drawn(drawn, "whatif", CAPTION)
-    (folder / "whatif.svg").write_text(shown["svg"], encoding="utf-8")
+    drawing = page.drawn(drawn, "whatif", CAPTION)
+    (folder / "whatif.svg").write_text(drawing["svg"], encoding="utf-8")
     text = page.render(
         "whatif",
         document=document,
@@ -51,7 +51,7 @@ def write(document: dict[str, Any], folder: Path) -> Path:
         tables=[(rate_text(link["rate_bps"]), rows(link)) for link in document["links"]],
         heads=HEADS,
         about=list(about(document)),
-        drawn=shown,
+        drawn=drawing,
     )
     path = folder / "whatif.html"
     path.write_text(text, encoding="utf-8")
@@ -60,13 +60,13 @@ def write(document: dict[str, Any], folder: Path) -> Path:
 
 def rows(link: dict[str, Any]) -> list[list[str]]:
     """Of a link, fastest first: HEADS."""
-    found = []
+    table = []
     for row in sorted(link["rows"], key=lambda row: float(row["iteration_ns"])):
         base = row["method"] == link["baseline"]
         chosen = f" ({row['chosen']})" if row["chosen"] else ""
         gain = "baseline" if base else words(row)
-        found.append([row["method"] + chosen, time_text(row["iteration_ns"]), gain, row["limit"]])
-    return found
+        table.append([row["method"] + chosen, time_text(row["iteration_ns"]), gain, row["limit"]])
+    return table
 
 
 def lines(document: dict[str, Any]) -> Iterator[str]:
@@ -101,11 +101,11 @@ def _share(row: dict[str, Any]) -> str:
 
 def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Facts of the run and of the forecast."""
-    run, asked = document["run"], document["question"]
+    run, question = document["run"], document["question"]
     computing = f"{time_text(run['compute_ns'])} of computing an iteration"
     yield "run", f"{run['name']}, {run['workers']} workers, {computing if run['compute_ns'] else 'communication alone'}"
-    sent = f"{bytes_text(run['exchanged_bytes'])} in {run['collectives']} collectives, {run['sent_as']}"
-    yield "exchanged", sent
+    exchanged = f"{bytes_text(run['exchanged_bytes'])} in {run['collectives']} collectives, {run['sent_as']}"
+    yield "exchanged", exchanged
     how = "measured" if run["jitter_measured"] else "assumed"
     if run["compute_ns"]:
         least = time_text(run["slowest_ns"])
@@ -118,12 +118,13 @@ def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "2 workers", f"{why}; for more of them: --workers 8"
     yield (
         "links",
-        f"one for each host, {time_text(asked['delay_ns'])} one way",
+        f"one for each host, {time_text(question['delay_ns'])} one way",
     )
-    yield "hosts", hosts_text(asked["keys"])
+    yield "hosts", hosts_text(question["keys"])
     yield (
         "±",
-        f"twice the standard deviation of {asked['seeds']} seeds of {asked['iterations']} iterations, both methods'",
+        f"twice the standard deviation of {question['seeds']} seeds of {question['iterations']} iterations, of both "
+        "methods",
     )
     yield "not counted", "what encoding costs a processor, and what a codec does to accuracy"
     for note in run["notes"]:
@@ -134,11 +135,11 @@ def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def hosts_text(keys: dict[str, Any]) -> str:
     """What communicating costs them, and other keys as they are."""
-    others = dict(keys)
-    transfer_ns, at_once = others.pop("hosts.transfer_ns", 0), others.pop("hosts.calls_at_once", 0)
+    options = dict(keys)
+    transfer_ns, at_once = options.pop("hosts.transfer_ns", 0), options.pop("hosts.calls_at_once", 0)
     cost = f"a transfer takes {time_text(transfer_ns)} at both ends" if transfer_ns else "transfers take no time"
     calls = f"{at_once} call{'s' * (at_once > 1)} at once" if at_once else "any number of calls at once"
-    return ", ".join([cost, calls, *(f"{key} = {value}" for key, value in others.items())])
+    return ", ".join([cost, calls, *(f"{key} = {value}" for key, value in options.items())])
 
 
 def figure(document: dict[str, Any]) -> Figure:
@@ -147,21 +148,21 @@ def figure(document: dict[str, Any]) -> Figure:
         (link, sorted((row for row in link["rows"] if row["method"] != link["baseline"]), key=lambda row: row["gain"]))
         for link in document["links"]
     ]
-    heights = [0.7 + BAR_INCHES * len(found) for _, found in panels]
+    heights = [0.7 + BAR_INCHES * len(rows) for _, rows in panels]
     drawn = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
     every = drawn.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-    for axes, (link, found) in zip(every, panels, strict=True):
-        colours = [parse(row["method"], virtual=True).look.colour if row["resolved"] else UNRESOLVED for row in found]
+    for axes, (link, rows) in zip(every, panels, strict=True):
+        colours = [parse(row["method"], virtual=True).look.colour if row["resolved"] else UNRESOLVED for row in rows]
         bars = axes.barh(
-            [_broken(row["method"]) for row in found],
-            [100 * row["gain"] for row in found],
-            xerr=[100 * row["floor"] for row in found],
+            [_broken(row["method"]) for row in rows],
+            [100 * row["gain"] for row in rows],
+            xerr=[100 * row["floor"] for row in rows],
             color=colours,
             ecolor=WHISKER,
             capsize=2,
             height=0.72,
         )
-        for bar, row in zip(bars, found, strict=True):
+        for bar, row in zip(bars, rows, strict=True):
             tip(bar, f"{row['method']}: {words(row)}, {time_text(row['iteration_ns'])} an iteration")
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.set_title(f"{rate_text(link['rate_bps'])}, against {link['baseline']}", loc="left", fontsize=10)
@@ -174,10 +175,10 @@ def figure(document: dict[str, Any]) -> Figure:
 
 def _legend(document: dict[str, Any]) -> list[Artist]:
     """What colours and whiskers mean."""
-    shown = [row for link in document["links"] for row in link["rows"] if row["method"] != link["baseline"]]
-    looks = {parse(row["method"], virtual=True).look for row in shown if row["resolved"]}
+    rows = [row for link in document["links"] for row in link["rows"] if row["method"] != link["baseline"]]
+    looks = {parse(row["method"], virtual=True).look for row in rows if row["resolved"]}
     colours = {look.label: look.colour for look in sorted(looks, key=lambda look: look.label)}
-    if not all(row["resolved"] for row in shown):
+    if not all(row["resolved"] for row in rows):
         colours["unresolved: within its noise"] = UNRESOLVED
     whisker = Line2D([], [], color=WHISKER, marker="|", label="whiskers: the noise, ±")
     return [*(Patch(color=colour, label=label) for label, colour in colours.items()), whisker]

@@ -21,7 +21,7 @@ from emulation import pool
 from emulation.bench.targets import cells, judged
 from emulation.cli.main import app
 from emulation.errors import RunFailed
-from emulation.study import codec_training, costs, runs, study_plan, summary, whole_study
+from emulation.study import codec_training, costs, runs, study_plan, study_request, summary
 from emulation.study.probe import probe
 from emulation.study.wire_bytes import ELEMENTS, CountedCompression, WireTraffic
 from emulation.training.tasks.task import Batch
@@ -78,8 +78,8 @@ def without_times(path: Path) -> dict[str, object]:
 
 
 def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = whole_study.written
-    monkeypatch.setattr(whole_study, "written", lambda *_, **__: [])
+    write_reports = study_request.write_reports
+    monkeypatch.setattr(study_request, "write_reports", lambda *_, **__: [])
     assert run(tmp_path / "whole")[0] == 0
     trained, left = runs.trained, 3
 
@@ -97,14 +97,16 @@ def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, m
         f"interrupted; everything it had started is stopped; the same command goes on from the runs in {tmp_path}/cut"
     )
     assert output.splitlines()[-1] == f"switchagg: {words}"
-    with (tmp_path / "cut" / whole_study.RUNS).open("a") as file:
+    with (tmp_path / "cut" / study_request.RUNS).open("a") as file:
         file.write('{"cell": {"workload": "to')  # the machine went down while a line was written
     left = 100
     code, output = run(tmp_path / "cut")
     assert (code, left) == (0, 100 - (4 * len(CODECS) - 3)), output
-    assert without_times(tmp_path / "cut" / whole_study.RUNS) == without_times(tmp_path / "whole" / whole_study.RUNS)
+    assert without_times(tmp_path / "cut" / study_request.RUNS) == without_times(
+        tmp_path / "whole" / study_request.RUNS
+    )
     left = 0
-    monkeypatch.setattr(whole_study, "written", written)
+    monkeypatch.setattr(study_request, "write_reports", write_reports)
     assert run(tmp_path / "cut")[0] == 0, "nothing is left to train"
     for name in ("study.json", "accuracy.png", "curves.png", "error.png", "tables.md"):
         assert (tmp_path / "cut" / name).stat().st_size > 0
@@ -147,12 +149,12 @@ def test_ray_is_started_for_what_is_missing_and_a_failure_is_a_line(
         shutdown=lambda: None,
     )
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(whole_study, "written", lambda *_, **__: [])
+    monkeypatch.setattr(study_request, "write_reports", lambda *_, **__: [])
     monkeypatch.setattr(runs, "trained", lambda _: {"accuracy": 0.5, "loss": 1.0, "diverged": False, "seconds": 1.0})
     for _ in range(2):
         assert run(tmp_path, "--ray")[0] == 0
         assert len(started) == 2, "to choose rates, and for the runs that count"
-    assert len(runs.read(tmp_path / whole_study.RUNS)) == 4 * len(CODECS)
+    assert len(runs.read(tmp_path / study_request.RUNS)) == 4 * len(CODECS)
 
     def fails(cell: study_plan.StudyCell) -> dict[str, object]:
         raise RunFailed(f"{cell.workload}: no")
@@ -182,7 +184,7 @@ def test_bad_input_is_told_in_a_line(
     monkeypatch.setattr(runs, "trained", lambda cell: pytest.fail("bad input is found before anything is trained"))
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     monkeypatch.setattr(pool, "by_processes", lambda work, cells, jobs: iter(()))
-    monkeypatch.setattr(whole_study, "written", lambda *_, **__: [])
+    monkeypatch.setattr(study_request, "write_reports", lambda *_, **__: [])
     found, output = run(tmp_path, *words)
     assert found == code, output
     assert message in output.replace("\n", " ")
@@ -190,9 +192,9 @@ def test_bad_input_is_told_in_a_line(
 
 
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / whole_study.RUNS).write_text("mine\n")
+    (tmp_path / study_request.RUNS).write_text("mine\n")
     code, output = run(tmp_path)
-    assert (code, (tmp_path / whole_study.RUNS).read_text()) == (1, "mine\n")
+    assert (code, (tmp_path / study_request.RUNS).read_text()) == (1, "mine\n")
     assert "not the runs of a study" in output
 
 

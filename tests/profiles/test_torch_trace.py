@@ -150,7 +150,7 @@ def test_collectives_of_older_versions_have_sizes_in_marks(tmp_path: Path) -> No
         "left out: 3 of alltoallbase of 0 int values",
         "no backward pass in the trace: a share of 0.33 is taken for the forward pass",
     )
-    assert [each.size_bytes for each in read(paths).exchanges] == [107 * 2 * 8, 4 * 500 * 4, 700 * 4]
+    assert [each.size_bytes for each in read(paths).collectives] == [107 * 2 * 8, 4 * 500 * 4, 700 * 4]
 
 
 def test_ours_beside_those_of_nccl(path: Path) -> None:

@@ -273,7 +273,7 @@ def test_equal_ranks_of_a_chakra_trace_share_a_program(tmp_path: Path) -> None:
     assert isinstance(graph, WorkloadGraph)
     assert graph.program_of == (0, 0)
     run = of_graph(graph)
-    assert (run.compute_ns, [(each.issue_ns, each.need_ns) for each in run.exchanges]) == (65_000, [(50_000, 60_000)])
+    assert (run.compute_ns, [(each.issue_ns, each.need_ns) for each in run.collectives]) == (65_000, [(50_000, 60_000)])
 
 
 @pytest.mark.parametrize("left_out", [1, 3, 4])

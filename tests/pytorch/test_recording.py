@@ -44,7 +44,7 @@ def test_a_ddp_script_becomes_a_profile(backend: str, tmp_path: Path, monkeypatc
     assert model.jitter > 0
     assert len(model.skew) == 2
     assert "1 small collectives outside" in model.source["notes"]  # the mean of the loss
-    assert read([str(path)]).exchanges == read(sorted(map(str, tmp_path.glob("*.gz")))).exchanges
+    assert read([str(path)]).collectives == read(sorted(map(str, tmp_path.glob("*.gz")))).collectives
 
 
 def test_fsdp_keeps_its_collectives(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ dist.destroy_process_group()
     sums = [each.size_bytes for each in found.like.collectives if each.kind == "reduce_scatter"]
     assert sums == [4 * (64 * 16 + 16), 4 * (8 * 64 + 64)]
     run = read([str(tmp_path / f"run.rank{rank}.json.gz") for rank in range(2)], 16)
-    assert {each.ranks for each in run.exchanges} == {16}
+    assert {each.ranks for each in run.collectives} == {16}
 
 
 def test_a_script_that_ends_too_early_is_named(

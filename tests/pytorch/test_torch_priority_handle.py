@@ -107,10 +107,10 @@ def test_a_sum_that_arrives_during_a_search_is_stepped_once(network: Callable[..
     wait = exchange.wait
     late: list[int] = []
 
-    def all_here_too_late(index: int, others: Any = ()) -> bool:
-        for each in (index, *others):
+    def all_here_too_late(index: int, alternatives: Any = ()) -> bool:
+        for each in (index, *alternatives):
             wait(each)
-        if index in late or len(others) < 2:
+        if index in late or len(alternatives) < 2:
             return True
         late.append(index)
         return False

@@ -193,7 +193,7 @@ def test_a_graph_of_equal_ranks_is_a_run() -> None:
     pairs = {"pairs": ((0, 1), (2, 3))}
     run = of_graph(WorkloadGraph("hand", (program,), (0, 0, 0, 0), pairs))
     assert (run.workers, run.compute_ns) == (4, 30)
-    assert run.exchanges == (
+    assert run.collectives == (
         RecordedCollective("all_gather", 400, 2, 10, 10),
         RecordedCollective("allreduce", 200, 4, 30, 30),
     )
@@ -233,7 +233,7 @@ def test_a_graph_that_only_communicates_is_forecast() -> None:
         GraphOperation("all_gather", elements=50),
     )
     run = of_graph(WorkloadGraph("hand", (chain,), (0, 0)))
-    assert (run.compute_ns, len(run.exchanges), run.exchanges[0].chained) == (0, 3, True)
+    assert (run.compute_ns, len(run.collectives), run.collectives[0].chained) == (0, 3, True)
     cost = lambda each: (float(each.size_bytes), Beside(after_ns=1_000.0))  # noqa: E731
     assert iteration_ns(run, cost, np.ones((4, 2))) == pytest.approx(400 + 1_000 + 200 + 200 + 1_000)
     document = gains(run, Question((10_000_000_000,), ("switch",)))

@@ -197,15 +197,21 @@ class SwitchProcessGroup(Collectives):
                 self.reducer.fail(error)
             else:
                 able = joined and (kind == "allreduce" or self._method.method != "ps")
-                able = able and all(one.device.type in DEVICES and one.layout == torch.strided for one in tensors)
-                found = build(self.reducer.ranks()) if able else None
-                parts = compared(found, self.reducer.ranks()) if found else []
-                if found is None:
+                able = able and all(
+                    tensor.device.type in DEVICES and tensor.layout == torch.strided for tensor in tensors
+                )
+                calls = build(self.reducer.ranks()) if able else None
+                parts = compared(calls, self.reducer.ranks()) if calls else []
+                if calls is None:
                     if results and results[0].layout == torch.strided:
                         refuse_type(kind, op, results[0].dtype)
-                    seen = shown(kind, op, tensors[0].dtype, sum(one.numel() for one in tensors)) if tensors else None
+                    seen = (
+                        shown(kind, op, tensors[0].dtype, sum(tensor.numel() for tensor in tensors))
+                        if tensors
+                        else None
+                    )
                     return self.by_gloo(seen, forward, results, size_bytes(tensors))
-                for tensor, _ in [each for part in parts if part.layout for each in part.layout.takes]:
+                for tensor, _ in [place for part in parts if part.layout for place in part.layout.takes]:
                     refuse_shared(tensor)
                 if fault := self._unnamed(parts):
                     return self.reducer.refused(fault, parts, results)
@@ -216,8 +222,8 @@ class SwitchProcessGroup(Collectives):
         begin = partial(self.reducer.start, parts, results, limit_s)
         if not profiler._is_profiler_enabled:
             return begin()
-        given = [tensor for part in parts if part.layout for tensor, _ in part.layout.gives]
-        return recorded(begin, kind, given or tensors)
+        inputs = [tensor for part in parts if part.layout for tensor, _ in part.layout.gives]
+        return recorded(begin, kind, inputs or tensors)
 
     @property
     def method(self) -> MethodName:
@@ -248,17 +254,17 @@ class SwitchProcessGroup(Collectives):
 
     def _warn_of_partial_sum(self, kind: Kind, op: ReduceOperation, tensors: list[torch.Tensor]) -> None:
         """Once, of a plain sum within a backward pass where sums may lack some ranks: DDP's own, as it seems."""
-        told = self.rendezvous.options
-        partial_sums = self._switchable and self._method.is_switch and (told.backups or told.close_after_ns)
+        options = self.rendezvous.options
+        partial_sums = self._switchable and self._method.is_switch and (options.backups or options.close_after_ns)
         if self._warned_of_sum or not partial_sums or kind != "allreduce" or op.name != "sum":
             return
-        if torch._C._current_graph_task_id() < 0 or not any(one.is_floating_point() for one in tensors):
+        if torch._C._current_graph_task_id() < 0 or not any(tensor.is_floating_point() for tensor in tensors):
             return
         self._warned_of_sum = True
         logger.warning(
             "%s: a backward pass asks for plain sums, which may lack some ranks (backups %d, close_after_ns %d); DDP "
             "without a hook divides them by all: register transport.torch.switchagg_hook, or use compress",
-            *(self._what, told.backups, told.close_after_ns),
+            *(self._what, options.backups, options.close_after_ns),
         )
 
     def by_gloo(self, seen: Shown | None, forward: Forward, results: list[torch.Tensor], size_bytes: int) -> dist.Work:
@@ -278,8 +284,8 @@ class SwitchProcessGroup(Collectives):
         operation = next(getattr(self._gloo, name) for name in names if hasattr(self._gloo, name))
         tensors = ContiguousCopies()
         writes = names[0] != "send"  # all others write their first argument
-        given = [tensors.of(each, writes and not place) for place, each in enumerate(args)]
-        return tensors.done_by(operation(*given, **kwargs))
+        arguments = [tensors.of(argument, writes and not place) for place, argument in enumerate(args)]
+        return tensors.done_by(operation(*arguments, **kwargs))
 
     def limited(self, work: dist.Work) -> dist.Work:
         """See `Collectives`. Gloo's connections keep the limit with which they were made."""

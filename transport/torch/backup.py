@@ -76,12 +76,12 @@ class BackupRounds:
                 "backup workers: with find_unused_parameters, static_graph or broadcast_buffers (of a model that has "
                 "any) DDP's own collectives wait for all ranks; allowed: none of them"
             )
-        self.taken = 0
+        self.rounds_taken = 0
         self._group = group
         self._mean = mean or self._reduced
         self._buckets: list[_Bucket] = []
         self._computed = 0
-        self._tensors = {one: tensor_of(name, one) for name, one in ddp.module.named_parameters()}
+        self._tensors = {parameter: tensor_of(name, parameter) for name, parameter in ddp.module.named_parameters()}
         ddp.register_comm_hook(None, self._reduce)
 
     @property
@@ -97,12 +97,14 @@ class BackupRounds:
         """
         if not self.behind:
             return False
-        zeros = [torch.zeros(one.elements, dtype=one.dtype) for one in self._buckets]
-        calls = [(one, self._start(flat, one.parameters)) for one, flat in zip(self._buckets, zeros, strict=True)]
+        zeros = [torch.zeros(bucket.elements, dtype=bucket.dtype) for bucket in self._buckets]
+        calls = [
+            (bucket, self._start(flat, bucket.parameters)) for bucket, flat in zip(self._buckets, zeros, strict=True)
+        ]
         with torch.no_grad():
             for bucket, call in calls:
                 bucket.put(call.wait())
-        self.taken += 1
+        self.rounds_taken += 1
         return True
 
     def _reduce(
@@ -118,12 +120,12 @@ class BackupRounds:
         return self._start(flat, bucket.parameters())
 
     def _start(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.futures.Future[torch.Tensor]:
-        return self._mean(flat, [self._tensors[one] for one in parameters])
+        return self._mean(flat, [self._tensors[parameter] for parameter in parameters])
 
     def _reduced(self, flat: torch.Tensor, tensors: Tensors) -> torch.futures.Future[torch.Tensor]:
         # A child of the call's Future: DDP would cast an exception that was set on a Future itself to a tensor.
-        begun = allreduce(self._group, flat, "avg", tensors)
-        future: torch.futures.Future[torch.Tensor] = begun.then(lambda done: done.value())
+        call = allreduce(self._group, flat, "avg", tensors)
+        future: torch.futures.Future[torch.Tensor] = call.then(lambda done: done.value())
         return future
 
 

@@ -57,11 +57,11 @@ def _elsewhere(kind: Kind, *names: str) -> Callable[..., dist.Work]:
     def method(group: "Collectives", outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> dist.Work:
         group.reducer.raise_failure()
         tensors = _tensors(outputs if kind == "scatter" else inputs)
-        told = [*args, *kwargs.values()]
-        root = next((one.rootRank for one in told if hasattr(one, "rootRank")), None)
+        values = [*args, *kwargs.values()]
+        root = next((value.rootRank for value in values if hasattr(value, "rootRank")), None)
         if root is None:
-            root = next((one for one in told if isinstance(one, int)), 0) if kind in ROOTED else 0
-        even = len(tensors) == 1 and not any(isinstance(one, list) and one for one in told)
+            root = next((value for value in values if isinstance(value, int)), 0) if kind in ROOTED else 0
+        even = len(tensors) == 1 and not any(isinstance(value, list) and value for value in values)
         seen = shown(kind, ReduceOperation(), tensors[0].dtype, tensors[0].numel() if even else 0, root)
         forward = partial(group.delegate, names, (outputs, inputs, *args), kwargs)
         return group.by_gloo(seen, forward, _tensors(outputs), size_bytes(tensors))
@@ -122,8 +122,8 @@ class Collectives(ProcessGroup):
         forward = partial(self.delegate, ("allreduce",), ([flat], options), {})
 
         def build(ranks: RankContext) -> list[GroupCall] | None:
-            found = tensor_layout.allreduce([flat], op_of(op), ranks)
-            return found and [part._replace(tensors=tensors) for part in found]
+            calls = tensor_layout.allreduce([flat], op_of(op), ranks)
+            return calls and [part._replace(tensors=tensors) for part in calls]
 
         return self.run("allreduce", [flat], build, options, forward, op=op_of(op))
 
@@ -144,7 +144,7 @@ class Collectives(ProcessGroup):
         return self.run(
             "broadcast",
             many,
-            lambda ranks: [tensor_layout.broadcast(one, root, ranks) for one in many],
+            lambda ranks: [tensor_layout.broadcast(tensor, root, ranks) for tensor in many],
             options,
             forward,
         )
@@ -168,20 +168,20 @@ class Collectives(ProcessGroup):
     ) -> dist.Work:
         """Each rank's tensor to all; lists of outputs, also of several sizes. PyTorch's forms: of lists, or of one."""
         options = _options(AllgatherOptions, opts, timeout)
-        one = isinstance(inputs, torch.Tensor)
-        lists, given = ([outputs], [inputs]) if one else (outputs, inputs)
-        forward = partial(self.delegate, ("allgather",), (lists, given, options), {})
-        return self._all_gather(lists, given, options, forward)
+        single = isinstance(inputs, torch.Tensor)
+        lists, shards = ([outputs], [inputs]) if single else (outputs, inputs)
+        forward = partial(self.delegate, ("allgather",), (lists, shards, options), {})
+        return self._all_gather(lists, shards, options, forward)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """As allgather, of several tensors; outputs: a list for each rank."""
         options = _options(AllgatherOptions, opts, None)
         forward = partial(self.delegate, ("allgather_coalesced",), (outputs, inputs, options), {})
-        return self._all_gather([list(each) for each in zip(*outputs, strict=True)], inputs, options, forward)
+        return self._all_gather([list(shards) for shards in zip(*outputs, strict=True)], inputs, options, forward)
 
-    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> dist.Work:
+    def all_gather_single(self, output: torch.Tensor, shard: torch.Tensor, opts: Any = None) -> dist.Work:
         """Each rank's tensor to all, into one."""
-        return self.all_gather_single_coalesced([output], [given], opts, ("all_gather_single", "_allgather_base"))
+        return self.all_gather_single_coalesced([output], [shard], opts, ("all_gather_single", "_allgather_base"))
 
     def all_gather_single_coalesced(
         self,
@@ -192,8 +192,8 @@ class Collectives(ProcessGroup):
     ) -> dist.Work:
         """Each rank's tensors to all, each into one. names: Gloo's."""
         options = _options(AllgatherOptions, opts, None)
-        given = (outputs, inputs) if names[0].endswith("coalesced") else (outputs[0], inputs[0])
-        forward = partial(self.delegate, names, (*given, options), {})
+        arguments = (outputs, inputs) if names[0].endswith("coalesced") else (outputs[0], inputs[0])
+        forward = partial(self.delegate, names, (*arguments, options), {})
         return self._all_gather([[output] for output in outputs], inputs, options, forward)
 
     def _all_gather(
@@ -201,7 +201,7 @@ class Collectives(ProcessGroup):
     ) -> dist.Work:
         def build(ranks: RankContext) -> list[GroupCall] | None:
             return _all(
-                [tensor_layout.all_gather(all_of, one, ranks) for all_of, one in zip(lists, inputs, strict=True)]
+                [tensor_layout.all_gather(all_of, tensor, ranks) for all_of, tensor in zip(lists, inputs, strict=True)]
             )
 
         return self.run("all_gather", [*_tensors(lists), *inputs], build, options, forward, results=_tensors(lists))
@@ -211,15 +211,15 @@ class Collectives(ProcessGroup):
     ) -> dist.Work:
         """Reduce; each rank gets the shard of its number, of any size. PyTorch's forms: of lists, or of one tensor."""
         options = _options(dist.ReduceScatterOptions, opts, timeout, reduceOp=kwargs.get("op", opts))
-        one = isinstance(outputs, torch.Tensor)
-        takers, lists = ([outputs], [inputs]) if one else (outputs, inputs)
+        single = isinstance(outputs, torch.Tensor)
+        takers, lists = ([outputs], [inputs]) if single else (outputs, inputs)
         forward = partial(self.delegate, ("reduce_scatter",), (takers, lists, options), {})
         return self._reduce_scatter(takers, lists, options, forward)
 
-    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> dist.Work:
+    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
         """Reduce one tensor; each rank gets the shard of its number."""
         names = ("reduce_scatter_single", "_reduce_scatter_base")
-        return self.reduce_scatter_single_coalesced([output], [given], opts, names)
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts, names)
 
     def reduce_scatter_single_coalesced(
         self,
@@ -230,25 +230,25 @@ class Collectives(ProcessGroup):
     ) -> dist.Work:
         """Reduce each of these tensors; each rank gets the shards of its number. names: Gloo's."""
         options = _options(dist.ReduceScatterOptions, opts, None)
-        given = (outputs, inputs) if names[0].endswith("coalesced") else (outputs[0], inputs[0])
-        forward = partial(self.delegate, names, (*given, options), {})
-        return self._reduce_scatter(outputs, [[one] for one in inputs], options, forward)
+        arguments = (outputs, inputs) if names[0].endswith("coalesced") else (outputs[0], inputs[0])
+        forward = partial(self.delegate, names, (*arguments, options), {})
+        return self._reduce_scatter(outputs, [[tensor] for tensor in inputs], options, forward)
 
     def _reduce_scatter(
         self, outputs: list[torch.Tensor], lists: list[list[torch.Tensor]], options: Any, forward: Forward
     ) -> dist.Work:
         op = op_of(options.reduceOp)
         as_floats = real if op.name in LINEAR else torch.Tensor.detach
-        takers, given = (
-            [as_floats(one) for one in outputs],
-            [[as_floats(one.resolve_conj()) for one in many] for many in lists],
+        takers, inputs = (
+            [as_floats(tensor) for tensor in outputs],
+            [[as_floats(tensor.resolve_conj()) for tensor in many] for many in lists],
         )
 
         def build(ranks: RankContext) -> list[GroupCall] | None:
-            both = zip(takers, given, strict=True)
+            both = zip(takers, inputs, strict=True)
             return _all([tensor_layout.reduce_scatter(taker, many, op, ranks) for taker, many in both])
 
-        tensors = [*_tensors(given), *takers]
+        tensors = [*_tensors(inputs), *takers]
         return self.run("reduce_scatter", tensors, build, options, forward, op=op, results=outputs)
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:  # type: ignore[override]
@@ -293,10 +293,10 @@ def _tensors(nested: Any) -> list[torch.Tensor]:
     return [tensor for inner in nested for tensor in _tensors(inner)] if isinstance(nested, list | tuple) else []
 
 
-def _all(found: list[list[GroupCall] | None]) -> list[GroupCall] | None:
+def _all(lists: list[list[GroupCall] | None]) -> list[GroupCall] | None:
     """The parts of several; None if one is None."""
     parts: list[GroupCall] = []
-    for some in found:
+    for some in lists:
         if some is None:
             return None
         parts += some

@@ -27,7 +27,10 @@ class RateFollower:
 
     def __init__(self, optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> None:
         self._optimizer = optimizer
-        self._names = [[names[one] for one in group["params"] if one in names] for group in optimizer.param_groups]
+        self._names = [
+            [names[parameter] for parameter in group["params"] if parameter in names]
+            for group in optimizer.param_groups
+        ]
         self._rates = self._now()
 
     def _now(self) -> list[float]:
@@ -51,9 +54,9 @@ def codec_state(compression: Compression | CodedPushes | None) -> dict[str, Any]
 
 def load_codec_state(compression: Compression | CodedPushes | None, state: Mapping[str, Any]) -> None:
     """What `codec_state` gave. Raises ValueError for that of another codec, or another rank's."""
-    theirs = state["codec"] if state else "none"
-    if theirs != str(compression or "none"):
-        raise ValueError(f"a state of codec {theirs}; this is {compression or 'none'}")
+    saved_codec = state["codec"] if state else "none"
+    if saved_codec != str(compression or "none"):
+        raise ValueError(f"a state of codec {saved_codec}; this is {compression or 'none'}")
     if compression is not None:
         compression.load_state_dict(_loaded(state))
 
@@ -68,28 +71,30 @@ def recut(state: Mapping[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]
         parameter = _cut(name)[0]
         counts[parameter] = max(counts.get(parameter, 0), count)
     places = [(tensor, *_cut(tensor.name)) for tensor in tensors]
-    kept: dict[str, dict[str, Any]] = {}
+    memories: dict[str, dict[str, Any]] = {}
     for kind, arrays in state["kept"].items():
         parts: dict[str, list[tuple[int, Any]]] = {}
         for name, values in arrays.items():
             parameter, low = _cut(name)
             parts.setdefault(parameter, []).append((low, values))
-        whole = {one: np.concatenate([v for _, v in sorted(found, key=_first)]) for one, found in parts.items()}
-        kept[kind] = {
-            tensor.name: whole[parameter][low : low + math.prod(tensor.shape)]
+        joined = {
+            parameter: np.concatenate([v for _, v in sorted(pieces, key=_first)]) for parameter, pieces in parts.items()
+        }
+        memories[kind] = {
+            tensor.name: joined[parameter][low : low + math.prod(tensor.shape)]
             for tensor, parameter, low in places
-            if parameter in whole
+            if parameter in joined
         }
     names = {tensor.name for tensor in tensors}
     sums = {tensor.name: counts[parameter] for tensor, parameter, _ in places if parameter in counts}
-    memory = {name: one for name, one in state["memory"].items() if name in names}
-    return {**state, "sums": sums, "kept": kept, "memory": memory}
+    memory = {name: entry for name, entry in state["memory"].items() if name in names}
+    return {**state, "sums": sums, "kept": memories, "memory": memory}
 
 
 def _cut(name: str) -> tuple[str, int]:
     """The parameter that a tensor is of, and where in it it begins (`Tensor.part`)."""
-    found = re.fullmatch(r"(.*)\[(\d+):\d+\]", name)
-    return (found[1], int(found[2])) if found else (name, 0)
+    match = re.fullmatch(r"(.*)\[(\d+):\d+\]", name)
+    return (match[1], int(match[2])) if match else (name, 0)
 
 
 def _first(pair: tuple[int, Any]) -> int:

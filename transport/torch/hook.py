@@ -60,13 +60,13 @@ def switchagg_hook(
 
 def switch_group(group: ProcessGroup | None) -> SwitchProcessGroup:
     """None: the default group. Raises TypeError for one of another backend."""
-    found = dist.group.WORLD if group is None else group
-    if not isinstance(found, SwitchProcessGroup):
+    process_group = dist.group.WORLD if group is None else group
+    if not isinstance(process_group, SwitchProcessGroup):
         raise TypeError(
-            f'switchagg_hook needs a process group of backend "switchagg", not {dist.get_backend(found)!r}: '
+            f'switchagg_hook needs a process group of backend "switchagg", not {dist.get_backend(process_group)!r}: '
             f'register_comm_hook(dist.new_group(backend="switchagg"), switchagg_hook)'
         )
-    return found
+    return process_group
 
 
 def compress(

@@ -89,11 +89,11 @@ class PsOptimizer:
         options: PsOptions = PsOptions(timeout_s=300.0),  # noqa: B008  # frozen
     ) -> "PsOptimizer":
         """Join the job as worker `rank`; see `transport.ps.group.open_ps_client`. `close` closes the client too."""
-        kept = list(parameters)
-        sized = replace(config, workers=len(workers), servers=len(servers), tensor_bytes=tensor_bytes(kept))
+        tensors = list(parameters)
+        sized = replace(config, workers=len(workers), servers=len(servers), tensor_bytes=tensor_bytes(tensors))
         client = open_ps_client(link, rank, workers, servers, config=sized, job=job, options=options)
         try:
-            return cls(kept, client)
+            return cls(tensors, client)
         except BaseException:
             client.close()
             raise

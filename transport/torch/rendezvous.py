@@ -158,22 +158,22 @@ class SwitchOptions:
 
     def alike(self) -> dict[str, Any]:
         """What the ranks must have alike beside the method, by name of variable: of the options that it reads."""
-        name, told = self.name, {f"SWITCHAGG_{option.upper()}": getattr(self, option) for option in ALIKE}
+        name, variables = self.name, {f"SWITCHAGG_{option.upper()}": getattr(self, option) for option in ALIKE}
         coded = name.codec not in ("", FIXED_POINT.name)
         if not name.is_switch:
-            told = {variable: told[variable] for variable in ("SWITCHAGG_BOUNDED", "SWITCHAGG_CODEC_SEED")}
+            variables = {variable: variables[variable] for variable in ("SWITCHAGG_BOUNDED", "SWITCHAGG_CODEC_SEED")}
         if name.method == "gloo" or not coded:
-            del told["SWITCHAGG_CODEC_SEED"]
+            del variables["SWITCHAGG_CODEC_SEED"]
         if name.is_switch or name.codec:
-            told["SWITCHAGG_ELEMENTS"] = self.elements or (
+            variables["SWITCHAGG_ELEMENTS"] = self.elements or (
                 LINKS[name.link].elements if name.is_switch else ELEMENTS_MTU_1500
             )
         if name.is_switch:
-            told["SWITCHAGG_STREAMS"] = len(self.priorities) or self.streams
-            told |= {"SWITCHAGG_SWITCH": bool(self.switch), "SWITCHAGG_KEYS": bool(self.keys)}
+            variables["SWITCHAGG_STREAMS"] = len(self.priorities) or self.streams
+            variables |= {"SWITCHAGG_SWITCH": bool(self.switch), "SWITCHAGG_KEYS": bool(self.keys)}
         if name.method != "gloo" and (self.fallback or not name.is_switch):
-            told["SWITCHAGG_TOKEN"] = bool(self.token)
-        return told
+            variables["SWITCHAGG_TOKEN"] = bool(self.token)
+        return variables
 
     def own_address(self) -> str:
         """Where other ranks reach this one. Raises JobError with what to do."""
@@ -204,7 +204,7 @@ class SwitchOptions:
             raise JobError(
                 f"SWITCHAGG_BOUNDED: {name} loses nothing; leave it out, or choose a method that does, as mlt"
             )
-        wish = JoinOptions(
+        options = JoinOptions(
             elements=self.elements or None,
             streams=len(self.priorities) or self.streams,
             window_slots=self.window_slots or None,
@@ -225,9 +225,9 @@ class SwitchOptions:
             close_after_ns=self.close_after_ns,
         )
         if self.slots_least != SLOTS_LEAST:
-            return replace(wish, slots_least=self.slots_least)
-        least = min(max(SLOTS_LEAST, wish.stream_count), wish.slots)
-        return replace(wish, slots_least=least, sparing=not self.fallback)
+            return replace(options, slots_least=self.slots_least)
+        least = min(max(SLOTS_LEAST, options.stream_count), options.slots)
+        return replace(options, slots_least=least, sparing=not self.fallback)
 
     def require_switch(self) -> None:
         """Raise DistBackendError, with what to do, if no switch was named."""
@@ -247,19 +247,19 @@ def start_name(store: Store, rank: int, workers: int, timeout_s: float) -> str:
     number, and rank 0 goes on when every rank has confirmed this name. (TORCHELASTIC_RESTART_COUNT wouldn't do: it
     counts a node's own failures.) Raises DistBackendError for ranks that don't come within timeout_s.
     """
-    own = uuid.uuid4().hex
+    token = uuid.uuid4().hex
     if rank == 0:
         run = "".join(c for c in os.environ.get("TORCHELASTIC_RUN_ID", "torch") if c.isalnum() or c in "-_")
-        name = f"{run[:16]}-{own[:12]}"
-        told: dict[int, str] = {}
+        name = f"{run[:16]}-{token[:12]}"
+        tokens: dict[int, str] = {}
         missing = set(range(1, workers))
 
         def everyone_has_it() -> bool:
             for other in [other for other in missing if store.check([f"start/{other}"])]:
-                theirs = store.get(f"start/{other}").decode()
-                if told.get(other) != theirs:
-                    told[other] = theirs
-                    store.set(f"start/{theirs}", name)
+                rank_token = store.get(f"start/{other}").decode()
+                if tokens.get(other) != rank_token:
+                    tokens[other] = rank_token
+                    store.set(f"start/{rank_token}", name)
                 if store.check([f"{name}/{other}"]):
                     missing.discard(other)
             return not missing
@@ -271,13 +271,13 @@ def start_name(store: Store, rank: int, workers: int, timeout_s: float) -> str:
                 f"{timeout_s:g} s"
             )
         return name
-    store.set(f"start/{rank}", own)
-    if not _comes(lambda: store.check([f"start/{own}"]), timeout_s):
+    store.set(f"start/{rank}", token)
+    if not _comes(lambda: store.check([f"start/{token}"]), timeout_s):
         raise dist.DistBackendError(
             f"switchagg: timed out: rank 0 of {workers} did not come to start the group with rank {rank} within "
             f"{timeout_s:g} s"
         )
-    name = store.get(f"start/{own}").decode()
+    name = store.get(f"start/{token}").decode()
     store.set(f"{name}/{rank}", "")
     return name
 
@@ -301,10 +301,10 @@ def interface_address(name: str) -> str:
     """The IPv4 address of a network interface. Raises JobError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            found = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
         except OSError as error:
             raise JobError(f"interface {name} has no IPv4 address here: {error.strerror}") from error
-    return socket.inet_ntoa(found[20:24])
+    return socket.inet_ntoa(answer[20:24])
 
 
 Join = Callable[..., Group]
@@ -335,20 +335,20 @@ class Rendezvous:
     def agree(self) -> None:
         """Raise DistBackendError, on all ranks, that names both sides if they shall use different methods, or the same
         with other options."""
-        own = json.dumps({METHOD_VARIABLE: str(self.method), **self.options.alike()})
-        told = [json.loads(text) for text in self._exchange(f"{self.job}/method", own, self.timeout_s)]
-        first = told[0]
-        for rank, theirs in enumerate(told):
-            if first[METHOD_VARIABLE] != theirs[METHOD_VARIABLE]:
+        variables = json.dumps({METHOD_VARIABLE: str(self.method), **self.options.alike()})
+        published = [json.loads(text) for text in self._exchange(f"{self.job}/method", variables, self.timeout_s)]
+        first = published[0]
+        for rank, other in enumerate(published):
+            if first[METHOD_VARIABLE] != other[METHOD_VARIABLE]:
                 raise dist.DistBackendError(
                     f"switchagg: rank 0 uses method {first[METHOD_VARIABLE]}, rank {rank} of {self.workers} uses "
-                    f"{theirs[METHOD_VARIABLE]}: set {METHOD_VARIABLE}, SWITCHAGG_LINK and {CODEC_VARIABLE} alike for "
+                    f"{other[METHOD_VARIABLE]}: set {METHOD_VARIABLE}, SWITCHAGG_LINK and {CODEC_VARIABLE} alike for "
                     "every rank"
                 )
-            if odd := next((variable for variable in first if first[variable] != theirs[variable]), ""):
+            if odd := next((variable for variable in first if first[variable] != other[variable]), ""):
                 raise dist.DistBackendError(
                     f"switchagg: rank 0 has {odd}={_plain(first[odd])}, rank {rank} of {self.workers} has "
-                    f"{_plain(theirs[odd])}: set it alike for every rank"
+                    f"{_plain(other[odd])}: set it alike for every rank"
                 )
 
     def open(self, lane: int) -> Group | None:
@@ -361,7 +361,7 @@ class Rendezvous:
         place, here = (None, "") if self.method.is_switch and not self.options.fallback else self._bind()
         # The switch's patience is short, the group's is not: a rank may legitimately come here minutes later.
         try:
-            told = self._exchange(f"{self.job}/{lane}/here", here, self.timeout_s)
+            places = self._exchange(f"{self.job}/{lane}/here", here, self.timeout_s)
         except BaseException:
             if place is not None:
                 place.close()
@@ -369,9 +369,9 @@ class Rendezvous:
         outcomes_key, began_s = f"{self.job}/{lane}/outcome", time.monotonic()
         with self._failure_of_others(outcomes_key) as given_up:
             if self.method.is_switch:
-                outcome, session = self._try(lane, place, told, given_up)
+                outcome, session = self._try(lane, place, places, given_up)
             else:
-                outcome, session = self._try_host_group(lane, place, told)
+                outcome, session = self._try_host_group(lane, place, places)
         left_s = self._join_limit_s - (time.monotonic() - began_s)
         if left_s <= 0 and outcome.startswith(FAILED):
             outcome = outcome.replace(": ", f": timed out after {self._join_limit_s:g} s: ", 1)
@@ -382,14 +382,14 @@ class Rendezvous:
             if session is not None:
                 session.close()
             raise
-        troubles = {rank: told for rank, told in enumerate(outcomes) if told != JOINED}
+        troubles = {rank: trouble for rank, trouble in enumerate(outcomes) if trouble != JOINED}
         if not troubles:
             return session
         if session is not None:
             session.close()
         first = min(troubles, key=lambda rank: (troubles[rank] == GAVE_UP, rank))
         reason = troubles[first].partition(": ")[2] or troubles[first]
-        if lane == 0 and all(told.startswith(NO_ROOM) for told in troubles.values() if told != GAVE_UP):
+        if lane == 0 and all(trouble.startswith(NO_ROOM) for trouble in troubles.values() if trouble != GAVE_UP):
             if self.rank == 0:
                 logger.warning("switchagg: using Gloo instead of switch %s: %s", self.options.switch, reason)
             return None
@@ -425,22 +425,22 @@ class Rendezvous:
             looks.join()
 
     def _try(
-        self, lane: int, place: "BoundPlace | None", others: list[str], given_up: threading.Event
+        self, lane: int, place: "BoundPlace | None", places: list[str], given_up: threading.Event
     ) -> tuple[str, Group | None]:
-        told = self.options
+        options = self.options
         try:
-            wish = told.join_options(self._join_limit_s)
+            join_options = options.join_options(self._join_limit_s)
             job = f"{self.job}/{lane}"
-            if told.fallback:
+            if options.fallback:
                 from transport.group.opening import open_moving_group  # every host method: only where one may be used
 
-                addresses = _addresses(others)
-                wish = replace(wish, token=self._token(others))
+                addresses = _addresses(places)
+                join_options = replace(join_options, token=self._token(places))
                 session = open_moving_group(
-                    told.switch, job, self.rank, addresses, wish, told.fallback, place, given_up
+                    options.switch, job, self.rank, addresses, join_options, options.fallback, place, given_up
                 )
             else:
-                session = self.join(told.switch, job, self.rank, self.workers, wish, given_up)
+                session = self.join(options.switch, job, self.rank, self.workers, join_options, given_up)
         except (JobError, OSError, ValueError, AssertionError) as error:
             if place is not None:
                 place.close()
@@ -463,16 +463,16 @@ class Rendezvous:
         token = "" if self.rank or self.options.token else secrets.token_hex(32)
         return place, f"{place.address[0]} {place.address[1]} {token}"
 
-    def _try_host_group(self, lane: int, place: "BoundPlace | None", told: list[str]) -> tuple[str, Group | None]:
-        if any(words.startswith(FAILED) for words in told):
+    def _try_host_group(self, lane: int, place: "BoundPlace | None", places: list[str]) -> tuple[str, Group | None]:
+        if any(words.startswith(FAILED) for words in places):
             if place is not None:
                 place.close()
-            return JOINED if place is not None else told[self.rank], None
+            return JOINED if place is not None else places[self.rank], None
         assert place is not None
         try:
             if self.options.backups or self.options.close_after_ns:
                 raise JobError(f"SWITCHAGG_BACKUPS, SWITCHAGG_CLOSE_AFTER_NS: {self.method} has none; leave them out")
-            addresses = _addresses(told)
+            addresses = _addresses(places)
             from transport.group.opening import GroupOptions, open_group  # only for host methods
 
             codec, elements = self.method.codec or None, self.options.elements or None
@@ -486,7 +486,7 @@ class Rendezvous:
                 from transport.bounded.table import options_in
 
                 coded["bounded"] = options_in(self.options.bounded)
-            coded |= {"timeout_s": times[0], "call_timeout_s": times[1], "token": self._token(told)}
+            coded |= {"timeout_s": times[0], "call_timeout_s": times[1], "token": self._token(places)}
             how = GroupOptions.of({**coded, **self._keys()})
             name, job = self.method, f"{self.job}/{lane}"
             session = open_group(name.method, name.link, self.rank, addresses, job=job, options=how, bound=place)
@@ -495,9 +495,9 @@ class Rendezvous:
             return f"{FAILED}: {error}", None
         return JOINED, session
 
-    def _token(self, told: list[str]) -> str:
+    def _token(self, places: list[str]) -> str:
         """The job's secret: the option, or what rank 0 has published behind its address."""
-        return self.options.token or told[0].split(" ")[2]
+        return self.options.token or places[0].split(" ")[2]
 
     def _keys(self) -> dict[str, str]:
         """The keys of a host method's link. Raises JobError where they would go unused."""
@@ -508,10 +508,10 @@ class Rendezvous:
             )
         return {"keys": self.options.keys} if self.options.keys else {}
 
-    def _exchange(self, prefix: str, told: str, timeout_s: float) -> list[str]:
+    def _exchange(self, prefix: str, words: str, timeout_s: float) -> list[str]:
         """What every rank has published under this prefix."""
         keys = [f"{prefix}/{rank}" for rank in range(self.workers)]
-        self.store.set(keys[self.rank], told)
+        self.store.set(keys[self.rank], words)
         if not _comes(lambda: self.store.check(keys), timeout_s, self.cancelled):
             missing = [str(rank) for rank, key in enumerate(keys) if not self.store.check([key])]
             raise dist.DistBackendError(
@@ -528,11 +528,11 @@ def _plain(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
 
 
-def _addresses(told: list[str]) -> list[tuple[str, int]]:
+def _addresses(places: list[str]) -> list[tuple[str, int]]:
     """Where the ranks are, as each has published it. Raises JobError for what can't be reached."""
-    if faults := [words.partition(": ")[2] for words in told if words.startswith(FAILED)]:
+    if faults := [words.partition(": ")[2] for words in places if words.startswith(FAILED)]:
         raise JobError(faults[0])
-    addresses = [(host, int(port)) for host, port, *_ in (words.split(" ") for words in told)]
+    addresses = [(host, int(port)) for host, port, *_ in (words.split(" ") for words in places)]
     inner = [rank for rank, (host, _) in enumerate(addresses) if host.startswith("127.")]
     if inner and len(inner) < len(addresses):
         raise JobError(

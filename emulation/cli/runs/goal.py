@@ -45,7 +45,7 @@ def goal(
         from emulation.profiles.graph import WorkloadGraph
         from emulation.profiles.profile_errors import ProfileError
         from emulation.profiles.profile_formats import MAKERS, load
-        from emulation.profiles.workload_keys import chosen
+        from emulation.profiles.workload_keys import load_workload
 
         if parallel not in MAKERS:
             raise ProfileError(f"--parallel {parallel}: unknown; allowed: {', '.join(MAKERS)}")
@@ -61,7 +61,7 @@ def goal(
                 batch_per_worker=found.batch,
                 bucket_bytes=bucket_bytes,
             )
-            found = chosen(keys, workers or 8, Path())
+            found = load_workload(keys, workers or 8, Path())
         if not isinstance(found, WorkloadGraph):
             found = MAKERS["ddp"](found, workers or 8, bucket_bytes=bucket_bytes)
         lines = language.encode(found, method)

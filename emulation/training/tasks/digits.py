@@ -25,12 +25,12 @@ class DigitsTask:
     def __init__(self) -> None:
         images, labels, self.source_sha256 = _digits()
         order = np.random.default_rng(SPLIT_SEED).permutation(len(images))
-        kept, learnt = order[: self.held_out_samples], order[self.held_out_samples :]
+        held_out, learnt = order[: self.held_out_samples], order[self.held_out_samples :]
         self.samples = len(learnt)
-        self.source = f"scikit-learn load_digits: {len(learnt)} images to learn from, {len(kept)} held out"
+        self.source = f"scikit-learn load_digits: {len(learnt)} images to learn from, {len(held_out)} held out"
         self._padded = np.pad(images[learnt], ((0, 0), (0, 0), (1, 1), (1, 1)))
         self._labels = labels[learnt]
-        self._held_out = torch.from_numpy(images[kept]), torch.from_numpy(labels[kept])
+        self._held_out = torch.from_numpy(images[held_out]), torch.from_numpy(labels[held_out])
 
     def build_model(self) -> nn.Module:
         channels, hidden, classes = (32, 64, 128, 64), (544, 512), 10

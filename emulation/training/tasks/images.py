@@ -83,13 +83,13 @@ def _images() -> tuple[np.ndarray, np.ndarray, str]:
     patterns = _smooth(generator.standard_normal((CLASSES, PATTERNS, CHANNELS, SIZE, SIZE)))
     count = LEARNT + HELD_OUT
     labels = generator.integers(0, CLASSES, count)
-    others = (labels + generator.integers(1, CLASSES, count)) % CLASSES
+    other_labels = (labels + generator.integers(1, CLASSES, count)) % CLASSES
     share = generator.uniform(0, DISTRACTION, (count, 1, 1, 1))
-    images = _moved(patterns, labels, generator) + share * _moved(patterns, others, generator)
+    images = _moved(patterns, labels, generator) + share * _moved(patterns, other_labels, generator)
     images *= generator.uniform(0.6, 1.4, (count, CHANNELS, 1, 1))
     images += NOISE * generator.standard_normal(images.shape)
-    found = images.astype(np.float32)
-    return found, labels, hashlib.sha256(found.tobytes() + labels.tobytes()).hexdigest()
+    pixels = images.astype(np.float32)
+    return pixels, labels, hashlib.sha256(pixels.tobytes() + labels.tobytes()).hexdigest()
 
 
 def _moved(patterns: np.ndarray, classes: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -109,8 +109,8 @@ def _moved(patterns: np.ndarray, classes: np.ndarray, generator: np.random.Gener
 def _smooth(noise: np.ndarray) -> np.ndarray:
     """Fields without their high frequencies, around 0 with a deviation of 1 each."""
     frequencies = np.fft.fftfreq(SIZE) * SIZE
-    kept = np.exp(-(frequencies[:, None] ** 2 + frequencies**2) / 18)
-    fields: np.ndarray = np.fft.ifft2(np.fft.fft2(noise) * kept).real
+    low_pass = np.exp(-(frequencies[:, None] ** 2 + frequencies**2) / 18)
+    fields: np.ndarray = np.fft.ifft2(np.fft.fft2(noise) * low_pass).real
     fields -= fields.mean((-3, -2, -1), keepdims=True)
     fields /= fields.std((-3, -2, -1), keepdims=True)
     return fields

@@ -32,14 +32,14 @@ class TextTask:
     held_out_windows = 64  # spread evenly over the held-out bytes; more would take longer than an iteration
 
     def __init__(self) -> None:
-        self._learnt, kept, self.source_sha256, files = _standard_library()
+        self._learnt, held_out, self.source_sha256, files = _standard_library()
         self.samples = len(self._learnt) // self.context - 1
         self.source = (
             f"standard library of Python {sysconfig.get_python_version()}: {files} files, "
-            f"{len(self._learnt)} bytes to learn from, {len(kept)} held out"
+            f"{len(self._learnt)} bytes to learn from, {len(held_out)} held out"
         )
-        starts = np.linspace(0, len(kept) - self.context - 1, self.held_out_windows).astype(np.int64)
-        self._held_out = _windows(kept, starts, self.context)
+        starts = np.linspace(0, len(held_out) - self.context - 1, self.held_out_windows).astype(np.int64)
+        self._held_out = _windows(held_out, starts, self.context)
 
     def build_model(self) -> nn.Module:
         return Gpt(vocabulary=256, context=self.context, width=384, heads=6, blocks=6)
@@ -75,24 +75,24 @@ def _standard_library() -> tuple[np.ndarray, np.ndarray, str, int]:
     root = Path(sysconfig.get_path("stdlib"))
     names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
     names = [name for name in names if not _NOT_READ & set(name.split("/"))]
-    learnt, kept = bytearray(), bytearray()
+    learnt, held_out = bytearray(), bytearray()
     files = 0
     for name in names:
-        if len(learnt) + len(kept) >= TEXT_BYTES_MAX:
+        if len(learnt) + len(held_out) >= TEXT_BYTES_MAX:
             break
         try:
             text = (root / name).read_bytes()
         except OSError:
             continue
-        (kept if files % 10 == 9 else learnt).extend(text)
+        (held_out if files % 10 == 9 else learnt).extend(text)
         files += 1
-    if len(learnt) < 100_000 or len(kept) < 10_000:
+    if len(learnt) < 100_000 or len(held_out) < 10_000:
         raise WorkloadError(
             f"workload text: no sources of the standard library in {root} ({files} files); "
             "use a Python that ships them, or the workload digits"
         )
-    digest = hashlib.sha256(learnt + kept).hexdigest()
-    return np.frombuffer(learnt, np.uint8), np.frombuffer(kept, np.uint8), digest, files
+    digest = hashlib.sha256(learnt + held_out).hexdigest()
+    return np.frombuffer(learnt, np.uint8), np.frombuffer(held_out, np.uint8), digest, files
 
 
 def _windows(text: np.ndarray, starts: np.ndarray, context: int) -> Batch:

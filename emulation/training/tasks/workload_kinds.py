@@ -37,8 +37,8 @@ class WorkloadKind:
         if not isinstance(self.make, str):
             return self.make()
         module, _, name = self.make.partition(":")
-        made: LearningTask = getattr(import_module(module), name)()
-        return made
+        task: LearningTask = getattr(import_module(module), name)()
+        return task
 
 
 WORKLOADS: dict[str, WorkloadKind] = {

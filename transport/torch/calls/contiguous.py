@@ -16,21 +16,21 @@ class ContiguousCopies:
     def __init__(self) -> None:
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def of(self, given: Any, written: bool) -> Any:
+    def of(self, value: Any, writes: bool) -> Any:
         """A tensor, or lists of them, as Gloo takes it; anything else as it is. written: whether the call writes it.
 
         Raises ValueError for a tensor that is written and whose elements share memory.
         """
-        if isinstance(given, list | tuple):
-            return [self.of(each, written) for each in given]
-        if not isinstance(given, torch.Tensor) or given.layout != torch.strided or lies_plain(given):
-            return given
-        if written:
-            refuse_shared(given)
-        plain = given.detach().resolve_conj().resolve_neg()
+        if isinstance(value, list | tuple):
+            return [self.of(element, writes) for element in value]
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided or lies_plain(value):
+            return value
+        if writes:
+            refuse_shared(value)
+        plain = value.detach().resolve_conj().resolve_neg()
         copy = torch.clone(plain, memory_format=torch.contiguous_format)
-        if written:
-            self._copies.append((given.detach(), copy))
+        if writes:
+            self._copies.append((value.detach(), copy))
         return copy
 
     def done_by(self, work: dist.Work) -> dist.Work:
@@ -61,11 +61,11 @@ class CopiedWork(dist.Work):
         return bool(done)
 
     def get_future(self) -> torch.futures.Future[Any]:
-        return self._work.get_future().then(lambda future: self._written(future.value()))  # type: ignore[no-any-return]
+        return self._work.get_future().then(lambda future: self._originals(future.value()))  # type: ignore[no-any-return]
 
     def result(self) -> Any:
         self.wait()
-        return self._written(self._work.result())
+        return self._originals(self._work.result())
 
     def is_success(self) -> bool:
         return bool(self._work.is_success())
@@ -84,10 +84,10 @@ class CopiedWork(dist.Work):
 
     _source_rank = source_rank
 
-    def _written(self, value: Any) -> Any:
+    def _originals(self, value: Any) -> Any:
         self._write_back()
         if isinstance(value, list):
-            return [self._written(each) for each in value]
+            return [self._originals(element) for element in value]
         return self._tensors.get(id(value), value)
 
     def _write_back(self) -> None:

@@ -98,7 +98,7 @@ class Reducer:
         self._running = threading.local()  # .call: the call whose callbacks this thread runs
         self._side_streams = SideStreams()
         self._calls = 0
-        self._kept: deque[SwitchWork] = deque(maxlen=KEPT_WORKS)
+        self._join_works: deque[SwitchWork] = deque(maxlen=KEPT_WORKS)
         self._failure: BaseException | None = None
         self._closed = False
 
@@ -173,11 +173,11 @@ class Reducer:
         with self._lock:
             number, self._calls = self._calls, self._calls + 1
         tensors = [tensor for part in parts if part.layout for tensor, _ in (*part.layout.gives, *part.layout.takes)]
-        devices = sorted({one.device for one in (*tensors, *results) if one.device.type != "cpu"}, key=str)
+        devices = sorted({tensor.device for tensor in (*tensors, *results) if tensor.device.type != "cpu"}, key=str)
         what = f"{self._what}: {_named(parts, number)}"
         work = SwitchWork(results, what, limit_s + WAIT_MARGIN_S, devices, ended)
         if len(results) == 1 and results[0].numel() == 1 and _asked_by_join():
-            self._kept.append(work)
+            self._join_works.append(work)
         # Where there is nothing to send, or no way to, callbacks run where they are attached.
         if not parts or self._failure is not None:
             work.settle(self._failure)

@@ -62,7 +62,7 @@ def op_of(op: Any) -> ReduceOperation:
     """PyTorch's operation; None is a sum."""
     if op is None or op == ReduceOp.SUM:
         return ReduceOperation()
-    name = next(name for name, one in ReduceOp.RedOpType.__members__.items() if op == one).lower()
+    name = next(name for name, member in ReduceOp.RedOpType.__members__.items() if op == member).lower()
     return ReduceOperation(name, op.__getstate__()[1] if name == "premul_sum" else None)
 
 
@@ -117,8 +117,8 @@ def allreduce(tensors: Tensors, op: ReduceOperation, ranks: RankContext) -> list
         elif len(tensors) > 1 and ranks.compares and tensor.nbytes <= PACKED_BYTES_MAX and wire != torch.float64:
             packs.setdefault(tensor.dtype, []).append(tensor)
         else:
-            whole = ((tensor, 0),)
-            layout = TensorLayout(tensor.numel(), wire, whole, whole, tensor)
+            places = ((tensor, 0),)
+            layout = TensorLayout(tensor.numel(), wire, places, places, tensor)
             parts.append(_combined("allreduce", layout, (0, tensor.numel()), op, ranks))
     return parts + [_packed(pack, op, ranks) for pack in packs.values()]
 
@@ -150,7 +150,7 @@ def reduce_scatter(
         return _to_each(output, inputs, op, ranks)
     k = output.numel()
     wire = _wire(output, op, ranks, n * output.nbytes)
-    gives = tuple((one, place * k) for place, one in enumerate(inputs))
+    gives = tuple((tensor, place * k) for place, tensor in enumerate(inputs))
     if wire is None:
         gathered = _gathered("reduce_scatter", gives, output, op, ranks)
         return None if gathered is None else [gathered]
@@ -158,23 +158,26 @@ def reduce_scatter(
     return [_combined("reduce_scatter", layout, (rank * k, (rank + 1) * k), op, ranks)]
 
 
-def all_gather(outputs: Tensors, given: torch.Tensor, ranks: RankContext) -> list[GroupCall]:
+def all_gather(outputs: Tensors, shard: torch.Tensor, ranks: RankContext) -> list[GroupCall]:
     """outputs: one tensor for all shards, or one for each rank, of any sizes. Raises ValueError for wrong sizes."""
     rank, n = ranks.rank, ranks.workers
-    _alike("all_gather", given, outputs)
+    _alike("all_gather", shard, outputs)
     if len(outputs) == 1:
-        _sizes("all_gather", "output", outputs[0].numel(), n * given.numel())
+        _sizes("all_gather", "output", outputs[0].numel(), n * shard.numel())
     elif len(outputs) != n:
         raise ValueError(f"all_gather: {len(outputs)} output tensors for {n} ranks")
     else:
-        _sizes("all_gather", "input", given.numel(), outputs[rank].numel())
-    if any(one.numel() != outputs[0].numel() for one in outputs):
-        return [broadcast(one, root, ranks, source=given if root == rank else None) for root, one in enumerate(outputs)]
-    k = given.numel()
-    takes = tuple((one, place * k) for place, one in enumerate(outputs))
+        _sizes("all_gather", "input", shard.numel(), outputs[rank].numel())
+    if any(output.numel() != outputs[0].numel() for output in outputs):
+        return [
+            broadcast(output, root, ranks, source=shard if root == rank else None)
+            for root, output in enumerate(outputs)
+        ]
+    k = shard.numel()
+    takes = tuple((output, place * k) for place, output in enumerate(outputs))
     home = outputs[0] if len(outputs) == 1 else None
-    layout = TensorLayout(n * k, given.dtype, ((given, rank * k),), takes, home)
-    return [GroupCall("all_gather", "sum", shown("all_gather", ReduceOperation(""), given.dtype, n * k), layout)]
+    layout = TensorLayout(n * k, shard.dtype, ((shard, rank * k),), takes, home)
+    return [GroupCall("all_gather", "sum", shown("all_gather", ReduceOperation(""), shard.dtype, n * k), layout)]
 
 
 def broadcast(tensor: torch.Tensor, root: int, ranks: RankContext, source: torch.Tensor | None = None) -> GroupCall:
@@ -266,12 +269,17 @@ def _wire(
 
 
 def _combined(
-    kind: Kind, layout: TensorLayout, own: tuple[int, int], op: ReduceOperation, ranks: RankContext, root: int = 0
+    kind: Kind,
+    layout: TensorLayout,
+    rank_range: tuple[int, int],
+    op: ReduceOperation,
+    ranks: RankContext,
+    root: int = 0,
 ) -> GroupCall:
     """A call that the group combines. own: what of the array this rank has afterwards."""
     if kind == "allreduce" and _divided(op, layout.dtype, ranks):
         return GroupCall(kind, op.name, shown(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
-    before, after = _around(op, own, ranks.workers)
+    before, after = _around(op, rank_range, ranks.workers)
     layout = layout._replace(before=before, after=after if layout.takes else None)
     return GroupCall(kind, op.wire, shown(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
 
@@ -299,20 +307,20 @@ def _divided(op: ReduceOperation, wire: torch.dtype, ranks: RankContext) -> bool
     return ranks.partial and op.name == "avg" and wire.is_floating_point
 
 
-def _around(op: ReduceOperation, own: tuple[int, int], workers: int) -> tuple[Finish | None, Finish | None]:
+def _around(op: ReduceOperation, rank_range: tuple[int, int], workers: int) -> tuple[Finish | None, Finish | None]:
     """What is done to the array before and after."""
     if op.name == "avg":
-        return None, partial(_divide, own, workers)
+        return None, partial(_divide, rank_range, workers)
     if op.name == "premul_sum":
         return partial(_multiply, op.factor), None
     if op.name == "min":
-        return partial(_turn, (0, None)), partial(_turn, own)
+        return partial(_turn, (0, None)), partial(_turn, rank_range)
     return None, None
 
 
-def _divide(own: tuple[int, int], divisor: int, array: torch.Tensor) -> None:
+def _divide(rank_range: tuple[int, int], divisor: int, array: torch.Tensor) -> None:
     """In place; integers towards zero, as NCCL does it."""
-    part = array[own[0] : own[1]].numpy()
+    part = array[rank_range[0] : rank_range[1]].numpy()
     if part.dtype.kind == "f":
         np.divide(part, divisor, out=part)
     else:
@@ -324,9 +332,9 @@ def _multiply(factor: Any, array: torch.Tensor) -> None:
     array.mul_(float(factor))
 
 
-def _turn(own: tuple[int, int | None], array: torch.Tensor) -> None:
+def _turn(rank_range: tuple[int, int | None], array: torch.Tensor) -> None:
     """Turn the order round: a minimum is a maximum then. Not -x for integers: the least has no opposite."""
-    part = array[own[0] : own[1]]
+    part = array[rank_range[0] : rank_range[1]]
     if part.dtype.is_floating_point:
         part.neg_()
     else:
@@ -334,18 +342,18 @@ def _turn(own: tuple[int, int | None], array: torch.Tensor) -> None:
 
 
 def _gathered(
-    kind: Kind, given: Any, taker: torch.Tensor, op: ReduceOperation, ranks: RankContext, root: int = -1
+    kind: Kind, inputs: Any, taker: torch.Tensor, op: ReduceOperation, ranks: RankContext, root: int = -1
 ) -> GroupCall | None:
     """All ranks' tensors to every rank, which combines them itself; None where that is too much, or undefined."""
-    gives = ((given, 0),) if isinstance(given, torch.Tensor) else given
+    gives = ((inputs, 0),) if isinstance(inputs, torch.Tensor) else inputs
     dtype, n, rank = taker.dtype, ranks.workers, ranks.rank
     m = sum(tensor.numel() for tensor, _ in gives)
-    whole = op.name.startswith("b")
+    bitwise = op.name.startswith("b")
     if (
         not ranks.compares
         or op.name not in _LOCAL
         or not _computes(dtype)
-        or (whole and (dtype.is_floating_point or dtype.is_complex))
+        or (bitwise and (dtype.is_floating_point or dtype.is_complex))
         or n * m * dtype.itemsize > GATHERED_BYTES_MAX
     ):
         return None
@@ -389,22 +397,22 @@ def _to_each(output: torch.Tensor, inputs: Tensors, op: ReduceOperation, ranks: 
     """A reduce-scatter of shards of different sizes: a reduce to each rank."""
     parts: list[GroupCall] = []
     for root, tensor in enumerate(inputs):
-        found = reduce(tensor, op, root, ranks)
-        if found is None:
+        calls = reduce(tensor, op, root, ranks)
+        if calls is None:
             return None
-        (part,) = found
+        (part,) = calls
         assert part.layout is not None
         takes = ((output, 0),) if root == ranks.rank else ()
         parts.append(part._replace(layout=part.layout._replace(takes=takes, home=None)))
     return parts
 
 
-def _alike(kind: str, one: torch.Tensor, others: Tensors) -> None:
-    for other in others:
-        if other.dtype != one.dtype:
-            raise ValueError(f"{kind}: tensors of {one.dtype} and {other.dtype}")
+def _alike(kind: str, first: torch.Tensor, tensors: Tensors) -> None:
+    for other in tensors:
+        if other.dtype != first.dtype:
+            raise ValueError(f"{kind}: tensors of {first.dtype} and {other.dtype}")
 
 
-def _sizes(kind: str, which: str, found: int, needed: int) -> None:
-    if found != needed:
-        raise ValueError(f"{kind}: the {which} tensor has {found} elements, and {needed} are needed")
+def _sizes(kind: str, which: str, elements: int, needed: int) -> None:
+    if elements != needed:
+        raise ValueError(f"{kind}: the {which} tensor has {elements} elements, and {needed} are needed")

@@ -101,8 +101,8 @@ class CudaStage:
         side.wait_stream(cuda.current_stream(self._device))
         with cuda.stream(side):
             for tensor, start in layout.gives:
-                given = self._tensors[id(tensor)].resolve_neg().to(layout.dtype).contiguous()
-                _slice(self._host, tensor, start).copy_(given, non_blocking=True)
+                values = self._tensors[id(tensor)].resolve_neg().to(layout.dtype).contiguous()
+                _slice(self._host, tensor, start).copy_(values, non_blocking=True)
             self._fetched.record(side)
         # The caller may free a tensor while our stream still works on it.
         for tensor in self._tensors.values():
@@ -158,8 +158,8 @@ class GlooStage:
 
 def _buffer(layout: TensorLayout, pin: bool) -> torch.Tensor:
     """Room for the array; zeros where there may be gaps between the tensors."""
-    made = torch.zeros if len(layout.gives) > 1 else torch.empty
-    return made(layout.elements, dtype=layout.dtype, pin_memory=pin)
+    allocate = torch.zeros if len(layout.gives) > 1 else torch.empty
+    return allocate(layout.elements, dtype=layout.dtype, pin_memory=pin)
 
 
 def _slice(buffer: torch.Tensor, tensor: torch.Tensor, start: int) -> torch.Tensor:

@@ -120,9 +120,9 @@ class SwitchWork(dist.Work):
 
     def _tell(self, text: torch.Tensor, _: object) -> None:
         if self._error is not None:
-            said = f"{self._what} failed: {self._error}".encode("ascii", "replace")[:TEXT_BYTES]
-            text[: len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
-            text[len(said) :] = ord(" ")
+            message = f"{self._what} failed: {self._error}".encode("ascii", "replace")[:TEXT_BYTES]
+            text[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+            text[len(message) :] = ord(" ")
 
     def _raise_error(self) -> None:
         if self._error is not None:

@@ -75,7 +75,7 @@ class _Gradient:
     """As autograd made it, or zeros."""
     flat: torch.Tensor
     """Its elements in a row: the same memory where it is contiguous."""
-    own: bool
+    local: bool
     """Whether this rank has one."""
     left: int
     """Transfers that aren't complete."""
@@ -220,16 +220,16 @@ class Exchange:
             self._launch()
 
     def _hand_over(self, index: int) -> None:
-        parameter, own = self._parameters[index], self._parameters[index].grad
-        if own is not None and (own.layout != torch.strided or own.dtype != parameter.dtype):
+        parameter, gradient = self._parameters[index], self._parameters[index].grad
+        if gradient is not None and (gradient.layout != torch.strided or gradient.dtype != parameter.dtype):
             raise TypeError(
-                f"the gradient of {self._names[index]} is {own.layout}, {own.dtype}; only dense ones of the "
+                f"the gradient of {self._names[index]} is {gradient.layout}, {gradient.dtype}; only dense ones of the "
                 f"parameter's type can be scheduled"
             )
-        tensor = torch.zeros_like(parameter) if own is None else own
+        tensor = torch.zeros_like(parameter) if gradient is None else gradient
         tensor = tensor.detach()
         flat = tensor.contiguous().view(-1)
-        self._used[index] = own is not None
+        self._used[index] = gradient is not None
         values = flat.numpy()
         for place in self._places[index]:
             if place.offset is None:
@@ -238,7 +238,7 @@ class Exchange:
                 end = place.offset + place.high - place.low
                 self._buffers[place.key][place.offset : end] = values[place.low : place.high]
         with self._changed:
-            self._gradients[index] = _Gradient(tensor, flat, own is not None, len(self._places[index]))
+            self._gradients[index] = _Gradient(tensor, flat, gradient is not None, len(self._places[index]))
 
     # Means back
 
@@ -247,7 +247,7 @@ class Exchange:
         """Why nothing works any more."""
         return self._failure
 
-    def wait(self, index: int, others: Collection[int] = ()) -> bool:
+    def wait(self, index: int, alternatives: Collection[int] = ()) -> bool:
         """Sleep until a parameter's sum is here (True), or that of one of the others. Raises AggregationFailed."""
         with self._changed:
             while True:
@@ -255,7 +255,7 @@ class Exchange:
                     raise self._failure
                 if self._is_here(index):
                     return True
-                if any(self._is_here(other) for other in others):
+                if any(self._is_here(other) for other in alternatives):
                     return False
                 self._changed.wait()
 
@@ -266,7 +266,7 @@ class Exchange:
 
     def _is_here(self, index: int) -> bool:
         gradient = self._gradients[index]
-        return not gradient.left and (gradient.own or not self._find_unused or self._used_known)
+        return not gradient.left and (gradient.local or not self._find_unused or self._used_known)
 
     def hold(self, index: int) -> None:
         """Keep the gradient from now on, so that nothing adds to it: `.grad` is None until the parameter is stepped."""
@@ -279,7 +279,7 @@ class Exchange:
         """Make `.grad` the mean of a parameter whose sum is here."""
         gradient, parameter = self._gradients[index], self._parameters[index]
         self._to_mean(index, gradient)
-        if not gradient.own and self._is_used(index, gradient):
+        if not gradient.local and self._is_used(index, gradient):
             parameter.grad = gradient.tensor
 
     def take(self, index: int) -> torch.Tensor | None:
@@ -295,7 +295,7 @@ class Exchange:
             self._gradients.clear()
 
     def _is_used(self, index: int, gradient: _Gradient) -> bool:
-        return gradient.own or not self._find_unused or bool(self._used[index])
+        return gradient.local or not self._find_unused or bool(self._used[index])
 
     def _to_mean(self, index: int, gradient: _Gradient) -> None:
         if gradient.summed:
@@ -303,13 +303,13 @@ class Exchange:
         gradient.summed = True
         values, workers = gradient.flat.numpy(), self._channel.workers
         for place in self._places[index]:
-            mine = values[place.low : place.high]
+            part = values[place.low : place.high]
             if place.offset is None:
                 if workers > 1:
-                    np.divide(mine, workers, out=mine)
+                    np.divide(part, workers, out=part)
             else:
                 end = place.offset + place.high - place.low
-                np.divide(self._buffers[place.key][place.offset : end], workers, out=mine)
+                np.divide(self._buffers[place.key][place.offset : end], workers, out=part)
         if gradient.flat.data_ptr() != gradient.tensor.data_ptr():
             gradient.tensor.copy_(gradient.flat.view(gradient.tensor.shape))
 
@@ -386,8 +386,8 @@ class Exchange:
     def records(self) -> list[TransferRecord]:
         """Transfers completed since the last call."""
         self._collect_records()
-        taken, self._records = self._records, []
-        return taken
+        completed, self._records = self._records, []
+        return completed
 
     def _collect_records(self) -> None:
         with self._changed:

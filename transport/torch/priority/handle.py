@@ -122,7 +122,7 @@ def _trainable(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError("attach: the model is wrapped by DDP, which would sum gradients itself; give its .module")
     known = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-    found = []
+    trainable = []
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or not parameter.numel():
             continue
@@ -132,13 +132,13 @@ def _trainable(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple
             raise ValueError(f"attach: parameter {name} is {parameter.dtype}; float32 and float64 can be scheduled")
         if parameter.device.type != "cpu":
             raise ValueError(f"attach: parameter {name} is on {parameter.device}; only CPU tensors can be scheduled")
-        found.append((name, parameter))
-    if not found:
+        trainable.append((name, parameter))
+    if not trainable:
         raise ValueError("attach: the model has no trainable parameter")
-    mine = {parameter for _, parameter in found}
-    if any(p.requires_grad and p.numel() and p not in mine for p in known):
+    model_parameters = {parameter for _, parameter in trainable}
+    if any(p.requires_grad and p.numel() and p not in model_parameters for p in known):
         raise ValueError("attach: the optimizer has parameters that are not the model's; attach a model that has all")
-    return found
+    return trainable
 
 
 class PriorityHandle:
@@ -280,21 +280,20 @@ class PriorityHandle:
 
     def _agree(self) -> None:
         """Fail on all ranks if they have other parameters or another schedule than rank 0."""
-        mine = repr((self.policy, [(name, tuple(p.shape), p.dtype) for name, p in self._parameters])).encode()
-        theirs = self._from_rank_0(mine)
+        description = repr((self.policy, [(name, tuple(p.shape), p.dtype) for name, p in self._parameters])).encode()
+        expected = self._from_rank_0(description)
         lacking = missing() if self.policy.tuning is not None else ""
         faults = np.zeros(self._channel.workers, np.int32)
-        faults[self._channel.rank] = 2 if lacking else mine != theirs
+        faults[self._channel.rank] = 2 if lacking else description != expected
         self._sum(faults)
         if lacking:
             raise ValueError(f"attach: {lacking}")
-        if mine != theirs:
-            raise ValueError(
-                f"attach: rank {self._channel.rank} and rank 0 differ: {_difference(mine.decode(), theirs.decode())}"
-            )
+        if description != expected:
+            difference = _difference(description.decode(), expected.decode())
+            raise ValueError(f"attach: rank {self._channel.rank} and rank 0 differ: {difference}")
         for fault, what in ((1, "has another schedule, or other parameters, than rank 0"), (2, "can't tune")):
-            if len(others := (faults == fault).nonzero()[0]):
-                raise ValueError(f"attach: rank {', '.join(map(str, others))} {what}")
+            if len(ranks := (faults == fault).nonzero()[0]):
+                raise ValueError(f"attach: rank {', '.join(map(str, ranks))} {what}")
 
     def _share(self) -> None:
         for tensor in (*self._model.parameters(), *self._model.buffers()):
@@ -322,9 +321,9 @@ class PriorityHandle:
             register: Callable[..., Any] = parameter.register_post_accumulate_grad_hook  # untyped in the stubs
             self._hooks.append(register(self._gradient_hook(index)))
         for name, module in model.named_modules():
-            own = [self._index[p] for p in module.parameters(recurse=False) if p in self._index]
-            if own:
-                self._hooks.append(module.register_forward_pre_hook(self._forward_hook(module, name, own)))
+            indices = [self._index[p] for p in module.parameters(recurse=False) if p in self._index]
+            if indices:
+                self._hooks.append(module.register_forward_pre_hook(self._forward_hook(module, name, indices)))
             before, after = self._observer_hooks_of(module, module is model)
             self._observer_hooks.append(module.register_forward_pre_hook(before))
             self._observer_hooks.append(module.register_forward_hook(after))
@@ -447,7 +446,7 @@ class PriorityHandle:
     def _finish(self, index: int) -> None:
         """Wait for a parameter's sum and step it; meanwhile, step others whose sums are here."""
         while index in self._options:  # its sum may come while we look which of the others is here
-            if self._exchange.wait(index, others=self._options.keys()):
+            if self._exchange.wait(index, alternatives=self._options.keys()):
                 here: int | None = index
             else:
                 here = self._exchange.one_here(self._options.keys())
@@ -485,14 +484,14 @@ class PriorityHandle:
         if strangers:
             raise RuntimeError("the optimizer has got parameters since attach: close the handle and attach again")
         assert self._steps is not None
-        asked = [index for index in self._exchange.busy() if index not in self._options]
-        if self._exchange.collecting or not asked:  # else `wait` has ended the backward pass
+        indices = [index for index in self._exchange.busy() if index not in self._options]
+        if self._exchange.collecting or not indices:  # else `wait` has ended the backward pass
             if not self._exchange.collecting:
                 self._settle_all()
             self._exchange.backward_done()
-            asked = self._exchange.busy()
+            indices = self._exchange.busy()
         options = self._steps.options()
-        for index in asked:
+        for index in indices:
             self._options[index] = options
             self._exchange.hold(index)
         self._iteration += 1
@@ -524,10 +523,10 @@ class PriorityHandle:
             self.wait()
 
 
-def _difference(mine: str, theirs: str) -> str:
+def _difference(first: str, second: str) -> str:
     """The first place where two descriptions differ."""
     at = next(
-        (place for place, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs))
+        (place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
     )
     low = max(0, at - 40)
-    return f"…{mine[low : at + 40]}… against …{theirs[low : at + 40]}…"
+    return f"…{first[low : at + 40]}… against …{second[low : at + 40]}…"

@@ -37,10 +37,10 @@ class Observer:
         self._owners = {module for users in self._users.values() for module in users}
         self._calls: dict[nn.Module, int] = {}  # of this forward pass, in order -> time
         self._inputs: dict[nn.Module, tuple[nn.Module, ...] | None] = {}
-        self._made: dict[Any, nn.Module] = {}  # node of the autograd graph -> the layer whose output it made
+        self._output_layers: dict[Any, nn.Module] = {}  # node of the autograd graph -> the layer whose output it made
         self._forward_end_ns = 0
         self._gradients: dict[int, int] = {}  # of this backward pass: parameter -> time
-        self._kept: list[tuple[dict[nn.Module, int], int, dict[int, int]]] = []
+        self._iterations: list[tuple[dict[nn.Module, int], int, dict[int, int]]] = []
 
     # What the hooks record
 
@@ -48,7 +48,7 @@ class Observer:
         """The outermost module is called."""
         self._calls.clear()
         self._inputs.clear()
-        self._made.clear()
+        self._output_layers.clear()
         self._gradients.clear()
 
     def called(self, module: nn.Module, inputs: Any, now_ns: int) -> None:
@@ -56,7 +56,7 @@ class Observer:
         if module in self._calls:
             return
         if self._graph and module in self._owners:
-            self._inputs[module] = self._found(inputs)
+            self._inputs[module] = self._producers(inputs)
         self._calls[module] = now_ns
 
     def returned(self, module: nn.Module, output: Any, now_ns: int) -> None:
@@ -66,7 +66,7 @@ class Observer:
             return  # if others were called inside it, what they made is known already
         for tensor in _tensors(output):
             if tensor.grad_fn is not None:
-                self._made.setdefault(tensor.grad_fn, module)
+                self._output_layers.setdefault(tensor.grad_fn, module)
 
     def gradient(self, parameter: int, now_ns: int) -> None:
         """A parameter's gradient exists."""
@@ -74,25 +74,25 @@ class Observer:
 
     def iteration_ends(self) -> None:
         """All gradients there will be are there."""
-        self._kept.append((dict(self._calls), self._forward_end_ns, dict(self._gradients)))
+        self._iterations.append((dict(self._calls), self._forward_end_ns, dict(self._gradients)))
 
     # What was seen
 
     def waits(self) -> dict[int, nn.Module]:
         """For each parameter with a gradient whose own modules weren't called: the module whose call must wait."""
-        found = {}
+        modules = {}
         for index, (_, parameter) in enumerate(self._parameters):
             if index in self._gradients and not any(module in self._calls for module in self._users[parameter]):
-                found[index] = self._nearest(parameter)
-        return found
+                modules[index] = self._nearest(parameter)
+        return modules
 
     def profile(self) -> Profile:
         """Of the last iteration seen, with the medians of the times of all but the first."""
         layers, places = self._layers()
-        kept = self._kept[1:] or self._kept
+        iterations = self._iterations[1:] or self._iterations
         times: dict[nn.Module, list[int]] = {module: [] for module in layers}
         ready: dict[int, list[int]] = {}
-        for calls, forward_end_ns, gradients in kept:
+        for calls, forward_end_ns, gradients in iterations:
             ends = [*list(calls.values())[1:], forward_end_ns]
             spans: dict[nn.Module, int] = {}
             current: nn.Module | None = None
@@ -151,24 +151,24 @@ class Observer:
         return module
 
     def _inputs_of(self, module: nn.Module, layers: list[nn.Module]) -> tuple[int, ...] | None:
-        found = self._inputs.get(module)
-        if found is None:
+        inputs = self._inputs.get(module)
+        if inputs is None:
             return None
         places = {layer: place for place, layer in enumerate(layers)}
-        mine = places[module]
-        if any(other not in places for other in found):
+        position = places[module]
+        if any(other not in places for other in inputs):
             return None
-        return tuple(sorted({places[other] for other in found if places[other] < mine}))
+        return tuple(sorted({places[other] for other in inputs if places[other] < position}))
 
-    def _found(self, inputs: Any) -> tuple[nn.Module, ...] | None:
+    def _producers(self, inputs: Any) -> tuple[nn.Module, ...] | None:
         """The layers that made these inputs; None if that can't be known."""
-        found: dict[nn.Module, None] = {}
+        layers: dict[nn.Module, None] = {}
         waiting = [tensor.grad_fn for tensor in _tensors(inputs) if tensor.grad_fn is not None]
         seen = set(waiting)
         while waiting:
             node = waiting.pop()
-            if node in self._made:
-                found[self._made[node]] = None
+            if node in self._output_layers:
+                layers[self._output_layers[node]] = None
                 continue
             for other, _ in node.next_functions:
                 if other is not None and other not in seen:
@@ -176,7 +176,7 @@ class Observer:
                     waiting.append(other)
             if len(seen) > GRAPH_NODES_MAX:
                 return None
-        return tuple(found)
+        return tuple(layers)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

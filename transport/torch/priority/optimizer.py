@@ -66,8 +66,8 @@ class PartialSteps:
         # Bound methods: schedulers of learning rates that come later look for the function in them.
         if getattr(self._step, "_wrapped_by_lr_sched", False):
             step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # earlier ones look for their mark
-        self._ours = types.MethodType(step, optimizer)
-        optimizer.step = self._ours  # type: ignore[method-assign]
+        self._step_method = types.MethodType(step, optimizer)
+        optimizer.step = self._step_method  # type: ignore[method-assign]
         optimizer.zero_grad = types.MethodType(zero_grad, optimizer)  # type: ignore[method-assign]
 
     def options(self) -> Options:
@@ -95,7 +95,7 @@ class PartialSteps:
         """Give `step` and `zero_grad` back."""
         self._on_step = self._on_zero_grad = None
         for name in ("step", "zero_grad"):
-            if name == "step" and self._optimizer.__dict__.get(name) is not self._ours:
+            if name == "step" and self._optimizer.__dict__.get(name) is not self._step_method:
                 continue  # a scheduler's wrapper, which holds ours, and ours passes on from now on
             if name in self._before:
                 setattr(self._optimizer, name, self._before[name])

@@ -53,14 +53,14 @@ class ScheduleTuning:
 
     def next_policy(self, iteration: int) -> Policy:
         """Called on every rank when `due`, with nothing in flight: what to use from now on. A collective."""
-        found = b""
+        proposal = b""
         if self._tuner is not None:
             tried = self._tuner.current
             iteration_ns = (self._clock() - self._began_ns) / MEASURED_ITERATIONS
             point = self._tuner.observe(iteration_ns)
             self._write(len(self._tuner.tried), iteration, tried, iteration_ns)
-            found = f"{point.partition_bytes} {point.credit_bytes}".encode()
-        point = Point(*map(int, self._broadcast(found).split()))
+            proposal = f"{point.partition_bytes} {point.credit_bytes}".encode()
+        point = Point(*map(int, self._broadcast(proposal).split()))
         self._since = 0
         self._left -= 1
         return self._tunable.at(point)

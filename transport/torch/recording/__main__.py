@@ -21,29 +21,29 @@ def main() -> None:
     parser.add_argument("--module", action="store_true")
     parser.add_argument("program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     rank = os.environ.get("RANK", "0")
-    path = Path(f"{given.stem}.rank{rank}.json.gz").absolute()
-    recorder = Recorder(path, given.warmup, given.iterations, stop=given.stop)
-    sys.argv = [given.program, *given.arguments]
+    path = Path(f"{arguments.stem}.rank{rank}.json.gz").absolute()
+    recorder = Recorder(path, arguments.warmup, arguments.iterations, stop=arguments.stop)
+    sys.argv = [arguments.program, *arguments.arguments]
     with recorder.watch():
-        if given.module:
+        if arguments.module:
             sys.path[0] = ""
-            runpy.run_module(given.program, run_name="__main__", alter_sys=True)
+            runpy.run_module(arguments.program, run_name="__main__", alter_sys=True)
         else:
-            sys.path[0] = str(Path(given.program).resolve().parent)
-            runpy.run_path(given.program, run_name="__main__")
-    if not recorded(recorder, given, rank):
+            sys.path[0] = str(Path(arguments.program).resolve().parent)
+            runpy.run_path(arguments.program, run_name="__main__")
+    if not recorded(recorder, arguments, rank):
         sys.exit(1)
 
 
-def recorded(recorder: Recorder, given: argparse.Namespace, rank: str) -> bool:
+def recorded(recorder: Recorder, arguments: argparse.Namespace, rank: str) -> bool:
     """Whether it was; says so if not."""
     if not recorder.recorded:
-        needed = given.warmup + given.iterations + 1
+        needed = arguments.warmup + arguments.iterations + 1
         sys.stderr.write(
-            f"switchagg: {given.program}: rank {rank} ended after {recorder.steps} steps of its optimizer; {needed} "
-            "are needed: let it train longer, or give --warmup and --iterations\n"
+            f"switchagg: {arguments.program}: rank {rank} ended after {recorder.steps} steps of its optimizer; "
+            f"{needed} are needed: let it train longer, or give --warmup and --iterations\n"
         )
     return recorder.recorded
 

@@ -58,7 +58,7 @@ class Recorder:
             return
         if module not in self._names:  # the outermost of its modules, which is called before those inside
             inner = module.module if isinstance(module, nn.parallel.DistributedDataParallel) else module
-            self._names |= {each: name for name, each in inner.named_modules() if each not in self._names}
+            self._names |= {child: name for name, child in inner.named_modules() if child not in self._names}
             self._names.setdefault(module, "")
         if next(module.parameters(recurse=False), None) is not None:
             mark = record_function(f"{LAYER}{self._names[module] or type(module).__name__}")
@@ -66,7 +66,7 @@ class Recorder:
             self._open.append((module, mark))
 
     def _ends(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
-        while self._open and any(module is each for each, _ in self._open):
+        while self._open and any(module is open_module for open_module, _ in self._open):
             last, mark = self._open.pop()
             mark.__exit__(None, None, None)
             if last is module:
@@ -98,8 +98,8 @@ class Recorder:
         return started
 
     def _save(self, profiler: profile) -> None:
-        whole = self._path.with_name(f".{os.getpid()}.{self._path.name}")
-        profiler.export_chrome_trace(str(whole))
-        os.replace(whole, self._path)
+        temporary = self._path.with_name(f".{os.getpid()}.{self._path.name}")
+        profiler.export_chrome_trace(str(temporary))
+        os.replace(temporary, self._path)
         self.recorded, self._profiler = True, None
         self._names.clear()

@@ -29,8 +29,8 @@ Compressor = Callable[[torch.Tensor, dist.ProcessGroup], tuple[torch.Tensor, Any
 
 def exact(values: torch.Tensor, group: dist.ProcessGroup) -> tuple[torch.Tensor, Any]:
     """The compressor that doesn't: every value in full."""
-    sent = values.clone()
-    return sent, dist.all_reduce(values, group=group, async_op=True)
+    coded = values.clone()
+    return coded, dist.all_reduce(values, group=group, async_op=True)
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class _Compressed(OneStepDelay):
         def compressed(piece: torch.Tensor) -> Any:
             residual = next(residuals)
             piece.copy_(residual.add_(piece))
-            sent, work = self._options.compressor(piece, self._replica.group)
-            residual.sub_(sent)
+            coded, work = self._options.compressor(piece, self._replica.group)
+            residual.sub_(coded)
             return work
 
         return self._replica.start(gradients, compressed)

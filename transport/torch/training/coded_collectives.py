@@ -40,16 +40,16 @@ class CodedCollectives:
             logger.warning("%s", spec.warning)
         codec = self.compression.spec.codec
         self.rounds = codec.rounds if isinstance(codec, ArrayCodec) else 1 + codec.rounds
-        self.reduced: Callable[[Reduction], None] = lambda one: None  # is told each collective of the codec
-        self._made = 0
+        self.reduced: Callable[[Reduction], None] = lambda reduction: None  # is told each collective of the codec
+        self._sums = 0
 
     def start(self, values: torch.Tensor, tensors: Tensors) -> Any:
         """The Work of the sum of `values`, 1-D, in place. tensors: what they are. The last sum of any of them must have
         been waited for."""
         if not self.compression.takes(array_dtype(values.dtype), len(values), named=True):
             return dist.all_reduce(values, group=self.group, async_op=True)
-        self._made += 1
-        return CodedSum(self, values, tensors, self._made)
+        self._sums += 1
+        return CodedSum(self, values, tensors, self._sums)
 
 
 class _Started(NamedTuple):
@@ -82,37 +82,41 @@ class CodedSum:
         if self._started is not None:
             self._started.work.wait()
             self._started.finish()
-        one = next(self._rounds, None)
-        self._started = None if one is None else self._begin(one)
-        return one is not None
+        reduction = next(self._rounds, None)
+        self._started = None if reduction is None else self._begin(reduction)
+        return reduction is not None
 
     def _collectives(self, rounds: Iterator[Reduction]) -> Iterator[Reduction]:
         """Those that leave nothing to a codec any more."""
         calls = self._calls
-        for one in rounds:
-            calls.reduced(one)
-            if one.codec is None:
-                yield one
+        for reduction in rounds:
+            calls.reduced(reduction)
+            if reduction.codec is None:
+                yield reduction
                 continue
             key = call_key(0, calls.rank, 0, self._number)
-            words = rounds_of(one.array, ELEMENTS_MTU_1500, calls.workers, one.codec, key=key, residual=one.residual)
+            words = rounds_of(
+                reduction.array, ELEMENTS_MTU_1500, calls.workers, reduction.codec, key=key, residual=reduction.residual
+            )
             yield from (Reduction(array, op) for array, op in words)
 
-    def _begin(self, one: Reduction) -> _Started:
+    def _begin(self, reduction: Reduction) -> _Started:
         group, workers = self._calls.group, self._calls.workers
-        self.size_bytes += one.array.nbytes if one.kind == "allreduce" else one.array.nbytes // 2
-        if one.kind == "allreduce":
-            work = dist.all_reduce(torch.from_numpy(one.array), _OPS[one.op], group=group, async_op=True)
+        self.size_bytes += reduction.array.nbytes if reduction.kind == "allreduce" else reduction.array.nbytes // 2
+        if reduction.kind == "allreduce":
+            work = dist.all_reduce(torch.from_numpy(reduction.array), _OPS[reduction.op], group=group, async_op=True)
             return _Started(work, lambda: None)
-        shards = [slice(*shard(len(one.array), rank, workers)) for rank in range(workers)]
-        width = max(one.array[place].nbytes for place in shards)
-        own, whole = np.zeros(width, np.uint8), np.zeros((workers, width), np.uint8)
-        mine = one.array[shards[self._calls.rank]].view(np.uint8)
-        own[: len(mine)] = mine
+        shards = [slice(*shard(len(reduction.array), rank, workers)) for rank in range(workers)]
+        width = max(reduction.array[place].nbytes for place in shards)
+        padded, gathered = np.zeros(width, np.uint8), np.zeros((workers, width), np.uint8)
+        local = reduction.array[shards[self._calls.rank]].view(np.uint8)
+        padded[: len(local)] = local
 
         def put() -> None:
-            for place, theirs in zip(shards, whole, strict=True):
-                part: Array = one.array[place].view(np.uint8)
-                part[:] = theirs[: len(part)]
+            for place, row in zip(shards, gathered, strict=True):
+                part: Array = reduction.array[place].view(np.uint8)
+                part[:] = row[: len(part)]
 
-        return _Started(dist.all_gather([*torch.from_numpy(whole)], torch.from_numpy(own), group, async_op=True), put)
+        return _Started(
+            dist.all_gather([*torch.from_numpy(gathered)], torch.from_numpy(padded), group, async_op=True), put
+        )

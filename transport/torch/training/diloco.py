@@ -50,8 +50,8 @@ class OuterOptimizer:
     def start(self, replica: Replica) -> PendingCollectives:
         """The mean of how far the ranks' own parameters have moved."""
         moved = FlatTensors(self._tensors).read(self._tensors)
-        for own, shared in zip(moved.arrays, self.shared.arrays, strict=True):
-            torch.sub(shared, own, out=own)
+        for local, shared in zip(moved.arrays, self.shared.arrays, strict=True):
+            torch.sub(shared, local, out=local)
         return replica.start_sum(moved)
 
     def step(self, moved: FlatTensors) -> None:

@@ -37,33 +37,33 @@ class _Gossip(AttachedMethod):
         super().__init__(method, replica)
         n, rank = replica.workers, replica.rank
         self._neighbours = sorted({(rank - 1) % n, (rank + 1) % n} - {rank})
-        self._own = FlatTensors(replica.parameters)
-        self._theirs = [FlatTensors(replica.parameters) for _ in self._neighbours]
+        self._local = FlatTensors(replica.parameters)
+        self._received = [FlatTensors(replica.parameters) for _ in self._neighbours]
         self._flight: PendingCollectives | None = None
 
     def _exchange(self) -> PendingCollectives:
-        self._own.read(self._replica.parameters)
+        self._local.read(self._replica.parameters)
         group, calls = self._replica.group, []
-        for neighbour, flat in zip(self._neighbours, self._theirs, strict=True):
-            for tag, (sent, received) in enumerate(zip(self._own.pieces(), flat.pieces(), strict=True)):
-                calls.append(dist.P2POp(dist.isend, sent, group=group, tag=tag, group_peer=neighbour))
+        for neighbour, flat in zip(self._neighbours, self._received, strict=True):
+            for tag, (piece, received) in enumerate(zip(self._local.pieces(), flat.pieces(), strict=True)):
+                calls.append(dist.P2POp(dist.isend, piece, group=group, tag=tag, group_peer=neighbour))
                 calls.append(dist.P2POp(dist.irecv, received, group=group, tag=tag, group_peer=neighbour))
         with named(self._replica.what):
             works = dist.batch_isend_irecv(calls) if calls else []
-        return PendingCollectives(self._own, works, self._replica)
+        return PendingCollectives(self._local, works, self._replica)
 
     def after_step(self, step: int) -> None:
         self._flight = self._exchange()
 
     def before_step(self, step: int) -> None:
-        own = (self._flight or self._exchange()).wait()
+        local = (self._flight or self._exchange()).wait()
         self._flight = None
-        for flat in self._theirs:
-            for array, theirs in zip(own.arrays, flat.arrays, strict=True):
-                array.add_(theirs)
-        for array in own.arrays:
+        for flat in self._received:
+            for array, received in zip(local.arrays, flat.arrays, strict=True):
+                array.add_(received)
+        for array in local.arrays:
             array.div_(1 + len(self._neighbours))
-        own.write(self._replica.parameters)
+        local.write(self._replica.parameters)
 
     def _drop(self) -> None:
         """What is in flight is of parameters that are about to be replaced."""

@@ -51,8 +51,8 @@ class _Elastic(AttachedMethod):
     def _apart(self) -> FlatTensors:
         """How far this rank is from the centre."""
         apart = FlatTensors(self._replica.parameters).read(self._replica.parameters)
-        for own, centre in zip(apart.arrays, self._centre.arrays, strict=True):
-            own.sub_(centre)
+        for array, centre in zip(apart.arrays, self._centre.arrays, strict=True):
+            array.sub_(centre)
         return apart
 
     def after_step(self, step: int) -> None:
@@ -63,10 +63,10 @@ class _Elastic(AttachedMethod):
     def before_step(self, step: int) -> None:
         if not self._due:
             return
-        own = self._apart()  # as when it was sent: nothing has stepped since
+        distance = self._apart()  # as when it was sent: nothing has stepped since
         total = (self._flight or self._replica.start_sum(self._apart())).wait()
         self._due, self._flight = False, None
-        for parameter, apart in zip(self._replica.parameters, own.views, strict=True):
+        for parameter, apart in zip(self._replica.parameters, distance.views, strict=True):
             parameter.sub_(apart.to(parameter.dtype), alpha=self._alpha)
         for centre, pull in zip(self._centre.arrays, total.arrays, strict=True):
             centre.add_(pull, alpha=self._alpha)

@@ -52,11 +52,13 @@ class FlatTensors:
 
     def pieces(self) -> list[torch.Tensor]:
         """All values, in arrays of at most PIECE_BYTES."""
-        return [piece for one in self.arrays for piece in one.split(PIECE_BYTES // one.element_size()) if len(piece)]
+        return [
+            piece for array in self.arrays for piece in array.split(PIECE_BYTES // array.element_size()) if len(piece)
+        ]
 
     def cut(self) -> list[tuple[torch.Tensor, list[tuple[torch.Tensor, int, int]]]]:
         """The pieces, and of which tensors each is, one behind the other: (tensor, its values from, to)."""
-        found = []
+        pieces = []
         for number, array in enumerate(self.arrays):
             first = 0
             for piece in array.split(PIECE_BYTES // array.element_size()):
@@ -66,9 +68,9 @@ class FlatTensors:
                     if place == number and low < high:
                         parts.append((tensor, low, high))
                 if parts:
-                    found.append((piece, parts))
+                    pieces.append((piece, parts))
                 first = end
-        return found
+        return pieces
 
     def state(self) -> list[torch.Tensor]:
         """A copy, for a state_dict."""

@@ -70,15 +70,15 @@ class _Averaging(AttachedMethod):
         momenta = self._momenta() if self._options.momentum == AVERAGE else []
         self._replica.average([*self._replica.parameters, *self._replica.buffers, *momenta])
         if self._options.momentum == RESET:
-            for one in self._momenta():
-                one.zero_()
+            for momentum in self._momenta():
+                momentum.zero_()
 
     def _momenta(self) -> list[torch.Tensor]:
         """The optimiser's state that has the shape of its parameter: momentum, AdamW's two averages."""
         state = self._replica.optimizer.state
         return [
-            one
+            tensor
             for parameter in self._replica.parameters
-            for one in state.get(parameter, {}).values()
-            if isinstance(one, torch.Tensor) and one.shape == parameter.shape and one.is_floating_point()
+            for tensor in state.get(parameter, {}).values()
+            if isinstance(tensor, torch.Tensor) and tensor.shape == parameter.shape and tensor.is_floating_point()
         ]

@@ -46,7 +46,7 @@ class OneStepDelay(AttachedMethod):
         self._shared = FlatTensors(replica.parameters)  # W, once the warm-up is over
         self._flight: PendingCollectives | None = None
         self._mean: FlatTensors | None = None  # that of what was in flight, which the optimiser will step by
-        self._own: list[torch.Tensor | None] = []  # this step's gradients, aside while the optimiser steps
+        self._gradients: list[torch.Tensor | None] = []  # this step's gradients, aside while the optimiser steps
 
     def synchronous(self, step: int) -> bool:
         return step <= self._warm_up
@@ -59,10 +59,10 @@ class OneStepDelay(AttachedMethod):
         if self.synchronous(step):
             return
         parameters = self._replica.parameters
-        self._own = [one.grad for one in parameters]
+        self._gradients = [parameter.grad for parameter in parameters]
         if self._replica.compression is not None:  # what the last sum lost takes part in this one
             self._land()
-        flight = self.send(FlatTensors(parameters).read(self._own), step)
+        flight = self.send(FlatTensors(parameters).read(self._gradients), step)
         self._land()
         self._put()
         self._flight = flight
@@ -71,11 +71,11 @@ class OneStepDelay(AttachedMethod):
         if self.synchronous(step):
             return
         self._shared.read(self._replica.parameters)
-        for parameter, gradient in zip(self._replica.parameters, self._own, strict=True):
+        for parameter, gradient in zip(self._replica.parameters, self._gradients, strict=True):
             parameter.grad = gradient
             if gradient is not None:
                 parameter.sub_(gradient, alpha=self._rate)
-        self._own = []
+        self._gradients = []
 
     def _land(self) -> None:
         if self._flight is not None:
@@ -98,7 +98,7 @@ class OneStepDelay(AttachedMethod):
         self._land()
         if self._mean is None:
             return
-        gradients = [one.grad for one in self._replica.parameters]
+        gradients = [parameter.grad for parameter in self._replica.parameters]
         self._put()
         self._step_alone()
         for parameter, gradient in zip(self._replica.parameters, gradients, strict=True):

@@ -58,29 +58,35 @@ class Replica:
         self.ddp = model if isinstance(model, DistributedDataParallel) else None
         self.model = cast(nn.Module, model.module) if self.ddp else model
         self.optimizer = optimizer
-        found = group or (self.ddp.process_group if self.ddp else dist.group.WORLD)
-        if found is None:
+        process_group = group or (self.ddp.process_group if self.ddp else dist.group.WORLD)
+        if process_group is None:
             raise ValueError(f"{name}: torch.distributed has no process group; init_process_group comes first")
-        self.group = cast(Any, found)
+        self.group = cast(Any, process_group)
         self.rank, self.workers = int(self.group.rank()), int(self.group.size())
         self.name, self.step, self.waited_ns, self.waited_calls = name, 0, 0, 0
         self._started: Callable[[int, Any], None] = lambda size_bytes, work: None
         if isinstance(optimizer, COUPLED):
             raise ValueError(f"{name}: {type(optimizer).__name__} evaluates the loss several times in a step")
-        self.parameters: list[torch.Tensor] = [one for one in self._given() if one.requires_grad]
+        self.parameters: list[torch.Tensor] = [
+            parameter for parameter in self._optimizer_parameters() if parameter.requires_grad
+        ]
         if not self.parameters:
             raise ValueError(f"{name}: the optimizer has no parameter that is trained")
-        if any(isinstance(one, DTensor) for one in self.parameters):
+        if any(isinstance(parameter, DTensor) for parameter in self.parameters):
             raise ValueError(f"{name}: parameters are sharded (DTensor); each rank must hold the whole model")
-        self._count = len(self._given())
+        self._count = len(self._optimizer_parameters())
         known: dict[torch.Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
-        self._names = {one: known.get(one, f"optimizer[{place}]") for place, one in enumerate(self.parameters)}
+        self._names = {
+            parameter: known.get(parameter, f"optimizer[{place}]") for place, parameter in enumerate(self.parameters)
+        }
         self._coded: CodedCollectives | None = None
         self._rates = RateFollower(optimizer, self._names)
-        self.buffers: list[torch.Tensor] = [one for one in self.model.buffers() if one.is_floating_point()]
+        self.buffers: list[torch.Tensor] = [
+            parameter for parameter in self.model.buffers() if parameter.is_floating_point()
+        ]
 
-    def _given(self) -> list[torch.Tensor]:
-        return [one for group in self.optimizer.param_groups for one in group["params"]]
+    def _optimizer_parameters(self) -> list[torch.Tensor]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     @property
     def what(self) -> str:
@@ -103,10 +109,10 @@ class Replica:
 
     def check_group(self, exactly: str) -> None:
         """Raises ValueError if sums of the process group lose something and that mustn't be. exactly: why not."""
-        theirs = self._of_group
+        compression = self._of_group
         why = exactly or ("its codec is another" if self._coded is not None else "")
-        if theirs is not None and theirs.spec.lossy and why:
-            raise ValueError(f"{self.name}: the process group's sums are coded ({theirs}), and {why}")
+        if compression is not None and compression.spec.lossy and why:
+            raise ValueError(f"{self.name}: the process group's sums are coded ({compression}), and {why}")
 
     def follow_rates(self) -> None:
         """What was lost of gradients follows the learning rates. `transport.torch.compress` does so for DDP's group."""
@@ -123,19 +129,19 @@ class Replica:
 
     def check(self) -> None:
         """Raises ValueError if the optimizer has other parameters than at first, or one has a sparse gradient."""
-        if len(self._given()) != self._count:
+        if len(self._optimizer_parameters()) != self._count:
             raise ValueError(f"{self.what}: parameters were added to the optimizer after attach")
-        if any(one.grad is not None and one.grad.layout != torch.strided for one in self.parameters):
+        if any(parameter.grad is not None and parameter.grad.layout != torch.strided for parameter in self.parameters):
             raise ValueError(f"{self.what}: sparse gradients can't be exchanged; make them dense (sparse=False)")
 
     def agree(self, words: str) -> None:
         """Raises ValueError on all ranks, naming two, unless they have the same method and parameters."""
-        mine = f"{words} for {sum(one.numel() for one in self.parameters)} parameters"
+        description = f"{words} for {sum(parameter.numel() for parameter in self.parameters)} parameters"
         everyone: list[Any] = [None] * self.workers
-        dist.all_gather_object(everyone, mine, group=self.group)
-        for rank, theirs in enumerate(everyone):
-            if theirs != everyone[0]:
-                raise ValueError(f"{self.what}: rank 0 attaches {everyone[0]}, rank {rank} attaches {theirs}")
+        dist.all_gather_object(everyone, description, group=self.group)
+        for rank, other in enumerate(everyone):
+            if other != everyone[0]:
+                raise ValueError(f"{self.what}: rank 0 attaches {everyone[0]}, rank {rank} attaches {other}")
 
     def share(self) -> None:
         """Give all ranks rank 0's parameters and buffers; DDP has done so."""
@@ -171,7 +177,9 @@ class Replica:
         with named(self.what):
             works = []
             for piece, parts in flat.cut():
-                tensors = [tensor_of(self._names.get(one, ""), one).part(low, high) for one, low, high in parts]
+                tensors = [
+                    tensor_of(self._names.get(tensor, ""), tensor).part(low, high) for tensor, low, high in parts
+                ]
                 works.append(begin(piece, tensors))
                 self._started(getattr(works[-1], "size_bytes", piece.nbytes), works[-1])
         return PendingCollectives(flat, works, self)
@@ -185,7 +193,7 @@ class Replica:
 
     def average_gradients(self) -> None:
         """As DDP; one that a rank lacks counts as zeros."""
-        flat = FlatTensors(self.parameters).read([one.grad for one in self.parameters])
+        flat = FlatTensors(self.parameters).read([parameter.grad for parameter in self.parameters])
         for parameter, mean in zip(self.parameters, self.start_sum(flat, exact=True).mean().views, strict=True):
             parameter.grad = mean.to(parameter.dtype)
 

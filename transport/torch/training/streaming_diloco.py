@@ -56,7 +56,7 @@ class _Streaming(AttachedMethod):
         super().__init__(method, replica)
         self._options = method
         self._tensors = fragments_of(replica.parameters, method.fragments)
-        self._outers = [OuterOptimizer(one, method.rate, method.momentum) for one in self._tensors]
+        self._outers = [OuterOptimizer(tensors, method.rate, method.momentum) for tensors in self._tensors]
         self._applied = [0] * method.fragments  # the step of it
         self._flight: tuple[int, PendingCollectives] | None = None  # the fragment whose turn is next
         self._landed: tuple[int, FlatTensors] | None = None
@@ -88,8 +88,8 @@ class _Streaming(AttachedMethod):
     def _step(self, turn: int, moved: FlatTensors, mix: float) -> None:
         self._outers[turn].step(moved)
         self._applied[turn] = self.steps
-        for own, shared in zip(self._tensors[turn], self._outers[turn].shared.views, strict=True):
-            own.detach().copy_(shared.lerp(own.to(shared.dtype), mix) if mix else shared)
+        for local, shared in zip(self._tensors[turn], self._outers[turn].shared.views, strict=True):
+            local.detach().copy_(shared.lerp(local.to(shared.dtype), mix) if mix else shared)
 
     def complete(self) -> None:
         self._apply()
@@ -119,14 +119,14 @@ class _Streaming(AttachedMethod):
 
 def fragments_of(parameters: list[torch.Tensor], fragments: int) -> list[list[torch.Tensor]]:
     """Runs of parameters in order, none empty; a run ends where its share of all values is nearest."""
-    found: list[list[torch.Tensor]] = []
-    left, values = list(parameters), sum(one.numel() for one in parameters)
+    runs: list[list[torch.Tensor]] = []
+    left, values = list(parameters), sum(parameter.numel() for parameter in parameters)
     for fragment in range(fragments, 0, -1):
-        share, taken = values / fragment, 0
+        share, run_values = values / fragment, 0
         run: list[torch.Tensor] = []
-        while len(left) >= fragment and (not run or fragment == 1 or taken + left[0].numel() / 2 <= share):
-            taken += left[0].numel()
+        while len(left) >= fragment and (not run or fragment == 1 or run_values + left[0].numel() / 2 <= share):
+            run_values += left[0].numel()
             run.append(left.pop(0))
-        values -= taken
-        found.append(run)
-    return found
+        values -= run_values
+        runs.append(run)
+    return runs

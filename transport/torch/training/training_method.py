@@ -48,13 +48,13 @@ class TrainingMethod(ABC):
         return 1
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if "read" in one.metadata and value is not None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if "read" in option.metadata and value is not None:
                 try:
-                    one.metadata["read"](str(value))
+                    option.metadata["read"](str(value))
                 except ValueError as error:
-                    raise ValueError(f"{self.name}: {one.metadata['word']}={value}: must be {error}") from None
+                    raise ValueError(f"{self.name}: {option.metadata['word']}={value}: must be {error}") from None
         if self.codec:
             try:
                 spec = parse_codec(self.codec)
@@ -131,7 +131,7 @@ class AttachedMethod(ABC):
         return self._replica.waited_calls
 
     def observe(
-        self, started: Callable[[int, Any], None], reduced: Callable[[Reduction], None] = lambda one: None
+        self, started: Callable[[int, Any], None], reduced: Callable[[Reduction], None] = lambda reduction: None
     ) -> None:
         """Have each allreduce of the method's told when it starts: its bytes, its Work.
 

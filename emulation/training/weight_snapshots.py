@@ -8,24 +8,24 @@ from collections.abc import Iterator
 from emulation.training.workload import RankWorkload
 
 
-class KeptWeights:
+class WeightSnapshots:
     """A model's weights at several times, in a file without a name."""
 
     def __init__(self, workload: RankWorkload) -> None:
         self._arrays = [parameter.detach().numpy() for parameter in workload.model.parameters()]
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
-        self._kept: list[tuple[int, int]] = []
+        self._times: list[tuple[int, int]] = []
 
     def keep(self, iteration: int, time_ns: int) -> None:
         for array in self._arrays:
             self._file.write(array.data)
-        self._kept.append((iteration, time_ns))
+        self._times.append((iteration, time_ns))
 
-    def each(self) -> Iterator[tuple[int, int]]:
+    def load_each(self) -> Iterator[tuple[int, int]]:
         """(iteration, time) of each, while it is in the model."""
         self._file.seek(0)
-        for kept in self._kept:
+        for snapshot in self._times:
             for array in self._arrays:
                 assert self._file.readinto(array.data) == array.nbytes
-            yield kept
+            yield snapshot
         self._file.close()

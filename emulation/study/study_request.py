@@ -33,9 +33,9 @@ class StudyRequest:
         return study_plan.settings(base, self.workloads, self.workers, self.codecs)
 
 
-def study(wish: StudyRequest, out: Path, jobs: int, ray: bool, log: Log) -> Iterator[str]:
+def study(request: StudyRequest, out: Path, jobs: int, ray: bool, log: Log) -> Iterator[str]:
     """Lines to show in the end. Raises ScenarioError, RunFailed, OSError."""
-    settings = wish.settings()
+    settings = request.settings()
     out.mkdir(parents=True, exist_ok=True)
     path = out / RUNS
     finished = runs.read(path)
@@ -52,15 +52,17 @@ def study(wish: StudyRequest, out: Path, jobs: int, ray: bool, log: Log) -> Iter
     train = functools.partial(runs.run, finished=finished, path=path, log=log, jobs=jobs, ray=ray)
     train(study_plan.tuning_cells(settings))
     best = study_plan.best_rates(settings, finished)
-    seeds = 1 if wish.quick else wish.seeds
-    cells = [cell for cell in study_plan.reported_cells(settings, seeds, best) if wish.only in cell.title]
+    seeds = 1 if request.quick else request.seeds
+    cells = [cell for cell in study_plan.reported_cells(settings, seeds, best) if request.only in cell.title]
     if not cells:
-        raise ScenarioError(f"--only '{wish.only}': no cell has this in its title, as in 'images, n = 4, lanes8+ef, …'")
+        raise ScenarioError(
+            f"--only '{request.only}': no cell has this in its title, as in 'images, n = 4, lanes8+ef, …'"
+        )
     train(cells)
-    yield from written(out, finished, log, quick=wish.quick)
+    yield from write_reports(out, finished, log, quick=request.quick)
 
 
-def written(out: Path, finished: runs.RunRecords, log: Log, *, quick: bool = False) -> list[str]:
+def write_reports(out: Path, finished: runs.RunRecords, log: Log, *, quick: bool = False) -> list[str]:
     """Writes study.json, figures and tables of all runs that have finished; lines to show."""
     from emulation.bench.document import machine
     from emulation.study import study_figures, study_page
