@@ -184,7 +184,7 @@ def rounds_of(
 
     array: 1-D, of a type that the codec takes; it must not change meanwhile. op: "sum" or "max"; words: int32 or int64.
     codec: one that adds. shares: whose rows they would be there. key: as of a `Call`. residual: as of `ArrayCall`.
-    begin: the codec's own, or another that gives the same bits (`switchagg.native.codec`).
+    begin: the codec's own, or another that gives the same bits (`switchagg.native.native_codec`).
     """
     codec = codec.for_workers(workers)
     words, width = row_of(array.dtype, elements, codec)

@@ -13,9 +13,9 @@ from switchagg.codecs.rounding import call_key
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig
-from switchagg.native.codec import begin, declared
-from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing
+from switchagg.native.native_codec import begin, declared
+from switchagg.native.native_endpoint import NativeEndpoint
 
 FLOAT32 = np.dtype(np.float32)
 CORES = [Endpoint] if missing() else [Endpoint, NativeEndpoint]

@@ -154,7 +154,7 @@ def _source(program: ir.Program, python: bool) -> str:
         from p4vm.python.engine import PythonEngine
 
         return PythonEngine(program).source
-    from p4vm.c_code.program import c_of
+    from p4vm.c_code.c_program import c_of
 
     return c_of(program)[0]
 

@@ -19,7 +19,7 @@ from switchagg.codecs import Array, Codec
 from switchagg.codecs.array_codec import Reduction, Tensor, Tensors
 from switchagg.codecs.lockstep import combine, sum_together
 from switchagg.codecs.spec import CodecSpec
-from switchagg.native.codec import begin_in_c
+from switchagg.native.native_codec import begin_in_c
 
 PROBES = 12
 """Moments of a run, evenly spread, at which errors are measured."""

@@ -21,7 +21,7 @@ from switchagg.codecs.array_codec import Reduction, Tensor
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.lockstep import sum_together
 from switchagg.codecs.spec import parse_codec
-from switchagg.native.codec import begin, declared, missing
+from switchagg.native.native_codec import begin, declared, missing
 
 VALUES, SHAPE = 1 << 20, (1024, 1024)
 TURNS = 5

@@ -23,7 +23,7 @@ from p4vm.source import P4Error, Position, engine_faults
 
 if TYPE_CHECKING:
     from p4vm.native.build import Compiler
-    from p4vm.native.engine import NativeEngine
+    from p4vm.native.native_engine import NativeEngine
     from p4vm.tree.checked import Checked
 
 BACKENDS = ("auto", "native", "python")
@@ -90,7 +90,7 @@ def compile_program(
 
         return PythonEngine(known_program(path, includes, defines, folder)[1])
     from p4vm.native import build
-    from p4vm.native.engine import NativeEngine
+    from p4vm.native.native_engine import NativeEngine
 
     with build.runtime_meanwhile(by, folder):
         key, program = known_program(path, includes, defines, folder)
@@ -115,9 +115,9 @@ def _wanted_compiler(path: str | Path, backend: str) -> Compiler | None:
 
 def compile_many(programs: Sequence[ir.Program], *, optimize: int = 0, cache: Path | None = None) -> list[NativeEngine]:
     """Engines for small programs, all in one library: for tests, which have many. Raises P4Error."""
-    from p4vm.c_code.program import c_of
+    from p4vm.c_code.c_program import c_of
     from p4vm.native import build as build
-    from p4vm.native.engine import NativeEngine
+    from p4vm.native.native_engine import NativeEngine
 
     by = build.needed_compiler()
     made = [c_of(program, str(at)) for at, program in enumerate(programs)]

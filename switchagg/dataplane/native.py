@@ -13,7 +13,7 @@ from switchagg.aggregator import Parent, SlotView, check_admission
 from switchagg.dataplane.contract import Output
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
-from switchagg.native.library import LEAF_OUTCOMES, OUTCOMES, PARTIAL_OUTCOMES, Job, Missing, job_struct, load
+from switchagg.native.library import LEAF_OUTCOMES, OUTCOMES, PARTIAL_OUTCOMES, CoreMissing, NativeJob, job_struct, load
 from switchagg.wire import HEADER_BYTES, Bundle, frame_bytes
 
 RANKS = np.dtype([("first", np.uint32), ("count", np.uint32)])
@@ -55,7 +55,7 @@ class NativePlane:
     def __init__(self, slots: int, elements: int) -> None:
         try:
             self._library = plane_library()
-        except Missing as error:
+        except CoreMissing as error:
             raise JobError(f"data plane native: {error}") from error
         self._slots = slots
         self.elements = elements
@@ -173,7 +173,7 @@ def _restored(
 
 @lru_cache(maxsize=1)
 def plane_library() -> ctypes.CDLL:
-    """The library with the functions of plane.h declared. Raises Missing."""
+    """The library with the functions of plane.h declared. Raises CoreMissing."""
     library = load()
     u32, pointer = ctypes.c_uint32, ctypes.c_void_p
     for function, result, arguments in (
@@ -182,7 +182,7 @@ def plane_library() -> ctypes.CDLL:
         (
             library.sa_plane_admit,
             ctypes.c_int,
-            (pointer, ctypes.POINTER(Job), ctypes.POINTER(u32), u32, ctypes.POINTER(NativeParent)),
+            (pointer, ctypes.POINTER(NativeJob), ctypes.POINTER(u32), u32, ctypes.POINTER(NativeParent)),
         ),
         (library.sa_plane_evict, None, (pointer, u32)),
         (library.sa_plane_process, u32, (pointer, pointer, u32, u32, u32, pointer, pointer, pointer)),

@@ -126,7 +126,7 @@ class KernelSwitch:
             raise SwitchaggError(f"{len(addresses)} addresses: the data plane xdp takes 1 to {ADDRESSES_MAX}")
         self.jumbo = elements > ELEMENTS_MTU_1500 if jumbo is None else jumbo
         room = ELEMENTS_JUMBO if self.jumbo else ELEMENTS_MTU_1500
-        configuration = bpf.Configuration(
+        configuration = bpf.XdpConfiguration(
             partial_accepted=partial_accepted,
             impaired=impaired,
             owner_pid=os.getpid(),
@@ -137,7 +137,7 @@ class KernelSwitch:
         configuration.ticket[:] = os.urandom(6)
         for place, address in enumerate(addresses):
             configuration.addresses[place][:] = socket.inet_aton(address)
-        self.object = bpf.Object(
+        self.object = bpf.BpfObject(
             bpf.JUMBO if self.jumbo else bpf.MTU_1500,
             entries={"slots": 2 * slots, "jobs": min(slots, JOBS_MAX)},
             configuration=bytes(configuration),

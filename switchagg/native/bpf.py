@@ -97,7 +97,7 @@ def cpus() -> int:
     return int(libbpf().libbpf_num_possible_cpus())
 
 
-class Map:
+class BpfMap:
     """A map of a loaded object; keys and values are bytes as the program's struct has them."""
 
     def __init__(self, name: str, descriptor: int, value_bytes: int) -> None:
@@ -129,7 +129,7 @@ class Map:
             raise SwitchaggError(f"BPF map {self.name}: removal of {key}: {why(done)}")
 
 
-class Object:
+class BpfObject:
     """A loaded object: its programs and maps live as long as this, or what they are attached to.
 
     name: a file in this folder. entries: map -> how many it holds. configuration: contents of .rodata. values: map ->
@@ -189,11 +189,11 @@ class Object:
         self._found(pointer, name)
         return int(libbpf().bpf_program__fd(pointer))
 
-    def map(self, name: str) -> Map:
+    def map(self, name: str) -> BpfMap:
         """A map; usable until `close`."""
         pointer = libbpf().bpf_object__find_map_by_name(self._handle, name.encode())
         self._found(pointer, name)
-        return Map(name, libbpf().bpf_map__fd(pointer), libbpf().bpf_map__value_size(pointer))
+        return BpfMap(name, libbpf().bpf_map__fd(pointer), libbpf().bpf_map__value_size(pointer))
 
     def close(self) -> None:
         """Close all descriptors; again is allowed. What is attached stays so until its link is closed."""
@@ -217,7 +217,7 @@ def run(program: int, frame: bytes, *, repeat: int = 1, room: int = 0) -> tuple[
     return options.retval, out.raw[: options.data_size_out], options.duration
 
 
-class Attachment:
+class BpfAttachment:
     """Something attached; `close` takes it off, and so does the end of this process."""
 
     def __init__(self, descriptor: int) -> None:
@@ -230,7 +230,7 @@ class Attachment:
             os.close(descriptor)
 
 
-class _Filter(Attachment):
+class _Filter(BpfAttachment):
     """The program as a filter of clsact: kernels before 6.6. It survives SIGKILL; `attach_ingress` removes such."""
 
     def __init__(self, index: int) -> None:
@@ -243,7 +243,7 @@ class _Filter(Attachment):
             _remove_filter(index)
 
 
-def attach_xdp(program: int, name: str, index: int, *, native: bool) -> Attachment:
+def attach_xdp(program: int, name: str, index: int, *, native: bool) -> BpfAttachment:
     """Attach to an interface, in its driver or generically. Raises SwitchaggError; OSError (EOPNOTSUPP): not native."""
     if (other := attached(index)) is not None:
         raise SwitchaggError(
@@ -253,7 +253,7 @@ def attach_xdp(program: int, name: str, index: int, *, native: bool) -> Attachme
     options = LinkOptions(sz=ctypes.sizeof(LinkOptions), flags=_NATIVE if native else _GENERIC)
     descriptor = libbpf().bpf_link_create(program, index, _ATTACH_XDP, ctypes.byref(options))
     if descriptor >= 0:
-        return Attachment(descriptor)
+        return BpfAttachment(descriptor)
     if native and -descriptor == errno.EOPNOTSUPP:
         raise OSError(errno.EOPNOTSUPP, f"{name}: its driver has no native XDP")
     raise SwitchaggError(f"{name}: {_why_not_attached(-descriptor)}")
@@ -281,13 +281,13 @@ def at_ingress(index: int) -> list[str]:
     return [_program_name(number) for number in numbers[: query.prog_cnt]]
 
 
-def attach_ingress(program: int, name: str, index: int, *, tcx: bool = True) -> Attachment:
+def attach_ingress(program: int, name: str, index: int, *, tcx: bool = True) -> BpfAttachment:
     """Attach to tc ingress of an interface. tcx: by a link where the kernel has them (6.6). Raises SwitchaggError."""
     if tcx:
         options = LinkOptions(sz=ctypes.sizeof(LinkOptions))
         descriptor = libbpf().bpf_link_create(program, index, _ATTACH_TCX_INGRESS, ctypes.byref(options))
         if descriptor >= 0:
-            return Attachment(descriptor)
+            return BpfAttachment(descriptor)
         if -descriptor != errno.EINVAL:  # an older kernel doesn't know this kind of link
             raise SwitchaggError(f"{name}: tc ingress: {why(descriptor)}")
     hook = _hook(index)
@@ -337,10 +337,10 @@ def _owner_of(number: int) -> tuple[int, int] | None:
             details = MapInfo()
             size = ctypes.c_uint32(ctypes.sizeof(details))
             libbpf().bpf_obj_get_info_by_fd(descriptor, ctypes.byref(details), ctypes.byref(size))
-            if details.name.endswith(b".rodata") and details.value_size == ctypes.sizeof(Configuration):
+            if details.name.endswith(b".rodata") and details.value_size == ctypes.sizeof(XdpConfiguration):
                 value = ctypes.create_string_buffer(details.value_size)
                 libbpf().bpf_map_lookup_elem_flags(descriptor, _key(0), value, 0)
-                configuration = Configuration.from_buffer_copy(value.raw)
+                configuration = XdpConfiguration.from_buffer_copy(value.raw)
                 return configuration.owner_pid, configuration.owner_start
         finally:
             os.close(descriptor)
@@ -367,7 +367,7 @@ def _program_info(number: int, maps: "ctypes.Array[ctypes.c_uint32] | None" = No
         os.close(descriptor)
 
 
-class Configuration(ctypes.Structure):
+class XdpConfiguration(ctypes.Structure):
     """`struct configuration` of xdp.bpf.c; port, ticket and addresses as on the wire."""
 
     _fields_ = [
@@ -429,9 +429,9 @@ class LossProgram:
 
     def __init__(self, ifname: str, probability: float, seed: int) -> None:
         self._name = ifname
-        self._object: Object | None = Object(LOSS, values={"losses": ctypes.sizeof(self._Loss)})
+        self._object: BpfObject | None = BpfObject(LOSS, values={"losses": ctypes.sizeof(self._Loss)})
         self._map = self._object.map("losses")
-        self._link: Attachment | None = None
+        self._link: BpfAttachment | None = None
         self._counts = (0, 0)
         states = [self._Loss(state=seeded(seed, cpu), threshold=threshold(probability)) for cpu in range(cpus())]
         self._map.update(0, b"".join(map(bytes, states)))

@@ -78,13 +78,13 @@ ENDPOINT_COUNTERS = (
 """Counters of an endpoint, in the order of `enum sa_endpoint_counter`."""
 
 
-class Stream(ctypes.Structure):
+class NativeStream(ctypes.Structure):
     """`struct sa_stream`."""
 
     _fields_ = [("first_slot", ctypes.c_uint32), ("window", ctypes.c_uint32), ("priority", ctypes.c_int32)]
 
 
-class Job(ctypes.Structure):
+class NativeJob(ctypes.Structure):
     """`struct sa_job`; keeps its streams alive."""
 
     _fields_ = [
@@ -100,14 +100,16 @@ class Job(ctypes.Structure):
         ("rto_initial_ns", ctypes.c_int64),
         ("rto_min_ns", ctypes.c_int64),
         ("rto_max_ns", ctypes.c_int64),
-        ("streams", ctypes.POINTER(Stream)),
+        ("streams", ctypes.POINTER(NativeStream)),
     ]
 
 
-def job_struct(job: JobConfig) -> Job:
+def job_struct(job: JobConfig) -> NativeJob:
     """The job as C sees it."""
-    streams = (Stream * len(job.streams))(*(Stream(s.first_slot, s.window_slots, s.priority) for s in job.streams))
-    return Job(
+    streams = (NativeStream * len(job.streams))(
+        *(NativeStream(s.first_slot, s.window_slots, s.priority) for s in job.streams)
+    )
+    return NativeJob(
         job.job_id,
         job.generation,
         job.workers,
@@ -120,39 +122,39 @@ def job_struct(job: JobConfig) -> Job:
         job.rto_initial_ns,
         job.rto_min_ns,
         job.rto_max_ns,
-        ctypes.cast(streams, ctypes.POINTER(Stream)),
+        ctypes.cast(streams, ctypes.POINTER(NativeStream)),
     )
 
 
-class Missing(Exception):
+class CoreMissing(Exception):
     """There is no compiled core here; the text has the reason, and what to do."""
 
 
 @lru_cache(maxsize=1)
 def load() -> ctypes.CDLL:
-    """The library, its functions declared. Raises Missing."""
+    """The library, its functions declared. Raises CoreMissing."""
     choice = os.environ.get("SWITCHAGG_NATIVE", "")
     if choice == "0":
-        raise Missing("SWITCHAGG_NATIVE=0 asks to go without it; unset it")
+        raise CoreMissing("SWITCHAGG_NATIVE=0 asks to go without it; unset it")
     path = Path(choice) if choice else LIBRARY
     remedy = "unset SWITCHAGG_NATIVE, or let it name a build of these sources" if choice else REMEDY
     if not path.exists():
         if choice:
-            raise Missing(f"SWITCHAGG_NATIVE names {choice}, which is not there; {remedy}")
-        raise Missing(f"{path.name} was not built; install a C compiler (gcc or clang), then {remedy}")
+            raise CoreMissing(f"SWITCHAGG_NATIVE names {choice}, which is not there; {remedy}")
+        raise CoreMissing(f"{path.name} was not built; install a C compiler (gcc or clang), then {remedy}")
     try:
         library = ctypes.CDLL(str(path))
         library.sa_abi.restype = ctypes.c_uint32
         abi = library.sa_abi()
     except (OSError, AttributeError) as error:
-        raise Missing(f"{path} can't be loaded: {error}; {remedy}") from error
+        raise CoreMissing(f"{path} can't be loaded: {error}; {remedy}") from error
     if abi != ABI:
-        raise Missing(f"{path.name} was built from other sources (ABI {abi}, not {ABI}); {remedy}")
+        raise CoreMissing(f"{path.name} was built from other sources (ABI {abi}, not {ABI}); {remedy}")
     return library
 
 
 def vectors() -> str:
-    """The instruction set that the library's loops over values use on this processor. Raises Missing."""
+    """The instruction set that the library's loops over values use on this processor. Raises CoreMissing."""
     library = load()
     library.sa_vectors.restype = ctypes.c_char_p
     answer: bytes = library.sa_vectors()
@@ -163,6 +165,6 @@ def missing() -> str:
     """Why there is no compiled core, with what to do; "" if there is one."""
     try:
         load()
-    except Missing as error:
+    except CoreMissing as error:
         return str(error)
     return ""

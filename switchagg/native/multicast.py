@@ -23,20 +23,20 @@ _ATTACH_TCX_EGRESS = 47
 _COMPLETE = 2  # a neighbour whose MAC address is known
 
 
-class Member(ctypes.Structure):
+class MulticastMember(ctypes.Structure):
     """`struct member` of copies.bpf.c, as on the wire."""
 
     _fields_ = [("mac", ctypes.c_uint8 * 6), ("port", ctypes.c_uint8 * 2), ("address", ctypes.c_uint8 * 4)]
 
 
-class Job(ctypes.Structure):
+class MulticastJob(ctypes.Structure):
     """`struct job` of copies.bpf.c."""
 
     _fields_ = [
         ("workers", ctypes.c_uint32),
         ("port", ctypes.c_uint8 * 2),
         ("unused", ctypes.c_uint16),
-        ("members", Member * WORKERS_MAX),
+        ("members", MulticastMember * WORKERS_MAX),
     ]
 
 
@@ -49,7 +49,7 @@ class Multicast:
     def __init__(self, interface: str, descriptor: int, port: int) -> None:
         self.interface, self._port = interface, port
         index = bpf.interface_index(interface)
-        self._object = bpf.Object(OBJECT, values={"jobs": ctypes.sizeof(Job)})
+        self._object = bpf.BpfObject(OBJECT, values={"jobs": ctypes.sizeof(MulticastJob)})
         try:
             self._jobs = self._object.map("jobs")
             options = LinkOptions(sz=ctypes.sizeof(LinkOptions))
@@ -57,7 +57,7 @@ class Multicast:
             attached = libbpf().bpf_link_create(program, index, _ATTACH_TCX_EGRESS, ctypes.byref(options))
             if attached < 0:
                 raise SwitchaggError(f"{interface}: a program at its way out (tcx, Linux 6.6): {why(attached)}")
-            self._link = bpf.Attachment(attached)
+            self._link = bpf.BpfAttachment(attached)
             with socket.socket(fileno=os.dup(descriptor)) as shared:
                 out = struct.pack("=4s4si", bytes(4), bytes(4), index)
                 shared.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, out)
@@ -70,11 +70,11 @@ class Multicast:
     def admit(self, job_id: int, addresses: Sequence[tuple[str, int]]) -> None:
         """Copy the results of a job for its workers, by rank. Raises SwitchaggError where one can't be reached so."""
         neighbours = _neighbours(self.interface)
-        job = Job(len(addresses), _port(self._port))
+        job = MulticastJob(len(addresses), _port(self._port))
         for rank, (host, port) in enumerate(addresses):
             if host not in neighbours:
                 raise SwitchaggError(f"{host} is no neighbour at {self.interface} whose MAC address is known")
-            job.members[rank] = Member(
+            job.members[rank] = MulticastMember(
                 (ctypes.c_uint8 * 6)(*neighbours[host]), _port(port), (ctypes.c_uint8 * 4)(*socket.inet_aton(host))
             )
         self._jobs.update(job_id, bytes(job))

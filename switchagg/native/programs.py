@@ -161,7 +161,7 @@ class CompiledProgram:
 
 @lru_cache(maxsize=1)
 def declared() -> ctypes.CDLL:
-    """The library with the functions of executions declared. Raises library.Missing."""
+    """The library with the functions of executions declared. Raises library.CoreMissing."""
     library = load()
     pointer, u32, u64, i64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
     label = ctypes.POINTER(NativeLabel)

@@ -21,8 +21,8 @@ from switchagg.description import Shown, Words
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import CONGESTION, MODULUS, JobConfig, StreamConfig
 from switchagg.layout import Shares, shares_of
-from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing
+from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.wire import FLAG_RESULT, FLAGS_AT, HEADER_BYTES, MARKED, RANK_AT, Op, Packet, encode, frame_bytes
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")

@@ -19,18 +19,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requires_bpf: None) 
 
 def test_a_missing_object_is_named(folder: Path) -> None:
     with pytest.raises(SwitchaggError, match=rf"^BPF: {bpf.LOSS} was not built; install clang .*{REMEDY[2:]}"):
-        bpf.Object(bpf.LOSS)
+        bpf.BpfObject(bpf.LOSS)
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"\x7fELF" + bytes(100)])
 def test_a_file_that_is_no_object_is_named(content: bytes, folder: Path) -> None:
     (folder / bpf.LOSS).write_bytes(content)
     with pytest.raises(SwitchaggError, match=rf"^BPF: {bpf.LOSS} can't be read: it is no BPF object{REMEDY}"):
-        bpf.Object(bpf.LOSS)
+        bpf.BpfObject(bpf.LOSS)
 
 
 def test_an_object_of_other_sources_is_named(requires_bpf: None) -> None:
-    other = bpf.Object(bpf.LOSS)
+    other = bpf.BpfObject(bpf.LOSS)
     try:
         for find in (other.program, other.map):
             with pytest.raises(SwitchaggError, match=rf"^BPF: {bpf.LOSS} was built from other .*sa_nothing.*{REMEDY}"):

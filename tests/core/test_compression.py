@@ -18,8 +18,8 @@ from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import CodecSpec, parse_codec
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.layout import EVERYONE, shares_of
-from switchagg.native.codec import begin_in_c
 from switchagg.native.library import missing
+from switchagg.native.native_codec import begin_in_c
 
 WORKERS, SIZE = 3, 5000
 FLOAT32 = np.dtype(np.float32)

@@ -16,8 +16,8 @@ from switchagg.description import Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig, StreamConfig
-from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing
+from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.window import OVERTAKEN, PROBES
 from switchagg.wire import FLAG_RETRANSMISSION, Bundle, decode, encode, frame_bytes
 

@@ -16,8 +16,8 @@ from switchagg.codecs import FIXED_POINT, CallShape
 from switchagg.codecs.fixed_point import NONFINITE, ZERO, Scales, exponents, headroom_bits
 from switchagg.codecs.limbs import from_limbs, to_limbs
 from switchagg.job import JobConfig, StreamConfig
-from switchagg.native.codec import CodingInC
 from switchagg.native.library import missing
+from switchagg.native.native_codec import NativeCodec
 
 FLOATS = [np.float32, np.float64]
 ALL = slice(0, 1)
@@ -86,7 +86,7 @@ def test_words_in_c_are_the_same_for_any_number_of_workers(workers: int, row: ND
     shape = CallShape(np.dtype(np.float32), 1, 16, workers)
     row[0, 0] = np.nextafter(np.float32(1), np.float32(0))
     words = []
-    for coding in (Scales(shape), CodingInC(FIXED_POINT, shape)):
+    for coding in (Scales(shape), NativeCodec(FIXED_POINT, shape)):
         coding.agree(0, exponents(row))
         words.append(coding.encode(row, ALL))
     assert words[0].tobytes() == words[1].tobytes()

@@ -1,4 +1,4 @@
-"""native.endpoint, and what lies below it: numbers bit for bit as in Python (F1 to F7), memory, references.
+"""native.native_endpoint, and what lies below it: numbers bit for bit as in Python (F1 to F7), memory, references.
 
 What the endpoint does packet by packet is in test_endpoint.py and conformance/test_endpoint_lockstep.py.
 """
@@ -26,9 +26,9 @@ from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig, StreamConfig
-from switchagg.native.codec import DTYPES, begin, declared
-from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing
+from switchagg.native.native_codec import DTYPES, begin, declared
+from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.wire import FLAG_RESULT, FLAGS_AT, HEADER_BYTES, Op, frame_bytes
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
@@ -388,11 +388,11 @@ def test_only_validated_calls_are_accepted() -> None:
 
 def test_a_missing_core_is_reported() -> None:
     program = (
-        "from switchagg.native.endpoint import NativeEndpoint as N\n"
-        "from switchagg.native.library import Missing\n"
+        "from switchagg.native.native_endpoint import NativeEndpoint as N\n"
+        "from switchagg.native.library import CoreMissing\n"
         "from switchagg.job import JobConfig, StreamConfig\n"
         "try: N(JobConfig(1, 1, 1, 8, (StreamConfig(0, 4),)), 0)\n"
-        "except Missing as error: print(error)\n"
+        "except CoreMissing as error: print(error)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], env={"SWITCHAGG_NATIVE": "0"}, capture_output=True, text=True, timeout=60

@@ -20,8 +20,8 @@ from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_codec
 from switchagg.endpoint import Endpoint
 from switchagg.job import JobConfig, StreamConfig
-from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing
+from switchagg.native.native_endpoint import NativeEndpoint
 from tests.core.test_lanes import (
     AWKWARD,
     FLOAT32,

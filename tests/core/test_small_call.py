@@ -15,8 +15,8 @@ from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import JobConfig, StreamConfig
-from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing
+from switchagg.native.native_endpoint import NativeEndpoint
 
 Array = NDArray[Any]
 MS = 1_000_000

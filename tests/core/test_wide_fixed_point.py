@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from switchagg.codecs import CallShape
 from switchagg.codecs.fixed_point import NONFINITE, ZERO, exponents
 from switchagg.codecs.wide_fixed_point import WideFixedPoint, WideScales, coarse, from_words, low_bits, to_words
-from switchagg.native.codec import begin, declared
 from switchagg.native.library import missing
+from switchagg.native.native_codec import begin, declared
 
 FLOAT32 = np.dtype(np.float32)
 LARGEST = np.finfo(np.float32).max

@@ -11,7 +11,7 @@ import pytest
 
 from switchagg.dataplane.native import RUN, NativeParent
 from switchagg.description import WORDS
-from switchagg.native import endpoint, library, programs
+from switchagg.native import library, native_endpoint, programs
 from transport.collectives import execution
 from transport.links import native_udp
 from transport.meshes import native_tcp
@@ -23,11 +23,11 @@ from transport.switch import native_loop as native_switch
 CORE = Path(library.__file__).parent
 
 STRUCTS: dict[str, type[ctypes.Structure]] = {
-    "sa_stream": library.Stream,
-    "sa_job": library.Job,
+    "sa_stream": library.NativeStream,
+    "sa_job": library.NativeJob,
     "sa_parent": NativeParent,
-    "sa_event": endpoint.NativeEvent,
-    "sa_submission": endpoint.NativeSubmission,
+    "sa_event": native_endpoint.NativeEvent,
+    "sa_submission": native_endpoint.NativeSubmission,
     "sa_address": native_udp.NativeAddress,
     "sa_udp_options": native_udp.Options,
     "sa_udp_state": native_udp.State,
@@ -64,16 +64,16 @@ NUMBERS = {
     **{f"SA_QPS_{state.name}": state.value for state in QPState},
     "SA_ALPHA_ONE": dcqcn.ALPHA_ONE,
     "SA_CNP_INTERVAL_NS": dcqcn.CNP_INTERVAL_NS,
-    "SA_CALL_COMPLETED": endpoint.CALL_COMPLETED,
-    "SA_STREAM_FAILED": endpoint.STREAM_FAILED,
-    "SA_CALLS_DIFFER": endpoint.CALLS_DIFFER,
+    "SA_CALL_COMPLETED": native_endpoint.CALL_COMPLETED,
+    "SA_STREAM_FAILED": native_endpoint.STREAM_FAILED,
+    "SA_CALLS_DIFFER": native_endpoint.CALLS_DIFFER,
     "SA_WORDS": WORDS,
-    "SA_FLOAT32": endpoint.DTYPES.index(np.dtype(np.float32)),
-    "SA_FLOAT64": endpoint.DTYPES.index(np.dtype(np.float64)),
-    "SA_INT32": endpoint.DTYPES.index(np.dtype(np.int32)),
-    "SA_INT64": endpoint.DTYPES.index(np.dtype(np.int64)),
-    "SA_UINT8": endpoint.DTYPES.index(np.dtype(np.uint8)),
-    "SA_EACH": endpoint.EACH,
+    "SA_FLOAT32": native_endpoint.DTYPES.index(np.dtype(np.float32)),
+    "SA_FLOAT64": native_endpoint.DTYPES.index(np.dtype(np.float64)),
+    "SA_INT32": native_endpoint.DTYPES.index(np.dtype(np.int32)),
+    "SA_INT64": native_endpoint.DTYPES.index(np.dtype(np.int64)),
+    "SA_UINT8": native_endpoint.DTYPES.index(np.dtype(np.uint8)),
+    "SA_EACH": native_endpoint.EACH,
     "sizeof(struct sa_run)": RUN.itemsize,
     "SA_MESH_COUNTERS": len(native_tcp.COUNTERS),
     "SA_MESH_SENT": native_tcp.SENT,
@@ -143,7 +143,7 @@ def test_every_struct_that_names_a_ctypes_class_is_compared() -> None:
         twins = re.findall(r"Field by field as `(?:\w+\.)?(\w+)`", header.read_text())
         said |= set(twins)
     assert said == {
-        "Job",
+        "NativeJob",
         "Options",
         "State",
         "QueueConfig",

@@ -77,7 +77,7 @@ def test_no_wake_up_is_lost_and_nothing_is_shared_unguarded(tmp_path: Path) -> N
             "data race",
         ),
         ("    atomic_store(&worker->sleeping, true);\n    int reasons", "    int reasons", "it hangs"),
-        ("    if (pthread_mutex_trylock(&worker->baton)) return SA_BUSY;\n", "", "data race"),
+        ("    if (pthread_mutex_trylock(&worker->loop_mutex)) return SA_BUSY;\n", "", "data race"),
     ],
     ids=["unguarded", "asleep unnoticed", "two at once"],
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from p4vm.c_code import statements as c_code
+from p4vm.c_code import c_statements as c_code
 from p4vm.check import statements as check
 from p4vm.compile import compile_program, front_end
 from p4vm.ir import nodes as ir

@@ -13,7 +13,7 @@ import pytest
 from p4vm.compile import compile_many
 from p4vm.engine import CAUSED_BYTES_MAX, PACKET_BYTES_MAX, ActionCall, MeterRate, Replica, TableEntry
 from p4vm.native import build
-from p4vm.native.engine import NativeEngine
+from p4vm.native.native_engine import NativeEngine
 from p4vm.python.engine import PythonEngine
 from p4vm.source import P4Error
 from tests.p4_engine import everything, native_programs, programs

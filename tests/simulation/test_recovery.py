@@ -17,8 +17,8 @@ from switchagg.call import make_call
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig, StreamConfig
-from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing
+from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.window import PROBES
 from switchagg.wire import FLAG_RETRANSMISSION, Bundle, headers
 

@@ -19,8 +19,8 @@ from switchagg.dataplane.batched import BatchedPlane
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.endpoint import Endpoint
-from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing
+from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.wire import Bundle
 
 requires_native = pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")

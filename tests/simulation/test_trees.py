@@ -19,8 +19,8 @@ from simulation.world import ANY_ORDER, IN_ORDER_LOSS, AnyEndpoint, Faults, Worl
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.endpoint import Endpoint
-from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing
+from switchagg.native.native_endpoint import NativeEndpoint
 
 TREES = ((-1, 0, 0), (-1, 0, 0, 0), (-1, 0), (-1, 0, 0, 1, 1, 2), (-1, 0, 1))
 """Of each switch the one above it: racks under a root, and three levels."""

@@ -21,7 +21,7 @@ from switchagg.description import Kind
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.layout import shares_of
-from switchagg.native.endpoint import NativeEndpoint
+from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.wire import FLAG_RESULT, FLAGS_AT, MARKED, RANK_AT, Bundle, decode, encode
 
 MS = 1_000_000

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.native.codec import DTYPES
+from switchagg.native.native_codec import DTYPES
 from switchagg.native.programs import MAX, SIZE, SUM, TWICE, NativeLabel, declared
 from transport.collectives.execution import Op, Program, Segment
 from transport.meshes.mesh import Buffer

@@ -18,7 +18,7 @@ from switchagg.codecs.rounding import call_key
 from switchagg.description import COMBINING, Kind
 from switchagg.errors import as_line
 from switchagg.layout import shares_of
-from switchagg.native.codec import begin_in_c
+from switchagg.native.native_codec import begin_in_c
 from transport.group.contract import Array, Ask, named
 from transport.group.staging import SWITCH, Staged, stage
 

@@ -134,7 +134,7 @@ class NativeUdp:
 
 
 def _declared() -> ctypes.CDLL:
-    """The library with the functions of udp.h declared. Raises `library.Missing`."""
+    """The library with the functions of udp.h declared. Raises `library.CoreMissing`."""
     loaded = library.load()
     pointer = ctypes.c_void_p
     loaded.sa_udp_new.restype, loaded.sa_udp_new.argtypes = pointer, [ctypes.POINTER(Options)]

@@ -102,7 +102,7 @@ class Runnable(Protocol):
 
 @lru_cache(maxsize=1)
 def declared() -> ctypes.CDLL:
-    """The library with the functions of mesh.h declared. Raises library.Missing."""
+    """The library with the functions of mesh.h declared. Raises library.CoreMissing."""
     library = load()
     pointer, u32, u64, i64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
     for name, result, arguments in (
@@ -148,7 +148,7 @@ class _Counters(Mapping[str, int]):
 class NativeTcpMesh:
     """See `TcpMesh`; also a `credit_queue.Sends` and a `native_execution.Runner`. Made by `connect`.
 
-    Raises library.Missing without the compiled core, MemoryError without memory.
+    Raises library.CoreMissing without the compiled core, MemoryError without memory.
     """
 
     link = "tcp"

@@ -82,7 +82,7 @@ class NumpyArithmetic:
 
 
 class NativeArithmetic:
-    """In C, without the GIL. Raises library.Missing."""
+    """In C, without the GIL. Raises library.CoreMissing."""
 
     name = "native"
 
@@ -134,7 +134,7 @@ def fastest() -> Arithmetic:
     """C if it was built, else NumPy."""
     try:
         return NativeArithmetic()
-    except library.Missing:
+    except library.CoreMissing:
         return NumpyArithmetic()
 
 

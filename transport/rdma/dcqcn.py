@@ -60,7 +60,7 @@ class CnpGate(ctypes.Structure):
 class ReactionPoint:
     """A sender's rate; see dcqcn.h. Times are nanoseconds, not negative, never decreasing.
 
-    Raises ValueError for a config outside its bounds, `library.Missing` without the compiled core.
+    Raises ValueError for a config outside its bounds, `library.CoreMissing` without the compiled core.
     """
 
     def __init__(self, config: DcqcnConfig, now_ns: int = 0) -> None:
@@ -103,7 +103,7 @@ def default_config(line_bps: int) -> DcqcnConfig:
 
 @lru_cache(maxsize=1)
 def dcqcn_library() -> ctypes.CDLL:
-    """The library with the functions of dcqcn.h declared. Raises `library.Missing`."""
+    """The library with the functions of dcqcn.h declared. Raises `library.CoreMissing`."""
     loaded = library.load()
     place, u64, i64 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64
     for function, result, arguments in (

@@ -342,7 +342,7 @@ class SoftContext:
         self._pid = os.getpid()
         try:
             rdma_library()
-        except library.Missing as missing:
+        except library.CoreMissing as missing:
             raise JobError(f"no RDMA in user space: {missing}") from None
         self._link = UdpLink(
             bind,
@@ -548,7 +548,7 @@ def mtu_for(interface_mtu: int, *, ipv6: bool = False) -> int:
 
 @lru_cache(maxsize=1)
 def rdma_library() -> ctypes.CDLL:
-    """The library with the functions of rdma.h declared. Raises `library.Missing`."""
+    """The library with the functions of rdma.h declared. Raises `library.CoreMissing`."""
     loaded = library.load()
     pointer, u32, u64, i64, i32 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int
     at = ctypes.POINTER

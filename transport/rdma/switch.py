@@ -93,7 +93,7 @@ class RdmaSwitchLoop(CommandLoop[Port]):
         self._pid = os.getpid()
         try:
             self._library = uc_switch_library()
-        except library.Missing as missing:
+        except library.CoreMissing as missing:
             raise JobError(f"no RDMA switch: {missing}") from None
         self._wake = link.wake_descriptor
         prepare(link)
@@ -195,14 +195,14 @@ def open_switch(options: DaemonOptions, log: Log, on_failure: OnFailure) -> Swit
 
 @lru_cache(maxsize=1)
 def uc_switch_library() -> ctypes.CDLL:
-    """The library with the functions of uc_plane.h and uc_switch.h declared. Raises `library.Missing`."""
+    """The library with the functions of uc_plane.h and uc_switch.h declared. Raises `library.CoreMissing`."""
     loaded = library.load()
     u32, i64, pointer = ctypes.c_uint32, ctypes.c_int64, ctypes.c_void_p
     address = ctypes.POINTER(NativeAddress)
     for function, result, arguments in (
         (loaded.sa_uc_plane_new, pointer, (pointer, address, u32)),
         (loaded.sa_uc_plane_free, None, (pointer,)),
-        (loaded.sa_uc_plane_admit, ctypes.c_int, (pointer, ctypes.POINTER(library.Job), ctypes.POINTER(Peer))),
+        (loaded.sa_uc_plane_admit, ctypes.c_int, (pointer, ctypes.POINTER(library.NativeJob), ctypes.POINTER(Peer))),
         (loaded.sa_uc_plane_evict, None, (pointer, u32)),
         (loaded.sa_uc_plane_take, ctypes.c_bool, (pointer, ctypes.c_char_p, u32, address, u32, u32, i64)),
         (loaded.sa_uc_plane_lay_out, u32, (pointer, u32, pointer)),

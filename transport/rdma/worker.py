@@ -18,7 +18,7 @@ from switchagg.calls.chunked_call import Call
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
-from switchagg.native.endpoint import NativeEndpoint
+from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.wire import Bundle, frame_bytes
 from transport.links.link import Address
 from transport.rdma.messages import Grouping

@@ -239,7 +239,7 @@ def impairment_config(link: LinkImpairments) -> ImpairmentConfig:
 
 @lru_cache(maxsize=1)
 def switch_library() -> ctypes.CDLL:
-    """The library with the functions of switch.h declared. Raises `library.Missing`."""
+    """The library with the functions of switch.h declared. Raises `library.CoreMissing`."""
     loaded = library.load()
     u32, pointer = ctypes.c_uint32, ctypes.c_void_p
     for function, result, arguments in (

@@ -49,7 +49,7 @@ class _Port:
     index: int = 0
     up: bool = True
     native: bool = True
-    links: tuple[bpf.Attachment, ...] = ()
+    links: tuple[bpf.BpfAttachment, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from switchagg.errors import JobError
 from switchagg.native import library
-from switchagg.native.endpoint import CALL_COMPLETED, NativeEndpoint, NativeEvent, NativeSubmission, Submitted
+from switchagg.native.native_endpoint import CALL_COMPLETED, NativeEndpoint, NativeEvent, NativeSubmission, Submitted
 from switchagg.priority import marks
 from switchagg.wire import frame_bytes
 from transport.links.framing import DATAGRAM_BYTES_MAX
@@ -51,7 +51,7 @@ class NativeWorkerLoop(CallLoop[Submitted]):
             raise JobError(f"the native worker loop needs a UDP link, not {type(self._link).__name__}")
         try:
             self._library, self._holding_gil = worker_library()
-        except library.Missing as missing:
+        except library.CoreMissing as missing:
             raise JobError(f"no native worker loop: {missing}") from None
         self._pid = os.getpid()
         self._worker: int | None = None
@@ -173,7 +173,7 @@ class NativeWorkerLoop(CallLoop[Submitted]):
 def worker_library() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
     """The library with the functions of worker.h declared, and once more with those that keep the GIL.
 
-    Raises `library.Missing`.
+    Raises `library.CoreMissing`.
     """
     loaded = library.load()
     holding = ctypes.PyDLL(None, handle=loaded._handle)

@@ -40,7 +40,7 @@ from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import MODULUS, JobConfig
 from switchagg.layout import EVERYONE, Shares, shares_of
 from switchagg.native import library
-from switchagg.native.codec import missing
+from switchagg.native.native_codec import missing
 from switchagg.priority import class_of
 from switchagg.wire import frame_bytes
 from transport.control import messages

@@ -13,8 +13,8 @@ import numpy as np
 from emulation.bench import arithmetic
 from emulation.results import percentile
 from switchagg.codecs import FIXED_POINT, CallShape, Codec, codec_named
-from switchagg.native.codec import begin, declared
-from switchagg.native.library import Missing
+from switchagg.native.library import CoreMissing
+from switchagg.native.native_codec import begin, declared
 
 ELEMENTS = 360
 WORKERS = 8
@@ -42,7 +42,7 @@ def measure(quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
             for name in LANES:
                 whats = (f"{name} scales", f"{name} encode", f"{name} decode")
                 native |= _native(size, codec_named(name), LANES_WORKERS, whats)
-        except Missing as error:
+        except CoreMissing as error:
             native = {}
             failures["native"] = str(error)
         steps = {("memcpy", "numpy"): _copy(size)} | _python(size) | native
@@ -110,7 +110,7 @@ def _python(size_bytes: int) -> dict[tuple[str, str], Step]:
 
 def _native(size_bytes: int, codec: Codec, workers: int, whats: tuple[str, str, str]) -> dict[tuple[str, str], Step]:
     """As the endpoint does it: values <-> the payload's big-endian integers. whats: names of codes, encoding, decoding.
-    Raises Missing."""
+    Raises CoreMissing."""
     library = declared()
     values = _values(size_bytes, codec.values_per_word(np.dtype(np.float32)))
     codes = np.empty(len(values), np.int32)

@@ -34,7 +34,7 @@ def worker_memory() -> dict[str, Any] | None:
     """Bytes a worker of one job holds after a call of 25 MB over loopback; None without glibc 2.33 or later.
 
     `memory_bytes`: the loop and its endpoint; `link_memory_bytes`: what the link reserves for Python's receiving, which
-    a native loop never touches. Raises library.Missing, JobError.
+    a native loop never touches. Raises library.CoreMissing, JobError.
     """
     allocator = ctypes.CDLL(None)
     if not hasattr(allocator, "mallinfo2"):

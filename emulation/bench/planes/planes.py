@@ -24,8 +24,8 @@ from switchagg.dataplane.table import DATAPLANES
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.errors import SwitchaggError
 from switchagg.job import JobConfig, StreamConfig
-from switchagg.native.endpoint import NativeEndpoint
-from switchagg.native.library import Missing
+from switchagg.native.library import CoreMissing
+from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.wire import FLAG_RESULT, FLAG_VERSION, FLAGS_AT, HEADER, HEADER_BYTES, Bundle, Op, Packet, encode
 
 ELEMENTS = (32, 64, 128, 256, 360)
@@ -89,7 +89,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
         for elements, workers in shapes:
             try:
                 samples = timer(Traffic(workers, elements), budget_s)
-            except (SwitchaggError, Missing, OSError) as error:
+            except (SwitchaggError, CoreMissing, OSError) as error:
                 failures[name] = str(error)
                 break
             rows.append(row("plane", name, elements, workers, samples) | {"note": DATAPLANES[name].measured})
@@ -99,13 +99,13 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
         for elements in (256, 360):
             try:
                 endpoints.append(endpoint(name, elements, quick))
-            except Missing as error:
+            except CoreMissing as error:
                 failures[f"endpoint {name}"] = str(error)
                 break
     memory = None
     try:
         memory = worker_memory()
-    except (SwitchaggError, Missing) as error:
+    except (SwitchaggError, CoreMissing) as error:
         failures["worker memory"] = str(error)
     return {"rows": rows, "endpoints": endpoints, "worker_memory": memory, "failures": failures}
 

@@ -77,7 +77,7 @@ class MemberFailure(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def declared() -> ctypes.CDLL:
-    """The library with the functions of members declared. Raises engine_library.Missing."""
+    """The library with the functions of members declared. Raises engine_library.CoreMissing."""
     found = engine_library.engine()
     for name, result, arguments in (
         ("group", _POINTER, [_POINTER, ctypes.POINTER(GroupFacts)]),

@@ -14,7 +14,7 @@ from emulation.sim.network.simulated_link import SimulatedLink
 from emulation.sim.spines.spine_trees import TreeEndpoints
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.endpoint import Endpoint
-from switchagg.native.endpoint import NativeEndpoint
+from switchagg.native.native_endpoint import NativeEndpoint
 
 
 class CompiledHost(AggregationHost):

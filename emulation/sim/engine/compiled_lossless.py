@@ -54,7 +54,7 @@ class IngressState(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def declared() -> ctypes.CDLL:
-    """The library with the functions of pauses declared. Raises engine_library.Missing."""
+    """The library with the functions of pauses declared. Raises engine_library.CoreMissing."""
     found = engine_library.engine()
     for name, result, arguments in (
         ("pfc", _POINTER, [_POINTER, ctypes.POINTER(PfcFacts)]),

@@ -12,7 +12,7 @@ from emulation.sim.engine.compiled_group import CALL_BYTES, CANCELED, COMBINE, C
 from emulation.sim.engine.compiled_links import CompiledLink
 from emulation.sim.network.simulated_link import SimulatedLink
 from switchagg.errors import AggregationFailed
-from switchagg.native.codec import DTYPES
+from switchagg.native.native_codec import DTYPES
 from switchagg.native.programs import ELSEWHERE, CompiledProgram
 from transport.collectives.collective import Task
 from transport.collectives.execution import OPS

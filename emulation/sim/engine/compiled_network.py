@@ -25,7 +25,7 @@ from emulation.topologies.topology import Hop
 from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
-from switchagg.native.endpoint import NativeEndpoint
+from switchagg.native.native_endpoint import NativeEndpoint
 from transport.meshes.mesh import Party
 
 

@@ -14,7 +14,7 @@ from emulation.topologies.topology import Topology
 from switchagg.codecs.spec import parse_sums
 from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError
-from switchagg.native import codec, library
+from switchagg.native import library, native_codec
 from transport.group.method_name import METHODS
 
 VARIABLE = "SWITCHAGG_SIM_ENGINE"
@@ -34,7 +34,7 @@ def lacking(config: SimulationConfig) -> str:
         return ""
     if spec.row_codec is None:
         return f"it has no codecs of whole arrays, as {config.codec}"
-    return codec.missing(spec.row_codec)
+    return native_codec.missing(spec.row_codec)
 
 
 def lacking_of_hosts(config: SimulationConfig) -> str:

@@ -110,7 +110,7 @@ class TreeFacts(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def engine() -> ctypes.CDLL:
-    """The library with this piece's functions declared. Raises library.Missing."""
+    """The library with this piece's functions declared. Raises library.CoreMissing."""
     library = load()
     words = ctypes.POINTER(_U32)
     for name, result, arguments in (

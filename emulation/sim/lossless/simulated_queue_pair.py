@@ -36,7 +36,7 @@ class SimulatedQueuePair:
 
     links: those that leave the sender's and the receiver's host. nodes, ways: see `traffic.connection.TcpConnection`.
     control: of RDMA_CONTROLS. config: of DCQCN, None: the paper's. ended: called when all is acknowledged.
-    `library.Missing` if DCQCN is to be without the compiled core.
+    `library.CoreMissing` if DCQCN is to be without the compiled core.
     """
 
     def __init__(

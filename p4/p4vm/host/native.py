@@ -12,8 +12,8 @@ from p4vm.control.switch import Switch
 from p4vm.host.host import Host, HostOptions, PortCounts
 from p4vm.host.ports import FRAME_MAX
 from p4vm.native.build import FLAGS, RUNTIME, compiled_once, compiler, needed_compiler
-from p4vm.native.engine import NativeEngine
 from p4vm.native.library import INT, LONG, POINTER, UINT, VOID, load
+from p4vm.native.native_engine import NativeEngine
 from p4vm.source import P4Error
 
 ABI = 1

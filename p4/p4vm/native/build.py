@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from p4vm.c_code.program import c_of
-from p4vm.c_code.tables import Layout
+from p4vm.c_code.c_program import c_of
+from p4vm.c_code.c_tables import ProgramLayout
 from p4vm.cache import Cache, digest
 from p4vm.ir import nodes as ir
 from p4vm.lines import place_of
@@ -173,7 +173,7 @@ def library_of(
         run([*flags, "-shared", *objects, str(runtime), "-o", str(to)], folder)
 
 
-def build(program: ir.Program, by: Compiler, cache: Cache, key: str, optimize: int) -> tuple[Path, Layout]:
+def build(program: ir.Program, by: Compiler, cache: Cache, key: str, optimize: int) -> tuple[Path, ProgramLayout]:
     """The program's library, from the cache or made now, and its layout. key: of the program's text and the engine."""
     name = f"{digest(key, by.identity, runtime_key(by), str(optimize))[:40]}"
     known = cache.load(f"{name}.layout")

@@ -9,19 +9,19 @@ from typing import Any
 from p4vm.source import P4Error
 
 
-class Output(ctypes.Structure):
+class NativeOutput(ctypes.Structure):
     """`struct p4_output`."""
 
     _fields_ = [("port", ctypes.c_uint32), ("size", ctypes.c_uint32), ("at", ctypes.c_uint64)]
 
 
-class Counter(ctypes.Structure):
+class NativeCounter(ctypes.Structure):
     """`struct p4_counter`."""
 
     _fields_ = [("packets", ctypes.c_uint64), ("bytes", ctypes.c_uint64)]
 
 
-class Record(ctypes.Structure):
+class NativeRecord(ctypes.Structure):
     """`struct p4_record`, the values of which follow it."""
 
     _fields_ = [("next", ctypes.c_void_p), ("id", ctypes.c_uint32), ("limbs", ctypes.c_uint32)]
@@ -38,7 +38,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "p4_engine_free": (VOID, [POINTER]),
     "p4_engine_reset": (VOID, [POINTER]),
     "p4_engine_run": (VOID, [POINTER, UINT, POINTER, POINTER, POINTER, LONG, POINTER]),
-    "p4_engine_outputs": (ctypes.POINTER(Output), [POINTER]),
+    "p4_engine_outputs": (ctypes.POINTER(NativeOutput), [POINTER]),
     "p4_engine_data": (POINTER, [POINTER]),
     "p4_engine_counts": (ctypes.POINTER(LONG), [POINTER]),
     "p4_engine_set_table": (INT, [POINTER, INT, UINT, UINT, POINTER, POINTER, POINTER, POINTER, POINTER, LONG]),
@@ -48,11 +48,11 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "p4_engine_registers": (POINTER, [POINTER, UINT]),
     "p4_engine_grow_counter": (INT, [POINTER, UINT, LONG]),
     "p4_engine_grow_meter": (INT, [POINTER, UINT, LONG]),
-    "p4_engine_counter": (ctypes.POINTER(Counter), [POINTER, UINT, LONG]),
+    "p4_engine_counter": (ctypes.POINTER(NativeCounter), [POINTER, UINT, LONG]),
     "p4_engine_reset_counter": (VOID, [POINTER, UINT]),
     "p4_engine_set_meter": (VOID, [POINTER, UINT, LONG, UINT, POINTER, POINTER]),
     "p4_engine_set_crc": (VOID, [POINTER, POINTER]),
-    "p4_engine_record": (ctypes.POINTER(Record), [POINTER, INT]),
+    "p4_engine_record": (ctypes.POINTER(NativeRecord), [POINTER, INT]),
     "p4_engine_take_record": (VOID, [POINTER, INT]),
 }
 """Name -> (result, parameters)."""

@@ -37,7 +37,7 @@ struct events {
 };
 
 struct sa_worker {
-    pthread_mutex_t baton; /* held by who runs the loop; guards what follows, as far as `lock` */
+    pthread_mutex_t loop_mutex; /* held by who runs the loop; guards what follows, as far as `lock` */
     struct sa_endpoint *endpoint;
     struct sa_udp *udp;
     int wake;
@@ -58,7 +58,7 @@ struct sa_worker {
     struct queue submitted;
     struct events left; /* found by a thread that waits for another call: the background thread hands them out */
     bool armed;            /* a packet wakes the background thread */
-    int bell, signals;     /* an eventfd that wakes it, and the epoll of both */
+    int wakeup, signals;   /* an eventfd that wakes it, and the epoll of both */
     bool handed_out;       /* the background thread's own: its last run gave out events */
     atomic_uint pending;   /* calls submitted, whose events haven't been found */
     atomic_bool active;    /* there have been calls lately: the background thread looks now and then */
@@ -70,9 +70,9 @@ struct sa_worker {
 };
 
 static void close_signals(struct sa_worker *worker) {
-    if (worker->bell >= 0) close(worker->bell);
+    if (worker->wakeup >= 0) close(worker->wakeup);
     if (worker->signals >= 0) close(worker->signals);
-    worker->bell = worker->signals = -1;
+    worker->wakeup = worker->signals = -1;
 }
 
 SA_EXPORT struct sa_worker *sa_worker_new(struct sa_endpoint *endpoint, struct sa_udp *udp, int wake,
@@ -87,25 +87,25 @@ SA_EXPORT struct sa_worker *sa_worker_new(struct sa_endpoint *endpoint, struct s
     worker->rows_per_send = rows_per_send;
     worker->rows_per_take = ROWS_PER_TAKE / rows_per_send * rows_per_send;
     worker->frames = malloc((size_t)worker->rows_per_take * sa_endpoint_frame_bytes(endpoint));
-    worker->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    worker->wakeup = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     worker->signals = epoll_create1(EPOLL_CLOEXEC);
-    struct epoll_event rung = {.events = EPOLLIN}, none = {.events = 0};
-    if (!worker->frames || worker->bell < 0 || worker->signals < 0 ||
-        epoll_ctl(worker->signals, EPOLL_CTL_ADD, worker->bell, &rung) ||
+    struct epoll_event readable = {.events = EPOLLIN}, none = {.events = 0};
+    if (!worker->frames || worker->wakeup < 0 || worker->signals < 0 ||
+        epoll_ctl(worker->signals, EPOLL_CTL_ADD, worker->wakeup, &readable) ||
         epoll_ctl(worker->signals, EPOLL_CTL_ADD, sa_udp_descriptor(udp), &none)) {
         close_signals(worker);
         free(worker->frames);
         free(worker);
         return NULL;
     }
-    pthread_mutex_init(&worker->baton, NULL); /* of these attributes neither can fail on Linux */
+    pthread_mutex_init(&worker->loop_mutex, NULL); /* of these attributes neither can fail on Linux */
     pthread_mutex_init(&worker->lock, NULL);
     return worker;
 }
 
 SA_EXPORT void sa_worker_free(struct sa_worker *worker) {
     if (!worker) return;
-    pthread_mutex_destroy(&worker->baton);
+    pthread_mutex_destroy(&worker->loop_mutex);
     pthread_mutex_destroy(&worker->lock);
     close_signals(worker);
     free(worker->taken.entries);
@@ -132,10 +132,10 @@ static void wake(struct sa_worker *worker) {
 }
 
 /* Wake the background thread. */
-static void ring(struct sa_worker *worker) {
+static void wake_background(struct sa_worker *worker) {
     uint64_t one = 1;
     pthread_mutex_lock(&worker->lock);
-    while (worker->bell >= 0 && write(worker->bell, &one, sizeof one) < 0 && errno == EINTR) continue;
+    while (worker->wakeup >= 0 && write(worker->wakeup, &one, sizeof one) < 0 && errno == EINTR) continue;
     pthread_mutex_unlock(&worker->lock);
 }
 
@@ -151,11 +151,11 @@ static void arm(struct sa_worker *worker, bool on) {
     pthread_mutex_unlock(&worker->lock);
 }
 
-/* Called by who has put down the baton: a call that another thread submitted meanwhile hasn't been sent, so that no packet
+/* The thread that has unlocked the loop mutex calls it: a call that another thread submitted meanwhile hasn't been sent, so that no packet
    would wake the background thread for it. */
 static void pass_on(struct sa_worker *worker) {
     if (atomic_load(&worker->waiting))
-        ring(worker);
+        wake_background(worker);
     else if (atomic_load(&worker->pending))
         arm(worker, true);
 }
@@ -175,10 +175,10 @@ static int append(struct queue *queue, const struct sa_submission *entry) {
 SA_EXPORT void sa_worker_call(struct sa_worker *worker) {
     atomic_store(&worker->called, true);
     wake(worker);
-    ring(worker);
+    wake_background(worker);
 }
 
-/* ---- one iteration: with the baton */
+/* ---- one iteration: with the loop mutex */
 
 static int take_submissions(struct sa_worker *worker) {
     if (!atomic_load(&worker->waiting)) return 0;
@@ -349,7 +349,7 @@ static int leave(struct sa_worker *worker, const struct sa_event *event) {
     if (room) left->entries[left->count++] = *event;
     pthread_mutex_unlock(&worker->lock);
     if (!room) return -ENOMEM;
-    ring(worker);
+    wake_background(worker);
     return 0;
 }
 
@@ -360,7 +360,7 @@ SA_EXPORT int sa_worker_submit(struct sa_worker *worker, const struct sa_submiss
     if (result) return -1;
     atomic_fetch_add(&worker->pending, 1);
     atomic_store(&worker->waiting, true);
-    if (pthread_mutex_trylock(&worker->baton)) { /* who runs the loop sends it, or sees it is pending when he ends */
+    if (pthread_mutex_trylock(&worker->loop_mutex)) { /* who runs the loop sends it, or sees it is pending when he ends */
         wake(worker);
         return 0;
     }
@@ -372,15 +372,15 @@ SA_EXPORT int sa_worker_submit(struct sa_worker *worker, const struct sa_submiss
         while (!worker->error && next_event(worker, &event)) worker->error = leave(worker, &event); /* of no values */
     }
     bool done = small && !more && !worker->unsent_rows && !worker->out_of_credit && !worker->error;
-    pthread_mutex_unlock(&worker->baton);
+    pthread_mutex_unlock(&worker->loop_mutex);
     if (!atomic_exchange(&worker->active, true) || !done)
-        ring(worker);
+        wake_background(worker);
     else
         pass_on(worker);
     return 0;
 }
 
-/* Whether the call's event has been found by another thread, and not yet handed out; it is taken. With the baton, since
+/* Whether the call's event has been found by another thread, and not yet handed out; it is taken. With the loop mutex, since
    then no one finds it meanwhile. */
 static bool was_left(struct sa_worker *worker, uint64_t call) {
     struct events *left = &worker->left;
@@ -394,7 +394,7 @@ static bool was_left(struct sa_worker *worker, uint64_t call) {
     return found;
 }
 
-/* Run the loop, with the baton. As sa_worker_wait. */
+/* Run the loop, with the loop mutex. As sa_worker_wait. */
 static int run_for(struct sa_worker *worker, uint64_t call, int64_t until_ns) {
     if (was_left(worker, call)) return SA_FINISHED;
     for (;;) {
@@ -422,10 +422,10 @@ static int run_for(struct sa_worker *worker, uint64_t call, int64_t until_ns) {
 }
 
 SA_EXPORT int sa_worker_wait(struct sa_worker *worker, uint64_t call, int64_t limit_ns, int *finished) {
-    if (pthread_mutex_trylock(&worker->baton)) return SA_BUSY;
+    if (pthread_mutex_trylock(&worker->loop_mutex)) return SA_BUSY;
     arm(worker, false);
     int result = run_for(worker, call, sa_now_ns() + limit_ns);
-    pthread_mutex_unlock(&worker->baton);
+    pthread_mutex_unlock(&worker->loop_mutex);
     pass_on(worker);
     if (result == SA_FINISHED) *finished = 1;
     return result;
@@ -457,17 +457,17 @@ static void rest(struct sa_worker *worker, int64_t until_ns) {
     int count = epoll_wait(worker->signals, found, 2, (int)left_ms);
     if (!count && active && !atomic_load(&worker->pending)) {
         atomic_store(&worker->active, false);
-        /* A call that was made before that rings no bell. */
+        /* A call that was made before that writes no wakeup. */
         if (atomic_load(&worker->pending)) atomic_store(&worker->active, true);
     }
     uint64_t times;
     pthread_mutex_lock(&worker->lock);
     worker->armed = false; /* if not, one packet wakes this thread in vain */
-    (void)!read(worker->bell, &times, sizeof times);
+    (void)!read(worker->wakeup, &times, sizeof times);
     pthread_mutex_unlock(&worker->lock);
 }
 
-/* Run the loop, with the baton, while calls are pending. As sa_worker_run. */
+/* Run the loop, with the loop mutex, while calls are pending. As sa_worker_run. */
 static int run_pending(struct sa_worker *worker, int64_t until_ns, struct sa_event *events, uint32_t room) {
     atomic_store(&worker->given_out, false); /* nobody else runs the loop now */
     while (atomic_load(&worker->pending) && !atomic_load(&worker->called)) {
@@ -491,11 +491,11 @@ static int run(struct sa_worker *worker, int64_t until_ns, struct sa_event *even
         if (count) return (int)count;
         if (atomic_exchange(&worker->called, false)) return 0;
         bool late = sa_now_ns() >= until_ns;
-        if ((late || atomic_load(&worker->pending)) && !pthread_mutex_trylock(&worker->baton)) {
+        if ((late || atomic_load(&worker->pending)) && !pthread_mutex_trylock(&worker->loop_mutex)) {
             arm(worker, false);
             /* Now and then also without calls, so that what comes unasked doesn't fill the socket. */
             int result = late ? receive_bundle(worker) : run_pending(worker, until_ns, events, room);
-            pthread_mutex_unlock(&worker->baton);
+            pthread_mutex_unlock(&worker->loop_mutex);
             if (result && !(late && result > 0)) return result;
             if (!late) continue;
         }
@@ -517,8 +517,8 @@ SA_EXPORT int sa_worker_run(struct sa_worker *worker, int64_t until_ns, struct s
 SA_EXPORT void sa_worker_close(struct sa_worker *worker) {
     atomic_store(&worker->closed, true);
     wake(worker);
-    pthread_mutex_lock(&worker->baton);
-    pthread_mutex_unlock(&worker->baton);
+    pthread_mutex_lock(&worker->loop_mutex);
+    pthread_mutex_unlock(&worker->loop_mutex);
     pthread_mutex_lock(&worker->lock);
     close_signals(worker);
     pthread_mutex_unlock(&worker->lock);

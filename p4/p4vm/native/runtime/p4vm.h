@@ -33,7 +33,7 @@ enum p4_error {
     P4_ERRORS,
 };
 
-/* As `COUNTS` in native/engine.py. */
+/* As `COUNTS` in native/native_engine.py. */
 enum p4_count {
     P4_RECEIVED,
     P4_SENT,
@@ -52,7 +52,7 @@ enum p4_count {
     P4_COUNTS,
 };
 
-/* As `HASHES` in c_code/externs.py. */
+/* As `HASHES` in c_code/c_externs.py. */
 enum p4_hash {
     P4_CRC32,
     P4_CRC32_CUSTOM,
@@ -64,7 +64,7 @@ enum p4_hash {
     P4_XOR16,
 };
 
-/* As `STANDARD` in c_code/program.py. */
+/* As `STANDARD` in c_code/c_program.py. */
 enum p4_standard {
     P4_INGRESS_PORT,
     P4_EGRESS_SPEC,
@@ -184,7 +184,7 @@ struct p4_directory {
     struct p4_replicas *entry; /* in ascending order */
 };
 
-/* Field by field as `OUTPUT` in native/engine.py. */
+/* Field by field as `OUTPUT` in native/native_engine.py. */
 struct p4_output {
     uint32_t port, size;
     uint64_t at;
@@ -321,7 +321,7 @@ void p4_records_free(struct p4_records *records);
 void p4_pipeline_free(struct p4_engine *engine);
 const struct p4_replicas *p4_directory_find(const struct p4_directory *directory, uint32_t id);
 
-/* ---- for native/engine.py */
+/* ---- for native/native_engine.py */
 
 /* NULL: no memory. */
 P4_EXPORT struct p4_engine *p4_engine_new(const struct p4_program *program);

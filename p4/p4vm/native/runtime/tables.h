@@ -10,7 +10,7 @@
 
 enum p4_entry_kind { P4_ACTION, P4_MEMBER, P4_GROUP };
 
-/* Field by field as `ENTRY` in native/tables.py. */
+/* Field by field as `ENTRY` in native/native_tables.py. */
 struct p4_entry {
     uint32_t kind;
     uint32_t target; /* the action's index; slot of a member or group in the profile, UINT32_MAX: there is none */

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from p4vm.algorithms import RANDOM_SEED
-from p4vm.c_code.statements import StatementWriter
-from p4vm.c_code.tables import KeyLayout, Layout, RecordSite, layout_of
-from p4vm.c_code.types import CTypes, identifier, is_number
-from p4vm.c_code.wire import Wire
+from p4vm.c_code.c_statements import CStatementWriter
+from p4vm.c_code.c_tables import KeyLayout, ProgramLayout, RecordSite, layout_of
+from p4vm.c_code.c_types import CTypes, identifier, is_number
+from p4vm.c_code.c_wire import Wire
 from p4vm.engine import (
     CAUSED_BYTES_MAX,
     DROP_PORT,
@@ -68,7 +68,7 @@ FRAMES_MAX = 10_000
 """Python's frames for one program, whose nesting the parser bounds."""
 
 
-class Context:
+class CProgram:
     """What the writers of routines know of the program.
 
     frames: controls whose actions use variables of theirs -> those variables. rejecting: routines that run in the
@@ -77,7 +77,7 @@ class Context:
 
     def __init__(self, program: ir.Program) -> None:
         self.program = program
-        self.layout: Layout = layout_of(program)
+        self.layout: ProgramLayout = layout_of(program)
         self.types = CTypes()
         self.wire = Wire(self.types, self.error)
         self.names = {routine: f"r{at}_{identifier(routine.name)[-60:]}" for at, routine in enumerate(program.routines)}
@@ -123,13 +123,13 @@ def _ends(node: Node) -> bool:
     return isinstance(node, ir.Exit | ir.Loop | ir.Next | ir.Last | ir.Verify | ir.State)
 
 
-class RoutineWriter:
+class CRoutineWriter:
     """Writes one routine as a C function: 0, or how it ended its caller too (`enum p4_end`)."""
 
-    def __init__(self, context: Context, routine: ir.Routine) -> None:
+    def __init__(self, context: CProgram, routine: ir.Routine) -> None:
         self.context = context
         self.routine = routine
-        self.writer = StatementWriter(context, routine)
+        self.writer = CStatementWriter(context, routine)
         self.shared = context.frames.get(routine, [])
         self.slots = {id(variable): f"v{at}" for at, variable in enumerate(self.shared)}
 
@@ -186,7 +186,7 @@ class RoutineWriter:
             lines.append(f"    struct frame_{self.context.names[self.routine]} frame = {{{zeros}}};")
         owner = self.routine.owner
         if owner is not None and owner in self.context.frames:
-            outer = RoutineWriter(self.context, owner)
+            outer = CRoutineWriter(self.context, owner)
             for variable in outer.shared:
                 slot = f"f->{outer.slots[id(variable)]}"
                 by_address = any(p.variable is variable and not outer._by_value(p) for p in owner.parameters)
@@ -213,7 +213,7 @@ class ProgramWriter:
     def __init__(self, program: ir.Program, tag: str) -> None:
         self.program = program
         self.tag = tag
-        self.context = Context(program)
+        self.context = CProgram(program)
 
     def text(self) -> str:
         types = self.context.types
@@ -227,7 +227,7 @@ class ProgramWriter:
             state.append(f"    _Alignas(16) {types.storage(record)} {name};")
         state.append("};")
         registers = self.registers()
-        writers = [RoutineWriter(self.context, routine) for routine in program.routines]
+        writers = [CRoutineWriter(self.context, routine) for routine in program.routines]
         frames = [line for writer in writers if writer.shared for line in writer.frame()]
         functions = [line for writer in writers for line in [*writer.lines(), ""]]
         description = self.description()
@@ -339,7 +339,7 @@ def shapes_of(name: str, layouts: list[KeyLayout]) -> list[str]:
     return [*lines, f"static const struct p4_table_shape {name}[] = {{{', '.join(shapes) or '{0, 0, 0, NULL}'}}};"]
 
 
-def c_of(program: ir.Program, tag: str = "0") -> tuple[str, Layout]:
+def c_of(program: ir.Program, tag: str = "0") -> tuple[str, ProgramLayout]:
     """The program as C, and where its names stand in it. Raises P4Error."""
     try:
         with deep(FRAMES_MAX), engine_faults(lambda _: Position(program.file, 0, 0)):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from p4vm.c_code.tables import KeyLayout, TableLayout
-from p4vm.c_code.types import limbs_of
+from p4vm.c_code.c_tables import KeyLayout, TableLayout
+from p4vm.c_code.c_types import limbs_of
 from p4vm.engine import ActionCall, GroupRef, MemberRef, TableEntry
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import width_of
@@ -43,7 +43,7 @@ def argument_limbs(call: ActionCall, kinds: Iterable[ir.Type]) -> list[int]:
     return made
 
 
-class Keys:
+class PackedKeys:
     """Rows of keys, packed. layout: where each key goes."""
 
     def __init__(self, layout: KeyLayout) -> None:
@@ -106,7 +106,7 @@ def in_order(layout: TableLayout, entries: Sequence[TableEntry]) -> list[TableEn
 
 
 @dataclass(slots=True)
-class Slots:
+class DirectCells:
     """Handles -> cells, dense; freed cells are used again."""
 
     of: dict[int, int]
@@ -126,7 +126,7 @@ class Slots:
 
 
 @dataclass(slots=True)
-class Rows:
+class PackedEntries:
     """A table's entries as arrays: keys, masks, bounds of ranges, actions and their data."""
 
     count: int
@@ -139,10 +139,14 @@ class Rows:
 
 
 def rows_of(
-    layout: TableLayout, entries: Sequence[TableEntry], members: dict[int, int], groups: dict[int, int], slots: Slots
-) -> Rows:
+    layout: TableLayout,
+    entries: Sequence[TableEntry],
+    members: dict[int, int],
+    groups: dict[int, int],
+    slots: DirectCells,
+) -> PackedEntries:
     """members, groups: handle -> slot in the profile."""
-    keys = Keys(layout.keys)
+    keys = PackedKeys(layout.keys)
     arguments: list[int] = []
     ordered = in_order(layout, entries)
     made = np.zeros(len(ordered), ENTRY)
@@ -158,21 +162,21 @@ def rows_of(
                 made[at] = (MEMBER, members.get(entry.action.handle, NOBODY), slot, 0)
             case GroupRef():
                 made[at] = (GROUP, groups.get(entry.action.handle, NOBODY), slot, 0)
-    return Rows(
+    return PackedEntries(
         len(ordered), array(keys.values), array(keys.masks), array(keys.bounds), made, array(arguments), len(arguments)
     )
 
 
-def value_set_rows(layout: KeyLayout, entries: Sequence[KeyParts]) -> Rows:
-    keys = Keys(layout)
+def value_set_rows(layout: KeyLayout, entries: Sequence[KeyParts]) -> PackedEntries:
+    keys = PackedKeys(layout)
     for parts in entries:
         keys.add(parts)
     made = np.zeros(len(entries), ENTRY)
-    return Rows(len(entries), array(keys.values), array(keys.masks), array(keys.bounds), made, array([]), 0)
+    return PackedEntries(len(entries), array(keys.values), array(keys.masks), array(keys.bounds), made, array([]), 0)
 
 
 @dataclass(slots=True)
-class Members:
+class ProfileArrays:
     """A profile's arrays. slots: handle -> slot of members; groups: of groups."""
 
     slots: dict[int, int]
@@ -186,7 +190,7 @@ class Members:
 
 def members_of(
     actions: Sequence[Sequence[ir.Type]], members: dict[int, ActionCall], groups: dict[int, tuple[int, ...]]
-) -> Members:
+) -> ProfileArrays:
     """actions: of the profile's users, the types of their data."""
     slots = {handle: at for at, handle in enumerate(members)}
     calls: list[int] = []
@@ -198,7 +202,7 @@ def members_of(
     for group in groups.values():
         chosen += [slots.get(handle, NOBODY) for handle in sorted(group)]
         firsts.append(len(chosen))
-    return Members(
+    return ProfileArrays(
         slots,
         {handle: at for at, handle in enumerate(groups)},
         np.array(calls or [0], np.uint32),

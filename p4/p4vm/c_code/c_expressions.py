@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from p4vm.c_code.numbers import Numbers, literal
-from p4vm.c_code.types import CTypes, is_number, rep
+from p4vm.c_code.c_numbers import CNumbers, literal
+from p4vm.c_code.c_types import CTypes, is_number, rep
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import is_signed, width_of
 from p4vm.source import P4Error
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Expressions:
+class CExpressions:
     """Of one routine.
 
     variables: where its variables are, by identity. hoist: takes a line that runs before the statement at hand.
@@ -30,7 +30,7 @@ class Expressions:
         self, types: CTypes, hoist: Callable[[str], None], *, rejects: bool, how: str, fresh: Callable[[str], str]
     ) -> None:
         self.types = types
-        self.numbers = Numbers(types)
+        self.numbers = CNumbers(types)
         self.hoist = hoist
         self.rejects = rejects
         self.how = how
@@ -224,20 +224,20 @@ class Expressions:
         return self.numbers.small(self(e), width_of(e.type), is_signed(e.type))
 
 
-EXPRESSIONS: dict[type[ir.Expression], Callable[[Expressions, Any], str]] = {
-    ir.Const: Expressions.const,
-    ir.Local: Expressions.loaded,
-    ir.Member: Expressions.loaded,
-    ir.Index: Expressions.loaded,
-    ir.Next: Expressions.loaded,
-    ir.Last: Expressions.loaded,
+EXPRESSIONS: dict[type[ir.Expression], Callable[[CExpressions, Any], str]] = {
+    ir.Const: CExpressions.const,
+    ir.Local: CExpressions.loaded,
+    ir.Member: CExpressions.loaded,
+    ir.Index: CExpressions.loaded,
+    ir.Next: CExpressions.loaded,
+    ir.Last: CExpressions.loaded,
     ir.LastIndex: lambda writer, e: f"({writer.place(e.base)}.next - 1u)",
-    ir.Unary: Expressions.unary,
-    ir.Binary: Expressions.binary,
-    ir.Concat: Expressions.concat,
+    ir.Unary: CExpressions.unary,
+    ir.Binary: CExpressions.binary,
+    ir.Concat: CExpressions.concat,
     ir.Slice: lambda writer, e: writer.numbers.slice(writer(e.base), width_of(e.base.type), e.high, e.low),
-    ir.Cast: Expressions.cast,
-    ir.Mux: Expressions.mux,
-    ir.Valid: Expressions.valid,
+    ir.Cast: CExpressions.cast,
+    ir.Mux: CExpressions.mux,
+    ir.Valid: CExpressions.valid,
 }
 """All but Build and Invalid, which are places and no values."""

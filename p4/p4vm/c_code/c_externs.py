@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from p4vm.c_code.tables import RecordSite
-from p4vm.c_code.types import CTypes, is_number, limbs_of, rep
-from p4vm.c_code.wire import data_limbs, scalars
+from p4vm.c_code.c_tables import RecordSite
+from p4vm.c_code.c_types import CTypes, is_number, limbs_of, rep
+from p4vm.c_code.c_wire import data_limbs, scalars
 from p4vm.engine import DROP_PORT
 from p4vm.ir import nodes as ir
 from p4vm.ir.externs import Argument, algorithm_of, extern_of
@@ -14,17 +14,17 @@ from p4vm.ir.nodes import is_signed, width_of
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:
-    from p4vm.c_code.statements import StatementWriter
+    from p4vm.c_code.c_statements import CStatementWriter
 
 HASHES = ("crc32", "crc32_custom", "crc16", "crc16_custom", "random", "identity", "csum16", "xor16")
 """As `enum p4_hash`."""
 STANDARD_PLACE = "((struct state *)e->current)->standard"
 
 
-class ExternWriter:
+class CExternWriter:
     """Writes extern calls into a routine."""
 
-    def __init__(self, writer: StatementWriter) -> None:
+    def __init__(self, writer: CStatementWriter) -> None:
         self.writer = writer
         self.expression = writer.expression
         self.line = writer.line

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p4vm.c_code.tables import Layout
-from p4vm.c_code.types import rep
-from p4vm.c_code.wire import data_limbs
+from p4vm.c_code.c_tables import ProgramLayout
+from p4vm.c_code.c_types import rep
+from p4vm.c_code.c_wire import data_limbs
 from p4vm.engine import ActionCall, Counters, Crc, Digest, MeterRate, Replica, TableEntry, formatted
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import is_signed, width_of
 from p4vm.native.library import load
-from p4vm.native.tables import (
+from p4vm.native.native_tables import (
+    DirectCells,
     KeyParts,
-    Members,
-    Rows,
-    Slots,
+    PackedEntries,
+    ProfileArrays,
     argument_limbs,
     array,
     members_of,
@@ -70,7 +70,9 @@ class NativeEngine:
 
     backend = "native"
 
-    def __init__(self, program: ir.Program, library: str | Path | ctypes.CDLL, layout: Layout, tag: str = "0") -> None:
+    def __init__(
+        self, program: ir.Program, library: str | Path | ctypes.CDLL, layout: ProgramLayout, tag: str = "0"
+    ) -> None:
         self.program = program
         self.layout = layout
         self.library: Any = load(library) if isinstance(library, str | Path) else library
@@ -86,9 +88,9 @@ class NativeEngine:
         self.numbers = {table.name: at for at, table in enumerate(layout.tables)}
         self.waiting: dict[str, tuple[Sequence[TableEntry], ActionCall]] = {}
         self.entries: dict[str, Sequence[TableEntry]] = {}
-        self.members: dict[str, Members] = {}
+        self.members: dict[str, ProfileArrays] = {}
         self.depths: dict[int, int] = {}
-        self.slots = {table.name: Slots({}, []) for table in layout.tables}
+        self.slots = {table.name: DirectCells({}, []) for table in layout.tables}
         self.port = (ctypes.c_uint16 * 1)()
         self.offsets = (ctypes.c_uint32 * 2)()
         self.firsts = (ctypes.c_uint64 * 2)()
@@ -228,7 +230,7 @@ class NativeEngine:
         if meter is not None:
             self.succeed(self.library.p4_engine_grow_meter(self.alive, meter, cells))
 
-    def send_rows(self, value_set: int, number: int, rows: Rows) -> None:
+    def send_rows(self, value_set: int, number: int, rows: PackedEntries) -> None:
         self.succeed(
             self.library.p4_engine_set_table(
                 self.alive,

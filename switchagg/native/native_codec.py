@@ -9,7 +9,7 @@ import numpy as np
 
 from switchagg.codecs import Array, CallShape, Codec, Codes, Coding, RowIndex
 from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE
-from switchagg.native.library import Missing, load
+from switchagg.native.library import CoreMissing, load
 
 DTYPES = tuple(map(np.dtype, (np.float32, np.float64, np.int32, np.int64, np.uint8)))
 """In the order of `enum sa_dtype`."""
@@ -34,7 +34,7 @@ class NativeCoding(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def declared() -> ctypes.CDLL:
-    """The library with the functions of codec.h declared. Raises library.Missing."""
+    """The library with the functions of codec.h declared. Raises library.CoreMissing."""
     library = load()
     pointer, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
     coding = ctypes.POINTER(NativeCoding)
@@ -53,10 +53,10 @@ def declared() -> ctypes.CDLL:
 
 @lru_cache(maxsize=64)
 def number_of(codec: Codec) -> int:
-    """Of this codec in the compiled core. Raises library.Missing if it is in Python alone, or there is no such core."""
+    """The codec's number in the compiled core. Raises library.CoreMissing: the codec or the core isn't compiled."""
     number: int = declared().sa_codec_number(codec.name.encode())
     if number < 0:
-        raise Missing(f"codec {codec.name} is not in the compiled core")
+        raise CoreMissing(f"codec {codec.name} is not in the compiled core")
     return number
 
 
@@ -64,21 +64,21 @@ def missing(codec: Codec) -> str:
     """Why this codec needs the Python core where the compiled one is there; "" if it doesn't."""
     try:
         number_of(codec.variants[0] if codec.variants else codec)
-    except Missing as error:
+    except CoreMissing as error:
         return str(error)
     return ""
 
 
 def begin(codec: Codec, dtype: "np.dtype[Any]", elements: int, workers: int) -> NativeCoding:
-    """For the functions `sa_codec_…`, E elements per row. Raises library.Missing."""
+    """For the functions `sa_codec_…`, E elements per row. Raises library.CoreMissing."""
     coding = NativeCoding()
     declared().sa_coding_begin(coding, number_of(codec.for_workers(workers)), DTYPES.index(dtype), elements, workers)
     return coding
 
 
-class CodingInC:
+class NativeCodec:
     """The `Coding` of a call whose values are all coded at once, in order: the same bits as the codec's own, in less
-    time. For words of 32 bits. Raises library.Missing."""
+    time. For words of 32 bits. Raises library.CoreMissing."""
 
     def __init__(self, codec: Codec, shape: CallShape) -> None:
         self._shape = shape
@@ -141,5 +141,5 @@ def _is_there(codec: Codec) -> bool:
 def begin_in_c(codec: Codec, shape: CallShape) -> Coding:
     """For `switchagg.call.rounds_of`: in C where the compiled core is there and has the codec."""
     if codec.word(shape.dtype).itemsize == 4 and shape.rows and _is_there(codec):
-        return CodingInC(codec, shape)
+        return NativeCodec(codec, shape)
     return codec.begin(shape)

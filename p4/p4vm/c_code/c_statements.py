@@ -6,16 +6,16 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from p4vm.c_code.expressions import Expressions
-from p4vm.c_code.externs import HASHES, ExternWriter
-from p4vm.c_code.numbers import literal
-from p4vm.c_code.types import CTypes, is_number, limbs_of, rep
+from p4vm.c_code.c_expressions import CExpressions
+from p4vm.c_code.c_externs import HASHES, CExternWriter
+from p4vm.c_code.c_numbers import literal
+from p4vm.c_code.c_types import CTypes, is_number, limbs_of, rep
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import is_signed, width_of
 from p4vm.lines import Lines
 
 if TYPE_CHECKING:
-    from p4vm.c_code.program import Context
+    from p4vm.c_code.c_program import CProgram
 
 NO_MATCH = ""
 """The "state" after a select without a case for its keys: reject, with an error."""
@@ -23,12 +23,12 @@ NO_DECLARATIONS = ("if (", "}", "switch (", "for (", "e->")
 """Lines that begin so declare nothing in their block."""
 
 
-class StatementWriter(Lines):
+class CStatementWriter(Lines):
     """Writes the statements of one routine. context: what it must know of the program around it."""
 
     comment = "/* {} */"
 
-    def __init__(self, context: Context, routine: ir.Routine) -> None:
+    def __init__(self, context: CProgram, routine: ir.Routine) -> None:
         super().__init__()
         self.context = context
         self.routine = routine
@@ -36,10 +36,10 @@ class StatementWriter(Lines):
         self.loops: list[tuple[str, str]] = []
         self.used: set[str] = set()
         out_of_bounds = f"return p4_reject(e, {context.error('StackOutOfBounds')});"
-        self.expression = Expressions(
+        self.expression = CExpressions(
             context.types, self.line, rejects=routine in context.rejecting, how=out_of_bounds, fresh=self.fresh
         )
-        self.externs: ExternWriter = ExternWriter(self)
+        self.externs: CExternWriter = CExternWriter(self)
 
     def fresh(self, wish: str) -> str:
         self.count += 1
@@ -480,24 +480,24 @@ class StatementWriter(Lines):
         return self.expression(e)
 
 
-STATEMENTS: dict[type[ir.Statement], Callable[[StatementWriter, Any], None]] = {
-    ir.Assign: StatementWriter.assign,
-    ir.Reset: StatementWriter.reset,
-    ir.If: StatementWriter.if_,
-    ir.Switch: StatementWriter.switch,
-    ir.Loop: StatementWriter.loop,
+STATEMENTS: dict[type[ir.Statement], Callable[[CStatementWriter, Any], None]] = {
+    ir.Assign: CStatementWriter.assign,
+    ir.Reset: CStatementWriter.reset,
+    ir.If: CStatementWriter.if_,
+    ir.Switch: CStatementWriter.switch,
+    ir.Loop: CStatementWriter.loop,
     ir.Break: lambda writer, _: writer.go_to(writer.loops[-1][0]),
     ir.Continue: lambda writer, _: writer.go_to(writer.loops[-1][1]),
-    ir.Invoke: StatementWriter.invoke,
-    ir.ApplyTable: StatementWriter.apply_table,
-    ir.Return: StatementWriter.return_,
+    ir.Invoke: CStatementWriter.invoke,
+    ir.ApplyTable: CStatementWriter.apply_table,
+    ir.Return: CStatementWriter.return_,
     ir.Exit: lambda writer, _: writer.line("return P4_EXIT;"),
-    ir.SetValid: StatementWriter.set_valid,
-    ir.Push: StatementWriter.push,
-    ir.Extract: StatementWriter.extract,
-    ir.Lookahead: StatementWriter.lookahead,
-    ir.Advance: StatementWriter.advance,
-    ir.Verify: StatementWriter.verify,
-    ir.Emit: StatementWriter.emit,
+    ir.SetValid: CStatementWriter.set_valid,
+    ir.Push: CStatementWriter.push,
+    ir.Extract: CStatementWriter.extract,
+    ir.Lookahead: CStatementWriter.lookahead,
+    ir.Advance: CStatementWriter.advance,
+    ir.Verify: CStatementWriter.verify,
+    ir.Emit: CStatementWriter.emit,
     ir.CallExtern: lambda writer, s: writer.externs.call(s),
 }

@@ -18,8 +18,8 @@ from switchagg.endpoint import CallCompleted, Event, StreamFailed
 from switchagg.errors import JobError
 from switchagg.job import MAX_CHILDREN, JobConfig
 from switchagg.layout import Shares
-from switchagg.native.codec import DTYPES, number_of
-from switchagg.native.library import ENDPOINT_COUNTERS, Job, job_struct, load
+from switchagg.native.library import ENDPOINT_COUNTERS, NativeJob, job_struct, load
+from switchagg.native.native_codec import DTYPES, number_of
 from switchagg.wire import Bundle, Op, frame_bytes
 
 NO_EVENT, CALL_COMPLETED, STREAM_FAILED, CALLS_DIFFER = range(4)
@@ -125,11 +125,11 @@ class Submitted(Protocol):
 
 @lru_cache(maxsize=1)
 def declared() -> ctypes.CDLL:
-    """The library with this piece's functions declared. Raises library.Missing."""
+    """The library with this piece's functions declared. Raises library.CoreMissing."""
     library = load()
     pointer, u32, u64, i64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
     for name, result, arguments in (
-        ("new", pointer, [ctypes.POINTER(Job), u32, u32]),
+        ("new", pointer, [ctypes.POINTER(NativeJob), u32, u32]),
         ("free", None, [pointer]),
         ("frame_bytes", u32, [pointer]),
         ("submit", ctypes.c_int, [pointer, ctypes.c_char_p]),
@@ -153,7 +153,7 @@ class NativeEndpoint:
 
     wire_rank: its index among what sends to its switch, which packets carry; None: as `rank` (H1). Arrays of
     calls stay referenced until their event is handed out, or until the endpoint is freed. Raises
-    library.Missing without the compiled core, MemoryError without memory.
+    library.CoreMissing without the compiled core, MemoryError without memory.
     """
 
     _handle: int | None = None  # what __del__ finds if __init__ has failed

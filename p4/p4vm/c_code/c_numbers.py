@@ -5,7 +5,7 @@ Operands and results are values of their width's `Rep`, zero beyond the width.
 
 from __future__ import annotations
 
-from p4vm.c_code.types import CTypes, Rep, rep
+from p4vm.c_code.c_types import CTypes, Rep, rep
 
 SIMPLE = {"+": "+", "-": "-", "*": "*", "&": "&", "|": "|", "^": "^"}
 WIDE = {
@@ -38,7 +38,7 @@ def literal(value: int, width: int) -> str:
     return f"((struct p4_w{of.limbs}){{{{{limbs}}}}})"
 
 
-class Numbers:
+class CNumbers:
     """types: learns which widths are in use."""
 
     def __init__(self, types: CTypes) -> None:

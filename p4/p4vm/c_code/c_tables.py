@@ -1,10 +1,10 @@
-"""How keys of tables and value sets are laid out in limbs, for generated code and for native/tables.py."""
+"""How keys of tables and value sets are laid out in limbs, for generated code and for native/native_tables.py."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from p4vm.c_code.types import limbs_of
+from p4vm.c_code.c_types import limbs_of
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import is_signed, width_of
 from p4vm.source import P4Error
@@ -88,7 +88,7 @@ class RecordSite:
 
 
 @dataclass(slots=True)
-class Layout:
+class ProgramLayout:
     """What the host must know of a generated program: where its names stand in arrays.
 
     registers: name -> (number, type, cells); counters, meters: name -> (number, cells; 0: direct).
@@ -104,9 +104,9 @@ class Layout:
     sites: list[RecordSite] = field(default_factory=list)
 
 
-def layout_of(program: ir.Program) -> Layout:
+def layout_of(program: ir.Program) -> ProgramLayout:
     """Everything but the sites, which generation finds. Raises P4Error."""
-    made = Layout()
+    made = ProgramLayout()
     for instance in program.externs:
         _place_instance(made, instance)
     for table in program.tables:
@@ -138,7 +138,7 @@ def scalars_of(kind: ir.Type) -> list[ir.Type]:
     return [kind]
 
 
-def _place_instance(made: Layout, instance: ir.ExternInstance) -> None:
+def _place_instance(made: ProgramLayout, instance: ir.ExternInstance) -> None:
     match instance.kind:
         case "register":
             made.registers[instance.name] = (len(made.registers), instance.cell, instance.cells)

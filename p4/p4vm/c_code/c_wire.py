@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from p4vm.c_code.numbers import Numbers
-from p4vm.c_code.types import CTypes, is_number, limbs_of, rep, varbit_of
+from p4vm.c_code.c_numbers import CNumbers
+from p4vm.c_code.c_types import CTypes, is_number, limbs_of, rep, varbit_of
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import width_of
 
@@ -63,7 +63,7 @@ class Wire:
 
     def __init__(self, types: CTypes, errors: Callable[[str], int]) -> None:
         self.types = types
-        self.numbers = Numbers(types)
+        self.numbers = CNumbers(types)
         self.errors = errors
 
     # ---- from bits
