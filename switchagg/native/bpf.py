@@ -81,9 +81,9 @@ def _capable() -> bool:
     """Whether the kernel would let us: it answers some questions differently to others instead of refusing them."""
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     effective = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:")), 0)
-    whole = Path("/proc/self/uid_map").read_text(encoding="ascii").split() == ["0", "0", "4294967295"]
+    all_users = Path("/proc/self/uid_map").read_text(encoding="ascii").split() == ["0", "0", "4294967295"]
     network_admin, system_admin, bpf = (effective >> number & 1 for number in (12, 21, 39))
-    return bool(whole and network_admin and (bpf or system_admin))
+    return bool(all_users and network_admin and (bpf or system_admin))
 
 
 def require(objects: Sequence[str] = (MTU_1500, JUMBO)) -> None:
@@ -159,8 +159,8 @@ class BpfObject:
             done = library.bpf_object__load(self._handle)
             if done < 0:
                 words = [line for line in log.value.decode(errors="replace").splitlines() if line.strip()]
-                said = next((line for line in reversed(words) if not line.startswith("processed ")), "")
-                raise SwitchaggError(f"BPF: this kernel refuses {name}: {why(done)}{': ' + said if said else ''}")
+                reason = next((line for line in reversed(words) if not line.startswith("processed ")), "")
+                raise SwitchaggError(f"BPF: this kernel refuses {name}: {why(done)}{': ' + reason if reason else ''}")
         except BaseException:
             self.close()
             raise
@@ -179,20 +179,20 @@ class BpfObject:
                 raise SwitchaggError(f"BPF: {name} was built from other sources ({label}); {REMEDY}")
             pointer = library.bpf_object__next_map(self._handle, pointer)
 
-    def _found(self, pointer: int | None, name: str) -> None:
+    def _require(self, pointer: int | None, name: str) -> None:
         if not pointer:
             raise SwitchaggError(f"BPF: {self._name} was built from other sources (it has no {name}); {REMEDY}")
 
     def program(self, name: str) -> int:
         """Descriptor of a program; valid until `close`."""
         pointer = libbpf().bpf_object__find_program_by_name(self._handle, name.encode())
-        self._found(pointer, name)
+        self._require(pointer, name)
         return int(libbpf().bpf_program__fd(pointer))
 
     def map(self, name: str) -> BpfMap:
         """A map; usable until `close`."""
         pointer = libbpf().bpf_object__find_map_by_name(self._handle, name.encode())
-        self._found(pointer, name)
+        self._require(pointer, name)
         return BpfMap(name, libbpf().bpf_map__fd(pointer), libbpf().bpf_map__value_size(pointer))
 
     def close(self) -> None:
@@ -460,8 +460,8 @@ class LossProgram:
         if self._object is not None:
             value = self._map.lookup(0, per_cpu=True) or b""
             size = ctypes.sizeof(self._Loss)
-            each = [self._Loss.from_buffer_copy(value, at) for at in range(0, len(value), size)]
-            self._counts = (sum(one.passed for one in each), sum(one.lost for one in each))
+            counts = [self._Loss.from_buffer_copy(value, at) for at in range(0, len(value), size)]
+            self._counts = (sum(count.passed for count in counts), sum(count.lost for count in counts))
         return self._counts
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ class NativeCodec:
 
     def prepare(self, values: Array, rows: RowIndex) -> Codes:
         """See `Coding`."""
-        values = self._whole(values)
+        values = self._contiguous(values)
         codes = np.empty(len(values), np.int32)
         self._library.sa_codec_prepare(self._coding, values.ctypes.data, values.size, codes.ctypes.data)
         return codes
@@ -111,7 +111,7 @@ class NativeCodec:
 
     def encode(self, values: Array, rows: RowIndex) -> Array:
         """See `Coding`."""
-        values, codes = self._whole(values), self._codes.ctypes.data
+        values, codes = self._contiguous(values), self._codes.ctypes.data
         words = np.empty((len(values), self._shape.words), np.int32)
         self._library.sa_codec_encode(
             self._coding, values.ctypes.data, values.size, codes, words.ctypes.data, words.strides[0]
@@ -128,7 +128,7 @@ class NativeCodec:
         )
         return values
 
-    def _whole(self, values: Array) -> Array:
+    def _contiguous(self, values: Array) -> Array:
         assert len(values) == self._shape.rows
         return np.ascontiguousarray(values)
 

@@ -41,21 +41,21 @@ class NativeEvent(ctypes.Structure):
         ("chunk", ctypes.c_uint64),
         ("timeouts", ctypes.c_uint32),
         ("rank", ctypes.c_uint32),
-        ("theirs", ctypes.c_uint32 * WORDS),
-        ("mine", ctypes.c_uint32 * WORDS),
+        ("remote_words", ctypes.c_uint32 * WORDS),
+        ("local_words", ctypes.c_uint32 * WORDS),
     ]
 
     def failure(self, own_rank: int) -> StreamFailed:
         """What it reports: not for a completed call."""
         reason, rank = "no result", None
         if self.kind == CALLS_DIFFER:
-            reason, rank = difference(self.rank, tuple(self.theirs), own_rank, tuple(self.mine)), self.rank
+            reason, rank = difference(self.rank, tuple(self.remote_words), own_rank, tuple(self.local_words)), self.rank
         return StreamFailed(self.stream, self.slot, self.version, self.chunk, self.timeouts, reason, rank)
 
 
 _NO_WORDS = (0,) * WORDS
-EACH = (1 << 32) - 1
-"""`SA_EACH`."""
+EACH_RANK = (1 << 32) - 1
+"""`SA_EACH_RANK`."""
 
 
 class NativeSubmission(ctypes.Structure):
@@ -90,7 +90,7 @@ class NativeSubmission(ctypes.Structure):
         route, owner, unit, routed, rows = call.shares
         first, end = rows or (0, 0)
         values = (place, lost, array.size, first, end - first)
-        whose = (route, EACH if owner is None else owner, unit, routed)
+        whose = (route, EACH_RANK if owner is None else owner, unit, routed)
         words = call.description or _NO_WORDS
         return _SUBMISSION.pack(number, call.key, *values, stream, codec, dtype, call.op, *whose, *words)
 

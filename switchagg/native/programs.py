@@ -66,24 +66,24 @@ class NativeProgram(ctypes.Structure):
         itemsize: int,
     ) -> "NativeProgram":
         """nodes: kinds, lows, highs, sources and waits of each; the rest as of a `Program`."""
-        came = sorted(arrivals)
-        expected = np.bincount([sender for sender, _, _ in came], minlength=members)
+        places = sorted(arrivals)
+        expected = np.bincount([sender for sender, _, _ in places], minlength=members)
         arrays: dict[str, Any] = {
             "kinds": np.array(nodes["kinds"], np.uint8),
             **{name: np.array(nodes[name], np.int64) for name in ("lows", "highs", "sources")},
-            "labels": np.array([each if each[0] >= 0 else (_NOBODY, 0, 0) for each in labels], np.uint32),
+            "labels": np.array([label if label[0] >= 0 else (_NOBODY, 0, 0) for label in labels], np.uint32),
             "waits": np.array(nodes["waits"], np.int32),
             "after_first": np.cumsum([0, *map(len, after)], dtype=np.uint32),
-            "after": np.array([node for each in after for node in each], np.uint32),
-            "arrivals": np.array(came, np.uint32),
-            "arrival_nodes": np.array([arrivals[each] for each in came], np.uint32),
+            "after": np.array([node for following in after for node in following], np.uint32),
+            "arrivals": np.array(places, np.uint32),
+            "arrival_nodes": np.array([arrivals[place] for place in places], np.uint32),
             "expected": expected.astype(np.uint32),
         }
-        made = cls(len(labels), len(came), members, itemsize, elements)
+        program = cls(len(labels), len(places), members, itemsize, elements)
         for name, array in arrays.items():
-            setattr(made, name, array.ctypes.data)
-        made._arrays = arrays
-        return made
+            setattr(program, name, array.ctypes.data)
+        program._arrays = arrays
+        return program
 
 
 class NativeOperations(ctypes.Structure):
@@ -127,7 +127,7 @@ class CompiledProgram:
         if self._address is None:
             raise MemoryError("no memory for a plan")
         self.nodes = self.native.nodes
-        self.combines = any(len(each) == 3 or (len(each) == 5 and each[4]) for each in operations)
+        self.combines = any(len(operation) == 3 or (len(operation) == 5 and operation[4]) for operation in operations)
 
     @classmethod
     def turned(cls, first: "CompiledProgram", turn: int) -> "CompiledProgram":
@@ -135,13 +135,13 @@ class CompiledProgram:
 
         Each piece has elements, and as many segments as each other. Raises MemoryError.
         """
-        made = cls.__new__(cls)
-        made.scratch, made.combines, made._library = first.scratch, first.combines, first._library
-        made._first, made.nodes = first, 1  # all others are that one's
-        made._address = first._library.sa_program_turned(first.address, turn)
-        if made._address is None:
+        program = cls.__new__(cls)
+        program.scratch, program.combines, program._library = first.scratch, first.combines, first._library
+        program._first, program.nodes = first, 1  # all others are that one's
+        program._address = first._library.sa_program_turned(first.address, turn)
+        if program._address is None:
             raise MemoryError("no memory for a plan")
-        return made
+        return program
 
     def __del__(self) -> None:
         if self._address is not None:

@@ -73,7 +73,7 @@ NUMBERS = {
     "SA_INT32": native_endpoint.DTYPES.index(np.dtype(np.int32)),
     "SA_INT64": native_endpoint.DTYPES.index(np.dtype(np.int64)),
     "SA_UINT8": native_endpoint.DTYPES.index(np.dtype(np.uint8)),
-    "SA_EACH": native_endpoint.EACH,
+    "SA_EACH_RANK": native_endpoint.EACH_RANK,
     "sizeof(struct sa_run)": RUN.itemsize,
     "SA_MESH_COUNTERS": len(native_tcp.COUNTERS),
     "SA_MESH_SENT": native_tcp.SENT,

@@ -217,9 +217,9 @@ def test_sanitizers_find_nothing(asan: str) -> None:
 def test_sanitizers_see(asan: str, tmp_path: Path) -> None:
     shutil.copytree(build.RUNTIME, tmp_path / "runtime")
     source = tmp_path / "runtime/tables.c"
-    right = "made.next = calloc(count + 1ull,"
+    right = "fresh.next = calloc(count + 1ull,"
     assert right in source.read_text(), "the bug has no place any more: plant another"
-    source.write_text(source.read_text().replace(right, "made.next = calloc(count / 2,"))
+    source.write_text(source.read_text().replace(right, "fresh.next = calloc(count / 2,"))
     done = under_sanitizers(asan, str(tmp_path / "runtime"))
     assert done.returncode != 0
     assert "heap-buffer-overflow" in done.stderr, done.stderr[-2000:]

@@ -43,7 +43,7 @@ class GroupFacts(ctypes.Structure):
         ("credit_bytes", _I64),
         ("call_timeout_ns", _I64),
         ("config_of", CONFIG_OF),
-        ("told", TOLD),
+        ("report", TOLD),
     ]
 
 
@@ -70,8 +70,8 @@ class MemberFailure(ctypes.Structure):
         *((name, _U32) for name in ("failure", "member", "peer")),
         ("still_ns", _I64),
         ("stuck", _POINTER),
-        ("mine", ctypes.c_uint8 * CALL_BYTES),
-        ("theirs", ctypes.c_uint8 * CALL_BYTES),
+        ("local_call", ctypes.c_uint8 * CALL_BYTES),
+        ("remote_call", ctypes.c_uint8 * CALL_BYTES),
     ]
 
 

@@ -135,7 +135,7 @@ class CompiledMember(CollectiveParty):
     def _failed(self) -> AggregationFailed:
         failed = self._group.failed
         finder, peer = failed.member, failed.peer
-        mine, theirs = (self._text(bytes(head)) for head in (failed.mine, failed.theirs))
+        mine, theirs = (self._text(bytes(head)) for head in (failed.local_call, failed.remote_call))
         own, other = self._name(finder), self._name(peer)
         missing: tuple[int, ...] = (peer,)
         if failed.failure == UNANSWERED:

@@ -16,7 +16,7 @@ from switchagg.errors import AggregationFailed
 from transport.meshes.mesh import HEAD_BYTES_MAX, Outgoing, Party
 
 PUMPS, CAME, CAME_LAST, SENT, DUE, UNANSWERED = range(6)
-"""`enum sim_told`."""
+"""`enum sim_report`."""
 
 BROKEN_OFF = -(1 << 63)
 
@@ -61,7 +61,7 @@ class CompiledMeshHost:
         group.hosts[member] = self
 
     def happened(self, what: int, peer: int, number: int) -> None:
-        """What C says: see `enum sim_told`."""
+        """What C says: see `enum sim_report`."""
         party, group, now_ns = self.party, self._group, self._clock.now_ns
         if what in (CAME, CAME_LAST):
             head, data = group.under_way.pop(number)

@@ -205,13 +205,13 @@ class CExpressions:
         return self.numbers.concat(left, width_of(e.left.type), right, width_of(e.right.type))
 
     def cast(self, e: ir.Cast) -> str:
-        given, wanted, text = e.operand.type, e.type, self(e.operand)
-        if not isinstance(given, ir.Bits):
+        operand, wanted, text = e.operand.type, e.type, self(e.operand)
+        if not isinstance(operand, ir.Bits):
             return f"(uint32_t){text}" if isinstance(wanted, ir.Bits) else text
         if not isinstance(wanted, ir.Bits):
             return text
         self.rep_c(wanted)
-        return self.numbers.cast(text, given.width, given.signed, wanted.width)
+        return self.numbers.cast(text, operand.width, operand.signed, wanted.width)
 
     # ---- for externs
 

@@ -172,25 +172,25 @@ class CExternWriter:
         if isinstance(e, ir.Invalid):
             return []
         if isinstance(e, ir.Build):
-            return [made for item in e.items for made in self.pieces(item)]
+            return [piece for item in e.items for piece in self.pieces(item)]
         if is_number(e.type):
             return [(e.type, self.expression(e), "")]
         return self.inner_pieces(e.type, self.expression.place(e), "")
 
     def inner_pieces(self, kind: ir.Type, place: str, guard: str) -> list[tuple[ir.Type, str, str]]:
         if isinstance(kind, ir.Record):
-            own = f"{place}.valid" if kind.kind == "header" else guard
+            valid = f"{place}.valid" if kind.kind == "header" else guard
             fields = [(field, f"{place}.{CTypes.field(name)}") for name, field in kind.fields]
-            return [made for field, where in fields for made in self.inner_pieces(field, where, own)]
+            return [piece for field, where in fields for piece in self.inner_pieces(field, where, valid)]
         if isinstance(kind, ir.Array):
             elements = [f"{place}.e[{at}]" for at in range(kind.size)]
-            return [made for where in elements for made in self.inner_pieces(kind.element, where, guard)]
+            return [piece for where in elements for piece in self.inner_pieces(kind.element, where, guard)]
         return [(kind, self.expression.load(place, kind) if is_number(kind) else place, guard)]
 
     def values(self, e: ir.Expression) -> list[tuple[ir.Type, str]]:
         """(type, value or place) of all scalars, whether headers are valid or not."""
         if isinstance(e, ir.Build):
-            return [made for item in e.items for made in self.values(item)]
+            return [value for item in e.items for value in self.values(item)]
         if isinstance(e, ir.Invalid):
             return [(kind, "") for kind, _ in scalars(e.type, "")]
         if is_number(e.type):

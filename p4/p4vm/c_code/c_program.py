@@ -135,17 +135,17 @@ class CRoutineWriter:
 
     def parameters(self) -> list[str]:
         """As C declares them."""
-        made = ["struct p4_engine *e"]
+        declarations = ["struct p4_engine *e"]
         if self.routine.owner in self.context.frames:
-            made.append(f"struct frame_{self.context.names[self.routine.owner]} *f")
+            declarations.append(f"struct frame_{self.context.names[self.routine.owner]} *f")
         for at, parameter in enumerate(self.routine.parameters):
             kind = parameter.variable.type
             by_value = is_number(kind) and parameter.direction not in ("out", "inout")
             const = "const " if parameter.direction not in ("out", "inout") and not by_value else ""
-            made.append(f"{const}{self.context.types.storage(kind)} {'' if by_value else '*'}p{at}")
+            declarations.append(f"{const}{self.context.types.storage(kind)} {'' if by_value else '*'}p{at}")
         if self.routine.returns is not None:
-            made.append(f"{self.context.types.storage(self.routine.returns)} *result")
-        return made
+            declarations.append(f"{self.context.types.storage(self.routine.returns)} *result")
+        return declarations
 
     def frame(self) -> list[str]:
         """The struct of variables that actions use: parameters that are passed by address stay so."""
@@ -196,15 +196,15 @@ class CRoutineWriter:
     def lines(self) -> list[str]:
         name = self.context.names[self.routine]
         head = f"/* {self.routine.kind} {identifier(self.routine.name)} */"
-        made = [marked(head, self.routine.position, self.writer.comment)]
-        made.append(f"static int {name}({', '.join(self.parameters())}) {{")
-        made += self.bind()
+        text = [marked(head, self.routine.position, self.writer.comment)]
+        text.append(f"static int {name}({', '.join(self.parameters())}) {{")
+        text += self.bind()
         self.writer.statements(self.routine.body)
         if self.routine.kind == "parser":
             self.writer.states()
         else:
             self.writer.line("return 0;")
-        return [*made, "    (void)e;", *self.writer.lines, "}"]
+        return [*text, "    (void)e;", *self.writer.lines, "}"]
 
 
 class ProgramWriter:

@@ -41,24 +41,24 @@ class CStatementWriter(Lines):
         )
         self.externs: CExternWriter = CExternWriter(self)
 
-    def fresh(self, wish: str) -> str:
+    def fresh(self, stem: str) -> str:
         self.count += 1
-        return f"{wish}_{self.count}"
+        return f"{stem}_{self.count}"
 
     def statements(self, statements: list[ir.Statement]) -> None:
         for statement in statements:
             self.statement(statement)
 
     def statement(self, statement: ir.Statement) -> None:
-        """One statement, in a block of its own where its lines may declare something."""
+        """One statement, in a block of its direct where its lines may declare something."""
         with self.at(statement.position):
             before = len(self.lines)
             STATEMENTS[type(statement)](self, statement)
-            made = self.lines[before:]
+            block = self.lines[before:]
             outer = "    " * self.indent
-            own = [line.removeprefix(outer) for line in made if not line.startswith(f"{outer} ")]
-            if len(made) > 1 and not all(line.startswith(NO_DECLARATIONS) for line in own):
-                self.lines[before:] = [f"{outer}{{", *(f"    {line}" for line in made), f"{outer}}}"]
+            direct = [line.removeprefix(outer) for line in block if not line.startswith(f"{outer} ")]
+            if len(block) > 1 and not all(line.startswith(NO_DECLARATIONS) for line in direct):
+                self.lines[before:] = [f"{outer}{{", *(f"    {line}" for line in block), f"{outer}}}"]
 
     def block(self, head: str, statements: list[ir.Statement], end: str = "") -> None:
         with self.nested(head, end):
@@ -79,19 +79,21 @@ class CStatementWriter(Lines):
         elif width:
             self._store_bits(sliced, text, width, low)
 
-    def _store_bits(self, whole: ir.Expression, text: str, width: int, low: int) -> None:
+    def _store_bits(self, number: ir.Expression, text: str, width: int, low: int) -> None:
         """text to the bits from `low` on of a wider number."""
-        total = width_of(whole.type)
+        total = width_of(number.type)
         of = rep(total)
         pointer = self.fresh("bits")
-        self.line(f"{self.context.types.storage(whole.type)} *{pointer} = &{self.expression.place(whole, write=True)};")
+        self.line(
+            f"{self.context.types.storage(number.type)} *{pointer} = &{self.expression.place(number, write=True)};"
+        )
         if not of.bits:
             limbs = self.expression.numbers.limbs(text, width).rsplit(", ", 1)[0]
             self.line(f"p4_wide_put({pointer}->w, {of.limbs}, {low}, {width}, {limbs});")
             return
-        others = literal(((1 << total) - 1) & ~(((1 << width) - 1) << low), total)
+        kept_bits = literal(((1 << total) - 1) & ~(((1 << width) - 1) << low), total)
         shifted = f"({of.c}){text} << {low}" if low else f"({of.c}){text}"
-        self.line(f"*{pointer} = (*{pointer} & {others}) | {shifted};")
+        self.line(f"*{pointer} = (*{pointer} & {kept_bits}) | {shifted};")
 
     def assign(self, s: ir.Assign) -> None:
         if is_number(s.target.type):
@@ -235,13 +237,13 @@ class CStatementWriter(Lines):
         lead = ["e"]
         if routine.owner is not None and routine.owner in self.context.frames:
             lead.append("f" if self.routine.owner is routine.owner else "&frame")
-        made = f"{self.context.routine(routine)}({', '.join([*lead, *passed])})"
+        call = f"{self.context.routine(routine)}({', '.join([*lead, *passed])})"
         if routine in self.context.ending:
             end = self.fresh("end")
-            self.line(f"int {end} = {made};")
+            self.line(f"int {end} = {call};")
             self.line(f"if ({end}) return {end};")
         else:
-            self.line(f"(void){made};")
+            self.line(f"(void){call};")
 
     def apply_table(self, s: ir.ApplyTable) -> None:
         table, number = s.table, self.context.table_number(s.table)
@@ -425,13 +427,13 @@ class CStatementWriter(Lines):
         cases: dict[int, str] = {}
         rest = NO_MATCH
         for case in state.cases:
-            one = case.sets[0]
-            if isinstance(one, ir.Anything):
+            key_set = case.sets[0]
+            if isinstance(key_set, ir.Anything):
                 rest = case.next
                 break
-            if not isinstance(one, ir.Exactly) or not isinstance(one.value, ir.Const):
+            if not isinstance(key_set, ir.Exactly) or not isinstance(key_set.value, ir.Const):
                 return False
-            cases.setdefault(int(one.value.value) & (1 << key.type.width) - 1, case.next)
+            cases.setdefault(int(key_set.value.value) & (1 << key.type.width) - 1, case.next)
         with self.nested("switch (key_0) {", "}"):
             for value, following in cases.items():
                 with self.nested(f"case {value:#x}ull:"):
@@ -444,17 +446,17 @@ class CStatementWriter(Lines):
         with self.nested("{", "}"):
             tests = [
                 test
-                for key, e, one in zip(keys, state.keys, case.sets, strict=False)
-                if (test := self.test(one, key, e.type, state.keys))
+                for key, e, key_set in zip(keys, state.keys, case.sets, strict=False)
+                if (test := self.test(key_set, key, e.type, state.keys))
             ]
             with self.nested(f"if ({' && '.join(tests)}) {{", "}") if tests else nullcontext():
                 self.jump(case.next, labels)
 
-    def test(self, one: ir.KeySet, key: str, kind: ir.Type, keys: list[ir.Expression]) -> str:
+    def test(self, key_set: ir.KeySet, key: str, kind: ir.Type, keys: list[ir.Expression]) -> str:
         """Whether a set holds the key; "": any."""
         width, signed = width_of(kind), is_signed(kind)
         numbers = self.expression.numbers
-        match one:
+        match key_set:
             case ir.Exactly(value):
                 if not is_number(kind):
                     return self.context.types.equal(key, self.expression.place(value), kind)

@@ -106,29 +106,29 @@ class ProgramLayout:
 
 def layout_of(program: ir.Program) -> ProgramLayout:
     """Everything but the sites, which generation finds. Raises P4Error."""
-    made = ProgramLayout()
+    layout = ProgramLayout()
     for instance in program.externs:
-        _place_instance(made, instance)
+        _place_instance(layout, instance)
     for table in program.tables:
         keys = key_layout([(key.expression.type, key.match) for key in table.keys])
         matches = {key.match for key in table.keys}
-        made.tables.append(
+        layout.tables.append(
             TableLayout(
                 table.name,
                 keys,
                 [[parameter.variable.type for parameter in action.data] for action in table.actions],
-                made.profiles[table.implementation.name] if table.implementation else None,
-                made.counters[table.counter.name][0] if table.counter else None,
-                made.meters[table.meter.name][0] if table.meter else None,
+                layout.profiles[table.implementation.name] if table.implementation else None,
+                layout.counters[table.counter.name][0] if table.counter else None,
+                layout.meters[table.meter.name][0] if table.meter else None,
                 not matches <= {"exact", "lpm", "selector"},
             )
         )
     for number, value_set in enumerate(program.value_sets):
         kinds = [scalar for kind in value_set.types for scalar in scalars_of(kind)]
         matches_of = [*value_set.matches, *["exact"] * len(kinds)]
-        made.value_sets.append(key_layout(list(zip(kinds, matches_of, strict=False))))
-        made.value_set_numbers[value_set.name] = number
-    return made
+        layout.value_sets.append(key_layout(list(zip(kinds, matches_of, strict=False))))
+        layout.value_set_numbers[value_set.name] = number
+    return layout
 
 
 def scalars_of(kind: ir.Type) -> list[ir.Type]:
@@ -138,13 +138,13 @@ def scalars_of(kind: ir.Type) -> list[ir.Type]:
     return [kind]
 
 
-def _place_instance(made: ProgramLayout, instance: ir.ExternInstance) -> None:
+def _place_instance(layout: ProgramLayout, instance: ir.ExternInstance) -> None:
     match instance.kind:
         case "register":
-            made.registers[instance.name] = (len(made.registers), instance.cell, instance.cells)
+            layout.registers[instance.name] = (len(layout.registers), instance.cell, instance.cells)
         case "counter" | "direct_counter":
-            made.counters[instance.name] = (len(made.counters), instance.cells)
+            layout.counters[instance.name] = (len(layout.counters), instance.cells)
         case "meter" | "direct_meter":
-            made.meters[instance.name] = (len(made.meters), instance.cells)
+            layout.meters[instance.name] = (len(layout.meters), instance.cells)
         case "action_profile" | "action_selector":
-            made.profiles[instance.name] = len(made.profiles)
+            layout.profiles[instance.name] = len(layout.profiles)

@@ -60,7 +60,7 @@ def varbit_of(kind: ir.Type) -> ir.Varbits | None:
     if isinstance(kind, ir.Varbits):
         return kind
     if isinstance(kind, ir.Record):
-        return next((found for _, field in kind.fields if (found := varbit_of(field))), None)
+        return next((varbit for _, field in kind.fields if (varbit := varbit_of(field))), None)
     return None
 
 
@@ -73,7 +73,7 @@ class CTypes:
         self.names: dict[object, str] = {}
         self.serial = 0
         self.wide: set[int] = {2} if HAS_128 else set()
-        self.made: set[tuple[str, str]] = set()
+        self.function_keys: set[tuple[str, str]] = set()
 
     def storage(self, kind: ir.Type) -> str:
         """The C type of a variable or field."""
@@ -135,9 +135,9 @@ class CTypes:
 
     def once(self, what: str, c_type: str) -> bool:
         """Whether a function of this kind for this type is still to be written."""
-        if (what, c_type) in self.made:
+        if (what, c_type) in self.function_keys:
             return False
-        self.made.add((what, c_type))
+        self.function_keys.add((what, c_type))
         return True
 
     @staticmethod

@@ -151,24 +151,24 @@ class Wire:
         at = width = 0
         items = [item for item in items if width_of(item[0])]
         for number, (kind, value) in enumerate(items):
-            own = width_of(kind)
-            if own > 64 or width + own > 64:
-                if width or own % 8:
+            bits = width_of(kind)
+            if bits > 64 or width + bits > 64:
+                if width or bits % 8:
                     start = at
                     return [*lines, *self._put_slowly(items[number - len(group) :], start)]
                 lines.append(self.put_bits(kind, value, str(at)))
-                at += own
+                at += bits
                 continue
-            group.append((own, value))
-            width += own
+            group.append((bits, value))
+            width += bits
             if width % 8 == 0:
                 lines += store_bytes("p", at // 8, width // 8, joined(group, width))
                 at += width
                 group, width = [], 0
         if group:
-            whole = (width + 7) // 8
-            group.append((8 * whole - width, "0u"))
-            lines += store_bytes("p", at // 8, whole, joined(group, 8 * whole))
+            size = (width + 7) // 8
+            group.append((8 * size - width, "0u"))
+            lines += store_bytes("p", at // 8, size, joined(group, 8 * size))
         return lines
 
     def _put_slowly(self, items: list[tuple[ir.Type, str]], at: int) -> list[str]:
@@ -251,8 +251,8 @@ def joined(group: list[tuple[int, str]], width: int) -> str:
         return group[0][1]
     cast = "(uint64_t)" if width > 32 else "(uint32_t)"
     terms, left = [], width
-    for own, value in group:
-        left -= own
+    for bits, value in group:
+        left -= bits
         if value != "0u":
             terms.append(f"{cast}{value} << {left}" if left else f"{cast}{value}")
     return f"({' | '.join(terms)})" if terms else "0u"

@@ -51,11 +51,11 @@ class Compiler:
 def _compiler(choice: str | None, path: str | None) -> Compiler | None:
     for name in [choice] if choice else ["cc", "gcc", "clang"]:
         command = shlex.split(name)
-        found = shutil.which(command[0], path=path) if command else None
-        if found:
-            real = os.stat(found)
-            place = f"{os.path.realpath(found)} {real.st_size} {real.st_mtime_ns}"
-            return Compiler((found, *command[1:]), f"{place} {' '.join(command[1:])}")
+        path_of_command = shutil.which(command[0], path=path) if command else None
+        if path_of_command:
+            real = os.stat(path_of_command)
+            place = f"{os.path.realpath(path_of_command)} {real.st_size} {real.st_mtime_ns}"
+            return Compiler((path_of_command, *command[1:]), f"{place} {' '.join(command[1:])}")
     return None
 
 
@@ -66,11 +66,11 @@ def compiler() -> Compiler | None:
 
 def needed_compiler() -> Compiler:
     """As `compiler`. Raises P4Error: there is none."""
-    found = compiler()
-    if found is None:
+    present = compiler()
+    if present is None:
         wanted = f"CC={os.environ['CC']} is not there" if os.environ.get("CC") else "there is no C compiler"
         raise P4Error(f"{wanted}; {REMEDY}")
-    return found
+    return present
 
 
 def run(command: Sequence[str], folder: Path, files: Sequence[str] = ()) -> None:
@@ -90,13 +90,13 @@ def run(command: Sequence[str], folder: Path, files: Sequence[str] = ()) -> None
 
 def failure(by: str, done: subprocess.CompletedProcess[str], folder: Path, files: Sequence[str]) -> SwitchaggError:
     """Whose fault it is that the compiler fails."""
-    if found := FAULT.search(done.stderr):
-        lines = (folder / f"program{found['program']}.c").read_text().splitlines()
-        place = place_of(lines, int(found["line"]), files[int(found["program"])])
-        return EngineFault(f"{by} refuses its C ({found['said']}; backend python may run it)", place)
+    if fault := FAULT.search(done.stderr):
+        lines = (folder / f"program{fault['program']}.c").read_text().splitlines()
+        place = place_of(lines, int(fault["line"]), files[int(fault["program"])])
+        return EngineFault(f"{by} refuses its C ({fault['said']}; backend python may run it)", place)
     lines = done.stderr.strip().splitlines()
-    said = next((line for line in lines if "error" in line), lines[-1] if lines else f"exit code {done.returncode}")
-    return P4Error(f"the C compiler {by} fails: {said[:300]}; {REMEDY_OF_ONE}")
+    words = next((line for line in lines if "error" in line), lines[-1] if lines else f"exit code {done.returncode}")
+    return P4Error(f"the C compiler {by} fails: {words[:300]}; {REMEDY_OF_ONE}")
 
 
 @functools.lru_cache(maxsize=1)
@@ -183,7 +183,7 @@ def build(program: ir.Program, by: Compiler, cache: Cache, key: str, optimize: i
     with cache.replacing(f"{name}.so") as path:
         library_of(by, [text], [program.file], runtime_object(by, cache), path, optimize)
         path.chmod(0o700)
-        made = file_digest(path)
+        checksum = file_digest(path)
     cache.prune()
-    cache.store(f"{name}.layout", (made, layout))
+    cache.store(f"{name}.layout", (checksum, layout))
     return cache.path(f"{name}.so"), layout

@@ -95,11 +95,11 @@ class NativeEngine:
         self.offsets = (ctypes.c_uint32 * 2)()
         self.firsts = (ctypes.c_uint64 * 2)()
         for table in program.tables:
-            given = [
+            entries = [
                 TableEntry(tuple(entry.keys), ActionCall(entry.action, entry.arguments), entry.priority or 0, at)
                 for at, entry in enumerate(table.entries)
             ]
-            self.set_table(table.name, given, ActionCall(table.default, table.default_arguments))
+            self.set_table(table.name, entries, ActionCall(table.default, table.default_arguments))
 
     @property
     def alive(self) -> int:
@@ -131,7 +131,7 @@ class NativeEngine:
         """As `process` for each, in order; for speed."""
         if len(ports) != len(packets):
             raise ValueError("as many ports as packets")
-        made: list[list[tuple[int, bytes]]] = []
+        outputs: list[list[tuple[int, bytes]]] = []
         start = 0
         while start < len(packets):
             offsets = [0]
@@ -146,9 +146,9 @@ class NativeEngine:
                 np.frombuffer(b"".join(packets[start:end]), np.uint8),
                 now_us,
             )
-            made += taken(batch)
+            outputs += outputs_of(batch)
             start = end
-        return made
+        return outputs
 
     def run_batch(
         self, ports: NDArray[np.uint16], offsets: NDArray[np.uint32], data: NDArray[np.uint8], now_us: int = 0
@@ -257,18 +257,18 @@ class NativeEngine:
     def set_profile(self, profile: str, members: dict[int, ActionCall], groups: dict[int, tuple[int, ...]]) -> None:
         number = self.layout.profiles[profile]
         users = [table for table in self.layout.tables if table.profile == number]
-        made = self.members[profile] = members_of(users[0].actions if users else [], members if users else {}, groups)
+        arrays = self.members[profile] = members_of(users[0].actions if users else [], members if users else {}, groups)
         self.succeed(
             self.library.p4_engine_set_profile(
                 self.alive,
                 number,
-                len(made.slots),
-                address(made.calls),
-                address(made.arguments),
-                made.argument_count,
-                len(made.groups),
-                address(made.firsts),
-                address(made.chosen),
+                len(arrays.slots),
+                address(arrays.calls),
+                address(arrays.arguments),
+                arrays.argument_count,
+                len(arrays.groups),
+                address(arrays.firsts),
+                address(arrays.chosen),
             )
         )
         for table in users:  # their entries name slots
@@ -296,16 +296,16 @@ class NativeEngine:
         self, which: int, number: int, replicas: Sequence[Replica], group: int = 0, truncate: int = 0
     ) -> None:
         flat = [part & 0xFFFF_FFFF for replica in replicas for part in (replica.port, replica.instance)]
-        given = np.array(flat or [0, 0], np.uint32)
+        numbers = np.array(flat or [0, 0], np.uint32)
         self.succeed(
             self.library.p4_engine_set_replicas(
-                self.alive, which, number, len(replicas), address(given), group, min(truncate, 0xFFFF_FFFF)
+                self.alive, which, number, len(replicas), address(numbers), group, min(truncate, 0xFFFF_FFFF)
             )
         )
 
     def set_crc(self, crc: Crc) -> None:
-        given = (ctypes.c_uint32 * 6)(*map(int, astuple(crc)))
-        self.library.p4_engine_set_crc(self.alive, given)
+        parameters = (ctypes.c_uint32 * 6)(*map(int, astuple(crc)))
+        self.library.p4_engine_set_crc(self.alive, parameters)
 
     # ---- cells
 
@@ -334,8 +334,8 @@ class NativeEngine:
         if not cells:
             return
         start = self.library.p4_engine_registers(self.alive, group)
-        whole = view(start, cells * stride).reshape(cells, stride)
-        whole[:, offset : offset + size] = 0
+        rows = view(start, cells * stride).reshape(cells, stride)
+        rows[:, offset : offset + size] = 0
 
     def cell_of(self, name: str, index: int) -> tuple[int, bool, int]:
         """(number of the counter or meter, whether it is direct, cell); the cell of a direct one is made if need be."""
@@ -354,14 +354,14 @@ class NativeEngine:
 
     def counter_read(self, name: str, index: int) -> tuple[int, int]:
         number, _, cell = self.cell_of(name, index)
-        found = self.library.p4_engine_counter(self.alive, number, cell) if cell >= 0 else None
-        return (found[0].packets, found[0].bytes) if found else (0, 0)
+        counter = self.library.p4_engine_counter(self.alive, number, cell) if cell >= 0 else None
+        return (counter[0].packets, counter[0].bytes) if counter else (0, 0)
 
     def counter_write(self, name: str, index: int, packets: int, size_bytes: int) -> None:
         number, _, cell = self.cell_of(name, index)
-        found = self.library.p4_engine_counter(self.alive, number, cell) if cell >= 0 else None
-        if found:
-            found[0].packets, found[0].bytes = packets & (1 << 64) - 1, size_bytes & (1 << 64) - 1
+        counter = self.library.p4_engine_counter(self.alive, number, cell) if cell >= 0 else None
+        if counter:
+            counter[0].packets, counter[0].bytes = packets & (1 << 64) - 1, size_bytes & (1 << 64) - 1
 
     def counter_reset(self, name: str) -> None:
         self.library.p4_engine_reset_counter(self.alive, self.layout.counters[name][0])
@@ -369,21 +369,21 @@ class NativeEngine:
     def meter_set_rates(self, name: str, index: int, rates: Sequence[MeterRate]) -> None:
         number, _, cell = self.cell_of(name, index)
         if cell >= 0:
-            given = (ctypes.c_double * 2)(*(rate.rate for rate in rates))
+            cell_rates = (ctypes.c_double * 2)(*(rate.rate for rate in rates))
             bursts = (ctypes.c_uint64 * 2)(*(rate.burst for rate in rates))
-            self.library.p4_engine_set_meter(self.alive, number, cell, len(rates), given, bursts)
+            self.library.p4_engine_set_meter(self.alive, number, cell, len(rates), cell_rates, bursts)
 
     # ---- what programs tell
 
     @property
     def counters(self) -> Counters:
         """Counts of packets at this moment."""
-        found = self.library.p4_engine_counts(self.alive)[: len(COUNTS) + len(NAMED_COUNTS)]
-        named = zip(NAMED_COUNTS, found[len(COUNTS) :], strict=True)
-        made = Counters(names={name: count for name, count in named if count})
-        for name, count in zip(COUNTS, found, strict=False):
-            setattr(made, name, count)
-        return made
+        counts = self.library.p4_engine_counts(self.alive)[: len(COUNTS) + len(NAMED_COUNTS)]
+        named = zip(NAMED_COUNTS, counts[len(COUNTS) :], strict=True)
+        counters = Counters(names={name: count for name, count in named if count})
+        for name, count in zip(COUNTS, counts, strict=False):
+            setattr(counters, name, count)
+        return counters
 
     def take_digests(self) -> list[Digest]:
         return [Digest(values[0], tuple(values[1:])) for _, values in self.take_records(DIGESTS)]
@@ -398,19 +398,19 @@ class NativeEngine:
 
     def take_records(self, which: int) -> list[tuple[int, list[int]]]:
         """(number of the site, values) of each."""
-        made = []
+        records = []
         while record := self.library.p4_engine_record(self.alive, which):
             site, count = record.contents.id, record.contents.limbs
             words = (ctypes.c_uint64 * count).from_address(ctypes.addressof(record.contents) + record.contents.size())
             values = []
             at = 0
             for kind in self.layout.sites[site].types:
-                own = data_limbs(kind)
-                values.append(signed(sum(word << 64 * n for n, word in enumerate(words[at : at + own])), kind))
-                at += own
-            made.append((site, values))
+                width = data_limbs(kind)
+                values.append(signed(sum(word << 64 * n for n, word in enumerate(words[at : at + width])), kind))
+                at += width
+            records.append((site, values))
             self.library.p4_engine_take_record(self.alive, which)
-        return made
+        return records
 
     def reset(self) -> None:
         """All state but tables, groups, sessions and rates as at the start."""
@@ -430,7 +430,7 @@ def address(values: NDArray[Any]) -> int:
     return int(values.ctypes.data)
 
 
-def taken(batch: Batch) -> list[list[tuple[int, bytes]]]:
+def outputs_of(batch: Batch) -> list[list[tuple[int, bytes]]]:
     """A batch's outputs by packet, as `process_many` gives them."""
     blob = batch.data.tobytes()
     outputs = [(port, blob[at : at + size]) for port, size, at in batch.outputs.tolist()]

@@ -36,11 +36,11 @@ def array(values: list[int]) -> NDArray[np.uint64]:
 
 def argument_limbs(call: ActionCall, kinds: Iterable[ir.Type]) -> list[int]:
     """The values of an action's data, each cut to its type."""
-    made: list[int] = []
+    data: list[int] = []
     for value, kind in zip(call.arguments, kinds, strict=True):
         width = width_of(kind)
-        made += limbs(value & (1 << width) - 1, limbs_of(width))
-    return made
+        data += limbs(value & (1 << width) - 1, limbs_of(width))
+    return data
 
 
 class PackedKeys:
@@ -149,21 +149,27 @@ def rows_of(
     keys = PackedKeys(layout.keys)
     arguments: list[int] = []
     ordered = in_order(layout, entries)
-    made = np.zeros(len(ordered), ENTRY)
+    targets = np.zeros(len(ordered), ENTRY)
     direct = layout.counter is not None or layout.meter is not None
     for at, entry in enumerate(ordered):
         keys.add(entry.keys)
         slot = slots.get(entry.handle) if direct else 0
         match entry.action:
             case ActionCall():
-                made[at] = (ACTION, entry.action.action, slot, len(arguments))
+                targets[at] = (ACTION, entry.action.action, slot, len(arguments))
                 arguments += argument_limbs(entry.action, layout.actions[entry.action.action])
             case MemberRef():
-                made[at] = (MEMBER, members.get(entry.action.handle, NOBODY), slot, 0)
+                targets[at] = (MEMBER, members.get(entry.action.handle, NOBODY), slot, 0)
             case GroupRef():
-                made[at] = (GROUP, groups.get(entry.action.handle, NOBODY), slot, 0)
+                targets[at] = (GROUP, groups.get(entry.action.handle, NOBODY), slot, 0)
     return PackedEntries(
-        len(ordered), array(keys.values), array(keys.masks), array(keys.bounds), made, array(arguments), len(arguments)
+        len(ordered),
+        array(keys.values),
+        array(keys.masks),
+        array(keys.bounds),
+        targets,
+        array(arguments),
+        len(arguments),
     )
 
 
@@ -171,8 +177,8 @@ def value_set_rows(layout: KeyLayout, entries: Sequence[KeyParts]) -> PackedEntr
     keys = PackedKeys(layout)
     for parts in entries:
         keys.add(parts)
-    made = np.zeros(len(entries), ENTRY)
-    return PackedEntries(len(entries), array(keys.values), array(keys.masks), array(keys.bounds), made, array([]), 0)
+    targets = np.zeros(len(entries), ENTRY)
+    return PackedEntries(len(entries), array(keys.values), array(keys.masks), array(keys.bounds), targets, array([]), 0)
 
 
 @dataclass(slots=True)

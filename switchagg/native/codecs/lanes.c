@@ -142,8 +142,8 @@ SA_INLINE float as_fp16(float value) {
     memcpy(&size, &magnitude, sizeof size);
     memcpy(&normal, &rounded, sizeof normal);
     float small = (size + 0.5f) - 0.5f;
-    float found = size < 0x1p-14f ? small : size < 65520.0f ? normal : size * INFINITY;
-    return bits >> 31 ? -found : found;
+    float result = size < 0x1p-14f ? small : size < 65520.0f ? normal : size * INFINITY;
+    return bits >> 31 ? -result : result;
 }
 
 SA_INLINE float as_bf16(float value) {

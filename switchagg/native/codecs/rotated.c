@@ -4,7 +4,7 @@
 
 #include "codecs/rotation.h"
 
-#define ONE 0x3f80 /* the code of 1 */
+#define UNIT_CODE 0x3f80 /* the code of 1 */
 
 /* The greatest value that is sent, in rms: of so many a share of 4^-b is larger, b the bits of h. */
 static double reach(uint32_t half) {
@@ -17,13 +17,13 @@ static void encode(const struct sa_codec *lanes, const struct sa_coding *coding,
                    uint64_t number, int16_t code, uint8_t *payload) {
     bool blank = code == SA_CODE_GREATEST;
     const float *row = blank ? sa_rotation_row() : sa_rotated(coding, values, count, code, reach(coding->half));
-    lanes->encode(coding, (const uint8_t *)row, coding->width, number, blank ? code : ONE, payload);
+    lanes->encode(coding, (const uint8_t *)row, coding->width, number, blank ? code : UNIT_CODE, payload);
 }
 
 static void decode(const struct sa_codec *lanes, const struct sa_coding *coding, uint8_t *values, uint32_t count,
                    int16_t code, const uint8_t *payload) {
     float *row = sa_rotation_row();
-    lanes->decode(coding, (uint8_t *)row, coding->width, ONE, payload);
+    lanes->decode(coding, (uint8_t *)row, coding->width, UNIT_CODE, payload);
     sa_from_rotated(coding, row, values, count, code, reach(coding->half));
 }
 

@@ -166,14 +166,14 @@ void sa_rotate_back(const struct sa_rotation *rotation, float *row, double facto
 typedef double doubles __attribute__((vector_size(8 * QUARTER)));
 
 SA_VECTORISED static void add_all_squares(const sa_float32_at *values, uint64_t count, double *sums) {
-    doubles found[PARTIAL_SUMS / QUARTER] = {{0}};
+    doubles lanes[PARTIAL_SUMS / QUARTER] = {{0}};
     for (; count >= PARTIAL_SUMS; count -= PARTIAL_SUMS, values += PARTIAL_SUMS)
         for (uint32_t i = 0; i < PARTIAL_SUMS / QUARTER; i++) {
             doubles wide = {(double)values[4 * i], (double)values[4 * i + 1], (double)values[4 * i + 2], (double)values[4 * i + 3]};
-            found[i] += wide * wide;
+            lanes[i] += wide * wide;
         }
-    for (uint32_t i = 0; i < count; i++) found[i / QUARTER][i % QUARTER] += (double)values[i] * (double)values[i];
-    memcpy(sums, found, sizeof found);
+    for (uint32_t i = 0; i < count; i++) lanes[i / QUARTER][i % QUARTER] += (double)values[i] * (double)values[i];
+    memcpy(sums, lanes, sizeof lanes);
 }
 
 int32_t sa_rms_code(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {

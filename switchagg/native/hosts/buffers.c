@@ -16,9 +16,9 @@ struct sa_spare *sa_spares_take(struct sa_spares *spares, uint64_t size_bytes) {
         return spare;
     }
     uint64_t rounded = (size_bytes + 63) & ~(uint64_t)63;
-    struct sa_spare *made = aligned_alloc(64, sizeof *made + rounded);
-    if (made) made->size_bytes = rounded;
-    return made;
+    struct sa_spare *fresh = aligned_alloc(64, sizeof *fresh + rounded);
+    if (fresh) fresh->size_bytes = rounded;
+    return fresh;
 }
 
 void sa_spares_give(struct sa_spares *spares, struct sa_spare *spare) {

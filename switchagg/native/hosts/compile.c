@@ -27,7 +27,7 @@ struct edge {
 
 struct compiler {
     const struct sa_operations *operations;
-    int64_t each;              /* elements of a segment, at most */
+    int64_t segment_elements;              /* elements of a segment, at most */
     int64_t *ends;             /* sorted, each once; the place of a piece is that of its beginning */
     uint32_t end_count, nodes, arriving;
     int32_t *writers, *readers; /* of each piece, then of the empty range at each end; readers: into `reader_list` */
@@ -52,19 +52,19 @@ static const int64_t *next_operation(const int64_t *values, uint8_t fields, stru
 
 static uint32_t segments_of(const struct compiler *compiler, const struct operation *operation) {
     int64_t size = operation->high - operation->low;
-    return size ? (uint32_t)((size + compiler->each - 1) / compiler->each) : 1;
+    return size ? (uint32_t)((size + compiler->segment_elements - 1) / compiler->segment_elements) : 1;
 }
 
 /* Where memory is cut. */
 
-static int by_value(const void *one, const void *other) {
-    int64_t a = *(const int64_t *)one, b = *(const int64_t *)other;
+static int by_value(const void *value, const void *other) {
+    int64_t a = *(const int64_t *)value, b = *(const int64_t *)other;
     return a < b ? -1 : a > b;
 }
 
 static uint64_t cut(const struct compiler *compiler, int64_t low, int64_t high, int64_t *ends) {
     uint64_t count = 0;
-    for (int64_t at = low; at < high; at += compiler->each) ends[count++] = at;
+    for (int64_t at = low; at < high; at += compiler->segment_elements) ends[count++] = at;
     ends[count++] = high;
     return count;
 }
@@ -126,9 +126,9 @@ static uint32_t pieces_of(const struct compiler *compiler, int64_t low, int64_t 
 
 static void *grown(struct compiler *compiler, void *items, uint32_t *most, size_t size) {
     *most = *most ? 2 * *most : 1024;
-    void *made = realloc(items, *most * size);
-    if (!made) compiler->failed = 1;
-    return made ? made : items;
+    void *larger = realloc(items, *most * size);
+    if (!larger) compiler->failed = 1;
+    return larger ? larger : items;
 }
 
 static void wait_for(struct compiler *compiler, int32_t earlier, uint32_t node) {
@@ -174,22 +174,22 @@ static struct sa_program *new_program(const struct compiler *compiler, uint32_t 
     uint32_t members = compiler->operations->members;
     uint64_t bytes = nodes * (3 * sizeof(int64_t) + sizeof(struct sa_label) + 2 * sizeof(uint32_t) + 1);
     bytes += arriving * (sizeof(struct sa_label) + sizeof(uint32_t)) + (edges + members + 1) * sizeof(uint32_t);
-    struct sa_program *made = calloc(1, sizeof *made + bytes);
-    if (!made) return NULL;
-    *made = (struct sa_program){(uint32_t)nodes, (uint32_t)arriving, members, itemsize, compiler->operations->elements,
+    struct sa_program *program = calloc(1, sizeof *program + bytes);
+    if (!program) return NULL;
+    *program = (struct sa_program){(uint32_t)nodes, (uint32_t)arriving, members, itemsize, compiler->operations->elements,
                                 NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0};
-    made->lows = (int64_t *)(made + 1);
-    made->highs = made->lows + nodes;
-    made->sources = made->highs + nodes;
-    made->labels = (struct sa_label *)(made->sources + nodes);
-    made->arrivals = made->labels + nodes;
-    made->waits = (int32_t *)(made->arrivals + arriving);
-    made->after_first = (uint32_t *)(made->waits + nodes);
-    made->after = made->after_first + nodes + 1;
-    made->arrival_nodes = made->after + edges;
-    made->expected = made->arrival_nodes + arriving;
-    made->kinds = (uint8_t *)(made->expected + members);
-    return made;
+    program->lows = (int64_t *)(program + 1);
+    program->highs = program->lows + nodes;
+    program->sources = program->highs + nodes;
+    program->labels = (struct sa_label *)(program->sources + nodes);
+    program->arrivals = program->labels + nodes;
+    program->waits = (int32_t *)(program->arrivals + arriving);
+    program->after_first = (uint32_t *)(program->waits + nodes);
+    program->after = program->after_first + nodes + 1;
+    program->arrival_nodes = program->after + edges;
+    program->expected = program->arrival_nodes + arriving;
+    program->kinds = (uint8_t *)(program->expected + members);
+    return program;
 }
 
 struct arrival {
@@ -197,8 +197,8 @@ struct arrival {
     uint32_t node;
 };
 
-static int by_label(const void *one, const void *other) {
-    const struct sa_label *a = one, *b = other;
+static int by_label(const void *label, const void *other) {
+    const struct sa_label *a = label, *b = other;
     if (a->member != b->member) return a->member < b->member ? -1 : 1;
     if (a->step != b->step) return a->step < b->step ? -1 : 1;
     return a->segment < b->segment ? -1 : a->segment > b->segment;
@@ -230,12 +230,12 @@ static int write_nodes(const struct compiler *compiler, struct sa_program *progr
         values = next_operation(values, operations->fields[i], &operation);
         uint32_t segments = segments_of(compiler, &operation);
         for (uint32_t segment = 0; segment < segments; segment++, node++) {
-            int64_t begin = segment * compiler->each, low = operation.low + begin;
+            int64_t begin = segment * compiler->segment_elements, low = operation.low + begin;
             bool is_send = operation.kind == SA_NODE_SEND, is_local = operation.kind == SA_NODE_LOCAL;
             struct sa_label label = {operation.member, operation.step, segment};
             ((uint8_t *)program->kinds)[node] = operation.kind;
             ((int64_t *)program->lows)[node] = low;
-            ((int64_t *)program->highs)[node] = segment + 1 == segments ? operation.high : low + compiler->each;
+            ((int64_t *)program->highs)[node] = segment + 1 == segments ? operation.high : low + compiler->segment_elements;
             ((int64_t *)program->sources)[node] = is_local ? operation.source + begin : 0;
             ((struct sa_label *)program->labels)[node] = is_send ? label : (struct sa_label){NOBODY, 0, 0};
             if (!is_send && !is_local) arrivals[arriving++] = (struct arrival){label, node};
@@ -267,7 +267,7 @@ static void find_edges(struct compiler *compiler) {
         values = next_operation(values, operations->fields[i], &operation);
         int64_t low = operation.low, shift = operation.source - low;
         do {
-            int64_t high = low + compiler->each < operation.high ? low + compiler->each : operation.high;
+            int64_t high = low + compiler->segment_elements < operation.high ? low + compiler->segment_elements : operation.high;
             if (operation.kind == SA_NODE_SEND) read_range(compiler, node, low, high);
             if (operation.kind == SA_NODE_LOCAL) read_range(compiler, node, low + shift, high + shift);
             if (operation.kind != SA_NODE_SEND) write_range(compiler, node, low, high);
@@ -298,8 +298,8 @@ static struct sa_program *compile(struct compiler *compiler, uint32_t itemsize) 
 
 SA_EXPORT struct sa_program *sa_program_compile(const struct sa_operations *operations, uint32_t itemsize,
                                                 uint32_t segment_bytes) {
-    uint32_t each = segment_bytes / itemsize;
-    struct compiler compiler = {.operations = operations, .each = each ? each : 1};
+    uint32_t segment_elements = segment_bytes / itemsize;
+    struct compiler compiler = {.operations = operations, .segment_elements = segment_elements ? segment_elements : 1};
     struct sa_program *program = compile(&compiler, itemsize);
     free(compiler.ends);
     free(compiler.writers);
@@ -309,11 +309,11 @@ SA_EXPORT struct sa_program *sa_program_compile(const struct sa_operations *oper
 }
 
 SA_EXPORT struct sa_program *sa_program_turned(const struct sa_program *first, uint32_t turn) {
-    struct sa_program *made = malloc(sizeof *made);
-    if (!made) return NULL;
-    *made = *first;
-    made->turn = turn;
-    return made;
+    struct sa_program *turned = malloc(sizeof *turned);
+    if (!turned) return NULL;
+    *turned = *first;
+    turned->turn = turn;
+    return turned;
 }
 
 SA_EXPORT void sa_program_free(struct sa_program *program) { free(program); }

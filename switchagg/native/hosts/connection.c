@@ -45,14 +45,14 @@ static void leave(struct sa_connection *connection) {
 static void stop_sending(struct sa_connection *connection) {
     connection->can_send = connection->is_unsent = false;
     while (connection->first) leave(connection);
-    connection->taken = 0;
+    connection->sent_bytes = 0;
     watch(connection, INPUT);
 }
 
 /* Up to PARTS_MAX parts of what is queued; their bytes are added to `bytes`. */
 static size_t gather(const struct sa_connection *connection, struct iovec *parts, uint64_t *bytes, bool *is_all) {
     size_t count = 0;
-    uint64_t skip = connection->taken;
+    uint64_t skip = connection->sent_bytes;
     const struct sa_message *message = connection->first;
     for (; message && count + 2 <= PARTS_MAX; message = message->next) {
         if (skip < message->start_bytes) {
@@ -79,29 +79,29 @@ void sa_connection_send(struct sa_connection *connection) {
         uint64_t bytes = 0;
         struct msghdr wanted = {.msg_iov = parts};
         wanted.msg_iovlen = gather(connection, parts, &bytes, &is_all);
-        ssize_t taken = sendmsg(connection->fd, &wanted, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (taken < 0 && (errno == EAGAIN || errno == EINTR)) {
+        ssize_t accepted = sendmsg(connection->fd, &wanted, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (accepted < 0 && (errno == EAGAIN || errno == EINTR)) {
             counters[SA_MESH_SEND_WOULD_BLOCK]++;
             break;
         }
-        if (taken < 0) {
+        if (accepted < 0) {
             stop_sending(connection);
             return;
         }
         counters[SA_MESH_SENDS]++;
-        connection->taken += (uint64_t)taken;
+        connection->sent_bytes += (uint64_t)accepted;
         while (connection->first) {
             struct sa_message *message = connection->first;
             uint64_t size = message->start_bytes + message->size_bytes;
-            if (connection->taken < size) break;
-            connection->taken -= size;
+            if (connection->sent_bytes < size) break;
+            connection->sent_bytes -= size;
             if (!message->is_last) {
                 counters[SA_MESH_TX_MESSAGES]++;
                 counters[SA_MESH_TX_BYTES] += message->size_bytes;
             }
             leave(connection);
         }
-        if (is_all || (uint64_t)taken < bytes) break; /* all, or as much as there was room for */
+        if (is_all || (uint64_t)accepted < bytes) break; /* all, or as much as there was room for */
     }
     watch(connection, connection->first ? INPUT | EPOLLOUT : INPUT);
 }
@@ -241,18 +241,18 @@ static bool read_once(struct sa_connection *connection) {
     }
     if (beside) parts[count++] = (struct iovec){connection->beside, beside};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
-    ssize_t got = recvmsg(connection->fd, &message, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    if (got < 0) {
+    ssize_t received_bytes = recvmsg(connection->fd, &message, MSG_DONTWAIT);
+    if (received_bytes < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (received_bytes < 0) {
         sa_mesh_lost(mesh, connection, SA_GONE_ERROR, errno);
         return false;
     }
-    if (!got) {
+    if (!received_bytes) {
         sa_mesh_ended(mesh, connection, SA_GONE_CLOSED, 0);
         return false;
     }
     mesh->counters[SA_MESH_RECEIVES]++;
-    uint64_t bytes = (uint64_t)got, into = bytes < room ? bytes : room;
+    uint64_t bytes = (uint64_t)received_bytes, into = bytes < room ? bytes : room;
     if (connection->state == SA_AT_DATA) {
         connection->filled += into;
         if (connection->filled == connection->size_bytes) received(connection);

@@ -16,20 +16,20 @@ SA_EXPORT struct sa_execution *sa_execution_new(const struct sa_program *program
                                                 uint32_t dtype, uint32_t combine) {
     size_t nodes = program->nodes, members = program->members;
     size_t words = 3 * nodes + members;
-    struct sa_execution *made = malloc(sizeof *made + words * sizeof(uint32_t) + nodes);
-    if (!made) return NULL;
-    *made = (struct sa_execution){.program = program, .array = array, .scratch = scratch, .dtype = dtype,
+    struct sa_execution *execution = malloc(sizeof *execution + words * sizeof(uint32_t) + nodes);
+    if (!execution) return NULL;
+    *execution = (struct sa_execution){.program = program, .array = array, .scratch = scratch, .dtype = dtype,
                                   .combine = combine, .left = program->nodes};
-    made->waits = (int32_t *)(made + 1);
-    made->ready = (uint32_t *)(made->waits + nodes);
-    made->stack = made->ready + nodes;
-    made->expected = made->stack + nodes;
-    made->flags = (uint8_t *)(made->expected + members);
-    memcpy(made->waits, program->waits, nodes * sizeof *made->waits);
+    execution->waits = (int32_t *)(execution + 1);
+    execution->ready = (uint32_t *)(execution->waits + nodes);
+    execution->stack = execution->ready + nodes;
+    execution->expected = execution->stack + nodes;
+    execution->flags = (uint8_t *)(execution->expected + members);
+    memcpy(execution->waits, program->waits, nodes * sizeof *execution->waits);
     for (uint32_t member = 0; member < members; member++)
-        made->expected[sa_program_member(program, member)] = program->expected[member];
-    memset(made->flags, 0, nodes);
-    return made;
+        execution->expected[sa_program_member(program, member)] = program->expected[member];
+    memset(execution->flags, 0, nodes);
+    return execution;
 }
 
 SA_EXPORT void sa_execution_free(struct sa_execution *execution) {
@@ -71,9 +71,9 @@ uint64_t sa_execution_size_bytes(const struct sa_execution *execution, uint32_t 
 /* Applying. */
 
 #define MAXIMUM(type)                                                                                            \
-    SA_VECTORISED static void maximum_##type(sa_##type##_at *mine, const sa_##type##_at *theirs, uint64_t count) { \
+    SA_VECTORISED static void maximum_##type(sa_##type##_at *target, const sa_##type##_at *source, uint64_t count) { \
         for (uint64_t i = 0; i < count; i++)                                                                      \
-            mine[i] = mine[i] > theirs[i] ? mine[i] : theirs[i];                                                  \
+            target[i] = target[i] > source[i] ? target[i] : source[i];                                                  \
     }
 
 typedef int32_t SA_ANYWHERE sa_int32_at;
@@ -81,29 +81,29 @@ typedef int32_t SA_ANYWHERE sa_int32_at;
 MAXIMUM(int32)
 MAXIMUM(int64)
 
-static void combine(const struct sa_execution *execution, uint8_t *mine, const uint8_t *theirs, uint64_t count) {
+static void combine(const struct sa_execution *execution, uint8_t *target, const uint8_t *source, uint64_t count) {
     if (execution->combine == SA_COMBINE_ELSEWHERE)
-        execution->combine_elsewhere(execution->dtype, mine, theirs, count);
+        execution->combine_elsewhere(execution->dtype, target, source, count);
     else if (execution->combine == SA_COMBINE_SUM)
-        sa_ps_add(execution->dtype, mine, theirs, count);
+        sa_ps_add(execution->dtype, target, source, count);
     else if (execution->dtype == SA_INT32)
-        maximum_int32((sa_int32_at *)mine, (const sa_int32_at *)theirs, count);
+        maximum_int32((sa_int32_at *)target, (const sa_int32_at *)source, count);
     else if (execution->dtype == SA_INT64)
-        maximum_int64((sa_int64_at *)mine, (const sa_int64_at *)theirs, count);
+        maximum_int64((sa_int64_at *)target, (const sa_int64_at *)source, count);
 }
 
 static void apply(struct sa_execution *execution, uint32_t node, struct sa_spare *spare) {
     const struct sa_program *program = execution->program;
     if (!execution->array) return;
-    uint8_t *mine = sa_execution_memory(execution, node);
+    uint8_t *target = sa_execution_memory(execution, node);
     uint64_t count = sa_execution_size_bytes(execution, node) / program->itemsize;
     if (program->kinds[node] == SA_NODE_LOCAL) {
         int64_t source = program->sources[node];
-        combine(execution, mine, place_of(execution, source, source + (int64_t)count), count);
+        combine(execution, target, place_of(execution, source, source + (int64_t)count), count);
     } else if (spare && program->kinds[node] == SA_NODE_COMBINE) {
-        combine(execution, mine, spare->data, count);
+        combine(execution, target, spare->data, count);
     } else if (spare) {
-        memcpy(mine, spare->data, count * program->itemsize);
+        memcpy(target, spare->data, count * program->itemsize);
     }
     sa_spares_give(execution->spares, spare);
 }
@@ -151,9 +151,9 @@ static void complete(struct sa_execution *execution, uint32_t node) {
     }
 }
 
-static int by_segment(const void *one, const void *other, void *program) {
+static int by_segment(const void *node, const void *other, void *program) {
     const struct sa_label *labels = ((const struct sa_program *)program)->labels;
-    uint32_t a = *(const uint32_t *)one, b = *(const uint32_t *)other;
+    uint32_t a = *(const uint32_t *)node, b = *(const uint32_t *)other;
     if (labels[a].segment != labels[b].segment) return labels[a].segment < labels[b].segment ? -1 : 1;
     return a < b ? -1 : a > b;
 }
@@ -230,9 +230,9 @@ int sa_execution_take(struct sa_execution *execution, uint32_t node, uint32_t se
 
 SA_EXPORT int sa_execution_receive(struct sa_execution *execution, const struct sa_label *from, const uint8_t *data,
                                    uint64_t size_bytes) {
-    int64_t found = sa_execution_find(execution, from);
-    if (found < 0) return SA_UNFIT_UNEXPECTED;
-    uint32_t node = (uint32_t)found;
+    int64_t index = sa_execution_find(execution, from);
+    if (index < 0) return SA_UNFIT_UNEXPECTED;
+    uint32_t node = (uint32_t)index;
     if (execution->flags[node] & (SA_ARRIVED | SA_CLAIMED)) return SA_UNFIT_TWICE;
     if (size_bytes != sa_execution_size_bytes(execution, node)) return SA_UNFIT_SIZE;
     struct sa_spare *spare = NULL;

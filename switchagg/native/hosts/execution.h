@@ -58,7 +58,7 @@ static inline uint32_t sa_program_to(const struct sa_program *program, uint32_t 
 enum sa_combine { SA_COMBINE_SUM, SA_COMBINE_MAX, SA_COMBINE_ELSEWHERE };
 
 /* mine = mine combined with theirs, that many elements. dtype: the execution's, for the caller to know it by. */
-typedef void (*sa_combine_elsewhere)(uint32_t dtype, uint8_t *mine, const uint8_t *theirs, uint64_t count);
+typedef void (*sa_combine_elsewhere)(uint32_t dtype, uint8_t *target, const uint8_t *source, uint64_t count);
 
 struct sa_execution {
     const struct sa_program *program;

@@ -47,24 +47,24 @@ SA_EXPORT struct sa_mesh *sa_mesh_new(uint32_t members, uint32_t flows, const ui
 }
 
 SA_EXPORT int sa_mesh_add(struct sa_mesh *mesh, int fd, uint32_t member, uint32_t flow) {
-    struct sa_connection *made = calloc(1, sizeof *made);
-    if (!made) return -ENOMEM;
-    made->mesh = mesh;
-    made->fd = fd;
-    made->member = member;
-    made->flow = flow;
-    made->number = mesh->connection_count;
-    made->watched = INPUT;
-    made->can_send = true;
-    made->last = &made->first;
-    struct epoll_event wanted = {.events = INPUT, .data.u32 = made->number};
+    struct sa_connection *connection = calloc(1, sizeof *connection);
+    if (!connection) return -ENOMEM;
+    connection->mesh = mesh;
+    connection->fd = fd;
+    connection->member = member;
+    connection->flow = flow;
+    connection->number = mesh->connection_count;
+    connection->watched = INPUT;
+    connection->can_send = true;
+    connection->last = &connection->first;
+    struct epoll_event wanted = {.events = INPUT, .data.u32 = connection->number};
     if (epoll_ctl(mesh->poll, EPOLL_CTL_ADD, fd, &wanted)) {
         int error = errno;
-        free(made);
+        free(connection);
         return -error;
     }
     mesh->by_place[member * mesh->flows + flow] = mesh->connection_count;
-    mesh->connections[mesh->connection_count++] = made;
+    mesh->connections[mesh->connection_count++] = connection;
     return 0;
 }
 
@@ -82,7 +82,7 @@ SA_EXPORT void sa_mesh_free(struct sa_mesh *mesh) {
     free(mesh->running);
     free(mesh->calls);
     free(mesh->events);
-    free(mesh->taken);
+    free(mesh->reported);
     free(mesh);
 }
 
@@ -99,17 +99,17 @@ struct sa_mesh_event *sa_mesh_event_new(struct sa_mesh *mesh, enum sa_mesh_event
         mesh->events = events;
         mesh->event_room = room;
     }
-    struct sa_mesh_event *made = &mesh->events[mesh->event_count++];
-    *made = (struct sa_mesh_event){.kind = kind};
-    return made;
+    struct sa_mesh_event *event = &mesh->events[mesh->event_count++];
+    *event = (struct sa_mesh_event){.kind = kind};
+    return event;
 }
 
 SA_EXPORT uint32_t sa_mesh_take_events(struct sa_mesh *mesh, struct sa_mesh_event **events) {
     uint32_t count = mesh->event_count, room = mesh->taken_room;
-    struct sa_mesh_event *taken = mesh->taken;
-    *events = mesh->taken = mesh->events;
+    struct sa_mesh_event *reported = mesh->reported;
+    *events = mesh->reported = mesh->events;
     mesh->taken_room = mesh->event_room;
-    mesh->events = taken;
+    mesh->events = reported;
     mesh->event_room = room;
     mesh->event_count = 0;
     return count;
@@ -141,16 +141,16 @@ void sa_mesh_lost(struct sa_mesh *mesh, struct sa_connection *connection, enum s
     }
     mesh->counters[SA_MESH_LOST]++;
     for (uint32_t flow = 0; flow < mesh->flows; flow++) {
-        struct sa_connection *one = connection_at(mesh, connection->member, flow);
-        if (one) sa_connection_close(one);
+        struct sa_connection *sibling = connection_at(mesh, connection->member, flow);
+        if (sibling) sa_connection_close(sibling);
     }
 }
 
 void sa_mesh_ended(struct sa_mesh *mesh, struct sa_connection *connection, enum sa_gone reason, int32_t number) {
     sa_connection_close(connection);
     for (uint32_t flow = 0; flow < mesh->flows; flow++) { /* what is on its way on the others was sent before */
-        struct sa_connection *one = connection_at(mesh, connection->member, flow);
-        if (one && one->fd >= 0) return;
+        struct sa_connection *sibling = connection_at(mesh, connection->member, flow);
+        if (sibling && sibling->fd >= 0) return;
     }
     sa_mesh_lost(mesh, connection, reason, number);
 }
@@ -167,19 +167,19 @@ static void pass_on(struct sa_mesh *mesh, struct sa_message *message) {
 }
 
 SA_EXPORT int sa_mesh_send(struct sa_mesh *mesh, const struct sa_mesh_outgoing *outgoing, bool waits_for_credit) {
-    struct sa_message *made = sa_messages_take(&mesh->messages, 0, outgoing->head_bytes, outgoing->size_bytes);
-    if (!made) return -ENOMEM;
-    memcpy(made->start + SA_HEADER_BYTES, outgoing->head, outgoing->head_bytes);
-    made->ticket = outgoing->ticket;
-    made->data = outgoing->data;
-    made->to = outgoing->to;
-    made->flow = outgoing->flow;
+    struct sa_message *message = sa_messages_take(&mesh->messages, 0, outgoing->head_bytes, outgoing->size_bytes);
+    if (!message) return -ENOMEM;
+    memcpy(message->start + SA_HEADER_BYTES, outgoing->head, outgoing->head_bytes);
+    message->ticket = outgoing->ticket;
+    message->data = outgoing->data;
+    message->to = outgoing->to;
+    message->flow = outgoing->flow;
     if (!waits_for_credit) {
-        pass_on(mesh, made);
+        pass_on(mesh, message);
         return mesh->error;
     }
-    int result = sa_outbox_push(&mesh->outboxes[made->flow], made, outgoing->priority);
-    if (result) sa_messages_give(&mesh->messages, made);
+    int result = sa_outbox_push(&mesh->outboxes[message->flow], message, outgoing->priority);
+    if (result) sa_messages_give(&mesh->messages, message);
     return result;
 }
 
@@ -195,8 +195,8 @@ static bool carry(struct sa_mesh *mesh, int64_t credit_bytes) {
         sa_mesh_collect(mesh);
         any = false;
         for (uint32_t flow = 0; flow < mesh->flows; flow++)
-            for (struct sa_message *one; (one = sa_outbox_pop(&mesh->outboxes[flow], credit_bytes)); any = true)
-                pass_on(mesh, one);
+            for (struct sa_message *message; (message = sa_outbox_pop(&mesh->outboxes[flow], credit_bytes)); any = true)
+                pass_on(mesh, message);
         flush(mesh);
         any |= mesh->changed.first != NULL;
     }
@@ -223,10 +223,10 @@ static int poll_once(struct sa_mesh *mesh, int64_t timeout_ns) {
     int count = epoll_wait(mesh->poll, ready, READY_MAX, timeout_ns < 0 ? -1 : ms > INT32_MAX ? INT32_MAX : (int)ms);
     if (count < 0) return errno == EINTR ? 0 : -errno;
     for (int i = 1; mesh->flows > 1 && i < count; i++) {
-        struct epoll_event one = ready[i];
+        struct epoll_event event = ready[i];
         int at = i;
-        for (; at && ready[at - 1].data.u32 > one.data.u32; at--) ready[at] = ready[at - 1];
-        ready[at] = one;
+        for (; at && ready[at - 1].data.u32 > event.data.u32; at--) ready[at] = ready[at - 1];
+        ready[at] = event;
     }
     for (int i = 0; i < count && !mesh->error; i++) handle(mesh, &ready[i]);
     return mesh->error;

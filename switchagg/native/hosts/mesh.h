@@ -77,7 +77,7 @@ struct sa_connection {
     uint32_t member, flow, number, watched;
     bool can_send, is_unsent;
     struct sa_message *first, **last; /* to be sent */
-    uint64_t taken;                   /* bytes of the first one that the kernel has */
+    uint64_t sent_bytes;                   /* bytes of the first one that the kernel has */
     /* Coming in. */
     enum { SA_AT_START, SA_AT_DATA, SA_AT_MEMORY } state;
     struct sa_running *running; /* whose message comes, or NULL */
@@ -108,7 +108,7 @@ struct sa_mesh {
     struct sa_spares spares;
     struct sa_messages messages;
     struct sa_outbox outboxes[SA_FLOWS_MAX];
-    struct sa_mesh_event *events, *taken;
+    struct sa_mesh_event *events, *reported;
     uint32_t event_count, event_room, taken_room;
 };
 

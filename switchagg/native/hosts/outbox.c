@@ -6,20 +6,20 @@
 
 struct sa_message *sa_messages_take(struct sa_messages *messages, uint8_t kind, uint32_t head_bytes,
                                     uint64_t size_bytes) {
-    struct sa_message *made = messages->unused;
-    if (made)
-        messages->unused = made->next;
-    else if (!(made = malloc(sizeof *made)))
+    struct sa_message *message = messages->unused;
+    if (message)
+        messages->unused = message->next;
+    else if (!(message = malloc(sizeof *message)))
         return NULL;
-    made->next = NULL;
-    made->running = NULL;
-    made->is_credited = made->is_last = false;
-    made->size_bytes = size_bytes;
-    made->start_bytes = SA_HEADER_BYTES + head_bytes;
+    message->next = NULL;
+    message->running = NULL;
+    message->is_credited = message->is_last = false;
+    message->size_bytes = size_bytes;
+    message->start_bytes = SA_HEADER_BYTES + head_bytes;
     uint8_t header[SA_HEADER_BYTES] = {kind, (uint8_t)head_bytes, 0, 0, (uint8_t)(size_bytes >> 24),
                                        (uint8_t)(size_bytes >> 16), (uint8_t)(size_bytes >> 8), (uint8_t)size_bytes};
-    for (uint32_t i = 0; i < SA_HEADER_BYTES; i++) made->start[i] = header[i];
-    return made;
+    for (uint32_t i = 0; i < SA_HEADER_BYTES; i++) message->start[i] = header[i];
+    return message;
 }
 
 void sa_messages_give(struct sa_messages *messages, struct sa_message *message) {
@@ -46,11 +46,11 @@ int sa_outbox_push(struct sa_outbox *outbox, struct sa_message *message, int32_t
         outbox->heap = heap;
         outbox->room = room;
     }
-    struct sa_waiting made = {priority, outbox->sequence++, message};
+    struct sa_waiting entry = {priority, outbox->sequence++, message};
     uint32_t at = outbox->count++;
-    for (; at && before(&made, &outbox->heap[(at - 1) / 2]); at = (at - 1) / 2)
+    for (; at && before(&entry, &outbox->heap[(at - 1) / 2]); at = (at - 1) / 2)
         outbox->heap[at] = outbox->heap[(at - 1) / 2];
-    outbox->heap[at] = made;
+    outbox->heap[at] = entry;
     return 0;
 }
 

@@ -53,11 +53,11 @@ static inline uint64_t number_at(const struct sa_sender *sender, uint32_t place)
 
 static int grow(struct sa_sender *sender) {
     uint32_t before = sender->flights ? sender->mask + 1 : 0, size = before ? 2 * before : SA_FLIGHTS_FIRST;
-    struct sa_flight *made = malloc(size * sizeof *made);
-    if (!made) return -ENOMEM;
+    struct sa_flight *flights = malloc(size * sizeof *flights);
+    if (!flights) return -ENOMEM;
     struct sa_flights *lists[] = {&sender->in_flight, &sender->lost};
     for (uint64_t number = sender->first; number < sender->next; number++) {
-        struct sa_flight *flight = &made[number & (size - 1)];
+        struct sa_flight *flight = &flights[number & (size - 1)];
         *flight = *flight_of(sender, number);
         if (flight->before != SA_NO_FLIGHT) flight->before = (uint32_t)number_at(sender, flight->before) & (size - 1);
         if (flight->after != SA_NO_FLIGHT) flight->after = (uint32_t)number_at(sender, flight->after) & (size - 1);
@@ -69,7 +69,7 @@ static int grow(struct sa_sender *sender) {
         list->last = (uint32_t)number_at(sender, list->last) & (size - 1);
     }
     free(sender->flights);
-    sender->flights = made;
+    sender->flights = flights;
     sender->mask = size - 1;
     return 0;
 }
@@ -203,10 +203,10 @@ static inline bool arrived_one(struct sa_sender *sender, uint64_t number, int64_
 static void arrived_below(struct sa_sender *sender, uint64_t first, int64_t echo_ns) {
     for (uint64_t number = sender->first; number < first; number++) arrived_one(sender, number, echo_ns);
     sender->first = first;
-    uint32_t kept = 0;
+    uint32_t remaining = 0;
     for (uint32_t i = 0; i < sender->sacked_count; i++)
-        if (sender->sacked[i].end > first) sender->sacked[kept++] = sender->sacked[i];
-    sender->sacked_count = kept;
+        if (sender->sacked[i].end > first) sender->sacked[remaining++] = sender->sacked[i];
+    sender->sacked_count = remaining;
 }
 
 static struct sa_sacked *sacked_from(struct sa_sender *sender, uint64_t start) {
@@ -367,13 +367,13 @@ static int make_room(struct sa_receiver *receiver, uint64_t number) {
     if (!receiver->early || needed > receiver->early_mask) {
         uint32_t size = SA_FLIGHTS_FIRST;
         while (size <= needed) size *= 2;
-        struct sa_reliable_message **made = malloc(size * sizeof *made);
-        if (!made) return -ENOMEM;
+        struct sa_reliable_message **messages = malloc(size * sizeof *messages);
+        if (!messages) return -ENOMEM;
         for (uint32_t i = 0; i < receiver->range_count; i++)
-            for (uint64_t each = receiver->ranges[i].start; each < receiver->ranges[i].end; each++)
-                made[each & (size - 1)] = receiver->early[each & receiver->early_mask];
+            for (uint64_t held = receiver->ranges[i].start; held < receiver->ranges[i].end; held++)
+                messages[held & (size - 1)] = receiver->early[held & receiver->early_mask];
         free(receiver->early);
-        receiver->early = made;
+        receiver->early = messages;
         receiver->early_mask = size - 1;
     }
     if (receiver->range_count == receiver->range_most) {
@@ -412,8 +412,8 @@ static int take_beyond_gap(struct sa_receiver *receiver, const struct sa_segment
     const struct sa_sacked *range = add_to_ranges(receiver, number);
     uint32_t count = 1;
     for (uint32_t i = 0; i < receiver->recent_count && count < SA_SACK_RANGES; i++) {
-        uint64_t one = receiver->recent[i];
-        if (one < range->start || one >= range->end) recent[count++] = one;
+        uint64_t earlier = receiver->recent[i];
+        if (earlier < range->start || earlier >= range->end) recent[count++] = earlier;
     }
     memcpy(receiver->recent, recent, sizeof recent);
     receiver->recent_count = count;

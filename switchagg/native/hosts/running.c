@@ -42,18 +42,18 @@ SA_EXPORT int sa_mesh_run(struct sa_mesh *mesh, struct sa_execution *execution, 
         if (!running || !calls) return -ENOMEM;
         mesh->running_room = room;
     }
-    struct sa_running *made = calloc(1, sizeof *made);
-    if (!made) return -ENOMEM;
-    made->execution = execution;
-    made->ticket = ticket;
-    memcpy(made->head, head, sizeof made->head);
-    made->priority = (int32_t)read32(head + SA_CALL_BYTES);
-    made->flow = flow_of(mesh, made->priority);
+    struct sa_running *fresh = calloc(1, sizeof *fresh);
+    if (!fresh) return -ENOMEM;
+    fresh->execution = execution;
+    fresh->ticket = ticket;
+    memcpy(fresh->head, head, sizeof fresh->head);
+    fresh->priority = (int32_t)read32(head + SA_CALL_BYTES);
+    fresh->flow = flow_of(mesh, fresh->priority);
     execution->changed = &mesh->changed;
     execution->spares = &mesh->spares;
-    execution->running = made;
+    execution->running = fresh;
     mesh->calls[mesh->running_count] = call_of(head);
-    mesh->running[mesh->running_count++] = made;
+    mesh->running[mesh->running_count++] = fresh;
     return 0;
 }
 
@@ -66,7 +66,7 @@ static void detach(struct sa_execution *execution) {
 SA_EXPORT void sa_mesh_stop(struct sa_mesh *mesh) {
     for (uint32_t i = 0; i < mesh->connection_count; i++)
         if (mesh->connections[i]->running) sa_connection_discard(mesh->connections[i]);
-    for (struct sa_execution *one = mesh->changed.first; one; one = one->next_changed) one->is_listed = false;
+    for (struct sa_execution *execution = mesh->changed.first; execution; execution = execution->next_changed) execution->is_listed = false;
     mesh->changed = (struct sa_changed){NULL, &mesh->changed.first};
     for (uint32_t i = 0; i < mesh->running_count; i++) {
         if (!mesh->running[i]->is_stopped) detach(mesh->running[i]->execution);
@@ -86,10 +86,10 @@ struct sa_running *sa_mesh_find(struct sa_mesh *mesh, uint32_t member, const uin
         if (flow_of(mesh, (int32_t)read32(head + SA_CALL_BYTES)) != running->flow) return NULL;
         if (!sa_execution_expects(execution, member)) return NULL;
         struct sa_label from = {member, read32(head + SA_CALL_BYTES + 4), read32(head + SA_CALL_BYTES + 8)};
-        int64_t found = sa_execution_find(execution, &from);
-        if (found < 0 || !sa_execution_awaits(execution, (uint32_t)found)) return NULL;
-        if (sa_execution_size_bytes(execution, (uint32_t)found) != size_bytes) return NULL;
-        *node = (uint32_t)found;
+        int64_t place = sa_execution_find(execution, &from);
+        if (place < 0 || !sa_execution_awaits(execution, (uint32_t)place)) return NULL;
+        if (sa_execution_size_bytes(execution, (uint32_t)place) != size_bytes) return NULL;
+        *node = (uint32_t)place;
         return running;
     }
     return NULL;
@@ -100,19 +100,19 @@ static int queue(struct sa_mesh *mesh, struct sa_running *running, uint32_t node
     struct sa_execution *execution = running->execution;
     const struct sa_label *label = &execution->program->labels[node];
     uint64_t size_bytes = sa_execution_size_bytes(execution, node);
-    struct sa_message *made = sa_messages_take(&mesh->messages, 0, SA_CALL_BYTES + PLACE_BYTES, size_bytes);
-    if (!made) return -ENOMEM;
-    made->running = running;
-    made->ticket = node;
-    made->data = sa_execution_memory(execution, node);
-    made->to = sa_program_to(execution->program, node);
-    made->flow = running->flow;
-    uint8_t *head = made->start + SA_HEADER_BYTES;
+    struct sa_message *message = sa_messages_take(&mesh->messages, 0, SA_CALL_BYTES + PLACE_BYTES, size_bytes);
+    if (!message) return -ENOMEM;
+    message->running = running;
+    message->ticket = node;
+    message->data = sa_execution_memory(execution, node);
+    message->to = sa_program_to(execution->program, node);
+    message->flow = running->flow;
+    uint8_t *head = message->start + SA_HEADER_BYTES;
     memcpy(head, running->head, sizeof running->head);
     write32(head + SA_CALL_BYTES + 4, label->step);
     write32(head + SA_CALL_BYTES + 8, label->segment);
-    int result = sa_outbox_push(&mesh->outboxes[made->flow], made, running->priority);
-    if (result) sa_messages_give(&mesh->messages, made);
+    int result = sa_outbox_push(&mesh->outboxes[message->flow], message, running->priority);
+    if (result) sa_messages_give(&mesh->messages, message);
     return result;
 }
 

@@ -260,7 +260,7 @@ static void flush_results(struct sa_switch *sw) {
     send_messages(sw); /* before the arena is written again */
     sw->result_count = sw->group_count = 0;
     sw->arena_used = sw->bare_used = 0;
-    sw->whole = false;
+    sw->flush_due = false;
 }
 
 static bool share_a_port(const struct group *group, const struct sa_targets *targets) {
@@ -292,7 +292,7 @@ static void add_result(struct sa_switch *sw, const uint8_t *bytes, uint32_t size
     struct group *group = group_for(sw, targets, size, tos, stream);
     group->streams |= stream;
     sw->results[sw->result_count++] = (struct result){bytes, (uint32_t)(group - sw->groups)};
-    if (++group->rows == sw->rows_per_flush) sw->whole = true;
+    if (++group->rows == sw->rows_per_flush) sw->flush_due = true;
 }
 
 /* A packet causes up to two results: with values, and bare. */
@@ -314,7 +314,7 @@ static void decide_in_arena(struct sa_switch *sw, const uint8_t *datagram, uint3
         add_result(sw, bare, SA_HEADER_BYTES, &results.bare, tos, stream);
         sw->bare_used++;
     }
-    if (sw->whole) flush_results(sw);
+    if (sw->flush_due) flush_results(sw);
 }
 
 /* ---- links: queue, rate and impairments of one port and direction */

@@ -70,7 +70,7 @@ struct sa_switch {
     uint8_t bare[RESULTS_MAX][SA_HEADER_BYTES]; /* those without values, apart: each kind lies back to back */
     uint32_t bare_used;
     uint32_t rows_per_flush;
-    bool whole; /* a group's results fill their sends */
+    bool flush_due; /* a group's results fill their sends */
     uint32_t result_count;
     uint32_t group_count;
     struct result results[RESULTS_MAX];

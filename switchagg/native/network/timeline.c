@@ -58,14 +58,14 @@ struct sa_timed sa_timeline_pop(struct sa_timeline *timeline) {
 }
 
 void sa_timeline_forget(struct sa_timeline *timeline, uint32_t port, struct sa_pool *pool) {
-    uint32_t kept = 0;
+    uint32_t remaining = 0;
     for (uint32_t i = 0; i < timeline->count; i++) {
         struct sa_timed entry = timeline->entries[i];
         if (entry.port == port) {
             if (entry.packet) sa_pool_give(pool, entry.packet);
         } else {
-            sift_up(timeline->entries, kept++, entry); /* places up to i are free by now */
+            sift_up(timeline->entries, remaining++, entry); /* places up to i are free by now */
         }
     }
-    timeline->count = kept;
+    timeline->count = remaining;
 }

@@ -336,11 +336,11 @@ SA_EXPORT int sa_udp_send(struct sa_udp *udp, struct sa_udp_message *messages, u
             continue;
         }
         uint32_t prepared = prepare_batch(udp, messages, from, count);
-        int sent = sendmmsg(udp->options.descriptor, udp->sends, prepared, MSG_DONTWAIT);
-        if (sent < 0 && errno == EINTR) continue;
-        if (sent <= 0) {
+        int sent_messages = sendmmsg(udp->options.descriptor, udp->sends, prepared, MSG_DONTWAIT);
+        if (sent_messages < 0 && errno == EINTR) continue;
+        if (sent_messages <= 0) {
             uint32_t index = udp->portions[0].message;
-            int64_t rows = refused(udp, messages, sent ? errno : EAGAIN);
+            int64_t rows = refused(udp, messages, sent_messages ? errno : EAGAIN);
             if (rows < 0) return (int)rows;
             if (!rows) {
                 udp->counters[SA_UDP_SEND_WOULD_BLOCK]++;
@@ -349,7 +349,7 @@ SA_EXPORT int sa_udp_send(struct sa_udp *udp, struct sa_udp_message *messages, u
             messages[index].accepted += (uint32_t)rows;
             continue;
         }
-        for (int at = 0; at < sent; at++) {
+        for (int at = 0; at < sent_messages; at++) {
             struct sa_udp_message *message = &messages[udp->portions[at].message];
             message->accepted += udp->portions[at].rows;
             count_sent(udp, message, udp->portions[at].rows);
@@ -424,10 +424,10 @@ SA_EXPORT int sa_udp_receive(struct sa_udp *udp, const struct sa_udp_arrival **a
     *arrivals = udp->arrivals;
     uint32_t errors = 0;
     for (;;) {
-        int got = recvmmsg(udp->options.descriptor, udp->receives, room_for(udp), MSG_DONTWAIT, NULL);
-        if (got >= 0) {
+        int arrivals_count = recvmmsg(udp->options.descriptor, udp->receives, room_for(udp), MSG_DONTWAIT, NULL);
+        if (arrivals_count >= 0) {
             uint32_t count = 0;
-            for (int at = 0; at < got; at++) count += take(udp, (uint32_t)at, &udp->arrivals[count]);
+            for (int at = 0; at < arrivals_count; at++) count += take(udp, (uint32_t)at, &udp->arrivals[count]);
             return (int)count;
         }
         if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;

@@ -107,8 +107,8 @@ SA_EXPORT void sa_rdma_free(struct sa_rdma *rdma) {
 }
 
 SA_EXPORT void sa_rdma_wake(struct sa_rdma *rdma) {
-    uint64_t one = 1;
-    if (write(rdma->wire.options.wake, &one, sizeof one) < 0) return; /* full: it is awake */
+    uint64_t increment = 1;
+    if (write(rdma->wire.options.wake, &increment, sizeof increment) < 0) return; /* full: it is awake */
 }
 
 static void enter(struct sa_rdma *rdma) {
@@ -167,8 +167,8 @@ static bool transmit(struct sa_rdma *rdma, int64_t now_ns) {
 static int64_t deadline(struct sa_rdma *rdma, int64_t now_ns) {
     int64_t first = SA_QP_NEVER;
     for (uint32_t i = 0; i < rdma->live_count; i++) {
-        int64_t own = sa_qp_deadline_ns(&rdma->ports[rdma->live[i]]->qp, now_ns);
-        if (own < first) first = own;
+        int64_t port_ns = sa_qp_deadline_ns(&rdma->ports[rdma->live[i]]->qp, now_ns);
+        if (port_ns < first) first = port_ns;
     }
     if (rdma->wire.full && first <= now_ns) first = rdma->wire.full_until_ns > now_ns ? rdma->wire.full_until_ns : SA_QP_NEVER;
     return first;
@@ -225,15 +225,15 @@ SA_EXPORT int sa_rdma_progress(struct sa_rdma *rdma, int64_t until_ns, bool stay
 /* ---- domains and memory */
 
 SA_EXPORT int64_t sa_rdma_alloc_domain(struct sa_rdma *rdma) {
-    int64_t found = -ENOMEM;
+    int64_t domain = -ENOMEM;
     enter(rdma);
-    for (uint32_t i = 0; i < DOMAINS_MAX && found < 0; i++)
+    for (uint32_t i = 0; i < DOMAINS_MAX && domain < 0; i++)
         if (!rdma->domains[i]) {
             rdma->domains[i] = true;
-            found = i + 1;
+            domain = i + 1;
         }
     leave(rdma);
-    return found;
+    return domain;
 }
 
 static bool domain_exists(const struct sa_rdma *rdma, uint32_t domain) {
@@ -335,10 +335,10 @@ SA_EXPORT int sa_rdma_poll(struct sa_rdma *rdma, uint32_t number, struct sa_comp
         cq = cq_of(rdma, number);
     }
     if (cq && until_ns) cq->called = false;
-    int found = cq ? (int)sa_cq_poll(cq, completions, most) : -EINVAL;
-    if (!found && atomic_load(&rdma->stopped)) found = -ESHUTDOWN;
+    int count = cq ? (int)sa_cq_poll(cq, completions, most) : -EINVAL;
+    if (!count && atomic_load(&rdma->stopped)) count = -ESHUTDOWN;
     leave(rdma);
-    return found;
+    return count;
 }
 
 SA_EXPORT int sa_rdma_interrupt(struct sa_rdma *rdma, uint32_t number) {

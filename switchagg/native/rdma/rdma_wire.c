@@ -130,10 +130,10 @@ static int send_packets(struct sa_rdma_wire *wire, struct sa_rdma_port *port, ui
     message.msg_iovlen = lay_out(wire, port, count, bytes);
     message.msg_control = control.bytes;
     message.msg_controllen = control_of(&control, port, count > 1 ? sa_qp_packet_bytes(&wire->packets[0]) : 0);
-    ssize_t sent;
-    do sent = sendmsg(wire->options.descriptor, &message, MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    int error = sent < 0 ? errno : 0;
+    ssize_t sent_bytes;
+    do sent_bytes = sendmsg(wire->options.descriptor, &message, MSG_DONTWAIT);
+    while (sent_bytes < 0 && errno == EINTR);
+    int error = sent_bytes < 0 ? errno : 0;
     if (error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS) {
         wire->counters[SA_RDMA_SEND_WOULD_BLOCK]++;
         wire->full = true;
@@ -195,7 +195,7 @@ static bool same_host(const struct sa_address *a, const struct sa_address *b) {
 /* See rdma.h on identifications. */
 static bool is_intact(struct sa_rdma_port *port, uint16_t from_port, const uint8_t *bytes, uint32_t size,
                       uint16_t expected) {
-    uint16_t found;
+    uint16_t identification;
     if (from_port != port->in_port) {
         const uint8_t *ends = port->in.masked + 8 + (port->in.v6 ? 8 : 12);
         uint32_t host = port->in.v6 ? 16 : 4;
@@ -206,9 +206,9 @@ static bool is_intact(struct sa_rdma_port *port, uint16_t from_port, const uint8
         sa_roce_path_init(&port->in, port->peer.family, from, to, from_port, (uint16_t)(ports[2] << 8 | ports[3]));
         port->in_port = from_port;
     }
-    if (!sa_roce_check(&port->in, bytes, size, expected, port->small_only ? SA_IDENT_SMALL : SA_IDENT_ANY, &found))
+    if (!sa_roce_check(&port->in, bytes, size, expected, port->small_only ? SA_IDENT_SMALL : SA_IDENT_ANY, &identification))
         return false;
-    port->small_in_row = found < SMALL_IDENT ? port->small_in_row + !port->small_only : 0;
+    port->small_in_row = identification < SMALL_IDENT ? port->small_in_row + !port->small_only : 0;
     if (port->small_in_row > SMALL_IDENT) port->small_only = true;
     return true;
 }

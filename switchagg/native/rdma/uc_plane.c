@@ -51,7 +51,7 @@ struct result {
 
 struct sa_uc_plane {
     struct sa_plane *plane;
-    struct sa_address own;
+    struct sa_address local;
     uint32_t packets;
     uint64_t counters[SA_UC_COUNTERS];
     struct uc_job *first;
@@ -88,8 +88,8 @@ static bool same_host(const struct sa_address *a, const struct sa_address *b) {
 static const struct sa_roce_path *path_up(const struct sa_uc_plane *rdma, struct member *member, uint16_t port) {
     if (member->up_port != port) {
         member->up_port = port;
-        sa_roce_path_init(&member->up, rdma->own.family, member->peer.address.host, rdma->own.host, port,
-                          rdma->own.port);
+        sa_roce_path_init(&member->up, rdma->local.family, member->peer.address.host, rdma->local.host, port,
+                          rdma->local.port);
     }
     return &member->up;
 }
@@ -299,11 +299,11 @@ uint32_t sa_uc_plane_lay_out(struct sa_uc_plane *rdma, uint32_t segments, struct
 
 /* ---- jobs */
 
-struct sa_uc_plane *sa_uc_plane_new(struct sa_plane *plane, const struct sa_address *own, uint32_t packets) {
+struct sa_uc_plane *sa_uc_plane_new(struct sa_plane *plane, const struct sa_address *local, uint32_t packets) {
     struct sa_uc_plane *rdma = calloc(1, sizeof *rdma);
     if (!rdma) return NULL;
     rdma->plane = plane;
-    rdma->own = *own;
+    rdma->local = *local;
     rdma->packets = packets < 1 ? 1 : packets > SA_UC_PACKETS_MAX ? SA_UC_PACKETS_MAX : packets;
     rdma->frames = malloc((size_t)SA_UC_RESULTS * SA_ROCE_MTU_MAX);
     rdma->arena = malloc(ARENA_BYTES);
@@ -332,12 +332,12 @@ void sa_uc_plane_evict(struct sa_uc_plane *rdma, uint32_t job_id) {
         for (link = &rdma->first_waiting; *link != job;) link = &(*link)->next_waiting;
         *link = job->next_waiting;
     }
-    uint32_t kept = 0;
+    uint32_t remaining = 0;
     for (uint32_t i = 0; i < rdma->notice_count; i++) {
         struct member *member = rdma->notices[i];
-        if (member < job->members || member >= job->members + job->workers) rdma->notices[kept++] = member;
+        if (member < job->members || member >= job->members + job->workers) rdma->notices[remaining++] = member;
     }
-    rdma->notice_count = kept;
+    rdma->notice_count = remaining;
     rdma->by_id[job_id] = NULL;
     free(job);
 }
@@ -360,7 +360,7 @@ int sa_uc_plane_admit(struct sa_uc_plane *rdma, const struct sa_job *config, con
         member->peer = peers[rank];
         member->up_psn = peers[rank].psn;
         path_up(rdma, member, peers[rank].address.port);
-        sa_roce_path_init(&member->down, rdma->own.family, rdma->own.host, peers[rank].address.host, rdma->own.port,
+        sa_roce_path_init(&member->down, rdma->local.family, rdma->local.host, peers[rank].address.host, rdma->local.port,
                           peers[rank].address.port);
     }
     sa_uc_plane_evict(rdma, job->job_id); /* its earlier generation */

@@ -56,7 +56,7 @@ enum sa_uc_counter {
 
 /* plane stays the caller's. own: the switch's address. packets: most packets of one message of results, 1 to
    SA_UC_PACKETS_MAX. NULL: no memory. */
-SA_EXPORT struct sa_uc_plane *sa_uc_plane_new(struct sa_plane *plane, const struct sa_address *own, uint32_t packets);
+SA_EXPORT struct sa_uc_plane *sa_uc_plane_new(struct sa_plane *plane, const struct sa_address *local, uint32_t packets);
 SA_EXPORT void sa_uc_plane_free(struct sa_uc_plane *rdma);
 
 /* Take the queue pairs of a job (or a new generation of one) that the data plane has admitted, with

@@ -23,13 +23,13 @@ void sa_cq_free(struct sa_cq *cq) {
 }
 
 uint32_t sa_cq_poll(struct sa_cq *cq, struct sa_completion *completions, uint32_t most) {
-    uint32_t found = cq->count < most ? cq->count : most;
-    for (uint32_t i = 0; i < found; i++) {
+    uint32_t count = cq->count < most ? cq->count : most;
+    for (uint32_t i = 0; i < count; i++) {
         completions[i] = cq->ring[cq->first];
         cq->first = cq->first + 1 == cq->capacity ? 0 : cq->first + 1;
     }
-    cq->count -= found;
-    return found;
+    cq->count -= count;
+    return count;
 }
 
 static bool claim(struct sa_cq *cq) {
@@ -244,11 +244,11 @@ void sa_qp_finish_send(struct sa_qp *qp, uint32_t status) {
 
 void sa_qp_finish_receive(struct sa_qp *qp, const struct sa_completion *completion) {
     const struct sa_receive_request *request = &qp->receives[qp->receive_head++ % qp->receive_depth];
-    struct sa_completion whole = *completion;
-    whole.id = request->id;
-    whole.queue_pair = qp->number;
+    struct sa_completion entry = *completion;
+    entry.id = request->id;
+    entry.queue_pair = qp->number;
     release(qp, request->lkey);
-    complete(qp->receive_cq, &whole);
+    complete(qp->receive_cq, &entry);
 }
 
 void sa_qp_check_front(struct sa_qp *qp) {

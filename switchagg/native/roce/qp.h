@@ -176,7 +176,7 @@ struct sa_qp {
     uint64_t next_sequence; /* of the next packet to send */
     uint64_t high_sequence; /* one beyond the highest ever sent */
     uint64_t unacked;       /* of the oldest packet not acknowledged */
-    uint64_t asked;         /* one beyond the latest packet sent that requested an acknowledgement */
+    uint64_t ack_end;         /* one beyond the latest packet sent that requested an acknowledgement */
     uint64_t window;        /* packets */
     uint64_t loss_sequence; /* the window isn't halved again before this is acknowledged */
     uint32_t storm;         /* NAKs in a row that came after few packets */

@@ -24,13 +24,13 @@ int64_t sa_rnr_timer_ns(uint32_t code) {
 /* Only for a packet that requested an acknowledgement: at a slow rate those before it take long, and get none. */
 static void start_timer(struct sa_qp *qp, int64_t now_ns) {
     uint32_t timeout = qp->attributes.timeout;
-    bool waits = qp->transport == SA_ROCE_RC && timeout && qp->unacked < qp->asked;
+    bool waits = qp->transport == SA_ROCE_RC && timeout && qp->unacked < qp->ack_end;
     qp->retry_ns = waits ? now_ns + ((int64_t)TIMEOUT_UNIT_NS << timeout) : SA_QP_NEVER;
 }
 
 void sa_qp_reset_requests(struct sa_qp *qp, int64_t now_ns) {
     qp->post_sequence = qp->next_sequence = qp->high_sequence = qp->attributes.send_psn;
-    qp->unacked = qp->asked = qp->next_sequence;
+    qp->unacked = qp->ack_end = qp->next_sequence;
     qp->loss_sequence = qp->storm = 0;
     qp->nak_sequence = NONE;
     qp->window = qp->attributes.window_packets;
@@ -104,11 +104,11 @@ uint32_t sa_qp_peek(struct sa_qp *qp, int64_t now_ns, uint32_t most, uint32_t by
         const struct sa_send_entry *entry = &qp->sends[cursor % qp->send_depth];
         if (held_back(qp, entry, sequence)) break;
         build(qp, entry, sequence, &packets[count]);
-        uint32_t own = sa_qp_packet_bytes(&packets[count]);
-        if (count && (own > size || bytes + own > bytes_most)) break;
-        bool shorter = count && own < size;
-        size = own;
-        bytes += own;
+        uint32_t packet_bytes = sa_qp_packet_bytes(&packets[count]);
+        if (count && (packet_bytes > size || bytes + packet_bytes > bytes_most)) break;
+        bool shorter = count && packet_bytes < size;
+        size = packet_bytes;
+        bytes += packet_bytes;
         count++;
         sequence++;
         if (sequence == entry->first + entry->packets) cursor++;
@@ -128,7 +128,7 @@ void sa_qp_sent(struct sa_qp *qp, uint32_t count, uint32_t bytes, int64_t now_ns
         uint64_t left = entry->first + entry->packets - qp->next_sequence, step = least(left, count);
         count -= (uint32_t)step;
         for (; step; step--, left--, qp->next_sequence++)
-            if (asks(qp, entry, qp->next_sequence)) qp->asked = qp->next_sequence + 1;
+            if (asks(qp, entry, qp->next_sequence)) qp->ack_end = qp->next_sequence + 1;
         if (left) break;
         qp->send_cursor++;
         if (qp->transport == SA_ROCE_UC) sa_qp_finish_send(qp, SA_WC_SUCCESS);
@@ -145,7 +145,7 @@ void sa_qp_sent(struct sa_qp *qp, uint32_t count, uint32_t bytes, int64_t now_ns
 
 /* Send again from the oldest unacknowledged packet on. */
 static void go_back(struct sa_qp *qp) {
-    qp->next_sequence = qp->asked = qp->unacked;
+    qp->next_sequence = qp->ack_end = qp->unacked;
     qp->send_cursor = qp->send_head;
     qp->retry_ns = SA_QP_NEVER;
 }

@@ -65,8 +65,8 @@ static enum outcome begin_write(struct sa_qp *qp, const struct sa_roce_packet *p
 static enum outcome take_write(struct sa_qp *qp, const struct sa_roce_packet *packet) {
     bool ends = packet->shape & SA_ROCE_ENDS, immediate = packet->shape & SA_ROCE_IMMEDIATE;
     if (packet->shape & SA_ROCE_STARTS) {
-        enum outcome begun = begin_write(qp, packet);
-        if (begun != DONE) return begun;
+        enum outcome start = begin_write(qp, packet);
+        if (start != DONE) return start;
     }
     if (packet->payload_bytes > qp->message_left || (ends && packet->payload_bytes != qp->message_left) ||
         (!ends && packet->payload_bytes == qp->message_left))
@@ -222,20 +222,20 @@ void sa_qp_receive(struct sa_qp *qp, const struct sa_roce_packet *packet, bool m
 uint32_t sa_qp_answer(struct sa_qp *qp, struct sa_qp_packet *out) {
     struct sa_roce_packet packet = {
         .partition = SA_ROCE_PARTITION, .queue_pair = qp->attributes.peer, .migration = true, .msn = qp->msn};
-    uint32_t taken;
+    uint32_t answer;
     if (qp->answers & SA_ANSWER_CNP) {
-        taken = SA_ANSWER_CNP;
+        answer = SA_ANSWER_CNP;
         packet.opcode = SA_ROCE_CNP;
         packet.becn = true;
         qp->counters[SA_QP_CNPS_SENT]++;
     } else if (qp->answers & SA_ANSWER_NAK) {
-        taken = SA_ANSWER_NAK | (qp->answers & SA_ANSWER_ACK); /* it acknowledges all before */
+        answer = SA_ANSWER_NAK | (qp->answers & SA_ANSWER_ACK); /* it acknowledges all before */
         packet.opcode = SA_ROCE_RC | SA_ROCE_ACKNOWLEDGE;
         packet.syndrome = qp->nak;
         packet.psn = qp->expected;
         qp->counters[SA_QP_NAKS_SENT]++;
     } else if (qp->answers & SA_ANSWER_ACK) {
-        taken = SA_ANSWER_ACK;
+        answer = SA_ANSWER_ACK;
         packet.opcode = SA_ROCE_RC | SA_ROCE_ACKNOWLEDGE;
         packet.syndrome = SA_ROCE_ACK_UNLIMITED;
         packet.psn = sa_psn_add(qp->expected, SA_ROCE_BITS24);
@@ -243,8 +243,8 @@ uint32_t sa_qp_answer(struct sa_qp *qp, struct sa_qp_packet *out) {
     } else {
         return 0;
     }
-    qp->answers &= ~taken;
+    qp->answers &= ~answer;
     *out = (struct sa_qp_packet){0};
     out->headers_bytes = sa_roce_build(&packet, out->headers);
-    return taken;
+    return answer;
 }

@@ -229,10 +229,10 @@ SA_EXPORT void sa_roce_seal(const struct sa_roce_path *path, uint16_t identifica
 }
 
 SA_EXPORT bool sa_roce_check(const struct sa_roce_path *path, const uint8_t *bytes, uint32_t size, uint16_t expected,
-                             enum sa_roce_ident believed, uint16_t *found) {
+                             enum sa_roce_ident believed, uint16_t *identification_out) {
     uint32_t covered = size - SA_ROCE_ICRC_BYTES;
     uint32_t difference = sa_roce_icrc(path, expected, bytes, covered, NULL, 0) ^ little32(bytes + covered);
-    if (found) *found = expected;
+    if (identification_out) *identification_out = expected;
     if (!difference) return true;
     if (path->v6) return false;
     /* Identification and flags are 4 bytes, then come 12 bytes of IP and 8 of UDP. A difference in 4 bytes, read as the
@@ -241,7 +241,7 @@ SA_EXPORT bool sa_roce_check(const struct sa_roce_path *path, const uint8_t *byt
     uint8_t wrong[4] = {(uint8_t)difference, (uint8_t)(difference >> 8), (uint8_t)(difference >> 16),
                         (uint8_t)(difference >> 24)};
     uint16_t identification = expected ^ get16(wrong);
-    if (found) *found = identification;
+    if (identification_out) *identification_out = identification;
     if (believed == SA_IDENT_SMALL) return !get16(wrong + 2) && identification < IDENT_SMALL;
     return !(get16(wrong + 2) & ~DONT_FRAGMENT);
 }

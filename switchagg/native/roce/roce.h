@@ -179,7 +179,7 @@ enum sa_roce_ident {
    the identification to try first (its place in a bundle); *found, unless NULL, is set to the true one of an intact
    IPv4 packet. Fast if the guess is right or the path is IPv6. */
 bool sa_roce_check(const struct sa_roce_path *path, const uint8_t *bytes, uint32_t size, uint16_t expected,
-                   enum sa_roce_ident believed, uint16_t *found);
+                   enum sa_roce_ident believed, uint16_t *identification_out);
 
 /* ---- arithmetic of packet sequence numbers, modulo 2^24 */
 

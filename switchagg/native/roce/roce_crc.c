@@ -6,7 +6,7 @@
 #include "abi.h"
 
 #define POLYNOMIAL 0xedb88320u
-#define ONE 0x80000000u /* x^0 */
+#define UNIT 0x80000000u /* x^0 */
 #define SLICES 16u
 
 static uint32_t tables[SLICES][256];
@@ -14,7 +14,7 @@ static uint32_t unshifts[32]; /* x^(-8 * 2^i) */
 
 uint32_t sa_crc32_multiply(uint32_t a, uint32_t b) {
     uint32_t product = 0;
-    for (uint32_t bit = ONE; bit; bit >>= 1) {
+    for (uint32_t bit = UNIT; bit; bit >>= 1) {
         product ^= b & (0u - !!(a & bit));
         b = b >> 1 ^ (POLYNOMIAL & (0u - (b & 1u)));
     }
@@ -22,7 +22,7 @@ uint32_t sa_crc32_multiply(uint32_t a, uint32_t b) {
 }
 
 uint32_t sa_crc32_unshift(uint32_t bytes) {
-    uint32_t product = ONE;
+    uint32_t product = UNIT;
     for (uint32_t i = 0; bytes; i++, bytes >>= 1)
         if (bytes & 1u) product = sa_crc32_multiply(product, unshifts[i]);
     return product;
@@ -116,7 +116,7 @@ __attribute__((constructor)) static void prepare(void) {
         for (uint32_t i = 0; i < 256; i++)
             tables[slice][i] = tables[slice - 1][i] >> 8 ^ tables[0][tables[slice - 1][i] & 0xffu];
     /* x * q = 1 for q = (P + 1) / x; in a register, P without x^32 is POLYNOMIAL and a division by x is a shift left */
-    uint32_t power = (POLYNOMIAL ^ ONE) << 1 | 1u; /* x^-1: degree 31 comes from x^32 */
+    uint32_t power = (POLYNOMIAL ^ UNIT) << 1 | 1u; /* x^-1: degree 31 comes from x^32 */
     for (int i = 0; i < 3; i++) power = sa_crc32_multiply(power, power);
     for (uint32_t i = 0; i < 32; i++, power = sa_crc32_multiply(power, power)) unshifts[i] = power;
 #if defined(CARRYLESS)
@@ -140,14 +140,14 @@ SA_EXPORT uint32_t sa_crc32(uint32_t crc, const uint8_t *bytes, size_t size) {
 
 SA_EXPORT uint32_t sa_crc32_joined(const uint8_t *head, size_t head_bytes, const uint8_t *rest, size_t rest_bytes) {
 #if defined(CARRYLESS)
-    size_t block = head_bytes <= 64 ? 64 : (head_bytes + 15) & ~(size_t)15, taken = block - head_bytes;
+    size_t block = head_bytes <= 64 ? 64 : (head_bytes + 15) & ~(size_t)15, tail_bytes = block - head_bytes;
     if (has_pclmul && head_bytes + rest_bytes >= block) {
         uint8_t first[112];
         memcpy(first, head, head_bytes);
-        if (taken) memcpy(first + head_bytes, rest, taken);
-        size_t folded = (rest_bytes - taken) & ~(size_t)15;
-        uint32_t state = by_folding(0xffffffffu, first, block, rest + taken, folded);
-        return ~by_tables(state, rest + taken + folded, rest_bytes - taken - folded);
+        if (tail_bytes) memcpy(first + head_bytes, rest, tail_bytes);
+        size_t folded = (rest_bytes - tail_bytes) & ~(size_t)15;
+        uint32_t state = by_folding(0xffffffffu, first, block, rest + tail_bytes, folded);
+        return ~by_tables(state, rest + tail_bytes + folded, rest_bytes - tail_bytes - folded);
     }
 #endif
     return sa_crc32(sa_crc32(0, head, head_bytes), rest, rest_bytes);

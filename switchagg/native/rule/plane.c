@@ -126,13 +126,13 @@ static void address(const struct share *share, uint32_t kind, uint32_t rank, boo
                     struct sa_results *results) {
     const struct sa_targets none = {NULL, 0}, sender = {&share->ports[rank], 1};
     uint32_t owner = sa_owner(kind);
-    struct sa_targets one = {&share->ports[owner], 1}, others = {&share->ports[owner + 1], share->ranks - 1};
+    struct sa_targets owner_targets = {&share->ports[owner], 1}, other_targets = {&share->ports[owner + 1], share->ranks - 1};
     if (outcome == SA_REPLY) {
         results->valued = gives ? none : sender;
         results->bare = gives ? sender : none;
     } else {
-        results->valued = sa_route(kind) == SA_ROUTE_TO_OWNER ? one : others;
-        results->bare = sa_route(kind) == SA_ROUTE_TO_OWNER ? others : one;
+        results->valued = sa_route(kind) == SA_ROUTE_TO_OWNER ? owner_targets : other_targets;
+        results->bare = sa_route(kind) == SA_ROUTE_TO_OWNER ? other_targets : owner_targets;
     }
 }
 
@@ -336,8 +336,8 @@ enum sa_outcome sa_plane_accept(struct sa_plane *plane, const uint8_t *datagram,
 }
 
 /* Ports are a share's own: the same ones are of the same job. */
-static bool same_targets(const struct sa_targets *one, const struct sa_targets *other) {
-    return one->ports == other->ports && one->count == other->count;
+static bool same_targets(const struct sa_targets *targets, const struct sa_targets *other) {
+    return targets->ports == other->ports && targets->count == other->count;
 }
 
 static const struct share *share_of(const struct sa_plane *plane, const uint8_t *datagram) {

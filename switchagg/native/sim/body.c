@@ -44,15 +44,15 @@ void sim_pool_free(struct sim_pool *pool) {
 
 struct sim_body *sim_body_own(struct sim_pool *pool, struct sim_body *body) {
     if (body->holders == 1) return body;
-    struct sim_body *own = sim_body_new(pool, body->held);
-    if (!own) return NULL;
-    uint16_t cells = own->cells;
-    memcpy(own, body, offsetof(struct sim_body, data) + body->held);
-    own->cells = cells;
-    own->holders = 1;
+    struct sim_body *copy = sim_body_new(pool, body->held);
+    if (!copy) return NULL;
+    uint16_t cells = copy->cells;
+    memcpy(copy, body, offsetof(struct sim_body, data) + body->held);
+    copy->cells = cells;
+    copy->holders = 1;
     body->holders--;
-    if (own->kind && own->kind->copied) own->kind->copied(own);
-    return own;
+    if (copy->kind && copy->kind->copied) copy->kind->copied(copy);
+    return copy;
 }
 
 /* The 16-bit ones'-complement sum of RFC 1071; an odd byte counts as if a zero followed. */

@@ -26,15 +26,15 @@ void sim_processor_run(struct sim_processor *processor, struct sim_task task) {
         processor->finish(processor->host, &task);
         return;
     }
-    struct sim_task *made = malloc(sizeof *made);
-    if (!made) {
+    struct sim_task *queued = malloc(sizeof *queued);
+    if (!queued) {
         sim->queue.lacking = 1;
         return;
     }
-    *made = task;
-    made->next = NULL;
-    *processor->end = made;
-    processor->end = &made->next;
+    *queued = task;
+    queued->next = NULL;
+    *processor->end = queued;
+    processor->end = &queued->next;
     processor->free_ns = (processor->free_ns > sim->now_ns ? processor->free_ns : sim->now_ns) + takes_ns;
     sim_schedule(sim, processor->free_ns, due, processor, 0, 0);
 }

@@ -20,9 +20,9 @@ struct sim_credit_queue {
 };
 
 /* 0, or -ENOMEM. */
-int sim_credit_queue_push(struct sim_credit_queue *queue, struct sim_waiting one);
+int sim_credit_queue_push(struct sim_credit_queue *queue, struct sim_waiting entry);
 
 /* The most urgent, if the credit allows; negative: no bound. What it takes of it is the caller's to add. */
-bool sim_credit_queue_pop(struct sim_credit_queue *queue, int64_t credit_bytes, struct sim_waiting *one);
+bool sim_credit_queue_pop(struct sim_credit_queue *queue, int64_t credit_bytes, struct sim_waiting *entry);
 
 #endif

@@ -42,8 +42,8 @@ int sim_queue_add_lane(struct sim_queue *queue, struct sim_lane *lane, int64_t l
         queue->matches = matches;
         queue->leaves = leaves;
         for (uint32_t i = 0; i < queue->lane_count; i++) {
-            const struct sim_lane *each = places[i].lane;
-            if (each->head != each->tail) play(queue, each, match_of(places[i].head->time_ns, places[i].head->sequence, each));
+            const struct sim_lane *present = places[i].lane;
+            if (present->head != present->tail) play(queue, present, match_of(places[i].head->time_ns, places[i].head->sequence, present));
         }
     }
     if (!queue->lane_count || least_ns < queue->least_ns) queue->least_ns = least_ns;
@@ -98,14 +98,14 @@ void sim_queue_lane(struct sim_queue *queue, struct sim_lane *lane, int64_t time
 
 /* ---- what is in no lane */
 
-static inline int earlier(const struct sim_event *one, const struct sim_event *other) {
-    return before(one->entry.time_ns, one->entry.sequence, other->entry.time_ns, other->entry.sequence);
+static inline int earlier(const struct sim_event *event, const struct sim_event *other) {
+    return before(event->entry.time_ns, event->entry.sequence, other->entry.time_ns, other->entry.sequence);
 }
 
 void sim_queue_other(struct sim_queue *queue, int64_t time_ns, sim_action act, void *object, struct sim_body *body,
                      uint32_t sender, uint32_t to) {
     if (queue->other_count == queue->other_room &&
-        grow((void **)&queue->others, &queue->other_room, HEAP_FIRST, sizeof *queue->others)) {
+        grow((void **)&queue->heap, &queue->other_room, HEAP_FIRST, sizeof *queue->heap)) {
         queue->lacking = 1;
         return;
     }
@@ -113,26 +113,26 @@ void sim_queue_other(struct sim_queue *queue, int64_t time_ns, sim_action act, v
     uint32_t at = queue->other_count++;
     while (at) {
         uint32_t above = (at - 1) / 4;
-        if (!earlier(&event, &queue->others[above])) break;
-        queue->others[at] = queue->others[above];
+        if (!earlier(&event, &queue->heap[above])) break;
+        queue->heap[at] = queue->heap[above];
         at = above;
     }
-    queue->others[at] = event;
+    queue->heap[at] = event;
 }
 
 static void take_other(struct sim_queue *queue, struct sim_event *event) {
-    struct sim_event *others = queue->others, last = others[--queue->other_count];
+    struct sim_event *heap = queue->heap, last = heap[--queue->other_count];
     uint32_t count = queue->other_count, at = 0;
-    *event = others[0];
+    *event = heap[0];
     for (uint32_t below = 1; below < count; below = 4 * at + 1) {
         uint32_t least = below, end = below + 4 < count ? below + 4 : count;
         for (uint32_t i = below + 1; i < end; i++)
-            if (earlier(&others[i], &others[least])) least = i;
-        if (!earlier(&others[least], &last)) break;
-        others[at] = others[least];
+            if (earlier(&heap[i], &heap[least])) least = i;
+        if (!earlier(&heap[least], &last)) break;
+        heap[at] = heap[least];
         at = least;
     }
-    others[at] = last;
+    heap[at] = last;
 }
 
 /* ---- both */
@@ -154,10 +154,10 @@ int sim_queue_is_empty(const struct sim_queue *queue) {
 static void take_head(struct sim_queue *queue, sim_match match) {
     struct sim_place *place = &queue->places[(uint32_t)match & ((1u << LANE_BITS) - 1)];
     struct sim_lane *lane = place->lane;
-    struct sim_upcoming *taken = upcoming(queue, queue->upcoming_end++);
-    *taken = (struct sim_upcoming){*place->head, lane};
-    queue->upcoming_ns = taken->entry.time_ns;
-    __builtin_prefetch(taken->entry.body);
+    struct sim_upcoming *next_event = upcoming(queue, queue->upcoming_end++);
+    *next_event = (struct sim_upcoming){*place->head, lane};
+    queue->upcoming_ns = next_event->entry.time_ns;
+    __builtin_prefetch(next_event->entry.body);
     place->head = &lane->ring[++lane->head & lane->mask];
     play(queue, lane, lane->head == lane->tail ? NONE : match_of(place->head->time_ns, place->head->sequence, lane));
     if (queue->matches[1] == NONE) return;
@@ -169,8 +169,8 @@ static void take_head(struct sim_queue *queue, sim_match match) {
 
 static inline void look(struct sim_queue *queue, uint32_t step) {
     if (queue->upcoming_end - queue->upcoming_first <= AWAY[step]) return;
-    const struct sim_upcoming *one = upcoming(queue, queue->upcoming_first + AWAY[step]);
-    if (one->lane->look) one->lane->look(one->lane->object, &one->entry, step);
+    const struct sim_upcoming *event = upcoming(queue, queue->upcoming_first + AWAY[step]);
+    if (event->lane->look) event->lane->look(event->lane->object, &event->entry, step);
 }
 
 static void look_ahead(struct sim_queue *queue) {
@@ -178,7 +178,7 @@ static void look_ahead(struct sim_queue *queue) {
     while (queue->upcoming_end - queue->upcoming_first < queue->ahead && (first = queue->matches[1]) != NONE) {
         if (has_upcoming(queue)) {
             int64_t now_ns = upcoming(queue, queue->upcoming_first)->entry.time_ns;
-            if (queue->other_count && queue->others->entry.time_ns < now_ns) now_ns = queue->others->entry.time_ns;
+            if (queue->other_count && queue->heap->entry.time_ns < now_ns) now_ns = queue->heap->entry.time_ns;
             if ((int64_t)(uint64_t)(first >> 64) > now_ns + queue->least_ns) break;
         }
         take_head(queue, first);
@@ -190,7 +190,7 @@ int sim_queue_next(struct sim_queue *queue, struct sim_event *event) {
     if (queue->matches) look_ahead(queue);
     const struct sim_upcoming *first = upcoming(queue, queue->upcoming_first);
     if (queue->other_count &&
-        (!has_upcoming(queue) || before(queue->others->entry.time_ns, queue->others->entry.sequence,
+        (!has_upcoming(queue) || before(queue->heap->entry.time_ns, queue->heap->entry.sequence,
                                         first->entry.time_ns, first->entry.sequence))) {
         take_other(queue, event);
         return 1;
@@ -204,5 +204,5 @@ int sim_queue_next(struct sim_queue *queue, struct sim_event *event) {
 void sim_queue_free(struct sim_queue *queue) {
     free(queue->matches);
     free(queue->places);
-    free(queue->others);
+    free(queue->heap);
 }

@@ -60,7 +60,7 @@ struct sim_queue {
     uint64_t sequence;
     sim_match *matches; /* matches[1] is the least of all; that of lane i is at leaves + i */
     struct sim_place *places;
-    struct sim_event *others;
+    struct sim_event *heap;
     uint32_t lane_count, leaves, other_count, other_room;
     int lacking; /* memory, and so an event */
     uint32_t upcoming_first, upcoming_end; /* in order; places by the lower bits */

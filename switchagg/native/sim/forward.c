@@ -91,13 +91,13 @@ static void send_results(struct sim_switch *at, struct sim_body **spare, const s
 /* G2: a contribution's mark goes into its header. */
 static void take_mark(struct sa_sim *sim, struct sim_body **body, uint32_t *to) {
     if (!(*to & SIM_CE) || (*body)->length < SA_HEADER_BYTES || (*body)->data[3] & SA_RESULT) return;
-    struct sim_body *own = sim_body_own(&sim->pool, *body);
-    if (!own) {
+    struct sim_body *copy = sim_body_own(&sim->pool, *body);
+    if (!copy) {
         sim->queue.lacking = 1;
         return;
     }
-    own->data[offsetof(struct sa_header, rank)] |= SA_MARKED;
-    *body = own;
+    copy->data[offsetof(struct sa_header, rank)] |= SA_MARKED;
+    *body = copy;
     *to &= ~SIM_CE;
 }
 
@@ -186,14 +186,14 @@ static void switch_free(struct sim_node *node) {
 }
 
 struct sim_switch *sa_sim_switch(struct sa_sim *sim, int64_t latency_ns) {
-    struct sim_switch *made = calloc(1, sizeof *made);
-    if (!made) return NULL;
-    made->node.free = switch_free;
-    made->sim = sim;
-    made->latency_ns = latency_ns;
-    made->address = SIM_NODE_MASK;
-    sim_own(sim, &made->node);
-    return made;
+    struct sim_switch *node = calloc(1, sizeof *node);
+    if (!node) return NULL;
+    node->node.free = switch_free;
+    node->sim = sim;
+    node->latency_ns = latency_ns;
+    node->address = SIM_NODE_MASK;
+    sim_own(sim, &node->node);
+    return node;
 }
 
 static void paths_free(struct sim_node *node) {

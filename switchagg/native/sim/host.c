@@ -5,8 +5,8 @@
 #define CREDIT_BYTES_MAX 65536u
 #define CREDIT_NS 1000000u /* about so much sending time is kept in the queue */
 
-struct sim_given {
-    int64_t gone_ns;
+struct sim_burst {
+    int64_t left_ns;
     uint64_t bytes;
 };
 
@@ -38,33 +38,33 @@ void sim_uplink_init(struct sim_uplink *uplink, struct sim_link *link, uint32_t 
 }
 
 /* Of one's own bytes: what hasn't left yet. */
-static uint64_t own_backlog(struct sim_uplink *uplink) {
+static uint64_t burst_backlog(struct sim_uplink *uplink) {
     uint64_t bytes = 0;
-    while (uplink->own_count && uplink->own[uplink->own_first].gone_ns <= uplink->link->sim->now_ns) {
-        uplink->own_first++;
-        uplink->own_count--;
+    while (uplink->burst_count && uplink->bursts[uplink->burst_first].left_ns <= uplink->link->sim->now_ns) {
+        uplink->burst_first++;
+        uplink->burst_count--;
     }
-    for (uint32_t i = 0; i < uplink->own_count; i++) bytes += uplink->own[uplink->own_first + i].bytes;
+    for (uint32_t i = 0; i < uplink->burst_count; i++) bytes += uplink->bursts[uplink->burst_first + i].bytes;
     return bytes;
 }
 
-static void note_given(struct sim_uplink *uplink, int64_t gone_ns, uint64_t bytes) {
-    if (uplink->own_first + uplink->own_count == uplink->own_room) {
-        if (uplink->own_first) {
-            for (uint32_t i = 0; i < uplink->own_count; i++) uplink->own[i] = uplink->own[uplink->own_first + i];
+static void note_burst(struct sim_uplink *uplink, int64_t left_ns, uint64_t bytes) {
+    if (uplink->burst_first + uplink->burst_count == uplink->burst_room) {
+        if (uplink->burst_first) {
+            for (uint32_t i = 0; i < uplink->burst_count; i++) uplink->bursts[i] = uplink->bursts[uplink->burst_first + i];
         } else {
-            uint32_t room = uplink->own_room ? 2 * uplink->own_room : 8;
-            struct sim_given *own = realloc(uplink->own, room * sizeof *own);
-            if (!own) {
+            uint32_t room = uplink->burst_room ? 2 * uplink->burst_room : 8;
+            struct sim_burst *bursts = realloc(uplink->bursts, room * sizeof *bursts);
+            if (!bursts) {
                 uplink->link->sim->queue.lacking = 1;
                 return;
             }
-            uplink->own = own;
-            uplink->own_room = room;
+            uplink->bursts = bursts;
+            uplink->burst_room = room;
         }
-        uplink->own_first = 0;
+        uplink->burst_first = 0;
     }
-    uplink->own[uplink->own_first + uplink->own_count++] = (struct sim_given){gone_ns, bytes};
+    uplink->bursts[uplink->burst_first + uplink->burst_count++] = (struct sim_burst){left_ns, bytes};
 }
 
 static uint64_t backlog(const struct sim_uplink *uplink) {
@@ -87,17 +87,17 @@ static void wake(void *object, struct sim_body *body, uint32_t sender, uint32_t 
 void sim_uplink_pump(struct sim_uplink *uplink) {
     if (uplink->waiting) return;
     int alone = uplink->link->users == 1;
-    uint64_t used = alone ? backlog(uplink) : own_backlog(uplink);
+    uint64_t used = alone ? backlog(uplink) : burst_backlog(uplink);
     uint32_t limit = used < uplink->credit_bytes ? (uint32_t)(uplink->credit_bytes - used) / uplink->frame_bytes : 0;
-    uint32_t given = limit ? uplink->give(uplink->host, limit, uplink->kind) : 0;
-    if (!alone && given)
-        note_given(uplink, time_at_backlog_ns(uplink, 0), (uint64_t)given * uplink->frame_bytes);
-    if (given < limit) return;
+    uint32_t frames = limit ? uplink->give(uplink->host, limit, uplink->kind) : 0;
+    if (!alone && frames)
+        note_burst(uplink, time_at_backlog_ns(uplink, 0), (uint64_t)frames * uplink->frame_bytes);
+    if (frames < limit) return;
     uplink->waiting = 1;
     struct sa_sim *sim = uplink->link->sim;
     int64_t wake_ns =
-        alone || !uplink->own_count ? time_at_backlog_ns(uplink, uplink->credit_bytes / 2) : uplink->own[uplink->own_first].gone_ns;
+        alone || !uplink->burst_count ? time_at_backlog_ns(uplink, uplink->credit_bytes / 2) : uplink->bursts[uplink->burst_first].left_ns;
     sim_schedule(sim, wake_ns > sim->now_ns ? wake_ns : sim->now_ns, wake, uplink, 0, 0);
 }
 
-void sim_uplink_end(struct sim_uplink *uplink) { free(uplink->own); }
+void sim_uplink_end(struct sim_uplink *uplink) { free(uplink->bursts); }

@@ -19,7 +19,7 @@ void sim_alarm_init(struct sim_alarm *alarm, struct sa_sim *sim, void (*ring)(vo
 /* Ring at the deadline or before; a negative one changes nothing. */
 void sim_alarm_set(struct sim_alarm *alarm, int64_t deadline_ns);
 
-struct sim_given;
+struct sim_burst;
 
 struct sim_uplink {
     uint32_t waiting;
@@ -29,8 +29,8 @@ struct sim_uplink {
     uint64_t credit_bytes;
     uint32_t (*give)(void *host, uint32_t limit, uint32_t kind); /* sends up to so many frames and returns how many */
     void *host;
-    struct sim_given *own; /* where addresses share the link: what was given, and when it has left */
-    uint32_t own_first, own_count, own_room;
+    struct sim_burst *bursts; /* where addresses share the link: what was given, and when it has left */
+    uint32_t burst_first, burst_count, burst_room;
 };
 
 /* frame_bytes: of the largest frame, framing included. */

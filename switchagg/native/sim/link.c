@@ -25,9 +25,9 @@ void sim_link_after(struct sim_link *link, int64_t *free_ns, uint64_t *remainder
     uint32_t at = link->cost_bytes[0] != bytes;
     if (link->cost_bytes[at] != bytes) at = new_cost(link, bytes);
     uint64_t more = *remainder + link->costs[at].remainder;
-    int whole = more >= link->rate_bps;
-    *free_ns += link->costs[at].ns + whole;
-    *remainder = whole ? more - link->rate_bps : more;
+    int seconds_over = more >= link->rate_bps;
+    *free_ns += link->costs[at].ns + seconds_over;
+    *remainder = seconds_over ? more - link->rate_bps : more;
 }
 
 static void drop(struct sim_link *link, struct sim_body *body, enum sim_fault fault) {
@@ -44,13 +44,13 @@ static void damage(struct sim_link *link, struct sim_body **body) {
         burst = (uint32_t)(sim_mersenne_next(random) * (1u << length)) | 1u | 1u << (length - 1);
         first_bit = (uint32_t)(sim_mersenne_next(random) * (bits - length + 1));
     }
-    struct sim_body *own = sim_body_own(&link->sim->pool, *body);
-    if (!own) {
+    struct sim_body *copy = sim_body_own(&link->sim->pool, *body);
+    if (!copy) {
         link->sim->queue.lacking = 1;
         return;
     }
-    *body = own;
-    sim_body_damage(own, (uint16_t)burst, first_bit);
+    *body = copy;
+    sim_body_damage(copy, (uint16_t)burst, first_bit);
 }
 
 static void deliver_with_faults(struct sim_link *link, struct sim_lane *lane, int64_t arrival_ns, struct sim_body *body,

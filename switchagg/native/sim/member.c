@@ -109,16 +109,16 @@ static struct incoming *incoming_of(struct sim_member *member, uint32_t peer) {
     return member->last_in = in;
 }
 
-/* ---- what Python is told, and failures */
+/* ---- reports to Python, and failures */
 
 static void stop(struct sim_member *member, int result) {
     if (result == -ENOMEM) member->sim->queue.lacking = 1;
-    if (result == -ECANCELED && !member->group->facts.told) member->sim->notice(member->number);
+    if (result == -ECANCELED && !member->group->facts.report) member->sim->notice(member->number);
 }
 
 /* To a party in Python. */
-static void say(struct sim_member *member, enum sim_told what, uint32_t peer, uint64_t message) {
-    int64_t deadline_ns = member->group->facts.told(member->member, what, peer, message);
+static void report(struct sim_member *member, enum sim_report what, uint32_t peer, uint64_t message) {
+    int64_t deadline_ns = member->group->facts.report(member->member, what, peer, message);
     if (deadline_ns == SIM_BROKEN_OFF)
         member->group->failed.failure = SIM_ELSEWHERE;
     else
@@ -130,7 +130,7 @@ static void unanswered(struct sim_member *member, const struct outgoing *out) {
     failed->failure = SIM_UNANSWERED;
     failed->member = member->member;
     failed->peer = (out->peer & SIM_NODE_MASK) - member->group->facts.first;
-    if (member->group->facts.told) say(member, SIM_TOLD_UNANSWERED, failed->peer, 0);
+    if (member->group->facts.report) report(member, SIM_REPORT_UNANSWERED, failed->peer, 0);
     stop(member, -ECANCELED);
 }
 
@@ -177,9 +177,9 @@ static void carry(struct sim_member *member, struct flow *flow, struct sim_messa
 }
 
 /* A message leaves its queue; once the host comes to it, it is carried. */
-static void take_out(struct sim_member *member, struct flow *flow, const struct sim_waiting *one) {
-    bool is_made = member->group->facts.told;
-    struct sim_message *message = is_made ? one->item : message_of(member, one->item, one->node, one->priority);
+static void take_out(struct sim_member *member, struct flow *flow, const struct sim_waiting *entry) {
+    bool is_made = member->group->facts.report;
+    struct sim_message *message = is_made ? entry->item : message_of(member, entry->item, entry->node, entry->priority);
     if (!message) {
         member->sim->queue.lacking = 1;
         return;
@@ -198,18 +198,18 @@ static struct flow *flow_of(struct sim_member *member, int32_t priority) {
 /* From the calls to the queues, from the queues to the connections. A party in Python has filled the queues. */
 static void feed(struct sim_member *member) {
     uint32_t flows = member->strict ? SIM_CLASSES : 1;
-    struct sim_waiting one = {0};
+    struct sim_waiting entry = {0};
     struct sim_call *call;
     int64_t node;
     int64_t credit_bytes = member->group->facts.credit_bytes;
     int result = 0;
-    while (!member->group->facts.told && (node = sim_party_next(&member->party, &call)) >= 0 && !result) {
-        one = (struct sim_waiting){.priority = call->priority, .node = (uint32_t)node, .item = call};
-        result = sim_credit_queue_push(&flow_of(member, one.priority)->queue, one);
+    while (!member->group->facts.report && (node = sim_party_next(&member->party, &call)) >= 0 && !result) {
+        entry = (struct sim_waiting){.priority = call->priority, .node = (uint32_t)node, .item = call};
+        result = sim_credit_queue_push(&flow_of(member, entry.priority)->queue, entry);
     }
     for (uint32_t i = 0; i < flows; i++)
-        while (!member->processor.first && !result && sim_credit_queue_pop(&member->flows[i].queue, credit_bytes, &one))
-            take_out(member, &member->flows[i], &one);
+        while (!member->processor.first && !result && sim_credit_queue_pop(&member->flows[i].queue, credit_bytes, &entry))
+            take_out(member, &member->flows[i], &entry);
     stop(member, result);
 }
 
@@ -226,8 +226,8 @@ static uint32_t put(struct sim_member *member, struct outgoing *out, uint32_t li
         return 0;
     }
     if (flow_bps) limit = 1;
-    for (int found; count < limit && (found = sa_sender_next(&out->sender, sim->now_ns, &segment)); count++) {
-        struct sim_body *body = found > 0 ? sim_data_frame(sim, &segment, out->sender.config, out->connection) : NULL;
+    for (int index; count < limit && (index = sa_sender_next(&out->sender, sim->now_ns, &segment)); count++) {
+        struct sim_body *body = index > 0 ? sim_data_frame(sim, &segment, out->sender.config, out->connection) : NULL;
         if (!body) {
             stop(member, -ENOMEM);
             break;
@@ -255,7 +255,7 @@ static void pump_again(void *object, struct sim_body *body, uint32_t sender, uin
 static void left(struct sim_member *member, struct flow *flow, struct sim_message *message) {
     flow->queue.below_bytes -= message->reliable.size_bytes;
     if (!message->call) {
-        say(member, SIM_TOLD_SENT, message->address & SIM_NODE_MASK, message->number);
+        report(member, SIM_REPORT_SENT, message->address & SIM_NODE_MASK, message->number);
         if (member->group->failed.failure) return;
     } else {
         stop(member, sim_party_sent(&member->party, message->call, (uint32_t)message->number));
@@ -272,15 +272,15 @@ static void left(struct sim_member *member, struct flow *flow, struct sim_messag
 }
 
 static uint32_t give_repeats(struct sim_member *member, struct flow *flow, uint32_t limit) {
-    uint32_t given = 0, kept = 0;
+    uint32_t frames = 0, remaining = 0;
     for (uint32_t i = 0; i < flow->repeating_count; i++) {
         struct outgoing *out = flow->repeating[i];
         uint32_t repeats = sa_sender_repeats(&out->sender);
-        given += put(member, out, repeats < limit - given ? repeats : limit - given);
-        if ((out->repeats = sa_sender_repeats(&out->sender) > 0)) flow->repeating[kept++] = out;
+        frames += put(member, out, repeats < limit - frames ? repeats : limit - frames);
+        if ((out->repeats = sa_sender_repeats(&out->sender) > 0)) flow->repeating[remaining++] = out;
     }
-    flow->repeating_count = kept;
-    return given;
+    flow->repeating_count = remaining;
+    return frames;
 }
 
 /* To the link: repetitions, then messages in order; those behind a full window wait. */
@@ -288,29 +288,29 @@ static uint32_t give(void *host, uint32_t limit, uint32_t kind) {
     struct sim_member *member = host;
     struct flow *flow = &member->flows[kind == SIM_ALL_CLASSES ? 0 : kind];
     member->is_busy = 1;
-    uint32_t given = give_repeats(member, flow, limit);
+    uint32_t frames = give_repeats(member, flow, limit);
     uint64_t gives = ++member->gives;
-    for (struct sim_message **at = &flow->departing, *message; given < limit && (message = *at);) {
+    for (struct sim_message **at = &flow->departing, *message; frames < limit && (message = *at);) {
         struct outgoing *out = message->to;
         if (out->full_at == gives) {
             at = &message->next;
             continue;
         }
         uint64_t wanted = message->reliable.end - out->sender.next;
-        if (wanted > limit - given) wanted = limit - given;
-        uint32_t got = put(member, out, (uint32_t)wanted);
-        given += got;
+        if (wanted > limit - frames) wanted = limit - frames;
+        uint32_t added = put(member, out, (uint32_t)wanted);
+        frames += added;
         if (out->sender.next == message->reliable.end) {
             if (!(*at = message->next)) flow->departing_end = at;
             left(member, flow, message);
-        } else if (got < wanted) {
+        } else if (added < wanted) {
             out->full_at = gives;
             at = &message->next;
         }
         if (member->group->failed.failure || member->sim->queue.lacking) break;
     }
     member->is_busy = 0;
-    return given;
+    return frames;
 }
 
 static void pump(struct sim_member *member) {
@@ -328,11 +328,11 @@ static void pump(struct sim_member *member) {
         sim_uplink_pump(&flow->uplink);
     }
     sim_alarm_set(&member->timer,
-                  member->group->facts.told ? member->deadline_ns : sim_party_deadline_ns(&member->party));
+                  member->group->facts.report ? member->deadline_ns : sim_party_deadline_ns(&member->party));
 }
 
 void sa_sim_member_pump(struct sim_member *member) {
-    if (member->group->facts.told && !member->is_busy && !member->group->failed.failure) say(member, SIM_TOLD_PUMPS, 0, 0);
+    if (member->group->facts.report && !member->is_busy && !member->group->failed.failure) report(member, SIM_REPORT_PUMPS, 0, 0);
     pump(member);
 }
 
@@ -373,8 +373,8 @@ static void after_input(struct sim_member *member, struct outgoing *out) {
 /* A message for the party. */
 static void hand(struct sim_member *member, uint32_t from, struct sim_message *message, bool is_last) {
     struct sa_reliable_message *reliable = &message->reliable;
-    if (member->group->facts.told)
-        say(member, is_last ? SIM_TOLD_CAME_LAST : SIM_TOLD_CAME, from, message->number);
+    if (member->group->facts.report)
+        report(member, is_last ? SIM_REPORT_CAME_LAST : SIM_REPORT_CAME, from, message->number);
     else
         stop(member, sim_party_receive(&member->party, from, reliable->head, reliable->data,
                                        reliable->size_bytes - reliable->head_bytes, member->sim->now_ns));
@@ -390,13 +390,13 @@ static void take_data(struct sim_member *member, const struct sim_body *body, ui
     struct sa_reliable_message *message = sa_receiver_message(&in->receiver), *next;
     if (!message) return;
     for (uint32_t from = sender - member->group->facts.first; message && !member->group->failed.failure; message = next) {
-        struct sim_message *each = (struct sim_message *)message;
+        struct sim_message *part = (struct sim_message *)message;
         next = sa_receiver_message(&in->receiver);
-        each->holders++;
+        part->holders++;
         if (member->group->transfer_ns)
-            sim_processor_run(&member->processor, (struct sim_task){.message = each, .from = from});
+            sim_processor_run(&member->processor, (struct sim_task){.message = part, .from = from});
         else
-            hand(member, from, each, !next);
+            hand(member, from, part, !next);
     }
     if (member->group->transfer_ns) return;
     tell(member);
@@ -478,8 +478,8 @@ static void paced(void *object) { pump(object); }
 
 static void party_due(void *object) {
     struct sim_member *member = object;
-    if (member->group->facts.told)
-        say(member, SIM_TOLD_DUE, 0, 0);
+    if (member->group->facts.report)
+        report(member, SIM_REPORT_DUE, 0, 0);
     else
         stop(member, sim_party_handle_timer(&member->party, member->sim->now_ns));
     tell(member);
@@ -521,23 +521,23 @@ static void out_free(struct outgoing *out) {
 static void member_free(struct sim_node *node) {
     struct sim_member *member = (struct sim_member *)node;
     for (uint32_t i = 0; i < member->out.room; i++)
-        if (member->out.found[i]) out_free(member->out.found[i]);
+        if (member->out.items[i]) out_free(member->out.items[i]);
     for (uint32_t i = 0; i < member->in.room; i++) {
-        if (!member->in.found[i]) continue;
-        sa_receiver_end(&((struct incoming *)member->in.found[i])->receiver);
-        free(member->in.found[i]);
+        if (!member->in.items[i]) continue;
+        sa_receiver_end(&((struct incoming *)member->in.items[i])->receiver);
+        free(member->in.items[i]);
     }
     for (uint32_t i = 0; i < (member->strict ? SIM_CLASSES : 1); i++) {
         struct sim_credit_queue *queue = &member->flows[i].queue;
-        for (uint32_t j = 0; member->group->facts.told && j < queue->count; j++)
+        for (uint32_t j = 0; member->group->facts.report && j < queue->count; j++)
             sim_message_let_go(&member->group->messages, queue->heap[j].item);
         free(queue->heap);
         free(member->flows[i].repeating);
         sim_uplink_end(&member->flows[i].uplink);
     }
     sim_processor_end(&member->processor, &member->group->messages);
-    free(member->out.found);
-    free(member->in.found);
+    free(member->out.items);
+    free(member->in.items);
     sim_party_end(&member->party);
     free(member);
 }
@@ -591,7 +591,7 @@ int64_t sa_sim_member_ended(struct sim_member *member) {
 uint64_t sa_sim_member_retransmissions(const struct sim_member *member) {
     uint64_t count = 0;
     for (uint32_t i = 0; i < member->out.room; i++)
-        if (member->out.found[i]) count += ((struct outgoing *)member->out.found[i])->sender.counters[SA_RETRANSMITTED];
+        if (member->out.items[i]) count += ((struct outgoing *)member->out.items[i])->sender.counters[SA_RETRANSMITTED];
     return count;
 }
 

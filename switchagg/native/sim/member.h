@@ -9,13 +9,13 @@
 #include "sim/party.h"
 
 /* What a party in Python is told. peer: who sent, or gives no answer. message: its number. */
-enum sim_told {
-    SIM_TOLD_PUMPS,     /* hand out messages */
-    SIM_TOLD_CAME,      /* take a message */
-    SIM_TOLD_CAME_LAST, /* the same; notice what has happened, and hand out messages */
-    SIM_TOLD_SENT,      /* a message's last frame is on the link; notice, hand out */
-    SIM_TOLD_DUE,       /* it is the deadline, or before; notice, hand out */
-    SIM_TOLD_UNANSWERED /* a peer, for too long: fail */
+enum sim_report {
+    SIM_REPORT_PUMPS,     /* hand out messages */
+    SIM_REPORT_CAME,      /* take a message */
+    SIM_REPORT_CAME_LAST, /* the same; notice what has happened, and hand out messages */
+    SIM_REPORT_SENT,      /* a message's last frame is on the link; notice, hand out */
+    SIM_REPORT_DUE,       /* it is the deadline, or before; notice, hand out */
+    SIM_REPORT_UNANSWERED /* a peer, for too long: fail */
 };
 
 #define SIM_BROKEN_OFF INT64_MIN
@@ -28,7 +28,7 @@ struct sim_group_facts {
     uint32_t first; /* the first member's address */
     int64_t credit_bytes, call_timeout_ns;
     const struct sa_reliable_config *(*config_of)(uint32_t member, uint32_t to);
-    int64_t (*told)(uint32_t member, uint32_t what, uint32_t peer, uint64_t message);
+    int64_t (*report)(uint32_t member, uint32_t what, uint32_t peer, uint64_t message);
 };
 
 struct sim_group;

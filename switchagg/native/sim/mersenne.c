@@ -3,8 +3,8 @@
 #define HALF 397u
 #define MATRIX 0x9908b0dfu
 
-static uint32_t mixed(uint32_t one, uint32_t next) {
-    uint32_t y = (one & 0x80000000u) | (next & 0x7fffffffu);
+static uint32_t mixed(uint32_t word, uint32_t next) {
+    uint32_t y = (word & 0x80000000u) | (next & 0x7fffffffu);
     return y >> 1 ^ (y & 1 ? MATRIX : 0);
 }
 

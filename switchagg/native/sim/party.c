@@ -29,14 +29,14 @@ void sim_party_end(struct sim_party *party) {
     free(party->finished);
 }
 
-static int fail(struct sim_party *party, enum sim_failure failure, uint32_t peer, const uint8_t *mine,
-                const uint8_t *theirs) {
+static int fail(struct sim_party *party, enum sim_failure failure, uint32_t peer, const uint8_t *local_call,
+                const uint8_t *remote_call) {
     struct sim_failed *failed = party->failed;
     failed->failure = failure;
     failed->member = party->member;
     failed->peer = peer;
-    if (mine) memcpy(failed->mine, mine, SIM_CALL_BYTES);
-    if (theirs) memcpy(failed->theirs, theirs, SIM_CALL_BYTES);
+    if (local_call) memcpy(failed->local_call, local_call, SIM_CALL_BYTES);
+    if (remote_call) memcpy(failed->remote_call, remote_call, SIM_CALL_BYTES);
     return -ECANCELED;
 }
 
@@ -159,7 +159,7 @@ int sim_party_receive(struct sim_party *party, uint32_t sender, const uint8_t *h
 
 /* Give a new call the messages that came before it; those of the next call under its key stay held. */
 static int take_early(struct sim_party *party, const uint8_t *head, int64_t now_ns) {
-    struct sim_held *mine = NULL, **end = &mine;
+    struct sim_held *early = NULL, **end = &early;
     uint8_t key[SIM_KEY_BYTES];
     memcpy(key, head + SIM_KEY_AT, sizeof key);
     party->early_end = &party->early;
@@ -172,7 +172,7 @@ static int take_early(struct sim_party *party, const uint8_t *head, int64_t now_
     }
     if (party->early_end == &party->early) party->early = NULL;
     int result = 0;
-    for (struct sim_held *held = mine, *next; held; held = next) {
+    for (struct sim_held *held = early, *next; held; held = next) {
         next = held->next;
         party->early_bytes -= held->size_bytes + MESSAGE_COST_BYTES;
         const uint8_t *data = held->has_values ? held->data : NULL;

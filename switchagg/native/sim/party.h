@@ -21,7 +21,7 @@ struct sim_failed {
     uint32_t failure, member, peer;
     int64_t still_ns;
     const struct sa_execution *stuck;
-    uint8_t mine[SIM_CALL_BYTES], theirs[SIM_CALL_BYTES];
+    uint8_t local_call[SIM_CALL_BYTES], remote_call[SIM_CALL_BYTES];
 };
 
 /* A call of one member. array, scratch: NULL without values. As `CallFacts` in emulation/sim/engine/

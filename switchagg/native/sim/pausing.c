@@ -128,7 +128,7 @@ static uint32_t next_class(const struct sim_pausing *pausing) {
     return next;
 }
 
-static void sent(void *object, struct sim_body *body, uint32_t sender, uint32_t to);
+static void finish_frame(void *object, struct sim_body *body, uint32_t sender, uint32_t to);
 
 /* If the wire is idle: the next frame. */
 static void serve(struct sim_pausing *pausing) {
@@ -146,17 +146,17 @@ static void serve(struct sim_pausing *pausing) {
         link->remainder = 0;
     }
     sim_link_after(link, &link->free_ns, &link->remainder, bytes);
-    sim_schedule(link->sim, link->free_ns + (link->remainder > 0), sent, pausing, 0, 0);
+    sim_schedule(link->sim, link->free_ns + (link->remainder > 0), finish_frame, pausing, 0, 0);
 }
 
-static void sent(void *object, struct sim_body *body, uint32_t sender, uint32_t to) {
+static void finish_frame(void *object, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sim_pausing *pausing = object;
     struct sim_link *link = pausing->link;
-    struct sim_waiting gone = pausing->on_wire;
+    struct sim_waiting frame = pausing->on_wire;
     (void)body, (void)sender, (void)to;
     pausing->is_serving = 0;
-    if (gone.charge) left(pausing->pfc, gone.charge);
-    sim_link_deliver(link, link->sim->now_ns + link->delay_ns, gone.body, gone.sender, gone.to);
+    if (frame.charge) left(pausing->pfc, frame.charge);
+    sim_link_deliver(link, link->sim->now_ns + link->delay_ns, frame.body, frame.sender, frame.to);
     serve(pausing);
 }
 

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 struct sim_peers {
-    void **found; /* `room` of them, NULL: free; freed by whoever has the table */
+    void **items; /* `room` of them, NULL: free; freed by whoever has the table */
     uint32_t *keys;
     uint32_t room, count;
 };
@@ -14,6 +14,6 @@ struct sim_peers {
 void *sim_peers_find(const struct sim_peers *peers, uint32_t key);
 
 /* A key that isn't there. 0, or -ENOMEM. */
-int sim_peers_add(struct sim_peers *peers, uint32_t key, void *one);
+int sim_peers_add(struct sim_peers *peers, uint32_t key, void *item);
 
 #endif

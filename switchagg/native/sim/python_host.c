@@ -5,26 +5,26 @@
 #define FRAMES_FIRST 256u
 
 /* What the body of a frame has behind its head. */
-struct kept {
+struct frame {
     struct sim_python *python;
     uint32_t number, crc;
 };
 
-static struct kept *kept_of(const struct sim_body *body) { return (struct kept *)(uintptr_t)(body + 1); }
+static struct frame *frame_of(const struct sim_body *body) { return (struct frame *)(uintptr_t)(body + 1); }
 
-static uint32_t digest(const struct sim_body *body) { return kept_of(body)->crc; }
+static uint32_t digest(const struct sim_body *body) { return frame_of(body)->crc; }
 
 static void copied(struct sim_body *body) {
-    const struct kept *kept = kept_of(body);
-    kept->python->bodies[kept->number]++;
+    const struct frame *frame = frame_of(body);
+    frame->python->bodies[frame->number]++;
 }
 
-static void let_go(const struct kept *kept) {
-    struct sim_python *python = kept->python;
-    if (--python->bodies[kept->number] == 0) python->idle[python->idle_count++] = kept->number;
+static void let_go(const struct frame *frame) {
+    struct sim_python *python = frame->python;
+    if (--python->bodies[frame->number] == 0) python->idle[python->idle_count++] = frame->number;
 }
 
-static void end(struct sim_body *body) { let_go(kept_of(body)); }
+static void end(struct sim_body *body) { let_go(frame_of(body)); }
 
 /* The number of a frame with one body; there is a next one, too. 0, or -1: no memory. */
 static int take(struct sim_python *python, uint32_t *number) {
@@ -45,13 +45,13 @@ static int take(struct sim_python *python, uint32_t *number) {
 }
 
 static void damage(struct sim_body *body, uint16_t burst, uint32_t first_bit) {
-    struct kept *kept = kept_of(body), whole = *kept;
-    if (take(kept->python, &kept->number)) {
-        kept->python->sim->queue.lacking = 1;
+    struct frame *frame = frame_of(body), original = *frame;
+    if (take(frame->python, &frame->number)) {
+        frame->python->sim->queue.lacking = 1;
         return;
     }
-    kept->crc = kept->python->damage(whole.number, kept->number, burst, first_bit);
-    let_go(&whole);
+    frame->crc = frame->python->damage(original.number, frame->number, burst, first_bit);
+    let_go(&original);
 }
 
 static const struct sim_body_kind FRAME = {.digest = digest, .copied = copied, .end = end, .damage = damage},
@@ -61,7 +61,7 @@ static const struct sim_body_kind FRAME = {.digest = digest, .copied = copied, .
 static void receive(struct sim_node *node, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sim_python *python = (struct sim_python *)node;
     if (body->kind == &FRAME || body->kind == &BODILESS) {
-        python->arrive(kept_of(body)->number, sender, to);
+        python->arrive(frame_of(body)->number, sender, to);
     } else { /* of a host in C, which sends to none in Python */
         python->sim->stray = (to & SIM_NODE_MASK) + 1;
         python->sim->stopped = 1;
@@ -72,12 +72,12 @@ static void receive(struct sim_node *node, struct sim_body *body, uint32_t sende
 int sa_sim_python_send(struct sim_python *python, struct sim_link *link, uint32_t how, uint32_t length,
                        uint32_t wire_bytes, uint32_t flow, uint32_t crc, int64_t ready_ns, uint32_t sender,
                        uint32_t to) {
-    uint32_t room = (uint32_t)(sizeof(struct sim_body) - offsetof(struct sim_body, data) + sizeof(struct kept));
+    uint32_t room = (uint32_t)(sizeof(struct sim_body) - offsetof(struct sim_body, data) + sizeof(struct frame));
     struct sim_body *body = sim_body(python->sim, room);
     if (!body) return -1;
-    struct kept *kept = kept_of(body);
-    *kept = (struct kept){.python = python, .crc = crc};
-    if (take(python, &kept->number)) return -1;
+    struct frame *frame = frame_of(body);
+    *frame = (struct frame){.python = python, .crc = crc};
+    if (take(python, &frame->number)) return -1;
     body->kind = how & SIM_PYTHON_BODILESS ? &BODILESS : &FRAME;
     body->held = room;
     body->length = length;

@@ -55,7 +55,7 @@ static void happen_planned(void *object, struct sim_body *body, uint32_t sender,
 void sa_sim_free(struct sa_sim *sim) {
     if (!sim) return;
     for (uint32_t i = 0; i < sim->queue.other_count; i++)
-        if (sim->queue.others[i].act == happen_planned) free(sim->queue.others[i].object);
+        if (sim->queue.heap[i].act == happen_planned) free(sim->queue.heap[i].object);
     for (struct sim_node *node = sim->owned, *next; node; node = next) {
         next = node->next;
         node->free(node);

@@ -12,14 +12,14 @@ void sim_tail_begin(struct sim_tail *tail, const struct sim_tail_facts *facts) {
 
 /* `random.gauss(0, 1)`: the operations of CPython's, in its order. */
 static double gauss(struct sim_tail *tail) {
-    if (tail->has_kept) {
-        tail->has_kept = 0;
-        return tail->kept;
+    if (tail->has_second) {
+        tail->has_second = 0;
+        return tail->second;
     }
     double angle = sim_mersenne_next(&tail->random) * TWO_PI;
     double radius = sqrt(-2.0 * log(1.0 - sim_mersenne_next(&tail->random)));
-    tail->kept = sin(angle) * radius;
-    tail->has_kept = 1;
+    tail->second = sin(angle) * radius;
+    tail->has_second = 1;
     return cos(angle) * radius;
 }
 

@@ -14,8 +14,8 @@ struct sim_tail {
     struct sim_tail_facts facts;
     int64_t until_ns, extra_ns; /* of this burst */
     int64_t last_ns;            /* arrival of the last frame */
-    double kept;                /* the second of two normal numbers that are made together */
-    int has_kept;
+    double second;                /* the second of two normal numbers that are made together */
+    int has_second;
     struct sim_mersenne random;
 };
 

@@ -14,15 +14,15 @@ struct sim_watch {
     sim_look look;
     uint64_t since; /* frames with later numbers count */
     struct sim_counted *places; /* open addressing */
-    struct sim_counted *taken;
+    struct sim_counted *snapshot;
     uint32_t room, count;
 };
 
-static struct sim_counted *place_of(const struct sim_watch *watch, struct sim_counted one) {
-    uint64_t hash = (((uint64_t)(uint32_t)one.job << 32 | one.sender) * HASH ^ one.flow) * HASH;
+static struct sim_counted *place_of(const struct sim_watch *watch, struct sim_counted key) {
+    uint64_t hash = (((uint64_t)(uint32_t)key.job << 32 | key.sender) * HASH ^ key.flow) * HASH;
     for (uint32_t at = (uint32_t)(hash >> 40);; at++) {
         struct sim_counted *place = &watch->places[at & (watch->room - 1)];
-        if (!place->used || (place->job == one.job && place->sender == one.sender && place->flow == one.flow)) return place;
+        if (!place->used || (place->job == key.job && place->sender == key.sender && place->flow == key.flow)) return place;
     }
 }
 
@@ -30,9 +30,9 @@ static int grow(struct sim_watch *watch) {
     struct sim_watch larger = *watch;
     larger.room = 2 * watch->room;
     larger.places = calloc(larger.room, sizeof *larger.places);
-    struct sim_counted *taken = realloc(watch->taken, larger.room * sizeof *taken);
-    if (taken) larger.taken = watch->taken = taken;
-    if (!larger.places || !taken) {
+    struct sim_counted *snapshot = realloc(watch->snapshot, larger.room * sizeof *snapshot);
+    if (snapshot) larger.snapshot = watch->snapshot = snapshot;
+    if (!larger.places || !snapshot) {
         free(larger.places);
         return -1;
     }
@@ -49,11 +49,11 @@ static void look(void *object, const struct sim_entry *entry, uint32_t step) {
 }
 
 static void add(struct sim_watch *watch, const struct sim_body *body, uint32_t sender) {
-    struct sim_counted one = {.job = -1, .sender = sender, .flow = body->flow, .used = 1};
-    if (!body->kind) one = (struct sim_counted){.job = body->data[4] << 8 | body->data[5], .used = 1};
-    struct sim_counted *place = place_of(watch, one);
+    struct sim_counted key = {.job = -1, .sender = sender, .flow = body->flow, .used = 1};
+    if (!body->kind) key = (struct sim_counted){.job = body->data[4] << 8 | body->data[5], .used = 1};
+    struct sim_counted *place = place_of(watch, key);
     if (!place->used) {
-        *place = one;
+        *place = key;
         watch->count++;
     }
     place->bytes += body->wire_bytes;
@@ -67,19 +67,19 @@ static void count(void *object, struct sim_body *body, uint32_t sender, uint32_t
 }
 
 uint32_t sa_sim_watched(struct sim_watch *watch, const struct sim_counted **counted) {
-    uint32_t found = 0;
+    uint32_t total = 0;
     for (uint32_t i = 0; i < watch->room; i++)
-        if (watch->places[i].used) watch->taken[found++] = watch->places[i];
+        if (watch->places[i].used) watch->snapshot[total++] = watch->places[i];
     memset(watch->places, 0, watch->room * sizeof *watch->places);
     watch->count = 0;
-    *counted = watch->taken;
-    return found;
+    *counted = watch->snapshot;
+    return total;
 }
 
 static void watch_free(struct sim_node *node) {
     struct sim_watch *watch = (struct sim_watch *)node;
     free(watch->places);
-    free(watch->taken);
+    free(watch->snapshot);
     free(watch);
 }
 
@@ -94,8 +94,8 @@ struct sim_watch *sa_sim_watch(struct sim_link *link) {
     watch->look = link->lane.look;
     watch->room = PLACES_FIRST;
     watch->places = calloc(PLACES_FIRST, sizeof *watch->places);
-    watch->taken = calloc(PLACES_FIRST, sizeof *watch->taken);
-    if (!watch->places || !watch->taken) return NULL;
+    watch->snapshot = calloc(PLACES_FIRST, sizeof *watch->snapshot);
+    if (!watch->places || !watch->snapshot) return NULL;
     watch->since = link->sim->queue.sequence;
     sim_link_lead_to(link, count, watch, look);
     if (link->ahead.act) link->ahead.act = count, link->ahead.object = watch, link->ahead.look = look;

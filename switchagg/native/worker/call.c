@@ -101,22 +101,22 @@ static void sa_encode(const struct sa_call *call, uint64_t chunk, const struct s
     const uint8_t *values = sa_values(call, span);
     call->coding.codec->encode(&call->coding, values, span->count, chunk, code, payload);
     if (!call->residual) return;
-    struct sa_coding own = call->coding;
-    own.ranks = 1;
+    struct sa_coding local_coding = call->coding;
+    local_coding.ranks = 1;
     uint8_t *lost = (uint8_t *)(call->residual + span->low);
-    own.codec->decode(&own, lost, span->count, code, payload);
+    local_coding.codec->decode(&local_coding, lost, span->count, code, payload);
     sa_subtract((const sa_float32_at *)values, span->count, (sa_float32_at *)lost);
 }
 
 /* Add this rank's own values to the sum of the others', as a switch adds. */
-SA_VECTORISED static void sa_add_own(const sa_uint32_at *restrict sums, uint32_t count, uint32_t *restrict own) {
-    for (uint32_t i = 0; i < count; i++) own[i] = SA_BE32(SA_BE32(own[i]) + SA_BE32(sums[i]));
+SA_VECTORISED static void sa_add_local(const sa_uint32_at *restrict sums, uint32_t count, uint32_t *restrict local) {
+    for (uint32_t i = 0; i < count; i++) local[i] = SA_BE32(SA_BE32(local[i]) + SA_BE32(sums[i]));
 }
 
-SA_VECTORISED static void sa_max_own(const sa_uint32_at *restrict sums, uint32_t count, uint32_t *restrict own) {
+SA_VECTORISED static void sa_max_local(const sa_uint32_at *restrict sums, uint32_t count, uint32_t *restrict local) {
     for (uint32_t i = 0; i < count; i++) {
-        int32_t mine = (int32_t)SA_BE32(own[i]), theirs = (int32_t)SA_BE32(sums[i]);
-        own[i] = SA_BE32((uint32_t)(mine > theirs ? mine : theirs));
+        int32_t local_value = (int32_t)SA_BE32(local[i]), sum_value = (int32_t)SA_BE32(sums[i]);
+        local[i] = SA_BE32((uint32_t)(local_value > sum_value ? local_value : sum_value));
     }
 }
 
@@ -153,7 +153,7 @@ static void sa_chunked_write(struct sa_call *call, uint64_t position, const uint
     if (call->route != SA_ROUTE_ALL && (span.owner == call->rank) != (call->route == SA_ROUTE_TO_OWNER)) return;
     if (call->routed && call->route == SA_ROUTE_TO_OWNER) {
         sa_encode(call, content.index, &span, (uint8_t *)call->scratch);
-        (call->op == SA_OP_MAX ? sa_max_own : sa_add_own)((const sa_uint32_at *)payload, call->coding.elements,
+        (call->op == SA_OP_MAX ? sa_max_local : sa_add_local)((const sa_uint32_at *)payload, call->coding.elements,
                                                           call->scratch);
         payload = (const uint8_t *)call->scratch;
     }

@@ -91,18 +91,18 @@ static struct sa_running *sa_description_new(struct sa_endpoint *endpoint, const
                                              struct sa_running *described) {
     struct sa_small *small = described->call.small;
     uint64_t words = (uint64_t)SA_WORDS * endpoint->workers, count = words + (small ? 3 * small->rows : 0);
-    struct sa_submission told = {.stream = submission->stream, .op = SA_OP_MAX, .count = count, .unit = 1};
-    struct sa_running *running = sa_running_new(&told, sizeof(int32_t) * count);
+    struct sa_submission head = {.stream = submission->stream, .op = SA_OP_MAX, .count = count, .unit = 1};
+    struct sa_running *running = sa_running_new(&head, sizeof(int32_t) * count);
     if (!running) return NULL;
     struct sa_coding coding;
     sa_coding_begin(&coding, endpoint->plain, SA_INT32, endpoint->elements, endpoint->workers);
-    sa_chunked_init(endpoint, running, &told, &coding);
-    int32_t *own = (int32_t *)(running + 1);
-    for (uint64_t i = 0; i < words; i++) own[i] = INT32_MIN;
+    sa_chunked_init(endpoint, running, &head, &coding);
+    int32_t *codes = (int32_t *)(running + 1);
+    for (uint64_t i = 0; i < words; i++) codes[i] = INT32_MIN;
     if (submission->description[0])
-        memcpy(own + SA_WORDS * endpoint->rank, submission->description, sizeof submission->description);
-    if (small && !endpoint->size_only) sa_small_predict(&described->call, &endpoint->predictions, own + words);
-    running->call.data = (uint8_t *)own;
+        memcpy(codes + SA_WORDS * endpoint->rank, submission->description, sizeof submission->description);
+    if (small && !endpoint->size_only) sa_small_predict(&described->call, &endpoint->predictions, codes + words);
+    running->call.data = (uint8_t *)codes;
     running->describes = described;
     return running;
 }
@@ -214,10 +214,10 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
 
 /* Compare what all workers say of a call; another one's ends the stream (W12). */
 static void sa_judge(struct sa_endpoint *endpoint, struct sa_window *window, const struct sa_running *running) {
-    const uint8_t *words = running->call.data, *mine = words + sizeof(uint32_t[SA_WORDS]) * endpoint->rank;
+    const uint8_t *words = running->call.data, *local_words = words + sizeof(uint32_t[SA_WORDS]) * endpoint->rank;
     const size_t size = sizeof(uint32_t[SA_WORDS]);
     uint32_t other = endpoint->size_only ? endpoint->workers : 0;
-    while (other < endpoint->workers && !memcmp(words + size * other, mine, size)) other++;
+    while (other < endpoint->workers && !memcmp(words + size * other, local_words, size)) other++;
     if (other == endpoint->workers) return;
     if (!window->failed) {
         uint64_t chunk = running->base;
@@ -229,8 +229,8 @@ static void sa_judge(struct sa_endpoint *endpoint, struct sa_window *window, con
             .chunk = chunk,
             .rank = other,
         };
-        memcpy(window->failure.event.theirs, words + size * other, size);
-        memcpy(window->failure.event.mine, mine, size);
+        memcpy(window->failure.event.remote_words, words + size * other, size);
+        memcpy(window->failure.event.local_words, local_words, size);
         sa_add_event(endpoint, &window->failure);
     }
     window->failed = window->differs = 1;
@@ -339,10 +339,10 @@ static void sa_rotate_equals(struct sa_endpoint *endpoint) {
     uint32_t count = 0;
     for (uint32_t start = 0, end; start < endpoint->stream_count; start = end) {
         for (end = start; end < endpoint->stream_count && order[end]->priority == order[start]->priority; end++)
-            if (!order[end]->sent) endpoint->next_order[count++] = order[end];
+            if (!order[end]->in_bundle) endpoint->next_order[count++] = order[end];
         for (uint32_t i = start; i < end; i++)
-            if (order[i]->sent) {
-                order[i]->sent = 0;
+            if (order[i]->in_bundle) {
+                order[i]->in_bundle = 0;
                 endpoint->next_order[count++] = order[i];
             }
     }
@@ -375,7 +375,7 @@ SA_INLINE uint32_t sa_frames(struct sa_endpoint *endpoint, int64_t now_ns, uint3
             *size = bytes;
             sa_window_sent(window, offset, now_ns);
             sa_build(endpoint, window, offset, bytes, places ? places[count] : out + (uint64_t)count * bytes);
-            window->sent = 1;
+            window->in_bundle = 1;
             count++;
         }
     }

@@ -11,7 +11,7 @@
 struct sa_endpoint;
 
 #define SA_WORDS 4u /* of a call's description */
-#define SA_EACH UINT32_MAX /* as an owner: rank r owns shard r */
+#define SA_EACH_RANK UINT32_MAX /* as an owner: rank r owns shard r */
 
 enum sa_event_kind { SA_NO_EVENT, SA_CALL_COMPLETED, SA_STREAM_FAILED, SA_CALLS_DIFFER };
 
@@ -24,8 +24,8 @@ struct sa_event {
     uint64_t chunk; /* unwrapped */
     uint32_t timeouts;
     uint32_t rank;           /* SA_CALLS_DIFFER: who describes the call differently (W12), and both sides */
-    uint32_t theirs[SA_WORDS];
-    uint32_t mine[SA_WORDS];
+    uint32_t remote_words[SA_WORDS];
+    uint32_t local_words[SA_WORDS];
 };
 
 /* A collective on `count` values at `data`, in place. codec: its number. Python's array_call has accepted codec, dtype
@@ -42,7 +42,7 @@ struct sa_submission {
     uint32_t dtype; /* enum sa_dtype */
     uint32_t op;
     uint32_t route;  /* SA_ROUTE_...: who gives the values, and who gets the results */
-    uint32_t owner;  /* of all values; SA_EACH: each rank of its shard */
+    uint32_t owner;  /* of all values; SA_EACH_RANK: each rank of its shard */
     uint32_t unit;   /* so many values lie in the same shard */
     uint32_t routed; /* 0: the switch knows no routes, so all send and get values (W15) */
     uint32_t description[SA_WORDS];

@@ -31,7 +31,7 @@ static inline uint64_t sa_quotient(uint64_t a, uint64_t b) { return (a | b) >> 3
 static inline void sa_layout_init(struct sa_layout *layout, uint64_t count, uint32_t unit, uint32_t owner,
                                   uint32_t workers) {
     *layout = (struct sa_layout){.count = count, .unit = unit, .units = count / unit, .owner = owner};
-    layout->shards = owner == SA_EACH ? workers : 1;
+    layout->shards = owner == SA_EACH_RANK ? workers : 1;
 }
 
 static inline void sa_layout_begin(struct sa_layout *layout, uint32_t width, uint32_t workers, uint32_t window) {
@@ -45,15 +45,15 @@ static inline void sa_layout_begin(struct sa_layout *layout, uint32_t width, uin
 
 /* The first unit of a shard: shard * units / shards, without an overflow. */
 static inline uint64_t sa_shard_begin(const struct sa_layout *layout, uint32_t shard) {
-    uint64_t each = layout->units / layout->shards;
+    uint64_t shard_units = layout->units / layout->shards;
     uint32_t rest = (uint32_t)(layout->units % layout->shards);
-    return shard * each + shard * rest / layout->shards;
+    return shard * shard_units + shard * rest / layout->shards;
 }
 
 static inline struct sa_span sa_layout_span(const struct sa_layout *layout, uint64_t chunk) {
     uint64_t begin = 0, end = layout->count, row = chunk;
     uint32_t owner = layout->owner;
-    if (owner == SA_EACH) {
+    if (owner == SA_EACH_RANK) {
         uint64_t turn = sa_quotient(chunk, (uint64_t)layout->run * layout->shards), first = turn * layout->run;
         uint64_t rest = chunk - first * layout->shards;
         uint64_t rows = layout->rows - first < layout->run ? layout->rows - first : layout->run;

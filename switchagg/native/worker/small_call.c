@@ -37,7 +37,7 @@ static void small_read(struct sa_call *call, uint64_t position, uint8_t *payload
     int first = position < small->rows;
     uint32_t index = (uint32_t)position - (first ? 0 : small->rows);
     struct row row = row_of(call, index);
-    const uint8_t *values = small->again ? (const uint8_t *)small->kept : call->data;
+    const uint8_t *values = small->again ? (const uint8_t *)small->early_results : call->data;
     call->coding.codec->encode(&call->coding, values + row.offset, row.count, index,
                                first ? small->predicted[index] : small->agreed[index], payload);
 }
@@ -51,7 +51,7 @@ static void small_write(struct sa_call *call, uint64_t position, const uint8_t *
     struct sa_small *small = call->small;
     uint32_t elements = call->coding.elements;
     if (call->undecided) {
-        memcpy(small->kept + position * elements, payload, sizeof(uint32_t) * elements);
+        memcpy(small->early_results + position * elements, payload, sizeof(uint32_t) * elements);
         small->held |= 1u << position;
     } else if (!small->again) {
         small_store(call, (uint32_t)position, payload);
@@ -86,10 +86,10 @@ void sa_small_predict(struct sa_call *call, const struct sa_predictions *predict
     int known = last->count == call->layout.count;
     for (uint32_t i = 0; i < small->rows; i++) {
         struct row row = row_of(call, i);
-        int32_t own = call->coding.codec->prepare(&call->coding, call->data + row.offset, row.count);
-        int32_t code = known && last->codes[i] > own ? last->codes[i] : own; /* a lower one can't be agreed */
+        int32_t local_code = call->coding.codec->prepare(&call->coding, call->data + row.offset, row.count);
+        int32_t code = known && last->codes[i] > local_code ? last->codes[i] : local_code; /* a lower one can't be agreed */
         small->predicted[i] = (int16_t)code;
-        codes[i] = own;
+        codes[i] = local_code;
         codes[small->rows + i] = code;
         codes[2 * small->rows + i] = -code;
     }
@@ -117,9 +117,9 @@ int sa_small_decide(struct sa_call *call, struct sa_predictions *predictions, co
     if (hit) {
         for (uint32_t i = 0; i < rows; i++)
             if (small->held >> i & 1u)
-                small_store(call, i, (const uint8_t *)(small->kept + (uint64_t)i * call->coding.elements));
+                small_store(call, i, (const uint8_t *)(small->early_results + (uint64_t)i * call->coding.elements));
     } else {
-        memcpy(small->kept, call->data, sizeof(float) * call->layout.count);
+        memcpy(small->early_results, call->data, sizeof(float) * call->layout.count);
         small->again = 1;
         call->chunks = call->ready = 2 * rows;
     }

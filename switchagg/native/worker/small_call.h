@@ -23,7 +23,7 @@ struct sa_small {
     uint32_t held; /* which results, a bit each */
     uint32_t again;
     int16_t predicted[SA_SMALL_ROWS], agreed[SA_SMALL_ROWS];
-    uint32_t kept[];
+    uint32_t early_results[];
 };
 
 /* R, if a call of so many float32 in fixed point, summed over all ranks for all, is small; else 0. */

@@ -101,7 +101,7 @@ struct sa_window {
     uint32_t lowest_at, lowest_count;
     uint32_t resend_due;     /* chunks to resend because of results of retransmissions in this bundle */
     uint32_t touched;        /* by the bundle that is being received */
-    uint32_t sent;           /* in the bundle that is being built */
+    uint32_t in_bundle;           /* in the bundle that is being built */
     struct sa_waiting_event failure;
 };
 

@@ -52,7 +52,7 @@ struct sa_worker {
     uint32_t unsent_first; /* what the socket had no room for */
     uint32_t unsent_rows;
     uint32_t unsent_size;
-    struct queue taken;
+    struct queue draining;
     int error;            /* of a send by a submitter: for who runs the loop next */
     pthread_mutex_t lock; /* guards the next four */
     struct queue submitted;
@@ -108,7 +108,7 @@ SA_EXPORT void sa_worker_free(struct sa_worker *worker) {
     pthread_mutex_destroy(&worker->loop_mutex);
     pthread_mutex_destroy(&worker->lock);
     close_signals(worker);
-    free(worker->taken.entries);
+    free(worker->draining.entries);
     free(worker->submitted.entries);
     free(worker->left.entries);
     free(worker->frames);
@@ -127,15 +127,15 @@ SA_EXPORT const uint64_t *sa_worker_counters(const struct sa_worker *worker) { r
 /* The eventfd is written only if the loop sleeps: a running loop checks for submissions in each iteration. */
 static void wake(struct sa_worker *worker) {
     if (!atomic_exchange(&worker->sleeping, false)) return;
-    uint64_t one = 1;
-    while (write(worker->wake, &one, sizeof one) < 0 && errno == EINTR) continue;
+    uint64_t increment = 1;
+    while (write(worker->wake, &increment, sizeof increment) < 0 && errno == EINTR) continue;
 }
 
 /* Wake the background thread. */
 static void wake_background(struct sa_worker *worker) {
-    uint64_t one = 1;
+    uint64_t increment = 1;
     pthread_mutex_lock(&worker->lock);
-    while (worker->wakeup >= 0 && write(worker->wakeup, &one, sizeof one) < 0 && errno == EINTR) continue;
+    while (worker->wakeup >= 0 && write(worker->wakeup, &increment, sizeof increment) < 0 && errno == EINTR) continue;
     pthread_mutex_unlock(&worker->lock);
 }
 
@@ -182,15 +182,15 @@ SA_EXPORT void sa_worker_call(struct sa_worker *worker) {
 
 static int take_submissions(struct sa_worker *worker) {
     if (!atomic_load(&worker->waiting)) return 0;
-    struct queue emptied = worker->taken;
+    struct queue emptied = worker->draining;
     emptied.count = 0;
     pthread_mutex_lock(&worker->lock);
     atomic_store(&worker->waiting, false);
-    worker->taken = worker->submitted;
+    worker->draining = worker->submitted;
     worker->submitted = emptied;
     pthread_mutex_unlock(&worker->lock);
-    for (uint32_t i = 0; i < worker->taken.count; i++)
-        if (sa_endpoint_submit(worker->endpoint, &worker->taken.entries[i])) return -ENOMEM;
+    for (uint32_t i = 0; i < worker->draining.count; i++)
+        if (sa_endpoint_submit(worker->endpoint, &worker->draining.entries[i])) return -ENOMEM;
     return 0;
 }
 
@@ -284,10 +284,10 @@ static int send_frames(struct sa_worker *worker, int64_t now_ns, bool *more) {
     for (uint32_t rows = 0; rows < ROWS_PER_ITERATION;) {
         if (!worker->unsent_rows) take_frames(worker, now_ns);
         if (!worker->unsent_rows) return 0;
-        uint32_t sent;
-        int result = send_unsent(worker, &sent);
+        uint32_t sent_rows;
+        int result = send_unsent(worker, &sent_rows);
         if (result) return result < 0 ? result : 0;
-        rows += sent;
+        rows += sent_rows;
     }
     *more = true;
     return 0;
@@ -384,14 +384,14 @@ SA_EXPORT int sa_worker_submit(struct sa_worker *worker, const struct sa_submiss
    then no one finds it meanwhile. */
 static bool was_left(struct sa_worker *worker, uint64_t call) {
     struct events *left = &worker->left;
-    bool found = false;
+    bool is_left = false;
     pthread_mutex_lock(&worker->lock);
-    for (uint32_t i = 0; i < left->count && !found; i++) {
-        found = left->entries[i].kind == SA_CALL_COMPLETED && left->entries[i].call == call;
-        if (found) memmove(&left->entries[i], &left->entries[i + 1], (--left->count - i) * sizeof *left->entries);
+    for (uint32_t i = 0; i < left->count && !is_left; i++) {
+        is_left = left->entries[i].kind == SA_CALL_COMPLETED && left->entries[i].call == call;
+        if (is_left) memmove(&left->entries[i], &left->entries[i + 1], (--left->count - i) * sizeof *left->entries);
     }
     pthread_mutex_unlock(&worker->lock);
-    return found;
+    return is_left;
 }
 
 /* Run the loop, with the loop mutex. As sa_worker_wait. */
@@ -405,9 +405,9 @@ static int run_for(struct sa_worker *worker, uint64_t call, int64_t until_ns) {
         if (result) return result;
         struct sa_event event;
         while (next_event(worker, &event)) {
-            bool own = event.kind == SA_CALL_COMPLETED && event.call == call;
-            finished |= own;
-            if (!own && leave(worker, &event)) return -ENOMEM;
+            bool is_awaited = event.kind == SA_CALL_COMPLETED && event.call == call;
+            finished |= is_awaited;
+            if (!is_awaited && leave(worker, &event)) return -ENOMEM;
         }
         if (finished) return SA_FINISHED;
         if (!atomic_load(&worker->pending)) return SA_BUSY; /* the background thread has its event */
@@ -448,13 +448,13 @@ static uint32_t take_left(struct sa_worker *worker, struct sa_event *events, uin
 }
 
 /* Sleep while no one needs this thread, but not past until_ns, and not for long while calls are made. */
-static void rest(struct sa_worker *worker, int64_t until_ns) {
+static void sleep_idle(struct sa_worker *worker, int64_t until_ns) {
     int64_t now_ns = sa_now_ns();
     bool active = atomic_load(&worker->active);
     if (active && now_ns + WATCH_NS < until_ns) until_ns = now_ns + WATCH_NS;
     int64_t left_ms = until_ns > now_ns ? (until_ns - now_ns + NS_PER_MS - 1) / NS_PER_MS : 0;
-    struct epoll_event found[2];
-    int count = epoll_wait(worker->signals, found, 2, (int)left_ms);
+    struct epoll_event ready[2];
+    int count = epoll_wait(worker->signals, ready, 2, (int)left_ms);
     if (!count && active && !atomic_load(&worker->pending)) {
         atomic_store(&worker->active, false);
         /* A call that was made before that writes no wakeup. */
@@ -500,7 +500,7 @@ static int run(struct sa_worker *worker, int64_t until_ns, struct sa_event *even
             if (!late) continue;
         }
         if (late) return 0;
-        rest(worker, until_ns);
+        sleep_idle(worker, until_ns);
     }
 }
 

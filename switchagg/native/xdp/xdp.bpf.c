@@ -72,7 +72,7 @@ struct slot {
     uint32_t generation;
     uint32_t held;
     uint64_t seen;
-    uint64_t asked;             /* below another switch */
+    uint64_t requesters;             /* below another switch */
     uint32_t sums[SA_ELEMENTS]; /* host byte order */
 };
 
@@ -253,7 +253,7 @@ __attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint
         else if (kind & SA_RESULT)
             decision = sa_leaf_take(slot->held, &slot->seen, full, chunk);
         else
-            decision = sa_leaf_accept(&slot->held, &slot->seen, &marked, &slot->asked, full, two_windows, kind, chunk, rank);
+            decision = sa_leaf_accept(&slot->held, &slot->seen, &marked, &slot->requesters, full, two_windows, kind, chunk, rank);
         if (kind & SA_RESULT)
             marked = decision.outcome == SA_BROADCAST ? rank & SA_MARKED : marked;
         else

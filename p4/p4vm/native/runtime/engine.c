@@ -8,14 +8,14 @@ static void *zeros(uint64_t count, uint64_t size) {
 }
 
 static struct p4_table *new_tables(uint32_t count, const struct p4_table_shape *shapes) {
-    struct p4_table *made = zeros(count, sizeof *made);
-    for (uint32_t i = 0; made && i < count; i++) {
-        made[i].words = shapes[i].words;
-        made[i].range_words = shapes[i].range_words;
-        made[i].ranges = shapes[i].ranges;
-        made[i].range_limbs = shapes[i].range_limbs;
+    struct p4_table *tables = zeros(count, sizeof *tables);
+    for (uint32_t i = 0; tables && i < count; i++) {
+        tables[i].words = shapes[i].words;
+        tables[i].range_words = shapes[i].range_words;
+        tables[i].ranges = shapes[i].ranges;
+        tables[i].range_limbs = shapes[i].range_limbs;
     }
-    return made;
+    return tables;
 }
 
 static int allocate(struct p4_engine *engine, const struct p4_program *program) {
@@ -171,12 +171,12 @@ static void take_out(struct p4_directory *directory, uint32_t at) {
     memmove(directory->entry + at, directory->entry + at + 1, (directory->count - at) * sizeof *directory->entry);
 }
 
-static int put_in(struct p4_directory *directory, uint32_t at, struct p4_replicas made) {
+static int put_in(struct p4_directory *directory, uint32_t at, struct p4_replicas replicas) {
     struct p4_replicas *more = realloc(directory->entry, (directory->count + 1ull) * sizeof *more);
     if (!more) return -1;
     directory->entry = more;
     memmove(more + at + 1, more + at, (directory->count - at) * sizeof *more);
-    more[at] = made;
+    more[at] = replicas;
     directory->count++;
     return 0;
 }
@@ -190,16 +190,16 @@ int p4_engine_set_replicas(struct p4_engine *engine, int which, uint32_t id, uin
         if (known) take_out(directory, at);
         return 0;
     }
-    struct p4_replicas made = {id, count, group, truncate, malloc((count + 1ull) * sizeof *replicas)};
-    if (!made.replica) return -1;
-    if (count) memcpy(made.replica, replicas, count * sizeof *replicas);
+    struct p4_replicas entry = {id, count, group, truncate, malloc((count + 1ull) * sizeof *replicas)};
+    if (!entry.replica) return -1;
+    if (count) memcpy(entry.replica, replicas, count * sizeof *replicas);
     if (known) {
         free(directory->entry[at].replica);
-        directory->entry[at] = made;
+        directory->entry[at] = entry;
         return 0;
     }
-    if (!put_in(directory, at, made)) return 0;
-    free(made.replica);
+    if (!put_in(directory, at, entry)) return 0;
+    free(entry.replica);
     return -1;
 }
 
@@ -220,20 +220,20 @@ static void *grown(void *cell, uint64_t *cells, uint64_t wanted, uint64_t size) 
 }
 
 int p4_engine_grow_counter(struct p4_engine *engine, uint32_t counter, uint64_t cells) {
-    struct p4_counters *own = &engine->counters[counter];
-    if (own->cell && cells <= own->cells) return 0;
-    void *more = grown(own->cell, &own->cells, cells, sizeof *own->cell);
+    struct p4_counters *counters = &engine->counters[counter];
+    if (counters->cell && cells <= counters->cells) return 0;
+    void *more = grown(counters->cell, &counters->cells, cells, sizeof *counters->cell);
     if (!more) return -1;
-    own->cell = more;
+    counters->cell = more;
     return 0;
 }
 
 int p4_engine_grow_meter(struct p4_engine *engine, uint32_t meter, uint64_t cells) {
-    struct p4_meters *own = &engine->meters[meter];
-    if (own->cell && cells <= own->cells) return 0;
-    void *more = grown(own->cell, &own->cells, cells, sizeof *own->cell);
+    struct p4_meters *meters = &engine->meters[meter];
+    if (meters->cell && cells <= meters->cells) return 0;
+    void *more = grown(meters->cell, &meters->cells, cells, sizeof *meters->cell);
     if (!more) return -1;
-    own->cell = more;
+    meters->cell = more;
     return 0;
 }
 
@@ -250,11 +250,11 @@ void p4_engine_reset_counter(struct p4_engine *engine, uint32_t counter) {
 void p4_engine_set_meter(struct p4_engine *engine, uint32_t meter, uint64_t index, uint32_t count, const double *rates,
                          const uint64_t *bursts) {
     if (index >= engine->meters[meter].cells || count > 2) return;
-    struct p4_meter *own = &engine->meters[meter].cell[index];
-    memset(own, 0, sizeof *own);
-    own->count = count;
+    struct p4_meter *cell = &engine->meters[meter].cell[index];
+    memset(cell, 0, sizeof *cell);
+    cell->count = count;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t burst = bursts[count - 1 - i];
-        own->bucket[i] = (struct p4_bucket){rates[count - 1 - i], burst, burst, 0};
+        cell->bucket[i] = (struct p4_bucket){rates[count - 1 - i], burst, burst, 0};
     }
 }

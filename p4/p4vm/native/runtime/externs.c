@@ -87,15 +87,15 @@ uint64_t p4_hash(struct p4_engine *engine, enum p4_hash algorithm, const uint8_t
 }
 
 uint64_t p4_hash_payload(struct p4_engine *engine, enum p4_hash algorithm, const uint8_t *data, uint64_t size) {
-    uint8_t *whole = malloc(size + engine->payload_size + 1);
-    if (!whole) {
+    uint8_t *joined = malloc(size + engine->payload_size + 1);
+    if (!joined) {
         engine->counts[P4_NO_MEMORY]++;
         return 0;
     }
-    memcpy(whole, data, size);
-    if (engine->payload_size) memcpy(whole + size, engine->payload, engine->payload_size);
-    uint64_t value = p4_hash(engine, algorithm, whole, size + engine->payload_size);
-    free(whole);
+    memcpy(joined, data, size);
+    if (engine->payload_size) memcpy(joined + size, engine->payload, engine->payload_size);
+    uint64_t value = p4_hash(engine, algorithm, joined, size + engine->payload_size);
+    free(joined);
     return value;
 }
 
@@ -171,20 +171,20 @@ static void take_first(struct p4_records *records) {
 }
 
 uint64_t *p4_record(struct p4_engine *engine, struct p4_records *records, uint32_t id, uint32_t limbs) {
-    struct p4_record *made = calloc(1, sizeof *made + limbs * sizeof *made->value);
-    if (!made) {
+    struct p4_record *record = calloc(1, sizeof *record + limbs * sizeof *record->value);
+    if (!record) {
         engine->counts[P4_NO_MEMORY]++;
         return NULL;
     }
-    made->id = id;
-    made->limbs = limbs;
+    record->id = id;
+    record->limbs = limbs;
     if (records->last)
-        records->last->next = made;
+        records->last->next = record;
     else
-        records->first = made;
-    records->last = made;
+        records->first = record;
+    records->last = record;
     if (++records->count > engine->program->limits.records) take_first(records);
-    return made->value;
+    return record->value;
 }
 
 int p4_failed(struct p4_engine *engine, enum p4_count which, uint32_t id) {

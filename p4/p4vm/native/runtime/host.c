@@ -55,7 +55,7 @@ struct packet {
 /* A ring of `room` packets (a power of two), at most `depth` in use. */
 struct queue {
     struct packet *packets;
-    uint32_t room, first, count, depth, rate, told;
+    uint32_t room, first, count, depth, rate, reported_depth;
     double next_us;
 };
 
@@ -67,7 +67,7 @@ struct capture {
 
 /* Field by field as `PortCounters` in host/native.py. */
 struct counters {
-    uint64_t received, sent, bundles, queue_full, not_sent;
+    uint64_t received, sent_packets, bundles, queue_full, not_sent;
 };
 
 struct port {
@@ -109,9 +109,9 @@ static double now_us(const struct host *host) { return (double)(clock_ns(CLOCK_M
 static void capture_flush(struct host *host, struct capture *capture) {
     uint32_t done = 0;
     while (capture->fd >= 0 && done < capture->used) {
-        ssize_t written = write(capture->fd, capture->bytes + done, capture->used - done);
-        if (written >= 0) {
-            done += (uint32_t)written;
+        ssize_t written_bytes = write(capture->fd, capture->bytes + done, capture->used - done);
+        if (written_bytes >= 0) {
+            done += (uint32_t)written_bytes;
         } else if (errno != EINTR) {
             host->capture_error = errno; /* a full disk ends the captures, not the switch */
             capture->fd = -1;
@@ -161,7 +161,7 @@ static void drop_first(struct queue *queue) {
 /* Whether an interface had no room for all that may leave. */
 static int send_due(struct host *host, struct port *port) {
     struct queue *queue = &port->queue;
-    uint32_t left = due(queue, now_us(host)), gone = 0;
+    uint32_t left = due(queue, now_us(host)), departures = 0;
     int full = 0;
     while (left && !full) {
         uint32_t count = left < BATCH ? left : BATCH;
@@ -170,21 +170,21 @@ static int send_due(struct host *host, struct port *port) {
             host->vectors[i] = (struct iovec){packet->data, packet->size};
             host->messages[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &host->vectors[i], .msg_iovlen = 1}};
         }
-        int sent = sendmmsg(port->fd, host->messages, count, MSG_DONTWAIT);
-        for (int i = 0; i < sent; i++) {
+        int sent_count = sendmmsg(port->fd, host->messages, count, MSG_DONTWAIT);
+        for (int i = 0; i < sent_count; i++) {
             capture_add(host, &port->out, queue->packets[queue->first].data, queue->packets[queue->first].size);
             drop_first(queue);
         }
-        if (sent > 0) {
-            port->counters.sent += (uint32_t)sent, left -= (uint32_t)sent, gone += (uint32_t)sent;
+        if (sent_count > 0) {
+            port->counters.sent_packets += (uint32_t)sent_count, left -= (uint32_t)sent_count, departures += (uint32_t)sent_count;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) {
             full = 1;
         } else if (errno != EINTR) {
-            port->counters.not_sent++, left--, gone++; /* the interface is down, or gone */
+            port->counters.not_sent++, left--, departures++; /* the interface is down, or gone */
             drop_first(queue);
         }
     }
-    if (queue->rate) queue->next_us += gone * 1e6 / queue->rate;
+    if (queue->rate) queue->next_us += departures * 1e6 / queue->rate;
     return full;
 }
 
@@ -236,7 +236,7 @@ static uint32_t receive(struct host *host, struct port *port) {
                                                          .msg_controllen = sizeof host->ancillary[i]}};
     }
     int count = recvmmsg(port->fd, host->messages, BATCH, MSG_DONTWAIT, NULL);
-    uint32_t at = 0, taken = 0;
+    uint32_t at = 0, packets = 0;
     for (int i = 0; i < count; i++) {
         uint32_t size = host->messages[i].msg_len;
         const uint8_t *data = host->vectors[i].iov_base;
@@ -247,24 +247,24 @@ static uint32_t receive(struct host *host, struct port *port) {
         memcpy(host->batch + at + head, tag, tagged);
         memcpy(host->batch + at + head + tagged, data + head, size - head);
         size += tagged;
-        host->numbers[taken] = (uint16_t)port->number;
-        host->offsets[taken++] = at;
+        host->numbers[packets] = (uint16_t)port->number;
+        host->offsets[packets++] = at;
         port->counters.bundles += size > port->longest;
         capture_add(host, &port->in, host->batch + at, size);
         at += size;
     }
-    host->offsets[taken] = at;
-    port->counters.received += taken;
-    return taken;
+    host->offsets[packets] = at;
+    port->counters.received += packets;
+    return packets;
 }
 
 static void tell_depths(struct host *host) {
     for (uint32_t i = 0; i < host->ports; i++) {
         struct queue *queue = &host->port[i].queue;
-        if (queue->told == queue->count) continue;
+        if (queue->reported_depth == queue->count) continue;
         struct replica depth = {queue->count, 0};
         if (!host->calls.set_replicas(host->calls.engine, 2, host->port[i].number, 1, &depth, 0, 0))
-            queue->told = queue->count;
+            queue->reported_depth = queue->count;
     }
 }
 
@@ -362,7 +362,7 @@ EXPORT struct host *p4_host_new(const struct calls *calls, uint32_t ports, const
         host->seat[about[i][1]] = (int16_t)i;
         host->polled[i] = (struct pollfd){.fd = port->fd, .events = POLLIN};
         port->queue.depth = 1;
-        port->queue.told = UINT32_MAX;
+        port->queue.reported_depth = UINT32_MAX;
     }
     host->polled[ports] = (struct pollfd){.fd = control, .events = POLLIN};
     return host;

@@ -91,23 +91,23 @@ static int caused(struct p4_engine *engine, uint64_t size) {
 /* ---- queues */
 
 static struct p4_burst *new_burst(struct p4_engine *engine, const void *state, uint32_t passes) {
-    struct p4_burst *made = engine->burst_spare;
-    if (made)
-        engine->burst_spare = made->next;
+    struct p4_burst *burst = engine->burst_spare;
+    if (burst)
+        engine->burst_spare = burst->next;
     else
-        made = aligned_alloc(16, (sizeof *made + engine->program->state_size + 15) & ~(size_t)15);
-    if (!made) {
+        burst = aligned_alloc(16, (sizeof *burst + engine->program->state_size + 15) & ~(size_t)15);
+    if (!burst) {
         engine->counts[P4_NO_MEMORY]++;
         drop(engine);
         return NULL;
     }
-    memset(made, 0, sizeof *made);
-    memcpy(made->state, state, engine->program->state_size);
-    made->passes = passes;
-    made->truncate = UINT32_MAX;
-    made->payload = engine->payload;
-    made->payload_size = engine->payload_size;
-    return made;
+    memset(burst, 0, sizeof *burst);
+    memcpy(burst->state, state, engine->program->state_size);
+    burst->passes = passes;
+    burst->truncate = UINT32_MAX;
+    burst->payload = engine->payload;
+    burst->payload_size = engine->payload_size;
+    return burst;
 }
 
 static void queue_burst(struct p4_engine *engine, struct p4_burst *burst) {
@@ -127,25 +127,25 @@ static void queue_again(struct p4_engine *engine, const uint8_t *bytes, uint64_t
         return;
     }
     if (!caused(engine, size)) return;
-    struct p4_again *made = aligned_alloc(16, (sizeof *made + engine->program->state_size + 15) & ~(size_t)15);
-    uint8_t *own = malloc(size + 1);
-    if (!made || !own) {
-        free(made);
-        free(own);
+    struct p4_again *again = aligned_alloc(16, (sizeof *again + engine->program->state_size + 15) & ~(size_t)15);
+    uint8_t *packet_copy = malloc(size + 1);
+    if (!again || !packet_copy) {
+        free(again);
+        free(packet_copy);
         engine->counts[P4_NO_MEMORY]++;
         drop(engine);
         return;
     }
-    if (size) memcpy(own, bytes, size);
-    *made = (struct p4_again){.passes = passes, .size = (uint32_t)size, .bytes = own};
-    memset(made->state, 0, engine->program->state_size);
-    begin_anew(engine, made->state, from, list, type);
-    set(engine, made->state, P4_PACKET_LENGTH, size);
+    if (size) memcpy(packet_copy, bytes, size);
+    *again = (struct p4_again){.passes = passes, .size = (uint32_t)size, .bytes = packet_copy};
+    memset(again->state, 0, engine->program->state_size);
+    begin_anew(engine, again->state, from, list, type);
+    set(engine, again->state, P4_PACKET_LENGTH, size);
     if (engine->again_last)
-        engine->again_last->next = made;
+        engine->again_last->next = again;
     else
-        engine->again_first = made;
-    engine->again_last = made;
+        engine->again_first = again;
+    engine->again_last = again;
 }
 
 static const struct p4_replicas *session_of(const struct p4_engine *engine) {

@@ -24,9 +24,9 @@ static uint32_t hash_words(const uint64_t *key, uint32_t words) {
 }
 
 static void *copy(const void *from, uint64_t count, uint64_t size) {
-    void *made = calloc(count ? count : 1, size ? size : 1);
-    if (made && count && size) memcpy(made, from, count * size);
-    return made;
+    void *duplicate = calloc(count ? count : 1, size ? size : 1);
+    if (duplicate && count && size) memcpy(duplicate, from, count * size);
+    return duplicate;
 }
 
 static uint32_t buckets_for(uint32_t count) {
@@ -45,9 +45,9 @@ static int form_groups(struct p4_table *table, const uint64_t *masks) {
         while (seen[at] && memcmp(table->groups[seen[at] - 1].mask, mask, table->words * sizeof *mask))
             at = (at + 1) & (size - 1);
         if (!seen[at]) {
-            uint64_t *own = table->masks + (uint64_t)table->group_count * table->words;
-            memcpy(own, mask, table->words * sizeof *mask);
-            table->groups[table->group_count] = (struct p4_group){own, i};
+            uint64_t *group_mask = table->masks + (uint64_t)table->group_count * table->words;
+            memcpy(group_mask, mask, table->words * sizeof *mask);
+            table->groups[table->group_count] = (struct p4_group){group_mask, i};
             seen[at] = ++table->group_count;
         }
         table->group_of[i] = seen[at] - 1;
@@ -82,36 +82,36 @@ static void free_entries(struct p4_table *table) {
 int p4_table_set(struct p4_table *table, uint32_t count, const uint64_t *values, const uint64_t *masks,
                  const uint64_t *bounds, const struct p4_entry *entries, const uint64_t *arguments,
                  uint64_t argument_count) {
-    struct p4_table made = *table;
+    struct p4_table fresh = *table;
     uint32_t size = buckets_for(count);
-    made.count = count;
-    made.group_count = 0;
-    made.bucket_mask = size - 1;
-    made.values = copy(values, count, made.words * sizeof *values);
-    made.bounds = copy(bounds, count, 2 * made.range_words * sizeof *bounds);
-    made.masks = calloc((uint64_t)count * made.words + 1, sizeof *masks);
-    made.groups = calloc(count + 1ull, sizeof *made.groups);
-    made.group_of = calloc(count + 1ull, sizeof *made.group_of);
-    made.next = calloc(count + 1ull, sizeof *made.next);
-    made.buckets = calloc(size, sizeof *made.buckets);
-    made.entries = copy(entries, count, sizeof *entries);
-    made.arguments = copy(arguments, argument_count, sizeof *arguments);
-    if (!made.values || !made.bounds || !made.masks || !made.groups || !made.group_of || !made.next || !made.buckets ||
-        !made.entries || !made.arguments || form_groups(&made, masks)) {
-        free_entries(&made);
+    fresh.count = count;
+    fresh.group_count = 0;
+    fresh.bucket_mask = size - 1;
+    fresh.values = copy(values, count, fresh.words * sizeof *values);
+    fresh.bounds = copy(bounds, count, 2 * fresh.range_words * sizeof *bounds);
+    fresh.masks = calloc((uint64_t)count * fresh.words + 1, sizeof *masks);
+    fresh.groups = calloc(count + 1ull, sizeof *fresh.groups);
+    fresh.group_of = calloc(count + 1ull, sizeof *fresh.group_of);
+    fresh.next = calloc(count + 1ull, sizeof *fresh.next);
+    fresh.buckets = calloc(size, sizeof *fresh.buckets);
+    fresh.entries = copy(entries, count, sizeof *entries);
+    fresh.arguments = copy(arguments, argument_count, sizeof *arguments);
+    if (!fresh.values || !fresh.bounds || !fresh.masks || !fresh.groups || !fresh.group_of || !fresh.next || !fresh.buckets ||
+        !fresh.entries || !fresh.arguments || form_groups(&fresh, masks)) {
+        free_entries(&fresh);
         return -1;
     }
-    link_chains(&made);
+    link_chains(&fresh);
     free_entries(table);
-    *table = made;
+    *table = fresh;
     return 0;
 }
 
 int p4_table_default(struct p4_table *table, uint32_t action, const uint64_t *arguments, uint32_t argument_count) {
-    uint64_t *own = copy(arguments, argument_count, sizeof *arguments);
-    if (!own) return -1;
+    uint64_t *data = copy(arguments, argument_count, sizeof *arguments);
+    if (!data) return -1;
     free(table->fallback_arguments);
-    table->fallback_arguments = own;
+    table->fallback_arguments = data;
     table->fallback = (struct p4_entry){.kind = P4_ACTION, .target = action};
     return 0;
 }
@@ -140,16 +140,16 @@ static int fits(const struct p4_table *table, uint32_t entry, uint32_t group, co
 }
 
 const struct p4_entry *p4_table_find(const struct p4_table *table, const uint64_t *key) {
-    uint32_t found = UINT32_MAX;
-    for (uint32_t g = 0; g < table->group_count && table->groups[g].best < found; g++) {
+    uint32_t best = UINT32_MAX;
+    for (uint32_t g = 0; g < table->group_count && table->groups[g].best < best; g++) {
         uint32_t at = hash_masked(key, table->groups[g].mask, table->words, g) & table->bucket_mask;
-        for (uint32_t i = table->buckets[at]; i && i - 1 < found; i = table->next[i - 1])
+        for (uint32_t i = table->buckets[at]; i && i - 1 < best; i = table->next[i - 1])
             if (fits(table, i - 1, g, key)) {
-                found = i - 1;
+                best = i - 1;
                 break;
             }
     }
-    return found == UINT32_MAX ? NULL : &table->entries[found];
+    return best == UINT32_MAX ? NULL : &table->entries[best];
 }
 
 static struct p4_call default_call(const struct p4_table *table) {
@@ -174,19 +174,19 @@ struct p4_call p4_table_call(const struct p4_table *table, const struct p4_profi
 
 int p4_profile_set(struct p4_profile *profile, uint32_t member_count, const uint32_t *calls, const uint64_t *arguments,
                    uint64_t argument_count, uint32_t group_count, const uint32_t *firsts, const uint32_t *chosen) {
-    struct p4_profile made = {.member_count = member_count, .group_count = group_count};
-    made.members = calloc(member_count + 1ull, sizeof *made.members);
-    made.arguments = copy(arguments, argument_count, sizeof *arguments);
-    made.firsts = copy(firsts, group_count + 1ull, sizeof *firsts);
-    made.chosen = copy(chosen, firsts[group_count], sizeof *chosen);
-    if (!made.members || !made.arguments || !made.firsts || !made.chosen) {
-        p4_profile_free(&made);
+    struct p4_profile fresh = {.member_count = member_count, .group_count = group_count};
+    fresh.members = calloc(member_count + 1ull, sizeof *fresh.members);
+    fresh.arguments = copy(arguments, argument_count, sizeof *arguments);
+    fresh.firsts = copy(firsts, group_count + 1ull, sizeof *firsts);
+    fresh.chosen = copy(chosen, firsts[group_count], sizeof *chosen);
+    if (!fresh.members || !fresh.arguments || !fresh.firsts || !fresh.chosen) {
+        p4_profile_free(&fresh);
         return -1;
     }
     for (uint32_t i = 0; i < member_count; i++)
-        made.members[i] = (struct p4_call){calls[2 * i], 1, made.arguments + calls[2 * i + 1]};
+        fresh.members[i] = (struct p4_call){calls[2 * i], 1, fresh.arguments + calls[2 * i + 1]};
     p4_profile_free(profile);
-    *profile = made;
+    *profile = fresh;
     return 0;
 }
 
