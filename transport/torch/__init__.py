@@ -13,9 +13,10 @@ codec remembers what each parameter lost. The ranks
 find each other through PyTorch's store: each publishes the address that faces MASTER_ADDR, or SWITCHAGG_BIND, or that
 of SWITCHAGG_INTERFACE. Ranks with different methods fail at once, with one error that names both.
 
-What goes where, the same on every rank since it depends on operation, types and sizes alone. n: ranks, D: bytes.
+This table says which path a call takes. The path depends on operation, types and sizes alone, so it is the same on
+every rank. n: ranks, D: bytes.
 
-| collective                             | tensors (CPU and CUDA)            | way                                     |
+| collective                             | tensors (CPU and CUDA)            | path                                    |
 |----------------------------------------|-----------------------------------|-----------------------------------------|
 | allreduce, reduce, reduce-scatter: SUM | float32, float64, int16, 32, 64   | the group; float32 by its codec         |
 | ... SUM                                | float16, bfloat16                 | the group as float32; rounded once      |
@@ -35,8 +36,8 @@ What goes where, the same on every rank since it depends on operation, types and
 "The group" is the switch, or the host method; parameter servers only allreduce. Lists may have shards of several sizes:
 a broadcast from each rank, a reduce to each. Small tensors of one coalesced allreduce share a call, floats in rows of
 their own. Ranks whose collectives differ in kind, root, operation, type or size all get one error that names both
-sides, also where one of them is Gloo's. `SwitchProcessGroup.traffic.counts()` has what went where, and
-docs/pytorch-features.md each call's way, as found by a test.
+sides, also where one of them is Gloo's. `SwitchProcessGroup.traffic.counts()` has the calls of each path, and
+docs/pytorch-features.md each call's path, as a test measured it.
 
 Without a codec, float sums have the error bound of `switchagg.codecs.fixed_point`. They don't depend on the order of
 packets: all ranks hold the same bits. Integer sums wrap like PyTorch's.
@@ -51,7 +52,7 @@ hooks this needs the callback to be attached before the earlier call is finished
 
 CUDA tensors go through pinned host memory on a stream of our own. `wait()` blocks the host until the network has
 answered, then the current stream until the copy back is done. Gloo serves the other operations on them where it can.
-One group serves both device types: up to 2.13, PyTorch can't mix a backend in Python with others ("cpu:switchagg,
+A single group serves both device types: up to 2.13, PyTorch can't mix a backend in Python with others ("cpu:switchagg,
 cuda:nccl"); for NCCL beside the switch use the hook.
 
 When a call fails (a worker died, the switch has stopped), it and all later collectives of the group raise

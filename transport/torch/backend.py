@@ -1,4 +1,4 @@
-"""The process group behind `init_process_group("switchagg")`; what goes where is in the package's docstring."""
+"""The process group behind `init_process_group("switchagg")`; the package's docstring says which path a call takes."""
 
 import logging
 import os
@@ -47,8 +47,8 @@ def create(options: Any, backend_options: SwitchOptions | None) -> ProcessGroup:
     """Make one rank's process group; PyTorch calls this for init_process_group and new_group.
 
     options: PyTorch's _DistributedBackendOptions. backend_options: the caller's `pg_options`, default the environment.
-    The default group joins the switch here, so that a missing switch is an error at once; other groups do so at their
-    first collective that is theirs, since many never have one. Raises DistBackendError if that can't be.
+    The default group joins the switch here, so that a missing switch is an error at once; other groups join at their
+    first collective, since many never have one. Raises DistBackendError if the switch can't be joined.
     """
     if backend_options is not None and not isinstance(backend_options, SwitchOptions):
         raise TypeError(f"pg_options of backend switchagg: a SwitchOptions, not {type(backend_options).__name__}")
@@ -99,10 +99,10 @@ def _gloo_devices(options: SwitchOptions) -> list[Any]:
 
 
 class SwitchProcessGroup(Collectives):
-    """Collectives through the switch, or by a host method; what neither has, through Gloo. traffic: what went where.
+    """Collectives through the switch, or by a host method; Gloo does the others. traffic: calls and bytes by path.
 
-    store, rank, size, timeout: as PyTorch hands them to a backend. name: the group's, for errors. join: what joins the
-    switch. Constructing it is a collective of the group's ranks.
+    store, rank, size, timeout: as PyTorch hands them to a backend. name: the group's, for errors. join: the function
+    that joins the switch. Constructing it is a collective of the group's ranks.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class SwitchProcessGroup(Collectives):
         self._warned = self._warned_of_sum = False
         self._agreed = False
         self._aim = "the switch" if self._method.is_switch else str(self._method)
-        # Gloo's options have the time-out that was set last (`_set_pg_timeout`). Neither holds Gloo's group.
+        # Gloo's options have the time-out that was set last (`_set_pg_timeout`); they don't hold Gloo's group.
         self._limit_s = limit_s = partial(_limit_s, gloo.options)
         self.reducer = Reducer(lambda lane: replace(rendezvous, timeout_s=limit_s()).open(lane), self._what, limit_s)
         self.traffic = TrafficCounts()
@@ -149,8 +149,8 @@ class SwitchProcessGroup(Collectives):
         self._close_reducer = weakref.finalize(self, _close_in_own_process, self.reducer, self.rendezvous, os.getpid())
 
     def connect(self) -> bool:
-        """Join the switch, or connect for the host method, unless that has happened; whether collectives go there. A
-        collective of all ranks.
+        """Join the switch, or connect for the host method, unless that has happened; True if collectives go there. All
+        ranks must call it.
 
         Raises DistBackendError, with what to do, if there is no switch to join, or the ranks have different
         methods.
@@ -185,7 +185,8 @@ class SwitchProcessGroup(Collectives):
     ) -> dist.Work:
         """The Work of a collective: by the group's calls that `build` gives, or else by Gloo, through `forward`.
 
-        Also of one that can only fail: DDP calls this inside backward and can't go on after an exception from it.
+        A collective that can only fail gets a Work too: DDP calls this inside backward, where an exception would end
+        it.
         """
         results = tensors if results is None else results
         self._warn_of_partial_sum(kind, op, tensors)
@@ -227,16 +228,16 @@ class SwitchProcessGroup(Collectives):
 
     @property
     def method(self) -> MethodName:
-        """By which, over which link and by which codec it was told to sum."""
+        """The method that sums, with its link and codec."""
         return self._method
 
     @property
     def compression(self) -> Compression | None:
-        """How sums of floats are coded, and what that remembers; None without a codec, and before `connect`."""
+        """The coding of float sums, with its memory; None without a codec, and before `connect`."""
         return self.reducer.compression
 
     def _unnamed(self, parts: list[GroupCall]) -> Exception | None:
-        """What is wrong with a sum that doesn't say what it is of, where a codec remembers that."""
+        """The error of a sum that doesn't name its parameters, where the codec keeps residuals by name."""
         compression = self.compression
         if compression is None or not compression.remembers:
             return None
@@ -253,7 +254,7 @@ class SwitchProcessGroup(Collectives):
         return None
 
     def _warn_of_partial_sum(self, kind: Kind, op: ReduceOperation, tensors: list[torch.Tensor]) -> None:
-        """Once, of a plain sum within a backward pass where sums may lack some ranks: DDP's own, as it seems."""
+        """Warn once of a plain sum in a backward pass, probably DDP's own, where sums may lack some ranks."""
         options = self.rendezvous.options
         partial_sums = self._switchable and self._method.is_switch and (options.backups or options.close_after_ns)
         if self._warned_of_sum or not partial_sums or kind != "allreduce" or op.name != "sum":
@@ -270,7 +271,8 @@ class SwitchProcessGroup(Collectives):
     def by_gloo(self, seen: Shown | None, forward: Forward, results: list[torch.Tensor], size_bytes: int) -> dist.Work:
         """The Work of a collective that Gloo carries out, which fails as soon as the ranks turn out to differ.
 
-        seen: what they compare, once the group is joined; not in callbacks, where Gloo's calls have no order.
+        seen: the call that ranks compare, once the group is joined; calls in callbacks have no order, and aren't
+        compared.
         """
         work = forward()
         if seen is not None:
@@ -293,17 +295,18 @@ class SwitchProcessGroup(Collectives):
         return work if limit_s == self.rendezvous.timeout_s else TimeoutWork(work, timedelta(seconds=limit_s))
 
     def split_group(self, new_ranks: Any, *args: Any, **kwargs: Any) -> ProcessGroup:
-        """Refused: PyTorch's own would split Gloo alone."""
+        """Raises NotImplementedError: PyTorch's own would split Gloo alone."""
         raise NotImplementedError(f"backend switchagg doesn't split groups: use dist.new_group({list(new_ranks)})")
 
     def merge_remote_group(self, *args: Any, **kwargs: Any) -> ProcessGroup:
-        """Refused, as `split_group`."""
+        """Raises NotImplementedError, as `split_group`."""
         raise NotImplementedError(
             "backend switchagg doesn't merge groups: use dist.new_group in one world of all ranks"
         )
 
     def shutdown(self) -> None:
-        """Leave the switch and end our threads; pending calls fail. destroy_process_group calls this. Idempotent."""
+        """Leave the switch and end our threads; pending calls fail. destroy_process_group calls this; a second call
+        does nothing."""
         self._close_reducer()
         if not self._closed:
             self._closed = True
@@ -318,7 +321,7 @@ leave_out_of_graphs(SwitchProcessGroup)
 
 
 def _limit_s(gloo: Any) -> float:
-    """How long a call may take that says nothing else. gloo: options of the group's Gloo."""
+    """The time limit of calls without one. gloo: options of the group's Gloo."""
     limit: timedelta = gloo._timeout
     return limit.total_seconds()
 

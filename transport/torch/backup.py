@@ -35,13 +35,14 @@ class BackupGroup(AllreduceGroup, Protocol):
     """A group whose means may lack some ranks: a `PsGroup` of mode "backup", a `SwitchGroup` of a job with backups."""
 
     def finished_without(self, sizes: Sequence[int]) -> bool:
-        """Whether the others have finished our next calls, means of so many values, and all results are here."""
+        """Whether the other ranks have finished this rank's next calls, means of `sizes` values, and all results are
+        here."""
         ...
 
 
 @dataclass(frozen=True)
 class _Bucket:
-    """What a bucket's call takes, and the parameters whose gradients lie in it one behind the other."""
+    """The shape of a bucket's call, and the parameters whose gradients lie in it, in that order."""
 
     elements: int
     dtype: torch.dtype
@@ -62,11 +63,11 @@ class _Bucket:
 
 
 class BackupRounds:
-    """DDP's communication hook over a group with backup workers, on the CPU: means of those that were in time.
+    """DDP's communication hook over a group with backup workers, on the CPU: means of the ranks that were in time.
 
     All ranks take the same steps of the optimiser, and so keep the same bits. group: for these calls alone. mean:
-    starts a bucket's call, in place of the group's allreduce, and is told of which parameters it is. taken: rounds so
-    far that weren't computed here. Raises ValueError for a model whose passes have DDP wait for all ranks: unused
+    starts a bucket's call, given its parameters, in place of the group's allreduce. rounds_taken: rounds so far that
+    this rank took without computing. Raises ValueError for a model whose passes have DDP wait for all ranks: unused
     parameters, a static graph, buffers.
     """
 
@@ -86,14 +87,16 @@ class BackupRounds:
 
     @property
     def behind(self) -> bool:
-        """Whether the others have finished the next round without us. The first two are always computed."""
+        """Whether the other ranks have finished the next round. The first two are always computed."""
         sizes = [bucket.elements for bucket in self._buckets]
         return self._computed >= ROUNDS_TO_SETTLE and self._group.finished_without(sizes)
 
     def take(self) -> bool:
-        """If the next round is finished, put its gradients in place of a backward pass; else False, and do nothing.
+        """If the next round is finished, put its gradients in place of a backward pass; else do nothing, and return
+        False.
 
-        Its calls are made with zeros: the results are here, and nothing but heads is sent. What a codec kept stays.
+        The round's calls are made with zeros: the results are here, and only headers are sent. Codecs keep their
+        residuals.
         """
         if not self.behind:
             return False

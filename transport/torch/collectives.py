@@ -1,6 +1,6 @@
-"""The collectives of PyTorch's process group in all the forms in which they may be asked for.
+"""The collectives of PyTorch's process group in all the forms of its API.
 
-Each says what calls of the group it is made of (`layout`), and how Gloo is asked for it instead.
+A method here names the group's calls (`tensor_layout`) that it consists of, and Gloo's call that may take its place.
 """
 
 import functools
@@ -72,7 +72,7 @@ def _elsewhere(kind: Kind, *names: str) -> Callable[..., dist.Work]:
 
 
 class Collectives(ProcessGroup):
-    """What a process group does; how, is the subclass's. traffic: what went where."""
+    """The collectives of a process group; the subclass carries them out. traffic: calls and bytes by path."""
 
     reducer: Reducer
     traffic: TrafficCounts
@@ -115,8 +115,8 @@ class Collectives(ProcessGroup):
         return self._allreduce("allreduce_coalesced", tensors, opts or dist.AllreduceCoalescedOptions())
 
     def allreduce_tensors(self, flat: torch.Tensor, tensors: Tensors, op: Any = ReduceOp.SUM) -> dist.Work:
-        """Reduce `flat`, 1-D and of floats, in place, which consists of these parameters, one behind the other: what a
-        codec with error feedback keeps of each is kept under its name. op: SUM or AVG."""
+        """Reduce `flat`, 1-D and of floats, in place, which consists of these parameters, one behind the other: a codec
+        with error feedback keeps residuals by their names. op: SUM or AVG."""
         options = dist.AllreduceOptions()
         options.reduceOp = op
         forward = partial(self.delegate, ("allreduce",), ([flat], options), {})
@@ -166,7 +166,8 @@ class Collectives(ProcessGroup):
     def allgather(  # type: ignore[override]
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None, **kwargs: Any
     ) -> dist.Work:
-        """Each rank's tensor to all; lists of outputs, also of several sizes. PyTorch's forms: of lists, or of one."""
+        """Gather every rank's tensor on all ranks; outputs may differ in size. PyTorch calls it with lists, or a
+        tensor."""
         options = _options(AllgatherOptions, opts, timeout)
         single = isinstance(inputs, torch.Tensor)
         lists, shards = ([outputs], [inputs]) if single else (outputs, inputs)
@@ -180,7 +181,7 @@ class Collectives(ProcessGroup):
         return self._all_gather([list(shards) for shards in zip(*outputs, strict=True)], inputs, options, forward)
 
     def all_gather_single(self, output: torch.Tensor, shard: torch.Tensor, opts: Any = None) -> dist.Work:
-        """Each rank's tensor to all, into one."""
+        """Gather every rank's tensor on all ranks, into a single tensor."""
         return self.all_gather_single_coalesced([output], [shard], opts, ("all_gather_single", "_allgather_base"))
 
     def all_gather_single_coalesced(
@@ -190,7 +191,7 @@ class Collectives(ProcessGroup):
         opts: Any = None,
         names: tuple[str, str] = ("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
     ) -> dist.Work:
-        """Each rank's tensors to all, each into one. names: Gloo's."""
+        """Gather every rank's tensors on all ranks, each into a single tensor. names: Gloo's."""
         options = _options(AllgatherOptions, opts, None)
         arguments = (outputs, inputs) if names[0].endswith("coalesced") else (outputs[0], inputs[0])
         forward = partial(self.delegate, names, (*arguments, options), {})
@@ -209,7 +210,7 @@ class Collectives(ProcessGroup):
     def reduce_scatter(  # type: ignore[override]
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None, **kwargs: Any
     ) -> dist.Work:
-        """Reduce; each rank gets the shard of its number, of any size. PyTorch's forms: of lists, or of one tensor."""
+        """Reduce; each rank gets the shard of its number, of any size. PyTorch calls it with lists, or a tensor."""
         options = _options(dist.ReduceScatterOptions, opts, timeout, reduceOp=kwargs.get("op", opts))
         single = isinstance(outputs, torch.Tensor)
         takers, lists = ([outputs], [inputs]) if single else (outputs, inputs)

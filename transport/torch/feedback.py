@@ -1,4 +1,5 @@
-"""What error feedback needs of a model in training: its parameters' names, changes of learning rates, checkpoints."""
+"""The parts of a model in training that error feedback needs: parameters' names, changes of learning rates,
+checkpoints."""
 
 import math
 import re
@@ -14,15 +15,15 @@ from transport.ps.coded import CodedPushes
 
 
 def tensor_of(name: str, values: torch.Tensor) -> Tensor:
-    """As codecs know it. Complex numbers are two."""
+    """The tensor as codecs name it. A complex number is two values."""
     return Tensor(name, (*values.shape, 2) if values.is_complex() else tuple(values.shape))
 
 
 class RateFollower:
-    """Keeps what is left over in step with an optimiser's learning rates.
+    """Keeps residuals in step with an optimiser's learning rates.
 
-    What a sum lost stays as a gradient, and will be multiplied by the rate of the step that it takes part in; it is
-    owed at that of the step that lost it. names: of its parameters.
+    The residual of a sum stays a gradient, and will be multiplied by the rate of the step that it takes part in; it is
+    owed at the rate of the step that lost it. names: of its parameters.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> None:
@@ -37,7 +38,8 @@ class RateFollower:
         return [float(group["lr"]) for group in self._optimizer.param_groups]
 
     def follow(self, compression: Compression | None) -> None:
-        """Before an iteration's first sum. A rate of 0 changes nothing: the next one counts against the one before."""
+        """Call it before an iteration's first sum. A rate of 0 is passed over: the next rate is compared with the last
+        before."""
         if compression is None:
             return
         for number, (old, new) in enumerate(zip(self._rates, self._now(), strict=False)):
@@ -47,13 +49,13 @@ class RateFollower:
 
 
 def codec_state(compression: Compression | CodedPushes | None) -> dict[str, Any]:
-    """What a rank's codec remembers, for a checkpoint of that rank; {} without one. Tensors in place of arrays, for
-    `torch.load(weights_only=True)`."""
+    """The state of a rank's codec, for a checkpoint of that rank; {} without a codec. It has tensors in place of
+    arrays, for `torch.load(weights_only=True)`."""
     return {} if compression is None else cast(dict[str, Any], _saved(compression.state_dict()))
 
 
 def load_codec_state(compression: Compression | CodedPushes | None, state: Mapping[str, Any]) -> None:
-    """What `codec_state` gave. Raises ValueError for that of another codec, or another rank's."""
+    """Load the state that `codec_state` gave. It raises ValueError for a state of another codec, or another rank."""
     saved_codec = state["codec"] if state else "none"
     if saved_codec != str(compression or "none"):
         raise ValueError(f"a state of codec {saved_codec}; this is {compression or 'none'}")
@@ -62,9 +64,9 @@ def load_codec_state(compression: Compression | CodedPushes | None, state: Mappi
 
 
 def recut(state: Mapping[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
-    """A codec's state where parameters are cut into these slices from now on: what is kept of a value stays with it.
+    """A codec's state where parameters are cut into these slices from now on: a value keeps its residual.
 
-    What an array codec itself remembers of a tensor, as PowerSGD does, stays only where that is cut as before.
+    An array codec's own memory of a tensor, as PowerSGD has it, stays only where the tensor is cut as before.
     """
     counts: dict[str, int] = {}
     for name, count in state["sums"].items():

@@ -59,7 +59,7 @@ def switchagg_hook(
 
 
 def switch_group(group: ProcessGroup | None) -> SwitchProcessGroup:
-    """None: the default group. Raises TypeError for one of another backend."""
+    """The process group, or for None the default one. It raises TypeError for a group of another backend."""
     process_group = dist.group.WORLD if group is None else group
     if not isinstance(process_group, SwitchProcessGroup):
         raise TypeError(
@@ -74,7 +74,7 @@ def compress(
 ) -> "CompressedDdp":
     """Let this model's gradients travel by `group`'s method and codec. A collective of all ranks, before training.
 
-    optimizer: whose learning rate what is left over follows; None: it stays as it is. group: of backend "switchagg";
+    optimizer: residuals follow its learning rate; None: they stay as they are. group: of backend "switchagg";
     default: DDP's. Raises TypeError for another group, DistBackendError where it can't be joined.
     """
     state = CompressedDdp(ddp, optimizer, switch_group(group or ddp.process_group))
@@ -102,15 +102,15 @@ class CompressedDdp:
         self._rates = None if optimizer is None else RateFollower(optimizer, names)
 
     def tensors_of(self, bucket: Any) -> Tensors:
-        """What its buffer consists of."""
+        """The tensors of a bucket's buffer, in order."""
         if bucket.index() == 0 and self._rates is not None:
             self._rates.follow(self.group.compression)
         return [self._tensors[parameter] for parameter in bucket.parameters()]
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank's codec remembers; each rank saves its own. Loads with `torch.load(weights_only=True)`."""
+        """The state of this rank's codec; each rank saves its own. It loads with `torch.load(weights_only=True)`."""
         return codec_state(self.group.compression)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ValueError for that of another codec, or another rank's."""
+        """Load it. Raises ValueError for a state of another codec, or another rank."""
         load_codec_state(self.group.compression, state)

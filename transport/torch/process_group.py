@@ -18,11 +18,11 @@ _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
 class TorchGroup:
-    """group: None for torch's default. It stays the caller's; `close` ends what this has started.
+    """group: None for torch's default. It stays the caller's; `close` ends only the adapter's threads.
 
-    A thread of ours makes the calls and waits for them, in order, since what a Work reports of its end differs between
-    backends; callers only hand them over. Raises ValueError where there is no group, or one that can't (NCCL: its
-    tensors are on devices).
+    A thread of the adapter makes the calls and waits for them, in order, since Works of different backends report their
+    end differently; callers only hand calls over. Raises ValueError where there is no group, or one that can't (NCCL:
+    its tensors are on devices).
     """
 
     matching: Matching = "order"
@@ -69,12 +69,12 @@ class TorchGroup:
 
     @property
     def compression(self) -> Compression | None:
-        """That of a group of backend "switchagg"."""
+        """The compression of a group of backend "switchagg"; None of others."""
         return cast("Compression | None", getattr(self._group, "compression", None))
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """None."""
+        """There are no counters."""
         return {}
 
     def set_credit(self, credit_bytes: int | None) -> None:

@@ -1,15 +1,16 @@
-"""PsOptimizer: train against a parameter server that keeps the weights. One line takes the place of the optimiser:
+"""PsOptimizer: train against a parameter server that keeps the weights. This line takes the place of the optimiser:
 
     optimizer = PsOptimizer.join(model.parameters(), "zeromq", rank, workers, servers,
                                  config=PsConfig(len(workers), mode="ssp", staleness=3, learning_rate=0.1))
 
-then as always: `optimizer.zero_grad(); loss.backward(); optimizer.step()`. Workers run their own loops over their own
-data; nothing else is shared, and buffers (BatchNorm's) stay each worker's own. A gradient leaves as soon as backward
-has made it, the first layers' with the highest priority; `step` waits for the weights and puts them into the model.
+and the loop stays as it is: `optimizer.zero_grad(); loss.backward(); optimizer.step()`. Workers run their own loops
+over their own data; nothing else is shared, and buffers (BatchNorm's) stay each worker's own. A gradient leaves as soon
+as backward has made it, the first layers' with the highest priority; `step` waits for the weights and puts them into
+the model.
 
 The step itself is the servers' (SGD with momentum and weight decay, see PsConfig): each gradient is one step in the
 asynchronous modes, so n workers take n steps where synchronous training takes one; divide the learning rate by n to
-compare. Modes "bsp" and "backup" step once per round with the mean.
+compare. In modes "bsp" and "backup" the servers step once per round with the mean.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ class _Tensor:
 
 
 class WeightsClient(Protocol):
-    """What the optimiser needs of a `transport.ps.group.PsClient`."""
+    """The part of a `transport.ps.group.PsClient` that the optimiser uses."""
 
     @property
     def pushes(self) -> CodedPushes | None: ...
@@ -58,8 +59,8 @@ class PsOptimizer:
     """Pushes gradients, pulls weights. parameters: of one model, the same on all workers, in forward order.
 
     client: its config's tensor_bytes should be those of `tensor_bytes(parameters)`, as `join` does it. Parameters of
-    float64 travel as such, all others as float32. The constructor waits until all workers are there: rank 0's weights
-    are everybody's from then on. Raises AggregationFailed when the job fails; later calls raise it again.
+    float64 travel as float64, and all others as float32. The constructor waits until all workers are there: rank 0's
+    weights are everybody's from then on. Raises AggregationFailed when the job fails; later calls raise it again.
     """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], client: WeightsClient) -> None:
@@ -132,12 +133,12 @@ class PsOptimizer:
             self._holds_back = False
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank's codec remembers, by the parameters' places; each rank saves its own, between iterations.
-        {} without a codec. Weights are the model's; the servers' momentum isn't saved."""
+        """The state of this rank's codec, by the parameters' places; each rank saves its own, between iterations; {}
+        without a codec. Weights are the model's; the servers' momentum isn't saved."""
         return codec_state(self.client.pushes)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises ValueError for that of another codec, or another rank's."""
+        """Load it. Raises ValueError for a state of another codec, or another rank."""
         load_codec_state(self.client.pushes, state)
 
     def close(self) -> None:
@@ -177,7 +178,7 @@ class PsOptimizer:
 
 
 def tensor_bytes(parameters: Iterable[torch.nn.Parameter]) -> tuple[int, ...]:
-    """Of what travels for each parameter, for PsConfig."""
+    """The bytes that travel for each parameter, for PsConfig."""
     return tuple(p.numel() * (8 if p.dtype == torch.float64 else 4) for p in parameters if p.requires_grad)
 
 

@@ -11,7 +11,7 @@ LEAST = (2, 11)
 
 
 def too_old(version: str) -> str:
-    """What to do about a PyTorch of this version, like "2.13.0+cpu": one line; "" if it is new enough."""
+    """The remedy for a PyTorch of this version, like "2.13.0+cpu", in a line; "" if it is new enough."""
     numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
     least = ".".join(map(str, LEAST))
     return "" if numbers >= LEAST else f"older than {least}, which switchagg needs; run: pip install 'torch>={least}'"

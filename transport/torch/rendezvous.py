@@ -58,14 +58,14 @@ SLOTS_LEAST = 8
 
 ALIKE = ("elements", "streams", "window_slots", "priorities", "split_calls", "congestion", "job_priority", "weight",
          "slots_least", "backups", "close_after_ns", "fallback", "codec_seed", "bounded")  # fmt: skip
-"""Options of the switch that all ranks must give alike; of them, what host methods read: the last two."""
+"""Options of the switch that all ranks must give alike; host methods read the last two of them."""
 
 
 @dataclass(frozen=True)
 class SwitchOptions:
     """How a group uses the switch: `pg_options` of init_process_group and new_group, or else the environment.
 
-    Each field's variable is SWITCHAGG_ and its name in capitals, for example SWITCHAGG_SWITCH=tcp://10.0.0.9:5555.
+    A field's variable is SWITCHAGG_ and its name in capitals, for example SWITCHAGG_SWITCH=tcp://10.0.0.9:5555.
     """
 
     switch: str = ""
@@ -83,17 +83,18 @@ class SwitchOptions:
     method: str = "switch"
     """A name of transport/group/method_name.py, perhaps with link and codec: `ring`, `ring@udp`, `switch~lanes8+ef`."""
     link: str = ""
-    """What carries the method; default: the one in its name, or the method's own default."""
+    """The link that carries the method; default: the link in its name, or the method's own default."""
     bind: str = ""
-    """For host methods: this rank's own IPv4 address, as others reach it. Default: the one that faces MASTER_ADDR."""
+    """For host methods: this rank's IPv4 address, as other ranks reach it; default: the address that faces
+    MASTER_ADDR."""
     interface: str = ""
-    """Or the interface that has it."""
+    """The interface that has this address, in place of `bind`."""
     codec: str = ""
-    """How sums of floats travel, as after a method's `~` (switchagg/codecs/spec.py). Default: by host methods as they
-    are, through a switch in `fixed_point`, whose bits a host method gives too when told its name and the same
-    `elements`."""
+    """The codec of float sums, as after a method's `~` (switchagg/codecs/spec.py). By default host methods send floats
+    as they are, and a switch has `fixed_point`; a host method with that codec and the same `elements` gives the same
+    bits."""
     codec_seed: int = 0
-    """Of codecs that round at random: with another one, a run has other roundings."""
+    """The seed of codecs that round at random: another seed gives a run other roundings."""
     bounded: str = ""
     """Options of a method with bounded loss, as in SWITCHAGG_BOUNDED=tolerance=0.02,priorities=0."""
     keys: str = ""
@@ -103,26 +104,29 @@ class SwitchOptions:
     via: str = ""
     """Name of the switch that this rank sends to, where there are some below the one that all join; "": that one."""
     split_calls: int = 0
-    """1: a call of more packets than a window uses all streams of its class: for ways that hold more than that."""
+    """1: a call of more packets than a window uses all streams of its class, for paths that hold more packets than a
+    window."""
     congestion: str = FRIENDLY
-    """`friendly`: windows follow the marks (ECN) of packets, fairly beside TCP; `dctcp`, `reno`: as theirs do; `none`:
-    they don't. The same on every rank."""
+    """`friendly`: windows follow the marks (ECN) of packets, fairly beside TCP; `dctcp`, `reno`: as these do; `none`:
+    they don't. All ranks must have the same."""
     job_priority: int = 7
-    """Of the job, 0 (most urgent) to 7: on a full switch a less urgent job that has a `fallback` gives it its slots."""
+    """The job's priority, 0 (most urgent) to 7: on a full switch a less urgent job that has a `fallback` gives it its
+    slots."""
     weight: int = 1
-    """Of the job's share of the slots where these are short, if it can do with fewer."""
+    """The weight of the job's share of scarce slots, if it can do with fewer."""
     slots_least: int = SLOTS_LEAST
-    """With so many slots in all it can; 0: with all its windows only. By default a group leaves room for more, too."""
+    """The least number of slots with which the job runs; 0: all its windows. By default a group leaves slots for other
+    jobs."""
     backups: int = 0
-    """So many ranks a sum doesn't wait for: it is of the others, and the late ones' values go to their residuals."""
+    """The number of ranks that a sum doesn't wait for: late ranks' values go to their residuals."""
     close_after_ns: int = 0
-    """A sum doesn't wait either for values that come so long after this rank's own; 0: however long."""
+    """A sum doesn't wait for values that come this long after this rank's own; 0: it waits for all."""
     token: str = field(default="", repr=False)
-    """Of host methods: a secret, by which ranks know each other; the same on all. "": rank 0 makes one, for each group,
-    and the others find it in the group's store: it is as secret as the store."""
+    """The secret by which ranks of host methods know each other; the same on all. "": rank 0 makes a token for each
+    group, and other ranks read it in the group's store, so it is as secret as the store."""
     fallback: str = ""
-    """A host method, `ring` for example, that calls take, with the same bits, while the switch has no room for the job.
-    "": a job that finds no room when it starts uses Gloo, and none that runs is asked to leave."""
+    """A host method, `ring` for example, that calls take, with the same bits, while the switch has no slots for the
+    job. "": a job for which there are no slots at its start uses Gloo, and a running job is never asked to leave."""
 
     @classmethod
     def from_environment(cls) -> "SwitchOptions":
@@ -157,7 +161,7 @@ class SwitchOptions:
         return replace(name, codec=codec)
 
     def alike(self) -> dict[str, Any]:
-        """What the ranks must have alike beside the method, by name of variable: of the options that it reads."""
+        """The options that ranks must have alike beside the method, by name of variable, if the method reads them."""
         name, variables = self.name, {f"SWITCHAGG_{option.upper()}": getattr(self, option) for option in ALIKE}
         coded = name.codec not in ("", FIXED_POINT.name)
         if not name.is_switch:
@@ -188,15 +192,15 @@ class SwitchOptions:
             raise JobError(f"{error}; set SWITCHAGG_BIND to this host's address, or SWITCHAGG_INTERFACE") from error
 
     def network_address(self) -> str:
-        """On the way to the switch, or `own_address` where none is used: of the network that ranks share. JobError."""
+        """This rank's address towards the switch, or `own_address` where no switch is used. Raises JobError."""
         if not (self.switch and self.name.is_switch) or self.bind or self.interface:
             return self.own_address()
         host, port = parse_endpoint(self.switch)
         return facing(resolve_host(host), port)
 
     def join_options(self, timeout_s: float) -> "JoinOptions":
-        """Of a session with the switch, joined within timeout_s. Raises JobError for what can't be together,
-        DistBackendError as `name`."""
+        """The options of a session with the switch, joined within timeout_s. Raises JobError for options that can't be
+        together, DistBackendError as `name`."""
         from transport.worker.options import JoinOptions  # pulls in ZeroMQ: only for those who use the switch
 
         name = self.name
@@ -240,12 +244,12 @@ class SwitchOptions:
 
 
 def start_name(store: Store, rank: int, workers: int, timeout_s: float) -> str:
-    """A name no other job has, made by rank 0, and told to the ranks of this start alone.
+    """A job name that rank 0 makes unique, and gives to the ranks of this start alone.
 
-    A store may outlive its processes: torchrun --max-restarts gives the new ranks the one of those that died. What is
-    under a rank's key there may be a dead one's; so each puts a number of its own there, the name comes under that
-    number, and rank 0 goes on when every rank has confirmed this name. (TORCHELASTIC_RESTART_COUNT wouldn't do: it
-    counts a node's own failures.) Raises DistBackendError for ranks that don't come within timeout_s.
+    A store may outlive its processes: torchrun --max-restarts gives new ranks the store of dead ones, so a rank's key
+    may hold a dead rank's value. Therefore each rank writes a random token under its key, rank 0 writes the name under
+    that token, and goes on when every rank has confirmed this name. (TORCHELASTIC_RESTART_COUNT wouldn't do: it counts
+    a node's own failures.) Raises DistBackendError for ranks that don't come within timeout_s.
     """
     token = uuid.uuid4().hex
     if rank == 0:
@@ -283,7 +287,7 @@ def start_name(store: Store, rank: int, workers: int, timeout_s: float) -> str:
 
 
 def _comes(condition: Callable[[], bool], timeout_s: float, cancelled: threading.Event | None = None) -> bool:
-    """Whether the condition, asked at growing intervals, held within that time. A blocking wait would lock the store
+    """Whether the condition, polled at growing intervals, held within that time. A blocking wait would lock the store
     for Gloo's threads. Raises DistBackendError when cancelled."""
     deadline = time.monotonic() + timeout_s
     pause_s = POLL_S / 16
@@ -329,12 +333,11 @@ class Rendezvous:
 
     @property
     def method(self) -> MethodName:
-        """What this rank shall use."""
+        """The method that this rank shall use."""
         return self.options.name
 
     def agree(self) -> None:
-        """Raise DistBackendError, on all ranks, that names both sides if they shall use different methods, or the same
-        with other options."""
+        """Raise DistBackendError, on all ranks, that names both sides if their methods or options differ."""
         variables = json.dumps({METHOD_VARIABLE: str(self.method), **self.options.alike()})
         published = [json.loads(text) for text in self._exchange(f"{self.job}/method", variables, self.timeout_s)]
         first = published[0]
@@ -352,8 +355,8 @@ class Rendezvous:
                 )
 
     def open(self, lane: int) -> Group | None:
-        """Join the switch, or connect to the others. None if the switch has no room for the job, in which case all
-        ranks get None and rank 0 warns.
+        """Join the switch, or connect to the other ranks. If the switch has no slots for the job, all ranks get None
+        and rank 0 warns.
 
         Raises DistBackendError, on all ranks, if any couldn't join for another reason, or didn't come within the
         group's timeout; it names the rank.
@@ -405,7 +408,8 @@ class Rendezvous:
 
     @contextmanager
     def _failure_of_others(self, outcomes_key: str) -> Iterator[threading.Event]:
-        """Within it, an event that is set once another rank has said that it couldn't join, or the group has ended."""
+        """Within it, an event that is set once another rank has published that it couldn't join, or the group has
+        ended."""
         failed, over = threading.Event(), threading.Event()
 
         def look() -> None:
@@ -452,7 +456,7 @@ class Rendezvous:
         return JOINED, session
 
     def _bind(self) -> "tuple[BoundPlace | None, str]":
-        """A port of our own, and what to publish: its address, or why there is none."""
+        """A port of this rank, and the text to publish: its address, or why there is no port."""
         from transport.meshes.opening import bind_place
 
         try:
@@ -473,7 +477,7 @@ class Rendezvous:
             if self.options.backups or self.options.close_after_ns:
                 raise JobError(f"SWITCHAGG_BACKUPS, SWITCHAGG_CLOSE_AFTER_NS: {self.method} has none; leave them out")
             addresses = _addresses(places)
-            from transport.group.opening import GroupOptions, open_group  # only for host methods
+            from transport.group.opening import GroupOptions, open_group  # only host methods need it
 
             codec, elements = self.method.codec or None, self.options.elements or None
             times = self._join_limit_s, self.timeout_s if self.method.method == "ps" else CALLS_S
@@ -496,7 +500,7 @@ class Rendezvous:
         return JOINED, session
 
     def _token(self, places: list[str]) -> str:
-        """The job's secret: the option, or what rank 0 has published behind its address."""
+        """The job's secret: the option, or the token that rank 0 has published behind its address."""
         return self.options.token or places[0].split(" ")[2]
 
     def _keys(self) -> dict[str, str]:
@@ -509,7 +513,7 @@ class Rendezvous:
         return {"keys": self.options.keys} if self.options.keys else {}
 
     def _exchange(self, prefix: str, words: str, timeout_s: float) -> list[str]:
-        """What every rank has published under this prefix."""
+        """The texts that all ranks have published under this prefix."""
         keys = [f"{prefix}/{rank}" for rank in range(self.workers)]
         self.store.set(keys[self.rank], words)
         if not _comes(lambda: self.store.check(keys), timeout_s, self.cancelled):
@@ -522,14 +526,14 @@ class Rendezvous:
 
 
 def _plain(value: Any) -> str:
-    """As in a variable."""
+    """The value as a variable has it."""
     if isinstance(value, bool):
         return "a value" if value else "none"
     return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
 
 
 def _addresses(places: list[str]) -> list[tuple[str, int]]:
-    """Where the ranks are, as each has published it. Raises JobError for what can't be reached."""
+    """The addresses that ranks have published. Raises JobError for an address that can't be reached."""
     if faults := [words.partition(": ")[2] for words in places if words.startswith(FAILED)]:
         raise JobError(faults[0])
     addresses = [(host, int(port)) for host, port, *_ in (words.split(" ") for words in places)]

@@ -52,7 +52,7 @@ class CompletionPool:
             _run_logged(task)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the threads as soon as they have done what they were given. Idempotent."""
+        """End the threads as soon as their tasks are done. A second call does nothing."""
         with self._lock:
             self._closed = True
             for _ in range(self._idle):

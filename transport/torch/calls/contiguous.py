@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 
 class ContiguousCopies:
-    """The tensors of one call, or contiguous copies of those that don't lie in memory as Gloo takes them."""
+    """The tensors of one call, or contiguous copies of those that Gloo can't take as they lie."""
 
     def __init__(self) -> None:
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -39,9 +39,9 @@ class ContiguousCopies:
 
 
 class CopiedWork(dist.Work):
-    """Gloo's Work of contiguous copies: who learns from it that the call is done finds the results in the tensors.
+    """Gloo's Work of contiguous copies: results are in the tensors before it says that the call is done.
 
-    copies: each tensor and what Gloo works on in its place.
+    copies: pairs of a tensor and the copy that Gloo works on.
     """
 
     def __init__(self, work: Any, copies: list[tuple[torch.Tensor, torch.Tensor]]) -> None:

@@ -33,7 +33,7 @@ class Deadlines:
                 self._changed.notify()
 
     def remove(self, call: object) -> None:
-        """The call has ended. Idempotent."""
+        """The call has ended. A second call does nothing."""
         with self._changed:
             self._due.pop(call, None)
 

@@ -19,6 +19,6 @@ def recorded(begin: Callable[..., SwitchWork], kind: str, tensors: list[torch.Te
     name = f"switchagg:{'all_reduce' if kind == 'allreduce' else kind}"
     event = torch._C._autograd._record_function_with_args_enter(name, *tensors)
     ended: torch.futures.Future[Any] = torch.futures.Future()
-    # What record_function does for a call that returns a Future; that context manager takes no tensors.
+    # Record as record_function does, of a call that returns a Future; that context manager takes no tensors.
     torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(event, ended)
     return begin(ended=ended)

@@ -5,8 +5,8 @@ order in which a program makes its calls is such an order; the order in which ca
 run is not. Calls made inside a callback therefore go to a *lane* of their own, a second job on the switch, in an order
 that all ranks share: first those made by the callbacks of call 0, then those of call 1, and so on.
 
-A call is handed to the group as soon as its turn comes, and waits for none before it: how many are on the way side by
-side is the group's business.
+A call is handed to the group as soon as its turn comes, and waits for no earlier one: the group decides how many are
+in flight at once.
 """
 
 import sys
@@ -33,16 +33,16 @@ from transport.torch.calls.tensor_staging import CudaStage, GlooStage, HostStage
 from transport.torch.calls.work import SwitchWork
 
 KEPT_WORKS = 16
-"""So many of the Works that DDP.join asked for are kept beyond their end: a Work that only C++ holds loses its half in
-Python, and join hands DDP's C++ reducer one in each forward pass, whose Future that reads in the backward pass."""
+"""The reducer keeps this many Works of DDP.join beyond their end: a Work that only C++ holds loses its half in Python,
+and join hands DDP's C++ reducer a Work in each forward pass, whose Future it reads in the backward pass."""
 
 JOIN = "torch.distributed.algorithms.join"
 
 ANSWER_S = 1.0
-"""How long a group has to say whom a call that timed out waits for."""
+"""The time in which a group must name the ranks that a timed-out call waits for."""
 
 WAIT_MARGIN_S = 10.0
-"""`wait()` ends so much after the call's deadline: that ends the call, and knows more."""
+"""`wait()` ends this long after the call's deadline, which ends the call with a better message."""
 
 DEPTH_MAX = 3
 """Callbacks of callbacks of callbacks: each level takes slots on the switch; more is a runaway program."""
@@ -53,7 +53,7 @@ OpenGroup = Callable[[int], Group | None]
 
 
 class _Call:
-    """One collective, from `Reducer.start` until its callbacks have returned."""
+    """A collective, from `Reducer.start` until its callbacks have returned."""
 
     def __init__(
         self, work: SwitchWork | None, parts: Sequence[GroupCall], stages: Sequence[TensorStage], depth: int
@@ -67,7 +67,7 @@ class _Call:
         self.hook = current_hook()
         self.error: BaseException | None = None
         self.children: deque[_Call] = deque()  # calls made by its callbacks and not yet submitted
-        self.over = False  # what the network does for it has ended
+        self.over = False  # the network is done with it
         self.closed = False  # its callbacks have returned
 
 
@@ -80,7 +80,7 @@ class _Lane:
 
 
 class Reducer:
-    """Carries out collectives by a group, in the background. Thread-safe.
+    """Carries out collectives by a group, in the background. It is thread-safe.
 
     After a first failure every call, also later ones, fails at once with the same cause. what: names the
     group in errors. limit_s: asked with every call, how long it may take if it has no limit of its own.
@@ -108,11 +108,11 @@ class Reducer:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended this reducer, or None."""
+        """The error that ended this reducer, or None."""
         return self._failure
 
     def counters(self) -> dict[str, int]:
-        """Packets of this rank, by what became of them, over all its sessions; empty before it has one."""
+        """Counts of this rank's packets over all its sessions, by outcome; empty before it has a session."""
         with self._lock:
             sessions = [lane.session for lane in self._lanes if lane.session is not None]
         total: Counter[str] = Counter()
@@ -121,7 +121,7 @@ class Reducer:
         return dict(total)
 
     def core(self) -> str:
-        """What carries this rank's packets, "native" or "python"; "" before it has a session."""
+        """The core that carries this rank's packets, "native" or "python"; "" before it has a session."""
         with self._lock:
             return next((lane.session.core for lane in self._lanes if lane.session is not None), "")
 
@@ -143,15 +143,15 @@ class Reducer:
 
     @property
     def compression(self) -> Compression | None:
-        """That of the program's own calls; once `open` was true, where there is one."""
+        """The compression of the program's own calls, once `open` was true; None without a codec."""
         group = self._lanes[0].session
         return None if group is None else group.compression
 
     def ranks(self) -> RankContext:
-        """Where this rank stands; once `open` was true."""
+        """This rank's context, once `open` was true."""
         group = self._session(0)
         assert group is not None
-        lacking: bool = getattr(group, "partial", False)  # of the switch's groups alone
+        lacking: bool = getattr(group, "partial", False)  # only the switch's groups have it
         return RankContext(
             group.rank, group.workers, group.method == "switch", group.row, group.method != "ps", lacking
         )
@@ -208,14 +208,14 @@ class Reducer:
         return work
 
     def refused(self, error: Exception, parts: Sequence[GroupCall], results: list[torch.Tensor]) -> SwitchWork:
-        """The Work of a call that no rank makes, since all find this error in it. Later calls work."""
+        """The Work of a call that no rank makes, since all raise this error. Later calls work."""
         work = SwitchWork(results, f"{self._what}: {_named(parts, self._calls)}", 0.0)
         work.settle(error)
         work.deliver()
         return work
 
     def close(self) -> None:
-        """Leave the switch; what is pending fails; threads end. Idempotent."""
+        """Leave the switch; pending calls fail; threads end. A second call does nothing."""
         with self._lock:
             if self._closed:
                 return
@@ -265,7 +265,7 @@ class Reducer:
                     self._submit(call, started)
             except Exception as error:
                 refused = error
-        # Not under the lock: a future that is done already runs its callback here.
+        # The lock is released: a future that is done already runs its callback here.
         for call, future in started:
             future.add_done_callback(partial(self._hand_over, call))
         if refused is not None:
@@ -293,7 +293,7 @@ class Reducer:
             self._lanes[call.depth + 1].parents.append(call)
 
     def _hand_over(self, call: _Call, future: "Future[Any]") -> None:
-        """Called by the thread that drives the network, which must not run what users attached."""
+        """The network thread calls this; it must not run users' callbacks."""
         self._pool.submit(partial(self._part_done, call, future))
 
     def _part_done(self, call: _Call, future: "Future[Any]") -> None:
@@ -336,7 +336,7 @@ class Reducer:
             self._submit_ready(call.depth + 1)
 
     def _expire(self, call: _Call, words: str) -> None:
-        """A call's time is over: the group fails with the names of those that it waits for, or soon without."""
+        """A call's time is over: the group fails, and names the ranks that it waits for if it can within ANSWER_S."""
         session = self._lanes[call.depth].session
         if not call.over and session is not None:
             DEADLINES.add(call, ANSWER_S, lambda: None if call.over else self.fail(dist.DistBackendError(words)))
@@ -362,7 +362,7 @@ class Reducer:
 
 
 def _asked_by_join() -> bool:
-    """Whether the call is one by which DDP.join tells that this rank has not run out of inputs."""
+    """Whether DDP.join makes this call, to tell that this rank still has inputs."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__") != JOIN:
         frame = frame.f_back
@@ -370,7 +370,7 @@ def _asked_by_join() -> bool:
 
 
 def _begin(group: Group, part: GroupCall, array: Array) -> "Future[Any]":
-    """Make the call of the group that a part is."""
+    """Make the group's call."""
     kind, op, shown, _, tensors = part
     if kind == "allreduce":
         told: dict[str, Any] = {"asked": shown.asked} if group.method == "ps" else {"shown": shown}

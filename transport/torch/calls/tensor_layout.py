@@ -1,7 +1,7 @@
-"""Which calls of the group make up a collective, and how its tensors lie in their arrays. Pure.
+"""The calls of the group that make up a collective, and the places of its tensors in their arrays. The module is pure.
 
-All depends on kind, operation, types and sizes alone, which are the same on every rank (or else the calls that result
-differ, and the ranks are told). A collective that the group has no call for is None: Gloo carries it out.
+Both depend on kind, operation, types and sizes alone, which are the same on every rank (else the calls differ, and the
+ranks raise an error). A collective that the group has no call for is None: Gloo carries it out.
 """
 
 import zlib
@@ -19,20 +19,21 @@ from switchagg.description import COMBINING, ROOTED, Kind, Shown, asked_for
 from transport.group.staging import SWITCH, tensor_dtype
 
 GATHERED_BYTES_MAX = 1 << 16
-"""What the switch can't combine is gathered and combined by every rank, up to so many bytes in all; more is Gloo's."""
+"""Arrays that the switch can't combine are gathered, and every rank combines them, up to this size of all; Gloo has
+more."""
 
 NARROW_BYTES_MAX = 1 << 16
-"""8 bit integers travel through a switch as int32, up to so many bytes of them: Gloo sends less than half as much."""
+"""8 bit integers travel through a switch as int32, up to this size: beyond, Gloo sends less than half as much."""
 
 PACKED_BYTES_MAX = 1 << 16
 """Tensors of one coalesced allreduce that are no larger share a call."""
 
 GLOO_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.bool,
               torch.int32, torch.int64)  # fmt: skip
-"""What Gloo combines."""
+"""The types that Gloo combines."""
 
 LINEAR = ("sum", "avg", "premul_sum")
-"""Operations on complex numbers that are those on their parts."""
+"""Operations on complex numbers that work part by part."""
 
 _COMBINED = (*LINEAR, "max", "min")
 _LOCAL: dict[str, Callable[..., torch.Tensor]] = {
@@ -54,7 +55,7 @@ class ReduceOperation(NamedTuple):
 
     @property
     def wire(self) -> str:
-        """What the group does for it."""
+        """The operation that the group carries out for it."""
         return "max" if self.name in ("max", "min") else "sum"
 
 
@@ -67,9 +68,9 @@ def op_of(op: Any) -> ReduceOperation:
 
 
 class RankContext(NamedTuple):
-    """Where this rank stands. switch: whether a switch combines. row: floats of a call share an exponent within so many
-    values; 1 where they don't. compares: whether the group compares calls that travel as others. partial: whether sums
-    may lack some ranks, so that the group must divide them for a mean."""
+    """This rank's place in its group. switch: whether a switch combines. row: so many floats of a call share an
+    exponent; 1: none do. compares: whether the group compares calls that travel under another kind. partial: whether
+    sums may lack some ranks, so that the group must divide them for a mean."""
 
     rank: int
     workers: int
@@ -80,8 +81,8 @@ class RankContext(NamedTuple):
 
 
 class TensorLayout(NamedTuple):
-    """The array of a call. gives, takes: tensors, and where they lie in it, before and after. home: the tensor that is
-    the whole array, and is used in place where that can be. before, after: done to the array on the host."""
+    """The array of a call. gives, takes: tensors and their places in it, before and after the call. home: the tensor
+    that is the array, used in place where possible. before, after: functions that the host applies to the array."""
 
     elements: int
     dtype: torch.dtype
@@ -93,9 +94,8 @@ class TensorLayout(NamedTuple):
 
 
 class GroupCall(NamedTuple):
-    """One call of the group. kind, op: what it is asked for. shown: what the ranks compare. layout: None without one
-    ("barrier"), and where Gloo does the work ("compare"). tensors: parameters that the array consists of, where they
-    are known."""
+    """A call of the group. kind, op: its arguments. shown: the signature that ranks compare. layout: None for a
+    "barrier", and where Gloo does the work ("compare"). tensors: the parameters in the array, where they are known."""
 
     kind: str
     op: str
@@ -105,7 +105,7 @@ class GroupCall(NamedTuple):
 
 
 def allreduce(tensors: Tensors, op: ReduceOperation, ranks: RankContext) -> list[GroupCall] | None:
-    """Each tensor in place. Small ones of a type share a call."""
+    """Calls that reduce the tensors in place. Small tensors of a type share a call."""
     parts: list[GroupCall] = []
     packs: dict[torch.dtype, list[torch.Tensor]] = {}
     for tensor in tensors:
@@ -124,7 +124,7 @@ def allreduce(tensors: Tensors, op: ReduceOperation, ranks: RankContext) -> list
 
 
 def reduce(tensor: torch.Tensor, op: ReduceOperation, root: int, ranks: RankContext) -> list[GroupCall] | None:
-    """In place at the root; the others' tensors keep their values."""
+    """A call that reduces in place at the root; other ranks' tensors keep their values."""
     takes = ((tensor, 0),) if ranks.rank == root else ()
     wire = _wire(tensor, op, ranks)
     if wire is None:
@@ -137,7 +137,8 @@ def reduce(tensor: torch.Tensor, op: ReduceOperation, root: int, ranks: RankCont
 def reduce_scatter(
     output: torch.Tensor, inputs: Tensors, op: ReduceOperation, ranks: RankContext
 ) -> list[GroupCall] | None:
-    """inputs: one tensor with all shards, or one for each rank, of any sizes. Raises ValueError for wrong sizes."""
+    """inputs: a tensor with all shards, or a tensor for each rank, of any sizes. It raises ValueError for wrong
+    sizes."""
     rank, n = ranks.rank, ranks.workers
     _alike("reduce_scatter", output, inputs)
     if len(inputs) == 1:
@@ -159,7 +160,8 @@ def reduce_scatter(
 
 
 def all_gather(outputs: Tensors, shard: torch.Tensor, ranks: RankContext) -> list[GroupCall]:
-    """outputs: one tensor for all shards, or one for each rank, of any sizes. Raises ValueError for wrong sizes."""
+    """outputs: a tensor for all shards, or a tensor for each rank, of any sizes. It raises ValueError for wrong
+    sizes."""
     rank, n = ranks.rank, ranks.workers
     _alike("all_gather", shard, outputs)
     if len(outputs) == 1:
@@ -181,7 +183,7 @@ def all_gather(outputs: Tensors, shard: torch.Tensor, ranks: RankContext) -> lis
 
 
 def broadcast(tensor: torch.Tensor, root: int, ranks: RankContext, source: torch.Tensor | None = None) -> GroupCall:
-    """source: what the root gives, where that isn't the tensor itself."""
+    """source: the root's values, where they aren't the tensor's."""
     gives = ((tensor if source is None else source, 0),) if ranks.rank == root else ()
     takes = ((tensor, 0),) if ranks.rank != root or source is not None else ()
     layout = TensorLayout(tensor.numel(), tensor.dtype, gives, takes, tensor)
@@ -195,13 +197,13 @@ def barrier() -> GroupCall:
 
 
 def compared(parts: list[GroupCall], ranks: RankContext) -> list[GroupCall]:
-    """With a comparison where a host method's ranks could be done before they know that they disagree on the root."""
+    """Add a comparison where a host method's ranks could finish before they know that their roots differ."""
     first = next((part for part in parts if part.kind in ROOTED), None)
     return parts if first is None or ranks.switch else [GroupCall("compare", "sum", first.shown), *parts]
 
 
 def shown(kind: Kind, op: ReduceOperation, dtype: torch.dtype, elements: int, root: int = 0) -> Shown:
-    """What the ranks compare of a collective."""
+    """The signature of a collective, which ranks compare."""
     name = str(dtype).removeprefix("torch.")
     carried = "max" if op.wire == "max" else "sum"
     return Shown(
@@ -210,18 +212,18 @@ def shown(kind: Kind, op: ReduceOperation, dtype: torch.dtype, elements: int, ro
 
 
 def size_bytes(tensors: Tensors) -> int:
-    """Of all elements, also those that a sparse tensor leaves out."""
+    """The bytes of all elements, with those that a sparse tensor leaves out."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
-    """A complex tensor's floats; another tensor as it is. Raises RuntimeError for a conjugate view."""
+    """A complex tensor's floats; another tensor as it is. It raises RuntimeError for a conjugate view."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 @lru_cache
 def array_dtype(dtype: torch.dtype) -> "np.dtype[Any]":
-    """Of the arrays that stand for tensors of this type."""
+    """The type of arrays that stand for tensors of this type."""
     return bits(torch.empty(0, dtype=dtype)).numpy().dtype
 
 
@@ -256,7 +258,7 @@ def _wire_dtype(dtype: torch.dtype, op: str, switch: bool) -> torch.dtype | None
 def _wire(
     tensor: torch.Tensor, op: ReduceOperation, ranks: RankContext, size_bytes: int | None = None
 ) -> torch.dtype | None:
-    """What a tensor travels as where the group combines; None: it doesn't."""
+    """The type in which the group combines a tensor; None: it doesn't combine it."""
     dtype = tensor.dtype
     if (
         op.name not in _COMBINED
@@ -276,7 +278,7 @@ def _combined(
     ranks: RankContext,
     root: int = 0,
 ) -> GroupCall:
-    """A call that the group combines. own: what of the array this rank has afterwards."""
+    """A call that the group combines. rank_range: the part of the array that this rank has afterwards."""
     if kind == "allreduce" and _divided(op, layout.dtype, ranks):
         return GroupCall(kind, op.name, shown(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
     before, after = _around(op, rank_range, ranks.workers)
@@ -285,7 +287,7 @@ def _combined(
 
 
 def _packed(tensors: list[torch.Tensor], op: ReduceOperation, ranks: RankContext) -> GroupCall:
-    """One call for all of these; floats begin at rows of their own, so that they share no exponent."""
+    """A call for all these tensors; each float tensor begins at a new row, so that tensors share no exponent."""
     dtype = tensors[0].dtype
     wire = _wire(tensors[0], op, ranks)
     assert wire is not None
@@ -308,7 +310,7 @@ def _divided(op: ReduceOperation, wire: torch.dtype, ranks: RankContext) -> bool
 
 
 def _around(op: ReduceOperation, rank_range: tuple[int, int], workers: int) -> tuple[Finish | None, Finish | None]:
-    """What is done to the array before and after."""
+    """The functions that change the array before and after the call."""
     if op.name == "avg":
         return None, partial(_divide, rank_range, workers)
     if op.name == "premul_sum":
@@ -333,7 +335,7 @@ def _multiply(factor: Any, array: torch.Tensor) -> None:
 
 
 def _turn(rank_range: tuple[int, int | None], array: torch.Tensor) -> None:
-    """Turn the order round: a minimum is a maximum then. Not -x for integers: the least has no opposite."""
+    """Reverse the order, so that a minimum is a maximum. Integers are inverted: the least integer has no negative."""
     part = array[rank_range[0] : rank_range[1]]
     if part.dtype.is_floating_point:
         part.neg_()
@@ -344,7 +346,8 @@ def _turn(rank_range: tuple[int, int | None], array: torch.Tensor) -> None:
 def _gathered(
     kind: Kind, inputs: Any, taker: torch.Tensor, op: ReduceOperation, ranks: RankContext, root: int = -1
 ) -> GroupCall | None:
-    """All ranks' tensors to every rank, which combines them itself; None where that is too much, or undefined."""
+    """A call that gathers all ranks' tensors, which every rank combines; None where they are too large, or can't
+    combine."""
     gives = ((inputs, 0),) if isinstance(inputs, torch.Tensor) else inputs
     dtype, n, rank = taker.dtype, ranks.workers, ranks.rank
     m = sum(tensor.numel() for tensor, _ in gives)
@@ -394,7 +397,7 @@ def refuse_type(kind: Kind, op: ReduceOperation, dtype: torch.dtype) -> None:
 
 
 def _to_each(output: torch.Tensor, inputs: Tensors, op: ReduceOperation, ranks: RankContext) -> list[GroupCall] | None:
-    """A reduce-scatter of shards of different sizes: a reduce to each rank."""
+    """A reduce-scatter of shards of different sizes: a reduce for each rank."""
     parts: list[GroupCall] = []
     for root, tensor in enumerate(inputs):
         calls = reduce(tensor, op, root, ranks)

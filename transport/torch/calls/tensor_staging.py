@@ -23,7 +23,7 @@ class TensorStage(Protocol):
     """The tensors of one call, on their way to the group and back."""
 
     array: Array
-    """What the group works on, valid once `fetch` has returned."""
+    """The group works on this array; it is valid once `fetch` has returned."""
     needs_fetch: bool
     """Whether `fetch` may block."""
 
@@ -133,8 +133,8 @@ class CudaStage:
 
 
 class GlooStage:
-    """A collective that Gloo carries out; the ranks only compare it. work: Gloo's, under way; None: there is nothing
-    to do but to compare."""
+    """A collective that Gloo carries out; the ranks only compare it. work: Gloo's, in flight; None: ranks only
+    compare."""
 
     needs_fetch = False
 
@@ -163,7 +163,7 @@ def _buffer(layout: TensorLayout, pin: bool) -> torch.Tensor:
 
 
 def _slice(buffer: torch.Tensor, tensor: torch.Tensor, start: int) -> torch.Tensor:
-    """What of an array belongs to a tensor, in its shape."""
+    """The part of an array that belongs to a tensor, in its shape."""
     return buffer[start : start + tensor.numel()].view(tensor.shape)
 
 
@@ -177,7 +177,7 @@ def _write(tensor: torch.Tensor, values: torch.Tensor) -> None:
 
 
 class SideStreams:
-    """One CUDA stream per device for our copies. Thread-safe."""
+    """A CUDA stream per device for our copies. It is thread-safe."""
 
     def __init__(self, cuda: Any = torch.cuda) -> None:
         self._cuda = cuda

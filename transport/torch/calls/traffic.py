@@ -1,13 +1,13 @@
-"""What went where: calls and bytes of every kind of collective, by the way they took."""
+"""Calls and bytes of every kind of collective, by the path they took."""
 
 import threading
 
 GLOO = "gloo"
-"""The way of what Gloo carries out."""
+"""The path of calls that Gloo carries out."""
 
 
 class TrafficCounts:
-    """Thread-safe."""
+    """Counts of calls and bytes by kind and path. It is thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,7 +1,7 @@
 """A Future whose value is a list of tensors to C++ as well, for PyTorch's built-in communication hooks.
 
-What Python sets on a Future is an object of Python to C++. DDP's reducer unpacks such a value, the hook FP16_COMPRESS
-does not. TorchScript makes a Future of the right type; an error raised in it is one in C++ terms.
+A value that Python sets on a Future is a Python object to C++. DDP's reducer unpacks such a value, the hook
+FP16_COMPRESS does not. TorchScript makes a Future of the right type; an error raised in it is one in C++ terms.
 """
 
 import warnings
@@ -44,5 +44,5 @@ def _fork(
 @lru_cache(maxsize=1)
 def _start() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of TorchScript's age
+        warnings.simplefilter("ignore")  # PyTorch deprecates TorchScript
         return torch.jit.script(_fork)

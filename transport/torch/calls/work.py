@@ -17,9 +17,9 @@ Tensors = list[torch.Tensor]
 
 
 class SwitchWork(dist.Work):
-    """What a collective returns: wait for it, or take its Future. Thread-safe.
+    """The Work of a collective: wait for it, or take its Future. It is thread-safe.
 
-    tensors: where its results come, kept alive until the end. what: names the call in errors. timeout_s: how long
+    tensors: the results' memory, kept alive until the end. what: names the call in errors. timeout_s: how long
     `wait()` waits by default. synchronize: makes the current CUDA streams wait for the results' copies. ended: a Future
     that is done when the call is.
 
@@ -74,7 +74,7 @@ class SwitchWork(dist.Work):
         return True
 
     def get_future(self) -> torch.futures.Future[Tensors]:
-        """A Future of the list of result tensors. Its callbacks may use collectives and wait for them."""
+        """A Future of the list of result tensors, whose callbacks may use collectives and wait for them."""
         if (
             self._tensors
             and self._tensors[0].dtype == torch.float16
@@ -130,7 +130,7 @@ class SwitchWork(dist.Work):
 
 
 class TimeoutWork(dist.Work):
-    """Another Work, whose `wait()` waits for so long if it isn't told how long."""
+    """A Work whose `wait()` has this limit where its caller gives none."""
 
     def __init__(self, work: dist.Work, limit: timedelta) -> None:
         super().__init__()
@@ -155,6 +155,6 @@ def _asked_by_cpp() -> bool:
     """Whether get_future's caller is C++ inside a backward pass."""
     if torch._C._current_graph_task_id() == -1:
         return False
-    frame = sys._getframe(1)  # get_future's
+    frame = sys._getframe(1)  # the frame of get_future
     caller = frame.f_back
     return caller is None or caller.f_globals.get("__name__") == AUTOGRAD

@@ -1,4 +1,4 @@
-"""Channels: what the priority wrapper needs of a group, whichever way its calls are matched across ranks.
+"""Channels: the priority wrapper's view of a group, however its calls are matched across ranks.
 
 | matching | order of transfers                                       |
 |----------|----------------------------------------------------------|
@@ -22,13 +22,13 @@ from transport.schedule.scheduler import Lanes, Transfer, class_lanes, classes_o
 from transport.torch.process_group import TorchGroup
 
 FIRST_KEY = 1 << 40
-"""Of our calls; other callers of the same group number theirs from 0."""
+"""The first key of our calls; other callers of the same group number theirs from 0."""
 
 KEYS_PER_PLAN = 1 << 20
 
 
 class Channel(Protocol):
-    """One rank's way to the others. Thread-safe, but calls that are matched by order must be started in that order."""
+    """A rank's link to the other ranks. It is thread-safe; calls that are matched by order must start in that order."""
 
     rank: int
     workers: int
@@ -38,14 +38,14 @@ class Channel(Protocol):
 
     @property
     def compression(self) -> Compression | None:
-        """What codes this rank's sums, and remembers what they lost."""
+        """The coding of this rank's sums, with its residuals."""
 
     def lanes(self, transfers: Sequence[Transfer], foreseen: Callable[[], Sequence[int]]) -> Lanes | None:
         """The fixed orders of a plan from now on. foreseen: keys in the order in which rank 0 would start them."""
 
     def start(self, transfer: Transfer, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
-        """Sum the array, 1-D, over all ranks, in place. tensors: it consists of, where it is of gradients. The future
-        may resolve in any thread."""
+        """Sum the array, 1-D, over all ranks, in place. tensors: the gradients in it, if any. The future may resolve in
+        any thread."""
 
     def control(self, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
         """As start, for what isn't in the plan: all ranks call it at the same point, with nothing in flight."""
@@ -58,7 +58,7 @@ class Channel(Protocol):
 
 
 class _OverGroup:
-    """What all of them have."""
+    """The base of channels over a group."""
 
     def __init__(self, group: AllreduceGroup) -> None:
         self.rank, self.workers = group.rank, group.workers
@@ -67,7 +67,7 @@ class _OverGroup:
 
     @property
     def compression(self) -> Compression | None:
-        """The group's: one of torch's may have it only after its first call."""
+        """The group's; a process group of torch's may have it only after its first call."""
         return self._group.compression
 
 
@@ -135,7 +135,7 @@ class OrderedChannel(_OverGroup):
     gates_starts = True
 
     def lanes(self, transfers: Sequence[Transfer], foreseen: Callable[[], Sequence[int]]) -> Lanes:
-        """One lane."""
+        """A single lane in rank 0's order of starts."""
         return (tuple(foreseen()),)
 
     def start(self, transfer: Transfer, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
@@ -196,7 +196,7 @@ def broadcast_bytes(channel: Channel, data: bytes | None) -> bytes:
 
 
 def failure_of(error: BaseException, channel: Channel) -> AggregationFailed:
-    """What the caller of the wrapper gets: AggregationFailed, whatever the group raised."""
+    """The wrapper raises AggregationFailed, whatever the group raised."""
     if isinstance(error, AggregationFailed):
         return error
     failed = AggregationFailed(f"{channel.name}: {error}", job="priority schedule")

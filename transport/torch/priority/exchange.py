@@ -41,11 +41,11 @@ MEASURED_SIZES_BYTES = (1_000, 64_000, 1_000_000)
 MEASURED_TIMES = 3
 
 USED = "which parameters are used"
-"""Name of the record of the call that finds which parameters have a gradient on any rank."""
+"""The record's name of the call that finds which parameters have a gradient on any rank."""
 
 
 class TransferRecord(NamedTuple):
-    """One transfer, done. Times: time.monotonic_ns(). iteration: counted from 0, as calls of `step` are."""
+    """A transfer that is done. Times are of time.monotonic_ns(). iteration: counted from 0, as calls of `step` are."""
 
     iteration: int
     key: int
@@ -69,14 +69,14 @@ class _Place:
 
 @dataclass(slots=True)
 class _Gradient:
-    """One parameter's gradient from the time it exists until it is taken back."""
+    """A parameter's gradient from the time it exists until it is taken back."""
 
     tensor: torch.Tensor
     """As autograd made it, or zeros."""
     flat: torch.Tensor
-    """Its elements in a row: the same memory where it is contiguous."""
+    """The tensor's elements in a row: the same memory where it is contiguous."""
     local: bool
-    """Whether this rank has one."""
+    """Whether this rank computed it."""
     left: int
     """Transfers that aren't complete."""
     summed: bool = False
@@ -111,7 +111,7 @@ class Exchange:
         self._used = np.zeros(len(self._parameters), np.int32)
         self._used_known = False
         self._iterations = 0
-        self._earlier = 0  # iterations of earlier plans
+        self._earlier = 0  # counts iterations of earlier plans
         self._records: list[TransferRecord] = []
         self.collecting = False
         """Whether a backward pass has begun, and hasn't ended."""
@@ -180,7 +180,7 @@ class Exchange:
                 buffers[transfer.key] = torch.empty(offset, dtype=dtype).numpy()
         return places, buffers
 
-    # Gradients out
+    # ---- gradients go out
 
     def is_busy(self, index: int) -> bool:
         """Whether a parameter's gradient was handed over and not taken back."""
@@ -203,7 +203,7 @@ class Exchange:
         self._launch()
 
     def backward_done(self) -> None:
-        """What has no gradient so far takes part with what `.grad` holds from before, or zeros."""
+        """Parameters without a new gradient take part with their old `.grad`, or zeros."""
         if not self.collecting:
             self.await_idle()
             self._begins()
@@ -240,7 +240,7 @@ class Exchange:
         with self._changed:
             self._gradients[index] = _Gradient(tensor, flat, gradient is not None, len(self._places[index]))
 
-    # Means back
+    # ---- means come back
 
     @property
     def failure(self) -> AggregationFailed | None:
@@ -398,7 +398,7 @@ class Exchange:
         ]
 
     def close(self) -> None:
-        """End the pump. Transfers in flight still complete."""
+        """End the pump. Transfers in flight will still complete."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -407,7 +407,7 @@ class Exchange:
 
 
 def _everything_at_once(parameters: Sequence[tuple[str, nn.Parameter]]) -> tuple[tuple[Transfer, ...], Profile]:
-    """What is done while nothing is known of the model."""
+    """The plan while nothing is known of the model: a single transfer."""
     profile = Profile(
         tuple(
             TensorProfile(name, parameter.numel(), 0, 0, str(parameter.dtype).removeprefix("torch."))
@@ -427,7 +427,7 @@ def _name_of(transfer: Transfer, names: Sequence[str]) -> str:
 
 
 def measure_cost(channel: Channel, clock: Callable[[], int] = time.monotonic_ns) -> LinearCost:
-    """Start-up and time per byte of a transfer alone, from a few sizes. A collective."""
+    """Start-up and time per byte of a transfer alone, from a few sizes. All ranks must call it."""
     least = []
     for size in MEASURED_SIZES_BYTES:
         array, times = np.zeros(size // 4, np.float32), []

@@ -9,14 +9,14 @@
     handle.close()
 
 The first iterations run unscheduled and are measured; rank 0's profile and the policy then give every rank one plan of
-transfers (`transport.schedule.scheduler`). Gradients become means over the ranks, as under DDP. Each parameter is
-stepped by the user's own optimizer with the options of the `step()` call it belongs to, so parameters have the
-bits of the unscheduled run, if the group adds in the same order whatever a transfer consists of.
+transfers (`transport.schedule.scheduler`). Gradients become means over the ranks, as under DDP. The user's own
+optimizer steps a parameter with the options of the `step()` call it belongs to, so parameters have the bits of the
+unscheduled run, if the group adds in the same order whatever a transfer consists of.
 
-What differs from an ordinary loop: between `step()` and the next forward pass, parameters of layers not called yet are
-old. `handle.wait()` brings them up to date; it is called automatically for `state_dict()` of model and optimizer.
-Between `backward()` and `step()`, `handle.wait()` makes `.grad` the means, for clipping. `.grad` is None from `step()`
-on until the parameter has been stepped.
+The loop differs from an ordinary one: between `step()` and the next forward pass, layers that weren't called yet have
+old parameters. `handle.wait()` brings them up to date; it is called automatically for `state_dict()` of model and
+optimizer. Between `backward()` and `step()`, `handle.wait()` makes `.grad` the means, for clipping. `.grad` is None
+from `step()` on until the parameter has been stepped.
 
 A failed call ends in AggregationFailed, on the thread that trains, from the next forward, backward, `step` or `wait`.
 """
@@ -62,9 +62,9 @@ class ForwardWait(NamedTuple):
 
 
 class Records(NamedTuple):
-    """What happened since it was last asked for, the last RECORDS_MAX of each; transfers in order of completion.
+    """The events since the last call, at most RECORDS_MAX of each kind; transfers in order of completion.
 
-    Times: time.monotonic_ns().
+    Times are of time.monotonic_ns().
     """
 
     transfers: list[TransferRecord]
@@ -98,7 +98,7 @@ def attach(
     *,
     options: AttachOptions = AttachOptions(),  # frozen
 ) -> "PriorityHandle":
-    """Sum this model's gradients over a group, each with the priority that `schedule` gives. A collective of all ranks.
+    """Sum this model's gradients over a group, each with the priority that `schedule` gives. All ranks must call it.
 
     model: not wrapped by DDP; all its trainable parameters in the optimizer, float32 or float64, on the CPU. group: see
     `channel.open_channel`; it stays the caller's. schedule: a policy or its text.
@@ -142,7 +142,7 @@ def _trainable(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple
 
 
 class PriorityHandle:
-    """What `attach` returns. Use it from the thread that trains; as a context manager it closes itself."""
+    """The result of `attach`. Use it from the thread that trains; as a context manager it closes itself."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class PriorityHandle:
         """Private: see `attach`."""
         self.policy = policy
         self.profile: Profile | None = None
-        """Of rank 0, once the observed iterations are over."""
+        """Rank 0's profile, once the observed iterations are over."""
         self._model, self._optimizer, self._channel = model, optimizer, channel
         self._parameters = list(parameters)
         self._index = {parameter: index for index, (_, parameter) in enumerate(self._parameters)}
@@ -177,7 +177,7 @@ class PriorityHandle:
         self._hooks: list[Any] = []
         self._paused = False
         self._options: dict[int, Options] = {}  # parameter -> options of the step that it waits for
-        self._zeroed: dict[int, bool] = {}  # parameter -> set_to_none, of those that wait for a step
+        self._zeroed: dict[int, bool] = {}  # parameter that waits for a step -> its set_to_none
         self._waits: deque[ForwardWait] = deque(maxlen=RECORDS_MAX)
         self._iteration = 0
         self._tuning: ScheduleTuning | None = None
@@ -185,7 +185,7 @@ class PriorityHandle:
         self._cost = LinearCost()
         self._closed = False
 
-    # For the user
+    # ---- users call these
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -197,7 +197,7 @@ class PriorityHandle:
             self._paused = before
 
     def wait(self) -> None:
-        """Finish all that has begun: sums, and the steps asked for. Afterwards `.grad` of others holds means.
+        """Finish all sums and steps that have begun. Then `.grad` of parameters without a step holds means.
 
         Needed before parameters or gradients are used outside of the model's forward. Raises AggregationFailed.
         """
@@ -213,12 +213,14 @@ class PriorityHandle:
         self._exchange.await_idle()  # also what only notifies: the group may be closed next
 
     def codec_state(self) -> dict[str, Any]:
-        """What this rank's codec remembers; each rank saves its own; {} without one. Finishes what has begun."""
+        """The state of this rank's codec; each rank saves its own; {} without a codec. It finishes sums and steps
+        first."""
         self.wait()
         return codec_state(self._channel.compression)
 
     def load_codec_state(self, state: dict[str, Any]) -> None:
-        """What `codec_state` gave. Raises ValueError for that of another codec, or another rank's."""
+        """Load the state that `codec_state` gave. It raises ValueError for a state of another codec, or another
+        rank."""
         self.wait()
         load_codec_state(self._channel.compression, state)
 
@@ -234,7 +236,7 @@ class PriorityHandle:
         return self._iteration
 
     def close(self) -> None:
-        """Finish what has begun, and give the loop back as it was. After a failure, without waiting. Again: nothing."""
+        """Finish sums and steps, and restore the loop; after a failure, don't wait. A second call does nothing."""
         if self._closed:
             return
         try:
@@ -263,7 +265,7 @@ class PriorityHandle:
         elif not self._closed:
             self._release()
 
-    # Private: the beginning, and the plan
+    # ---- private: attaching and planning
 
     def _begin(self) -> None:
         self._agree()
@@ -331,7 +333,7 @@ class PriorityHandle:
         def zero_grad(called: nn.Module, set_to_none: bool = True) -> None:
             if called is model:
                 self._on_zero_grad(set_to_none)
-            else:  # a copy
+            else:  # it is a copy of the model
                 type(called).zero_grad(called, set_to_none)
 
         model.zero_grad = types.MethodType(zero_grad, model)  # type: ignore[method-assign]
@@ -353,7 +355,7 @@ class PriorityHandle:
         return before, after
 
     def _observed(self) -> None:
-        """An observed iteration is over. After the last, all ranks make the plan of rank 0's profile."""
+        """An observed iteration is over. After the last one, all ranks make the plan of rank 0's profile."""
         assert self._observer is not None
         self._observer.iteration_ends()
         self._observed_left -= 1
@@ -394,7 +396,7 @@ class PriorityHandle:
         transfers = policy.plan(self.profile, self._cost)
         self._exchange.plan(transfers, self.profile, self._cost, policy.credit_bytes, policy.cycle_ns)
 
-    # Private: what the hooks do, all on the thread that trains
+    # ---- private: hooks, which all run on the thread that trains
 
     def _check(self) -> None:
         if self._closed:

@@ -19,7 +19,7 @@ GRAPH_NODES_MAX = 20_000
 
 
 class Observer:
-    """One model's iterations as seen by its hooks; all times in ns of one clock.
+    """A model's iterations as seen by its hooks; all times are ns of a single clock.
 
     parameters: name and parameter, in the order that all ranks share. graph: whether to look for each layer's inputs.
     """
@@ -39,10 +39,10 @@ class Observer:
         self._inputs: dict[nn.Module, tuple[nn.Module, ...] | None] = {}
         self._output_layers: dict[Any, nn.Module] = {}  # node of the autograd graph -> the layer whose output it made
         self._forward_end_ns = 0
-        self._gradients: dict[int, int] = {}  # of this backward pass: parameter -> time
+        self._gradients: dict[int, int] = {}  # parameter -> time at which this backward pass made it
         self._iterations: list[tuple[dict[nn.Module, int], int, dict[int, int]]] = []
 
-    # What the hooks record
+    # ---- hooks record
 
     def forward_begins(self) -> None:
         """The outermost module is called."""
@@ -76,7 +76,7 @@ class Observer:
         """All gradients there will be are there."""
         self._iterations.append((dict(self._calls), self._forward_end_ns, dict(self._gradients)))
 
-    # What was seen
+    # ---- results
 
     def waits(self) -> dict[int, nn.Module]:
         """For each parameter with a gradient whose own modules weren't called: the module whose call must wait."""
@@ -87,7 +87,7 @@ class Observer:
         return modules
 
     def profile(self) -> Profile:
-        """Of the last iteration seen, with the medians of the times of all but the first."""
+        """The profile of the last iteration, with the medians of the times of all but the first."""
         layers, places = self._layers()
         iterations = self._iterations[1:] or self._iterations
         times: dict[nn.Module, list[int]] = {module: [] for module in layers}
@@ -129,7 +129,7 @@ class Observer:
             last_ns,
         )
 
-    # Private
+    # ---- private
 
     def _layers(self) -> tuple[list[nn.Module], list[int]]:
         """Modules that wait for parameters, in order of their calls; the place of each parameter's among them."""

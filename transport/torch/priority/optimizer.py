@@ -2,7 +2,7 @@
 
 The user's own optimizer does the arithmetic, restricted to one parameter and to a copy of its group's options taken
 when `step()` was called: so schedulers of learning rates may go on before the sums are here, and the bits are those of
-an ordinary step. That is right for optimizers that treat each parameter separately.
+an ordinary step. It is right for optimizers that treat each parameter separately.
 """
 
 import types
@@ -21,8 +21,8 @@ Options = list[dict[str, Any]]
 class PartialSteps:
     """Takes over `step` and `zero_grad` of an optimizer until `release`.
 
-    on_step, on_zero_grad(set_to_none): what these do instead. Raises ValueError for an optimizer that can't be stepped
-    by parts; elementwise=True: the caller knows that one from elsewhere can.
+    on_step, on_zero_grad(set_to_none): functions that replace them. Raises ValueError for an optimizer that can't be
+    stepped by parts; elementwise=True: the caller knows that one from elsewhere can.
     """
 
     def __init__(

@@ -18,8 +18,8 @@ COLUMNS = ("step", "iteration", "partition_bytes", "credit_bytes", "iteration_ns
 
 
 class ScheduleTuning:
-    """One rank's part. broadcast: rank 0's bytes on every rank, a collective. log: CSV file of rank 0, a row per
-    point."""
+    """A rank's part of tuning. broadcast: returns rank 0's bytes on every rank, a collective. log: CSV file of rank 0,
+    a row per point."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ScheduleTuning:
             self._began_ns = self._clock()
 
     def next_policy(self, iteration: int) -> Policy:
-        """Called on every rank when `due`, with nothing in flight: what to use from now on. A collective."""
+        """Called on every rank when `due`, with nothing in flight: the policy from now on. It is a collective."""
         proposal = b""
         if self._tuner is not None:
             tried = self._tuner.current

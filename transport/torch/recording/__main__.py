@@ -1,4 +1,4 @@
-"""One rank of a program, recorded: python -m transport.torch.recording [options] PROGRAM [ARGS…], under torchrun.
+"""Record a rank of a program: python -m transport.torch.recording [options] PROGRAM [ARGS…], under torchrun.
 
 Writes STEM.rankR.json.gz. Exit code 1 with one line if the program ended before enough was recorded.
 """
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def recorded(recorder: Recorder, arguments: argparse.Namespace, rank: str) -> bool:
-    """Whether it was; says so if not."""
+    """Whether the recording is complete; a line on stderr says so if not."""
     if not recorder.recorded:
         needed = arguments.warmup + arguments.iterations + 1
         sys.stderr.write(

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 LAYER = "layer: "
-"""What the marks of forward passes begin with."""
+"""The marks of forward passes begin with this."""
 
 
 class Recorder:
@@ -36,7 +36,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def watch(self) -> Any:
-        """What runs within is watched. A recording that has begun is given up at the end: it lacks iterations."""
+        """The block within is watched. A recording that hasn't ended at its end is dropped: it lacks iterations."""
         self._path.unlink(missing_ok=True)
         hooks = [
             register_module_forward_pre_hook(self._begins),
@@ -80,7 +80,7 @@ class Recorder:
         if self.steps == self._warmup:
             self._profiler = self._started()
         elif self._profiler is not None:
-            self._profiler.step()  # calls `_save` after the last one
+            self._profiler.step()  # it calls `_save` after the last one
         if self.recorded and self._stop:
             raise SystemExit(0)
 

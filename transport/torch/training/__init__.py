@@ -1,4 +1,4 @@
-"""Training methods: how often ranks exchange what. One line in place of DDP, or behind it:
+"""Training methods: what ranks exchange, and how often. A line takes the place of DDP, or stands behind it:
 
     from transport.torch import training
 
@@ -6,8 +6,8 @@
     ...                     # the loop as it is: zero_grad, forward, backward, step
     method.finish()         # all ranks have the same parameters: evaluate, save
 
-Imported by users and emulation. They call torch.distributed alone, so they work with every backend. Start at method.py;
-training_methods.py has all of them.
+Imported by users and emulation. They call torch.distributed alone, so they work with every backend. Start at
+training_method.py; training_methods.py has all of them.
 """
 
 from typing import Any

@@ -1,13 +1,13 @@
-"""CD-SGD: OD-SGD whose gradients are compressed, but for every k-th step's, which corrects.
+"""CD-SGD: OD-SGD whose gradients are compressed, but for every k-th step's, which corrects them.
 
 Step t after the warm-up: if k divides t, g_t is summed in full; else r <- r + g_t, the codes of r are summed, and
 r <- r - what they stand for. Full steps neither send nor clear r. Yu et al., *CD-SGD: Distributed Stochastic Gradient
 Descent with Compression and Delay Compensation*, ICPP 2021.
 
-Those codes are a codec's, `cd_sgd:period=5~ternary`, whose error feedback is r; or a compressor's. That takes (values,
-group): values, a 1-D array, shall become the sum over the group of what the ranks' codes stand for, once the Work is
-done that it starts; it returns what this rank's codes stand for, and that Work. It is called once for each piece of the
-gradients, always the same pieces in the same order.
+The codes come from a codec, `cd_sgd:period=5~ternary`, whose error feedback is r; or from a compressor, a function of
+(values, group). It starts a Work that turns values, a 1-D array, into the sum over the group of the ranks' decoded
+codes, and returns this rank's decoded codes and the Work. It is called once for each piece of the gradients, always the
+same pieces in the same order.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
-"""Sums over a process group through a codec of our own: what travels are its integers, and what it gathers, so any
-backend carries them.
+"""Sums over a process group through a codec of ours: its integers and gathered bytes travel, so any backend carries
+them.
 
-All collectives are made by the thread that trains, in the order of its program: a codec's first ones, which depend on
-each other, are waited for at once; the last travels meanwhile. Where the process group has a codec itself, that one's
-threads do all of this.
+All collectives are made by the thread that trains, in the order of its program: a codec's first collectives, which
+depend on each other, are waited for at once; the last one travels meanwhile. Where the process group has a codec
+itself, the group's threads do all of this.
 """
 
 import logging
@@ -30,7 +30,7 @@ _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
 class CodedCollectives:
-    """One rank's. group: any of torch.distributed; all ranks start the same sums in the same order."""
+    """A rank's coded sums. group: any of torch.distributed; all ranks start the same sums in the same order."""
 
     def __init__(self, spec: CodecSpec, group: Any) -> None:
         """Raises ValueError for more ranks than the codec sums."""
@@ -40,12 +40,12 @@ class CodedCollectives:
             logger.warning("%s", spec.warning)
         codec = self.compression.spec.codec
         self.rounds = codec.rounds if isinstance(codec, ArrayCodec) else 1 + codec.rounds
-        self.reduced: Callable[[Reduction], None] = lambda reduction: None  # is told each collective of the codec
+        self.reduced: Callable[[Reduction], None] = lambda reduction: None  # called with each collective of the codec
         self._sums = 0
 
     def start(self, values: torch.Tensor, tensors: Tensors) -> Any:
-        """The Work of the sum of `values`, 1-D, in place. tensors: what they are. The last sum of any of them must have
-        been waited for."""
+        """The Work of the sum of `values`, 1-D, in place. tensors: the parameters in it, whose last sum must have
+        ended."""
         if not self.compression.takes(array_dtype(values.dtype), len(values), named=True):
             return dist.all_reduce(values, group=self.group, async_op=True)
         self._sums += 1
@@ -71,7 +71,7 @@ class CodedSum:
             self._go_on()
 
     def wait(self) -> None:
-        """The values are the sums then. Raises what the group raises."""
+        """Wait until the values are the sums. It raises the group's errors."""
         while self._go_on():
             pass
         if self._host is not self._values:
@@ -87,7 +87,7 @@ class CodedSum:
         return reduction is not None
 
     def _collectives(self, rounds: Iterator[Reduction]) -> Iterator[Reduction]:
-        """Those that leave nothing to a codec any more."""
+        """The collectives of integers and bytes that the codec's rounds consist of."""
         calls = self._calls
         for reduction in rounds:
             calls.reduced(reduction)

@@ -40,7 +40,7 @@ class DiLoCo(TrainingMethod):
 
 
 class OuterOptimizer:
-    """Of these tensors: what all ranks share (w0), and its steps."""
+    """The outer optimiser of these tensors: the shared copy (w0), and its steps."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], rate: float, momentum: float) -> None:
         self._tensors = tensors
@@ -55,7 +55,7 @@ class OuterOptimizer:
         return replica.start_sum(moved)
 
     def step(self, moved: FlatTensors) -> None:
-        """By a mean."""
+        """Step by a mean."""
         for shared, gradient in zip(self.shared.arrays, moved.arrays, strict=True):
             shared.grad = gradient
         self._optimizer.step()

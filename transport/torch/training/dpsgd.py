@@ -1,11 +1,11 @@
-"""D-PSGD: gossip on a ring. Each rank averages with its two neighbours, in every step, and with nobody else.
+"""D-PSGD: gossip on a ring. A rank averages with its two neighbours, in every step, and with no other rank.
 
     w_i <- (w_{i-1} + w_i + w_{i+1}) / 3 - step(g_i)
 
-with the gradients of w_i itself, so parameters travel while they are computed. Two ranks: halves. They go from host to
-host: a switch adds up what all ranks send and tells all of them, but here no two ranks get the same sum; over a switch
-each of the n sums would be a call of its own. Lian et al., *Can Decentralized Algorithms Outperform Centralized
-Algorithms?*, NeurIPS 2017.
+with the gradients of w_i itself, so parameters travel while gradients are computed. With two ranks both weigh a half.
+Parameters go from host to host: a switch adds up what all ranks send and tells all of them, but here no two ranks get
+the same sum; over a switch each of the n sums would be a call of its own. Lian et al., *Can Decentralized Algorithms
+Outperform Centralized Algorithms?*, NeurIPS 2017.
 """
 
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class _Gossip(AttachedMethod):
         local.write(self._replica.parameters)
 
     def _drop(self) -> None:
-        """What is in flight is of parameters that are about to be replaced."""
+        """Drop the exchange in flight: its parameters are about to be replaced."""
         if self._flight is not None:
             self._flight.wait()
             self._flight = None

@@ -45,7 +45,7 @@ class _Elastic(AttachedMethod):
         self._period = method.period
         self._alpha = 0.9 / replica.workers if method.alpha is None else method.alpha
         self._centre = FlatTensors(replica.parameters).read(replica.parameters)
-        self._due = False  # a pull before the next step
+        self._due = False  # whether a pull comes before the next step
         self._flight: PendingCollectives | None = None
 
     def _apart(self) -> FlatTensors:

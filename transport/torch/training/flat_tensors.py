@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 PIECE_BYTES = 25 << 20
-"""An array goes in calls of at most so many bytes: as DDP's buckets. Arrays are cut, not lists of tensors: every value
+"""An array goes in calls of at most this size, as DDP's buckets. Arrays are cut, not lists of tensors: every value
 is in exactly one call, however large its tensor is."""
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -37,7 +37,7 @@ class FlatTensors:
         ]
 
     def read(self, tensors: Sequence[torch.Tensor | None]) -> "FlatTensors":
-        """Copy them in. None: zeros."""
+        """Copy the tensors in; zeros for None."""
         for view, tensor in zip(self.views, tensors, strict=True):
             if tensor is None:
                 view.zero_()
@@ -46,7 +46,7 @@ class FlatTensors:
         return self
 
     def write(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Copy them out."""
+        """Copy the values out to the tensors."""
         for view, tensor in zip(self.views, tensors, strict=True):
             tensor.detach().copy_(view)
 
@@ -57,7 +57,7 @@ class FlatTensors:
         ]
 
     def cut(self) -> list[tuple[torch.Tensor, list[tuple[torch.Tensor, int, int]]]]:
-        """The pieces, and of which tensors each is, one behind the other: (tensor, its values from, to)."""
+        """The pieces with their parts in order: (tensor, first value, end)."""
         pieces = []
         for number, array in enumerate(self.arrays):
             first = 0
@@ -77,7 +77,7 @@ class FlatTensors:
         return [array.clone() for array in self.arrays]
 
     def load(self, state: Any) -> "FlatTensors":
-        """What `state` gave. Raises ValueError if it isn't of such tensors."""
+        """Load the values that `state` gave. Raises ValueError if they aren't of such tensors."""
         if [array.shape for array in self.arrays] != [array.shape for array in state]:
             raise ValueError("the state is that of a model with other parameters")
         for array, saved in zip(self.arrays, state, strict=True):

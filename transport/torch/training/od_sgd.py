@@ -3,7 +3,7 @@
 Step t, with gradients g_t of the parameters that this rank has now:
 
     W_{t-1} = step(W_{t-2}, mean of g_{t-1})      the user's optimiser; the same on all ranks, one step late
-    w       = W_{t-1} - local_rate g_t            this rank's own, for the next forward and backward pass
+    w       = W_{t-1} - local_rate g_t            this rank's parameters in the next forward and backward pass
                                                   meanwhile the sum of g_t travels
 
 The first warm_up steps are plain synchronous SGD. Learning rates are those of the moment at which the optimiser steps.
@@ -45,8 +45,8 @@ class OneStepDelay(AttachedMethod):
         self._rate, self._warm_up = method.local_rate, method.warm_up
         self._shared = FlatTensors(replica.parameters)  # W, once the warm-up is over
         self._flight: PendingCollectives | None = None
-        self._mean: FlatTensors | None = None  # that of what was in flight, which the optimiser will step by
-        self._gradients: list[torch.Tensor | None] = []  # this step's gradients, aside while the optimiser steps
+        self._mean: FlatTensors | None = None  # the mean that has arrived, by which the optimiser will step
+        self._gradients: list[torch.Tensor | None] = []  # this step's, put aside while the optimiser steps
 
     def synchronous(self, step: int) -> bool:
         return step <= self._warm_up
@@ -60,7 +60,7 @@ class OneStepDelay(AttachedMethod):
             return
         parameters = self._replica.parameters
         self._gradients = [parameter.grad for parameter in parameters]
-        if self._replica.compression is not None:  # what the last sum lost takes part in this one
+        if self._replica.compression is not None:  # residuals of the last sum take part in this one
             self._land()
         flight = self.send(FlatTensors(parameters).read(self._gradients), step)
         self._land()
@@ -82,8 +82,8 @@ class OneStepDelay(AttachedMethod):
             self._mean, self._flight = self._flight.mean(), None
 
     def _put(self) -> None:
-        """What the optimiser shall step: W by the mean. Before there is one, by nothing: it leaves out what has no
-        gradient, its state included."""
+        """Let the optimiser step W by the mean. Before there is a mean it steps nothing: parameters without gradients,
+        and their state, are left out."""
         parameters = self._replica.parameters
         if self._mean is None:
             for parameter in parameters:

@@ -11,7 +11,7 @@ from transport.torch.training.local_sgd import LocalSgd
 
 @dataclass(frozen=True)
 class PostLocalSgd(LocalSgd):
-    """start: the last synchronous step; the paper's: that of the first decay of the rate. Then as LocalSgd."""
+    """start: the last synchronous step; in the paper the first decay of the rate. Later steps are as in LocalSgd."""
 
     name = "post_local_sgd"
     label = "Post-local SGD"

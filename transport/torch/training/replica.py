@@ -1,4 +1,4 @@
-"""One rank's model, its optimiser, and the collectives that training methods make of them."""
+"""A rank's model, its optimiser, and the collectives that training methods make of them."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,8 +48,9 @@ class PendingCollectives:
 class Replica:
     """model: whole on each rank, in DDP or not. group: of torch.distributed; None: DDP's, or else the default one.
 
-    parameters: those of the optimizer's that are trained, in its order. buffers: the model's with floats, such as
-    BatchNorm's statistics. what: method, rank, step, for errors. Raises ValueError for what can't be trained so.
+    parameters: the optimizer's that are trained, in its order. buffers: the model's with floats, such as
+    BatchNorm's statistics. what: method, rank, step, for errors. Raises ValueError for a model that can't be trained
+    so.
     """
 
     def __init__(
@@ -92,11 +93,11 @@ class Replica:
     def what(self) -> str:
         return f"{self.name}, rank {self.rank} of {self.workers}, step {self.step}"
 
-    # ---- codecs
+    # ---- codecs are these
 
     @property
     def compression(self) -> Compression | None:
-        """What remembers what was lost of each parameter: the method's codec, or that of the process group."""
+        """The memory of residuals by parameter: of the method's codec, or of the process group's."""
         return self._coded.compression if self._coded is not None else self._of_group
 
     @property
@@ -104,22 +105,22 @@ class Replica:
         return cast("Compression | None", getattr(self.group, "compression", None))
 
     def use_codec(self, spec: CodecSpec) -> None:
-        """Sums of gradients and differences go through it from now on. Raises ValueError for too many ranks."""
+        """Sums of gradients and differences go through it from now on. It raises ValueError for too many ranks."""
         self._coded = CodedCollectives(spec, self.group)
 
     def check_group(self, exactly: str) -> None:
-        """Raises ValueError if sums of the process group lose something and that mustn't be. exactly: why not."""
+        """Raises ValueError if the process group's sums are lossy and must be exact. exactly: why."""
         compression = self._of_group
         why = exactly or ("its codec is another" if self._coded is not None else "")
         if compression is not None and compression.spec.lossy and why:
             raise ValueError(f"{self.name}: the process group's sums are coded ({compression}), and {why}")
 
     def follow_rates(self) -> None:
-        """What was lost of gradients follows the learning rates. `transport.torch.compress` does so for DDP's group."""
+        """Let residuals of gradients follow the learning rates. `transport.torch.compress` does so for DDP's group."""
         if self._coded is not None or self.ddp is None:
             self._rates.follow(self.compression)
 
-    # ---- collectives
+    # ---- collectives start here
 
     def observe(self, started: Callable[[int, Any], None], reduced: Callable[[Reduction], None]) -> None:
         """See `AttachedMethod`."""
@@ -128,7 +129,7 @@ class Replica:
             self._coded.reduced = reduced
 
     def check(self) -> None:
-        """Raises ValueError if the optimizer has other parameters than at first, or one has a sparse gradient."""
+        """Raises ValueError if the optimizer has other parameters than at first, or a gradient is sparse."""
         if len(self._optimizer_parameters()) != self._count:
             raise ValueError(f"{self.what}: parameters were added to the optimizer after attach")
         if any(parameter.grad is not None and parameter.grad.layout != torch.strided for parameter in self.parameters):
@@ -159,7 +160,7 @@ class Replica:
             self.ddp.require_backward_grad_sync = synchronous
 
     def start_sum(self, flat: FlatTensors, exact: bool = False) -> PendingCollectives:
-        """Sum over all ranks, in place; through a codec where there is one. exact: not through the method's."""
+        """Sum over all ranks, in place; through a codec where there is one. exact: the method's codec is left out."""
         if self._coded is not None and not exact:
             return self._start(flat, self._coded.start)
         if self._of_group is not None:
@@ -185,14 +186,14 @@ class Replica:
         return PendingCollectives(flat, works, self)
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace tensors by their means over all ranks, coded by nothing; these have the same bits everywhere."""
+        """Replace tensors by their means over all ranks, without a codec; the means have the same bits everywhere."""
         if tensors:
             lossy = self._of_group is not None and self._of_group.spec.lossy
             flat = FlatTensors(tensors, exact=lossy).read(tensors)
             self.start(flat, self._all_reduce).mean().write(tensors)
 
     def average_gradients(self) -> None:
-        """As DDP; one that a rank lacks counts as zeros."""
+        """Average gradients as DDP does; a gradient that a rank lacks counts as zeros."""
         flat = FlatTensors(self.parameters).read([parameter.grad for parameter in self.parameters])
         for parameter, mean in zip(self.parameters, self.start_sum(flat, exact=True).mean().views, strict=True):
             parameter.grad = mean.to(parameter.dtype)

@@ -57,7 +57,7 @@ class _Streaming(AttachedMethod):
         self._options = method
         self._tensors = fragments_of(replica.parameters, method.fragments)
         self._outers = [OuterOptimizer(tensors, method.rate, method.momentum) for tensors in self._tensors]
-        self._applied = [0] * method.fragments  # the step of it
+        self._applied = [0] * method.fragments  # the step that applied each fragment last
         self._flight: tuple[int, PendingCollectives] | None = None  # the fragment whose turn is next
         self._landed: tuple[int, FlatTensors] | None = None
 
@@ -72,7 +72,7 @@ class _Streaming(AttachedMethod):
                 self._replica.average(self._replica.buffers)
 
     def _land(self) -> None:
-        """What is in flight arrives, and waits for its turn."""
+        """Wait for the sum in flight, and keep it until it is applied."""
         if self._flight is not None:
             turn, moved = self._flight
             self._landed, self._flight = (turn, moved.mean()), None

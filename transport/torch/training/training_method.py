@@ -1,7 +1,7 @@
-"""What a training method is: its name, its options and how they are written; and one at work on a rank.
+"""The base of training methods, with their names and options, and of a method at work on a rank.
 
 A method is a frozen dataclass whose fields are its options, written as a schedule's: `diloco:period=100,rate=0.7`; a
-codec may follow, as after a method of the network: `diloco:period=100~lanes8+ef`. Its `begin` makes an
+codec may follow, as after a method of the network: `diloco:period=100~lanes8+ef`. The method's `begin` makes an
 `AttachedMethod`, which the hooks of the optimiser's step call: `before_step` with this rank's gradients in place and
 the weights they were computed with, `after_step` when the optimiser has stepped. So the loop stays as it is, with
 accumulation, closures, clipping, schedulers of learning rates and all optimisers but LBFGS. All ranks take the same
@@ -24,7 +24,7 @@ from transport.torch.training.replica import Replica
 
 @dataclass(frozen=True)
 class TrainingMethod(ABC):
-    """Options of a method, each made by `switchagg.written.option`. Raises ValueError for bad ones.
+    """Options of a method, each made by `switchagg.written.option`. It raises ValueError for bad options.
 
     name: as it is written. label, summary: how reports name it, and what they say it does, as a clause. allreduces:
     whether that is how ranks exchange. exactly: why what it sums mustn't be coded by the process group; "": it may.
@@ -66,7 +66,7 @@ class TrainingMethod(ABC):
 
     @property
     def spec(self) -> CodecSpec | None:
-        """That codec, and what surrounds it."""
+        """The codec with its error feedback."""
         return parse_codec(self.codec) if self.codec else None
 
     @abstractmethod
@@ -80,7 +80,7 @@ class TrainingMethod(ABC):
 class AttachedMethod(ABC):
     """A method at work on one rank. steps: of the optimiser so far. Steps are counted from 1.
 
-    A subclass says what happens around a step; what travels meanwhile is its own.
+    A subclass says what happens around a step, and keeps its own collectives in flight.
     """
 
     def __init__(self, method: TrainingMethod, replica: Replica) -> None:
@@ -91,13 +91,13 @@ class AttachedMethod(ABC):
             replica.optimizer.register_step_post_hook(self._after),
         ]
 
-    # ---- the method's own
+    # ---- methods override these
 
     def synchronous(self, step: int) -> bool:
         """Whether this step is plain synchronous SGD: gradients are averaged before it."""
         return False
 
-    def before_step(self, step: int) -> None:  # noqa: B027  # many do nothing here
+    def before_step(self, step: int) -> None:  # noqa: B027  # many methods do nothing here
         """Gradients are in place."""
 
     def after_step(self, step: int) -> None:  # noqa: B027
@@ -108,13 +108,13 @@ class AttachedMethod(ABC):
         """End what is in flight, and leave all ranks with the same parameters."""
 
     def state(self) -> dict[str, Any]:
-        """What differs from a new one, beside the model and the optimiser."""
+        """The method's state, beside the model's and the optimiser's."""
         return {}
 
     def load(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """What `state` gave."""
+        """Load the values that `state` gave."""
 
-    # ---- the user's
+    # ---- users call these
 
     @property
     def steps(self) -> int:
@@ -133,9 +133,9 @@ class AttachedMethod(ABC):
     def observe(
         self, started: Callable[[int, Any], None], reduced: Callable[[Reduction], None] = lambda reduction: None
     ) -> None:
-        """Have each allreduce of the method's told when it starts: its bytes, its Work.
+        """started: called with the bytes and the Work of each allreduce of the method, when it starts.
 
-        reduced: each collective of the method's codec, which such an allreduce consists of.
+        reduced: called with each collective of the method's codec, of which such an allreduce consists.
         """
         self._replica.observe(started, reduced)
 
@@ -146,25 +146,26 @@ class AttachedMethod(ABC):
     def finish(self) -> None:
         """Leave all ranks with the same parameters, and the mean of buffers with floats. Training may go on.
 
-        A collective of all ranks. Raises DistBackendError.
+        All ranks must call it. Raises DistBackendError.
         """
         with torch.no_grad():
             self.complete()
             self._replica.average(self._replica.buffers)
 
     def detach(self) -> None:
-        """From now on the optimiser's steps are its own, and DDP sums again. Idempotent."""
+        """From now on the optimiser steps alone, and DDP sums again. A second call does nothing."""
         for hook in self._hooks:
             hook.remove()
         self._replica.set_synchronous(True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Of this rank; the model's and the optimiser's are saved beside it, for each rank too."""
+        """The state of this rank; the model's and the optimiser's are saved beside it, for each rank too."""
         state = {"method": str(self._method), "steps": self.steps, "state": self.state()}
         return {**state, "codec": codec_state(self._replica.compression)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """After the model's and the optimiser's. Raises ValueError for that of another method, options or model."""
+        """Load it after the model's and the optimiser's. Raises ValueError for a state of another method, options or
+        model."""
         if state["method"] != str(self._method):
             raise ValueError(f"{self._replica.what}: the state is of {state['method']}, this is {self._method}")
         self._replica.step = state["steps"]
@@ -175,7 +176,7 @@ class AttachedMethod(ABC):
             raise ValueError(f"{self._replica.what}: {error}") from None
         self.start()
 
-    # ---- the optimiser's hooks
+    # ---- the optimiser calls these hooks
 
     def _before(self, _: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         if self._paused:

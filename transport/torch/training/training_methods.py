@@ -40,11 +40,11 @@ def attach(
     method: TrainingMethod | str,
     group: dist.ProcessGroup | None = None,
 ) -> AttachedMethod:
-    """Let `optimizer.step()` synchronise by this method from now on. A collective of all ranks, in place of DDP.
+    """Let `optimizer.step()` synchronise by this method from now on, in place of DDP. All ranks must call it.
 
     model: as it is, or in DDP, which then sums gradients in the synchronous steps alone. It gets rank 0's parameters
     and buffers, so checkpoints are loaded afterwards. group: default DDP's, or torch's default one. Raises ValueError
-    for what can't be trained so and for ranks that differ, DistBackendError where a collective fails.
+    for a model that can't be trained so and for ranks that differ, DistBackendError where a collective fails.
     """
     chosen = parse_method(method) if isinstance(method, str) else method
     replica = Replica(model, optimizer, group, chosen.name)
