@@ -1,5 +1,5 @@
-"""One run: n replicas in this process, whose gradients are summed in memory by the codec's own codes; or, by a training
-method, n processes (`method_training`)."""
+"""A run of n replicas in this process, whose gradients are summed in memory by the codec's own codes; or, by a training
+method, of n processes (`method_training`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ PROBES = 12
 
 
 class ProbedCompression(CountedCompression):
-    """One that keeps what it was about to sum, where asked to. kept: before each sum, and whether it was coded."""
+    """A compression that keeps copies of its inputs while `keep` is set. snapshots: each input, and whether it was
+    coded."""
 
     def __init__(self, spec: CodecSpec, rank: int, workers: int, seed: int) -> None:
         super().__init__(spec, rank, workers, seed)
@@ -108,7 +109,7 @@ def _in_lockstep(cell: StudyCell) -> dict[str, Any]:
 
 
 def _errors(summing: Sequence[ProbedCompression], sums: Sequence[Sequence[Array]], iteration: int) -> dict[str, Any]:
-    """Of the sums of one iteration: relative squared errors, see `probe`, and what is left over."""
+    """Relative squared errors of an iteration's sums, see `probe`, and the norm of residuals."""
     codec = summing[0].spec.codec
     fed = bool(summing[0].spec.feedback)
     inputs = [

@@ -1,4 +1,5 @@
-"""What a codec costs a rank: its rate on one core; and whether virtual time carries the bytes that were counted."""
+"""The cost of a codec for a rank: its rate on one core; and whether virtual time carries the bytes that were
+counted."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def rate(codec: str, workers: int, turns: int = TURNS) -> float:
     values = np.random.default_rng(1).standard_normal(VALUES).astype(np.float32)
     steps = _steps(compression.spec.codec, values, workers)
     times = []
-    for number in range(1 + turns):  # the first one allocates
+    for number in range(1 + turns):  # the first turn allocates
         array = values.copy()
         start_ns = time.process_time_ns()
         for reduction in compression.rounds(array, [Tensor("one", SHAPE)], number):
@@ -64,7 +65,7 @@ def _steps(codec: Codec | ArrayCodec, values: Array, workers: int) -> list[Calla
         return []
     library, width = declared(), row_of(values.dtype, ELEMENTS, codec)[1]
     rows = -(-values.size // width)
-    values = np.resize(values, (rows, width))  # whole rows
+    values = np.resize(values, (rows, width))  # rows must be full
     coding = begin(codec, values.dtype, ELEMENTS, workers)
     codes, payload = np.empty(rows, np.int32), np.empty((rows, 4 * ELEMENTS), np.uint8)
     back = np.empty_like(values)
@@ -86,7 +87,7 @@ def _steps(codec: Codec | ArrayCodec, values: Array, workers: int) -> list[Calla
 
 
 def _carry(reduction: Reduction, workers: int, key: int) -> None:
-    """As if all ranks had given the same."""
+    """Carry it out as if all ranks had given the same values."""
     if reduction.kind == "all_gather":
         shard = reduction.array.size // workers
         for rank in range(1, workers):

@@ -1,7 +1,6 @@
-"""One run by a training method: a process for each rank, as in real training, over Gloo on this machine.
+"""A run by a training method: a process for each rank, as in real training, over Gloo on this machine.
 
-Ranks exchange what `transport.torch.training` makes them exchange; bytes are those that the same collectives would take
-through a switch.
+Ranks exchange by `transport.torch.training`; bytes are those that the same collectives would take through a switch.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def train_by_method(cell: StudyCell) -> dict[str, Any]:
 
 
 def _received(ends: dict[Connection, int]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(rank, what it found). Raises what a rank raised; RunFailed if it said nothing."""
+    """(rank, its record). Raises a rank's exception; RunFailed if it ended without a result."""
     while ends:
         for end in cast(list[Connection], wait(list(ends))):
             rank = ends.pop(end)
@@ -81,8 +80,8 @@ def _received(ends: dict[Connection, int]) -> Iterator[tuple[int, dict[str, Any]
 
 
 def _train(cell: StudyCell, rank: int, port: int, end: Connection, parent: int) -> None:
-    """One rank, in a process of its own, which doesn't outlive its parent. port: of the parent's store."""
-    with suppress(AttributeError, OSError):  # not Linux
+    """A rank in its own process, which doesn't outlive its parent. port: of the parent's store."""
+    with suppress(AttributeError, OSError):  # only Linux has it
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         return

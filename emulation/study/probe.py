@@ -1,4 +1,5 @@
-"""What a codec of rows does to values: its error on one rank, how many lanes it clips, and that none overflows."""
+"""The effects of a codec of rows on values: its error on one rank, clipped lanes, and a check that no lane
+overflows."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ SCALED = ("lanes", "ternary", "qsgd", "fp16", "bf16")
 
 
 def probe(codec: Codec, calls: Sequence[Sequence[Array]], fed: bool, number: int) -> dict[str, Any]:
-    """Of several sums, each a list of every rank's array.
+    """Errors of several sums; a sum is a list of every rank's array.
 
     own: mean over ranks of ||C(v) - v||² / ||v||². clipped: share of values beyond the agreed scale; None: the codec
     has none. carried: lanes whose sum isn't that of the ranks' lanes, which must be none; None without lanes.

@@ -20,7 +20,7 @@ RunRecords = dict[str, dict[str, Any]]
 
 
 def read(path: Path) -> RunRecords:
-    """What has finished. A line that was cut off doesn't count. Raises RunFailed for a file of something else."""
+    """The finished runs. A line that was cut off doesn't count. It raises RunFailed for another kind of file."""
     records: RunRecords = {}
     for line in path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else ():
         try:

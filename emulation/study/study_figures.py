@@ -26,7 +26,7 @@ CLOSE = 0.5
 """Points of accuracy."""
 
 PARTS = {"compute": "#BBBBBB", "codec": "#E69F00", "link": "#0072B2"}
-"""Of an iteration's time, and their colours."""
+"""Parts of an iteration's time, and their colours."""
 
 
 def write(document: dict[str, Any], folder: Path) -> list[Path]:
@@ -95,7 +95,7 @@ def accuracy(document: dict[str, Any]) -> Figure | None:
 
 
 def _error(accuracy: float) -> float:
-    """What of it a logarithmic axis can show."""
+    """The share of wrong answers, at least what a logarithmic axis can show."""
     return max(1 - accuracy, 1e-4)
 
 

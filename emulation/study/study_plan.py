@@ -1,4 +1,4 @@
-"""What a study trains: cells of workload, codec or training method, workers, seed and learning rate. Pure."""
+"""The cells that a study trains: workload, codec or training method, workers, seed and rate. The module is pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from switchagg.codecs import ARRAY_CODECS, CODECS
 from switchagg.codecs.spec import CodecSpec, parse_codec
 
 FLOAT32 = "float32"
-"""Sums without a codec, in float32: what all others are compared with."""
+"""Sums without a codec, in float32, with which all others are compared."""
 
 BASELINES = ("bf16", "fp16", "lanes16")
 """The 16-bit codec whose accuracy is to be reached: the first of these that was trained."""
@@ -38,7 +38,7 @@ COMMON = (
     "powersgd:rank=4+ef",
     "topk:ratio=0.01+ef",
 )
-"""What every workload is trained with by default, beside words of its own."""
+"""Every workload is trained with these by default, beside its own codecs."""
 
 RATE_FACTORS = {
     "sign": 0.005,
@@ -49,11 +49,11 @@ RATE_FACTORS = {
     "randomk": 0.125,
     "topk": 0.5,
 }
-"""Every codec has the best of three learning rates; of these they are the workload's times this: their sums aren't of a
-gradient's size, come late, or take the optimiser's momentum over."""
+"""Every codec has the best of three learning rates; these codecs' rates are the workload's times this: their sums
+aren't of a gradient's size, come late, or take the optimiser's momentum over."""
 
 TUNING_SEED = 1000
-"""Of runs that only choose a learning rate: another one than all that are reported."""
+"""The seed of runs that only choose a learning rate; no run that is reported has it."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class TrainingSetting:
 
 
 def _slow_starters(iterations: int) -> tuple[str, str]:
-    """Those whose first steps are others: DGC sends more in a sixth of the run, CD-SGD all in a tenth."""
+    """Codecs whose first steps differ: DGC sends more in a sixth of the run, CD-SGD all values in a tenth."""
     return (
         f"dgc:ratio=0.01,ramp={iterations // 6}+ef",
         f"cd_sgd:local_rate=0.03,warm_up={iterations // 10},period=5~ternary+ef",
@@ -96,7 +96,7 @@ QUICK = (
 
 @dataclass(frozen=True)
 class StudyCell:
-    """One run. codec: text of a spec, or of a training method, or `float32`; rate: the greatest learning rate."""
+    """A run. codec: text of a spec, or of a training method, or `float32`; rate: the greatest learning rate."""
 
     workload: str
     codec: str
@@ -110,7 +110,7 @@ class StudyCell:
 
     @property
     def key(self) -> str:
-        """What a finished run is known by: all of it."""
+        """The key of a finished run: all fields."""
         return " ".join(f"{name}={value}" for name, value in asdict(self).items())
 
     @property
@@ -120,7 +120,7 @@ class StudyCell:
 
     @property
     def spec(self) -> CodecSpec | None:
-        """None: no codec."""
+        """The codec's spec; None without a codec."""
         return spec_of(self.codec)
 
 
@@ -140,7 +140,7 @@ def is_method(text: str) -> bool:
 
 
 def spec_of(text: str) -> CodecSpec | None:
-    """The codec, a training method's too. None: none. Raises ValueError."""
+    """The spec of a codec, or of a training method's codec; None without one. Raises ValueError."""
     if is_method(text):
         from transport.torch.training.training_methods import parse_method
 
@@ -170,7 +170,7 @@ def _checked(word: str) -> str:
 def settings(
     base: Sequence[TrainingSetting], workloads: Sequence[str], workers: Sequence[int], codecs: Sequence[str]
 ) -> list[TrainingSetting]:
-    """Those of these workloads (none named: all), at other numbers of workers, with other codecs, if some are named.
+    """The settings of these workloads (or of all), with these numbers of workers and codecs where some are named.
 
     Raises ScenarioError.
     """
@@ -199,7 +199,7 @@ def rates_of(setting: TrainingSetting, codec: str) -> list[float]:
 
 
 def momentum_of(setting: TrainingSetting, codec: str) -> float:
-    """Of the optimiser: none where the codec corrects the momentum itself."""
+    """The optimiser's momentum: 0 where the codec corrects the momentum itself."""
     spec = spec_of(codec)
     return 0.0 if spec is not None and spec.momentum > 0 else setting.momentum
 
@@ -219,7 +219,7 @@ def cell(setting: TrainingSetting, codec: str, workers: int, seed: int, rate: fl
 
 
 def warning(codec: str) -> str:
-    """What speaks against it; "" if nothing."""
+    """The reason against this codec; "" if there is none."""
     spec = spec_of(codec)
     return "" if spec is None else spec.warning
 

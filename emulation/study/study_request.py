@@ -1,4 +1,4 @@
-"""The whole study: what is to be trained, trained where it isn't yet, and put together."""
+"""The whole study: it trains the cells that aren't trained yet, and puts all of them together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUNS, STUDY = "runs.jsonl", "study.json"
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """What a user asks for. (): as by default. only: text in the titles of cells. quick: few and short ones."""
+    """A user's request. (): the defaults. only: text in the titles of cells. quick: few and short runs."""
 
     codecs: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()

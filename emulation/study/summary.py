@@ -1,4 +1,4 @@
-"""Runs put together: a row for each workload, number of workers and codec. Pure."""
+"""Runs put together: a row for each workload, number of workers and codec. The module is pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def build(
 
 
 def _alike(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that were trained as the last one, but for the seed: rates and lengths may have changed since the first."""
+    """The runs with the last one's cell, but for the seed: rates and lengths may have changed since the first run."""
     last = runs[-1]["cell"]
     return [run for run in runs if {**run["cell"], "seed": 0} == {**last, "seed": 0}]
 
@@ -119,12 +119,12 @@ def _average(values: Sequence[float | None]) -> float | None:
 
 
 def _compare(row: dict[str, Any], place: Mapping[str, dict[str, Any]], compute_ns: int | None) -> None:
-    """Add what refers to the others of the same workload: points off float32, ratio, line rate, time to accuracy."""
+    """Add comparisons with the other rows of a workload: points off float32, ratio, line rate, time to accuracy."""
     plain = place.get(FLOAT32)
     baseline = next((place[name] for name in BASELINES if name in place), None)
     both = [] if plain is None else [seed for seed in row["of_seed"] if seed in plain["of_seed"]]
     points = [100 * (row["of_seed"][seed] - plain["of_seed"][seed]) for seed in both] if plain else []
-    row["points"] = mean(points) if points else None  # of the same seeds, so of the same batches
+    row["points"] = mean(points) if points else None  # the same seeds have the same batches
     row["points_spread"] = stdev(points) if len(points) > 1 else None
     widest = max(row["up_bits"], row["down_bits"])
     ratio = None if plain is None else plain["up_bits"] / widest

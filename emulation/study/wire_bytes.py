@@ -29,7 +29,8 @@ FULL, EMPTY = (LINKS["udp"].framing.ethernet_bytes(size) for size in (frame_byte
 
 @dataclass
 class WireTraffic:
-    """Of one rank, summed up. up, down: bytes of Ethernet frames; rounds: collectives that depend on each other."""
+    """The traffic of a rank, summed up. up, down: bytes of Ethernet frames; rounds: collectives that depend on each
+    other."""
 
     workers: int
     up: int = 0

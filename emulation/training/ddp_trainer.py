@@ -1,4 +1,4 @@
-"""One rank's training loop with DistributedDataParallel, and what each iteration took.
+"""A rank's training loop with DistributedDataParallel, and the times of each iteration.
 
 Gradients are divided, then summed, as DDP does without a hook; the hook is there to note when each bucket leaves and
 returns.
@@ -55,8 +55,8 @@ COMPUTE_NICENESS = 10  # above that of the threads that carry packets: a tenth o
 class BucketClock:
     """DDP communication hook: the average over all ranks, and when each bucket left and came back.
 
-    group: what sums, instead of torch's own. counted: its sums may hold fewer than all ranks, so it divides. hook: what
-    does all of it, in torch's own group. names: of the parameters, which a codec is told.
+    group: sums in place of torch's own. counted: its sums may lack some ranks, so it divides. hook: does all of it in
+    torch's own group. names: of the parameters, for a codec.
     """
 
     workers: int
@@ -64,7 +64,7 @@ class BucketClock:
     group: AllreduceGroup | None = None
     counted: bool = False
     names: dict[torch.Tensor, str] = field(default_factory=dict)
-    elements: set[int] = field(default_factory=set)  # of buckets with names, whenever
+    elements: set[int] = field(default_factory=set)  # all sizes of buckets with names
     spans: list[TransferTimes] = field(default_factory=list)
 
     def reduce(
@@ -72,7 +72,7 @@ class BucketClock:
         _state: None,
         bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP insists on this name and annotation
     ) -> torch.futures.Future[torch.Tensor]:
-        """What DDP does without a hook, timed."""
+        """Average as DDP does without a hook, and take the times."""
         if (hook := self.hook) is not None:
             return self._timed(bucket.buffer(), lambda: hook(_state, bucket))
         if not self.names:
@@ -84,7 +84,7 @@ class BucketClock:
         )
 
     def mean(self, flat: torch.Tensor, tensors: Tensors | None = None) -> torch.futures.Future[torch.Tensor]:
-        """Of a bucket's values, in place, timed. tensors: what lies in it, for a codec."""
+        """The mean of a bucket's values, in place, timed. tensors: the parameters in it, for a codec."""
         if not self.counted:
             flat.mul_(1.0 / self.workers)  # not div_: the same operation, and so the same bits, as DDP's own
         return self._timed(flat, lambda: self._start(flat, tensors))
@@ -135,11 +135,11 @@ class TrainingClock:
         self._paused_ns += time.monotonic_ns() - since_ns
 
 
-# ---- one rank
+# ---- a rank's training
 
 
 class Trainer:
-    """One rank of a run. `run()` writes all reports."""
+    """A rank of a run. `run()` writes all reports."""
 
     def __init__(self, config: TrainerConfig) -> None:
         self.config = config
@@ -147,7 +147,7 @@ class Trainer:
         self.iteration: int | None = None  # where a failure happened
         hook = HOOKS[self.name.codec] if self.name.method == "gloo" and self.name.codec else None
         self._buckets = BucketClock(config.workers, hook)
-        self._group: AllreduceGroup | None = None  # of our own; None: torch's
+        self._group: AllreduceGroup | None = None  # sums in place of torch's group
         self._rounds: BackupRounds | None = None  # where sums may lack some ranks
         self._snapshots: WeightSnapshots | None = None  # where nobody waits for an evaluation
         self._pace = ComputePace(config.scenario, config.rank)
@@ -194,7 +194,7 @@ class Trainer:
         )
 
     def _share(self) -> tuple[int, int]:
-        """Of the data: which of how many."""
+        """The rank's share of the data: number, and number of shares."""
         return self.config.rank, self.config.workers
 
     def _attach(self, workload: RankWorkload) -> None:
@@ -230,7 +230,7 @@ class Trainer:
             self._group.close()
 
     def _facts(self) -> dict[str, Any]:
-        """What is to be known of the schedule; of DDP's own what a codec's least size depends on."""
+        """Facts of the schedule; without one, the bucket sizes on which a codec's least size depends."""
         return {"bucket_elements": sorted(self._buckets.elements)} if self._buckets.names else {}
 
     def _gradient_bytes(self, workload: RankWorkload) -> int:
@@ -242,7 +242,7 @@ class Trainer:
         return {}
 
     def _core(self) -> str | None:
-        """What carries the switch's packets: "native" or "python"."""
+        """The core that carries the switch's packets: "native" or "python"."""
         if not self.name.is_switch:
             return None
         return switch_group().reducer.core() if self._group is None else self._group.core
@@ -307,7 +307,7 @@ class Trainer:
         )
 
     def _returned(self) -> list[TransferTimes]:
-        """What was back by the end of this iteration, and hasn't been reported."""
+        """The transfers that were back by the end of this iteration, and weren't reported."""
         return self._buckets.spans
 
     def _waited_in_step_ns(self) -> int:
@@ -331,7 +331,7 @@ class Trainer:
         clock.leave_out(since_ns)
 
     def _evaluate_snapshots(self, workload: RankWorkload) -> None:
-        """All are through with the last iteration. Its weights are in the model again afterwards."""
+        """The last iteration is over. Afterwards the model has its weights again."""
         assert self._snapshots is not None
         dist.barrier()
         if self.config.rank == 0:
@@ -374,7 +374,7 @@ class Trainer:
         return counters
 
     def _ways(self) -> dict[str, dict[str, dict[str, int]]]:
-        """See `Finished`. Nothing is known where the process group is Gloo's own, as beside parameter servers."""
+        """See `TrainingFinished`. There are none where the process group is Gloo's own, as beside parameter servers."""
         traffic = getattr(switch_group(), "traffic", None)
         return {} if traffic is None else dict(traffic.counts())
 
@@ -407,7 +407,7 @@ def session_options(config: TrainerConfig) -> SwitchOptions:
         elements=config.elements,
         streams=switch.streams,
         window_slots=switch.window_slots,
-        slots_least=0,  # the scenario's windows, or none
+        slots_least=0,  # the job has the scenario's windows, or doesn't run
         segments_max=config.segments_max,
         split_calls=switch.split_calls,
         congestion=switch.congestion,
@@ -429,7 +429,8 @@ def partial_group(config: TrainerConfig) -> BackupGroup:
 
 
 def bounded_options(config: TrainerConfig) -> dict[str, Any]:
-    """Of a method with bounded loss, as numbers and words; {} for others, and for what is its paper's."""
+    """The options of a method with bounded loss, as numbers and words, without those of its paper; {} of other
+    methods."""
     if not METHODS[config.name.method].loses:
         return {}
     options = config.scenario.bounded.options(config.name.method).items()

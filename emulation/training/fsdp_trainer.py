@@ -1,4 +1,4 @@
-"""One rank of a run under FSDP2: `fully_shard` on every block and on the model, and what each collective took.
+"""A rank of a run under FSDP2: `fully_shard` on every block and on the model, and the times of each collective.
 
 On an accelerator FSDP2 computes while its streams communicate. A CPU has no streams, so the same is done through its
 public hooks, for all methods alike: all-gathers are asynchronous, with the next block's prefetched, and reduce-scatters
@@ -34,8 +34,8 @@ KINDS: tuple[Kind, Kind] = ("all_gather", "reduce_scatter")
 
 
 class TimedCollectives:
-    """Collectives under way, and what each took. waited_ns: of the thread that computes. moved_bytes: of their arrays,
-    by kind.
+    """Collectives in flight, and their times. waited_ns: of the thread that computes. moved_bytes: of their arrays, by
+    kind.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class AllGatherWork(dist.Work):
 
 
 class UnitCollectives:
-    """What FSDP2 calls for one unit: a custom all-gather and reduce-scatter, of its public interface."""
+    """The custom all-gather or reduce-scatter of a unit, which FSDP2 calls through its public interface."""
 
     def __init__(self, collectives: TimedCollectives, unit: str) -> None:
         self._collectives, self._unit = collectives, unit
@@ -213,5 +213,5 @@ class FsdpTrainer(Trainer):
         )
 
     def _collective_bytes(self) -> dict[Kind, int]:
-        """Of the last iteration: FSDP2 pads shards to equal length."""
+        """The bytes of the last iteration: FSDP2 pads shards to equal length."""
         return self._moved_bytes

@@ -1,4 +1,4 @@
-"""How long a rank of a real run computes, where the scenario says so: as virtual time has it, but in real time."""
+"""The compute time of a rank of a real run, where the scenario gives it: as in virtual time, but in real time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ComputePace:
 
     If `Scenario.paced`, the forward pass, and in the backward pass the gradient of each parameter, end no earlier than
     their shares of `[workload] compute_ns`, by their operations as in virtual time: the rank sleeps until then, as a
-    rank whose GPU computes leaves the CPU free. What takes longer is not shortened.
+    rank whose GPU computes leaves the CPU free. Computing that takes longer isn't shortened.
 
     Without a compute_ns a straggler sleeps between the two passes, as often as its factor says what it took for its
     last iteration: in CPU time of the calling thread, since that others want the CPU, too, makes no rank a straggler.
@@ -69,7 +69,7 @@ class ComputePace:
         self._own_ns.append(time.thread_time_ns() - self._own_begun_ns)
 
     def notes(self) -> list[str]:
-        """What it did, in a sentence."""
+        """A sentence for the report that says how ranks were paced."""
         own_ms = statistics.median(self._own_ns or [0]) / 1e6
         needed = f"; rank {self._rank} itself needs {own_ms:.1f} ms of CPU time (median)."
         if self._paced:

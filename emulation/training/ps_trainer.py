@@ -1,4 +1,4 @@
-"""One rank of a run against servers that keep the weights: `transport.torch.ps.PsOptimizer` instead of DDP.
+"""A rank of a run against servers that keep the weights: `transport.torch.ps.PsOptimizer` instead of DDP.
 
 A rank waits for nobody but the servers. So training time doesn't stand still for an evaluation, either: rank 0 keeps
 the weights it has at the end of its iteration (a copy, which counts), and evaluates them when all is over. Then every
@@ -113,7 +113,7 @@ class PsTrainer(Trainer):
         )
 
     def _evaluate(self, workload: RankWorkload, iteration: int, clock: TrainingClock) -> None:
-        """Keeps what is to be evaluated; after the last iteration, evaluates all that was kept."""
+        """Keeps the weights for an evaluation; after the last iteration, evaluates all of them."""
         assert self._snapshots is not None
         last = iteration + 1 == self.config.scenario.workload.iterations
         if not last:

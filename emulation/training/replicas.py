@@ -1,7 +1,7 @@
 """All ranks of a training run in one process: real models and gradients, for networks in virtual time.
 
-Each rank has a model of its own and steps along what the network gave *it*: a wrong sum on one rank makes its
-parameters differ, as in reality. Same seed, same bits, from run to run on one machine.
+Every rank has its own model and steps along the sums that the network gave *it*: a wrong sum on one rank makes its
+parameters differ, as in reality. The same seed gives the same bits, from run to run on one machine.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MEASURED_ITERATIONS = 5
 class Layer:
     """A module that has parameters, in the order of the forward pass.
 
-    parameters: indices of those it is the first to use. forward_share: of the forward pass's operations, from its start
-    to that of the next one.
+    parameters: indices of the parameters that it is the first to use. forward_share: of the forward pass's operations,
+    from its start to that of the next one.
     """
 
     name: str
@@ -42,8 +42,9 @@ class Layer:
 class Replicas:
     """`workers` replicas of a workload. bucket_bytes: DDP's `bucket_cap_mb`, in bytes.
 
-    tensors: what lies in each bucket. losses: of each rank's last `gradients_of`. forward_fraction: the forward pass's
-    share of forward and backward, in operations. Raises WorkloadError. Sets the process to compute on one thread.
+    tensors: the parameters in each bucket. losses: of each rank's last `gradients_of`. forward_fraction: the forward
+    pass's share of forward and backward, in operations. Raises WorkloadError. Sets the process to compute on one
+    thread.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Replicas:
         self.tensors = [[named[index] for index in bucket.parameters] for bucket in self.buckets]
 
     def _shares(self, workers: int) -> Sequence[tuple[int, int]]:
-        """Of the data, by rank: which of how many."""
+        """The shares of the data, by rank: number, and number of shares."""
         return [(rank, workers) for rank in range(workers)]
 
     @property
@@ -86,7 +87,7 @@ class Replicas:
         return [round(compute_ns * (forward + backward * bucket.ready_fraction)) for bucket in self.buckets]
 
     def profile(self, compute_ns: int) -> Profile:
-        """What schedules are made from, if forward and backward together take compute_ns.
+        """The profile that schedules are made from, if forward and backward together take compute_ns.
 
         Tensors are the model's parameters in the order of `buckets`, so `bucket_bytes` must be 1: a bucket each.
         """
@@ -125,9 +126,9 @@ class Replicas:
             self.apply_to(rank, iteration, buckets)
 
     def apply_to(self, rank: int, iteration: int, averaged: Sequence[np.ndarray]) -> None:
-        """One step of one rank's optimiser along the averaged gradients that reached it, laid out as they were given.
+        """Step a rank's optimiser along the averaged gradients that reached it, in the layout of `gradients_of`.
 
-        After `gradients_of` this rank for the same iteration.
+        Call it after `gradients_of` this rank for the same iteration.
         """
         for bucket, flat in zip(self.buckets, averaged, strict=True):
             first = 0
@@ -142,7 +143,7 @@ class Replicas:
         return [parameter.detach().numpy().reshape(-1) for parameter in self._parameters[rank]]
 
     def evaluate(self) -> Score:
-        """Of rank 0: as everyone's, if all `parameter_hashes` are equal."""
+        """Rank 0's score, which is that of all ranks if all `parameter_hashes` are equal."""
         return self.workloads[0].evaluate()
 
     def parameter_hashes(self) -> list[str]:
@@ -152,7 +153,7 @@ class Replicas:
     def measure_compute_ns(self) -> int:
         """Time of one rank's forward and backward pass, alone on a core: the median of a few, on the wall clock.
 
-        Changes no parameters. It is a measurement: write down what it gave, and use that to repeat a run.
+        It changes no parameters. It is a measurement: write down its result, and use that to repeat a run.
         """
         workload = self.workloads[0]
         times_ns = []
@@ -207,7 +208,7 @@ class Replicas:
         """Buckets and forward fraction, from one backward pass in which operations are counted."""
         workload = self.workloads[0]
         parameters = self._parameters[0]
-        arrivals: list[tuple[int, int]] = []  # (parameter, operations since the start of the forward pass)
+        arrivals: list[tuple[int, int]] = []  # parameter, and operations that the passes took before its gradient
         with FlopCounterMode(display=False) as counter:
             hooks = [
                 parameter.register_post_accumulate_grad_hook(

@@ -1,8 +1,8 @@
-"""One rank of a run with a schedule: `transport.torch.priority.handle` instead of DDP, so that iterations overlap.
+"""A rank of a run with a schedule: `transport.torch.priority.handle` instead of DDP, so that iterations overlap.
 
 An iteration lasts from the beginning of its forward pass to that of the next one; the last one until all sums are back.
-Its forward pass waits, layer by layer, for sums of the iteration before. What happened to an iteration's transfers is
-known when the next forward pass is over, so it is reported only then, or when nothing follows.
+The forward pass waits, layer by layer, for sums of the iteration before. An iteration's transfers are over when the
+next forward pass is, so the iteration is reported only then, or when no other follows.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from transport.worker.session import SwitchSession
 
 @dataclass
 class UnreportedIteration:
-    """What is known of an iteration when its last pass of computing is over. Times are CLOCK_MONOTONIC."""
+    """An iteration whose computing is over, but whose transfers may not be. Times are CLOCK_MONOTONIC."""
 
     number: int
     loss: float
-    start_ns: int  # of the training
-    times: tuple[int, int, int, int]  # when it began, and its passes ended
-    waits: list[ForwardWait]  # for sums, within the forward pass
+    start_ns: int  # of the training's time
+    times: tuple[int, int, int, int]  # its begin, and the ends of its passes
+    waits: list[ForwardWait]  # for sums of the iteration before
 
 
 class ScheduledTrainer(Trainer):
@@ -84,7 +84,7 @@ class ScheduledTrainer(Trainer):
                     codec=name.codec or JoinOptions.codec,
                 ),
             )
-        # Servers in processes of their own have no classes.
+        # Servers that run in separate processes have no classes.
         apart = urgent and config.scenario.topology.priority_queues and not config.servers
         return host_group(config, tuple(range(CLASSES)) if apart else ())
 
@@ -93,7 +93,7 @@ class ScheduledTrainer(Trainer):
         super()._detach()
 
     def _facts(self) -> dict[str, Any]:
-        """What the model makes of the profile that rank 0 measured on this machine."""
+        """The schedule model's prediction from the profile that rank 0 measured on this machine."""
         profile = self._handle.profile
         if profile is None:
             return {}

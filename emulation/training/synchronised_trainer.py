@@ -1,7 +1,7 @@
-"""One rank that synchronises by a training method (`[workload] synchronisation`), in place of DDP's sums.
+"""A rank that synchronises by a training method (`[workload] synchronisation`), in place of DDP's sums.
 
-DDP still wraps the model, and sums in the method's synchronous steps. What travels while ranks go on computing belongs
-to the iteration that takes it: the same one on all ranks.
+DDP still wraps the model, and sums in the method's synchronous steps. A sum that travels while ranks compute belongs to
+the iteration that waits for it, which is the same on all ranks.
 """
 
 import time

@@ -42,7 +42,7 @@ class _Enter(torch.autograd.Function):
 
 
 class _Leave(torch.autograd.Function):
-    """What each rank's rows give: summed."""
+    """The sum of the outputs of all ranks' rows."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, reduce: Reduce) -> torch.Tensor:
@@ -71,7 +71,7 @@ class RowLinear(nn.Module):
 
 
 class TensorRank:
-    """One rank's computing. The workload's model is cut."""
+    """A rank's computing with its share of the workload's model."""
 
     def __init__(self, workload: RankWorkload, rank: int, workers: int) -> None:
         self.workload = workload
@@ -102,7 +102,8 @@ class TensorRank:
         workload.optimizer = workload.optimizer_of(model.parameters())
 
     def iterate(self, iteration: int) -> Iterator[Array]:
-        """Forward and backward. Yields what is to be allreduced in place before it goes on; then `loss` is there."""
+        """Forward and backward. Yields each array, which must be allreduced in place before it goes on; then `loss` is
+        there."""
         stops: SimpleQueue[Array | BaseException | None] = SimpleQueue()
         words: SimpleQueue[bool] = SimpleQueue()
 
@@ -163,7 +164,7 @@ class TensorReplicas(Replicas):
         return self._gathered(0).evaluate()
 
     def parameter_hashes(self) -> list[str]:
-        """Of what each rank has, with the others' shares of what is cut."""
+        """sha256 of each rank's parameters, with the other ranks' shares of layers that are cut."""
         return [self._gathered(rank).parameter_sha256() for rank in range(len(self.ranks))]
 
     def _gathered(self, rank: int) -> RankWorkload:

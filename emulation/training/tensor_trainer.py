@@ -1,8 +1,7 @@
-"""One rank of a run with tensor parallelism: `parallelize_module` on every block, and what each allreduce took.
+"""A rank of a run with tensor parallelism: `parallelize_module` on every block, and the times of each allreduce.
 
 All ranks compute with the same samples, each with some columns and rows of a block's layers. Where rows meet, and in
-the backward pass where columns do, what the ranks have is allreduced: four times for a block, and nothing goes on
-meanwhile.
+the backward pass where columns do, ranks allreduce their partial values: four times for a block, and computing waits.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from switchagg.description import Kind
 
 
 class TimedAllreduces(TorchDispatchMode):
-    """Notes what DTensor's allreduces take, each from its call until something waited for it."""
+    """Notes the times of DTensor's allreduces, from the call until something waited for it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -49,11 +48,11 @@ class TimedAllreduces(TorchDispatchMode):
 
     @property
     def moved_bytes(self) -> dict[Kind, int]:
-        """Of the arrays."""
+        """Bytes of the arrays."""
         return {"allreduce": sum(span.size_bytes for span in self.spans)}
 
     def finish(self) -> None:
-        """Nothing is under way that nobody has waited for."""
+        """Do nothing: every allreduce is waited for."""
 
     def __torch_dispatch__(
         self,
@@ -63,7 +62,7 @@ class TimedAllreduces(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if any(issubclass(kind, (DTensor, AsyncCollectiveTensor)) for kind in types):
-            return NotImplemented  # what they are made of comes here
+            return NotImplemented  # the tensors that they consist of come here
         name = str(func)
         if name == "_c10d_functional.all_reduce.default":
             span = TransferTimes(args[0].nbytes, time.monotonic_ns(), name=f"allreduce {len(self.spans)}")

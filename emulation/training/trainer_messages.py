@@ -18,7 +18,7 @@ GROUP_JOB = "train"
 
 
 class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One rank's part in a run."""
+    """A rank's part in a run."""
 
     scenario: Scenario
     method: str  # as in a scenario: gloo, switch, ring@zeromq, ps+p3
@@ -28,8 +28,8 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     master_port: int
     interface: str  # network interface that Gloo binds to, e.g. h1-eth0
     via: str = ""  # name of the switch that it sends to, where there are several; "": the root
-    switch: str | None = None  # the switch's control address, tcp://host:port; for method switch
-    addresses: tuple[str, ...] = ()  # of all ranks' hosts; for host methods with a schedule, and [ps]
+    switch: str | None = None  # the switch's control address, tcp://host:port; method switch needs it
+    addresses: tuple[str, ...] = ()  # of all ranks' hosts; host methods with a schedule, and [ps], need them
     servers: tuple[str, ...] = ()  # of the hosts of parameter servers that have some of their own
     timeout_s: float = 60.0  # a call that takes longer fails
     segments_max: int = 16  # packets that the switch's method hands over in one send: what a burst of the links holds
@@ -77,7 +77,7 @@ class TransferTimes(msgspec.Struct):
     size_bytes: int
     start_ns: int
     end_ns: int = 0
-    name: str = ""  # of a schedule's transfer
+    name: str = ""  # that a schedule gives the transfer
     priority: int | None = None
 
 
@@ -96,7 +96,7 @@ class TrainingStarted(ChildReport, tag="started"):
 
 
 class IterationReport(ChildReport, tag="iteration"):
-    """What an iteration took on this rank. start_ns: of the training's time; begun_at_ns: CLOCK_MONOTONIC."""
+    """An iteration's times on this rank. start_ns: of the training's time; begun_at_ns: CLOCK_MONOTONIC."""
 
     iteration: int
     start_ns: int
@@ -109,10 +109,10 @@ class IterationReport(ChildReport, tag="iteration"):
     communication_ns: int
     first_layer_ns: int
     first_layer_bytes: int
-    loss: float | None  # None: a round that the others had finished, taken without computing
+    loss: float | None  # None where the other ranks had finished the round, which this one took without computing
     retransmissions: int
     buckets: list[TransferTimes]
-    waits: list[ModuleWait] | None = None  # with a schedule: within the forward pass
+    waits: list[ModuleWait] | None = None  # within the forward pass, if there is a schedule
 
     @classmethod
     def of(
@@ -161,14 +161,14 @@ class TrainingFinished(ChildReport, tag="finished"):
     core: str | None  # what carries the switch's packets: "native" or "python"
     facts: dict[str, Any]  # go into the environment of the results
     notes: list[str]
-    # Of the arrays of each kind in an iteration; empty: the gradients' sums alone
+    # Bytes of the arrays of each kind in an iteration; it is empty if only gradients are summed
     collective_bytes: dict[Kind, int] = msgspec.field(default_factory=dict)
-    # What the process group's calls took, over the whole run: kind -> way -> "calls" and "bytes"
+    # The process group's calls over the whole run have kind -> path -> "calls" and "bytes"
     ways: dict[str, dict[str, dict[str, int]]] = msgspec.field(default_factory=dict)
 
 
 class TrainingFailed(CommandFailed, tag="failed"):
-    iteration: int | None = None  # None: outside of one
+    iteration: int | None = None  # None if it failed outside of iterations
 
 
 TrainerReport = TrainingStarted | IterationReport | Evaluated | TrainingFinished | TrainingFailed

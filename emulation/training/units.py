@@ -1,4 +1,4 @@
-"""What FSDP2 gathers and reduces together: a unit for each block of a model, and one for all the rest.
+"""The units that FSDP2 gathers and reduces together: a unit for each block of a model, and one for all other layers.
 
 The same units in real time (`fully_shard` on each of them) and in virtual time, where `Shards` are a rank's.
 """
@@ -39,7 +39,7 @@ class UnitLayout:
         self._sizes = [math.prod(shape) for shape in shapes]
         self._rank_elements = [
             -(-shape[0] // workers) * math.prod(shape[1:]) for shape in shapes
-        ]  # elements of the first rank
+        ]  # the first rank's elements of each
         self.elements = workers * sum(self._rank_elements)
 
     def pack(self, parameters: Sequence[Array]) -> Array:
@@ -88,5 +88,5 @@ class Shards:
             tensor.grad = torch.from_numpy(piece)
 
     def step(self, iteration: int) -> None:
-        """One step of the optimiser along the gradients, which are dropped then."""
+        """Step the optimiser along the gradients, and drop them."""
         self._workload.step(iteration)

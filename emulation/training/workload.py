@@ -1,6 +1,7 @@
-"""Workloads: real models on real data that every machine has already. Data-parallel, seeded, judged on held-out data.
+"""Workloads: real models on real data that every machine has already. Data-parallel, seeded, evaluated on held-out
+data.
 
-What is learnt is in tasks/. Nothing is downloaded. No layer keeps running statistics (as BatchNorm does), so gradients
+The tasks are in tasks/. Nothing is downloaded. No layer keeps running statistics (as BatchNorm does), so gradients
 are all that ranks exchange and equal gradients keep ranks equal.
 """
 
@@ -35,7 +36,7 @@ class Score:
 
 
 class RankWorkload:
-    """One rank's share of a task: its model, its batches, its optimiser.
+    """A rank's share of a task: its model, its batches, its optimiser.
 
     model: initial parameters follow from the seed alone: the same bits on every rank, without communication.
     optimizer: "adamw": the rate rises over WARM_UP_STEPS and falls to zero along a cosine at `iterations`; "sgd": at
@@ -88,7 +89,7 @@ class RankWorkload:
     def sample_indices(self, iteration: int) -> np.ndarray:
         """Samples (batch_per_worker,) of this rank. Within an epoch no sample comes twice, on any rank.
 
-        What does not fill a batch on all ranks is left out of that epoch; the next epoch shuffles again.
+        Samples that don't fill a batch on all ranks are left out of that epoch; the next epoch shuffles again.
         """
         together = self.workers * self.batch_per_worker
         epoch, step = divmod(iteration, self.task.samples // together)
@@ -120,7 +121,7 @@ class RankWorkload:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=momentum, fused=True)
 
     def step(self, iteration: int) -> None:
-        """One step of the optimiser along the gradients, which are dropped then."""
+        """Step the optimiser along the gradients, and drop them."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(iteration)
         self.optimizer.step()
@@ -128,7 +129,8 @@ class RankWorkload:
 
     @property
     def ps_options(self) -> dict[str, Any]:
-        """Fields of PsConfig for servers that make our steps. Each rank's gradient is one: at an n-th of the rate."""
+        """Fields of PsConfig for servers that make our steps. They step by every rank's gradient, at an n-th of the
+        rate."""
         sizes = tuple(4 * parameter.numel() for parameter in self.model.parameters())
         return {"learning_rate": self.task.sgd_learning_rate / self.workers, "tensor_bytes": sizes}
 
@@ -143,13 +145,13 @@ class RankWorkload:
         return Score(right / answers, loss / answers)
 
     def with_model(self, model: nn.Module) -> RankWorkload:
-        """The same with another model, to judge."""
+        """The same with another model, to evaluate it."""
         other = copy.copy(self)
         other.model = model
         return other
 
     def parameter_sha256(self) -> str:
-        """Of all parameters' bits, in the model's order."""
+        """sha256 of all parameters' bits, in the model's order."""
         digest = hashlib.sha256()
         for parameter in self.model.parameters():
             digest.update(np.ascontiguousarray(parameter.detach().numpy()).data)

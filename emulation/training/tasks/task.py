@@ -16,18 +16,18 @@ SPLIT_SEED = 0  # the held-out data are the same in every scenario, whatever its
 
 
 class LearningTask(Protocol):
-    """What a workload learns: data, model and rates. Knows nothing of ranks."""
+    """The task that a workload learns: data, model and rates. It knows nothing of ranks."""
 
     name: str
     description: str
-    source: str  # where the data come from, with their extent
+    source: str  # the origin of the data, with their extent
     source_sha256: str
-    samples: int  # in the training data
-    peak_learning_rate: float  # of AdamW
-    sgd_learning_rate: float  # of plain SGD along the mean gradient of all ranks
+    samples: int  # size of the training data
+    peak_learning_rate: float  # AdamW uses it
+    sgd_learning_rate: float  # plain SGD along the mean gradient of all ranks uses it
 
     def build_model(self) -> nn.Module:
-        """A model with initial parameters from torch's global generator. Logits (..., classes)."""
+        """A model with initial parameters from torch's global generator. It returns logits (..., classes)."""
 
     def batch(self, indices: np.ndarray, generator: np.random.Generator) -> Batch:
         """The training samples with these indices (b,) in 0 … samples-1, varied by the generator if at all."""

@@ -10,7 +10,7 @@ from emulation.training.tasks.text import Gpt, TextTask
 
 
 class TensorTextTask(TextTask):
-    """As `Text`, with 8 heads: 2, 4 or 8 ranks have some each."""
+    """As `TextTask`, with 8 heads, which 2, 4 or 8 ranks share."""
 
     name = "tp"
     description = (

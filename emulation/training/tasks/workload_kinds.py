@@ -18,11 +18,10 @@ computes with some columns and rows of every layer."""
 
 @dataclass(frozen=True)
 class WorkloadKind:
-    """One workload, as everything else knows it.
+    """A workload, as other modules know it. parallel: DDP, FSDP or TP. workers: allowed numbers; (): any number.
 
-    make: gives its Task, or "module:attribute", imported when a trainer needs it. samples: what it has to learn from,
-    where that is the same on every machine, so that too large a batch is refused at once; None: the task says.
-    parallel: one of the above. workers: how many there may be; (): any number.
+    make: returns its LearningTask, or is "module:attribute", imported when a trainer needs it. samples: size of its
+    training data, if that is the same on every machine, so that too large a batch is refused at once; None: it isn't.
     """
 
     name: str
@@ -33,7 +32,7 @@ class WorkloadKind:
     workers: tuple[int, ...] = ()
 
     def task(self) -> LearningTask:
-        """Its data and model. Raises WorkloadError."""
+        """The task with its data and model. Raises WorkloadError."""
         if not isinstance(self.make, str):
             return self.make()
         module, _, name = self.make.partition(":")
