@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 examples/fsdp2.py [--backend gloo]
 
-Through the switch: the all-gathers of each layer, the reduce-scatters of its gradients, the allreduce of the loss.
+The all-gathers of each layer, the reduce-scatters of its gradients and the allreduce of the loss go through the switch.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     sudo .venv/bin/python examples/mininet_workers.py --workers 2 --bw 100
 
-Each host runs torchrun with one worker; then come the switch's counters. In a network of your own, `cls=DaemonSwitch`
-and `cls=WorkerHost` are all that is ours.
+A host runs torchrun with one worker; in the end the switch's counters are printed. Your own network needs only
+`cls=DaemonSwitch` and `cls=WorkerHost`.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class Star(Topo):
 
 
 def start(host: Any, rank: int, workers: int, program: list[str]) -> "subprocess.Popen[bytes]":
-    """One worker, by torchrun, in the host's namespaces."""
+    """Start a worker by torchrun, in the host's namespaces."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(workers), "--node-rank", str(rank)]
     command += ["--nproc-per-node", "1", "--master-addr", "10.0.0.1", "--master-port", "29500", *program]
     settings = {"SWITCHAGG_SWITCH": SWITCH, "OMP_NUM_THREADS": "1"}
@@ -45,7 +45,7 @@ def start(host: Any, rank: int, workers: int, program: list[str]) -> "subprocess
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """By its id; torchrun ends what it started."""
+    """End torchrun by its id; it ends its workers."""
     if process.poll() is None:
         process.terminate()
     process.wait()

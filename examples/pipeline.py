@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 examples/pipeline.py [--backend gloo]
 
-Activations and their gradients are sent from rank to rank, by Gloo. Through the switch: the norm of all gradients, an
+Gloo sends activations and their gradients from rank to rank. The norm of all gradients goes through the switch, an
 allreduce of one number in each step.
 """
 
@@ -22,13 +22,13 @@ def main() -> None:
 
     torch.manual_seed(0)
     layers = [torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()) for _ in range(stages - 1)]
-    mine = [*layers, torch.nn.Linear(16, 1)][rank]
-    stage = PipelineStage(mine, rank, stages, torch.device("cpu"))
+    module = [*layers, torch.nn.Linear(16, 1)][rank]
+    stage = PipelineStage(module, rank, stages, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=mse_loss)
-    optimizer = torch.optim.SGD(mine.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     losses: list[torch.Tensor] = []
     for _ in range(8):
-        inputs = torch.randn(32, 16)  # the same on all ranks
+        inputs = torch.randn(32, 16)  # all ranks have the same
         optimizer.zero_grad()
         if rank == 0:
             schedule.step(inputs)
@@ -37,15 +37,15 @@ def main() -> None:
             schedule.step(target=inputs.sum(1, keepdim=True), losses=losses)
         else:
             schedule.step()
-        square = sum(parameter.grad.square().sum() for parameter in mine.parameters() if parameter.grad is not None)
+        square = sum(parameter.grad.square().sum() for parameter in module.parameters() if parameter.grad is not None)
         assert isinstance(square, torch.Tensor)
         dist.all_reduce(square)  # over all stages, as for clipping
-        for parameter in mine.parameters():
+        for parameter in module.parameters():
             assert parameter.grad is not None
             parameter.grad.mul_(torch.clamp(1.0 / square.sqrt(), max=1.0))
         optimizer.step()
     loss = sum(losses).item() / len(losses) if losses else float("nan")
-    total = sum(parameter.double().abs().sum() for parameter in mine.parameters())
+    total = sum(parameter.double().abs().sum() for parameter in module.parameters())
     print(f"rank {rank}: loss {loss:.4f}, parameters {total:.6f}", flush=True)
     dist.destroy_process_group()
 

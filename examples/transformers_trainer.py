@@ -1,8 +1,9 @@
-"""Transformers' Trainer on the switch. Its `ddp_backend` knows a list of names; a group that is there already is used.
+"""Transformers' Trainer on the switch. The option `ddp_backend` has a fixed list of names, but a group that exists is
+used.
 
     torchrun --standalone --nproc-per-node 2 examples/transformers_trainer.py [--backend gloo]
 
-Through the switch: the gradients. The rest, such as gathering the losses that are logged, is Gloo's.
+Gradients go through the switch; Gloo does other collectives, such as gathering the losses that are logged.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""DDP's buckets: gradients that are reduced together. Without PyTorch."""
+"""DDP's buckets: gradients that are reduced together. The module does without PyTorch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Bucket:
 
 
 def bucket_layout(arrivals: Sequence[int], sizes_bytes: Sequence[int], bucket_bytes: int) -> list[list[int]]:
-    """Parameter indices in order of arrival, cut as DDP does: a bucket closes once it has reached `bucket_bytes`.
+    """Parameter indices in order of arrival, cut as DDP does: a bucket ends once it has reached `bucket_bytes`.
 
-    sizes_bytes: of the parameters, by index.
+    sizes_bytes: sizes of the parameters, by index.
     """
     groups: list[list[int]] = [[]]
     size_bytes = 0

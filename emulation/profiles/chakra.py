@@ -2,7 +2,7 @@
 
 The first message is the metadata, all others are nodes. Groups of ranks, by pg_name, are in ASTRA-sim's
 `comm_group.json` beside a trace, or in its nodes process_group:init, as PyTorch's converter writes them. As in
-ASTRA-sim a rank computes one thing on its GPU and one on its CPU at a time.
+ASTRA-sim, a rank's GPU computes a single node at a time, and so does its CPU.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ Groups = Mapping[str, tuple[tuple[int, ...], ...]]
 
 
 class ChakraNode:
-    """One node of a trace, as far as it matters."""
+    """The fields of a trace's node that a graph needs."""
 
     def __init__(self, data: bytes, begin: int, end: int, where: str) -> None:
         self.number, self.name, self.type, self.micros, self.inputs = 0, "", 0, 0, ""
         self.needs: list[int] = []
-        self.calls: list[int] = []  # what it was called by: control dependencies
+        self.calls: list[int] = []  # the nodes that called it: control dependencies
         self.values: Values = {}
         for field, kind, value, low, high in protobuf.fields(data, begin, end):
             if field == 1:
@@ -84,7 +84,7 @@ class ChakraNode:
             self.values[name] = text or number
 
     def value(self, name: str, *, least: int, needed: bool = True) -> int:
-        """Of an attribute."""
+        """The number of an attribute."""
         number = self.values.get(name, None if needed else 0)
         if not isinstance(number, int) or not least <= number < 1 << 44:
             raise ProfileError(f"{self.where}: {name}: {number}; allowed: numbers from {least} on")
@@ -112,7 +112,7 @@ def load(path: Path, workers: int = 0) -> WorkloadGraph:
 
 
 def _files(path: Path) -> tuple[dict[int, Path], str]:
-    """By rank; and the trace's name."""
+    """The files by rank, and the trace's name."""
     traces: dict[str, dict[int, Path]] = {}
     wanted = FILE.fullmatch(path.name)
     for file in sorted(path.iterdir() if path.is_dir() else path.parent.glob("*.et")):
@@ -129,7 +129,7 @@ def _files(path: Path) -> tuple[dict[int, Path], str]:
 
 
 def _groups(folder: Path) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """Of comm_group.json: {"0": [0, 1], …}."""
+    """The groups of comm_group.json: {"0": [0, 1], …}."""
     path = folder / GROUPS_FILE
     if not path.exists():
         return {}
@@ -142,7 +142,7 @@ def _groups(folder: Path) -> dict[str, tuple[tuple[int, ...], ...]]:
 
 
 def _declared_groups(ranks: list[list[ChakraNode]]) -> Groups:
-    """Of nodes process_group:init: a list with a text, [{"pg_name": "1", "ranks": [0, 1]}]; without ranks: all."""
+    """The groups of nodes process_group:init, whose input is [{"pg_name": "1", "ranks": [0, 1]}]; no ranks mean all."""
     groups: dict[str, dict[tuple[int, ...], None]] = {}
     for node in itertools.chain(*ranks):
         if node.type == METADATA and "process_group:init" in node.name:
@@ -154,7 +154,7 @@ def _declared_groups(ranks: list[list[ChakraNode]]) -> Groups:
 
 
 def decode(data: bytes, file: str) -> list[ChakraNode]:
-    """One rank's nodes. Raises ProfileError."""
+    """The nodes of a rank. Raises ProfileError."""
     try:
         spans = list(protobuf.messages(data))
         if not spans:
@@ -167,7 +167,7 @@ def decode(data: bytes, file: str) -> list[ChakraNode]:
 
 
 def program(nodes: list[ChakraNode], rank: int, groups: Groups, skipped: Counter[str]) -> tuple[GraphOperation, ...]:
-    """What a rank does. groups: those that pg_name may name. skipped: counts what is left out. Raises ProfileError."""
+    """A rank's program. groups: that pg_name may name. skipped: counts of omitted nodes. Raises ProfileError."""
     place_of: dict[int, int] = {}
     for place, node in enumerate(nodes):
         if node.number in place_of:
@@ -179,9 +179,7 @@ def program(nodes: list[ChakraNode], rank: int, groups: Groups, skipped: Counter
     for node in nodes:
         if absent := [number for number in node.needs if number not in place_of]:
             raise ProfileError(f"{node.where}: depends on node {absent[0]}, which there isn't")
-        calls = [
-            number for number in node.calls if number in place_of
-        ]  # converters remove calls that do nothing themselves
+        calls = [number for number in node.calls if number in place_of]  # converters remove callers that do nothing
         if len(calls) < len(node.calls):
             skipped["calls of nodes that there aren't"] += len(node.calls) - len(calls)
         needs = tuple(sorted({place_of[number] for number in node.needs + calls}))
@@ -201,7 +199,7 @@ def _check_version(data: bytes, begin: int, end: int, file: str) -> None:
 def _operation(
     node: ChakraNode, needs: tuple[int, ...], rank: int, groups: Groups, skipped: Counter[str]
 ) -> GraphOperation:
-    """What it is here; something that is left out takes no time, so that dependencies stay."""
+    """The node's operation; an omitted node takes no time, so that dependencies stay."""
     if node.micros * 1000 > NS_MOST:
         raise ProfileError(f"{node.where}: {node.micros} µs; allowed: 0 … {NS_MOST // 1000}")
     on_cpu = int(bool(node.values.get("is_cpu_op")))

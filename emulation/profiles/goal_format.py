@@ -7,7 +7,7 @@
     l2 requires l1
     }
 
-Collectives are not in the language: what is written has the messages of a method's plans in their place.
+Collectives are not in the language: a written file has the messages of a method's plans in their place.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MESSAGE = re.compile(
 REQUIRES = re.compile(r"(\w+)\s+(i?requires)\s+(\w+)")
 COMMENT = re.compile(r"/\*.*?\*/", re.S)
 TAGS = 1 << 20
-"""Of messages of collectives that are written: above those of sends."""
+"""The first tag of collectives' messages: sends have lower ones."""
 
 
 class GoalReader:
-    """What the lines so far have said. early: how many irequires there were."""
+    """The contents of the lines read so far. early: number of irequires."""
 
     def __init__(self, file: str) -> None:
         self.ranks = self.early = 0
@@ -89,7 +89,7 @@ def decode(text: str, file: str, workers: int = 0) -> WorkloadGraph:
 
 
 def _operation(line: str, rank: int, where: str, number: int) -> tuple[str, int, GraphOperation]:
-    """Its label, line, and what it is."""
+    """The label, line and operation of a line."""
     if match := CALC.fullmatch(line):
         if int(match[2]) > NS_MOST:
             raise ProfileError(f"{where}: {match[2]} ns; allowed: 0 … {NS_MOST}")
@@ -107,7 +107,7 @@ def _operation(line: str, rank: int, where: str, number: int) -> tuple[str, int,
 def _joined(
     operations: list[tuple[str, int, GraphOperation]], waits: list[tuple[str, str, int]], file: str
 ) -> Iterator[GraphOperation]:
-    """Operations with what they need."""
+    """Operations with their dependencies."""
     places: dict[str, int] = {}
     for place, (label, number, _) in enumerate(operations):
         if places.setdefault(label, place) != place:
@@ -122,7 +122,8 @@ def _joined(
 
 
 def encode(graph: WorkloadGraph, method: str = "ring") -> Iterator[str]:
-    """The lines of a file. method: a host method, whose plans collectives have. Raises ProfileError for another."""
+    """The lines of a file. method: a host method, whose plans collectives have. It raises ProfileError for other
+    methods."""
     if method not in COLLECTIVES:
         raise ProfileError(f"{method}: no host method with plans; allowed: {', '.join(COLLECTIVES)}")
     yield f"num_ranks {graph.ranks}"
@@ -161,7 +162,8 @@ def _rank(graph: WorkloadGraph, rank: int, method: str) -> Iterator[str]:
 def _collective(
     operation: GraphOperation, rank: int, members: tuple[int, ...], method: str, label: str, tag: int
 ) -> Generator[str, None, list[str]]:
-    """Messages of its plan, in the order that it asks for, and a calc of no time at the end; returns what begins."""
+    """The messages of a collective's plan, in its order, and a calc of no time at the end; returns the labels that
+    begin it."""
     position, count = members.index(rank), len(members)
     if not operation.launched:
         return (yield from _exchange(operation, position, members, label, tag))
@@ -202,7 +204,7 @@ def _collective(
 def _exchange(
     operation: GraphOperation, position: int, members: tuple[int, ...], label: str, tag: int
 ) -> Generator[str, None, list[str]]:
-    """An all-to-all: each sends each other its shard, all at once."""
+    """An all-to-all: every rank sends every other rank a shard, all at once."""
     count, labels = len(members), list[str]()
     low, high = shard(operation.elements, position, count)
     for place, member in enumerate(members):

@@ -1,4 +1,4 @@
-"""What one iteration does on every rank: a graph of computing, collectives of groups of ranks, sends and receives.
+"""The operations of an iteration on every rank: a graph of computing, collectives of groups, sends and receives.
 
 Equal ranks share a program. In a group, and from one rank to another, operations begin in the order in which programs
 list them, as on a communicator's stream; so they need no names to be matched by.
@@ -25,23 +25,24 @@ RANKS_MOST = 65_536
 
 @dataclass(frozen=True, slots=True)
 class GraphOperation:
-    """One thing that a rank does, once those that it needs are over: places in its program, before or behind it.
-
-    duration_ns: of computing. unit: which of a rank's processors computes. elements: of float32, of the whole array:
-    what an all-gather ends with, a reduce-scatter and an all-to-all begin with. group: of a collective, by name; a
-    broadcast is from the first rank of it. peer: of a send or receive, the other's rank less the own; tag: by which
-    they are matched beside their order.
-    """
+    """An operation of a rank, which begins once the operations that it needs are over."""
 
     kind: str
     name: str = ""
     needs: tuple[int, ...] = ()
+    """Places in the rank's program, before or behind this one."""
     duration_ns: int = 0
+    """Time of computing."""
     elements: int = 0
+    """float32 values of the full array, which an all-gather ends with, a reduce-scatter or all-to-all begins with."""
     group: str = WORLD
+    """A collective's group; a broadcast is from its first rank."""
     peer: int = 0
+    """The other rank of a send or receive, less this rank."""
     tag: int = 0
+    """Sends and receives match by tag and order."""
     unit: int = 0
+    """The rank's processor that computes."""
 
     @property
     def collective(self) -> bool:
@@ -49,12 +50,12 @@ class GraphOperation:
 
     @property
     def launched(self) -> bool:
-        """Whether it is a collective of methods; an all-to-all is sends from each to each."""
+        """Whether a method carries it out as a collective; an all-to-all is sends between all ranks."""
         return self.collective and self.kind != "all_to_all"
 
     @property
     def channel(self) -> tuple[object, ...] | None:
-        """What it keeps the order of; None of computing."""
+        """The channel whose order it keeps; None for computing."""
         if self.kind == COMPUTE:
             return None
         return ("group", self.group) if self.collective else (self.kind, self.peer, self.tag)
@@ -65,10 +66,10 @@ Program = tuple[GraphOperation, ...]
 
 @dataclass(frozen=True)
 class WorkloadGraph:
-    """Raises ProfileError for what can't be: cycles, ranks of a group that do different things, sends without receives.
+    """Raises ProfileError for cycles, ranks of a group that do different things, sends without receives.
 
     program_of: by rank, a place in programs. groups: by name, disjoint sets of ranks in order; WORLD is always there.
-    source: where it is from. notes: what was left out of a trace, with counts.
+    source: its origin. notes: sentences on omitted parts of a trace, with counts.
     """
 
     name: str
@@ -92,7 +93,7 @@ class WorkloadGraph:
         self._check_groups()
         self._check_messages()
 
-    # What it comes to
+    # ---- it is read by these
 
     @property
     def ranks(self) -> int:
@@ -102,14 +103,14 @@ class WorkloadGraph:
         return self.programs[self.program_of[rank]]
 
     def compute_ns(self, rank: int) -> int:
-        """Of the processor that computes longest."""
+        """Compute time of the processor that computes longest."""
         spent: Counter[int] = Counter()
         for operation in self.program(rank):
             spent[operation.unit] += operation.duration_ns
         return max(spent.values(), default=0)
 
     def members(self, group: str, rank: int) -> tuple[int, ...]:
-        """The ranks of a group that one is in."""
+        """The members of the set of a group that the rank is in."""
         return next(ranks for ranks in self.groups[group] if rank in ranks)
 
     def used_groups(self) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -119,7 +120,7 @@ class WorkloadGraph:
             yield from ((name, members) for members in self.groups[name] if len(members) > 1)
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Who sends to whom, in all-to-alls, too."""
+        """Pairs of a sender and its receiver, of all-to-alls, too."""
         exchanging = {
             operation.group for program in self.programs for operation in program if operation.kind == "all_to_all"
         }
@@ -137,7 +138,7 @@ class WorkloadGraph:
                 sizes[operation.kind] += 4 * operation.elements
         return dict(sizes)
 
-    # What it must be
+    # ---- it is checked by these
 
     def _where(self, program: int, place: int) -> str:
         rank = self.program_of.index(program) if program in self.program_of else -1
@@ -163,7 +164,7 @@ class WorkloadGraph:
             raise ProfileError(f"{self._where(number, stuck)}: waits for itself: a cycle of dependencies")
 
     def _check_groups(self) -> None:
-        """All ranks of a set do the same."""
+        """Check that all ranks of a set do the same."""
         listed = [defaultdict[str, list[tuple[str, int]]](list) for _ in self.programs]
         for program, by_group in zip(self.programs, listed, strict=True):
             for operation in program:
@@ -182,7 +183,7 @@ class WorkloadGraph:
                         raise ProfileError(f"{self.name}: group {name}: {_difference(members[0], first, rank, other)}")
 
     def _check_messages(self) -> None:
-        """Every send is received."""
+        """Check that every send is received."""
         sizes: dict[str, dict[tuple[int, int, int], list[int]]] = {SEND: {}, RECEIVE: {}}
         messages = [[operation for operation in program if operation.kind in sizes] for program in self.programs]
         for rank in range(self.ranks):
@@ -216,8 +217,9 @@ def _difference(rank: int, calls: list[tuple[str, int]], other_rank: int, other_
 
 @dataclass(frozen=True)
 class ProgramOrder:
-    """What lets each operation of a program begin. waits: for how many others. at_end, at_begin: by operation, those
-    that wait until it is over, because they need it, or until it begins, the next ones of its channel."""
+    """The conditions for each operation of a program to begin. waits: counts of operations that it waits for. at_end,
+    at_begin: by operation, the operations that need it and wait for its end, or follow on its channel and wait for its
+    begin."""
 
     waits: tuple[int, ...]
     at_end: tuple[tuple[int, ...], ...]

@@ -20,13 +20,13 @@ COLUMN, ROW = "column", "row"
 
 
 class ProgramDraft:
-    """A program in the making."""
+    """A program to which operations are added."""
 
     def __init__(self) -> None:
         self.operations: list[GraphOperation] = []
 
     def add(self, kind: str, name: str, *needs: int | None, **what: int | str) -> int:
-        """Its place. needs: places; None is left out."""
+        """Add an operation; returns its place. needs: places; None is left out."""
         wanted = tuple(sorted({place for place in needs if place is not None}))
         self.operations.append(GraphOperation(kind, name, wanted, **what))  # type: ignore[arg-type]
         return len(self.operations) - 1
@@ -105,8 +105,8 @@ def tensor_parallel(model: ModelProfile, workers: int, degree: int = 0, bucket_b
 def pipeline_parallel(
     model: ModelProfile, workers: int, degree: int = 0, micro_batches: int = 4, bucket_bytes: int = 25 << 20
 ) -> WorkloadGraph:
-    """Stages of layers, about equally long, one forward and one backward pass of a micro-batch in turn (1F1B); what is
-    behind a stage's last layer goes to the next one, its gradient back. degree: stages; 0: as many as workers. Replicas
+    """Stages of layers, about equally long, one forward and one backward pass of a micro-batch in turn (1F1B); outputs
+    of a stage's last layer go to the next stage, their gradients back. degree: stages; 0: as many as workers. Replicas
     sum their gradients in the end."""
     stages = _degree(model, workers, degree)
     return _shared(model, 1, [rank % stages for rank in range(workers)], micro_batches, bucket_bytes)
@@ -122,7 +122,7 @@ def three_d(
 ) -> WorkloadGraph:
     """Tensors shared by `degree` neighbours, layers by stages, the rest replicas: a rank is
     (stage x replicas + replica) x degree + its place, as by Megatron-LM. degree: 0: all of a stage. Every rank of a
-    stage sends all of its outputs to its like in the next one."""
+    stage sends all outputs to the same place in the next stage."""
     degree = degree or max(1, workers // stages)
     if workers % (degree * stages):
         raise ProfileError(f"{model.name}: {workers} workers are no whole number of groups of {degree} x {stages}")
@@ -164,7 +164,7 @@ def _alike(keys: Sequence[int]) -> tuple[tuple[int, ...], ...]:
 
 
 def _cut(layer: ModelLayer, degree: int) -> ModelLayer:
-    """A rank's part of it."""
+    """A rank's part of a layer."""
     if not layer.cut:
         return layer
     return ModelLayer(
@@ -178,8 +178,8 @@ def _cut(layer: ModelLayer, degree: int) -> ModelLayer:
 
 
 def _stages(model: ModelProfile, count: int, uncut: bool) -> list[tuple[ModelLayer, ...]]:
-    """Cuts where the time passes each part of the whole; at least one layer each. whole: only behind layers whose
-    outputs each rank has all of: none that is cut by columns."""
+    """Layers of each stage, cut where the time passes equal shares; at least a layer each. uncut: a stage ends only
+    behind layers whose outputs are complete on each rank: layers that aren't cut by columns."""
     units: list[list[ModelLayer]] = []
     for layer in model.layers:
         if not units or not (uncut and units[-1][-1].cut == COLUMN):
@@ -205,7 +205,7 @@ def _stage(
     away: int,
     bucket_bytes: int,
 ) -> ProgramDraft:
-    """The program of a stage. sums: of layers that are cut. bucket_bytes: 0 without replicas."""
+    """The program of a stage. sums: whether cut layers are summed. bucket_bytes: 0 without replicas."""
     layers, draft = stages[number], ProgramDraft()
     before = stages[number - 1][-1] if number else None
     into = _output(model, before, micro) if before else 0
@@ -239,7 +239,7 @@ def _forward(
     sums: bool,
     *needs: int | None,
 ) -> int:
-    """The place of its end."""
+    """Add a forward pass; returns the place of its end."""
     spent_ns = 0
     for layer in layers:
         spent_ns += layer.forward_ns
@@ -261,7 +261,7 @@ def _backward(
     apart: bool,
     *needs: int | None,
 ) -> tuple[list[int], int]:
-    """By layer, the place of its backward pass, if they are apart; and the place of the end of all. before: the layer
+    """The places of the layers' backward passes, if they are apart; and the place of the end of all. before: the layer
     before the first."""
     behind: list[int] = []
     spent_ns = last = 0
@@ -290,9 +290,9 @@ def one_forward_one_backward(left: int, micro: int) -> Iterator[tuple[str, int]]
 
 
 def _output(model: ModelProfile, layer: ModelLayer, micro: int) -> int:
-    """Of a micro-batch."""
+    """A micro-batch's elements behind a layer."""
     if not layer.output:
-        raise ProfileError(f"{model.name}: layer {layer.name}: output isn't known; it is what ranks send each other")
+        raise ProfileError(f"{model.name}: layer {layer.name}: output isn't known, and ranks send it to each other")
     return -(-layer.output * model.batch // micro)
 
 

@@ -24,10 +24,11 @@ FILE_BYTES_MOST = 1 << 26
 NS_MOST = 3_600_000_000_000
 ELEMENTS_MOST = 1 << 40
 BACKWARD_OPERATIONS = 2
-"""Of a layer's backward pass over its forward pass: gradients of its inputs and of its parameters, a product each."""
+"""A layer's backward pass takes so many times its forward pass: gradients of inputs and of parameters, a product
+each."""
 
 DTYPE = "float32"
-"""Of gradients when they are summed."""
+"""The type in which gradients are summed."""
 ITEM_BYTES = 4
 
 Ns = Annotated[int, msgspec.Meta(ge=0, le=NS_MOST)]
@@ -60,25 +61,27 @@ class ModelLayer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One iteration of a model on one rank. Raises ProfileError, without a file's name, for what can't be.
-
-    source: where the numbers are from, by what they are ("parameters", "times", …). layers: in forward order. batch:
-    samples of a rank in an iteration. skew: by rank, what its times are over those here; (): 1 for all. device_flops: a
-    second, where times are derived from each layer's flops, the backward pass with BACKWARD_OPERATIONS as many; 0:
-    times are given. Of a recorded run also jitter: an iteration's computing, standard deviation over mean; sent_bytes:
-    its buckets of gradients, in the order in which they left; sent_as: their type, where it isn't dtype.
-    """
+    """An iteration of a model on one rank. Raises ProfileError, without a file's name, for values that can't be."""
 
     name: Name
     layers: Annotated[tuple[ModelLayer, ...], msgspec.Meta(min_length=1, max_length=100_000)]
+    """Layers in forward order."""
     source: dict[Name, str] = {}
+    """The origin of "parameters", "times" and other numbers."""
     dtype: str = DTYPE
     batch: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)] = 1
+    """Samples of a rank in an iteration."""
     device_flops: Operations = 0.0
+    """Operations a second, where times are derived from layers' flops (backward BACKWARD_OPERATIONS as many); 0:
+    given."""
     skew: tuple[Annotated[float, msgspec.Meta(ge=0.01, le=10_000)], ...] = ()
+    """By rank, its times over those here; (): 1 for all."""
     jitter: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0
+    """Standard deviation over mean of a recorded run's computing in an iteration."""
     sent_bytes: tuple[Elements, ...] = ()
+    """Buckets of gradients of a recorded run, in the order in which they left."""
     sent_as: str = ""
+    """The type of a recorded run's buckets, where it isn't dtype."""
 
     def __post_init__(self) -> None:
         if self.dtype != DTYPE:
@@ -118,11 +121,11 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         changed = {"batch": batch or self.batch, "device_flops": device_flops or self.device_flops}
         return msgspec.structs.replace(self, layers=untimed, **changed)
 
-    # What it comes to
+    # ---- it is read by these
 
     @property
     def elements(self) -> int:
-        """Of all parameters."""
+        """Values of all parameters."""
         return sum(layer.elements for layer in self.layers)
 
     @property
@@ -140,24 +143,24 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def tensor_names(self) -> list[str]:
-        """Of all parameters, in the model's order."""
+        """Names of all parameters, in the model's order."""
         return [f"{layer.name}.{name}" for layer in self.layers for name in layer.tensors]
 
     def rank_ns(self, workers: int) -> int | tuple[int, ...]:
-        """What each rank computes for; one number if nothing makes them differ. ProfileError for another number."""
+        """Compute time by rank; a single number if all are alike. Raises ProfileError for another number of ranks."""
         if not self.skew:
             return self.compute_ns
         if len(self.skew) != workers:
             raise ProfileError(f"{self.name}: skew: {len(self.skew)} numbers for {workers} workers")
         return tuple(round(self.compute_ns * factor) for factor in self.skew)
 
-    # What is made of it
+    # ---- it is turned into these
 
     def buckets(self, bucket_bytes: int) -> tuple[Bucket, ...]:
         """As DDP lays gradients out: those of the last layer first, in each the last tensor first."""
         sizes = [elements for layer in self.layers for elements in layer.tensors.values()]
         arrivals = list(reversed(range(len(sizes))))
-        ready = list(reversed(self._ready_shares()))  # in the order of arrivals
+        ready = list(reversed(self._ready_shares()))  # arrivals have this order
         groups = bucket_layout(arrivals, [ITEM_BYTES * size for size in sizes], bucket_bytes)
         last = itertools.accumulate(map(len, groups))
         return tuple(
@@ -176,11 +179,11 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def forward_fraction(self) -> float:
-        """Of forward and backward pass."""
+        """The forward pass's share of both passes."""
         return self.forward_ns / self.compute_ns if self.compute_ns else 0.0
 
     def schedule_profile(self, compute_ns: int | None = None) -> Profile:
-        """What schedules are made from. compute_ns: of forward and backward pass, if other than here; parts keep their
+        """The profile that schedules are made from. compute_ns: of both passes, if other than here; parts keep their
         shares. Tensors are in the order in which gradients arrive."""
         total_ns = self.compute_ns if compute_ns is None else compute_ns
         forward_ns = round(total_ns * self.forward_fraction)
@@ -236,7 +239,8 @@ def decode(text: str, file: str) -> ModelProfile:
 
 
 def load(name_or_path: str | Path, folder: Path = Path()) -> ModelProfile:
-    """A profile in a file, in `folder` unless its path is absolute; or a shipped one, by its name. ProfileError."""
+    """A profile in a file, in `folder` unless its path is absolute; or a shipped one, by its name. Raises
+    ProfileError."""
     if str(name_or_path) in (known := shipped()):
         path = known[str(name_or_path)]
     else:

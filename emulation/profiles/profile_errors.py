@@ -1,4 +1,4 @@
-"""What reading a profile or a trace may end with, and how files are read."""
+"""The error of profiles and traces that can't be read, and functions that read files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_bytes(path: Path, most: int = FILE_BYTES_MOST) -> bytes:
         if size > most:
             raise ProfileError(f"{path}: {size} bytes or more; allowed: {most} at most")
         return b"".join(pieces)
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+    except (OSError, ValueError) as error:  # a zero byte in the name raises ValueError
         raise ProfileError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 

@@ -18,8 +18,8 @@ Profile = ModelProfile | WorkloadGraph
 
 @dataclass(frozen=True)
 class ProfileFormat:
-    """One format. suffixes: of its files. load(path, workers): ProfileError for what can't be read, or another number
-    of ranks than workers, where a file has one; 0: any."""
+    """A format. suffixes: of its files. load(path, workers) raises ProfileError for a file that can't be read, or has
+    another number of ranks than workers; 0: any."""
 
     name: str
     suffixes: tuple[str, ...]

@@ -28,8 +28,8 @@ def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Of a message between two places: (field, type, value, from, to). value: of a varint; else its bytes are at
-    from … to-1. Raises Truncated."""
+    """The fields of a message between two places: (field, type, value, from, to). value: of a varint; bytes of other
+    types are at from … to-1. Raises Truncated."""
     while at < end:
         start = at
         tag, at = varint(data, at, end)
@@ -53,7 +53,7 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int,
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int]]:
-    """Of a stream of messages, each behind its length: from where to where."""
+    """Begin and end of each message in a stream where messages follow their lengths."""
     at = 0
     while at < len(data):
         size, begin = varint(data, at, len(data))
@@ -69,7 +69,7 @@ def signed(value: int) -> int:
 
 
 def numbers(data: bytes, kind: int, value: int, begin: int, end: int) -> Iterator[int]:
-    """Of a repeated field of varints, packed or not."""
+    """The numbers of a repeated field of varints, packed or not."""
     if kind == VARINT:
         yield value
         return

@@ -15,7 +15,7 @@ from emulation.profiles.makers import ProgramDraft, one_forward_one_backward
 from emulation.profiles.profile_errors import ProfileError
 
 HEADER, MICRO = "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "MICRO"
-"""Of models, and of single collectives of all ranks."""
+"""First words of models' files, and of files with single collectives of all ranks."""
 FIELDS = 12
 KINDS = {
     "ALLREDUCE": "allreduce",
@@ -82,7 +82,7 @@ def _header(words: list[str], where: str, workers: int) -> dict[str, int]:
 
 
 def _micro_batches(rows: list[Row], count: int, file: str) -> tuple[list[Row], list[list[Row]], list[Row]]:
-    """What is before them, each of them, what is behind."""
+    """Rows before the micro-batches, rows of each of them, rows behind."""
     names = [name for name, _, _ in rows]
     first = next((place for place, name in enumerate(names) if name.startswith(FIRST)), len(rows))
     behind = next((place for place in range(first, len(rows)) if names[place].startswith(LAST)), len(rows))
@@ -97,7 +97,7 @@ def _micro_batches(rows: list[Row], count: int, file: str) -> tuple[list[Row], l
 def _stage(
     before: list[Row], batches: list[list[Row]], behind: list[Row], number: int, sizes: dict[str, int]
 ) -> ProgramDraft:
-    """What a rank of a stage does."""
+    """The program of a stage's rank."""
     stages, elements = sizes["pp"], -(-sizes["pp_comm"] // 4)
     away = sizes["all_gpus"] // stages
     draft = ProgramDraft()
@@ -117,14 +117,14 @@ def _stage(
 
 
 def _forward(draft: ProgramDraft, rows: Sequence[Row], *needs: int | None) -> int | None:
-    """The place of its end, or of the first that it needs."""
+    """Add a forward pass; returns the place of its end, or without rows the first need."""
     for name, passes, _ in rows:
         needs = (_pass(draft, f"forward {name}", needs, passes[0], TP)[1],)
     return needs[0] if needs else None
 
 
 def _backward(draft: ProgramDraft, rows: Sequence[Row], *needs: int | None) -> int | None:
-    """The same."""
+    """Add a backward pass, and return as `_forward`."""
     for name, passes, update_ns in reversed(rows):
         computed, summed = _pass(draft, f"gradients of weights {name}", needs, passes[2], DP)
         if update_ns:
@@ -185,7 +185,7 @@ def _groups(sizes: dict[str, int]) -> dict[str, tuple[tuple[int, ...], ...]]:
 
 
 def _strided(ranks: int, block: int, stride: int) -> tuple[tuple[int, ...], ...]:
-    """Of each block of ranks, every so many."""
+    """In each block of ranks, the groups of every stride-th rank."""
     return tuple(
         tuple(range(first + offset, first + block, stride))
         for first in range(0, ranks, block)

@@ -21,11 +21,12 @@ from emulation.profiles.profile_errors import ProfileError, read_bytes
 from switchagg.description import Kind
 
 BYTES_MOST = 1 << 31
-"""Of a trace, unpacked; larger ones are refused, for they need several times as much memory."""
+"""The largest unpacked trace that is read, for it needs several times as much memory."""
 UNPACKED_TIMES_MOST = 100
-"""Traces are packed to a 15th or a 20th: what grows by more is none, and would cost the memory before it is refused."""
+"""Traces are packed to a 15th or a 20th: a file that grows by more is none, and would cost memory before it is
+refused."""
 EVENT_BYTES_LEAST = 16
-"""Of an object's text on average: kept, an event takes 100 bytes however short it is; in real traces it is 190."""
+"""The least average text of an object: an event in memory takes 100 bytes however short it is; real traces have 190."""
 HEAD_BYTES = 1 << 20
 GZIP = b"\x1f\x8b"
 SCHEMA = 1
@@ -46,7 +47,7 @@ COLLECTIVE_KINDS: dict[str, Kind] = {
     "alltoall": "all_to_all",
     "broadcast": "broadcast",
 }
-"""What a collective's name begins with, without underscores, and its kind."""
+"""First letters of collectives' names, without underscores, and their kinds."""
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
 MARK_PREFIX = "switchagg:"
@@ -55,7 +56,7 @@ _RANK = re.compile(rb'"Rank"\s*:\s*(\d+)')
 
 
 class TraceEvent(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of an event. dur: 0 of one without length."""
+    """The fields of an event that are kept. dur: 0 for an event without length."""
 
     ph: str = ""
     cat: str | None = ""
@@ -90,7 +91,7 @@ class _Document(msgspec.Struct):
 
 
 class CollectiveMetadata(msgspec.Struct, rename={"inputs": "In msg nelems", "outputs": "Out msg nelems"}):
-    """What a collective's event says of it, under the names that NCCL's and torchcomms' have."""
+    """The arguments of a collective's event, named as NCCL's and torchcomms' are."""
 
     inputs: int = 0
     outputs: int = 0
@@ -103,7 +104,7 @@ class CollectiveMetadata(msgspec.Struct, rename={"inputs": "In msg nelems", "out
 
 
 class EventIds(msgspec.Struct):
-    """Of operators and kernels: what links a kernel to its launch, an operator to its backward node."""
+    """Numbers that link a kernel to its launch, and an operator to its backward node."""
 
     correlation: int = -1
     sequence: int = msgspec.field(name="Sequence number", default=-1)
@@ -113,7 +114,7 @@ class EventIds(msgspec.Struct):
 
 @dataclass(frozen=True)
 class TraceCollective:
-    """One that a rank began. at: when its call began on the host. size_bytes: of the whole array."""
+    """A collective that a rank began. at: when its call began on the host. size_bytes: of the full array."""
 
     at: float
     kind: Kind
@@ -129,7 +130,7 @@ class TraceCollective:
 
     @property
     def sent_as(self) -> str:
-        """Its type if that is a float of 16 bits, else ""."""
+        """The array's type if that is a float of 16 bits, else ""."""
         return next((name for name, ends in SHORT.items() if self.dtype.lower().endswith(ends)), "")
 
     @property
@@ -140,9 +141,9 @@ class TraceCollective:
 
 @dataclass(frozen=True)
 class RankTrace:
-    """The events of one rank, in order of their times. skipped: collectives passed over, by what they are.
+    """The events of one rank, in order of their times. skipped: counts of collectives passed over, by kind.
 
-    transports: when collectives were under way. device: whether a GPU computed. groups: the ranks of those it is in, by
+    transports: spans of collectives in flight. device: whether a GPU computed. groups: ranks of the rank's groups, by
     name, as far as the trace says.
     """
 
@@ -236,8 +237,8 @@ def _document(path: Path) -> _Document:
 def _collectives(
     path: Path, document: _Document, events: list[TraceEvent], skipped: Counter[str]
 ) -> list[TraceCollective]:
-    """Those that the host began. By the messages that back ends note; those of Gloo, and of PyTorch before 2.1, by
-    operators of c10d, and by the marks of back ends, as nccl:all_reduce, in them or without them; ours by marks."""
+    """The collectives that the host began. Messages that back ends note name them; for Gloo, and PyTorch before 2.1,
+    operators of c10d and the marks of back ends, as nccl:all_reduce, do, in them or without them; ours have marks."""
     noted = [event for event in events if event.cat == "cpu_op" and b'"Collective name"' in bytes(event.args)]
     marks = [event for event in events if event.cat in ("cpu_op", "user_annotation") and MARK.match(event.name)]
     operators = [] if noted else [event for event in events if event.name.startswith("c10d::")]
@@ -278,7 +279,7 @@ def _collectives(
 
 
 def _mark(marks: list[TraceEvent], operator: TraceEvent) -> TraceEvent | None:
-    """The one within an operator, on its thread."""
+    """The mark within an operator, on its thread."""
     for place in range(bisect_left(marks, operator.ts, key=lambda event: event.ts), len(marks)):
         if marks[place].ts > operator.end:
             break
@@ -292,12 +293,13 @@ class _Sized(CollectiveMetadata):
 
     @property
     def elements(self) -> int:
-        """Of the whole array: the largest of inputs and outputs. A scalar has one, which its type tells from none."""
+        """Elements of the full array, the larger of inputs and outputs. A scalar has one element; its type shows
+        that."""
         return max(self.inputs, self.outputs, *self._shapes(), 0)
 
     @property
     def input_elements(self) -> int:
-        """Of a mark: it has the tensors that a rank gives, of a coalesced call several."""
+        """Elements that a rank gives, of a mark, which has several tensors for a coalesced call."""
         return sum(self._shapes())
 
     def _shapes(self) -> list[int]:
@@ -318,7 +320,7 @@ def _message(path: Path, event: TraceEvent) -> _Sized:
 
 
 def elements_in(dims: object) -> int:
-    """Of a tensor's shape, or of a list of tensors'."""
+    """The elements of a tensor's shape, or of a list of shapes."""
     if not isinstance(dims, list) or not dims:
         return 0
     if any(isinstance(dim, list) for dim in dims):
@@ -330,21 +332,21 @@ def elements_in(dims: object) -> int:
 
 
 def _transports(event: TraceEvent) -> bool:
-    """Whether it spans a collective under way."""
+    """Whether it spans a collective in flight."""
     return event.name.startswith(("gloo:", MARK_PREFIX, "ncclDevKernel", "ncclKernel", "ncclSymk", "rccl")) or (
         event.cat == "kernel" and b'"Collective name"' in bytes(event.args)
     )
 
 
 class ComputeProgress:
-    """A rank's time, without what it waited for collectives, from any moment of the trace: `of(host time)`.
+    """A rank's time without its waits for collectives, from any moment of the trace: `of(host time)`.
 
-    Where nothing computes until a collective ends, and then something does, the rank has waited for it. On a GPU what
-    the host began is reached once the kernels before it are done.
+    Where nothing computes until a collective ends, and then something does, the rank has waited for it. A GPU reaches a
+    call of the host once the kernels before it are done.
     """
 
     def __init__(self, trace: RankTrace) -> None:
-        self._launched: list[float] = []  # host times of launches, and the latest end of all kernels up to each
+        self._launched: list[float] = []  # host times of launches; _done has the latest end of the kernels up to each
         self._done: list[float] = []
         busy = self._kernels(trace) if trace.device else _leaves(trace)
         moving = sorted((event.ts, event.end) for event in trace.transports)
@@ -377,7 +379,7 @@ class ComputeProgress:
         return sorted(busy)
 
     def of(self, host: float) -> float:
-        """Microseconds of computing, from an origin of its own."""
+        """Microseconds of computing, from an arbitrary origin."""
         place = bisect_left(self._launched, host)
         reached = max(host, self._done[place - 1]) if place else host
         place = bisect_left(self._waits, (reached, reached))
@@ -388,17 +390,17 @@ class ComputeProgress:
 def _numbers(event: TraceEvent) -> EventIds:
     try:
         return msgspec.json.decode(event.args, type=EventIds) if bytes(event.args) else EventIds()
-    except msgspec.DecodeError:  # of events that others write
+    except msgspec.DecodeError:  # other programs write events, too
         return EventIds()
 
 
 def numbers(event: TraceEvent) -> EventIds:
-    """Of an operator; those of an event that says nothing of it are -1."""
+    """The numbers of an operator; -1 where the event has none."""
     return _numbers(event)
 
 
 def _leaves(trace: RankTrace) -> list[tuple[float, float]]:
-    """When threads that compute did so: operators that call no other, but for those that begin or await collectives."""
+    """Spans in which threads computed: operators that call no other, without those that begin or await collectives."""
     operators: dict[int | str, list[TraceEvent]] = {}
     for event in trace.events:
         if event.cat == "cpu_op":
@@ -407,7 +409,7 @@ def _leaves(trace: RankTrace) -> list[tuple[float, float]]:
     busy = []
     for calls in operators.values():
         if len(calls) < most and not any(event.name.startswith(BACKWARD) for event in calls):
-            continue  # a thread of the transport's
+            continue  # it is a thread of the transport
         for event, following in zip(calls, [*calls[1:], None], strict=True):
             inner = following is not None and following.ts < event.end
             if not inner and "c10d" not in event.name and event.name != "record_param_comms":

@@ -1,8 +1,7 @@
-"""PyTorch profiler traces as profiles: what each iteration computed, and when it began which collective.
+"""PyTorch profiler traces as profiles: the computing of each iteration, and the begins of its collectives.
 
-Iterations are those that `profiler.step()` marked, else what lies between two optimizer steps, else what repeats in
-the collectives. Times are medians over the iterations whose collectives are those of most; waiting is left out
-(`ComputeProgress`).
+Iterations are spans that `profiler.step()` marked, else spans between optimizer steps, else periods of the collectives.
+Times are medians over the iterations whose collectives are those of most; waiting is left out (`ComputeProgress`).
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ LAYER = "layer: "
 """Marks of `transport.torch.recording`, and the module's name."""
 GRADIENT = "torch::autograd::AccumulateGrad"
 NESTED = 8
-"""So many operators call each other at most before one makes a node."""
+"""At most this many operators call each other before one makes a node."""
 FORWARD_SHARE = 1 / 3
-"""Of an iteration, where a trace doesn't show its backward pass."""
+"""The forward pass's share of an iteration, where a trace doesn't show its backward pass."""
 ALIKE = 0.9
-"""Of the collectives of a trace that has no marks, this share repeats."""
+"""In a trace without marks, this share of the collectives must repeat."""
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """A parameter's, within an iteration. forward: when the layer's forward pass began. Both in µs of computing."""
+    """A parameter's gradient within an iteration. ready, forward (the layer's forward pass begins): µs of computing."""
 
     elements: int
     ready: float
@@ -57,8 +56,8 @@ class Gradient:
 
 @dataclass(frozen=True)
 class TraceIteration:
-    """One of a trace: µs of computing from its start. backward: from when to when. needs: by which each collective had
-    to be done."""
+    """An iteration of a trace; times are µs of computing from its start. backward: begin and end of the pass. needs:
+    times at which each collective had to be done."""
 
     compute: float
     backward: tuple[float, float]
@@ -74,9 +73,9 @@ class TraceIteration:
 
 @dataclass(frozen=True)
 class TraceSummary:
-    """What a rank's trace comes to. like: an iteration of which all times are medians. compute: of each, in µs.
+    """The summary of a rank's trace. like: an iteration of which all times are medians. compute: of each, in µs.
 
-    notes: what was assumed and what was left out, a sentence each. groups: of `RankTrace`.
+    notes: sentences on assumptions and omissions. groups: of `RankTrace`.
     """
 
     path: Path
@@ -104,14 +103,14 @@ class TraceSummary:
 
     @property
     def data_parallel(self) -> bool:
-        """Whether these are what ranks exchange, but for a hundredth of the bytes: losses, counts, buffers."""
+        """Whether buckets are 99 % of the bytes that ranks exchange, beside losses, counts, buffers."""
         sizes = [collective.size_bytes for collective in self.like.collectives]
         buckets = self.buckets
         return bool(buckets) and sum(sizes[place] for place in buckets) >= 0.99 * sum(sizes)
 
 
 def record(path: Path) -> TraceSummary:
-    """What a trace comes to. Raises ProfileError."""
+    """The summary of a trace. Raises ProfileError."""
     trace = read_trace(path)
     spans, how = _spans(trace)
     progress, operators = ComputeProgress(trace), _Operators(trace)
@@ -136,11 +135,11 @@ def record(path: Path) -> TraceSummary:
     return TraceSummary(path, trace.rank, trace.workers, _medians(iterations), compute, tuple(notes), trace.groups)
 
 
-# Iterations
+# ---- iterations are found by these
 
 
 def _spans(trace: RankTrace) -> tuple[list[tuple[float, float]], str]:
-    """From when to when, on the host's clock, and how they were found."""
+    """Begins and ends of iterations, on the host's clock, and how they were recognised."""
     marks = [event for event in trace.events if event.cat == "user_annotation" and STEP.fullmatch(event.name)]
     if marks:
         return [(event.ts, event.end) for event in marks], "the profiler's steps"
@@ -159,7 +158,7 @@ def _spans(trace: RankTrace) -> tuple[list[tuple[float, float]], str]:
 
 
 class _Operators:
-    """Those that show where passes begin, sorted by time."""
+    """Operators that show where passes begin, sorted by time."""
 
     def __init__(self, trace: RankTrace) -> None:
         self.backward = [event for event in trace.events if event.name.startswith(BACKWARD)]
@@ -210,7 +209,8 @@ def _gradients(
     backward: Sequence[TraceEvent],
     origin: float,
 ) -> tuple[Gradient, ...]:
-    """In the order in which they came to exist. The operator whose backward node came before made the layer."""
+    """The gradients in the order in which they came. The operator of the backward node before a gradient made the
+    layer."""
     forward = _within(operators.forward, span[0], backward[0].ts)
     makers = {numbers(event).sequence: event for event in forward}  # the last of a number: those before only read it
     nodes = [event for event in backward if GRADIENT not in event.name]
@@ -228,7 +228,7 @@ def _gradients(
 
 
 def _around(events: Sequence[TraceEvent], inner: TraceEvent) -> TraceEvent | None:
-    """The outermost of the few events before one that it lies within; of marks, which span single layers, the only."""
+    """The outermost of the few earlier events around one; marks span single layers, so there is at most one."""
     before = bisect_left(events, inner.ts, key=lambda event: event.ts)
     return next((event for event in events[max(0, before - NESTED) : before] if event.end >= inner.end), None)
 
@@ -262,13 +262,14 @@ def _medians(iterations: Sequence[TraceIteration]) -> TraceIteration:
     )
 
 
-# Profiles
+# ---- profiles and graphs are made by these
 
 
 def model_profile(recordings: Sequence[TraceSummary], name: str) -> ModelProfile:
-    """Of a data-parallel run: a layer for each gradient, or for each bucket where a trace doesn't show gradients.
+    """The model of a data-parallel run: a layer for each gradient, or for each bucket where a trace doesn't show
+    gradients.
 
-    Its times are the first trace's; those of others are its skew, if there is one of each rank. What lies outside of
+    The times are the first trace's; other ranks' traces give the skew, if there is one of each rank. Time outside of
     both passes (data, the optimizer) is in the first layer's forward pass.
     """
     first = recordings[0]
@@ -289,7 +290,7 @@ def model_profile(recordings: Sequence[TraceSummary], name: str) -> ModelProfile
     begins = [backward_start]
     for gradient in gradients:
         begins.append(max(0.0, min(begins[-1], gradient.forward)))
-    if gradients[-1].forward < 0:  # in proportion to the backward pass
+    if gradients[-1].forward < 0:  # the trace has none: take it in proportion to the backward pass
         length = max(1e-9, ready[-1] - backward_start)
         begins = [backward_start * (1 - (until - backward_start) / length) for until in ready]
     begins[-1] = 0.0
@@ -298,7 +299,7 @@ def model_profile(recordings: Sequence[TraceSummary], name: str) -> ModelProfile
     layers: list[ModelLayer] = []
     for index, gradient in enumerate(gradients):
         last = layers[-1] if layers else None
-        if last is not None and gradient.name == f"{LAYER}{last.name}":  # another parameter of the same module
+        if last is not None and gradient.name == f"{LAYER}{last.name}":  # it is another parameter of the same module
             layers[-1] = ModelLayer(
                 last.name,
                 dict(zip(map(str, count()), (gradient.elements, *last.tensors.values()), strict=False)),
@@ -330,21 +331,21 @@ def model_profile(recordings: Sequence[TraceSummary], name: str) -> ModelProfile
 
 
 def graph(recording: TraceSummary) -> WorkloadGraph:
-    """Of any run: what a rank computes between the places of its collectives. Groups of some ranks are taken to be
-    all like its own. Raises ProfileError for those whose ranks a trace doesn't tell, or that have no regular steps."""
+    """The graph of any run: a rank's computing between its collectives. Other groups are taken to be like the rank's
+    own. Raises ProfileError for groups whose ranks a trace doesn't tell, or that have no regular steps."""
     like = recording.like
     groups = {
         collective.group: _regular(recording, collective)
         for collective in like.collectives
         if collective.ranks != recording.workers
     }
-    steps = sorted(
-        [(need, 2 * (need <= like.issues[place]), place) for place, need in enumerate(like.needs)]  # at once: behind
+    steps = sorted(  # a need at a collective's begin comes behind it
+        [(need, 2 * (need <= like.issues[place]), place) for place, need in enumerate(like.needs)]
         + [(issue, 1, place) for place, issue in enumerate(like.issues)]
     )
     program: list[GraphOperation] = []
     placed: dict[int, int] = {}
-    at, wanted = 0.0, list[int]()  # what the next computing needs
+    at, wanted = 0.0, list[int]()  # places that the next computing needs
     for until, issues, place in [*steps, (like.compute, 3, -1)]:
         if round(1000 * (until - at)) > 0:
             program.append(GraphOperation("compute", needs=tuple(wanted), duration_ns=round(1000 * (until - at))))
@@ -385,7 +386,8 @@ def _regular(recording: TraceSummary, collective: TraceCollective) -> tuple[tupl
 
 
 def load(path: Path, workers: int = 0) -> ModelProfile | WorkloadGraph:
-    """One trace: a model where it is data parallel, else a graph. workers: as many as it must have; 0: any."""
+    """The profile of a trace: a model where it is data parallel, else a graph. workers: it must have as many; 0:
+    any."""
     recording = record(path)
     if workers not in (0, recording.workers) and not recording.data_parallel:
         raise ProfileError(f"{path}: of {recording.workers} ranks, not {workers}")
@@ -393,7 +395,7 @@ def load(path: Path, workers: int = 0) -> ModelProfile | WorkloadGraph:
 
 
 def skew(recordings: Sequence[TraceSummary]) -> tuple[float, ...]:
-    """What each rank computes for over what the first trace's does; () without a trace of every rank."""
+    """Each rank's compute time over the first trace's; () without a trace of every rank."""
     by_rank = {recording.rank: recording.like.compute for recording in recordings}
     workers = recordings[0].workers
     if len(by_rank) < workers:

@@ -1,4 +1,4 @@
-"""What the keys of a scenario's [workload] make of a profile: the model, or a graph of its ranks, and their times."""
+"""A scenario's [workload] keys applied to a profile: the model, or a graph of its ranks, and their times."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from emulation.profiles.profile_formats import MAKERS, Profile, load
 
 DDP = "ddp"
 OPTIONS = {"tp": ("degree",), "pp": ("degree", "micro_batches"), "3d": ("degree", "stages", "micro_batches")}
-"""Keys that ways of sharing a model read."""
+"""Keys that kinds of model parallelism read."""
 
 
 class WorkloadKeys(Protocol):
-    """As of `emulation.scenario_tables.Workload`."""
+    """The part of `emulation.scenario_tables.Workload` that is read here."""
 
     @property
     def profile(self) -> str: ...
@@ -39,7 +39,7 @@ class WorkloadKeys(Protocol):
 
 
 class Tenant(Protocol):
-    """As of `emulation.scenario_tables.JobOptions`."""
+    """The part of `emulation.scenario_tables.JobOptions` that is read here."""
 
     @property
     def profile(self) -> str: ...
@@ -50,7 +50,7 @@ class Tenant(Protocol):
 
 
 def tenant_graph(job: Tenant, folder: Path) -> WorkloadGraph:
-    """What a job beside the measured one replays: computing, sends and receives. Raises ProfileError."""
+    """The graph that a job beside the measured one replays: computing, sends, receives. Raises ProfileError."""
     graph = load(job.profile, folder, len(job.on) or job.workers)
     if not isinstance(graph, WorkloadGraph) or any(
         operation.collective for operation in itertools.chain(*graph.programs)
@@ -62,7 +62,7 @@ def tenant_graph(job: Tenant, folder: Path) -> WorkloadGraph:
 
 
 def tenants_fault(jobs: Sequence[Tenant], folder: Path) -> str:
-    """What is wrong with the first of the graphs that jobs replay; "" if nothing is."""
+    """The fault of the first graph that jobs replay which has one; "" if none has."""
     try:
         for job in (job for job in jobs if job.profile):
             tenant_graph(job, folder)
@@ -93,7 +93,7 @@ def load_workload(keys: WorkloadKeys, workers: int, folder: Path) -> Profile:
 
 
 def rank_ns(profile: Profile, keys: WorkloadKeys, workers: int, folder: Path) -> int | tuple[int, ...]:
-    """What each rank computes for; one number if nothing makes them differ. found: `chosen`. Raises ProfileError."""
+    """Compute time by rank; a single number if all are alike. profile: of `load_workload`. Raises ProfileError."""
     if isinstance(profile, ModelProfile):
         return profile.rank_ns(workers)
     model = load(keys.profile, folder, workers)

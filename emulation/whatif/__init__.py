@@ -1,6 +1,6 @@
-"""What other methods, codecs and schedules would gain a run that somebody recorded, or a model of which only numbers
-are known.
+"""Forecasts of what other methods, codecs and schedules would gain a recorded run, or a model of which only numbers are
+known.
 
 Imported by the command line; a layer above profiles, bounds and virtual time.
-Start at gains.py; run.py is what a run comes to, forecast.py predicts it.
+Start at gains.py; recorded_run.py has the run, forecast.py predicts its iterations.
 """

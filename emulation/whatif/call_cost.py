@@ -1,6 +1,6 @@
-"""What a collective takes by a method on a star or racks of equal links: measured alone, at two sizes.
+"""The time of a collective by a method on a star or racks of equal links: measured alone, at two sizes.
 
-The one place that chooses how exact a forecast is: beyond PACKETS_BYTES calls are flows (`emulation.sim.flow`).
+This module alone chooses how exact a forecast is: beyond PACKETS_BYTES calls are flows (`emulation.sim.flow`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from transport.collectives.execution import SEGMENT_BYTES
 from transport.group.method_name import MethodName
 
 SMALL_BYTES, LARGE_BYTES, SHARE_BYTES = 4_000, 1_000_000, 16_000
-"""Measured are a small array, and one so large that each of a ring's pieces is some segments long, too."""
+"""A small array is measured, and one so large that each of a ring's pieces has several segments, too."""
 PACKETS_BYTES = 8_000_000
 """All ranks' arrays together are measured in packets up to so many bytes; larger ones as flows."""
 STAR_WORKERS, DIRECT_WORKERS = 64, 64
-"""More need racks; and more don't all send to all at once."""
+"""The most workers of a star, and of a method in which all send to all at once."""
 RACK = 32
 """Workers of a rack, where one switch can't have them all."""
 HOST_KEYS: dict[str, dict[str, int]] = {
@@ -42,7 +42,7 @@ SLOWED = 1.1
 
 @dataclass(frozen=True)
 class HostLink:
-    """Of every host: bits/s each way, delay one way. keys: of a scenario's [hosts] and [ps], and their values.
+    """The link of every host: bits/s each way, delay one way. keys: of a scenario's [hosts] and [ps], and their values.
     fidelity_level: of measured calls; auto: packets, or flows for large calls."""
 
     rate_bps: int
@@ -53,8 +53,8 @@ class HostLink:
 
 @dataclass(frozen=True)
 class CallCost:
-    """Of one call alone: alpha_ns + beta_ns_per_byte × bytes. bound: the least beta that its links allow. hidden: what
-    alpha is from these sizes on, in pairs (bytes, ns): of long messages hosts have to do while links are busy."""
+    """The cost of a call alone: alpha_ns + beta_ns_per_byte × bytes. bound: the least beta that its links allow.
+    hidden: alpha at larger sizes, in pairs (bytes, ns), since hosts handle long messages while links are busy."""
 
     alpha_ns: float
     beta_ns_per_byte: float
@@ -62,7 +62,7 @@ class CallCost:
     hidden: tuple[tuple[float, float], ...] = ()
 
     def later_ns(self, size_bytes: float) -> float:
-        """What is beside the bytes of a call of this size."""
+        """The time beside the bytes of a call of this size."""
         sizes, times = zip((0.0, self.alpha_ns), *self.hidden, strict=True)
         return float(np.interp(size_bytes, sizes, times)) if self.hidden else self.alpha_ns
 
@@ -75,7 +75,7 @@ class CallCost:
 
 
 def needs_of(name: MethodName, kind: Kind, workers: int, link: HostLink, size_bytes: float, link_ns: float) -> Needs:
-    """What a call needs that its links carry in link_ns."""
+    """The resources that a call needs whose links are busy for link_ns."""
     return needs(name, size_bytes, link_ns, scenario_of(link, workers, name).network, kind)
 
 
@@ -93,7 +93,7 @@ def scenario_of(link: HostLink, workers: int, name: MethodName) -> Scenario:
 
 @cache
 def call_cost(name: MethodName, kind: Kind, workers: int, link: HostLink) -> CallCost:
-    """Of a call of this kind among so many. AggregationFailed, ScenarioError, ValueError."""
+    """The cost of a call of this kind. Raises AggregationFailed, ScenarioError, ValueError."""
     if workers < 2:
         return CallCost(0.0, 0.0, 0.0)
     named = _alone(name)
@@ -109,11 +109,11 @@ def call_cost(name: MethodName, kind: Kind, workers: int, link: HostLink) -> Cal
 
 
 def _measured(name: MethodName, scenario: Scenario, least: float, level: str) -> CallCost:
-    """Of an allreduce: in packets, codec and all, or in flows, whose bytes a codec has fewer of."""
+    """The cost of an allreduce: in packets, with the codec, or in flows, whose bytes a codec makes fewer."""
     workers, bare = scenario.topology.workers, replace(name, codec="")
     least_bare = _least(bare, scenario.network)
     sizes = [SMALL_BYTES, max(LARGE_BYTES, SHARE_BYTES * workers)]
-    if scenario.hosts.transfer_ns and not name.in_packets:  # pieces of one segment, and of two
+    if scenario.hosts.transfer_ns and not name.in_packets:  # pieces have one segment, or two
         sizes = [SMALL_BYTES, SEGMENT_BYTES * workers, max(sizes[1], 2 * SEGMENT_BYTES * workers)]
     large = sizes[-1]
     if level == PACKET or (level == AUTO and workers * large <= PACKETS_BYTES):
@@ -132,7 +132,7 @@ def _measured(name: MethodName, scenario: Scenario, least: float, level: str) ->
 
 
 def _fitted(sizes: Sequence[int], times: Sequence[float], least: float) -> CallCost:
-    """Through the smallest and the largest; what lies between them is as it is."""
+    """A line through the smallest and the largest size; sizes between them keep their own alpha."""
     beta = max(least, (times[-1] - times[0]) / (sizes[-1] - sizes[0]))
     alpha = max(0.0, times[0] - least * sizes[0])
     later = [(size, max(0.0, time - beta * size)) for size, time in zip(sizes[1:], times[1:], strict=True)]
@@ -145,13 +145,13 @@ def _least(name: MethodName, network: NetworkParameters) -> float:
 
 
 def _alone(name: MethodName) -> MethodName:
-    """Without what a schedule does, and what a codec remembers: not of one call alone."""
+    """The method without its schedule and its codec's memory, which a single call doesn't have."""
     spec = name.spec and replace(name.spec, feedback="", momentum=0.0, least=0, warmup=0)
     return replace(name, schedule="", codec=str(spec) if spec else name.codec)
 
 
 def _share(name: MethodName, kind: Kind, network: NetworkParameters) -> float:
-    """ns per byte that links need for a kind. What no method here does for itself goes straight from rank to rank."""
+    """ns per byte that links need for a kind. A kind that no method has goes straight from rank to rank."""
     if kind in KINDS:
         free = replace(network, transfer_ns=0, push_then_pull=False)
         return bound_together(name, {kind: LONG_BYTES}, LONG_BYTES, free).communication_ns / LONG_BYTES

@@ -1,8 +1,9 @@
-"""How long a run's iterations take if its collectives cost so much: all ranks, each with its own compute times. Pure.
+"""How long a run's iterations take if its collectives cost so much: all ranks, each with its own compute times. The
+module is pure.
 
 A rank computes until it needs a collective that isn't done; a collective begins once all its ranks have begun it; the
-network carries what has begun one after the other, more urgent ones first within a credit (`transport.schedule.model`).
-So it overlaps communication with the backward pass, and with the next forward pass where a schedule allows it.
+network carries collectives one after the other, more urgent ones first within a credit (`transport.schedule.model`). So
+it overlaps communication with the backward pass, and with the next forward pass where a schedule allows it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ SETTLING, MEASURED = 3, 8
 """Iterations: those that don't count, and those that do."""
 
 Cost = Callable[[RecordedCollective], tuple[float, Beside]]
-"""Of a collective: ns that it occupies the network, and what else until its sums are there."""
+"""The cost of a collective: ns that it occupies the network, and the other times until its sums are there."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Mean iteration of each seed, in ns."""
+    """The mean iteration of each seed, in ns."""
 
     iterations_ns: tuple[float, ...]
 
@@ -40,8 +41,8 @@ class Forecast:
 
 
 def factors(run: RecordedRun, seed: int) -> NDArray[np.float64]:
-    """What each rank's computing is multiplied by, (iterations, ranks): log-normal with the run's jitter, times its
-    skew. The same for every method, so that they differ by communication alone."""
+    """Factors of ranks' compute times, (iterations, ranks): log-normal with the run's jitter, times its skew. They are
+    the same for every method, so that methods differ by communication alone."""
     shape = (SETTLING + MEASURED, run.workers)
     variance = float(np.log1p(run.jitter**2))
     drawn = np.random.default_rng(seed).normal(-variance / 2, variance**0.5, shape)
@@ -60,7 +61,7 @@ class ForecastLimits:
 
 
 def forecast(run: RecordedRun, cost: Cost, seeds: Sequence[int], limits: ForecastLimits = ForecastLimits()) -> Forecast:
-    """One for each seed."""
+    """The forecast for these seeds."""
     return Forecast(tuple(iteration_ns(run, cost, factors(run, seed), limits) for seed in seeds))
 
 
@@ -100,12 +101,12 @@ def iteration_ns(
 
 
 NEED_OF_LAST, ISSUE, NEED = range(3)
-"""Of a collective of the last iteration or of this one; at one place in this order."""
+"""The steps of a collective, of the last iteration or of this one; at the same place they have this order."""
 
 
 def _places(run: RecordedRun) -> list[tuple[int, int, int]]:
-    """All steps of an iteration, in the order in which every rank comes to them: place, step, number of exchange. A
-    chained exchange is waited for before those behind it begin."""
+    """All steps of an iteration, in the order in which every rank comes to them: place, step, number of exchange. Ranks
+    wait for a chained one before those behind it begin."""
     steps: list[tuple[int, int, int, int]] = []
     behind = 0  # chained exchanges so far at one place
     for key, collective in enumerate(run.collectives):

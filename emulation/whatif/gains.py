@@ -1,4 +1,4 @@
-"""What each method would gain a run over the best host method on the same links, with the noise floor of that figure.
+"""Gains of each method for a run over the best host method on the same links, with the noise floor of that figure.
 
 The result is a document of plain values, `SCHEMA`; page, figure and table are made from it alone.
 """
@@ -30,7 +30,7 @@ from transport.schedule.table import parse_policy
 
 SCHEMA = "switchagg-whatif-2"
 HOSTS = ("ring", "halving_doubling", "double_tree", "direct")
-"""What `auto` chooses from for each call; with it, the baselines."""
+"""The methods from which `auto` chooses for each call; they and `auto` are the baselines."""
 METHODS = (
     "switch",
     "switch~lanes16",
@@ -44,9 +44,9 @@ METHODS = (
 RATES_BPS = (10_000_000_000, 25_000_000_000, 100_000_000_000)
 SIXTEEN_BITS = {"bfloat16": "bf16", "float16": "fp16"}
 FLOOR = 2.0
-"""Of standard deviations between seeds, of baseline and method together: what lies within isn't resolved."""
+"""A gain within so many standard deviations between seeds, of baseline and method together, isn't resolved."""
 HIDDEN = 0.02
-"""Of an iteration: who waits no longer for communication is limited by computing."""
+"""A run that waits for communication for less than this share of an iteration is limited by computing."""
 _UNITS = {"gb/s": 1e9, "gbps": 1e9, "gbit": 1e9, "mb/s": 1e6, "mbps": 1e6, "mbit": 1e6, "tb/s": 1e12, "": 0.0}
 _RATE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*([a-z/]*)\s*")
 
@@ -55,7 +55,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a run. delay_ns: of every link, one way. keys: of a scenario's [hosts] and [ps]. jitter: instead
+    """A question about a run. delay_ns: of every link, one way. keys: of a scenario's [hosts] and [ps]. jitter: instead
     of the run's own; None: that. fidelity_level: as of a `Link`. limit_s: after which methods are left out; 0: none."""
 
     rates_bps: tuple[int, ...] = RATES_BPS
@@ -69,7 +69,7 @@ class Question:
 
 
 class _Clock:
-    """How long a forecast has taken, and may. rows: of all links."""
+    """The time that a forecast has taken, and its limit. rows: of all links."""
 
     def __init__(self, limit_s: float, rows: int) -> None:
         self._limit_s, self._rows, self._done = limit_s, rows, 0
@@ -93,7 +93,7 @@ class _Clock:
 
 
 def parse_rates(text: str) -> tuple[int, ...]:
-    """Of "10,25,100Gb/s": a number without a unit has the next one's. Raises ValueError."""
+    """The rates in "10,25,100Gb/s": a number without a unit has the next one's. Raises ValueError."""
     rates: list[int] = []
     unit = 0.0
     for part in reversed(text.lower().split(",")):
@@ -106,7 +106,7 @@ def parse_rates(text: str) -> tuple[int, ...]:
 
 
 def gains(run: RecordedRun, question: Question, progress: Progress = lambda _: None) -> dict[str, Any]:
-    """The document. progress: what is being forecast. Raises ValueError for an unknown method, ProfileError."""
+    """The document. progress: called with the row in work. It raises ValueError for an unknown method, ProfileError."""
     if question.jitter is not None:
         run = replace(run, jitter=question.jitter, measured=False)
     if question.fidelity_level not in FIDELITY_LEVELS:
@@ -120,7 +120,7 @@ def gains(run: RecordedRun, question: Question, progress: Progress = lambda _: N
     clock = _Clock(question.limit_s, len(names) * len(question.rates_bps))
     for rate_bps in question.rates_bps:
         link = HostLink(rate_bps, question.delay_ns, tuple(question.keys.items()), question.fidelity_level)
-        scenario_of(link, run.workers, hosts[0])  # what is wrong with keys is wrong for all
+        scenario_of(link, run.workers, hosts[0])  # wrong keys are wrong for all methods
         rows = []
         for place, name in enumerate(names):
             try:
@@ -205,9 +205,9 @@ def rank_costs(
     run: RecordedRun,
     name: MethodName,
     link: HostLink,
-    weights: GainWeights = GainWeights(),  # frozen
+    weights: GainWeights = GainWeights(),  # it is frozen
 ) -> tuple[RecordedRun, Cost, ForecastLimits]:
-    """The run by a method, what its collectives cost, and what bounds them: for `forecast`. ValueError as of
+    """The run by a method, the costs of its collectives, and their limits, for `forecast`. Raises ValueError as
     `scheduled`."""
     credit_ns = None
     if name.schedule:
@@ -217,7 +217,7 @@ def rank_costs(
         if policy.credit_bytes is not None and not name.in_packets:
             credit_ns = policy.credit_bytes * unit_cost.beta_ns_per_byte
         elif any(collective.priority for collective in run.collectives):
-            credit_ns = 1.0  # a switch's streams: what is more urgent overtakes at once, but for what has begun
+            credit_ns = 1.0  # a switch's streams: urgent calls overtake at once, but for calls that have begun
 
     def cost(collective: RecordedCollective) -> tuple[float, Beside]:
         return of_kind(collective.kind, collective.size_bytes, collective.ranks)
@@ -241,7 +241,7 @@ def rank_costs(
 
 
 def _limit(forecast_if: Callable[..., Forecast], slots: bool) -> str:
-    """What holds an iteration up: what it would gain most without. slots: whether its method has windows of them."""
+    """The resource without which an iteration would gain most. slots: whether its method has windows of slots."""
     now_ns = forecast_if().mean_ns
     exposed_ns = now_ns - forecast_if(latency=0.0, link_time=0.0).mean_ns
     if exposed_ns < HIDDEN * now_ns:
@@ -268,7 +268,7 @@ def _cost_of(name: MethodName, collective: RecordedCollective, link: HostLink, s
 
 
 def _chosen(run: RecordedRun, name: MethodName, link: HostLink) -> str:
-    """What auto takes, most often first; "" of others."""
+    """The methods that auto takes, most often first; "" for other methods."""
     if name.method != "auto":
         return ""
     counts: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""A run as `whatif` sees it: how far a rank has computed when it begins each collective, and by when it needs it.
+"""A run as `whatif` sees it: how far a rank has computed when it begins each collective, and when it needs the result.
 
-Places are ns of computing from the start of an iteration; waiting has none. So all that a method changes is how long
-ranks wait at the places where they need something.
+Places are ns of computing from the start of an iteration; waiting has none. A method only changes how long ranks wait
+at the places where they need a result.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ BUCKET_BYTES = 25 << 20
 """DDP's default, where a run's own buckets aren't known."""
 WORKERS = 8
 SPREAD = 0.02
-"""Of an iteration's computing, standard deviation over mean, where nothing was measured."""
+"""Standard deviation over mean of an iteration's computing, where nothing was measured."""
 
 
 @dataclass(frozen=True)
 class RecordedCollective:
-    """A collective of an iteration. size_bytes: of the whole array. ranks: in its group.
+    """A collective of an iteration. size_bytes: of the full array. ranks: in its group.
 
     issue_ns: where it begins; need_ns: where it must be done; from the iteration's length on, in the next iteration.
     priority: lower is more urgent. chained: a rank waits for it before it begins the next one at the same place.
@@ -142,7 +142,8 @@ def _laid_out(sizes: Sequence[int], sent_bytes: Sequence[int]) -> list[list[int]
 
 
 def of_recordings(recordings: Sequence[TraceSummary], workers: int = 0) -> RecordedRun:
-    """Of traces of one run. workers: 0: as many as it had; groups of all its ranks grow with it. ProfileError."""
+    """The run of its ranks' traces. workers: 0: as many as it had; groups of all its ranks grow with it. Raises
+    ProfileError."""
     first = recordings[0]
     name = first.path.name.partition(".")[0]
     if first.data_parallel:
@@ -182,8 +183,8 @@ def of_recordings(recordings: Sequence[TraceSummary], workers: int = 0) -> Recor
 
 
 def of_graph(graph: WorkloadGraph) -> RecordedRun:
-    """Of a trace in which all ranks do the same: a processor computes one thing at a time, as soon as may be. Raises
-    Raises ProfileError."""
+    """The run of a graph in which all ranks do the same: a processor computes one operation at a time, as soon as it
+    can. Raises ProfileError."""
     if len(set(graph.program_of)) > 1 or any(operation.kind in (SEND, RECEIVE) for operation in graph.program(0)):
         raise ProfileError(
             f"{graph.name}: its ranks do different things or send to each other; allowed here: collectives of equal "

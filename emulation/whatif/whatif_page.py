@@ -30,8 +30,8 @@ LABEL_MAX = 28
 """Letters of a line of a method's name in the figure."""
 BAR_INCHES = 0.3
 CAPTION = (
-    "How much shorter an iteration would be; whiskers: its noise. What lies within is grey: nobody could tell it from "
-    "chance."
+    "How much shorter an iteration would be; whiskers: its noise. Gains within the noise are grey: they can't be told "
+    "from chance."
 )
 
 
@@ -59,7 +59,7 @@ def write(document: dict[str, Any], folder: Path) -> Path:
 
 
 def rows(link: dict[str, Any]) -> list[list[str]]:
-    """Of a link, fastest first: HEADS."""
+    """The rows of a link under HEADS, fastest first."""
     table = []
     for row in sorted(link["rows"], key=lambda row: float(row["iteration_ns"])):
         base = row["method"] == link["baseline"]
@@ -80,7 +80,7 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
 
 
 def headline(link: dict[str, Any]) -> str:
-    """What a link's rows come to, in a sentence."""
+    """A sentence that sums up a link's rows."""
     by_name = {row["method"]: row for row in link["rows"]}
     base = by_name[link["baseline"]]
     better = [row for row in link["rows"] if row["resolved"] and row["gain"] > 0]
@@ -134,7 +134,7 @@ def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def hosts_text(keys: dict[str, Any]) -> str:
-    """What communicating costs them, and other keys as they are."""
+    """The costs of communication on hosts, and other keys as they are."""
     options = dict(keys)
     transfer_ns, at_once = options.pop("hosts.transfer_ns", 0), options.pop("hosts.calls_at_once", 0)
     cost = f"a transfer takes {time_text(transfer_ns)} at both ends" if transfer_ns else "transfers take no time"
@@ -174,7 +174,7 @@ def figure(document: dict[str, Any]) -> Figure:
 
 
 def _legend(document: dict[str, Any]) -> list[Artist]:
-    """What colours and whiskers mean."""
+    """The legend of colours and whiskers."""
     rows = [row for link in document["links"] for row in link["rows"] if row["method"] != link["baseline"]]
     looks = {parse(row["method"], virtual=True).look for row in rows if row["resolved"]}
     colours = {look.label: look.colour for look in sorted(looks, key=lambda look: look.label)}

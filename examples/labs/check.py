@@ -1,7 +1,7 @@
 """Says whether an exercise is solved, or what is still wrong: `python check.py 1` … `python check.py 6`.
 
-Each exercise's folder has a `check.py` of its own. Its `faults(folder)` looks at the files in that folder, yours or
-those of `solution/`, and returns lines: the first says what is wrong, further ones why. No lines: solved.
+An exercise's folder has its own `check.py`, whose `faults(folder)` looks at the files in that folder, yours or those of
+`solution/`, and returns lines: the first says what is wrong, further ones why. Without lines the exercise is solved.
 """
 
 import argparse
@@ -16,14 +16,14 @@ PASSED, WRONG, USAGE = 0, 1, 2
 
 def lab_of(number: str) -> Path:
     """Folder of an exercise. Raises ValueError."""
-    found = sorted(LABS.glob("[0-9]_*"))
-    for folder in found:
+    folders = sorted(LABS.glob("[0-9]_*"))
+    for folder in folders:
         if number in (folder.name[0], folder.name):
             return folder
-    raise ValueError(f"no exercise {number}; there are {', '.join(folder.name for folder in found)}")
+    raise ValueError(f"no exercise {number}; there are {', '.join(folder.name for folder in folders)}")
 
 
-def own_words(error: Exception, folder: Path) -> list[str]:
+def error_lines(error: Exception, folder: Path) -> list[str]:
     """An error that a file of the folder raised, with its place there; [] if no such file was involved."""
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_relative_to(folder):
         return [f"{Path(error.filename).name}:{error.lineno}: {error.msg}"]
@@ -35,13 +35,13 @@ def own_words(error: Exception, folder: Path) -> list[str]:
 
 
 def faults(lab: Path, folder: Path) -> list[str]:
-    """What is wrong with the files of an exercise in `folder`; [] if it is solved. Raises ImportError."""
+    """The faults of an exercise's files in `folder`; [] if it is solved. Raises ImportError."""
     try:
         return list(runpy.run_path(str(lab / "check.py"))["faults"](folder))
     except ModuleNotFoundError:
         raise
     except Exception as error:
-        lines = own_words(error, folder)
+        lines = error_lines(error, folder)
         if not lines:
             raise
         return lines
@@ -51,12 +51,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Is the exercise solved? Else: what is still wrong.")
     parser.add_argument("number", metavar="N", help="of the exercise, 1 to 6")
     parser.add_argument("--solution", action="store_true", help="look at the solution's files instead of yours")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        lab = lab_of(given.number)
+        lab = lab_of(options.number)
     except ValueError as error:
         parser.error(str(error))
-    folder = lab / "solution" if given.solution else lab
+    folder = lab / "solution" if options.solution else lab
     try:
         lines = faults(lab, folder)
     except ModuleNotFoundError as error:

@@ -19,7 +19,7 @@ IN_ORDER = Faults(loss=0.1)
 LATE_COPIES = Faults(duplicate=0.1)
 ANY_ORDER = Faults(loss=0.05, duplicate=0.1, reorder=0.1, straggler=0.02)
 
-Sent = tuple[str, Any] | None
+Answer = tuple[str, Any] | None
 """("one" or "all", sums), or nothing."""
 
 
@@ -38,12 +38,12 @@ class Sums(Aggregator):
 
 @dataclass(frozen=True)
 class Step:
-    """A packet at the switch. reason: what the reference makes of it; right: what it sends."""
+    """A packet at the switch. reason, right: the reference's verdict and answer."""
 
     number: int
     packet: Packet
     reason: str
-    right: Sent
+    right: Answer
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class Step:
 
 
 def run_of(seed: int, network: Faults) -> list[Step]:
-    """The packets of one run."""
+    """The packets of a run."""
     shape = Shape(seed, PACKETS, WORKERS, ELEMENTS, WINDOW)
     arrived = (step for step in traffic(shape, network, Sums) if isinstance(step, Arrived))
     steps = []
@@ -67,13 +67,13 @@ def run_of(seed: int, network: Faults) -> list[Step]:
 def overtaken(steps: list[Step]) -> list[tuple[Step, int]]:
     """Packets that came after a later chunk of their rank in the same slot, and that chunk."""
     latest: dict[tuple[int, int], int] = {}
-    found = []
+    pairs = []
     for step in steps:
         place = step.packet.rank, step.packet.slot
         if step.packet.chunk < latest.get(place, 0):
-            found.append((step, latest[place]))
+            pairs.append((step, latest[place]))
         latest[place] = max(step.packet.chunk, latest.get(place, 0))
-    return found
+    return pairs
 
 
 def ordered_runs() -> Iterator[list[Step]]:
@@ -82,35 +82,35 @@ def ordered_runs() -> Iterator[list[Step]]:
 
 
 def fault_of(make: Any, steps: list[Step]) -> list[str]:
-    """Where the rule first sends something else than the reference, and why."""
+    """The first packet to which the rule answers otherwise than the reference, and why."""
     rule = make(WINDOW, WORKERS)
     for place, step in enumerate(steps):
         packet = step.packet
-        sent = rule.packet(packet.slot, packet.version, packet.rank, packet.chunk, packet.values.copy())
-        if sent is not None and not (isinstance(sent, tuple) and len(sent) == 2 and sent[0] in ("one", "all")):
-            return [f'{step.name}: `packet` returned {sent!r}; it is None, ("one", sums) or ("all", sums)']
-        if not alike(sent, step.right):
-            return [f"{step.name}: {difference(sent, step.right)}", why(steps[: place + 1])]
+        answer = rule.packet(packet.slot, packet.version, packet.rank, packet.chunk, packet.values.copy())
+        if answer is not None and not (isinstance(answer, tuple) and len(answer) == 2 and answer[0] in ("one", "all")):
+            return [f'{step.name}: `packet` returned {answer!r}; it is None, ("one", sums) or ("all", sums)']
+        if not alike(answer, step.right):
+            return [f"{step.name}: {difference(answer, step.right)}", why(steps[: place + 1])]
     return []
 
 
-def alike(sent: Sent, right: Sent) -> bool:
-    if sent is None or right is None:
-        return sent is right
-    return sent[0] == right[0] and np.array_equal(sent[1], right[1])
+def alike(answer: Answer, right: Answer) -> bool:
+    if answer is None or right is None:
+        return answer is right
+    return answer[0] == right[0] and np.array_equal(answer[1], right[1])
 
 
-def difference(sent: Sent, right: Sent) -> str:
-    if sent is None or right is None:
-        words = [f"the sums to {each[0]}" if each else "nothing" for each in (sent, right)]
+def difference(answer: Answer, right: Answer) -> str:
+    if answer is None or right is None:
+        words = [f"the sums to {output[0]}" if output else "nothing" for output in (answer, right)]
         return f"your rule sends {words[0]}, right is {words[1]}"
-    if sent[0] != right[0]:
-        return f"the sums go to {sent[0]}, right is to {right[0]}"
-    return f"a wrong sum, {np.asarray(sent[1]).tolist()}; right is {right[1].tolist()}"
+    if answer[0] != right[0]:
+        return f"the sums go to {answer[0]}, right is to {right[0]}"
+    return f"a wrong sum, {np.asarray(answer[1]).tolist()}; right is {right[1].tolist()}"
 
 
 def why(steps: list[Step]) -> str:
-    """The old copy that did it, if there was one in this slot; else what the last packet is."""
+    """The old copy that caused it, if there was one in this slot; else the last packet's role."""
     last = steps[-1]
     for step, later in reversed(overtaken(steps)):
         if step.packet.slot == last.packet.slot:
@@ -122,13 +122,13 @@ def why(steps: list[Step]) -> str:
 
 
 def faults(folder: Path) -> list[str]:
-    """What is wrong with the folder's rule.py."""
+    """The faults of the folder's rule.py."""
     rule = runpy.run_path(str(folder / "rule.py"))["Rule"]
     for steps in islice(ordered_runs(), RUNS):
-        if found := fault_of(rule, steps):
-            return [f"already with packets that keep their order: {found[0]}", *found[1:]]
+        if wrong := fault_of(rule, steps):
+            return [f"already with packets that keep their order: {wrong[0]}", *wrong[1:]]
     runs = (run_of(seed, network) for network in (LATE_COPIES, ANY_ORDER) for seed in range(RUNS))
-    found = [fault for steps in runs if (fault := fault_of(rule, steps))]
-    for fault in sorted(found, key=lambda fault: "a wrong sum" not in fault[0]):  # the worst first
+    wrong = [fault for steps in runs if (fault := fault_of(rule, steps))]
+    for fault in sorted(wrong, key=lambda fault: "a wrong sum" not in fault[0]):  # wrong sums come first
         return [f"right as long as packets keep their order; when they don't: {fault[0]}", *fault[1:]]
     return []

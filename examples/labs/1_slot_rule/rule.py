@@ -7,7 +7,7 @@ for W to 2W - 1, 0 again for 2W to 3W - 1. A worker sends chunk c + W once it ha
 
 
 class Rule:
-    """Registers, indexed [slot][version]. Yours to change: `packet`, and what it needs here."""
+    """Registers, indexed [slot][version]. Change `packet`, and add the registers that it needs here."""
 
     def __init__(self, slots, workers):
         self.workers = workers
@@ -16,9 +16,9 @@ class Rule:
         self.sums = [[None, None] for _ in range(slots)]
 
     def packet(self, slot, version, rank, chunk, values):
-        """One packet of a worker. values: an int32 array.
+        """Handle a worker's packet. values: an int32 array.
 
-        Returns what the switch sends: None, ("one", sums) to this worker alone, or ("all", sums) to all of them.
+        Returns the switch's answer: None, ("one", sums) to this worker alone, or ("all", sums) to all of them.
         """
         bit = 1 << rank
         before = self.seen[slot][version]

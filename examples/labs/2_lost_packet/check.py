@@ -10,27 +10,27 @@ from p4vm.planes.traffic import SAYS
 from switchagg.testing import Job, Switch
 
 WORKERS, ELEMENTS, WINDOW, GENERATION = 2, 2, 2, 7
-LOST = (1, 0)
+LOST_RESULT = (1, 0)
 """The first result to this rank of this chunk never arrives."""
 
 VERDICTS = {"reply": "REPLY", "broadcast": "BROADCAST"}
-"""Of the switch's counters; all others are of packets that it drops."""
+"""Counters of the switch and their verdicts; all other counters count drops."""
 
-STRANGER = "S1: it isn't taken for one of job 1's, the first that is wrong is its {}"
+UNKNOWN_SENDER = "S1: it isn't taken for one of job 1's, the first that is wrong is its {}"
 
 
 class Story:
-    """What has happened so far. have: (rank, chunk) of results that arrived; counted: how each packet was, in order."""
+    """The events so far. have: (rank, chunk) of results that arrived; counted: each packet's counter, in order."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.have: set[tuple[int, int]] = set()
-        self.lost = False
+        self.was_lost = False
         self.counted: list[tuple[int, int, str]] = []  # rank, chunk, counter
-        self.sent: list[bytes] = []
+        self.frames: list[bytes] = []
 
     def fault_before(self, packet: Any) -> str:
-        """What a worker would not send now."""
+        """The reason why a worker would not send this packet now; "" if it would."""
         rank, chunk = packet.rank, packet.chunk
         slot, version = self.job.config.place(0, chunk)
         if (packet.slot, int(bool(packet.flags.VERSION))) != (slot, version):
@@ -43,21 +43,21 @@ class Story:
         return ""
 
     def play(self, packet: Any) -> str:
-        """Send it; the name of the counter that counted it."""
+        """Send it; returns the name of the counter that counted it."""
         counted = self.job.switch.deliver(self.job.workers[packet.rank], packet)
         for rank, port in enumerate(self.job.workers):
             while port.receive(0) is not None:
-                if (rank, packet.chunk) == LOST and not self.lost:
-                    self.lost = True
+                if (rank, packet.chunk) == LOST_RESULT and not self.was_lost:
+                    self.was_lost = True
                 else:
                     self.have.add((rank, packet.chunk))
         self.counted.append((packet.rank, packet.chunk, counted))
-        self.sent.append(bytes(packet))
+        self.frames.append(bytes(packet))
         return counted
 
     def missing(self) -> list[str]:
-        """What of the story has not happened."""
-        if LOST not in self.have:
+        """The event that the story still lacks."""
+        if LOST_RESULT not in self.have:
             return [
                 "rank 1 never gets the result of chunk 0",
                 "nobody tells it that one was lost: it must ask again (W7)",
@@ -83,16 +83,16 @@ def faults_of(job: Job, packets: list[tuple[Any, str]]) -> list[str]:
             return [f"{name}: {fault}"]
         counted = story.play(packet)
         verdict = VERDICTS.get(counted, "DROP")
-        why = SAYS.get(counted) or STRANGER.format(counted.removeprefix("drop_"))
+        why = SAYS.get(counted) or UNKNOWN_SENDER.format(counted.removeprefix("drop_"))
         if verdict != predicted:
             return [f"{name}: you say {predicted}, the switch does {verdict}", why]
         if why.startswith("S1"):
-            return [f"{name}: the switch dropped it as a stranger's", why]
+            return [f"{name}: the switch dropped it, as it doesn't know the sender", why]
     return story.missing()
 
 
 def faults(folder: Path) -> list[str]:
-    """What is wrong with the folder's by_hand.py."""
+    """The faults of the folder's by_hand.py."""
     layers = str(shipped()["scapy"])
     if layers not in sys.path:
         sys.path.append(layers)

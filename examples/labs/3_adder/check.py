@@ -29,42 +29,42 @@ def results_of(outputs: Sequence[Output]) -> Results:
     return {port: decode(frame).values.tolist() for port, frame in frames}
 
 
-def shown(values: Ints) -> str:
+def values_text(values: Ints) -> str:
     return "[" + ", ".join(str(value) for value in values) + "]"
 
 
-def explained(got: Ints, right: Ints, op: Op, given: dict[int, Ints], earlier: Ints) -> str:
-    """What the values of a result are, in the words of S4. given: the ranks' values; earlier: the slot version's sums
+def explanation(values: Ints, right: Ints, op: Op, by_rank: dict[int, Ints], earlier: Ints) -> str:
+    """The origin of a result's values, in the words of S4. by_rank: the ranks' values; earlier: the slot version's sums
     before this chunk."""
-    columns = list(zip(*given.values(), strict=True))
+    columns = list(zip(*by_rank.values(), strict=True))
     if op is Op.MAX:
-        if got == [wrapped(sum(column)) for column in columns]:
+        if values == [wrapped(sum(column)) for column in columns]:
             return "it is their sum, but hdr.chunk.op says MAX"
-        if got == [wrapped(max(value % MODULUS for value in column)) for column in columns]:
+        if values == [wrapped(max(value % MODULUS for value in column)) for column in columns]:
             return "it is the maximum of unsigned numbers: compare as int<32>"
-        if got == [max(0, *column) for column in columns]:
+        if values == [max(0, *column) for column in columns]:
             return "a packet without values (meta.bare) was compared as if it had zeros"
-        return told_by_rank(got, given) or told_by_lane(got, right)
-    for times in product(range(MOST_TIMES), repeat=len(given)):
-        if got == [wrapped(sum(n * value for n, value in zip(times, column, strict=True))) for column in columns]:
-            return told_by_times(dict(zip(given, times, strict=True)))
-    if [wrapped(a - b) for a, b in zip(got, right, strict=True)] == earlier:
+        return rank_text(values, by_rank) or lane_text(values, right)
+    for times in product(range(MOST_TIMES), repeat=len(by_rank)):
+        if values == [wrapped(sum(n * value for n, value in zip(times, column, strict=True))) for column in columns]:
+            return times_text(dict(zip(by_rank, times, strict=True)))
+    if [wrapped(a - b) for a, b in zip(values, right, strict=True)] == earlier:
         return "the sums of the chunk before are in it: a chunk's first values replace what the registers hold"
-    return told_by_lane(got, right)
+    return lane_text(values, right)
 
 
-def told_by_rank(got: Ints, given: dict[int, Ints]) -> str:
-    return next((f"it has rank {rank}'s values alone" for rank, values in given.items() if values == got), "")
+def rank_text(result: Ints, by_rank: dict[int, Ints]) -> str:
+    return next((f"it has rank {rank}'s values alone" for rank, values in by_rank.items() if values == result), "")
 
 
-def told_by_lane(got: Ints, right: Ints) -> str:
-    lanes = [f"v{lane}" for lane in range(len(right)) if got[lane] != right[lane]]
+def lane_text(values: Ints, right: Ints) -> str:
+    lanes = [f"v{lane}" for lane in range(len(right)) if values[lane] != right[lane]]
     if len(lanes) == len(right):
         return "it is nothing that these ranks' values make"
     return f"only {', '.join(lanes)} {'is' if len(lanes) == 1 else 'are'} wrong"
 
 
-def told_by_times(times: dict[int, int]) -> str:
+def times_text(times: dict[int, int]) -> str:
     """How often each rank's values are in a sum."""
     if not any(times.values()):
         return "it is all zeros: nothing was stored"
@@ -79,38 +79,41 @@ def wrapped(value: int) -> int:
 
 
 def fault_of(plane: P4Plane) -> list[str]:
-    """The first packet whose results have wrong values, and what is wrong with them."""
-    given: dict[int, dict[int, Ints]] = {}  # chunk -> rank -> values
-    last: dict[tuple[int, int], Ints] = {}  # slot version -> what it summed last
+    """The first packet whose results have wrong values, and an explanation."""
+    contributions: dict[int, dict[int, Ints]] = {}  # chunk -> rank -> values that it gave
+    last: dict[tuple[int, int], Ints] = {}  # slot version -> its last sums
     for step in traffic(SHAPE):
         if isinstance(step, Admitted):
             plane.admit(step.job, step.ports)
         if not isinstance(step, Arrived):
             continue
         packet = decode(step.data)
-        values = given.setdefault(packet.chunk, {})
+        values = contributions.setdefault(packet.chunk, {})
         if len(packet.values):
             values[packet.rank] = packet.values.tolist()
         outputs = plane.process(np.frombuffer(step.data, np.uint8)[np.newaxis, :], step.port)
-        got = results_of(outputs)
+        results = results_of(outputs)
         right = {port: decode(data).values.tolist() for port, data in step.sent}
         earlier = last.get((packet.slot, packet.version), [0] * SHAPE.elements)
         for port in right:
-            if got.get(port) != right[port]:
-                words = explained(got[port], right[port], packet.op, values, earlier)
-                return [f"{told(packet, step)}: {shown(got[port])}, right is {shown(right[port])}", words]
+            if results.get(port) != right[port]:
+                words = explanation(results[port], right[port], packet.op, values, earlier)
+                return [
+                    f"{packet_text(packet, step)}: {values_text(results[port])}, right is {values_text(right[port])}",
+                    words,
+                ]
         if step.reason == "broadcast":
             last[packet.slot, packet.version] = max(right.values(), key=len)
     return []
 
 
-def told(packet: Packet, step: Arrived) -> str:
+def packet_text(packet: Packet, step: Arrived) -> str:
     again = ", sent again" if packet.retransmission else ""
     return f"packet {step.note.split(':')[0]} ({packet.op.name}, rank {packet.rank}, chunk {packet.chunk}{again})"
 
 
 def faults(folder: Path) -> list[str]:
-    """What is wrong with the folder's adder.p4."""
+    """The faults of the folder's adder.p4."""
     os.environ[PROGRAM_VARIABLE] = str(folder / "main.p4")
     try:
         return fault_of(P4Plane(SHAPE.slots, SHAPE.elements, backend="python"))

@@ -22,7 +22,7 @@ ITERATION_TIMES = 1.05
 
 
 WHOLE_SHARE = 0.95
-"""Of the communication's bound: who reaches less sends too much beside the gradients."""
+"""A run that reaches less than this share of the communication's bound sends too much beside the gradients."""
 
 
 def ms(time_ns: float) -> str:
@@ -30,20 +30,20 @@ def ms(time_ns: float) -> str:
 
 
 def fixed(scenario: Scenario) -> Scenario:
-    """What of a scenario is not the learner's."""
+    """The part of a scenario that the learner must not change."""
     workload = replace(scenario.workload, profile=Path(scenario.workload.profile).name)
     return replace(scenario, title="", methods=Methods(), workload=workload, file="", folder="")
 
 
 def results_of(scenario: Scenario, folder: Path) -> dict[str, Any]:
-    """What results.json would hold. Raises RunFailed."""
+    """The contents of results.json. Raises RunFailed."""
     choose_plane(scenario, "sim")
     methods = scenario.methods_for("sim")
     return document(scenario, "sim", [run_method(scenario, method, folder, lambda *_: None) for method in methods])
 
 
 def bounds_ns(scenario: Scenario, summary: dict[str, Any]) -> tuple[float, float]:
-    """Of the first layer's sums: its bytes alone on the links. Of an iteration, what no order can beat: computing; or
+    """Bounds of the first layer's sums, its bytes alone on the links, and of an iteration in any order: computing; or
     the last layer's backward pass, all bytes over a link, then its forward pass, which needs every layer's sums."""
     profile = scenario.replayed
     assert isinstance(profile, ModelProfile)
@@ -53,8 +53,8 @@ def bounds_ns(scenario: Scenario, summary: dict[str, Any]) -> tuple[float, float
     return alone_ns, max(profile.compute_ns, last.backward_ns + all_ns + last.forward_ns)
 
 
-def judged(scenario: Scenario, summary: dict[str, Any]) -> list[str]:
-    """What of a method's summary is not good enough. Prints what was reached, what must be, and the bound."""
+def faults_of(scenario: Scenario, summary: dict[str, Any]) -> list[str]:
+    """The faults of a method's summary. It prints the times, their limits, and their bounds."""
     first_ns, iteration_ns = summary["first_layer_ns"]["median"], summary["iteration_ns"]["median"]
     alone_ns, least_ns = bounds_ns(scenario, summary)
     first_most_ns, most_ns = FIRST_LAYER_TIMES * alone_ns, ITERATION_TIMES * least_ns
@@ -76,11 +76,11 @@ def judged(scenario: Scenario, summary: dict[str, Any]) -> list[str]:
 
 
 def faults(folder: Path) -> list[str]:
-    """What is wrong with the folder's scenario.toml."""
+    """The faults of the folder's scenario.toml."""
     lab = Path(__file__).parent
     try:
-        scenario, given = load(folder / "scenario.toml"), load(lab / "solution" / "scenario.toml")
-        if fixed(scenario) != fixed(given):
+        scenario, solution = load(folder / "scenario.toml"), load(lab / "solution" / "scenario.toml")
+        if fixed(scenario) != fixed(solution):
             return ["the rest stays as it is: change [methods] alone"]
         results = results_of(scenario, folder)
     except (ScenarioError, RunFailed) as error:
@@ -89,5 +89,5 @@ def faults(folder: Path) -> list[str]:
     if not switches:
         return ['[methods] sim names no switch; this exercise is about method "switch" with a schedule behind its name']
     if switches[-1]["method"].codec:
-        return ["a codec sends fewer bits, which is another way; here the sums stay whole"]
-    return judged(scenario, switches[-1]["summary"])
+        return ["a codec sends fewer bits, which is another method; here sums have all bits"]
+    return faults_of(scenario, switches[-1]["summary"])

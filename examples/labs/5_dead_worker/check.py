@@ -18,7 +18,7 @@ from transport.switch.options import DaemonOptions
 WORKERS, STEPS, DIES, AT_STEP = 3, 12, 1, 3
 LEASE_S = 1.0
 LIMIT_S = 40.0
-"""For all of it; a right worker takes about 4 s, of which the switch waits most for a sign of the dead one."""
+"""For the whole check; a right worker takes about 4 s, most of it the switch's wait for a sign of the dead one."""
 
 Steps = dict[int, int]
 """The sum of each step, the last that was printed."""
@@ -51,7 +51,7 @@ class Worker:
         self.errors.extend(line.strip() for line in self.process.stderr)
 
     def follow(self, until: int, end_s: float) -> bool:
-        """Take its lines until a step is there; False if it ended before, or time is up."""
+        """Read its lines until a step is there; False if it ended before, or time is up."""
         while until not in self.steps:
             try:
                 words = self.lines.get(timeout=0.05).split()
@@ -107,7 +107,7 @@ def stopped(worker: Worker) -> list[str]:
 
 
 def wrong_sums(steps: Steps, rank: int) -> list[str]:
-    """What is wrong with the sums that a survivor printed."""
+    """The faults of the sums that a survivor printed."""
     if gaps := [step for step in range(STEPS) if step not in steps]:
         return [
             f"rank {rank} has no sum of step {gaps[0]}",
@@ -115,7 +115,7 @@ def wrong_sums(steps: Steps, rank: int) -> list[str]:
         ]
     alone = False
     for step in range(STEPS):
-        every = sum(10**each + step for each in range(WORKERS))
+        every = sum(10**worker + step for worker in range(WORKERS))
         left = every - (10**DIES + step)
         if steps[step] not in (every, left):
             return [
@@ -129,7 +129,7 @@ def wrong_sums(steps: Steps, rank: int) -> list[str]:
 
 
 def faults(folder: Path) -> list[str]:
-    """What is wrong with the folder's train.py."""
+    """The faults of the folder's train.py."""
     end_s = time.monotonic() + LIMIT_S
     with running(folder / "train.py") as workers:
         if not workers[DIES].follow(AT_STEP, end_s):
@@ -140,8 +140,8 @@ def faults(folder: Path) -> list[str]:
             if not worker.follow(STEPS - 1, end_s):
                 return [f"rank {DIES} was killed after step {AT_STEP}; {(words := stopped(worker))[0]}", *words[1:]]
         for worker in survivors:
-            if found := wrong_sums(worker.steps, worker.rank):
-                return found
+            if wrong := wrong_sums(worker.steps, worker.rank):
+                return wrong
         if (first := survivors[0].steps) != (second := survivors[1].steps):
             step = next(step for step in first if first[step] != second[step])
             return [f"ranks {survivors[0].rank} and {survivors[1].rank} have different sums of step {step}"]

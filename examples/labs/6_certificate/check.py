@@ -59,27 +59,30 @@ def answers_of(results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def same(given: Any, right: Any) -> bool:
+def same(answer: Any, right: Any) -> bool:
     if isinstance(right, list):
-        return isinstance(given, list) and sorted(map(str, given)) == right
-    if isinstance(right, str) or isinstance(given, bool):
-        return given is right or given == right
-    return isinstance(given, int | float) and abs(given - right) <= CLOSE * abs(right)
+        return isinstance(answer, list) and sorted(map(str, answer)) == right
+    if isinstance(right, str) or isinstance(answer, bool):
+        return answer is right or answer == right
+    return isinstance(answer, int | float) and abs(answer - right) <= CLOSE * abs(right)
 
 
 def faults(folder: Path) -> list[str]:
-    """What is wrong with the folder's answers.toml."""
+    """The faults of the folder's answers.toml."""
     try:
-        given = tomllib.loads((folder / "answers.toml").read_text(encoding="utf-8"))
-        file = next(path for path in (folder, folder.parent) if (path / given["results"]).is_file()) / given["results"]
+        given_answers = tomllib.loads((folder / "answers.toml").read_text(encoding="utf-8"))
+        file = (
+            next(path for path in (folder, folder.parent) if (path / given_answers["results"]).is_file())
+            / given_answers["results"]
+        )
         answers = answers_of(json.loads(file.read_text(encoding="utf-8")))
     except tomllib.TOMLDecodeError as error:
         return [f"answers.toml: {error}"]
     except StopIteration:
-        return [f"answers.toml: results: there is no file {given['results']}"]
+        return [f"answers.toml: results: there is no file {given_answers['results']}"]
     except (KeyError, ValueError) as error:
         return [f"answers.toml: results: it doesn't fit the questions: {error}"]
     for name, right in answers.items():
-        if not same(given.get(name), right):
-            return [f"{name} = {given.get(name)!r} is not right", f"look at {HINTS[name]}"]
+        if not same(given_answers.get(name), right):
+            return [f"{name} = {given_answers.get(name)!r} is not right", f"look at {HINTS[name]}"]
     return []

@@ -11,7 +11,7 @@ class Rule:
         self.sums = [[None, None] for _ in range(slots)]
 
     def packet(self, slot, version, rank, chunk, values):
-        """What the switch sends: None, ("one", sums) to this worker alone, or ("all", sums) to all of them."""
+        """The switch's answer: None, ("one", sums) to this worker alone, or ("all", sums) to all of them."""
         bit = 1 << rank
         if chunk < self.held[slot][version]:
             return None  # older: it changes nothing (numbers on the wire wrap, which this exercise leaves out)

@@ -1,7 +1,7 @@
-"""What two workers send, packet by packet, and what the switch does with each: your prediction.
+"""The packets of two workers, and for each your prediction of the switch's action.
 
-Job 1, generation 7: two workers, two values per packet, a window of two slots, 0 and 1. So chunk 0 goes in slot 0
-version 0, chunk 1 in slot 1 version 0, chunk 2 in slot 0 version 1, chunk 3 in slot 1 version 1, chunk 4 in slot 0
+Job 1, generation 7, has two workers, two values per packet, and a window of two slots, 0 and 1. So chunk 0 goes in slot
+0 version 0, chunk 1 in slot 1 version 0, chunk 2 in slot 0 version 1, chunk 3 in slot 1 version 1, chunk 4 in slot 0
 version 0 again.
 
 DROP: nobody gets anything. BROADCAST: every worker gets the result. REPLY: the sender alone does.
@@ -22,7 +22,7 @@ PACKETS = [
     (packet(1, chunk=0), "BROADCAST"),
     # The result gets lost on its way to rank 1, which sends its packet again: the switch still has the sums.
     (packet(1, chunk=0, flags="RETRANSMISSION"), "REPLY"),
-    # Both have chunk 0's result, so slot 0 may carry chunk 2, in its other version.
+    # Both ranks have chunk 0's result, so slot 0 may carry chunk 2, in its other version.
     (packet(0, chunk=2, flags="VERSION"), "DROP"),
     (packet(1, chunk=2, flags="VERSION"), "BROADCAST"),
     # And then chunk 4: the first packet of it takes version 0 over from chunk 0.
