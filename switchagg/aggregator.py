@@ -153,7 +153,7 @@ class Aggregator:
 
     def accept(self, packet: Packet, port: int) -> Decision:
         """Decide on one packet that came in by `port`. Total: defined for every packet (S1 to S6, H2 to H5)."""
-        reason = self._stranger(packet, port)
+        reason = self._unknown_sender(packet, port)
         if reason:
             decision = Decision(Verdict.DROP, (), f"drop_{reason}")
         else:
@@ -163,7 +163,7 @@ class Aggregator:
         self.counters[decision.reason] = self.counters.get(decision.reason, 0) + 1
         return decision
 
-    def _stranger(self, packet: Packet, port: int) -> str:
+    def _unknown_sender(self, packet: Packet, port: int) -> str:
         """Why the packet is not an admitted job's, or "" (S1)."""
         admitted = self._jobs.get(packet.job)
         parent = admitted.parent if admitted else None

@@ -70,7 +70,7 @@ class Controller:
         self.slots = slots
         self.elements_max = elements_max
         self.lease_ns = lease_ns
-        self.counters = dict.fromkeys(("joins", "admitted", "refused", "failed", "ended", "left", "strangers"), 0)
+        self.counters = dict.fromkeys(("joins", "admitted", "refused", "failed", "ended", "left", "unknown_senders"), 0)
         self._claim_ns = claim_ns
         self._packets_held = packets_held
         self._quota = quota or PeerQuota()
@@ -106,7 +106,7 @@ class Controller:
         """A member lives: its lease is renewed (C6). An unknown incarnation is counted and changes nothing."""
         home = self._home.get(incarnation)
         if home is None:
-            self.counters["strangers"] += incarnation not in self._ended
+            self.counters["unknown_senders"] += incarnation not in self._ended
             return
         seat = home.seat_of(incarnation)
         seat.heard_ns = now_ns
@@ -116,7 +116,7 @@ class Controller:
         """A member goes on its own. calls: how many it has finished, by stream; reason: why, or "" (C7)."""
         home = self._home.get(incarnation)
         if home is None:
-            self.counters["strangers"] += incarnation not in self._ended
+            self.counters["unknown_senders"] += incarnation not in self._ended
             return
         seat = home.seat_of(incarnation)
         if isinstance(home, GatheringJob):

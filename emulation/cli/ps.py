@@ -55,7 +55,7 @@ def server(
     Two servers on one host: `switchagg server -n 0 --workers … --servers 10.0.0.9:7000,10.0.0.9:7001` and the same
     with `-n 1`
 
-    Closed to strangers: `export SWITCHAGG_TOKEN=$(openssl rand -hex 32)`, the same for all workers and servers
+    Closed to unknown senders: `export SWITCHAGG_TOKEN=$(openssl rand -hex 32)`, the same for all workers and servers
 
     Encrypted: `switchagg keys keys; switchagg server --keys keys --workers … --servers …`, and the same keys for the
     workers, `options=PsOptions(link={"keys": "keys"})`

@@ -55,9 +55,9 @@ def test_other_generations_and_other_addresses_change_nothing(job, switch):
     two.expect(DROP, counted="drop_generation")
     two.send(rank=1, packet=two.contribution(rank=0, chunk=0, values=5))  # rank 0's, from rank 1's address
     two.expect(DROP, counted="drop_port")
-    stranger = switch.open_port()
-    assert switch.deliver(stranger, two.contribution(rank=0, chunk=0, values=5)) == "drop_stranger"
-    assert stranger.receive(timeout_s=0) is None
+    unknown_sender = switch.open_port()
+    assert switch.deliver(unknown_sender, two.contribution(rank=0, chunk=0, values=5)) == "drop_unknown_sender"
+    assert unknown_sender.receive(timeout_s=0) is None
     two.contribute(rank=0, chunk=0, values=1)
     two.contribute(rank=1, chunk=0, values=2)
     two.expect(BROADCAST, values=3)

@@ -221,7 +221,7 @@ class BatchedPlane:
         counts: dict[str, int] = {}
         for row, (kind, job, slot, generation, stream, rank, elements, chunk) in enumerate(headers(bundle).tolist()):
             share = self._shares.get(job)
-            reason = fault(kind, elements, size, share is not None and share.partial) or _stranger(
+            reason = fault(kind, elements, size, share is not None and share.partial) or _unknown_sender(
                 share, kind, generation, stream, slot, rank, elements, port
             )
             if reason or share is None:
@@ -248,7 +248,7 @@ class BatchedPlane:
         self.counters[name] = self.counters.get(name, 0) + packets
 
 
-def _stranger(
+def _unknown_sender(
     share: _Share | None, kind: int, generation: int, stream: int, slot: int, rank: int, elements: int, port: int
 ) -> str:
     """Why a well-formed packet is not an admitted job's, or "" (S1)."""

@@ -177,7 +177,7 @@ def traffic(job: JobConfig, chance: random.Random) -> Iterator[Datagram]:
                 late = replace(packet, chunk=(packet.chunk - step) % MODULUS)
                 yield Datagram(f"chunk {late.chunk}, which is long over", encode(late), port)
             if 0.3 < fate < 0.5:
-                yield stranger(packet, port, chance)
+                yield unknown_sender(packet, port, chance)
         alone = Packet(OTHER.job_id, OTHER.generation, 0, 0, Op.MAX, 5, turn % 2, turn % 2, np.array([turn], np.int32))
         yield Datagram("a packet of another job at the same port", encode(alone), PORTS[0])
 
@@ -206,7 +206,7 @@ def contribution(
     )
 
 
-def stranger(packet: Packet, port: int, chance: random.Random) -> Datagram:
+def unknown_sender(packet: Packet, port: int, chance: random.Random) -> Datagram:
     """A packet that breaks one rule."""
     name, changed = chance.choice(
         (

@@ -19,7 +19,7 @@ class TreeController(DividingController):
         """A switch lives and has these jobs (C19); False: it isn't known."""
         name = self.switches.of(incarnation)
         if name is None:
-            self.counters["strangers"] += 1
+            self.counters["unknown_senders"] += 1
             return False
         self.switches.beat(name, held, now_ns)
         for running in list(self._jobs.values()):

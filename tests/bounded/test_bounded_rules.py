@@ -81,9 +81,9 @@ def test_ltp_waits_for_the_threshold_and_enough_or_for_the_deadline_and_critical
     assert at(threshold_ns, 7) == (False, threshold_ns + 500)
     assert at(threshold_ns + 500, 7) == (True, None)
     assert at(threshold_ns + 500, 7, critical_left=1) == (False, None)
-    stranger = incoming(2, 9, begun_ns=0)
-    assert rule.close(Stage(0, 40, 0, 0, [stranger]), [200], 10**12) is None
-    assert not stranger.closed, "nothing was measured of it"
+    unknown_sender = incoming(2, 9, begun_ns=0)
+    assert rule.close(Stage(0, 40, 0, 0, [unknown_sender]), [200], 10**12) is None
+    assert not unknown_sender.closed, "nothing was measured of it"
     assert rule.plan(sending(blocks(1, 2, 3), stage=1)).reliable.all()
 
 

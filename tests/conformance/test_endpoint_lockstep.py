@@ -2,8 +2,8 @@
 F1 to F7.
 
 A script is drawn from a seed: calls of all kinds, sending with all limits, results in any order, lost, twice, spoilt,
-strangers, timers early and late. After every step the frames must be the same bytes, and so must events, deadlines,
-counters and the arrays of finished calls.
+unknown senders, timers early and late. After every step the frames must be the same bytes, and so must events,
+deadlines, counters and the arrays of finished calls.
 """
 
 import itertools

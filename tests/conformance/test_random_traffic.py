@@ -1,7 +1,7 @@
 """Every data plane against the reference on seeded random traffic: same bytes, same ports, same order, same counters.
 
 The traffic knows the rules well enough to reach deep states (turns, completions, repeats, chunk numbers that wrap) and
-breaks each of them now and then: strangers of every kind, garbage, forged lengths, generation changes, evictions.
+breaks each of them now and then: unknown senders of every kind, garbage, forged lengths, generation changes, evictions.
 """
 
 import random

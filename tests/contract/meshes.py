@@ -46,31 +46,31 @@ def rdma(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
 
 def send_over_tcp(address: Address, data: bytes) -> socket.socket:
     """An unknown peer that connects and sends `data`; the connection stays open."""
-    stranger = socket.create_connection(address, timeout=LIVENESS_S)
+    unknown_sender = socket.create_connection(address, timeout=LIVENESS_S)
     with contextlib.suppress(OSError):  # it may have been sent away in the middle
-        stranger.sendall(data)
-    return stranger
+        unknown_sender.sendall(data)
+    return unknown_sender
 
 
 def send_over_udp(address: Address, data: bytes) -> socket.socket:
     """An unknown sender of `data`, as datagrams of many sizes."""
-    stranger = socket.socket(type=socket.SOCK_DGRAM)
-    stranger.connect(address)
+    unknown_sender = socket.socket(type=socket.SOCK_DGRAM)
+    unknown_sender.connect(address)
     for size in (len(data), 0, 1, 10, 31, 33):
         with contextlib.suppress(OSError):  # nobody is there yet
-            stranger.send(data[:size])
-    return stranger
+            unknown_sender.send(data[:size])
+    return unknown_sender
 
 
 @dataclass(frozen=True)
 class MeshKind:
     """connect(member, addresses, job=, method=, timeout_s=): a mesh that finds out within seconds that a peer is dead.
 
-    stranger(address, data): someone who sends bytes to a member's port; has `close`.
+    unknown_sender(address, data): someone who sends bytes to a member's port; has `close`.
     """
 
     connect: Callable[..., Mesh]
-    stranger: Callable[[Address, bytes], Any]
+    unknown_sender: Callable[[Address, bytes], Any]
 
 
 def by_table(name: str) -> MeshKind:

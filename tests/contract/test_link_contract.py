@@ -251,11 +251,11 @@ def test_sending_to_a_dead_peer_is_loss_and_no_error(make: Callable[[], Link]) -
 
 
 def test_bundles_arrive_after_garbage(make: Callable[[], Link]) -> None:
-    here, stranger, there = make(), make(), make()
+    here, unknown_sender, there = make(), make(), make()
     random = np.random.default_rng(5)
     for _ in range(50):
         size = int(random.integers(0, 3000))
-        send_all(stranger, random.integers(0, 256, (int(random.integers(1, 5)), size), np.uint8), there.address)
+        send_all(unknown_sender, random.integers(0, 256, (int(random.integers(1, 5)), size), np.uint8), there.address)
     send_all(here, bundle(16, 1460), there.address)
     ours: list[bytes] = []
     while len(ours) < 16:

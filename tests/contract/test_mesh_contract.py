@@ -446,7 +446,7 @@ def test_a_job_of_another_size_is_named(kind: MeshKind) -> None:
 
 
 @pytest.mark.parametrize("differing", [{"job": "b"}, {"token": "t" * 32}], ids=["job", "token"])
-def test_a_member_with_another_token_or_job_s_name_is_a_stranger_and_the_error_says_so(
+def test_a_member_with_another_token_or_job_s_name_is_a_unknown_sender_and_the_error_says_so(
     kind: MeshKind, differing: dict[str, str]
 ) -> None:
     how = [{"job": "a", "timeout_s": 1.0}, {"job": "a", "timeout_s": 1.0, **differing}]
@@ -492,7 +492,7 @@ def test_unknown_connections_delay_no_member(kind: MeshKind) -> None:
     threads = [threading.Thread(target=come, args=(number,)) for number in range(3)]
     threads[0].start()
     time.sleep(0.2)
-    strangers = [kind.stranger(addresses[0], data) for name, data in GARBAGE.items() if name != "version"]
+    unknown_senders = [kind.unknown_sender(addresses[0], data) for name, data in GARBAGE.items() if name != "version"]
     for thread in threads[1:]:
         thread.start()
     for thread in threads:
@@ -501,7 +501,7 @@ def test_unknown_connections_delay_no_member(kind: MeshKind) -> None:
         assert not any(isinstance(member, Exception) or member is None for member in members), members
         for data in GARBAGE.values():
             try:
-                strangers.append(kind.stranger(addresses[1], data))
+                unknown_senders.append(kind.unknown_sender(addresses[1], data))
             except ConnectionRefusedError:
                 continue  # nobody listens any more: as good
         for number in range(20):
@@ -510,8 +510,8 @@ def test_unknown_connections_delay_no_member(kind: MeshKind) -> None:
         assert [data for _, _, data in received(events[1])] == [random_bytes(5000, n) for n in range(20)]
         assert not any(isinstance(event, Lost) for mine in events for event in mine)
     finally:
-        for stranger in strangers:
-            stranger.close()
+        for unknown_sender in unknown_senders:
+            unknown_sender.close()
         for member in members:
             if not isinstance(member, Exception):
                 member.close(0.0)

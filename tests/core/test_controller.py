@@ -220,12 +220,12 @@ def refusal_of(controller: Controller, incarnation: int) -> str:
 def test_c3_while_gathering_a_rank_stays_with_who_has_it_and_lives() -> None:
     controller = new_controller()
     controller.join(wish(0, workers=2), 0)
-    stranger = wish(0, workers=2, incarnation=77, address=("10.0.0.9", 9))
-    controller.join(stranger, SECOND)
+    unknown_sender = wish(0, workers=2, incarnation=77, address=("10.0.0.9", 9))
+    controller.join(unknown_sender, SECOND)
     waiting = controller.standing(77)
     assert isinstance(waiting, Waiting)
     assert "rank 0 at 10.0.0.1:4000 has that rank" in waiting.reason
-    controller.join(wish(0, workers=2), SECOND + SECOND // 2)  # may have been under way before the stranger's
+    controller.join(wish(0, workers=2), SECOND + SECOND // 2)  # may have been under way before the unknown sender's
     assert events_of(controller) == []
     controller.join(wish(0, workers=2), 2 * SECOND)
     reason = refusal_of(controller, 77)
@@ -434,7 +434,7 @@ def test_c9_unknown_members_are_counted_and_change_nothing() -> None:
     admitted = start(controller, "train", 2, 10)
     controller.heartbeat(666, 1)
     controller.leave(667, [3], "")
-    assert controller.counters["strangers"] == 2
+    assert controller.counters["unknown_senders"] == 2
     assert events_of(controller) == []
     assert controller.standing(10) == Running(admitted, ())
 

@@ -177,7 +177,7 @@ def test_packets_that_are_no_awaited_result_change_nothing(core: str) -> None:
     fields = decode(answer)
     from dataclasses import replace
 
-    strangers = {
+    unknown_senders = {
         "drop_short": answer[:19],
         "drop_magic": b"\0" + answer[1:],
         "drop_length": answer[:-1],
@@ -188,7 +188,7 @@ def test_packets_that_are_no_awaited_result_change_nothing(core: str) -> None:
         "drop_generation": encode(replace(fields, generation=6)),
         "drop_foreign": encode(replace(fields, result=False)),
     }
-    for reason, data in strangers.items():
+    for reason, data in unknown_senders.items():
         endpoint.receive(bundle(data), MS)
         assert endpoint.counters[reason] == 1
     for other in (

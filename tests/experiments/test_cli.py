@@ -263,8 +263,8 @@ def test_status_names_the_ranks_a_slot_waits_for() -> None:
     assert not any("slot 5" in line for line in lines)
     assert "job 'other' waits; ranks missing: 1" in lines
     assert lines[-2:] == ["control plane: requests 2", "data plane: nothing yet"]
-    stranger = status_lines(messages.StatusAnswer(1, 16, 8, 2, 1, False, [], {}, {}, {}))
-    assert stranger == ["8 of 16 slots in use", f"jobs: 2 running, 1 waiting; {DETAILS_ARE_FOR}"]
+    unknown_sender = status_lines(messages.StatusAnswer(1, 16, 8, 2, 1, False, [], {}, {}, {}))
+    assert unknown_sender == ["8 of 16 slots in use", f"jobs: 2 running, 1 waiting; {DETAILS_ARE_FOR}"]
 
 
 def test_switch_reports_what_is_wrong_with_its_addresses() -> None:

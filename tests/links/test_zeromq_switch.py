@@ -129,7 +129,7 @@ def test_c15_who_names_a_members_port_gets_none_of_its_results(tmp_path: Path, w
                 assert set(future.result(LIVENESS_S)) == {3}
             attacker.wait(0.2)
             assert attacker.receive() == []
-            assert daemon._loop.counters()["drop_stranger"] == 1
+            assert daemon._loop.counters()["drop_unknown_sender"] == 1
         finally:
             attacker.close()
             victim.close()

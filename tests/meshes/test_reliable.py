@@ -254,8 +254,8 @@ def test_any_bytes_are_accepted_or_counted(frame: bytes) -> None:
     pair.receiver.receive(frame, 10)
     pair.receiver.frames_to_send(10)
     pair.sender.frames_to_send(10, 1000)
-    assert pair.sender.counters["acks"] + pair.sender.counters["drop_stranger"] == 1
-    counted = ("segments", "drop_stranger", "drop_window")
+    assert pair.sender.counters["acks"] + pair.sender.counters["drop_unknown_sender"] == 1
+    counted = ("segments", "drop_unknown_sender", "drop_window")
     assert sum(pair.receiver.counters[name] for name in counted) == 1
 
 
@@ -267,7 +267,7 @@ def test_frames_of_another_connection_or_kind_change_nothing(change: tuple[int, 
     assert len(frame) == RELIABLE_BYTES + 5
     frame[change[0]] = change[1]
     pair.receiver.receive(bytes(frame), 0)
-    assert pair.receiver.counters["drop_stranger"] == 1
+    assert pair.receiver.counters["drop_unknown_sender"] == 1
     assert pair.receiver.next_message() is None
 
 

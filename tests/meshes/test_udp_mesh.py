@@ -81,7 +81,7 @@ def test_messages_arrive_in_order_and_once_whatever_the_network_does() -> None:
             assert [data for who, _, data in received(mine) if who == sender] == wanted[sender, mesh.member]
         assert not any(isinstance(event, Lost) for event in mine)
     assert sum(mesh.counters["retransmitted"] for mesh in meshes) > 10
-    assert sum(mesh.counters["drop_stranger"] for mesh in meshes) > 10
+    assert sum(mesh.counters["drop_unknown_sender"] for mesh in meshes) > 10
     for link in links:
         link.bad = 0.0
     for mesh in meshes:
@@ -146,19 +146,19 @@ def test_a_restarted_member_is_lost_and_not_taken_for_the_earlier_one(restarted:
 
 def test_frames_of_unknown_senders_are_counted() -> None:
     one, two = meet(2, [None, None])
-    before = one.counters["drop_stranger"]
-    stranger = UdpLink(("127.0.0.1", 0))
+    before = one.counters["drop_unknown_sender"]
+    unknown_sender = UdpLink(("127.0.0.1", 0))
     frames = np.random.default_rng(1).integers(0, 256, (40, 500), np.uint8)
     frames[:10, :2] = np.frombuffer(b"RT", np.uint8)
     frames[10:20, :6] = np.frombuffer(b"sahelo", np.uint8)
     frames[20:30, :6] = np.frombuffer(b"saping", np.uint8)
-    stranger.send(frames, one._links[0].address)
-    stranger.send(frames[:, :10].copy(), one._links[0].address)
+    unknown_sender.send(frames, one._links[0].address)
+    unknown_sender.send(frames[:, :10].copy(), one._links[0].address)
     two._links[0].send(frames[10:, :10].copy(), one._links[0].address)  # a member's address, none of its frames
-    turn([one], lambda _: one.counters["drop_stranger"] >= before + 110)
+    turn([one], lambda _: one.counters["drop_unknown_sender"] >= before + 110)
     two.send(0, b"", b"still", 1)
     assert received(turn([one, two], lambda found: bool(found[0]))[0]) == [(1, b"", b"still")]
-    stranger.close()
+    unknown_sender.close()
     one.close()
     two.close()
 

@@ -180,10 +180,10 @@ def test_a_peer_with_a_wrong_key_is_refused_and_logged(
 
 def test_a_link_takes_bundles_only_from_peers_with_allowed_keys(folder: Path, log: pytest.LogCaptureFixture) -> None:
     keys = load_keys(folder)
-    switch, worker, stranger = (ZeroMqLink(("127.0.0.1", 0), keys=one) for one in (keys, keys, None))
+    switch, worker, unknown_sender = (ZeroMqLink(("127.0.0.1", 0), keys=one) for one in (keys, keys, None))
     try:
         rows = np.arange(300, dtype=np.uint8).reshape(3, 100)
-        stranger.send(rows, switch.address)
+        unknown_sender.send(rows, switch.address)
         worker.send(rows, switch.address)
         end = time.monotonic() + 20
         arrived: list[Any] = []
@@ -198,5 +198,5 @@ def test_a_link_takes_bundles_only_from_peers_with_allowed_keys(folder: Path, lo
         assert switch.receive() == []
         assert "no keys" in log.text or "keys than ours, or none" in log.text
     finally:
-        for link in (switch, worker, stranger):
+        for link in (switch, worker, unknown_sender):
             link.close()

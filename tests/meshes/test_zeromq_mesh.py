@@ -179,7 +179,7 @@ class Relay:
             thread.join(5)
 
 
-# ---- strangers
+# ---- unknown senders
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\x00" + bytes(31)
 READY = b"\x04\x26\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
@@ -230,7 +230,7 @@ def foreign_messages(members: int) -> list[list[bytes]]:
 
 def test_garbage_neither_ends_nor_stalls_a_mesh(pair: list[Any]) -> None:
     here, there = pair
-    strangers = [send_over_tcp(here._sockets.address, data) for data in raw_garbage().values()]
+    unknown_senders = [send_over_tcp(here._sockets.address, data) for data in raw_garbage().values()]
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     try:
@@ -243,7 +243,7 @@ def test_garbage_neither_ends_nor_stalls_a_mesh(pair: list[Any]) -> None:
             there.send(0, b"h", bytes(ticket * 5000), ticket)
         events: list[Event] = []
         end = time.monotonic() + LIVENESS_S
-        while here.counters["drop_stranger"] < len(messages) or len(received(events)) < 20:
+        while here.counters["drop_unknown_sender"] < len(messages) or len(received(events)) < 20:
             assert time.monotonic() < end, here.counters
             there.receive()
             events += here.receive()
@@ -258,8 +258,8 @@ def test_garbage_neither_ends_nor_stalls_a_mesh(pair: list[Any]) -> None:
         refusal = session.open(Kind.REFUSAL, dealer.recv_multipart()[2])
         assert refusal == b"member 0 has begun; nobody else can join"
     finally:
-        for stranger in strangers:
-            stranger.close()
+        for unknown_sender in unknown_senders:
+            unknown_sender.close()
         context.destroy(0)
 
 
@@ -281,7 +281,7 @@ def header(rows: int, size: int, port: int = 7) -> bytes:
 
 def test_garbage_neither_ends_nor_stalls_a_link() -> None:
     here, there = ZeroMqLink(("127.0.0.1", 0)), ZeroMqLink(("127.0.0.1", 0))
-    strangers = [send_over_tcp(here.address, data) for data in raw_garbage().values()]
+    unknown_senders = [send_over_tcp(here.address, data) for data in raw_garbage().values()]
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     try:
@@ -313,8 +313,8 @@ def test_garbage_neither_ends_nor_stalls_a_link() -> None:
         found = {sender: bundle.tobytes() for bundle, sender, _ in arrived}
         assert found == {there.address: rows.tobytes(), ("127.0.0.1", 7): b"123456"}
     finally:
-        for stranger in strangers:
-            stranger.close()
+        for unknown_sender in unknown_senders:
+            unknown_sender.close()
         context.destroy(0)
         here.close()
         there.close()

@@ -82,7 +82,7 @@ static bool model_gives(const uint8_t *datagram, uint32_t rank) {
     return route == 0 || (route == 1 && rank != owner) || (route == 2 && rank == owner);
 }
 
-static enum sa_outcome model_stranger(const uint8_t *datagram, uint32_t port, const struct model_job *job) {
+static enum sa_outcome model_unknown_sender(const uint8_t *datagram, uint32_t port, const struct model_job *job) {
     uint32_t stream = datagram[12], rank = datagram[13] % 128, slot = field(datagram, 6, 2);
     bool down = datagram[3] & 1;
     if (down && (!job || !job->leaf || job->parent_port != port)) return SA_DROP_RESULT;
@@ -192,7 +192,7 @@ static enum sa_outcome model_accept(const uint8_t *datagram, uint32_t size, uint
     enum sa_outcome outcome = model_fault(datagram, size);
     if (outcome != SA_ABSORBED) return outcome;
     const struct model_job *job = live_job(field(datagram, 4, 2));
-    outcome = model_stranger(datagram, port, job);
+    outcome = model_unknown_sender(datagram, port, job);
     if (outcome != SA_ABSORBED) return outcome;
 
     struct model_slot *slot = &slots[field(datagram, 6, 2)][datagram[3] / 2 % 2];

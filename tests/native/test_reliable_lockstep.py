@@ -167,7 +167,10 @@ class Script:
         self._c.pair_state(self._pair, state)
         deadlines = [self.sender.next_deadline_ns(), self.receiver.next_deadline_ns()]
         counted = self.receiver.counters
-        counters = [*self.sender.counters.values(), *(counted[name] for name in counted if name != "drop_stranger")]
+        counters = [
+            *self.sender.counters.values(),
+            *(counted[name] for name in counted if name != "drop_unknown_sender"),
+        ]
         assert list(state) == [-1 if each is None else each for each in deadlines] + [self.sender.repeats] + counters
 
 

@@ -473,9 +473,9 @@ def test_a_notification_cuts_the_rate() -> None:
 
 
 def test_packets_for_others_are_dropped_and_counted(rc: Peer) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-        stranger.bind((ELSEWHERE, 0))
-        rc.write("WRITE_ONLY", 0, b"evil", source=stranger)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown_sender:
+        unknown_sender.bind((ELSEWHERE, 0))
+        rc.write("WRITE_ONLY", 0, b"evil", source=unknown_sender)
         rc.write("WRITE_ONLY", 0, b"evil", damage=b"\0\0\1\0")
         rc.write("WRITE_ONLY", 0, b"evil", number=rc.pair.number ^ 1)
         rc.write("WRITE_ONLY", 0, b"evil", number=rc.pair.number ^ (1 << 20))
@@ -487,7 +487,7 @@ def test_packets_for_others_are_dropped_and_counted(rc: Peer) -> None:
         assert bytes(rc.memory[:4]) == b"good"
         counters = rc.context.counters
         dropped = {name: count for name, count in counters.items() if name.startswith("drop_") and count}
-        wanted = {"stranger": 1, "icrc": 1, "queue_pair": 2, "partition": 1, "malformed": 1}
+        wanted = {"unknown_sender": 1, "icrc": 1, "queue_pair": 2, "partition": 1, "malformed": 1}
         assert dropped == {f"drop_{name}": count for name, count in wanted.items()}
 
 

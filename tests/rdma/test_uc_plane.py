@@ -322,7 +322,7 @@ def test_refused_packets_change_nothing_and_are_counted_once(switch: Switch) -> 
         ("drop_queue_pair", wrong(queue_pair=7), {}),
         ("drop_queue_pair", wrong(queue_pair=0x820007), {}),
         ("drop_queue_pair", wrong(queue_pair=0x800008), {}),
-        ("drop_stranger", wrong(), {"host": host_of(1)}),
+        ("drop_unknown_sender", wrong(), {"host": host_of(1)}),
         ("drop_icrc", good[:-1] + bytes([good[-1] ^ 1]), {}),
         ("drop_icrc", good[:40] + bytes([good[40] ^ 4]) + good[41:], {}),
         ("drop_icrc", wrong(identification=64), {}),

@@ -50,7 +50,7 @@ CORE = {
 }
 # Time, chance and input are parameters of the core; see ARCHITECTURE.md.
 NOT_IN_CORE = {"time", "random", "socket", "threading", "asyncio", "logging"}
-STRANGERS = {"switchagg.aggregator": "endpoint", "switchagg.endpoint": "aggregator"}
+KEPT_APART = {"switchagg.aggregator": "endpoint", "switchagg.endpoint": "aggregator"}
 MAY_NOT_IMPORT = {
     "switchagg": {"p4vm", "transport", "emulation"},
     "p4": {"transport", "emulation"},
@@ -267,7 +267,7 @@ def wrong_in_core(own: str, target: str) -> str | None:
         other = rest.partition(".")[0]
         if other not in CORE:
             return "the core imports only the core"
-        if STRANGERS.get(f"switchagg.{own}") == other:
+        if KEPT_APART.get(f"switchagg.{own}") == other:
             return "aggregator and endpoint share only wire, job and errors"
         return None
     return None if package == "numpy" or package in sys.stdlib_module_names else "the core needs numpy only"

@@ -403,19 +403,19 @@ def test_status_has_slots_counters_and_members(switch: Switch) -> None:
 
 
 def ask_over_tcp(endpoint: str, *requests: messages.Request) -> list[messages.Answer]:
-    """The answers that a stranger who only reaches the port gets."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
-        stranger.set(zmq.LINGER, 0)
-        stranger.connect(endpoint)
+    """The answers that an unknown sender who only reaches the port gets."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as unknown_sender:
+        unknown_sender.set(zmq.LINGER, 0)
+        unknown_sender.connect(endpoint)
         answers = []
         for request in requests:
-            stranger.send_multipart(messages.encode(request))
-            assert stranger.poll(round(SOON_S * 1e3))
-            answers.append(messages.decode_answer(stranger.recv_multipart()))
+            unknown_sender.send_multipart(messages.encode(request))
+            assert unknown_sender.poll(round(SOON_S * 1e3))
+            answers.append(messages.decode_answer(unknown_sender.recv_multipart()))
         return answers
 
 
-def test_c14_a_stranger_learns_no_generation_and_no_member(switch: Switch) -> None:
+def test_c14_a_unknown_sender_learns_no_generation_and_no_member(switch: Switch) -> None:
     with clients(RecordedMember(switch.endpoint, 0, 1), RecordedMember(switch.endpoint, 0, 2, job="other")) as (
         one,
         _,
@@ -501,28 +501,28 @@ def test_closing_twice_and_before_starting(switch: Switch) -> None:
     assert not any(thread.name.startswith("control-train") for thread in threading.enumerate())
 
 
-# ---- strangers
+# ---- unknown senders
 
 
 def test_garbage_is_counted_by_reason_and_changes_nothing(switch: Switch) -> None:
     chance = random.Random(1)
     with clients(RecordedMember(switch.endpoint, 0), RecordedMember(switch.endpoint, 1)) as (zero, one):
         zero.admitted(), one.admitted()
-        with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
-            stranger.set(zmq.LINGER, 0)
-            stranger.connect(switch.endpoint)
+        with zmq.Context() as context, context.socket(zmq.DEALER) as unknown_sender:
+            unknown_sender.set(zmq.LINGER, 0)
+            unknown_sender.connect(switch.endpoint)
             for number in range(100):
-                stranger.send_multipart([chance.randbytes(chance.randrange(8))] * chance.randrange(1, 4))
-                stranger.send_multipart([messages.HEADER, chance.randbytes(chance.randrange(60))])
-                stranger.send_multipart([b"SAC\x63", b""])
-                stranger.send_multipart(messages.encode(messages.Heartbeat(number)))
-                stranger.send_multipart(messages.encode(messages.Leave(number, [1], "")))
+                unknown_sender.send_multipart([chance.randbytes(chance.randrange(8))] * chance.randrange(1, 4))
+                unknown_sender.send_multipart([messages.HEADER, chance.randbytes(chance.randrange(60))])
+                unknown_sender.send_multipart([b"SAC\x63", b""])
+                unknown_sender.send_multipart(messages.encode(messages.Heartbeat(number)))
+                unknown_sender.send_multipart(messages.encode(messages.Leave(number, [1], "")))
             answers = set()
             while len(answers) < 2:
-                assert stranger.poll(10_000)
-                answers.add(type(messages.decode_answer(stranger.recv_multipart())))
+                assert unknown_sender.poll(10_000)
+                answers.add(type(messages.decode_answer(unknown_sender.recv_multipart())))
             assert answers == {messages.Refused, messages.Unknown}
-            until(lambda: query_status(switch.endpoint).control_counters["strangers"] == 200)
+            until(lambda: query_status(switch.endpoint).control_counters["unknown_senders"] == 200)
         counters = query_status(switch.endpoint).control_counters
         assert counters["drop_control_version"] == 100
         assert counters["drop_body"] == 100

@@ -106,7 +106,7 @@ def test_a_worker_is_known_by_its_address(scripted: tuple[ScriptedLink, EchoPlan
     until(lambda: len(link.sent) == 2)
     assert plane.processed == [(bytes([5] * 10), plane.jobs[1][1]), (bytes([6] * 10), plane.jobs[1][0])]
     assert link.sent == [(B, [bytes([5] * 10)]), (A, [bytes([6] * 10)])]
-    assert loop.counters()["drop_stranger"] == 2
+    assert loop.counters()["drop_unknown_sender"] == 2
 
 
 def test_an_iteration_handles_one_bundle_per_port_and_sends_one_per_worker(
@@ -201,7 +201,7 @@ def test_an_evicted_job_leaves_no_queue_and_no_port(scripted: tuple[ScriptedLink
     loop.evict(77)
     link.room = 100
     link.deliver((rows(22), A))
-    until(lambda: loop.counters()["drop_stranger"] == 1)
+    until(lambda: loop.counters()["drop_unknown_sender"] == 1)
     assert link.sent == []
     loop.admit(JOB, [C, A])
     assert sorted(plane.jobs[1]) == [0, 1]  # numbers are used again
@@ -214,7 +214,7 @@ def test_jobs_may_share_an_address_and_each_keeps_it(scripted: tuple[ScriptedLin
     loop.evict(1)
     link.deliver((rows(9), B), (rows(9), A))
     until(lambda: link.rows_to(B) == [bytes([9] * 10)])
-    assert loop.counters()["drop_stranger"] == 1
+    assert loop.counters()["drop_unknown_sender"] == 1
 
 
 def test_a_new_generation_may_have_another_address(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
@@ -223,7 +223,7 @@ def test_a_new_generation_may_have_another_address(scripted: tuple[ScriptedLink,
     link.deliver((rows(9), A), (rows(8), C), (rows(7), B))
     until(lambda: len(link.sent) == 2)
     assert link.sent == [(C, [bytes([8] * 10)]), (B, [bytes([7] * 10)])]
-    assert loop.counters()["drop_stranger"] == 1
+    assert loop.counters()["drop_unknown_sender"] == 1
 
 
 def test_commands_run_in_the_loop_s_thread(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
@@ -274,7 +274,7 @@ def test_a_command_is_answered_or_times_out(monkeypatch: pytest.MonkeyPatch) -> 
         loop.admit(JOB, [A, B])
     hold.set()
     monkeypatch.setattr(transport.switch.loop, "ANSWER_S", LIVENESS_S)
-    assert loop.counters()["drop_stranger"] == 0
+    assert loop.counters()["drop_unknown_sender"] == 0
     assert plane.jobs == {}  # what was given up is not done later
 
     loop.admit(JOB, [A, B])
@@ -287,7 +287,7 @@ def test_a_command_is_answered_or_times_out(monkeypatch: pytest.MonkeyPatch) -> 
         loop.evict(1)
     hold.set()
     monkeypatch.setattr(transport.switch.loop, "ANSWER_S", LIVENESS_S)
-    assert loop.counters()["drop_stranger"] == 0
+    assert loop.counters()["drop_unknown_sender"] == 0
     assert plane.jobs == {}  # but an eviction is: the job's slots are given away
 
     entered.clear()
@@ -366,7 +366,7 @@ def live(kind: str) -> Iterator[Live]:
 def test_packets_from_unknown_or_other_ranks_addresses_change_nothing(live: Live) -> None:
     live.contribute(2, 0, 0)
     live.peers[2].send(np.zeros((5, 36), np.uint8), live.address)
-    until(lambda: live.loop.counters()["drop_stranger"] == 6)
+    until(lambda: live.loop.counters()["drop_unknown_sender"] == 6)
     live.contribute(1, 0, 0)
     assert live.loop.counters()["drop_port"] == 1
     live.contribute(0, 0, 0)
@@ -386,7 +386,7 @@ def test_an_evicted_job_is_gone_and_its_ports_are_used_again(live: Live) -> None
     live.loop.evict(1)
     live.loop.evict(77)
     live.contribute(0, 0, 0)
-    assert live.loop.counters()["drop_stranger"] == 1
+    assert live.loop.counters()["drop_unknown_sender"] == 1
     with pytest.raises(KeyError):
         live.loop.seen(0, 0)
     live.loop.admit(JOB, [live.addresses[2], live.addresses[0]])
@@ -404,13 +404,13 @@ def test_two_jobs_may_share_an_address(live: Live) -> None:
     live.peers[1].send(np.frombuffer(encode(packet), np.uint8)[np.newaxis], live.address)
     until(lambda: live.loop.seen(8, 0).ranks == (0,))
     live.contribute(0, 0, 0)
-    assert live.loop.counters()["drop_stranger"] == 1
+    assert live.loop.counters()["drop_unknown_sender"] == 1
 
 
 def test_the_next_generation_may_have_other_addresses(live: Live) -> None:
     live.loop.admit(replace(JOB, generation=2), [live.addresses[2], live.addresses[1]])
     live.contribute(0, 0, 0, generation=2)
-    assert live.loop.counters()["drop_stranger"] == 1
+    assert live.loop.counters()["drop_unknown_sender"] == 1
     live.contribute(1, 1, 0, generation=2)
     live.contribute(2, 0, 0, generation=2)
     assert (len(live.results(0)), len(live.results(1)), len(live.results(2))) == (0, 1, 1)
@@ -424,7 +424,7 @@ def test_refused_jobs_leave_no_port(live: Live) -> None:
     with pytest.raises(JobError):
         live.loop.admit(replace(JOB, job_id=5, elements=101), [b, c])
     live.contribute(2, 0, 0)
-    assert live.loop.counters()["drop_stranger"] == 1
+    assert live.loop.counters()["drop_unknown_sender"] == 1
     assert sorted(live.loop._ports) == [0, 1]
 
 

@@ -288,7 +288,7 @@ def test_the_switch_daemon_is_started_and_its_counters_are_read(tmp_path: Path, 
     trouble("")
     found = run(tmp_path, "switch")
     assert found.retransmissions == (0 + 1 + 2) * found.wire_iterations, "those of the warm-up are left out"
-    assert found.switch_counters["drop_stranger"] == 0
+    assert found.switch_counters["drop_unknown_sender"] == 0
     assert json.loads((tmp_path / "rank-0.json").read_text())["switch"] == "tcp://10.0.0.254:5555"
     assert "switchagg switch ready" in (tmp_path / "switch.log").read_text()
 

@@ -87,7 +87,7 @@ def test_sums_on_a_bridge(mtu: int, elements: int, gro: bool) -> None:
         counters = net.status()["data_counters"]
         assert counters["broadcast"] == sum(one["counters"]["results"] for one in said) // 4
         assert counters["results_sent"] == 4 * counters["broadcast"] + counters.get("reply", 0)
-        assert counters["drop_checksum"] == counters["send_errors"] == counters["drop_stranger"] == 0
+        assert counters["drop_checksum"] == counters["send_errors"] == counters["drop_unknown_sender"] == 0
         if gro:
             received = [one["counters"] for one in said]
             assert any(c["link_received_bundles"] < c["link_received_datagrams"] for c in received)
@@ -574,7 +574,7 @@ def test_it_takes_its_own_traffic_only() -> None:
         )
         log_until(daemon, "past the program, the first from 10.77.0.1")
         deadline = time.monotonic() + 10
-        while (counters := net.status()["data_counters"])["drop_stranger"] != 1 and time.monotonic() < deadline:
+        while (counters := net.status()["data_counters"])["drop_unknown_sender"] != 1 and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert counters["drop_stranger"] == 1
+        assert counters["drop_unknown_sender"] == 1
         assert bpf.missing() == ""

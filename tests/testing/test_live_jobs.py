@@ -128,7 +128,7 @@ def test_routes_marks_generations_and_parents(job: MakeJob) -> None:
     leaf.expect_packets({0: sums, 1: sums})
     leaf.evict()
     leaf.contribute(0, 1, 1)
-    leaf.expect(DROP, counted="drop_stranger")
+    leaf.expect(DROP, counted="drop_unknown_sender")
 
 
 @pytest.mark.dataplane("reference")

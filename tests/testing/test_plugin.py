@@ -21,7 +21,7 @@ pytest_plugins = ["pytester"]
 PLUGIN = ("-p", "switchagg.testing", "-p", "no:cacheprovider")
 
 VECTORS = Path(__file__).parent.parent / "vectors"
-NUMBERED = ("s1_strangers", "s2_takeover", "s7_generation", "s7_admission", "s8_jobs", "q2_closed")
+NUMBERED = ("s1_unknown_senders", "s2_takeover", "s7_generation", "s7_admission", "s8_jobs", "q2_closed")
 """Vectors with several jobs and streams, generations, slots of nobody, what slots hold, partial sums, refusals."""
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "packet_test"

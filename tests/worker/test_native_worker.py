@@ -284,7 +284,7 @@ def test_ipv6() -> None:
     array = np.arange(5000, dtype=np.int32)
     worker.submit(0, call_of(array, job, worker)).result(LIVENESS_S)
     assert (array == np.arange(5000)).all()
-    assert worker.counters["drop_stranger"] == 0
+    assert worker.counters["drop_unknown_sender"] == 0
     worker.close()
     switch.stop()
 

@@ -140,7 +140,7 @@ def test_sums_are_exact(bench: Callable[..., Bench], workers: int, plane: str) -
     for worker in one.workers:
         counters = worker.counters
         assert counters["results"] == counters["sent"]
-        assert counters["drop_stranger"] == 0
+        assert counters["drop_unknown_sender"] == 0
     assert one.switch.counters()["broadcast"] == one.workers[0].counters["results"]
 
 
@@ -223,8 +223,8 @@ def test_packets_of_unknown_senders_change_nothing(bench: Callable[..., Bench], 
     finally:
         end.set()
         sprayer.join()
-    assert one.switch.counters()["drop_stranger"] > 0
-    assert all(worker.counters["drop_stranger"] > 0 for worker in one.workers)
+    assert one.switch.counters()["drop_unknown_sender"] > 0
+    assert all(worker.counters["drop_unknown_sender"] > 0 for worker in one.workers)
 
 
 def test_bad_packets_from_a_worker_are_counted_and_change_nothing(bench: Callable[..., Bench]) -> None:
@@ -238,7 +238,7 @@ def test_bad_packets_from_a_worker_are_counted_and_change_nothing(bench: Callabl
     counters = one.switch.counters()
     for reason in ("generation", "result", "short", "length", "magic"):
         assert counters[f"drop_{reason}"] > 0, reason
-    assert counters["drop_stranger"] == 0
+    assert counters["drop_unknown_sender"] == 0
 
 
 @pytest.mark.parametrize("seed", range(6))

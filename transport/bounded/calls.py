@@ -11,10 +11,10 @@ NUMBERED = (1 << 64) - 1
 """The key of calls without one: their use is their number."""
 
 
-PACKETS = ("late", "repeated", "stopped", "strangers", "crowded", "marked")
+PACKETS = ("late", "repeated", "stopped", "unknown_senders", "crowded", "marked")
 COUNTED = ("values_up", "lost_up", "values_down", "lost_down", *PACKETS)
 """Values that were to come, and what of them didn't, of other ranks' gradients and of sums; packets that came too late,
-or were sent again; transfers that their receiver stopped; packets of strangers, of ranks too far ahead, and
+or were sent again; transfers that their receiver stopped; packets of unknown senders, of ranks too far ahead, and
 those that came with the network's mark."""
 
 

@@ -213,7 +213,7 @@ class BoundedParty:
         """A frame of a member came. marked: with the network's mark (CE)."""
         packet = unpacked(data)
         if packet is None or packet.job != self._job or sender not in self._receivers or sender in self._gone:
-            self.counters["strangers"] += 1
+            self.counters["unknown_senders"] += 1
             return
         if self.failure is not None:
             return

@@ -12,7 +12,7 @@ from transport.control.snapshots import HostSnapshot
 
 @dataclass(frozen=True)
 class Shown:
-    """The jobs and gatherings whose details an asker may know; both empty: it is a stranger."""
+    """The jobs and gatherings whose details an asker may know; both empty: it is an unknown sender."""
 
     running: tuple[Running, ...] = ()
     waiting: tuple[Waiting, ...] = ()
@@ -40,7 +40,7 @@ class Shown:
 
     @property
     def details(self) -> bool:
-        """Whether the asker is no stranger."""
+        """Whether the asker is no unknown sender."""
         return self.everything or bool(self.running or self.waiting)
 
 

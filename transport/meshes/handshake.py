@@ -49,9 +49,9 @@ def trouble_of(error: DecodeError) -> str:
     return error.detail if error.reason in ("no_proof", "version") else "what answers there speaks another protocol"
 
 
-def strangers_text(strangers: int) -> str:
-    """For an error about members that didn't come; "" without strangers."""
-    return f"; peers that did not prove that they have this job's token: {strangers}" if strangers else ""
+def unknown_senders_text(unknown_senders: int) -> str:
+    """For an error about members that didn't come; "" without unknown senders."""
+    return f"; peers that did not prove that they have this job's token: {unknown_senders}" if unknown_senders else ""
 
 
 def size_bytes(begun: bytes | bytearray) -> int:

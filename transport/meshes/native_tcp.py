@@ -127,19 +127,19 @@ def declared() -> ctypes.CDLL:
 class _Counters(Mapping[str, int]):
     """As they are now; also after the mesh is closed."""
 
-    def __init__(self, strangers: int) -> None:
+    def __init__(self, unknown_senders: int) -> None:
         self.values_in_c = (ctypes.c_uint64 * len(COUNTERS))()
-        self._strangers = strangers
+        self._unknown_senders = unknown_senders
 
     def __getitem__(self, name: str) -> int:
-        if name == "drop_stranger":
-            return self._strangers
+        if name == "drop_unknown_sender":
+            return self._unknown_senders
         if name not in COUNTERS:
             raise KeyError(name)
         return self.values_in_c[COUNTERS.index(name)]
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*COUNTERS, "drop_stranger"))
+        return iter((*COUNTERS, "drop_unknown_sender"))
 
     def __len__(self) -> int:
         return len(COUNTERS) + 1
@@ -159,13 +159,13 @@ class NativeTcpMesh:
         mine: Hello,
         flows: Sequence[Mapping[int, socket.socket]],
         classes: tuple[int, ...] = (),
-        strangers: int = 0,
+        unknown_senders: int = 0,
     ) -> None:
         """What `tcp.meet` gives. The connections are non-blocking, and the mesh's from now on."""
         self.member, self.members, self.classes = mine.member, mine.members, classes
         self._mine, self._flows = mine, flows
         self._library = declared()
-        self._counters = _Counters(strangers)
+        self._counters = _Counters(unknown_senders)
         self.counters: Mapping[str, int] = self._counters
         self._credit_bytes: int | None = None
         self._memory: dict[int, memoryview] = {}  # by connection: of the message that arrives

@@ -101,7 +101,7 @@ class Sender:
     """
 
     def __init__(self, config: ReliableConfig, connection: int, job: str | int, peer: int) -> None:
-        self.counters = {"segments": 0, "retransmitted": 0, "timeouts": 0, "acks": 0, "drop_stranger": 0}
+        self.counters = {"segments": 0, "retransmitted": 0, "timeouts": 0, "acks": 0, "drop_unknown_sender": 0}
         self._config = config
         self._connection = connection
         self._job = job
@@ -186,12 +186,12 @@ class Sender:
     def receive(self, frame: bytes, now_ns: int) -> None:
         """Take a frame; anything but an acknowledgement of this connection is counted and ignored."""
         if len(frame) < RELIABLE_BYTES:
-            self.counters["drop_stranger"] += 1
+            self.counters["drop_unknown_sender"] += 1
             return
         magic, kind, count, connection, first, echo_ns, _ = _HEADER.unpack_from(frame)
-        stranger = magic != _MAGIC or kind != ACK or connection != self._connection
-        if stranger or len(frame) != RELIABLE_BYTES + 8 * count or first > self._next:
-            self.counters["drop_stranger"] += 1
+        unknown_sender = magic != _MAGIC or kind != ACK or connection != self._connection
+        if unknown_sender or len(frame) != RELIABLE_BYTES + 8 * count or first > self._next:
+            self.counters["drop_unknown_sender"] += 1
             return
         self.counters["acks"] += 1
         arrived = self._arrived_below(first, echo_ns) if first > self._first else False
@@ -308,7 +308,7 @@ class Receiver:
     """The receiving end. Inputs: receive, handle_timer. Outputs: frames_to_send, next_message, next_deadline_ns."""
 
     def __init__(self, config: ReliableConfig, connection: int) -> None:
-        self.counters = {"segments": 0, "duplicates": 0, "acks": 0, "drop_stranger": 0, "drop_window": 0}
+        self.counters = {"segments": 0, "duplicates": 0, "acks": 0, "drop_unknown_sender": 0, "drop_window": 0}
         self._config = config
         self._connection = connection
         self._expected = 0  # all below have arrived
@@ -325,12 +325,12 @@ class Receiver:
     def receive(self, frame: bytes, now_ns: int) -> None:
         """Take a frame; anything but a segment of this connection within the window is counted and ignored."""
         if len(frame) < RELIABLE_BYTES:
-            self.counters["drop_stranger"] += 1
+            self.counters["drop_unknown_sender"] += 1
             return
         magic, kind, flags, connection, number, sent_ns, tag = _HEADER.unpack_from(frame)
-        stranger = magic != _MAGIC or kind != DATA or connection != self._connection or flags > _PROBE
-        if stranger or (flags == _PROBE and len(frame) > RELIABLE_BYTES):
-            self.counters["drop_stranger"] += 1
+        unknown_sender = magic != _MAGIC or kind != DATA or connection != self._connection or flags > _PROBE
+        if unknown_sender or (flags == _PROBE and len(frame) > RELIABLE_BYTES):
+            self.counters["drop_unknown_sender"] += 1
             return
         expected = self._expected
         if number >= expected + self._config.window_segments:

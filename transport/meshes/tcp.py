@@ -96,8 +96,8 @@ class _Peer:
 class TcpMesh:
     """One member's end of a mesh over TCP. Made by `connect`. details: the congestion control that its sockets use.
 
-    Besides what every mesh counts: `sends` and `receives`, system calls; `send_would_block`; `drop_stranger`: peers
-    that did not prove that they have the job's token, while the members met.
+    Besides what every mesh counts: `sends` and `receives`, system calls; `send_would_block`; `drop_unknown_sender`:
+    peers that did not prove that they have the job's token, while the members met.
     """
 
     link = "tcp"
@@ -108,7 +108,7 @@ class TcpMesh:
         mine: Hello,
         flows: Sequence[Mapping[int, socket.socket]],
         classes: tuple[int, ...] = (),
-        strangers: int = 0,
+        unknown_senders: int = 0,
     ) -> None:
         """What `meet` gives. The connections are non-blocking, and the mesh's from now on."""
         self.member, self.members, self.classes = mine.member, mine.members, classes
@@ -116,7 +116,7 @@ class TcpMesh:
         self.counters: dict[str, int] = dict.fromkeys(
             ("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "sends", "receives", "send_would_block", "lost"), 0
         )
-        self.counters["drop_stranger"] = strangers
+        self.counters["drop_unknown_sender"] = unknown_senders
         self._events: list[Event] = []
         self._peers = {
             member: [_Peer(member, place, flow[member]) for place, flow in enumerate(flows)] for member in flows[0]
@@ -421,7 +421,7 @@ class TcpMesh:
                 flow[member] = peer.connection
         self._by_descriptor.clear()
         self.close()
-        return self._mine, flows, self.classes, self.counters["drop_stranger"]
+        return self._mine, flows, self.classes, self.counters["drop_unknown_sender"]
 
     def _linger(self, until: float) -> None:
         """Until the peers' kernels have all that was sent: a socket that is closed before may throw it away.
@@ -463,7 +463,7 @@ def meet(
     **meeting: Any,
 ) -> tuple[Hello, Sequence[Mapping[int, socket.socket]], tuple[int, ...], int]:
     """Listen at addresses[member] and connect to all others: our hello, connections of each flow by
-    member, the classes, and how many strangers were sent away.
+    member, the classes, and how many unknown senders were sent away.
 
     meeting: fields of `Meeting`. listener: made by `tcp_gathering.listen`, where the port had to be
     known before; ours from now on. Raises JobError that names the members that are missing, or both sides of a
@@ -483,8 +483,8 @@ def meet(
         if listener is not None:
             listener.close()
         return mine, [{}], classes, 0
-    flows, strangers = gather(mine, terms.key, addresses, listener, terms.timeout_s, options.for_classes(classes))
-    return mine, flows, classes, strangers
+    flows, unknown_senders = gather(mine, terms.key, addresses, listener, terms.timeout_s, options.for_classes(classes))
+    return mine, flows, classes, unknown_senders
 
 
 def _unacknowledged(peer: _Peer) -> bool:

@@ -2,8 +2,8 @@
 
 The member with the higher number connects, as the dialer of a `transport.meshes.handshake`; both say hello then,
 whether they fit or not, so that both sides can name a disagreement. Both pass it on to all others before they give up.
-Strangers, who don't prove that they have the job's token, are sent away after a few seconds, or at once if what they
-send is no message of a handshake; they learn nothing, delay nobody and are counted.
+Unknown senders, who don't prove that they have the job's token, are sent away after a few seconds, or at once if they
+send no message of a handshake; they learn nothing, delay nobody and are counted.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from transport.meshes.handshake import (
     Session,
     pack_opening,
     size_bytes,
-    strangers_text,
     trouble_of,
+    unknown_senders_text,
 )
 from transport.meshes.hello import ANYBODY, TELL_S, Hello, disagreement, unpack
 
 RETRY_S = 0.02
-STRANGER_RETRY_S = 0.5
-"""When to connect again to an address where a stranger has answered."""
+UNKNOWN_SENDER_RETRY_S = 0.5
+"""When to connect again to an address where an unknown sender has answered."""
 
 HELLO_S = 5.0
 """How long a process that connected may take to prove that it has the job's token."""
@@ -164,7 +164,7 @@ class _Pending:
 
 
 class Gathering:
-    """Connects one member to all others; made, run and left behind. strangers: how many were sent away."""
+    """Connects one member to all others; made, run and left behind. unknown_senders: how many were sent away."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Gathering:
         self._mine, self._addresses, self._listener, self._options = mine, addresses, listener, options
         self._handshakes = Listener(key, secrets.token_bytes(32))
         self._sessions: dict[int, Session] = {}  # of members that are connected
-        self.strangers = 0
+        self.unknown_senders = 0
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
         self._poll = select.epoll()
@@ -211,7 +211,7 @@ class Gathering:
                 connection.close()
             raise
         finally:
-            self.strangers += sum(pending.expected is None for pending in self._pending.values())
+            self.unknown_senders += sum(pending.expected is None for pending in self._pending.values())
             for connection in (*self._refused, *(pending.connection for pending in self._pending.values())):
                 connection.close()
             self._poll.close()
@@ -233,7 +233,7 @@ class Gathering:
         ]
         if now >= self._until:
             words = self._missing_text(missing) + f" within {self._timeout_s:g} s"
-            raise JobError(words + strangers_text(self.strangers))
+            raise JobError(words + unknown_senders_text(self.unknown_senders))
         for member, since in self._left.items():
             if now - since >= LEFT_S:
                 raise JobError(f"{self._missing_text(missing)}, and member {member} came and left again")
@@ -267,7 +267,7 @@ class Gathering:
                 self._dismiss(pending, errno.errorcode.get(code, str(code)))
 
     def _dismiss(self, pending: _Pending, trouble: str, retry_s: float = RETRY_S) -> None:
-        """Close a connection that failed; if it was ours, try again soon, else count a stranger."""
+        """Close a connection that failed; if it was ours, try again soon, else count an unknown sender."""
         descriptor = pending.connection.fileno()
         self._poll.unregister(descriptor)
         del self._pending[descriptor]
@@ -276,7 +276,7 @@ class Gathering:
             self._trouble[pending.expected] = trouble
             self._retry_at[pending.expected] = time.monotonic() + retry_s
         else:
-            self.strangers += 1
+            self.unknown_senders += 1
 
     def _accept(self) -> None:
         for _ in range(64):
@@ -399,7 +399,7 @@ class Gathering:
         except OSError as error:
             self._dismiss(pending, error.strerror or "")
         except DecodeError as error:
-            self._dismiss(pending, trouble_of(error), STRANGER_RETRY_S)
+            self._dismiss(pending, trouble_of(error), UNKNOWN_SENDER_RETRY_S)
 
     def _take_from_dialer(self, pending: _Pending, message: bytes) -> None:
         """Raises DecodeError for what no member sends."""
@@ -452,9 +452,9 @@ def gather(
     timeout_s: float,
     flows: Sequence[TcpOptions],
 ) -> tuple[list[dict[int, socket.socket]], int]:
-    """Connections to all other members, one for each flow with its options, each by member; and how many strangers were
-    sent away. Raises JobError as `Gathering.run`. listener: closed at the end."""
-    until, strangers = time.monotonic() + timeout_s, 0
+    """Connections to all other members, one for each flow with its options, each by member; and how many unknown
+    senders were sent away. Raises JobError as `Gathering.run`. listener: closed at the end."""
+    until, unknown_senders = time.monotonic() + timeout_s, 0
     made: list[dict[int, socket.socket]] = []
     try:
         for options in flows:
@@ -463,14 +463,14 @@ def gather(
             left_s = max(0.0, until - time.monotonic())
             gathering = Gathering(mine, key, addresses, listener.dup(), options, left_s)
             made.append(gathering.run())
-            strangers += gathering.strangers
+            unknown_senders += gathering.unknown_senders
     except BaseException:
         for connection in (each for flow in made for each in flow.values()):
             connection.close()
         raise
     finally:
         listener.close()
-    return made, strangers
+    return made, unknown_senders
 
 
 def exchange(

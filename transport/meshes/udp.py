@@ -31,7 +31,7 @@ from transport.links.framing import RELIABLE_BYTES
 from transport.links.link import Address, LinkClosed
 from transport.links.outages import BEAT_NS, NEIGHBOUR_S
 from transport.links.udp import UdpLink
-from transport.meshes.handshake import MAGIC, Kind, kind_of, strangers_text
+from transport.meshes.handshake import MAGIC, Kind, kind_of, unknown_senders_text
 from transport.meshes.hello import ANYBODY, TELL_S, Hello, Meeting, disagreement
 from transport.meshes.mesh import (
     HEAD_BYTES_MAX,
@@ -103,8 +103,8 @@ class _Peer:
 class UdpMesh:
     """One member's end of a mesh over UDP. Made by `connect`.
 
-    Besides what every mesh counts: `retransmitted` and `timeouts` of segments, `drop_stranger` (datagrams that are none
-    of this job's), and the links' counters, added up, with the prefix link_.
+    Besides what every mesh counts: `retransmitted` and `timeouts` of segments, `drop_unknown_sender` (datagrams that
+    are none of this job's), and the links' counters, added up, with the prefix link_.
     """
 
     link = "udp"
@@ -126,7 +126,7 @@ class UdpMesh:
         self._silence_ns = round(options.silence_s * 1e9)
         self._number = secrets.randbelow((1 << 32) - CLASSES) + 1
         self._counted = dict.fromkeys(("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "lost"), 0)
-        self._strangers = 0
+        self._unknown_senders = 0
         self._handshakes = UdpHandshakes(mine, key, self._number, [link.address[1] for link in links[1:]])
         self._events: list[Event] = []
         now_ns = time.monotonic_ns()
@@ -180,8 +180,8 @@ class UdpMesh:
     @property
     def counters(self) -> Mapping[str, int]:
         """See the class."""
-        strangers = self._strangers + self._handshakes.unproved
-        counted = {**self._counted, **self._past, "drop_stranger": strangers}
+        unknown_senders = self._unknown_senders + self._handshakes.unproved
+        counted = {**self._counted, **self._past, "drop_unknown_sender": unknown_senders}
         for peer in list(self._peers.values()):  # any thread may ask, while the loop's loses a peer
             for flow in peer.flows:
                 for name in self._past:
@@ -212,7 +212,7 @@ class UdpMesh:
 
     def carry_packets(self, party: PacketParty, magic: bytes) -> None:
         """Carry this party's packets, too, which begin with two bytes of their own; its timer is the mesh's from now
-        on. What comes before counts as strangers'. Before the mesh gets an event loop."""
+        on. What comes before counts as unknown senders'. Before the mesh gets an event loop."""
         assert magic not in (_RELIABLE, MAGIC[:2], _PING[:2], _BYE[:2]), magic
         self._packets, self._magic = party, magic
 
@@ -244,9 +244,8 @@ class UdpMesh:
             now = time.monotonic()
             if now >= until:
                 who = ", ".join(f"member {p.member} at {p.address[0]}:{p.address[1]}" for p in missing)
-                words = (
-                    f"no connection with {who} within {timeout_s:g} s{strangers_text(self.counters['drop_stranger'])}"
-                )
+                senders = unknown_senders_text(self.counters["drop_unknown_sender"])
+                words = f"no connection with {who} within {timeout_s:g} s{senders}"
                 raise JobError(f"job {self._mine.job}, member {self.member} of {self.members}: {words}")
             if now >= hello_at:
                 hello_at = now + HELLO_EVERY_S
@@ -284,7 +283,7 @@ class UdpMesh:
             words = self._handshakes.refusal_from(member, frame)
             self._handshakes.refuse(words, words, member)
         elif answer := self._handshakes.answer(frame, address, member):
-            self._strangers += peer is None
+            self._unknown_senders += peer is None
             self._transmit(answer, address)
         else:
             self._take_hello(peer, address, connecting, self._handshakes.greeted(frame, address, member))
@@ -296,7 +295,7 @@ class UdpMesh:
         if not fault and (peer is None or not number):
             fault = f"member {theirs.member} came from {text}, where no member is expected"
         if fault:
-            self._strangers += 1
+            self._unknown_senders += 1
             if connecting:
                 for _ in range(3):  # a datagram may get lost
                     self._transmit(self._handshakes.hello(session, ANYBODY, 0, False), address)
@@ -304,7 +303,7 @@ class UdpMesh:
             return
         assert peer is not None
         if peer.number not in (0, number):
-            self._strangers += 1  # the member was started again: it can't come back into this job
+            self._unknown_senders += 1  # the member was started again: it can't come back into this job
             if ours == 0 and peer.connected:
                 self._lose(peer, "it was started again")
             return
@@ -416,7 +415,7 @@ class UdpMesh:
             try:
                 self._handshake(frame, address, connecting)
             except DecodeError:
-                self._strangers += 1
+                self._unknown_senders += 1
         else:
             self._receive_control(peer, frame, now_ns)
 
@@ -434,14 +433,14 @@ class UdpMesh:
         data = len(frame) > KIND_OFFSET and frame[KIND_OFFSET] == DATA
         place = int.from_bytes(frame[_CONNECTION], "big") - (self._number if data else peer.number)
         if not 0 <= place < len(peer.flows):
-            self._strangers += 1
+            self._unknown_senders += 1
             return
         flow = peer.flows[place]
         if data:
             before = flow.receiver.counters["segments"]
             flow.receiver.receive(frame, now_ns)
             if flow.receiver.counters["segments"] == before:
-                self._strangers += 1
+                self._unknown_senders += 1
                 return
             while (message := flow.receiver.next_message()) is not None:
                 self._received(peer, message.data)
@@ -449,7 +448,7 @@ class UdpMesh:
             before = flow.sender.counters["acks"]
             flow.sender.receive(frame, now_ns)
             if flow.sender.counters["acks"] == before:
-                self._strangers += 1
+                self._unknown_senders += 1
                 return
             self._acknowledged(flow)
         peer.connected = True
@@ -475,7 +474,7 @@ class UdpMesh:
     def _receive_control(self, peer: _Peer | None, frame: bytes, now_ns: int) -> None:
         """Handle a heartbeat or a leave message; count what is not of our protocol."""
         if peer is None or len(frame) != _WORD.size or _WORD.unpack(frame)[1] != self._number:
-            self._strangers += 1
+            self._unknown_senders += 1
             return
         word, _ = _WORD.unpack(frame)
         peer.received_ns = now_ns

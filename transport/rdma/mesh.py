@@ -131,7 +131,7 @@ class RdmaMesh:
     """One member's end of a mesh over RDMA. Made by `connect`.
 
     Besides what every mesh counts: `sends`, `receives` (pieces), `returns` (of credits), `no_credit` (how often a
-    message had to wait for one), `lost`, `drop_stranger` as of TcpMesh; `device`: what the provider counts.
+    message had to wait for one), `lost`, `drop_unknown_sender` as of TcpMesh; `device`: what the provider counts.
     """
 
     link = "rdma"
@@ -159,7 +159,7 @@ class RdmaMesh:
             "returns",
             "no_credit",
             "lost",
-            "drop_stranger",
+            "drop_unknown_sender",
         )
         self.counters: dict[str, int] = dict.fromkeys(names, 0)
         self._options = options
@@ -218,7 +218,7 @@ class RdmaMesh:
             if len(addresses) > 1 and listener is not None:
                 gathering = Gathering(mine, terms.key, addresses, listener, TcpOptions(), terms.timeout_s)
                 connections = gathering.run()
-                mesh.counters["drop_stranger"] = gathering.strangers
+                mesh.counters["drop_unknown_sender"] = gathering.unknown_senders
                 mesh._connect_all(connections, until)
             elif listener is not None:
                 listener.close()

@@ -54,7 +54,7 @@ COUNTERS = (
     "receive_overflow",
     "drop_malformed",
     "drop_queue_pair",
-    "drop_stranger",
+    "drop_unknown_sender",
     "drop_partition",
     "drop_icrc",
 )

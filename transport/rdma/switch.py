@@ -35,7 +35,7 @@ UC_COUNTERS = (
     "drop_roce_length",
     "drop_roce_pad",
     "drop_queue_pair",
-    "drop_stranger",
+    "drop_unknown_sender",
     "drop_icrc",
     "cnp_received",
     "drop_operation",

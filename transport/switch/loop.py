@@ -66,7 +66,7 @@ class CommandLoop(ABC, Generic[PortT]):
     the loop's thread if it ends by an unexpected exception; `failure` holds that exception, and every command raises
     SwitchaggError from then on.
 
-    Datagrams from an address no admitted job has named are counted as drop_stranger and never reach the data plane.
+    Datagrams from an address that no admitted job has named count as drop_unknown_sender and don't reach the data plane.
     Commands raise SwitchaggError when the loop isn't running or doesn't answer within 10 s.
     """
 
@@ -153,7 +153,7 @@ class CommandLoop(ABC, Generic[PortT]):
         return views
 
     def counters(self) -> dict[str, int]:
-        """The data plane's counters, drop_stranger and others of the loop, and the link's with the prefix link_."""
+        """The data plane's counters, drop_unknown_sender and others of the loop, and the link's prefixed link_."""
         return self._ask(self._all_counters)
 
     def _ask(self, action: Callable[[], Result], *, binding: bool = False) -> Result:
@@ -217,7 +217,7 @@ class CommandLoop(ABC, Generic[PortT]):
 
     @abstractmethod
     def _loop_counters(self) -> dict[str, int]:
-        """drop_stranger and the loop's other counters."""
+        """drop_unknown_sender and the loop's other counters."""
 
     def _close(self) -> None:
         """Free everything, when the thread ends."""
@@ -311,7 +311,7 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
         super().__init__(link, dataplane, on_failure)
         self._queue_bytes_max = queue_bytes_max
         self._waiting: deque[_QueuedPort] = deque()  # those with a queue; while there are any, the link is full
-        self._counters = {"drop_stranger": 0, "drop_queue_full": 0}
+        self._counters = {"drop_unknown_sender": 0, "drop_queue_full": 0}
 
     def _open_port(self, number: int, address: Address) -> _QueuedPort:
         return _QueuedPort(number, address)
@@ -336,7 +336,7 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
         for bundle, sender, tos in self._link.receive():
             port = self._by_address.get(sender)
             if port is None:
-                self._counters["drop_stranger"] += len(bundle)
+                self._counters["drop_unknown_sender"] += len(bundle)
             else:
                 arrived.add(port.number, _marked(bundle, tos), bundle)
         outputs: _Joined[tuple[int, ...]] = _Joined()

@@ -27,7 +27,7 @@ from transport.switch.impairments import FULL_FRAME_BYTES, RATE_MAX_BPS, Impairm
 from transport.switch.loop import IDLE_S, QUEUE_BYTES_MAX, CommandLoop, Port
 
 SWITCH_COUNTERS = (
-    "drop_stranger",
+    "drop_unknown_sender",
     "drop_queue_full",
     "drop_pool",
     "ecn_marked",

@@ -185,9 +185,9 @@ class XdpSwitch:
             return self._kernel.slots_of(job)
 
     def counters(self) -> dict[str, int]:
-        """The programs' counters; drop_stranger: what passed them by and reached the socket."""
+        """The programs' counters; drop_unknown_sender: what passed them by and reached the socket."""
         with self._commanding():
-            return {**self._kernel.counters(), "drop_stranger": self._strays}
+            return {**self._kernel.counters(), "drop_unknown_sender": self._strays}
 
     def _parent_end(self, uplink: Uplink) -> ParentEnd:
         """Where frames to a parent go: to a neighbour, on an interface where its results are seen. Raises JobError."""

@@ -39,9 +39,9 @@ _DATAGRAM_MOST = 1 << 16
 
 
 class Port:
-    """A UDP socket of the test, towards one switch: a worker's, a parent switch's or a stranger's. `address`: (host,
-    port), bound. `tos`: IP's type of service, DSCP and ECN, of the datagram received last. Raises SwitchaggError for an
-    address that can't be had."""
+    """A UDP socket of the test, towards one switch: a worker's, a parent switch's or an unknown sender's. `address`:
+    (host, port), bound. `tos`: IP's type of service, DSCP and ECN, of the datagram received last. Raises SwitchaggError
+    for an address that can't be had."""
 
     def __init__(self, switch: "SwitchUnderTest", address: Address = (LOOPBACK, 0)) -> None:
         self.switch = switch

@@ -34,8 +34,8 @@ _NUMBERED = struct.Struct(">HHI")
 class VectorTarget(Protocol):
     """What a vector is run against."""
 
-    def start(self, slots: int, elements: int, ports: Sequence[int], strangers: Sequence[int]) -> None:
-        """A fresh switch; ports: all that the vector names; strangers: those that send while no job has them."""
+    def start(self, slots: int, elements: int, ports: Sequence[int], unknown_senders: Sequence[int]) -> None:
+        """A fresh switch; ports: all that the vector names; unknown_senders: those that send while no job has them."""
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None) -> None:
         """Raises JobError if the switch refuses it."""
@@ -65,7 +65,7 @@ class PlaneTarget:
         self._out: list[tuple[int, bytes]] = []
         self.plane: DataPlane
 
-    def start(self, slots: int, elements: int, ports: Sequence[int], strangers: Sequence[int]) -> None:
+    def start(self, slots: int, elements: int, ports: Sequence[int], unknown_senders: Sequence[int]) -> None:
         self.plane = self._make(slots, elements)
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None) -> None:
@@ -105,13 +105,13 @@ class LiveTarget:
         self._counted: dict[str, int] = {}
         self.switch: SwitchUnderTest | None = None
 
-    def start(self, slots: int, elements: int, ports: Sequence[int], strangers: Sequence[int]) -> None:
-        """Strangers get a job, and a slot: else the switch's loop would drop their packets before its rules do."""
-        self.switch = switch = self._make(slots + bool(strangers), elements)
+    def start(self, slots: int, elements: int, ports: Sequence[int], unknown_senders: Sequence[int]) -> None:
+        """Unknown senders get a job and a slot: else the switch's loop would drop their packets before its rules do."""
+        self.switch = switch = self._make(slots + bool(unknown_senders), elements)
         self._ports = {port: switch.open_port() for port in ports}
-        if strangers:
-            others = JobConfig(OTHERS_JOB, 0, len(strangers), 1, (StreamConfig(slots, 1),))
-            switch.admit(others, [self._ports[port].address for port in strangers])
+        if unknown_senders:
+            others = JobConfig(OTHERS_JOB, 0, len(unknown_senders), 1, (StreamConfig(slots, 1),))
+            switch.admit(others, [self._ports[port].address for port in unknown_senders])
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None) -> None:
         above = None if parent is None else (self._ports[parent.port].address, parent.rank)
@@ -308,7 +308,7 @@ def _job_of(words: Sequence[str]) -> tuple[JobConfig, list[int], Parent | None]:
 def _ports_of(lines: list[tuple[str, list[str]]]) -> tuple[list[int], list[int]]:
     """All ports that a vector names, and of these those that send while no job has them."""
     ports: set[int] = set()
-    strangers: set[int] = set()
+    unknown_senders: set[int] = set()
     jobs: dict[int, set[int]] = {}
     for place, (directive, *rest) in lines:
         if directive in ("job", "refuse"):
@@ -323,8 +323,8 @@ def _ports_of(lines: list[tuple[str, list[str]]]) -> tuple[list[int], list[int]]
         elif directive in ("packet", "expect"):
             ports.add(port := int(rest[0]))
             if directive == "packet" and not any(port in own for own in jobs.values()):
-                strangers.add(port)
-    return sorted(ports), sorted(strangers)
+                unknown_senders.add(port)
+    return sorted(ports), sorted(unknown_senders)
 
 
 def _numbers(text: str, between: str = ",") -> list[int]:

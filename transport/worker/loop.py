@@ -68,7 +68,7 @@ class CallLoop(ABC, Generic[CallT]):
     """The calls of one rank and the thread that runs them; a subclass implements the event loop.
 
     link: bound, not to be used by others from now on; the loop closes it when the thread ends. switch_address: where
-    the switch's data link is; datagrams from anywhere else are counted as drop_stranger and ignored. wire_rank: our
+    the switch's data link is; other datagrams are counted as drop_unknown_sender and ignored. wire_rank: our
     rank at that switch, one of several (H1); None: as rank. on_stream_failed: called in the loop's thread when a stream
     has exhausted its retries; must be quick and must see to it that `fail` is called soon (from any thread) with what
     can be found out, such as the missing ranks. Without it the loop fails by itself, naming stream, slot and chunk.
@@ -162,7 +162,7 @@ class CallLoop(ABC, Generic[CallT]):
     @property
     @abstractmethod
     def counters(self) -> dict[str, int]:
-        """The endpoint's counters, drop_stranger, ecn_marked, and the link's with the prefix link_."""
+        """The endpoint's counters, drop_unknown_sender, ecn_marked, and the link's with the prefix link_."""
 
     def run_for(self, future: CallFuture, timeout_s: float | None) -> float | None:
         """See `Awaited`. Here the thread runs the loop alone: it can't be interrupted in the middle of Python code."""
@@ -286,7 +286,7 @@ class WorkerLoop(CallLoop[Call]):
         self._calls: deque[tuple[int, Call]] = deque()
         self._unsent: Bundle | None = None
         self._held = False
-        self._strangers = self._congested = 0
+        self._unknown_senders = self._congested = 0
         allow_marks(self._link, self._job)
         own = self._link.tos
         self._tos = () if own is None else marks([stream.priority for stream in self._job.streams], own)
@@ -295,7 +295,7 @@ class WorkerLoop(CallLoop[Call]):
     def counters(self) -> dict[str, int]:
         return {
             **self.endpoint.counters,
-            "drop_stranger": self._strangers,
+            "drop_unknown_sender": self._unknown_senders,
             "ecn_marked": self._congested,
             **{f"link_{name}": value for name, value in self._link.counters.items()},
         }
@@ -331,7 +331,7 @@ class WorkerLoop(CallLoop[Call]):
                 self._congested += len(bundle) * congested
                 self.endpoint.receive(bundle, time.monotonic_ns(), congested)
             else:
-                self._strangers += len(bundle)
+                self._unknown_senders += len(bundle)
 
     def _send(self, now_ns: int) -> bool:
         """Send until the endpoint has nothing more, the link is full, or an iteration's share is used: True then."""

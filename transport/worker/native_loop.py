@@ -80,7 +80,7 @@ class NativeWorkerLoop(CallLoop[Submitted]):
 
     @property
     def counters(self) -> dict[str, int]:
-        """The endpoint's counters, drop_stranger, ecn_marked, credit_used, and the link's with the prefix link_."""
+        """The endpoint's counters, drop_unknown_sender, ecn_marked, credit_used, and the link's prefixed link_."""
         with self._lock:
             return self._count() if self._worker else dict(self._last_counters)
 
@@ -89,7 +89,7 @@ class NativeWorkerLoop(CallLoop[Submitted]):
         self._udp.update_link()
         return {
             **self._endpoint.counters,
-            "drop_stranger": self._worker_counters[0],
+            "drop_unknown_sender": self._worker_counters[0],
             "ecn_marked": self._worker_counters[1],
             "credit_used": self._worker_counters[2],
             **{f"link_{name}": value for name, value in self._link.counters.items()},

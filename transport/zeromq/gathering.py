@@ -2,8 +2,8 @@
 (`transport.meshes.handshake`), and both sides check the other's hello.
 
 A connection counts once the other side has answered the hello with its own, whether they fit or not, so that both
-sides can name a disagreement. Strangers, who don't prove that they have the job's token, learn nothing, delay nobody
-and are counted.
+sides can name a disagreement. Unknown senders, who don't prove that they have the job's token, learn nothing, delay
+nobody and are counted.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ from transport.meshes.handshake import (
     kind_of,
     nonce_of,
     pack_opening,
-    strangers_text,
     trouble_of,
+    unknown_senders_text,
 )
 from transport.meshes.hello import TELL_S, Hello, disagreement, unpack
 from transport.zeromq.sockets import Connection, Sockets, text
@@ -251,12 +251,12 @@ class Gathering:
         return session, unpack(body)[0]
 
     @property
-    def strangers(self) -> int:
+    def unknown_senders(self) -> int:
         """Messages of those that prove nothing, and openings without a proof."""
         return self._dropped + len(self._openings)
 
     def drop(self) -> None:
-        """Count a message of a stranger."""
+        """Count a message of an unknown sender."""
         self._dropped += 1
 
     def member_of_flow(self, message: bytes) -> int:
@@ -303,7 +303,7 @@ class Gathering:
             member for member in self._connections if member not in self._answered or member not in self._identities
         ]
         if now >= self._until:
-            within = f" within {self._timeout_s:g} s{strangers_text(self.strangers)}"
+            within = f" within {self._timeout_s:g} s{unknown_senders_text(self.unknown_senders)}"
             raise self._error(self._missing_text(missing) + within)
         for member, since in self._left.items():
             if now - since >= LEFT_S:

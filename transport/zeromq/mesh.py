@@ -195,8 +195,8 @@ class ZeroMqMesh:
     @property
     def counters(self) -> dict[str, int]:
         """tx_…, rx_… of data handed to and come from libzmq; drop_…: messages of unknown peers, and invalid ones."""
-        strangers, refused = self._gathering.strangers, self._sockets.refusals.count
-        return {**self._counts, "drop_stranger": strangers, "refused": refused}
+        unknown_senders, refused = self._gathering.unknown_senders, self._sockets.refusals.count
+        return {**self._counts, "drop_unknown_sender": unknown_senders, "refused": refused}
 
     # Sending
 

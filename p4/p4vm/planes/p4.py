@@ -48,7 +48,7 @@ PORTS = 64
 """Physical ports of the program's switch; workers share them."""
 
 IDLE_ELEMENTS = 32
-"""E of the program that counts strangers' packets before any job is there."""
+"""E of the program that counts unknown senders' packets before any job is there."""
 
 
 def missing() -> str:
@@ -104,7 +104,7 @@ class P4Plane(ProgramPlane["_Program"]):
         yield start, len(bundle), program
 
     def _program_of(self, job_id: int) -> "_Program":
-        """Where a job is, if there is such a job; else any: all count strangers alike."""
+        """Where a job is, if there is such a job; else any: all count unknown senders alike."""
         if job_id in self._jobs:
             return self._program(self._jobs[job_id][1])
         return next(iter(self._programs.values()), None) or self._program((IDLE_ELEMENTS, False))

@@ -236,7 +236,7 @@ class Control:
             where = f"{self.physical(parent.port)} {mac_of(parent.port):#x} {address:#x} {udp_port}"
             adds.append((PARENTS, "set_parent", f"{number}", f"{full + 1:#x} {parent.rank} {where}"))
         data = f"{job.generation} {len(ports)} {full:#x} {job.elements} {group}"
-        adds.append((JOBS, "set_job", f"{number}", data))  # the last: until then its packets are strangers
+        adds.append((JOBS, "set_job", f"{number}", data))  # the last: until then its packets are unknown senders
         for table, action, keys, data in adds:
             (text,) = self._run([f"table_add {table} {action} {keys} => {data}"])
             added.append((table, int(text.rsplit("handle", 1)[1])))

@@ -274,7 +274,7 @@ static void find_losses(struct sa_sender *sender, int64_t now_ns) {
 int sa_sender_receive(struct sa_sender *sender, const struct sa_ack *ack, int64_t now_ns) {
     int64_t echo_ns = ack->echo_ns;
     if (ack->first > sender->next) {
-        sender->counters[SA_ACK_STRANGERS]++;
+        sender->counters[SA_ACK_UNKNOWN_SENDERS]++;
         return 0;
     }
     sender->counters[SA_ACKS_IN]++;

@@ -50,7 +50,7 @@ struct sa_ack {
 };
 
 /* In the order of the counters in Python, without those of frames that no receiver of ours can get. */
-enum sa_sender_counter { SA_SENT, SA_RETRANSMITTED, SA_TIMEOUTS, SA_ACKS_IN, SA_ACK_STRANGERS, SA_SENDER_COUNTERS };
+enum sa_sender_counter { SA_SENT, SA_RETRANSMITTED, SA_TIMEOUTS, SA_ACKS_IN, SA_ACK_UNKNOWN_SENDERS, SA_SENDER_COUNTERS };
 enum sa_receiver_counter { SA_SEGMENTS_IN, SA_DUPLICATES, SA_ACKS_OUT, SA_BEYOND_WINDOW, SA_RECEIVER_COUNTERS };
 
 struct sa_flight; /* one segment that was sent */

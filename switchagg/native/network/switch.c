@@ -487,7 +487,7 @@ static int receive(struct sa_switch *sw) {
         const struct sa_udp_arrival *arrival = &arrivals[i];
         struct port *port = sa_directory_find(&sw->directory, arrival->sender);
         if (!port) {
-            sw->counters[SA_DROP_STRANGER] += arrival->rows;
+            sw->counters[SA_DROP_UNKNOWN_SENDER] += arrival->rows;
             continue;
         }
         uint8_t *datagram = arrival->bytes;

@@ -35,7 +35,7 @@ struct sa_switch_config {
 
 /* The order is that of `SWITCH_COUNTERS` in transport/switch/native_loop.py. */
 enum sa_switch_counter {
-    SA_DROP_STRANGER,
+    SA_DROP_UNKNOWN_SENDER,
     SA_DROP_QUEUE_FULL, /* on the way down: the port's queue, or its outbox */
     SA_DROP_POOL,
     SA_ECN_MARKED,      /* on the way down */

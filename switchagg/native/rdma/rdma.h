@@ -97,7 +97,7 @@ enum sa_rdma_counter {
     SA_RDMA_RECEIVE_OVERFLOW, /* bundles that the kernel dropped */
     SA_RDMA_DROP_MALFORMED,
     SA_RDMA_DROP_QUEUE_PAIR, /* for a queue pair that doesn't exist */
-    SA_RDMA_DROP_STRANGER,   /* not from the queue pair's peer */
+    SA_RDMA_DROP_UNKNOWN_SENDER, /* not from the queue pair's peer */
     SA_RDMA_DROP_PARTITION,
     SA_RDMA_DROP_ICRC,
     SA_RDMA_COUNTERS

@@ -223,7 +223,7 @@ static void take(struct sa_rdma_wire *wire, struct sa_rdma_port **ports, uint32_
     else if (!(port = ports[packet.queue_pair & (ports_size - 1)]) || port->qp.number != packet.queue_pair)
         fault = SA_RDMA_DROP_QUEUE_PAIR;
     else if (!port->name_bytes || !same_host(arrival->sender, &port->peer))
-        fault = SA_RDMA_DROP_STRANGER;
+        fault = SA_RDMA_DROP_UNKNOWN_SENDER;
     else if ((packet.partition & PARTITION_MEMBER) != PARTITION_MEMBER)
         fault = SA_RDMA_DROP_PARTITION;
     else if (!is_intact(port, arrival->sender->port, bytes, arrival->size, (uint16_t)position))

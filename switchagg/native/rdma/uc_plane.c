@@ -164,7 +164,7 @@ static enum sa_uc_counter take(struct sa_uc_plane *rdma, uint8_t *datagram, uint
     uint32_t rank;
     struct member *member = member_of(rdma, packet.queue_pair, &job, &rank);
     if (!member) return SA_UC_DROP_QUEUE_PAIR;
-    if (!same_host(sender, &member->peer.address)) return SA_UC_DROP_STRANGER;
+    if (!same_host(sender, &member->peer.address)) return SA_UC_DROP_UNKNOWN_SENDER;
     if (!sa_roce_check(path_up(rdma, member, sender->port), datagram, size, (uint16_t)position,
                        member->peer.any_identification ? SA_IDENT_ANY : SA_IDENT_SMALL, NULL))
         return SA_UC_DROP_ICRC;

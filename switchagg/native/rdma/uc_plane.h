@@ -37,7 +37,7 @@ enum sa_uc_counter {
     SA_UC_DROP_LENGTH,
     SA_UC_DROP_PAD,
     SA_UC_DROP_QUEUE_PAIR, /* R3, in the order of the checks */
-    SA_UC_DROP_STRANGER,
+    SA_UC_DROP_UNKNOWN_SENDER,
     SA_UC_DROP_ICRC,
     SA_UC_CNP_RECEIVED,
     SA_UC_DROP_OPERATION,

@@ -175,7 +175,7 @@ __attribute__((noinline)) static enum sa_outcome accept_at_leaf(struct share *sh
     return decision.outcome;
 }
 
-/* A well-formed packet with RESULT: a stranger, unless it is the parent's (H2, H5). */
+/* A well-formed packet with RESULT: an unknown sender, unless it is the parent's (H2, H5). */
 __attribute__((noinline)) static enum sa_outcome accept_result(struct share *share, const struct sa_header *header,
                                                                const uint8_t *datagram, uint32_t port, uint8_t *out,
                                                                struct sa_results *results) {

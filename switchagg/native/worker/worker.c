@@ -203,7 +203,7 @@ static int receive(struct sa_worker *worker, uint32_t *rows) {
         const struct sa_udp_arrival *arrival = &arrivals[i];
         *rows += arrival->rows;
         if (memcmp(arrival->sender, &worker->peer, sizeof worker->peer)) {
-            worker->counters[SA_WORKER_STRANGERS] += arrival->rows;
+            worker->counters[SA_WORKER_UNKNOWN_SENDERS] += arrival->rows;
             continue;
         }
         if (sa_is_ce(arrival->tos)) worker->counters[SA_WORKER_ECN_MARKED] += arrival->rows;

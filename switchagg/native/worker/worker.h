@@ -13,7 +13,7 @@
 struct sa_worker;
 
 enum sa_worker_counter {
-    SA_WORKER_STRANGERS,  /* datagrams from elsewhere than the switch: ignored */
+    SA_WORKER_UNKNOWN_SENDERS,  /* datagrams from elsewhere than the switch: ignored */
     SA_WORKER_ECN_MARKED, /* datagrams of the switch that were marked on the way (ECN: CE) */
     SA_WORKER_CREDIT_USED, /* times that frames waited because the credit was used up */
     SA_WORKER_COUNTERS

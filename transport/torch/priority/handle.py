@@ -479,11 +479,11 @@ class PriorityHandle:
 
     def _on_step(self) -> None:
         self._check()
-        strangers = [
+        outsiders = [
             p for group in self._optimizer.param_groups for p in group["params"]
             if p.grad is not None and p.numel() and p not in self._index
         ]  # fmt: skip
-        if strangers:
+        if outsiders:
             raise RuntimeError("the optimizer has got parameters since attach: close the handle and attach again")
         assert self._steps is not None
         indices = [index for index in self._exchange.busy() if index not in self._options]

@@ -1,5 +1,5 @@
-"""Strangers at the port of a member that waits for its job: the job begins all the same, with right sums; they are
-counted and learn nothing, and nothing that they are sent is longer than what they sent."""
+"""Unknown senders at the port of a member that waits for its job: the job begins all the same, with right sums; they
+are counted and learn nothing, and nothing that they are sent is longer than what they sent."""
 
 import contextlib
 import select
@@ -48,7 +48,7 @@ GARBAGE = [
 
 
 class Peer:
-    """A stranger's socket, which counts what comes back."""
+    """An unknown sender's socket, which counts what comes back."""
 
     def __init__(self, link: str, address: Address) -> None:
         self.socket = socket.socket(type=socket.SOCK_DGRAM if link == "udp" else socket.SOCK_STREAM)
@@ -68,7 +68,7 @@ class Peer:
 
 
 class Dealer:
-    """A stranger that speaks ZeroMQ."""
+    """An unknown sender that speaks ZeroMQ."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: Address) -> None:
         self.socket = context.socket(zmq.DEALER)
@@ -212,7 +212,7 @@ def replay(link: str, address: Address) -> Iterator[None]:
         peer.close()
 
 
-STRANGERS: dict[str, Callable[[str, Address, int], Any]] = {
+UNKNOWN_SENDERS: dict[str, Callable[[str, Address, int], Any]] = {
     "another job": lambda link, address, place: member_of("other", OTHER, link, address, place),
     "another token": lambda link, address, place: member_of("train", OTHER, link, address, place),
     "garbage": lambda link, address, place: garbage(link, address),
@@ -256,16 +256,16 @@ class Job:
                 group.close()
 
 
-@pytest.mark.parametrize("stranger", STRANGERS)
+@pytest.mark.parametrize("unknown_sender", UNKNOWN_SENDERS)
 @pytest.mark.parametrize("way", WAYS)
-def test_strangers_end_no_job(way: str, stranger: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_senders_end_no_job(way: str, unknown_sender: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "tcp in Python":
         monkeypatch.setattr("transport.group.opening.in_c", lambda mesh: mesh)
     method, link = WAYS[way]
     job = Job(method, link)
     waiting = {0: job.ranks[0], **({3: job.servers[0]} if job.servers else {})}
-    with contextlib.ExitStack() as strangers:
-        strangers.callback(job.close)
+    with contextlib.ExitStack() as unknown_senders:
+        unknown_senders.callback(job.close)
         for member, address in waiting.items():
             job.start(member)
             if link != "udp":
@@ -273,7 +273,7 @@ def test_strangers_end_no_job(way: str, stranger: str, monkeypatch: pytest.Monke
         if link == "udp":
             time.sleep(0.3)
         for member, address in waiting.items():
-            strangers.enter_context(STRANGERS[stranger](link, address, member))
+            unknown_senders.enter_context(UNKNOWN_SENDERS[unknown_sender](link, address, member))
         time.sleep(0.3)
         for member in (1, 2):
             job.start(member)
@@ -286,8 +286,8 @@ def test_strangers_end_no_job(way: str, stranger: str, monkeypatch: pytest.Monke
             future.result(LIVENESS_S)
         for array in values:
             assert (array == np.arange(5000) * 6).all()
-        counted = [job.members[member].counters["drop_stranger"] for member in waiting]
-    if stranger != "silence" or link not in ("udp", "zeromq"):  # whose listeners see nothing of who says nothing
+        counted = [job.members[member].counters["drop_unknown_sender"] for member in waiting]
+    if unknown_sender != "silence" or link not in ("udp", "zeromq"):  # whose listeners see nothing of who says nothing
         assert all(count >= 1 for count in counted), counted
 
 
