@@ -66,7 +66,7 @@ class CommandLoop(ABC, Generic[PortT]):
     the loop's thread if it ends by an unexpected exception; `failure` holds that exception, and every command raises
     SwitchaggError from then on.
 
-    Datagrams from an address that no admitted job has named count as drop_unknown_sender and don't reach the data plane.
+    Datagrams from an address that no admitted job names count as drop_unknown_sender and don't reach the data plane.
     Commands raise SwitchaggError when the loop isn't running or doesn't answer within 10 s.
     """
 
