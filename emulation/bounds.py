@@ -29,7 +29,7 @@ from transport.ps.coded import PushCodec
 
 LONG_BYTES = 1 << 28
 """Of a long array, where a codec's bytes aren't in proportion to its values."""
-_WEIGHED = tuple(name for name, each in COLLECTIVES.items() if each.in_auto)
+_WEIGHED = tuple(name for name, collective in COLLECTIVES.items() if collective.in_auto)
 """What `auto` chooses from."""
 SLICE_BYTES = 65_536
 """An array of `ps` is cut into slices, for all its servers, where it is longer."""
@@ -177,13 +177,13 @@ def loads(method: str, network: NetworkParameters, kind: Kind = "allreduce") -> 
     """How often each direction of a link carries a long array in a call of this kind, exactly; of a graph, where no
     other way is as short."""
     ways = network.ways(method)
-    found = {hop: Fraction(0) for hop, _ in ways[0].hops}
+    shares = {hop: Fraction(0) for hop, _ in ways[0].hops}
     for links in ways:
-        for (sender, to), arrays in _sent(method, network, links, kind):
+        for (sender, to), arrays in _pair_arrays(method, network, links, kind):
             hops = (next(iter(layer)) for layer in links.layers(sender, to) if len(layer) == 1)
             for hop in hops if links.graph else links.path(sender, to):
-                found[hop] += arrays / len(ways)
-    return found
+                shares[hop] += arrays / len(ways)
+    return shares
 
 
 def _all_links(method: str, network: NetworkParameters) -> Busiest:
@@ -191,14 +191,14 @@ def _all_links(method: str, network: NetworkParameters) -> Busiest:
     links = network.links(method)
     between = [hop for hop, _ in links.hops if not {*hop} & {*links.workers}]
     crossed = Fraction(0)
-    for ends, arrays in _sent(method, network, links, "allreduce"):
+    for ends, arrays in _pair_arrays(method, network, links, "allreduce"):
         crossed += arrays * sum(not {*next(iter(layer))} & {*links.workers} for layer in links.layers(*ends))
     rate_bps = sum(links.settings(hop).rate_bps for hop in between)
     busy = links.settings(between[0]).rate_bps
     return Busiest(between[0], crossed * busy / max(1, rate_bps), busy)
 
 
-def _sent(
+def _pair_arrays(
     method: str, network: NetworkParameters, links: Topology, kind: Kind
 ) -> Iterator[tuple[tuple[str, str], Fraction]]:
     """What nodes send to each other. In a tree of switches every child sends its parent a whole array, and gets one,
@@ -210,7 +210,7 @@ def _sent(
                 yield (parent, child), Fraction(1)
         return
     if METHODS[method].servers:
-        yield from _sent_by_atp(links)
+        yield from _atp_pair_arrays(links)
         return
     nodes = (*links.members, links.root)  # the last is SWITCH, -1
     group = network.fabric.group(network.workers) if method in GROUPED else 0
@@ -218,7 +218,7 @@ def _sent(
         yield (nodes[sender], nodes[to]), arrays
 
 
-def _sent_by_atp(links: Topology) -> Iterator[tuple[tuple[str, str], Fraction]]:
+def _atp_pair_arrays(links: Topology) -> Iterator[tuple[tuple[str, str], Fraction]]:
     """Where every packet finds its aggregator: a sum for each switch with workers, one of these to the server."""
     (server,) = links.servers
     at = {host: links.neighbours[host][0] for host in links.members}
@@ -248,7 +248,7 @@ def _loads_with_backups(network: NetworkParameters) -> Mapping[Hop, tuple[Fracti
     comes back, without others' answers."""
     return {
         hop: (
-            Fraction(sum(max(0, each - network.backups) for each in values), len(values)),
+            Fraction(sum(max(0, arrays - network.backups) for arrays in values), len(values)),
             Fraction(max(answers), len(values)),
         )
         for hop, values, answers in _shares_of_servers(network)
@@ -270,7 +270,7 @@ def busiest(method: str, network: NetworkParameters) -> Busiest:
     every += connections(method, network)
     if links.graph:
         every.append(_all_links(method, network))
-    return max(every, key=lambda each: each.arrays / max(1, each.rate_bps))
+    return max(every, key=lambda load: load.arrays / max(1, load.rate_bps))
 
 
 def connections(method: str, network: NetworkParameters, kind: Kind = "allreduce") -> Iterator[Busiest]:
@@ -279,10 +279,10 @@ def connections(method: str, network: NetworkParameters, kind: Kind = "allreduce
         return
     if method == "auto":  # the one whose connections have least to carry
         every = [[*connections(name, network, kind)] for name in _WEIGHED if kind in COLLECTIVES[name].kinds]
-        yield from min(every, key=lambda found: max((each.arrays for each in found), default=0))
+        yield from min(every, key=lambda route: max((load.arrays for load in route), default=0))
         return
     links = network.folded.links(method)
-    for pair, arrays in _sent(method, network.folded, links, kind):
+    for pair, arrays in _pair_arrays(method, network.folded, links, kind):
         if pair[0] in links.members:
             yield Busiest(pair, arrays, network.flow_bps)
 
@@ -353,27 +353,29 @@ def _one_after_the_other(network: NetworkParameters) -> tuple[float, float, floa
 def _of_calls(calls: Sequence[Needs], network: NetworkParameters) -> float:
     """Of calls beside each other, so many at once: what is busiest is never idle. Whatever is pushed before the longest
     call is pushed before its answer, and what is pushed behind it is answered after that."""
-    both_ns = sum(min(each.push_ns, each.answer_ns) for each in calls)
-    longest_ns = max(each.push_ns + each.answer_ns - min(each.push_ns, each.answer_ns) for each in calls)
-    together_ns = max(sum(each.link_ns for each in calls), sum(each.host_ns for each in calls), both_ns + longest_ns)
-    alone_ns = sum(each.alone_ns for each in calls)
+    both_ns = sum(min(needs.push_ns, needs.answer_ns) for needs in calls)
+    longest_ns = max(needs.push_ns + needs.answer_ns - min(needs.push_ns, needs.answer_ns) for needs in calls)
+    together_ns = max(
+        sum(needs.link_ns for needs in calls), sum(needs.host_ns for needs in calls), both_ns + longest_ns
+    )
+    alone_ns = sum(needs.alone_ns for needs in calls)
     return max(together_ns, alone_ns / network.calls_at_once if network.calls_at_once else 0.0)
 
 
 def bound(name: MethodName, size_bytes: int, network: NetworkParameters, calls: Sequence[int] = ()) -> Bound:
     """Of allreduces of so many bytes of floats in all. calls: of each; (): there is one."""
-    found = bound_of_links(name, size_bytes, network)
-    each: list[tuple[int, Kind]] = [(size, "allreduce") for size in calls or (size_bytes,)]
-    return _with_hosts(found, name, each, network)
+    least = bound_of_links(name, size_bytes, network)
+    moved: list[tuple[int, Kind]] = [(size, "allreduce") for size in calls or (size_bytes,)]
+    return _with_hosts(least, name, moved, network)
 
 
-def _with_hosts(found: Bound, name: MethodName, calls: Sequence[tuple[int, Kind]], network: NetworkParameters) -> Bound:
+def _with_hosts(least: Bound, name: MethodName, calls: Sequence[tuple[int, Kind]], network: NetworkParameters) -> Bound:
     total = sum(size for size, _ in calls)
     if not total or not (network.transfer_ns or network.push_then_pull):
-        return found
-    byte_ns = found.communication_ns / total
+        return least
+    byte_ns = least.communication_ns / total
     every = [needs(name, size, byte_ns * size, network, kind) for size, kind in calls]
-    return replace(found, communication_ns=_of_calls(every, network))
+    return replace(least, communication_ns=_of_calls(every, network))
 
 
 def bound_of_links(name: MethodName, size_bytes: int, network: NetworkParameters) -> Bound:
@@ -403,8 +405,8 @@ def bound_together(name: MethodName, moved: Mapping[Kind, int], size_bytes: int,
     they are, without exponents.
     """
     elements = elements_of(name, network.elements, network.mtu_bytes)
-    found = _together(name, moved, size_bytes, network, coded_share(name, "float32", elements, network.workers))
-    return _with_hosts(found, name, [(size, kind) for kind, size in moved.items()], network)
+    least = _together(name, moved, size_bytes, network, coded_share(name, "float32", elements, network.workers))
+    return _with_hosts(least, name, [(size, kind) for kind, size in moved.items()], network)
 
 
 def _together(
@@ -423,8 +425,8 @@ def _together(
     most = max(wire, key=lambda hop: wire[hop] / max(1, links.settings(hop).rate_bps))
     of_pairs: Counter[Hop] = Counter()
     for kind in moved:
-        for each in connections(name.method, network, kind if routed else "allreduce"):
-            of_pairs[each.hop] += float(each.arrays * exactly[kind]) / efficiency[kind] * 8e9 / each.rate_bps  # type: ignore[assignment]
+        for load in connections(name.method, network, kind if routed else "allreduce"):
+            of_pairs[load.hop] += float(load.arrays * exactly[kind]) / efficiency[kind] * 8e9 / load.rate_bps  # type: ignore[assignment]
     return Bound(
         float(arrays[most] / max(1, size_bytes)),
         float(arrays[most]) / wire[most] if wire[most] else plain * share,
@@ -465,9 +467,9 @@ def _bound_of_pushes(name: MethodName, size_bytes: int, network: NetworkParamete
 def wire_bytes_per_server(name: MethodName, size_bytes: int, network: NetworkParameters) -> tuple[float, float]:
     """Sent and received by each server of `ps` that has a link of its own, if each has the same share."""
     least = bound(name, size_bytes, network)
-    each = 1.0 if METHODS[name.method].servers else network.workers / network.servers  # `atp`: sums of all workers
-    sent = least.wire_bytes_per_rank if least.wire_rx_bytes_per_rank is None else least.wire_rx_bytes_per_rank
-    return sent * each, least.wire_bytes_per_rank * each
+    copies = 1.0 if METHODS[name.method].servers else network.workers / network.servers  # `atp`: sums of all workers
+    answer_bytes = least.wire_bytes_per_rank if least.wire_rx_bytes_per_rank is None else least.wire_rx_bytes_per_rank
+    return answer_bytes * copies, least.wire_bytes_per_rank * copies
 
 
 def payload_limit(name: MethodName, network: NetworkParameters) -> float:

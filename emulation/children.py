@@ -163,13 +163,13 @@ class ChildListener(Generic[ReportT]):
 
         Raises ChildFailed for a report that can't be understood.
         """
-        heard: list[tuple[int, ReportT]] = []
+        reports: list[tuple[int, ReportT]] = []
         for key, _ in self._selector.select(timeout_s):
             place, child = key.data
-            heard += [(place, report) for report in child.read()]
+            reports += [(place, report) for report in child.read()]
             if child.ended:
                 self._selector.unregister(key.fileobj)
-        return heard
+        return reports
 
 
 def gather(
@@ -192,7 +192,7 @@ def gather(
         while len(reports) < len(children):
             for place, report in listener.hear(POLL_S):
                 if isinstance(report, CommandFailed):
-                    killed = next((one for one in children if one.killed_by), None)
+                    killed = next((child for child in children if child.killed_by), None)
                     raise ChildFailed(killed.why_it_ended() if killed else f"{children[place].name}: {report.message}")
                 reports[place] = report
             silent = [child for place, child in enumerate(children) if place not in reports]

@@ -18,7 +18,7 @@ from emulation.results import MethodResult, differing, document, unequal_ranks, 
 from emulation.scenario import Scenario, ScenarioError
 from emulation.scenario_checks import paced_fault
 from emulation.timeline import Span, write_trace
-from emulation.topologies.topology import ONE
+from emulation.topologies.topology import SINGLE
 from p4vm.planes.program import PROGRAM_VARIABLE
 from switchagg.dataplane.self_test import Choice, fastest, fault
 from switchagg.dataplane.table import DATAPLANES
@@ -115,10 +115,10 @@ def choose_plane(scenario: Scenario, backend: str) -> Choice | None:
         return fastest(slots, switch.elements)
     if DATAPLANES[switch.dataplane].in_kernel:
         if backend == "sim":
-            others = ", ".join(("auto", *(name for name, kind in DATAPLANES.items() if not kind.in_kernel)))
+            names = ", ".join(("auto", *(name for name, kind in DATAPLANES.items() if not kind.in_kernel)))
             raise ScenarioError(
                 f"{scenario.file}: [switch] dataplane: {switch.dataplane} runs in the kernel, not in virtual time; "
-                f"allowed with --on sim: {others}"
+                f"allowed with --on sim: {names}"
             )
         return Choice(switch.dataplane, {})  # the switch reports what is missing, when it starts among its interfaces
     if DATAPLANES[switch.dataplane].program and os.environ.get(PROGRAM_VARIABLE):
@@ -137,7 +137,7 @@ def _check_tree(scenario: Scenario, backend: str) -> None:
     where, plane = f"{scenario.file}: [topology] placement: {scenario.topology.placement}", scenario.switch.dataplane
     if plane != "auto" and not DATAPLANES[plane].leaf:
         able = ", ".join(("auto", *(name for name, kind in DATAPLANES.items() if kind.leaf)))
-        raise ScenarioError(f"{where}: data plane {plane} can't be below another switch; allowed: {ONE}, or {able}")
+        raise ScenarioError(f"{where}: data plane {plane} can't be below another switch; allowed: {SINGLE}, or {able}")
 
 
 def compare(
@@ -216,17 +216,17 @@ def prepare(folder: Path, methods: Sequence[MethodName]) -> None:
 
 def problems(built: dict[str, Any]) -> list[str]:
     """What must not be overlooked in a finished comparison: one line each, worst first. Empty if all is well."""
-    found = []
+    faults = []
     for entry in built["methods"]:
         if unequal_ranks(entry):
-            found.append(f"{entry['method']}: the ranks ended with different parameters: {why_different(entry)}")
-    for one, other in differing(built):
-        found.append(f"{one} and {other}: one codec in the same packets, but the parameters differ in the end")
+            faults.append(f"{entry['method']}: the ranks ended with different parameters: {why_different(entry)}")
+    for method, other in differing(built):
+        faults.append(f"{method} and {other}: one codec in the same packets, but the parameters differ in the end")
     for entry in built["methods"]:
         certificate = entry["certificate"]
         if certificate is not None and not certificate["valid"]:
-            found.append(f"{entry['method']}: INVALID: {'; '.join(certificate['reasons'])}{_valid_rate(certificate)}")
-    return [*found, *(f"{method}: {text}" for method, text in disturbances(built))]
+            faults.append(f"{entry['method']}: INVALID: {'; '.join(certificate['reasons'])}{_valid_rate(certificate)}")
+    return [*faults, *(f"{method}: {text}" for method, text in disturbances(built))]
 
 
 def _valid_rate(certificate: dict[str, Any]) -> str:

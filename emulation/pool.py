@@ -43,9 +43,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def time_left(begun: float, done: int, total: int) -> str:
+def time_left(start_s: float, done: int, total: int) -> str:
     """ "12 min left", from how long the first ones took. begun: of time.monotonic."""
-    left_s = (time.monotonic() - begun) / done * (total - done)
+    left_s = (time.monotonic() - start_s) / done * (total - done)
     return f"{left_s / 60:.0f} min left" if left_s >= 90 else f"{left_s:.0f} s left"
 
 
@@ -131,10 +131,10 @@ def by_ray(work: Callable[[Cell], Result], cells: Sequence[Cell]) -> Iterator[tu
         running = {remote.remote(work, cell): cell for cell in cells}
         while running:
             (first, *_), _ = ray.wait(list(running))
-            found = ray.get(first)
-            if isinstance(found, RunFailed):
-                raise found
-            yield running.pop(first), found
+            result = ray.get(first)
+            if isinstance(result, RunFailed):
+                raise result
+            yield running.pop(first), result
     finally:
         ray.shutdown()
 

@@ -112,12 +112,12 @@ _ONLY_IF_ANY = (
 
 def gradient_delays(counters: Sequence[Mapping[str, int]]) -> dict[str, float]:
     """Over the slices of all workers' gradients, from what each `transport.ps.worker.PsWorker` counted; {} without."""
-    pushed = sum(one.get("pushed", 0) for one in counters)
+    pushed = sum(counter.get("pushed", 0) for counter in counters)
     if not pushed:
         return {}
     return {
-        "gradient_delay_mean": sum(one["delays"] for one in counters) / pushed,
-        "gradient_delay_most": max(one["delay_most"] for one in counters),
+        "gradient_delay_mean": sum(counter["delays"] for counter in counters) / pushed,
+        "gradient_delay_most": max(counter["delay_most"] for counter in counters),
     }
 
 
@@ -210,18 +210,18 @@ def _of_codec(scenario: Scenario, method: MethodName) -> dict[str, Any]:
         return {}
     spec, workers = method.spec, scenario.topology.workers
     if spec is None:  # of PyTorch, for Gloo
-        found = {"name": method.codec, "bits_per_value": 16.0, "adds": True, "feedback": "", "lossy": True}
-        return {"codec": found}
+        facts = {"name": method.codec, "bits_per_value": 16.0, "adds": True, "feedback": "", "lossy": True}
+        return {"codec": facts}
     pushed = scenario.asynchronous(method)  # by one worker, whatever others do
     codec = spec.for_workers(1 if pushed else workers).codec
     bits = codec.bits(workers) if isinstance(codec, ArrayCodec) else codec.bits(np.dtype(np.float32))
-    found = {
+    facts = {
         "name": spec.name,
         "bits_per_value": bits,
         "adds": codec.adds,
         **({"bits_per_weight": 32.0} if pushed else {}),
     }
-    return {"codec": {**found, "feedback": spec.feedback, "lossy": spec.lossy}}
+    return {"codec": {**facts, "feedback": spec.feedback, "lossy": spec.lossy}}
 
 
 def codec_notes(scenario: Scenario, method: MethodName) -> list[str]:
@@ -231,11 +231,11 @@ def codec_notes(scenario: Scenario, method: MethodName) -> list[str]:
         hook = f"PyTorch's {method.codec} hook codes what DDP sums, and divides before it sums; nothing else."
         return [hook] if method.codec else []
     least = f"fewer than {spec.least} values, " if spec.least and spec.lossy else ""
-    told = [f"Codec {method.codec}: float32 travels by it; sums of {least}float64 and integers as without it."]
+    notes = [f"Codec {method.codec}: float32 travels by it; sums of {least}float64 and integers as without it."]
     if scenario.asynchronous(method):
         least = f"; those of fewer than {spec.least} values as without it" if spec.least else ""
-        told = [f"Codec {method.codec}: gradients travel by it to the servers{least}. Weights come back as they are."]
-    return [*told, f"C{spec.warning[1:]}."] if spec.warning else told
+        notes = [f"Codec {method.codec}: gradients travel by it to the servers{least}. Weights come back as they are."]
+    return [*notes, f"C{spec.warning[1:]}."] if spec.warning else notes
 
 
 def same_bits(scenario: Scenario, method: MethodName, environment: Mapping[str, Any]) -> tuple[str, int] | None:
@@ -264,14 +264,14 @@ def unequal_ranks(entry: Mapping[str, Any]) -> bool:
 def differing(built: dict[str, Any]) -> list[tuple[MethodName, MethodName]]:
     """Methods of a document that should have ended with the same parameters (`same_bits`), and haven't."""
     first: dict[tuple[str, int], dict[str, Any]] = {}
-    found = []
+    pairs = []
     for entry in built["methods"]:
         promised = same_bits(from_canonical(built["scenario"]), entry["method"], entry["environment"])
         if promised is not None:
             other = first.setdefault(promised, entry)
             if other["parameter_hash_per_rank"] != entry["parameter_hash_per_rank"]:
-                found.append((other["method"], entry["method"]))
-    return found
+                pairs.append((other["method"], entry["method"]))
+    return pairs
 
 
 def _of_servers(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
@@ -279,12 +279,12 @@ def _of_servers(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
     if not result.wire_tx_bytes_per_server:
         return {}
     per_iteration = max(1, result.wire_iterations)
-    sent, received = wire_bytes_per_server(result.method, result.gradient_bytes, scenario.network)
+    sent_bytes, received = wire_bytes_per_server(result.method, result.gradient_bytes, scenario.network)
     return {
         "wire_tx_bytes_per_server_iteration": max(result.wire_tx_bytes_per_server) / per_iteration,
         "wire_rx_bytes_per_server_iteration": max(result.wire_rx_bytes_per_server) / per_iteration,
-        "bound_wire_bytes_per_server": sent,
-        **({"bound_wire_rx_bytes_per_server": received} if received != sent else {}),
+        "bound_wire_bytes_per_server": sent_bytes,
+        **({"bound_wire_rx_bytes_per_server": received} if received != sent_bytes else {}),
     }
 
 
@@ -325,7 +325,7 @@ def assembled(scenario: Scenario, backend: str, methods: list[dict[str, Any]]) -
     for entry in methods:
         entry["comparison"] = None
         if first is not None and entry is not first:
-            same_wait = len({scenario.backups_of(each["method"]) or 0 for each in (first, entry)}) == 1
+            same_wait = len({scenario.backups_of(result["method"]) or 0 for result in (first, entry)}) == 1
             paired = str(baseline) in map(str, entry.get("in_turn_with", ()))
             entry["comparison"] = comparison(first["summary"], entry["summary"], same_wait=same_wait, paired=paired)
         entry["verdict"] = verdict(entry, pace_ns(scenario))

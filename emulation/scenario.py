@@ -22,7 +22,7 @@ from emulation.profiles.graph import WorkloadGraph
 from emulation.profiles.model_profile import ModelProfile
 from emulation.profiles.profile_errors import ProfileError
 from emulation.profiles.workload_keys import batch_of, load_workload, tenants_fault
-from emulation.scenario_keys.key_values import NAME, WORDS, build_fields, check_tables, shown, suggestion
+from emulation.scenario_keys.key_values import NAME, WORDS, build_fields, check_tables, shortened, suggestion
 from emulation.scenario_tables import (
     ADAMW,
     PACKET,
@@ -175,14 +175,14 @@ def load_variants(path: Path, overrides: Mapping[str, Any] | None = None) -> lis
     An override of a swept key ends its axis: then that value alone is run.
     """
     scenario = load(path, overrides)
-    given = {key: value for key, value in (overrides or {}).items() if key.partition(".")[0] != "sweep"}
+    fixed = {key: value for key, value in (overrides or {}).items() if key.partition(".")[0] != "sweep"}
     if not scenario.sweep.axes:
-        return [({}, load(path, {**given, "sweep": {}}))]
-    found = []
+        return [({}, load(path, {**fixed, "sweep": {}}))]
+    variants = []
     for point in scenario.sweep.points:
-        variant = load(path, {**given, "sweep": {}, **point})
-        found.append(({key: _value(variant, key) for key in point}, variant))
-    return found
+        variant = load(path, {**fixed, "sweep": {}, **point})
+        variants.append(({key: _value(variant, key) for key in point}, variant))
+    return variants
 
 
 def _value(scenario: Scenario, key: str) -> Value:
@@ -219,7 +219,9 @@ def find(name_or_path: str) -> Path:
         what = f"cannot be read: {error.strerror}"
     if name_or_path.removesuffix(".toml") in shipped_paths:
         return shipped_paths[name_or_path.removesuffix(".toml")]
-    raise ScenarioError(f"{_shown(name_or_path)}: {what}{choices(name_or_path, shipped_paths, 'shipped scenarios')}")
+    raise ScenarioError(
+        f"{_shortened_text(name_or_path)}: {what}{choices(name_or_path, shipped_paths, 'shipped scenarios')}"
+    )
 
 
 def shipped() -> dict[str, Path]:
@@ -298,11 +300,11 @@ def _with_profile(scenario: Scenario, document: dict[str, Any]) -> Scenario:
         raise ScenarioError(f"{scenario.file}: [[jobs]] profile: {fault}")
     if not scenario.workload.profile:
         return scenario
-    given, where = document["workload"], f"{scenario.file}: [workload]"
-    if wrong := next((key for key in TRAINED if key in given), None):
+    keys, where = document["workload"], f"{scenario.file}: [workload]"
+    if wrong := next((key for key in TRAINED if key in keys), None):
         raise ScenarioError(f"{where} {wrong}: it is of training; allowed: profile or {wrong}, not both")
     try:
-        if "batch_per_worker" not in given:
+        if "batch_per_worker" not in keys:
             batch = batch_of(scenario.workload, scenario.topology.workers, Path(scenario.folder))
             workload = dataclasses.replace(scenario.workload, batch_per_worker=batch)
             scenario = dataclasses.replace(scenario, workload=workload)
@@ -323,12 +325,12 @@ def _build(document: dict[str, Any], file: str, folder: str = ".", ended: Collec
     name = _text(document, "name", file)
     if not NAME.fullmatch(name):
         raise ScenarioError(
-            f"{file}: name: {shown(name)} is not allowed; allowed: {WORDS['name']} (it names the folder of the results)"
+            f"{file}: name: {shortened(name)} is not allowed; allowed: {WORDS['name']} (it is the results' folder)"
         )
     title = _text(document, "title", file)
     seed = document.get("seed", 1)
     if type(seed) is not int or not 0 <= seed <= SEED_MOST:
-        raise ScenarioError(f"{file}: seed: {shown(seed)} is out of range; allowed: integers 0 … {SEED_MOST}")
+        raise ScenarioError(f"{file}: seed: {shortened(seed)} is out of range; allowed: integers 0 … {SEED_MOST}")
     tables = {name: _build_table(document.get(name, {}), name, kind, file) for name, kind in TABLES.items()}
     flows = check_tables(document.get("flows", []), FlowOptions, f"{file}: [[flows]] ")
     jobs = check_tables(document.get("jobs", []), JobOptions, f"{file}: [[jobs]] ")
@@ -338,13 +340,13 @@ def _build(document: dict[str, Any], file: str, folder: str = ".", ended: Collec
         _ = scenario.links("switch"), scenario.links("ps")
     except ValueError as error:
         raise ScenarioError(f"{file}: [topology] kind: {scenario.topology.kind}: {error}") from None
-    given = document.get("switch", {})
+    switch_keys = document.get("switch", {})
     if (trees := scenario.switch.trees or scenario.topology.spines) > 1:  # a stream for each, and all for a long call
-        streams = scenario.switch.streams if "streams" in given else max(trees, scenario.switch.streams)
-        split = scenario.switch.split_calls if "split_calls" in given else 1
+        streams = scenario.switch.streams if "streams" in switch_keys else max(trees, scenario.switch.streams)
+        split = scenario.switch.split_calls if "split_calls" in switch_keys else 1
         fitted = dataclasses.replace(scenario.switch, streams=streams, split_calls=split)
         scenario = dataclasses.replace(scenario, switch=fitted)
-    if "window_slots" not in given:
+    if "window_slots" not in switch_keys:
         fitted = dataclasses.replace(scenario.switch, window_slots=_window_that_fits(scenario))
         scenario = dataclasses.replace(scenario, switch=fitted)
     if "warmup_iterations" not in document.get("workload", {}):
@@ -369,7 +371,7 @@ def _text(document: dict[str, Any], key: str, file: str) -> str:
         raise ScenarioError(f"{file}: {key}: missing; every scenario has a name and a title")
     value = document[key]
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ScenarioError(f"{file}: {key}: {shown(value)} is not allowed; allowed: {WORDS['text']}")
+        raise ScenarioError(f"{file}: {key}: {shortened(value)} is not allowed; allowed: {WORDS['text']}")
     return value
 
 
@@ -419,5 +421,5 @@ def _check_together(scenario: Scenario) -> None:
         )
 
 
-def _shown(text: str) -> str:
+def _shortened_text(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:100]}…"

@@ -249,7 +249,7 @@ def _partial_sums(scenario: Scenario) -> str:
         return f"{where}: only sums of gradients may lack some ranks; allowed: DDP, in every step"
     kind = DATAPLANES.get(switch.dataplane)
     if kind is not None and not kind.partial:
-        able = ", ".join(each.name for each in DATAPLANES.values() if each.partial)
+        able = ", ".join(kind.name for kind in DATAPLANES.values() if kind.partial)
         return f"{where}: not with dataplane = '{switch.dataplane}'; allowed: auto, {able}"
     for backend, methods in vars(scenario.methods).items():
         if other := next((method for method in methods if METHODS[method.method].trailer_bytes), None):
@@ -296,8 +296,8 @@ def _profile(scenario: Scenario) -> str:
     """What goes with a model as numbers."""
     workload = scenario.workload
     if not workload.profile:
-        given = next((key for key in OF_PROFILES if getattr(workload, key) != OF_PROFILES[key]), None)
-        return f"[workload] {given}: it needs a profile; allowed: {OF_PROFILES[given]} without one" if given else ""
+        key = next((key for key in OF_PROFILES if getattr(workload, key) != OF_PROFILES[key]), None)
+        return f"[workload] {key}: it needs a profile; allowed: {OF_PROFILES[key]} without one" if key else ""
     if scenario.methods.mininet:
         return "[workload] profile: a model as numbers trains nothing; allowed: [methods] mininet = [], and --on sim"
     if unsuited := next((str(name) for name in scenario.methods.sim if scenario.asynchronous(name)), None):

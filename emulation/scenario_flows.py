@@ -43,7 +43,7 @@ class FlowPlace(NamedTuple):
 
 def places(flows: Sequence[FlowOptions], first: int) -> list[FlowPlace]:
     """The hosts of each entry of `[[flows]]`; first: the number of the first host that is no job's."""
-    found = []
+    placed = []
     for flow in flows:
         sources: tuple[int, ...] = (flow.from_rank,)
         if flow.from_rank < 0:
@@ -52,8 +52,8 @@ def places(flows: Sequence[FlowOptions], first: int) -> list[FlowPlace]:
         to = flow.to_rank
         if to < 0:
             to, first = first, first + 1
-        found.append(FlowPlace(sources, to))
-    return found
+        placed.append(FlowPlace(sources, to))
+    return placed
 
 
 def own_hosts(flows: Sequence[FlowOptions]) -> int:
@@ -84,13 +84,13 @@ def flow_ways(flows: Sequence[FlowOptions], links: Topology, hosts: Sequence[str
     Flows take the sources of their entry in turn. Hops: those of all ways, where these may lead over any of several
     tops.
     """
-    found = []
+    paths = []
     for place, (options, (sources, to)) in enumerate(zip(flows, places(flows, members), strict=True)):
         for number in range(options.count if options.endless else len(sources)):
             ends = hosts[sources[number % len(sources)]], hosts[to]
             hops = dict.fromkeys(hop for view in links.views for hop in view.path(*ends))
-            found.append(FlowPath(place, number, user_of(flows, place, number), tuple(hops)))
-    return found
+            paths.append(FlowPath(place, number, user_of(flows, place, number), tuple(hops)))
+    return paths
 
 
 def job_hops(links: Topology, members: Sequence[str]) -> set[Hop]:
@@ -115,10 +115,10 @@ def shared_hops(
 ) -> Iterator[SharedHop]:
     """All of them, by name. of_job: as `job_hops` says; job: the job's name as a user."""
     for hop in sorted(of_job.intersection(hop for way in ways for hop in way.hops)):
-        own = [way for way in ways if hop in way.hops]
-        endless = [way for way in own if flows[way.place].endless]
+        crossing = [way for way in ways if hop in way.hops]
+        endless = [way for way in crossing if flows[way.place].endless]
         from_ns = max((flows[way.place].start_ns for way in endless), default=0)
-        yield SharedHop(hop, own, (job, *sorted(way.user for way in endless)), from_ns)
+        yield SharedHop(hop, crossing, (job, *sorted(way.user for way in endless)), from_ns)
 
 
 def web_size_bytes(chance: float, most_bytes: int) -> int:
@@ -130,8 +130,8 @@ def web_size_bytes(chance: float, most_bytes: int) -> int:
         part = (x - xs[place - 1]) / (xs[place] - xs[place - 1])
         return ys[place - 1] + part * (ys[place] - ys[place - 1])
 
-    whole = at(min(most_bytes, sizes[-1]), sizes, parts)
-    return max(1, int(at(chance * whole, parts, sizes)))
+    largest = at(min(most_bytes, sizes[-1]), sizes, parts)
+    return max(1, int(at(chance * largest, parts, sizes)))
 
 
 def mean_web_bytes(most_bytes: int, steps: int = 1_000) -> float:

@@ -372,8 +372,8 @@ class ParameterServer:
     @property
     def options(self) -> dict[str, Any]:
         """Fields of PsConfig."""
-        told = {"mode": self.mode, "staleness": self.staleness, "backups": self.backups}
-        return {**told, "push_then_pull": bool(self.push_then_pull)}
+        fields = {"mode": self.mode, "staleness": self.staleness, "backups": self.backups}
+        return {**fields, "push_then_pull": bool(self.push_then_pull)}
 
     @property
     def keeps_weights(self) -> bool:
@@ -451,11 +451,13 @@ class BoundedLoss:
 
     def options(self, method: str) -> dict[str, Any]:
         """Of one method, by their names there."""
-        own = {name.removeprefix(f"{method}_"): value for name, value in vars(self).items() if name.startswith(method)}
+        options = {
+            name.removeprefix(f"{method}_"): value for name, value in vars(self).items() if name.startswith(method)
+        }
         for name in ("priorities", "early_close", "adaptive"):
-            if name in own:
-                own[name] = bool(own[name])
-        return {**own, "divide": None if self.divide == "paper" else self.divide}
+            if name in options:
+                options[name] = bool(options[name])
+        return {**options, "divide": None if self.divide == "paper" else self.divide}
 
 
 TABLES: dict[str, Any] = {

@@ -33,7 +33,7 @@ def percentile(values: Sequence[int], part: float) -> int:
 def times(done: Sequence[FinishedFlow], unfinished: int, seconds: float) -> dict[str, Any]:
     """What became of flows that have an end, as `results_schema.md` has it; those that are unfinished beside."""
     all_ns = [flow.time_ns for flow in done]
-    told = {
+    document = {
         "goodput_bps": [sum(flow.size_bytes for flow in done) * 8 / seconds],
         "finished": len(done),
         "unfinished": unfinished,
@@ -41,7 +41,7 @@ def times(done: Sequence[FinishedFlow], unfinished: int, seconds: float) -> dict
         "time_p99_ns": percentile(all_ns, 0.99),
     }
     small = [flow.time_ns for flow in done if flow.size_bytes <= SMALL_BYTES]
-    return {**told, **({"small_time_p99_ns": percentile(small, 0.99)} if small else {})}
+    return {**document, **({"small_time_p99_ns": percentile(small, 0.99)} if small else {})}
 
 
 def shared_link(
@@ -84,7 +84,7 @@ def part_of_job(link: dict[str, Any]) -> float:
 def _converged_ns(counts: Sequence[list[int]], first: int, bin_ns: int) -> int | None:
     """From when on, counted from bin `first`, the index over ten bins stays at least FAIR; None: never."""
     spans = range(first, min(map(len, counts), default=0) - 9)
-    unfair = [at for at in spans if jain([sum(each[at : at + 10]) for each in counts]) < FAIR]
+    unfair = [at for at in spans if jain([sum(counts_of_user[at : at + 10]) for counts_of_user in counts]) < FAIR]
     if not spans or (unfair and unfair[-1] == spans[-1]):
         return None
     return (unfair[-1] + 1 - first) * bin_ns if unfair else 0

@@ -50,7 +50,7 @@ class Span:
     priority: int | None = None
 
 
-def kept(iteration: int, warmup_iterations: int, rank: int) -> bool:
+def is_recorded(iteration: int, warmup_iterations: int, rank: int) -> bool:
     """Whether an iteration's spans are kept while it runs: which of rank 0's is the median one is known in the end."""
     counted = iteration - warmup_iterations
     return counted >= 0 and (rank == 0 or counted < KEPT_ITERATIONS)
@@ -119,6 +119,6 @@ def of_one_iteration(spans: Iterable[Span], iteration: int, rank: int = 0) -> li
 
     What reaches into the next iteration is kept whole, and so is the beginning of that iteration's forward pass.
     """
-    found = [span for span in spans if (span.rank, span.iteration) == (rank, iteration)]
-    begin_ns = min((span.start_ns for span in found), default=0)
-    return [replace(span, start_ns=span.start_ns - begin_ns, end_ns=span.end_ns - begin_ns) for span in found]
+    selected = [span for span in spans if (span.rank, span.iteration) == (rank, iteration)]
+    begin_ns = min((span.start_ns for span in selected), default=0)
+    return [replace(span, start_ns=span.start_ns - begin_ns, end_ns=span.end_ns - begin_ns) for span in selected]

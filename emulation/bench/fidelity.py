@@ -115,7 +115,7 @@ def document(plan: Plan) -> dict[str, Any]:
         raise RunFailed(f"{store.folder}: no pair of runs has finished")
     return {
         "schema": SCHEMA,
-        "scenario": plan.measured.whole.name,
+        "scenario": plan.measured.scenario.name,
         "machine": machine(),
         "planned": len(plan.measured.cells),
         "pairs": found,

@@ -118,7 +118,7 @@ def run_sweep(
 
     _tell_if_busy(backend)
     sweeping.run(swept, how.jobs or pool.cores(), how.ray, log)
-    done = sweeping.written(swept, command, how.reports, log)
+    done = sweeping.write_results(swept, command, how.reports, log)
     if how.as_json:
         typer.echo(json.dumps(plain(done.document), sort_keys=True))
     else:

@@ -27,7 +27,7 @@ from emulation.mininet.shaping import UnfitError
 from emulation.results import Evaluation, IterationRecord, MethodResult, codec_notes, gradient_delays, write_json
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
-from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept, with_median
+from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, is_recorded, with_median
 from emulation.training.tasks.workload_kinds import DDP, WORKLOADS
 from emulation.training.trainer_messages import (
     Evaluated,
@@ -455,7 +455,7 @@ def timeline(
         span
         for rank, records in enumerate(per_rank)
         for record in records
-        if kept(record.iteration, warmup_iterations, rank)
+        if is_recorded(record.iteration, warmup_iterations, rank)
         for span in _spans(rank, record)
     )
     return with_median(found, {record.iteration: record.duration_ns for record in merged}, warmup_iterations)

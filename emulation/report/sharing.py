@@ -104,7 +104,7 @@ def link_loads(built: dict[str, Any], entry: dict[str, Any]) -> dict[Hop, float]
         for place, host in enumerate(flow["from"]):
             whole = len(flow["goodput_bps"]) != len(flow["from"])
             bps = sum(flow["goodput_bps"]) / len(flow["from"]) if whole else flow["goodput_bps"][place]
-            if host in network.others:
+            if host in network.other_hosts:
                 hop = (host, network.neighbours[host][0])
                 found[hop] = found.get(hop, 0.0) + bps
     for shared in entry["shared_links"]:
@@ -146,7 +146,7 @@ def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float], aggregator
         x, y = ((1 - near) * low + near * high for low, high in zip(where[below], where[above], strict=True))
         axes.text(x, y, text, fontsize=7, bbox=box, ha="center", va="center")
     for name, (x, y) in where.items():
-        colour = SWITCH if name in network.switches else PAPER if name in network.others else HOST
+        colour = SWITCH if name in network.switches else PAPER if name in network.other_hosts else HOST
         edge = "black" if name in aggregators else "#AAAAAA"
         frame = {"boxstyle": "round", "facecolor": colour, "edgecolor": edge}
         axes.text(

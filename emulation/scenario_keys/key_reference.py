@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 from emulation.errors import ScenarioError
-from emulation.scenario_keys.key_values import WORDS, allowed, shown, suggestion
+from emulation.scenario_keys.key_values import WORDS, allowed, shortened, suggestion
 from emulation.scenario_tables import LISTS, SEED_MOST, TABLES, ComputeDistribution, ComputeJitter, LinkTail, Straggler
 
 NESTED = {
@@ -61,15 +61,15 @@ def tables() -> dict[str, TableDescription]:
         KeyDescription("title", REQUIRED, WORDS["text"], "Stands above reports"),
         KeyDescription("seed", "1", f"0 … {SEED_MOST}", "Of all that is drawn: data, weights, faults"),
     )
-    found = [TableDescription(TOP, "Above all tables", "The keys that are in no table.", above)]
+    described = [TableDescription(TOP, "Above all tables", "The keys that are in no table.", above)]
     for name, kind in TABLES.items():
-        found.append(_table(name, f"[{name}]", kind))
+        described.append(_table(name, f"[{name}]", kind))
         for nested, inner in NESTED.items():
             if nested.startswith(f"{name}."):
-                found.append(_table(nested, f"[[{nested}]]" if inner is Straggler else f"[{nested}]", inner))
-    found += [_table(name, f"[[{name}]]", kind) for name, kind in LISTS.items()]
+                described.append(_table(nested, f"[[{nested}]]" if inner is Straggler else f"[{nested}]", inner))
+    described += [_table(name, f"[[{name}]]", kind) for name, kind in LISTS.items()]
     swept = "Keys of other tables, each with a list of values, like topology.rate_bps = [1e9, 10e9]: docs/sweeps.md."
-    return {table.name: table for table in (*found, TableDescription("sweep", "[sweep]", swept, ()))}
+    return {table.name: table for table in (*described, TableDescription("sweep", "[sweep]", swept, ()))}
 
 
 def text(what: str = "") -> Iterator[str]:
@@ -85,13 +85,13 @@ def text(what: str = "") -> Iterator[str]:
         yield ""
         yield from (f"    {line}".rstrip() for line in EXAMPLE.splitlines())
         yield ""
-        width = max(len(each.title) for each in every.values())
-        yield from (f"{each.title:<{width}}  {each.about.partition('. ')[0].rstrip('.')}" for each in every.values())
+        width = max(len(entry.title) for entry in every.values())
+        yield from (f"{entry.title:<{width}}  {entry.about.partition('. ')[0].rstrip('.')}" for entry in every.values())
     elif key:
         yield from _lines(what, key)
     elif what not in every:
-        names = [*every, *(f"{each.name}.{key.name}" for each in every.values() for key in each.keys)]
-        raise ScenarioError(f"{shown(what)} is no table and no key of scenarios{suggestion(what, names)}")
+        names = [*every, *(f"{entry.name}.{key.name}" for entry in every.values() for key in entry.keys)]
+        raise ScenarioError(f"{shortened(what)} is no table and no key of scenarios{suggestion(what, names)}")
     if what in every:
         yield f"{every[what].title}: {every[what].about}"
         for key in every[what].keys:

@@ -29,7 +29,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it becomes the name of 
 
 def _check_line(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.isprintable():
-        raise ScenarioError(f"{where}: {shown(value)} is not allowed; allowed: {WORDS['text']}")
+        raise ScenarioError(f"{where}: {shortened(value)} is not allowed; allowed: {WORDS['text']}")
     return value
 
 
@@ -54,26 +54,26 @@ def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
         return _CHECKS[rule["kind"]](value, where)
     if rule["kind"] is str:
         if value not in _choices(rule):
-            raise ScenarioError(f"{where}: {shown(value)} is unknown{choices(str(value), _choices(rule))}")
+            raise ScenarioError(f"{where}: {shortened(value)} is unknown{choices(str(value), _choices(rule))}")
         return value
     number: int | float
     if not _is_number(value):
-        raise ScenarioError(f"{where}: {shown(value)} is not a number; allowed: {limits(rule)}")
+        raise ScenarioError(f"{where}: {shortened(value)} is not a number; allowed: {limits(rule)}")
     number = value
     if isinstance(number, float) and rule["kind"] is int:
         if not number.is_integer():
-            raise ScenarioError(f"{where}: {shown(value)} is not a whole number; allowed: {limits(rule)}")
+            raise ScenarioError(f"{where}: {shortened(value)} is not a whole number; allowed: {limits(rule)}")
         number = int(number)
     if not rule["low"] <= number <= rule["high"]:  # also refuses nan
-        raise ScenarioError(f"{where}: {shown(value)} is out of range; allowed: {limits(rule)}")
+        raise ScenarioError(f"{where}: {shortened(value)} is out of range; allowed: {limits(rule)}")
     return float(number) if rule["kind"] is float else number
 
 
 def check_tables(value: Any, kind: Any, where: str) -> tuple[Any, ...]:
     """One of `emulation.scenario_tables` from each of a list of tables."""
-    if not isinstance(value, (list, tuple)) or not all(isinstance(each, dict) for each in value):
-        raise ScenarioError(f"{where.rstrip(': ')}: {shown(value)} is not allowed; allowed: a list of tables")
-    return tuple(build_fields(each, kind, where) for each in value)
+    if not isinstance(value, (list, tuple)) or not all(isinstance(table, dict) for table in value):
+        raise ScenarioError(f"{where.rstrip(': ')}: {shortened(value)} is not allowed; allowed: a list of tables")
+    return tuple(build_fields(table, kind, where) for table in value)
 
 
 _NESTED = {LinkTail: "{ratio = 3, p50_ns = 1_000_000}", ComputeJitter: "{deviation = 0.05}"}
@@ -84,14 +84,14 @@ def _check_nested(value: Any, rule: Mapping[str, Any], where: str) -> Any:
     """Stragglers, a tail, jitter, or a compute time that isn't one number."""
     if like := _NESTED.get(rule["kind"]):
         if not isinstance(value, dict):
-            raise ScenarioError(f"{where}: {shown(value)} is not allowed; allowed: a table, like {like}")
+            raise ScenarioError(f"{where}: {shortened(value)} is not allowed; allowed: a table, like {like}")
         return build_fields(value, rule["kind"], f"{where}: ")
     if rule["kind"] is Straggler:
         return check_tables(value, Straggler, f"{where}: ")
     if isinstance(value, dict):
         return build_fields(value, ComputeDistribution, f"{where}: ")
     number = {key: rule[key] for key in ("kind", "low", "high", "unit")}
-    return tuple(_check(each, number, where) for each in value)
+    return tuple(_check(element, number, where) for element in value)
 
 
 def _is_number(value: Any) -> bool:
@@ -105,7 +105,7 @@ def _check_training(value: Any, where: str) -> str:
     from transport.torch.training.training_methods import parse_method as parse_training  # imports torch
 
     try:
-        method = parse_training(value if isinstance(value, str) else shown(value))
+        method = parse_training(value if isinstance(value, str) else shortened(value))
     except ValueError as error:
         raise ScenarioError(f"{where}: {error}") from None
     if not method.allreduces:
@@ -117,7 +117,7 @@ def _check_racks(value: Any, where: str) -> int | tuple[int, ...]:
     """How many racks, or the workers of each."""
     numbers = value if isinstance(value, list) and value else [value]
     if any(type(number) is not int or number < 0 for number in numbers):
-        raise ScenarioError(f"{where}: {shown(value)} is not allowed; allowed: {WORDS['racks']}")
+        raise ScenarioError(f"{where}: {shortened(value)} is not allowed; allowed: {WORDS['racks']}")
     return tuple(value) if isinstance(value, list) else numbers[0]
 
 
@@ -126,22 +126,22 @@ def _check_rates(value: Any, where: str) -> tuple[tuple[str, int], ...]:
     pairs: Any = value.items() if isinstance(value, dict) else value
     listed = isinstance(value, (dict, list, tuple))
     if not listed or any(not isinstance(pair, (list, tuple)) or len(pair) != 2 for pair in pairs):
-        raise ScenarioError(f"{where}: {shown(value)} is not allowed; allowed: {WORDS['rates']}")
+        raise ScenarioError(f"{where}: {shortened(value)} is not allowed; allowed: {WORDS['rates']}")
     (rule,) = (entry.metadata for entry in dataclasses.fields(TopologyOptions) if entry.name == "rate_bps")
     return tuple((str(name), _check(rate, rule, f"{where}: {name}")) for name, rate in pairs)
 
 
 def _check_ranks(value: Any, where: str) -> tuple[int, ...]:
     if not isinstance(value, (list, tuple)) or any(type(rank) is not int or rank < 0 for rank in value):
-        raise ScenarioError(f"{where}: {shown(value)} is not allowed; allowed: {WORDS['ranks']}")
+        raise ScenarioError(f"{where}: {shortened(value)} is not allowed; allowed: {WORDS['ranks']}")
     if len(set(value)) != len(value):
-        raise ScenarioError(f"{where}: {shown(value)} names a rank twice; allowed: each once")
+        raise ScenarioError(f"{where}: {shortened(value)} names a rank twice; allowed: each once")
     return tuple(value)
 
 
 def _check_name(value: Any, where: str) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise ScenarioError(f"{where}: {shown(value)} is not allowed; allowed: {WORDS['name']}")
+        raise ScenarioError(f"{where}: {shortened(value)} is not allowed; allowed: {WORDS['name']}")
     return value
 
 
@@ -179,31 +179,31 @@ def allowed(rule: Mapping[str, Any]) -> str:
 
 
 def _choices(rule: Mapping[str, Any]) -> tuple[str, ...]:
-    found: tuple[str, ...] = rule["allowed"]() if callable(rule["allowed"]) else rule["allowed"]
-    return found
+    names: tuple[str, ...] = rule["allowed"]() if callable(rule["allowed"]) else rule["allowed"]
+    return names
 
 
 def _check_methods(value: Any, backend: str, where: str) -> tuple[MethodName, ...]:
     if not isinstance(value, list):
-        raise ScenarioError(f"{where}: {shown(value)} is not a list of methods; allowed: {', '.join(METHODS)}")
+        raise ScenarioError(f"{where}: {shortened(value)} is not a list of methods; allowed: {', '.join(METHODS)}")
     methods = tuple(_check_method(method, backend, where) for method in value)
     if len(set(methods)) != len(methods):
-        raise ScenarioError(f"{where}: {shown(value)} names a method twice; allowed: each once")
+        raise ScenarioError(f"{where}: {shortened(value)} names a method twice; allowed: each once")
     return methods
 
 
 def _check_method(text: Any, backend: str, where: str) -> MethodName:
     """The method as `transport.group.method_name` writes it."""
     try:
-        name = parse_method(text if isinstance(text, str) else shown(text), virtual=backend == "sim")
+        name = parse_method(text if isinstance(text, str) else shortened(text), virtual=backend == "sim")
     except ValueError as error:
         raise ScenarioError(f"{where}: {error}") from None
     if backend == "sim" and "@" in str(name):
-        raise ScenarioError(f"{where}: {shown(text)}: virtual time has a link of its own; leave out @{name.link}")
+        raise ScenarioError(f"{where}: {shortened(text)}: virtual time has a link of its own; leave out @{name.link}")
     return name
 
 
-def shown(value: Any) -> str:
+def shortened(value: Any) -> str:
     """A value as Python writes it, shortened: a file may hold a number of thousands of digits."""
     return _SHORT.repr(value)
 

@@ -35,26 +35,26 @@ class ComputeTimes:
     """
 
     def __init__(self, scenario: Scenario, measured_ns: int | tuple[int, ...] = 0) -> None:
-        given = scenario.workload.compute_ns
-        self._given = measured_ns if given is None else given
+        compute_ns = scenario.workload.compute_ns
+        self._compute_ns = measured_ns if compute_ns is None else compute_ns
         self._seed = scenario.seed
         self._workers = scenario.topology.workers
         self._iterations = scenario.workload.iterations
         self._stragglers = scenario.faults.stragglers
         self._jitter = scenario.workload.compute_jitter
-        if isinstance(self._given, ComputeDistribution):
-            self.planned_ns = self._given.mean_ns
+        if isinstance(self._compute_ns, ComputeDistribution):
+            self.planned_ns = self._compute_ns.mean_ns
         else:
-            self.planned_ns = max(self._given) if isinstance(self._given, tuple) else self._given
+            self.planned_ns = max(self._compute_ns) if isinstance(self._compute_ns, tuple) else self._compute_ns
 
     def ns(self, rank: int, iteration: int) -> int:
         """What a rank takes for an iteration."""
-        given = self._given
-        if isinstance(given, ComputeDistribution):
+        compute_ns = self._compute_ns
+        if isinstance(compute_ns, ComputeDistribution):
             source = random.Random(f"{self._seed} compute {rank} {iteration}")
-            base_ns = max(0, round(DRAWS[given.distribution](source, given.mean_ns, given.deviation_ns)))
+            base_ns = max(0, round(DRAWS[compute_ns.distribution](source, compute_ns.mean_ns, compute_ns.deviation_ns)))
         else:
-            base_ns = given[rank] if isinstance(given, tuple) else given
+            base_ns = compute_ns[rank] if isinstance(compute_ns, tuple) else compute_ns
         if (jitter := self._jitter) is not None:
             source = random.Random(f"{self._seed} jitter {rank} {iteration}")
             base_ns = max(0, round(base_ns * DRAWS[jitter.distribution](source, 1.0, jitter.deviation)))
@@ -65,14 +65,14 @@ class ComputeTimes:
 
     def most_ns(self) -> int:
         """No rank takes longer for an iteration; of what is drawn, but for values ten deviations off."""
-        drawn = self._given.deviation_ns if isinstance(self._given, ComputeDistribution) else 0
+        drawn = self._compute_ns.deviation_ns if isinstance(self._compute_ns, ComputeDistribution) else 0
         factors = (max(1.0, straggler.factor) for straggler in self._stragglers)
         jittered = 1.0 if self._jitter is None else 1 + 10 * self._jitter.deviation
         return round((self.planned_ns + 10 * drawn) * jittered * math.prod(factors))
 
     def means_ns(self) -> int | list[int]:
         """The mean over all iterations, by rank; one number if nothing makes them differ."""
-        if isinstance(self._given, int) and not self._stragglers and not self._jitter:
-            return self._given
+        if isinstance(self._compute_ns, int) and not self._stragglers and not self._jitter:
+            return self._compute_ns
         iterations = range(self._iterations)
         return [round(sum(self.ns(rank, k) for k in iterations) / len(iterations)) for rank in range(self._workers)]

@@ -85,7 +85,7 @@ class _Rank:
     """A rank's calls. waiting: those that have not begun, by name, with their urgency; place: in the order of all."""
 
     waiting: dict[Hashable, tuple[int, Callable[[Done], None], Done]] = field(default_factory=dict)
-    made: Counter[Hashable] = field(default_factory=Counter)
+    call_counts: Counter[Hashable] = field(default_factory=Counter)
     place: int = 0
     under_way: int = 0
     is_busy: bool = False
@@ -110,28 +110,28 @@ class CallTurns:
         if not self._at_once:
             begin(done)
             return
-        one = self._ranks.setdefault(rank, _Rank())
-        number = one.made[key, priority]
-        one.made[key, priority] += 1
-        one.waiting[key, priority, number] = BEST_EFFORT if priority is None else priority, begin, done
-        self._go_on(one)
+        state = self._ranks.setdefault(rank, _Rank())
+        number = state.call_counts[key, priority]
+        state.call_counts[key, priority] += 1
+        state.waiting[key, priority, number] = BEST_EFFORT if priority is None else priority, begin, done
+        self._go_on(state)
 
-    def _go_on(self, one: _Rank) -> None:
-        if one.is_busy:
+    def _go_on(self, state: _Rank) -> None:
+        if state.is_busy:
             return  # a call has ended at once: the caller that is in it looks again
-        one.is_busy = True
-        while one.waiting and one.under_way < self._at_once:
-            if one.place == len(self._order):
-                self._order.append(min(one.waiting, key=lambda name: one.waiting[name][0]))
-            if self._order[one.place] not in one.waiting:
+        state.is_busy = True
+        while state.waiting and state.under_way < self._at_once:
+            if state.place == len(self._order):
+                self._order.append(min(state.waiting, key=lambda name: state.waiting[name][0]))
+            if self._order[state.place] not in state.waiting:
                 break
-            _, begin, done = one.waiting.pop(self._order[one.place])
-            one.place += 1
-            one.under_way += 1
-            begin(partial(self._ended, one, done))
-        one.is_busy = False
+            _, begin, done = state.waiting.pop(self._order[state.place])
+            state.place += 1
+            state.under_way += 1
+            begin(partial(self._ended, state, done))
+        state.is_busy = False
 
-    def _ended(self, one: _Rank, done: Done) -> None:
-        one.under_way -= 1
+    def _ended(self, state: _Rank, done: Done) -> None:
+        state.under_way -= 1
         done()
-        self._go_on(one)
+        self._go_on(state)

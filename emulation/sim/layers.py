@@ -21,7 +21,7 @@ from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.simulated_training import Progress, Training
 from emulation.sim.size_only import joined
-from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
+from emulation.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns
 from switchagg.codecs.array_codec import Tensor
 from switchagg.priority import CLASSES
 from transport.schedule.model import Prediction
@@ -99,9 +99,9 @@ class LayeredTraining(Training):
 
     def _tensor(self, part: Part) -> Tensor:
         """What a part is to a codec."""
-        (whole,) = self.replicas.tensors[part.tensor]
+        (tensor,) = self.replicas.tensors[part.tensor]
         size = part.high - part.low
-        return whole if size == math.prod(whole.shape) else Tensor(f"{whole.name}[{part.low}:{part.high}]", (size,))
+        return tensor if size == math.prod(tensor.shape) else Tensor(f"{tensor.name}[{part.low}:{part.high}]", (size,))
 
     @property
     def call_bytes(self) -> tuple[int, ...]:
@@ -242,7 +242,7 @@ class LayeredRank:
 
     def _returned(self, transfer: Transfer, array: NDArray[np.float32], launched_ns: int) -> None:
         training, now_ns = self._training, self._network.now_ns
-        training.heard()
+        training.report_progress()
         if len(transfer.parts) > 1:
             low = 0
             for part in transfer.parts:
@@ -282,13 +282,13 @@ class LayeredRank:
         training.finished(self._rank, iteration)
 
     def _span(self, track: str, name: str, duration_ns: int) -> None:
-        if kept(self.iteration, self._training.warmup_iterations, self._rank):
+        if is_recorded(self.iteration, self._training.warmup_iterations, self._rank):
             now_ns = self._network.now_ns
             self.spans.append(Span(self._rank, track, name, self.iteration, now_ns, now_ns + duration_ns))
 
     def _keep(self, transfer: Transfer, iteration: int, launched_ns: int) -> None:
         training = self._training
-        if kept(iteration, training.warmup_iterations, self._rank):
+        if is_recorded(iteration, training.warmup_iterations, self._rank):
             names = [training.profile.tensors[part.tensor].name for part in transfer.parts]
             name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
             self.spans.append(

@@ -33,13 +33,13 @@ def predicted(scenario: Scenario, name: MethodName, policy: Policy, profile: Pro
         without, free_ns = call_ns(plain, free, "allreduce", size_bytes, way)
         return alone_ns - needed.link_ns - (free_ns - without.link_ns)
 
-    one = needs(plain, SEGMENT_BYTES + 1, 1.0, network)
+    call_needs = needs(plain, SEGMENT_BYTES + 1, 1.0, network)
     model = Network(
         beta_ns_per_byte=beta,
         latency_ns=latency_ns,
-        host_ns=one.host_ns,
+        host_ns=call_needs.host_ns,
         later_ns=later_ns,
-        answer_share=one.late_share,
+        answer_share=call_needs.late_share,
         calls_at_once=network.calls_at_once,
     )
     return predict(policy, profile, model, classes=CLASSES if name.in_packets else None)

@@ -23,7 +23,7 @@ from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.simulated_training import Progress, RankClock, Training
-from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
+from emulation.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns
 from emulation.training.replicas import Replicas
 from emulation.training.units import Array, Shards, UnitLayout, blocks_of
 from switchagg.description import Kind
@@ -63,14 +63,14 @@ class Units:
         ready = {bucket.parameters[0]: bucket.ready_fraction for bucket in replicas.buckets}
         runs = [(unit, list(layers)) for unit, layers in groupby(replicas.layers, lambda layer: unit_of(layer.name))]
         segments: list[ComputeSegment] = []
-        begun = 0.0  # of the backward pass
+        begin_share = 0.0  # of the backward pass
         for unit, layers in reversed(runs):
-            until = max([begun, *(ready[index] for layer in layers for index in layer.parameters)])
+            until = max([begin_share, *(ready[index] for layer in layers for index in layer.parameters)])
             until = 1.0 if len(segments) + 1 == len(runs) else until
             forward = sum(layer.forward_share for layer in layers) * replicas.forward_fraction
-            segments.append(ComputeSegment(unit, forward, (until - begun) * (1 - replicas.forward_fraction)))
-            begun = until
-        return cls({unit: found for unit, found in parameters.items() if found}, tuple(reversed(segments)))
+            segments.append(ComputeSegment(unit, forward, (until - begin_share) * (1 - replicas.forward_fraction)))
+            begin_share = until
+        return cls({unit: tensors for unit, tensors in parameters.items() if tensors}, tuple(reversed(segments)))
 
 
 class UnitTransfer:
@@ -98,8 +98,8 @@ class ShardedTraining(Training):
         self.units = Units.of(replicas)
         shapes = [parameter.shape for parameter in replicas.workloads[0].model.parameters()]
         self.layouts = {
-            unit: UnitLayout([shapes[index] for index in own], self.workers)
-            for unit, own in self.units.parameters.items()
+            unit: UnitLayout([shapes[index] for index in parameters], self.workers)
+            for unit, parameters in self.units.parameters.items()
         }
         self.ranks = [ShardedRank(self, rank) for rank in range(self.workers)]
         self.clocks = self.ranks
@@ -119,8 +119,8 @@ class ShardedTraining(Training):
     def _evaluate(self, iteration: int) -> None:
         """Of all ranks' shards, without sending them; after the last iteration they are gathered, and hashed."""
         for unit in self.units.parameters:
-            whole = np.concatenate([rank.shards.arrays[unit] for rank in self.ranks])
-            self.ranks[0].fill(unit, whole)
+            unit_values = np.concatenate([rank.shards.arrays[unit] for rank in self.ranks])
+            self.ranks[0].fill(unit, unit_values)
         super()._evaluate(iteration)
 
     def _end(self) -> None:
@@ -164,7 +164,7 @@ class ProgramRank(RankClock):
 
     def _computing(self, name: str, share: float) -> int:
         duration_ns = round(self._compute_ns * share)
-        if kept(self.iteration, self._training.warmup_iterations, self._rank) and duration_ns:
+        if is_recorded(self.iteration, self._training.warmup_iterations, self._rank) and duration_ns:
             begin_ns = self._network.now_ns - self._training.begun_ns
             self.spans.append(Span(self._rank, COMPUTE, name, self.iteration, begin_ns, begin_ns + duration_ns))
         return duration_ns
@@ -176,10 +176,10 @@ class ProgramRank(RankClock):
 
     def _ended(self, transfer: UnitTransfer) -> None:
         training, now_ns = self._training, self._network.now_ns
-        training.heard()
+        training.report_progress()
         transfer.ended = True
         self._moved.append((transfer.begun_ns, now_ns))
-        if kept(self.iteration, training.warmup_iterations, self._rank):
+        if is_recorded(self.iteration, training.warmup_iterations, self._rank):
             name, begun_ns = f"{transfer.kind.replace('_', '-')} {transfer.unit}", training.begun_ns
             at_ns = transfer.begun_ns - begun_ns, now_ns - begun_ns
             self.spans.append(Span(self._rank, NETWORK, name, self.iteration, *at_ns, transfer.array.nbytes))
@@ -230,10 +230,10 @@ class ShardedRank(ProgramRank):
         """Of what there is for each parameter of the model."""
         return self._sharded.layouts[unit].pack([arrays[index] for index in self._sharded.units.parameters[unit]])
 
-    def fill(self, unit: str, whole: Array) -> None:
+    def fill(self, unit: str, array: Array) -> None:
         """Let the model compute with these parameters of a unit."""
         weights = [self._weights[index] for index in self._sharded.units.parameters[unit]]
-        self._sharded.layouts[unit].unpack(whole, weights)
+        self._sharded.layouts[unit].unpack(array, weights)
 
     def _iteration(self) -> Generator[Step, None, None]:
         """See the module."""
@@ -273,7 +273,7 @@ class ShardedRank(ProgramRank):
             unit = left.pop()
             if unit != ROOT:
                 yield from gathered(unit)
-                before = next((each for each in reversed(left) if each != ROOT), None)
+                before = next((unit_name for unit_name in reversed(left) if unit_name != ROOT), None)
                 if before is not None:
                     gathers[before] = self._gather(before)
             share = segments[len(left)].backward_share
@@ -289,15 +289,15 @@ class ShardedRank(ProgramRank):
             self._keep_reduced(reduced)
 
     def _keep_reduced(self, transfer: UnitTransfer) -> None:
-        mine = own_shard(transfer.array, self._rank, self._training.workers)
-        mine /= self._training.workers
-        self.shards.set_gradient(transfer.unit, mine)
+        gradient = own_shard(transfer.array, self._rank, self._training.workers)
+        gradient /= self._training.workers
+        self.shards.set_gradient(transfer.unit, gradient)
 
     def _gather(self, unit: str) -> UnitTransfer:
         """Start to gather a unit's parameters from all ranks' shards."""
-        whole = np.zeros(self._sharded.layouts[unit].elements, np.float32)
-        np.copyto(own_shard(whole, self._rank, self._training.workers), self.shards.arrays[unit])
-        return self._start("all_gather", unit, whole)
+        array = np.zeros(self._sharded.layouts[unit].elements, np.float32)
+        np.copyto(own_shard(array, self._rank, self._training.workers), self.shards.arrays[unit])
+        return self._start("all_gather", unit, array)
 
     def _step(self) -> None:
         self.shards.step(self.iteration)

@@ -117,12 +117,12 @@ def _replicas(scenario: Scenario, method: MethodName) -> Replicas:
     each_parameter = method.schedule or scenario.asynchronous(method) or parallel != DDP
     bucket_bytes = 1 if each_parameter else workload.bucket_bytes
     if workload.profile:
-        found = scenario.replayed
-        if isinstance(found, WorkloadGraph):
+        replayed = scenario.replayed
+        if isinstance(replayed, WorkloadGraph):
             size_only = SizeOnlyReplicas([[]], workers)
-            size_only.gradient_bytes = sum(found.moved(0).values())
+            size_only.gradient_bytes = sum(replayed.moved(0).values())
             return cast("Replicas", size_only)
-        return cast("Replicas", ProfileReplicas(found, workers, bucket_bytes))
+        return cast("Replicas", ProfileReplicas(replayed, workers, bucket_bytes))
     from emulation.training.replicas import Replicas  # imports PyTorch
     from emulation.training.tensor_ranks import TensorReplicas
 
@@ -139,13 +139,13 @@ def _replicas(scenario: Scenario, method: MethodName) -> Replicas:
 
 def _profile_notes(scenario: Scenario) -> list[str]:
     """That nothing learns, and where the numbers are from."""
-    found = scenario.replayed
-    if isinstance(found, WorkloadGraph):
-        sources, more = found.source, found.notes
+    replayed = scenario.replayed
+    if isinstance(replayed, WorkloadGraph):
+        sources, more = replayed.source, replayed.notes
     else:
-        sources, more = "; ".join(f"{what}: {text}" for what, text in found.source.items()), ()
+        sources, more = "; ".join(f"{what}: {text}" for what, text in replayed.source.items()), ()
     return [
-        f"Nothing is trained: times and bytes are those of the profile {found.name}, values are zeros.",
+        f"Nothing is trained: times and bytes are those of the profile {replayed.name}, values are zeros.",
         *([f"The profile's own words: {sources.rstrip('.')}."] if sources else []),
         *more,
     ]
@@ -180,8 +180,8 @@ def _simulation(scenario: Scenario, method: str, config: SimulationConfig, level
         return level.simulation(method, config)
     switch, jobs, of_flows = scenario.switch, scenario.jobs, own_hosts(scenario.flows)
     demand_slots = sum(config.windows) or config.streams * config.window_slots
-    others = of_flows + hosts_of(jobs) + sum(servers_of(job, method) for job in jobs)
-    config = dataclasses.replace(config, others=others, engine=_engine(scenario, method, config))
+    other_hosts = of_flows + hosts_of(jobs) + sum(servers_of(job, method) for job in jobs)
+    config = dataclasses.replace(config, other_hosts=other_hosts, engine=_engine(scenario, method, config))
     if scenario.topology.pfc_bytes:
         config = dataclasses.replace(config, pfc=_pfc(scenario, method, config))
     if jobs:
@@ -248,9 +248,9 @@ def _training(
     if METHODS[name.method].loses:
         config = dataclasses.replace(config, bounded=scenario.bounded.options(name.method))
     if scenario.workload.profile and isinstance(scenario.replayed, WorkloadGraph):
-        made = functools.partial(_simulation, scenario, name.method, level=level)
+        make = functools.partial(_simulation, scenario, name.method, level=level)
         return GraphTraining(
-            scenario, scenario.replayed, config, name.method, made, level.job_beside, compute, progress
+            scenario, scenario.replayed, config, name.method, make, level.job_beside, compute, progress
         )
     if not name.schedule:
         module, _, attribute = TRAININGS[WORKLOADS[scenario.workload.name].parallel].partition(":")

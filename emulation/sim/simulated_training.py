@@ -19,7 +19,7 @@ from emulation.scenario import Scenario
 from emulation.scenario_tables import RDMA_CONTROLS
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulation import Simulation
-from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns, with_median
+from emulation.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns, with_median
 from switchagg.description import Kind
 from transport.group.method_name import METHODS, MethodName
 
@@ -104,7 +104,7 @@ class RankClock:
         simulation.launch(self._rank, self._buckets[index], simulation.mean_op, done, tensors=tensors, **named)
 
     def _returned(self, index: int) -> None:
-        self._training.heard()
+        self._training.report_progress()
         self._under_way[index] = (self._launched_ns.pop(index), self._network.now_ns)
         self._finish_if_complete()
 
@@ -124,7 +124,7 @@ class RankClock:
         self.communications_ns.append(union_ns(list(self._under_way.values())))
         start_ns, end_ns = self._under_way[len(self._buckets) - 1]  # the last to be ready holds the first layer
         self.first_layers_ns.append(end_ns - start_ns)
-        if kept(self.iteration, training.warmup_iterations, self._rank):
+        if is_recorded(self.iteration, training.warmup_iterations, self._rank):
             self._keep_spans()
         self.iteration += 1
         training.finished(self._rank, self.iteration - 1)
@@ -178,7 +178,7 @@ class Training:
         self.first_layer_bytes = 4 * replicas.buckets[-1].elements  # the last bucket to be ready holds that gradient
         self._scores: list[tuple[int, float, float]] = []
         self._finished = [0] * self.iterations  # ranks that are through with an iteration
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
         self._servers_wire: list[list[tuple[int, int]]] = []  # as a rank's wire_bytes, for each server
 
     def run(self) -> None:
@@ -201,14 +201,14 @@ class Training:
             if last:
                 self._end()
 
-    def heard(self) -> None:
+    def report_progress(self) -> None:
         """Something has ended, long after the last word, in an iteration that takes long: say how far it is."""
-        if time.monotonic() - self._told_s >= SILENT_S:
+        if time.monotonic() - self._reported_s >= SILENT_S:
             done = next((k for k, ranks in enumerate(self._finished) if ranks < self.workers), self.iterations)
             self._tell(done)
 
     def _tell(self, done: int) -> None:
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
         virtual_s = self.simulation.network.now_ns / 1e9
         self._progress(done, self.iterations, f"{virtual_s:.6g} s of virtual time")
 
@@ -270,7 +270,7 @@ class Training:
             parameters=self.replicas.parameters,
             gradient_bytes=self.gradient_bytes,
             collective_bytes=self.collective_bytes,
-            wire_tx_bytes_per_rank=[sent for sent, _ in wire],
+            wire_tx_bytes_per_rank=[sent_bytes for sent_bytes, _ in wire],
             wire_rx_bytes_per_rank=[received for _, received in wire],
             wire_tx_bytes_per_server=[after[0] - before[0] for before, after in zip(*self._servers_wire, strict=True)],
             wire_rx_bytes_per_server=[after[1] - before[1] for before, after in zip(*self._servers_wire, strict=True)],

@@ -56,14 +56,14 @@ class TensorClock(ProgramRank):
     def __init__(self, training: TensorTraining, replicas: TensorReplicas, rank: int) -> None:
         super().__init__(training, rank)
         self._tensor = training
-        self._own = replicas.ranks[rank]
+        self._replica = replicas.ranks[rank]
         self._stops = STOPS_PER_BLOCK * replicas.blocks
 
     def _iteration(self) -> Generator[Step, None, None]:
         forward, moved = self._training.replicas.forward_fraction, 0
         half = self._stops // 2
         shares = [forward / (half + 1), (1 - forward) / (half + 1)]
-        for number, array in enumerate(self._own.iterate(self.iteration)):
+        for number, array in enumerate(self._replica.iterate(self.iteration)):
             backward = number >= half
             name = "backward" if backward else "forward"
             if number == half:
@@ -72,7 +72,7 @@ class TensorClock(ProgramRank):
             moved += array.nbytes
             yield self._start("allreduce", str(number), array)
         yield self._computing("backward", shares[1])
-        self.losses.append(self._own.loss)
+        self.losses.append(self._replica.loss)
         self._tensor.moved_bytes = moved
 
     def close(self) -> None:
@@ -81,4 +81,4 @@ class TensorClock(ProgramRank):
             self._program.close()
 
     def _step(self) -> None:
-        self._own.workload.step(self.iteration)
+        self._replica.workload.step(self.iteration)

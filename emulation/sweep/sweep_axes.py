@@ -37,7 +37,10 @@ class SweepAxes:
         partners = {key: group for group in self.zipped for key in group}
         groups = dict.fromkeys(partners.get(key, (key,)) for key in values)
         return [
-            [dict(zip(group, each, strict=True)) for each in zip(*(values[key] for key in group), strict=True)]
+            [
+                dict(zip(group, values_of_point, strict=True))
+                for values_of_point in zip(*(values[key] for key in group), strict=True)
+            ]
             for group in groups
         ]
 
@@ -51,8 +54,8 @@ class SweepAxes:
     @property
     def plain(self) -> dict[str, Any]:
         """As a file has it."""
-        found: dict[str, Any] = {key: list(values) for key, values in self.axes}
-        return {**found, ZIP: [list(keys) for keys in self.zipped]} if self.zipped else found
+        table: dict[str, Any] = {key: list(values) for key, values in self.axes}
+        return {**table, ZIP: [list(keys) for keys in self.zipped]} if self.zipped else table
 
 
 def parse(table: Mapping[str, Any], allowed: Collection[str], ended: Collection[str] = ()) -> SweepAxes:
@@ -60,11 +63,13 @@ def parse(table: Mapping[str, Any], allowed: Collection[str], ended: Collection[
 
     Raises ValueError, in one line.
     """
-    given: dict[str, Any] = {}
+    axis_values: dict[str, Any] = {}
     for name, value in table.items():
-        given |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
-    zipped = _zipped(given.pop(ZIP, []), given)
-    for key in given:
+        axis_values |= (
+            {f"{name}.{key}": values for key, values in value.items()} if isinstance(value, dict) else {name: value}
+        )
+    zipped = _zipped(axis_values.pop(ZIP, []), axis_values)
+    for key in axis_values:
         if key not in allowed:
             place, _, name = key.rpartition(".")
             present = f"{place}.{RENAMED_KEYS.get(name, name)}"
@@ -73,7 +78,7 @@ def parse(table: Mapping[str, Any], allowed: Collection[str], ended: Collection[
             raise ValueError(
                 f"{reprlib.repr(key)} is no key that can be swept: {SEED}, or TABLE.KEY of a scenario; {hint}"
             )
-    axes = {key: _values(key, values) for key, values in given.items()}
+    axes = {key: _values(key, values) for key, values in axis_values.items()}
     for group in zipped:
         if len({len(axes[key]) for key in group}) > 1:
             lengths = ", ".join(f"{key} has {len(axes[key])}" for key in group)
@@ -101,14 +106,14 @@ def _is_value(value: Any) -> bool:
     return isinstance(value, (int, float, str)) and not isinstance(value, bool)
 
 
-def _zipped(groups: Any, given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+def _zipped(groups: Any, axis_values: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
     lists = isinstance(groups, (list, tuple)) and all(isinstance(group, (list, tuple)) for group in groups)
     if not lists or not all(isinstance(key, str) for group in groups for key in group):
         example = '[["topology.rate_bps", "topology.delay_ns"]]'
         raise ValueError(f"{ZIP}: {reprlib.repr(groups)} is not allowed; allowed: lists of keys, like {example}")
     keys = [key for group in groups for key in group]
     for key in keys:
-        if key not in given:
+        if key not in axis_values:
             raise ValueError(f"{ZIP}: {reprlib.repr(key)} has no values in this table")
         if keys.count(key) > 1:
             raise ValueError(f"{ZIP}: {reprlib.repr(key)} stands there twice; allowed: each key once")

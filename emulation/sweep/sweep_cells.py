@@ -34,7 +34,7 @@ from transport.group.method_name import parse as parse_method
 SCHEMA = "switchagg-cell-1"
 PACKAGES = ("switchagg", "transport", "p4vm", "emulation")
 ONLY_SHOWN = ("cli", "report", "bench", "study", "sweep", "reproduce", "whatif")
-OTHERS = {"sim": (*ONLY_SHOWN, "mininet", "certificate"), "mininet": ONLY_SHOWN}
+EXCLUDED = {"sim": (*ONLY_SHOWN, "mininet", "certificate"), "mininet": ONLY_SHOWN}
 """Folders of `emulation` whose code changes no result of a backend."""
 SOURCES = (".py", ".c", ".h")
 
@@ -49,7 +49,7 @@ class SweepCell:
     method: MethodName
     title: str
     version: str
-    kept: Path
+    folder: Path
 
     @property
     def decides(self) -> dict[str, Any]:
@@ -57,14 +57,14 @@ class SweepCell:
         chosen = Methods(**{name: (self.method,) if name == self.backend else () for name in ("mininet", "sim")})
         values = canonical(dataclasses.replace(self.scenario, methods=chosen))
         del values["name"], values["title"]
-        found = {"scenario": plain(values), "backend": self.backend, "version": self.version}
+        inputs = {"scenario": plain(values), "backend": self.backend, "version": self.version}
         folder, beside = Path(self.scenario.folder), [job for job in self.scenario.jobs if job.profile]
         replayed: list[Any] = [tenant_graph(job, folder) for job in beside]
         if self.scenario.workload.profile:
             replayed.append(self.scenario.replayed)
         if replayed:  # what is in the files, beside how they are called
-            found["replayed"] = hashlib.sha256(repr(replayed).encode()).hexdigest()
-        return found
+            inputs["replayed"] = hashlib.sha256(repr(replayed).encode()).hexdigest()
+        return inputs
 
     @cached_property
     def key(self) -> str:
@@ -74,22 +74,22 @@ class SweepCell:
 @cache
 def version(backend: str) -> str:
     """Of the code that decides a backend's results."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for package in PACKAGES:
-        for path in _sources(package, OTHERS[backend]):
-            found.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
+        for path in _sources(package, EXCLUDED[backend]):
+            digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
     for name in ("numpy", "torch"):
-        found.update(f"{name} {metadata.version(name)}\0".encode())
-    found.update(".".join(platform.python_version_tuple()[:2]).encode())
-    return found.hexdigest()[:16]
+        digest.update(f"{name} {metadata.version(name)}\0".encode())
+    digest.update(".".join(platform.python_version_tuple()[:2]).encode())
+    return digest.hexdigest()[:16]
 
 
-def _sources(package: str, others: tuple[str, ...]) -> Iterator[Path]:
+def _sources(package: str, excluded: tuple[str, ...]) -> Iterator[Path]:
     spec = find_spec(package)
     (root,) = spec.submodule_search_locations if spec is not None and spec.submodule_search_locations else [""]
     for path in sorted(Path(root).rglob("*")):
         inside = path.relative_to(root).parts
-        if path.suffix in SOURCES and not (package == "emulation" and inside[0] in others):
+        if path.suffix in SOURCES and not (package == "emulation" and inside[0] in excluded):
             yield path
 
 
@@ -101,16 +101,15 @@ def work(cell: SweepCell) -> dict[str, Any]:
             f"{platform.node()} has another version of switchagg, NumPy or PyTorch than the machine where the sweep "
             "was started; install the same on all"
         )
-    begun = time.monotonic()
+    start_s = time.monotonic()
     scenario = cell.scenario
     try:
-        plane = (
-            choose_plane(scenario, cell.backend) if cell.backend == "mininet" else None
-        )  # in virtual time all are equal
+        # in virtual time all data planes give equal results
+        plane = choose_plane(scenario, cell.backend) if cell.backend == "mininet" else None
         if plane is not None:
             scenario = dataclasses.replace(scenario, switch=dataclasses.replace(scenario.switch, dataplane=plane.name))
         run_method = importlib.import_module(RUNNER_MODULES[cell.backend]).run_method
-        result = run_method(scenario, cell.method, cell.kept, lambda *_: None)
+        result = run_method(scenario, cell.method, cell.folder, lambda *_: None)
         (entry,) = entries(cell.scenario, cell.backend, [result])
     except (RunFailed, ScenarioError, SwitchaggError) as error:
         return {"error": str(error)}
@@ -119,7 +118,7 @@ def work(cell: SweepCell) -> dict[str, Any]:
     return {
         "entry": plain(entry),
         "timeline": [asdict(span) for span in result.timeline],
-        "seconds": round(time.monotonic() - begun, 3),
+        "seconds": round(time.monotonic() - start_s, 3),
     }
 
 
@@ -132,8 +131,8 @@ class Store:
     def has(self, cell: SweepCell) -> bool:
         return self._read(cell) is not None
 
-    def keep(self, cell: SweepCell, found: dict[str, Any]) -> None:
-        write_json(self._path(cell), {"schema": SCHEMA, "key": cell.key, **cell.decides, **found})
+    def keep(self, cell: SweepCell, record: dict[str, Any]) -> None:
+        write_json(self._path(cell), {"schema": SCHEMA, "key": cell.key, **cell.decides, **record})
 
     def forget(self, cell: SweepCell) -> None:
         self._path(cell).unlink(missing_ok=True)
@@ -143,7 +142,7 @@ class Store:
         record = self._read(cell)
         assert record is not None, f"{cell.title} hasn't been run"
         method = parse_method(record["entry"]["method"], virtual=cell.backend == "sim")
-        return {**record["entry"], "method": method}, [Span(**one) for one in record["timeline"]], record["seconds"]
+        return {**record["entry"], "method": method}, [Span(**span) for span in record["timeline"]], record["seconds"]
 
     def _path(self, cell: SweepCell) -> Path:
         return self.folder / f"{cell.key}.json"

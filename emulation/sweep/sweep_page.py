@@ -58,8 +58,8 @@ def own_fifo(method: MethodName, methods: Sequence[MethodName]) -> MethodName | 
     """What a scheduled method is compared with: itself sending first come, first served (`wfbp`), or as DDP does."""
     if not method.schedule or method.policy == "wfbp":
         return None
-    others = (replace(method, schedule=schedule) for schedule in ("wfbp", ""))
-    return next((other for other in others if other in methods), None)
+    candidates = (replace(method, schedule=schedule) for schedule in ("wfbp", ""))
+    return next((other for other in candidates if other in methods), None)
 
 
 def of_run(point: Point, built: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -78,16 +78,16 @@ def of_run(point: Point, built: dict[str, Any], folder: str) -> dict[str, Any]:
     return {"point": point, "folder": folder, "verdict": built["verdict"], "methods": methods}
 
 
-def build(whole: Scenario, backend: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def build(scenario: Scenario, backend: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What sweep.json holds: the axes, and per run, per method, the summary and the speed-ups. Pure."""
     return {
         "schema": SCHEMA,
-        "name": whole.name,
-        "title": whole.title,
+        "name": scenario.name,
+        "title": scenario.title,
         "backend": backend,
-        "baseline": whole.baseline_for(backend),
-        "axes": whole.sweep.groups,
-        "methods": list(whole.methods_for(backend)),
+        "baseline": scenario.baseline_for(backend),
+        "axes": scenario.sweep.groups,
+        "methods": list(scenario.methods_for(backend)),
         "runs": list(runs),
     }
 
@@ -123,7 +123,7 @@ class SeedGroup:
 
     def iterations_ns(self, method: MethodName) -> tuple[float, float, float] | None:
         """Median, least and most of the seeds' medians; of a single seed the 10th and 90th percentile."""
-        spreads = [one["summary"]["iteration_ns"] for one in self.of(method)]
+        spreads = [entry["summary"]["iteration_ns"] for entry in self.of(method)]
         if not spreads:
             return None
         if len(spreads) == 1:
@@ -133,42 +133,44 @@ class SeedGroup:
 
     def speedup(self, method: MethodName) -> float | None:
         """Of an iteration over the baseline, as it may be quoted."""
-        return _median(one["comparison"] and one["comparison"]["headline"]["speedup"] for one in self.of(method))
+        return _median(entry["comparison"] and entry["comparison"]["headline"]["speedup"] for entry in self.of(method))
 
     @property
     def limit(self) -> float | None:
         """Of every method's speed-up of an iteration over the baseline: communication is free."""
-        found = [one["comparison"] for run in self.runs for one in run["methods"].values() if one["comparison"]]
-        return _median(one["headline"]["limit"] for one in found)
+        comparisons = [
+            entry["comparison"] for run in self.runs for entry in run["methods"].values() if entry["comparison"]
+        ]
+        return _median(entry["headline"]["limit"] for entry in comparisons)
 
     def unresolved(self, method: MethodName) -> bool:
         """Whether no run's speed-up differs from 1 beyond noise."""
-        compared = [one["comparison"]["headline"] for one in self.of(method) if one["comparison"]]
+        compared = [entry["comparison"]["headline"] for entry in self.of(method) if entry["comparison"]]
         return not any(resolved(quoted["interval"]) for quoted in compared)
 
     def over_fifo(self, method: MethodName) -> tuple[float, MethodName] | None:
         """The speed-up over the same method that sends first come, first served, and that."""
-        found = self.of(method)
-        speedup = _median(one["speedup_over_fifo"] for one in found)
-        return None if speedup is None else (speedup, found[0]["fifo"])
+        entries = self.of(method)
+        speedup = _median(entry["speedup_over_fifo"] for entry in entries)
+        return None if speedup is None else (speedup, entries[0]["fifo"])
 
 
 def _median(values: Any) -> float | None:
-    found = [value for value in values if value is not None]
-    return median(found) if found else None
+    numbers = [value for value in values if value is not None]
+    return median(numbers) if numbers else None
 
 
 def facets(document: dict[str, Any]) -> list[tuple[Point, list[SeedGroup]]]:
     """For each combination of all axes but the first, its point and the places along the first."""
     axes = [group for group in document["axes"] if list(group[0]) != [SEED]]
     first = list(axes[0][0]) if axes else []
-    found: dict[str, tuple[Point, dict[str, SeedGroup]]] = {}
+    groups: dict[str, tuple[Point, dict[str, SeedGroup]]] = {}
     for run in document["runs"]:
         x = {key: run["point"][key] for key in first}
         rest = {key: value for key, value in run["point"].items() if key not in first and key != SEED}
-        _, places = found.setdefault(repr(rest), (rest, {}))
+        _, places = groups.setdefault(repr(rest), (rest, {}))
         places.setdefault(repr(x), SeedGroup(x, [])).runs.append(run)
-    return [(rest, list(places.values())) for rest, places in found.values()]
+    return [(rest, list(places.values())) for rest, places in groups.values()]
 
 
 def tables(document: dict[str, Any]) -> list[tuple[str, list[str], list[Row], list[SeedGroup]]]:
@@ -199,7 +201,7 @@ def _cell(place: SeedGroup, method: MethodName, is_baseline: bool) -> tuple[str,
     if (speedup := place.speedup(method)) is not None:
         notes.append(wording.times_text(speedup))
         notes += ["no difference beyond noise"] if place.unresolved(method) else []
-    elif not is_baseline and any(one["comparison"] for one in place.of(method)):
+    elif not is_baseline and any(entry["comparison"] for entry in place.of(method)):
         notes.append("no speed-up can be told")
     if (over := place.over_fifo(method)) is not None:
         notes.append(f"{wording.times_text(over[0])} over FIFO")
@@ -211,7 +213,7 @@ def _cell(place: SeedGroup, method: MethodName, is_baseline: bool) -> tuple[str,
 
 def headline(document: dict[str, Any]) -> str:
     """The largest speed-up over the baseline, and the largest of a schedule over the same method without it."""
-    found = [
+    gains = [
         (place, method, point_text({**place.x, **rest}))
         for rest, places in facets(document)
         for place in places
@@ -220,7 +222,7 @@ def headline(document: dict[str, Any]) -> str:
     text = []
     compared = [
         (speedup, method, at, place.limit)
-        for place, method, at in found
+        for place, method, at in gains
         if (speedup := place.speedup(method)) is not None and not place.unresolved(method)
     ]
     if compared:
@@ -232,7 +234,7 @@ def headline(document: dict[str, Any]) -> str:
         )
         text[0] = text[0].replace(" at .", ".")
         text += [f"Its limit there, if communication were free, is {limit:.2f}×."] if limit else []  # noqa: RUF001
-    scheduled = [(*over, method, at) for place, method, at in found if (over := place.over_fifo(method)) is not None]
+    scheduled = [(*over, method, at) for place, method, at in gains if (over := place.over_fifo(method)) is not None]
     if scheduled:
         speedup, fifo, method, at = max(scheduled, key=_order)
         text.append(
@@ -242,9 +244,9 @@ def headline(document: dict[str, Any]) -> str:
     return " ".join(text).replace(" at .", ".") or f"{len(document['runs'])} runs of {document['title']}."
 
 
-def _order(found: tuple[Any, ...]) -> tuple[Any, ...]:
+def _order(key: tuple[Any, ...]) -> tuple[Any, ...]:
     """By speed-up; among equals always the same."""
-    return (found[0], *map(str, found[1:]))
+    return (key[0], *map(str, key[1:]))
 
 
 # ---- figures and HTML
@@ -257,12 +259,12 @@ def draw(document: dict[str, Any]) -> dict[str, Figure]:
 
 
 def _figure(document: dict[str, Any]) -> Figure:
-    shown = facets(document)[:PANELS_MOST]
+    panels = facets(document)[:PANELS_MOST]
     legend = 0.16 * len(document["methods"])
-    figure = Figure(figsize=(WIDTH, 0.8 + 2.8 * len(shown) + legend), layout="constrained")
-    rows = figure.subplots(len(shown), 2, squeeze=False, sharex=True, sharey="col")
+    figure = Figure(figsize=(WIDTH, 0.8 + 2.8 * len(panels) + legend), layout="constrained")
+    rows = figure.subplots(len(panels), 2, squeeze=False, sharex=True, sharey="col")
     looks = figures.looks({"methods": [{"method": method} for method in document["methods"]]})
-    for (rest, places), (left, right) in zip(shown, rows, strict=True):
+    for (rest, places), (left, right) in zip(panels, rows, strict=True):
         marks = [next(iter(place.x.items()), ("", "")) for place in places]
         _axis(marks, (left, right))
         at = [mark if _numeric(marks) else number for number, (_, mark) in enumerate(marks)]
@@ -276,7 +278,7 @@ def _figure(document: dict[str, Any]) -> Figure:
         left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         left.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "25" else ""))
     for axes in rows[-1]:
-        axes.set_xlabel(", ".join(shown[0][1][0].x))
+        axes.set_xlabel(", ".join(panels[0][1][0].x))
     handles, labels = rows[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
     return figure
@@ -309,11 +311,15 @@ def _lines(
     panels: tuple[Any, Any],
 ) -> None:
     """One method in both plots of a facet."""
-    times = [(x, found) for x, place in zip(at, places, strict=True) if (found := place.iterations_ns(method))]
+    times = [
+        (x, iteration_ns) for x, place in zip(at, places, strict=True) if (iteration_ns := place.iterations_ns(method))
+    ]
     if not times:
         return
     xs, line = [x for x, _ in times], {"marker": "o", "markersize": 3.5, "linewidth": 1.6, **look}
-    middle, low, high = ([time / 1e6 for time in column] for column in zip(*(found for _, found in times), strict=True))
+    middle, low, high = (
+        [time / 1e6 for time in column] for column in zip(*(iteration_ns for _, iteration_ns in times), strict=True)
+    )
     panels[0].plot(xs, middle, **line)
     names = {x: values_text(place.x) for x, place in zip(at, places, strict=True)}
     tips(
@@ -325,22 +331,22 @@ def _lines(
         # a single run in virtual time has no spread worth the name
         panels[0].fill_between(xs, low, high, color=look["color"], alpha=0.10, linewidth=0)
     if document["baseline"] is not None:
-        own = method == document["baseline"]
-        ratios = [(x, 1.0 if own else place.speedup(method)) for x, place in zip(at, places, strict=True)]
+        is_baseline = method == document["baseline"]
+        ratios = [(x, 1.0 if is_baseline else place.speedup(method)) for x, place in zip(at, places, strict=True)]
         known = [(x, value) for x, value in ratios if value is not None]
         panels[1].plot(*zip(*known, strict=True), **line)
         tips(panels[1], known, [f"{look['label']}, {names[x]}: {wording.times_text(value)}" for x, value in known])
 
 
 def _render(document: dict[str, Any], drawn: dict[str, Figure]) -> str:
-    shown = tables(document)
+    panels = tables(document)
     caption = "Every run of every method is in results.csv."
-    if len(shown) > PANELS_MOST:
-        caption += f" {len(shown) - PANELS_MOST} more combinations are in the tables below."
+    if len(panels) > PANELS_MOST:
+        caption += f" {len(panels) - PANELS_MOST} more combinations are in the tables below."
     return render(
         "sweep",
         sweep=document,
-        tables=shown,
+        tables=panels,
         headline=headline(document),
         figures=[shown_as(figure, name, caption) for name, figure in drawn.items()],
         words=wording,

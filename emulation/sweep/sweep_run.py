@@ -43,7 +43,7 @@ class SweepPoint:
 class SweepRun:
     """A sweep on one backend, its results in `out`."""
 
-    whole: Scenario
+    scenario: Scenario
     backend: str
     runs: list[SweepPoint]
     out: Path
@@ -60,15 +60,15 @@ class SweepRun:
         return list({cell.key: cell for run in self.runs for cell in run.cells}.values())
 
 
-def planned(whole: Scenario, variants: Sequence[tuple[Point, Scenario]], backend: str, out: Path) -> SweepRun:
+def planned(scenario: Scenario, variants: Sequence[tuple[Point, Scenario]], backend: str, out: Path) -> SweepRun:
     """variants: as `load_variants` gave them. Raises ScenarioError, RunFailed for what can't be run."""
     code, runs, planes = version(backend), [], {}
     for number, (point, variant) in enumerate(variants):
         workload = variant.workload
         if backend == "sim" and workload.compute_ns is None and not workload.profile:
             raise ScenarioError(
-                f"{whole.file}: [workload] compute_ns is missing: each process would measure its own; put it into the "
-                "file, or add --set workload.compute_ns=80e6"
+                f"{scenario.file}: [workload] compute_ns is missing: each process would measure its own; put it into "
+                "the file, or add --set workload.compute_ns=80e6"
             )
         folder = out / _folder(point, number)
         switches = variant.switch, variant.topology.fabric, variant.topology.workers
@@ -79,7 +79,7 @@ def planned(whole: Scenario, variants: Sequence[tuple[Point, Scenario]], backend
             for method in variant.methods_for(backend)
         )
         runs.append(SweepPoint(point, variant, planes[switches], folder, cells))
-    return SweepRun(whole, backend, runs, out)
+    return SweepRun(scenario, backend, runs, out)
 
 
 def _folder(point: Point, number: int) -> str:
@@ -106,17 +106,17 @@ def run(sweep: SweepRun, jobs: int, ray: bool, log: Log) -> None:
     there = len(every) - len(missing)
     log(f"{len(every)} runs, of which {there} are there and {len(missing)} are to do, {where}")
     if sweep.backend == "mininet":
-        for one in sweep.runs:
-            if any(cell in missing for cell in one.cells):
-                comparing.prepare(one.folder, one.scenario.methods_for(sweep.backend))
-    begun = time.monotonic()
-    for number, (cell, found) in enumerate(pool.worked(work, missing, jobs, ray), 1):
-        if "error" in found:
-            sweep.failed[cell.title] = found["error"]
+        for point in sweep.runs:
+            if any(cell in missing for cell in point.cells):
+                comparing.prepare(point.folder, point.scenario.methods_for(sweep.backend))
+    start_s = time.monotonic()
+    for number, (cell, record) in enumerate(pool.worked(work, missing, jobs, ray), 1):
+        if "error" in record:
+            sweep.failed[cell.title] = record["error"]
         else:
-            sweep.store.keep(cell, found)
-        took = f"{found['seconds']:.1f} s" if "seconds" in found else f"failed: {found['error']}"
-        log(f"[{number}/{len(missing)}] {cell.title}: {took}; {pool.time_left(begun, number, len(missing))}")
+            sweep.store.keep(cell, record)
+        took = f"{record['seconds']:.1f} s" if "seconds" in record else f"failed: {record['error']}"
+        log(f"[{number}/{len(missing)}] {cell.title}: {took}; {pool.time_left(start_s, number, len(missing))}")
 
 
 @dataclass
@@ -131,45 +131,45 @@ class SweepOutcome:
     problems: list[str]
 
 
-def written(sweep: SweepRun, command: Sequence[str], reports: bool, log: Log) -> SweepOutcome:
+def write_results(sweep: SweepRun, command: Sequence[str], reports: bool, log: Log) -> SweepOutcome:
     """Writes tables, sweep.json, the page and, if wanted, the report of each run. Raises RunFailed, OSError."""
     rows: list[sweep_table.Row] = []
-    shown, problems, verdicts, unequal = [], failures(sweep), [], False
-    for number, one in enumerate(sweep.runs, 1):
-        there = {cell.method: cell for cell in one.cells if cell.title not in sweep.failed}
-        found = {method: sweep.store.entry(cell) for method, cell in there.items()}
-        built = assembled(one.scenario, sweep.backend, [entry for entry, _, _ in found.values()])
-        shown.append(sweep_page.of_run(one.point, built, one.folder.name if reports and found else ""))
+    documents, problems, verdicts, unequal = [], failures(sweep), [], False
+    for number, point in enumerate(sweep.runs, 1):
+        there = {cell.method: cell for cell in point.cells if cell.title not in sweep.failed}
+        entries = {method: sweep.store.entry(cell) for method, cell in there.items()}
+        built = assembled(point.scenario, sweep.backend, [entry for entry, _, _ in entries.values()])
+        documents.append(sweep_page.of_run(point.point, built, point.folder.name if reports and entries else ""))
         for entry in built["methods"]:
-            key = {"seed": one.scenario.seed, "backend": sweep.backend, "cell": there[entry["method"]].key}
-            rows.append({**one.point, **key, **sweep_table.row(entry)})
-        if reports and found and not _is_there(one.folder, built):
-            log(f"report {number}/{len(sweep.runs)}: {one.folder}")
-            comparing.prepare(one.folder, [])
-            timelines = {method: spans for method, (_, spans, _) in found.items() if spans}
-            seconds = {method: took for method, (_, _, took) in found.items()}
-            comparing.write(built, _host(one, command, seconds), timelines, one.folder)
-        problems += [f"{sweep_page.point_text(one.point)}: {problem}" for problem in comparing.problems(built)]
+            key = {"seed": point.scenario.seed, "backend": sweep.backend, "cell": there[entry["method"]].key}
+            rows.append({**point.point, **key, **sweep_table.row(entry)})
+        if reports and entries and not _is_there(point.folder, built):
+            log(f"report {number}/{len(sweep.runs)}: {point.folder}")
+            comparing.prepare(point.folder, [])
+            timelines = {method: spans for method, (_, spans, _) in entries.items() if spans}
+            seconds = {method: took for method, (_, _, took) in entries.items()}
+            comparing.write(built, _host(point, command, seconds), timelines, point.folder)
+        problems += [f"{sweep_page.point_text(point.point)}: {problem}" for problem in comparing.problems(built)]
         verdicts.append(built["verdict"])
         unequal |= bool(differing(built)) or any(map(unequal_ranks, built["methods"]))
     sweep.out.mkdir(parents=True, exist_ok=True)
     _, missing = sweep_table.write(rows, sweep.out)
     if missing:
         log(missing)
-    document = sweep_page.build(sweep.whole, sweep.backend, shown)
+    document = sweep_page.build(sweep.scenario, sweep.backend, documents)
     return SweepOutcome(document, sweep_page.write(document, sweep.out), worst(verdicts), unequal, problems)
 
 
 def failures(sweep: SweepRun) -> list[str]:
     """A line for each reason."""
     reasons = dict.fromkeys(sweep.failed.values())
-    told = []
+    lines = []
     for reason in reasons:
         titles = [title for title, why in sweep.failed.items() if why == reason]
-        told.append(
+        lines.append(
             f"{len(titles)} of {len(sweep.cells)} runs failed ({titles[0]}{', …' if titles[1:] else ''}): {reason}"
         )
-    return told
+    return lines
 
 
 def _host(run: SweepPoint, command: Sequence[str], seconds: dict[Any, float]) -> dict[str, Any]:

@@ -20,21 +20,21 @@ QUOTED = ("speedup", "limit", "at_equal_compute")
 def row(entry: Mapping[str, Any]) -> Row:
     """What a document's entry of a method has in a table: its summary, spreads as NAME (the median), NAME_p10 and
     NAME_p90, tables as NAME_KEY; and the speed-ups over the baseline of the same scenario."""
-    found: Row = {"method": str(entry["method"])}
-    found["verdict"] = entry["verdict"]
+    columns: Row = {"method": str(entry["method"])}
+    columns["verdict"] = entry["verdict"]
     for name, value in entry["summary"].items():
         if name == "blocks":  # of which a table has no columns
             continue
         if not isinstance(value, Mapping):
-            found[name] = value
+            columns[name] = value
             continue
         for key, part in value.items():
-            found[name if key == "median" else f"{name}_{key}"] = part
-    found["retransmissions"] = entry["retransmissions"]
+            columns[name if key == "median" else f"{name}_{key}"] = part
+    columns["retransmissions"] = entry["retransmissions"]
     compared = entry["comparison"] or {}
     quoted = compared.get("headline", {})
     return {
-        **found,
+        **columns,
         **{name: compared.get(name) for name in COMPARED},
         **{f"headline_{name}": quoted.get(name) for name in QUOTED},
     }
@@ -42,7 +42,7 @@ def row(entry: Mapping[str, Any]) -> Row:
 
 def write(rows: Sequence[Row], folder: Path) -> tuple[list[Path], str]:
     """The files, and what is missing for the other one; "" if nothing. Columns: those of all rows. Raises OSError."""
-    names = list(dict.fromkeys(name for one in rows for name in one))
+    names = list(dict.fromkeys(name for row in rows for name in row))
     paths = [folder / CSV]
     with paths[0].open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
@@ -54,7 +54,7 @@ def write(rows: Sequence[Row], folder: Path) -> tuple[list[Path], str]:
     except ModuleNotFoundError:
         (folder / PARQUET).unlink(missing_ok=True)  # of an earlier run
         return paths, f"no {PARQUET}: it needs pip install 'switchagg[parquet]'"
-    columns = {name: _alike([one.get(name) for one in rows]) for name in names}
+    columns = {name: _alike([row.get(name) for row in rows]) for name in names}
     parquet.write_table(arrow.table(columns), folder / PARQUET)
     return [*paths, folder / PARQUET], ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from emulation.topologies.topology import EVERY, ONE, Topology
+from emulation.topologies.topology import EVERY, SINGLE, Topology
 
 
 def every_joining_switch(topology: Topology) -> tuple[str, ...]:
@@ -34,16 +34,16 @@ def _may_sum(topology: Topology, switch: str) -> bool:
 
 def _branches(topology: Topology) -> dict[str, Counter[str]]:
     """By switch: the neighbours below it that lead to workers, and to how many."""
-    found: dict[str, Counter[str]] = {name: Counter() for name in topology.switches}
+    counts: dict[str, Counter[str]] = {name: Counter() for name in topology.switches}
     for worker in topology.workers:
         for below, switch in topology.path(worker, topology.top):
-            found[switch][below] += 1
-    return found
+            counts[switch][below] += 1
+    return counts
 
 
 PLACEMENTS: dict[str, Callable[[Topology], tuple[str, ...]]] = {
     EVERY: every_joining_switch,
-    ONE: lowest_common_switch,
+    SINGLE: lowest_common_switch,
 }
 """policy(topology): the switches that aggregate, in the order of `Topology.switches`. One of them must be above all
 others and above all workers, the root; the parent of any other is the nearest above it."""

@@ -63,6 +63,8 @@ def forwarding_hosts(
     return Topology(ranks, (), inside + switches, inside[0], links, inside=inside, graph=True)
 
 
-def _to_ranks(ranks: Sequence[str], inside: Sequence[str], each: int, bus: LinkSettings) -> tuple[TopologyLink, ...]:
+def _to_ranks(
+    ranks: Sequence[str], inside: Sequence[str], ranks_per_host: int, bus: LinkSettings
+) -> tuple[TopologyLink, ...]:
     settings = replace(bus, delay_ns=0)
-    return tuple(TopologyLink(rank, inside[number // each], settings) for number, rank in enumerate(ranks))
+    return tuple(TopologyLink(rank, inside[number // ranks_per_host], settings) for number, rank in enumerate(ranks))

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 Hop = tuple[str, str]
 """One direction of a link: the nodes that frames come from and go to."""
-EVERY, ONE = "every", "one"  # of `placement`
+EVERY, SINGLE = "every", "one"  # of `placement`
 HASH, SPRAY = "hash", "spray"
 PATHS = (SPRAY, HASH)
 """How a switch with several links on the way divides what it forwards: frame by frame, or by flow; see
@@ -93,7 +93,7 @@ class Topology:
     top: str
     links: tuple[TopologyLink, ...]
     aggregators: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
+    other_hosts: tuple[str, ...] = ()
     tops: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
     inside_sums: bool = False
@@ -147,7 +147,7 @@ class Topology:
     @property
     def hosts(self) -> tuple[str, ...]:
         """All of them."""
-        return self.members + self.others
+        return self.members + self.other_hosts
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -178,12 +178,12 @@ class Topology:
     @cached_property
     def children(self) -> dict[str, tuple[str, ...]]:
         """By aggregator: workers and aggregators whose parent it is, in the order of their ranks there."""
-        found: dict[str, list[str]] = {name: [] for name in self.aggregators}
+        by_parent: dict[str, list[str]] = {name: [] for name in self.aggregators}
         for node in self.workers + self.aggregators:
             parent = self.parent(node)
             if parent is not None:
-                found[parent].append(node)
-        return {name: tuple(nodes) for name, nodes in found.items()}
+                by_parent[parent].append(node)
+        return {name: tuple(nodes) for name, nodes in by_parent.items()}
 
     def next_hops(self, node: str, to: str) -> tuple[str, ...]:
         """The neighbours to which a node may send what is for another node, all of them as near to that as any."""
@@ -216,7 +216,7 @@ class Topology:
     def layers(self, sender: str, to: str) -> list[dict[Hop, Fraction]]:
         """The directions of links that frames cross, step by step, on all shortest ways, each with its part of them if
         every node divides what it forwards equally."""
-        found, there = [], {sender: Fraction(1)}
+        levels, there = [], {sender: Fraction(1)}
         while to not in there:
             crossed: dict[Hop, Fraction] = {}
             for node, part in there.items():
@@ -225,8 +225,8 @@ class Topology:
             there = {}
             for (_, hop), part in crossed.items():
                 there[hop] = there.get(hop, Fraction(0)) + part
-            found.append(crossed)
-        return found
+            levels.append(crossed)
+        return levels
 
     def path(self, sender: str, to: str) -> list[Hop]:
         """The directions of links that a frame crosses, in order."""
@@ -251,10 +251,10 @@ class Topology:
     @cached_property
     def neighbours(self) -> dict[str, list[str]]:
         """By node, in the order of its ports."""
-        found: dict[str, list[str]] = {name: [] for name in self.nodes}
+        by_node: dict[str, list[str]] = {name: [] for name in self.nodes}
         for a, b in (hop for hop, _ in self.hops):
-            found[a].append(b)
-        return found
+            by_node[a].append(b)
+        return by_node
 
     @cached_property
     def _routes(self) -> dict[str, dict[str, tuple[str, ...]]]:

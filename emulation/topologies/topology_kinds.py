@@ -59,7 +59,7 @@ def topology_names() -> tuple[str, ...]:
 
 
 @lru_cache
-def topology(fabric: Fabric, workers: int, servers: int, settings: LinkSettings, others: int = 0) -> Topology:
+def topology(fabric: Fabric, workers: int, servers: int, settings: LinkSettings, other_hosts: int = 0) -> Topology:
     """The nodes and links of one network, and which switches aggregate. Raises ValueError.
 
     others: hosts of other jobs and flows, where those of further servers would be.
@@ -80,10 +80,10 @@ def topology(fabric: Fabric, workers: int, servers: int, settings: LinkSettings,
         if getattr(fabric, key) and key not in kind.keys:
             having = " or ".join(other.name for other in TOPOLOGIES.values() if key in other.keys)
             raise ValueError(f"{key}: it has none; leave {key} out, or take kind = {having}")
-    built = kind.build(fabric, workers if kind.forwards else hosts_of(fabric, workers), servers + others, settings)
+    built = kind.build(fabric, workers if kind.forwards else hosts_of(fabric, workers), servers + other_hosts, settings)
     if fabric.ranks_per_host > 1 and not kind.forwards:
         built = with_ranks(built, fabric, workers, settings)
-    built = replace(built, servers=built.servers[:servers], others=built.servers[servers:])
+    built = replace(built, servers=built.servers[:servers], other_hosts=built.servers[servers:])
     built = replace(built, links=_with_rates(built, fabric.link_bps))
     return replace(built, aggregators=PLACEMENTS[fabric.placement](built))
 
@@ -108,8 +108,8 @@ def _some(built: Topology) -> str:
 
 def seen_by(network: Topology, workers: tuple[str, ...], placement: str, servers: tuple[str, ...] = ()) -> Topology:
     """A network as another job has it, whose workers and servers are on these hosts."""
-    others = tuple(host for host in network.hosts if host not in workers + servers)
-    job = replace(network, workers=workers, servers=servers, others=others, aggregators=())
+    other_hosts = tuple(host for host in network.hosts if host not in workers + servers)
+    job = replace(network, workers=workers, servers=servers, other_hosts=other_hosts, aggregators=())
     return replace(job, aggregators=PLACEMENTS[placement](job))
 
 

@@ -20,8 +20,8 @@ def torus(fabric: Fabric, workers: int, servers: int, settings: LinkSettings) ->
     if not sides:
         raise ValueError("sides: missing; allowed: hosts along each side, like [4, 4]")
     if prod(sides) != hosts or min(sides) < 2:
-        shown = " x ".join(map(str, sides))
-        raise ValueError(f"sides: {shown} hosts, but there are {hosts}; allowed: 2 or more a side, so many in all")
+        sides_text = " x ".join(map(str, sides))
+        raise ValueError(f"sides: {sides_text} hosts, but there are {hosts}; allowed: 2 or more a side, so many in all")
     places = list(product(*map(range, sides)))
     number = {place: index for index, place in enumerate(places)}
     joined = []

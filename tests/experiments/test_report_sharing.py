@@ -214,7 +214,7 @@ def test_other_jobs_have_lines_slots_and_rows(tenants: dict[str, Any]) -> None:
 def test_hosts_of_flows_and_of_other_jobs_are_all_drawn(tenants: dict[str, Any]) -> None:
     entry = {**tenants["methods"][0], "flows": FLOWS}
     built = {**document(SHARED, "sim", [result("switch", 100_000_000)]), "methods": [entry]}
-    assert len(sharing._network(built, entry).others) == 2 + 2  # of cubic; of jobs a and late
+    assert len(sharing._network(built, entry).other_hosts) == 2 + 2  # of cubic; of jobs a and late
 
 
 def test_of_a_large_network_the_first_and_the_last_are_drawn() -> None:

@@ -140,7 +140,7 @@ def test_the_code_that_decides_results_is_in_a_cells_name(tmp_path: Path, monkey
     monkeypatch.setattr(sweep_cells, "find_spec", lambda _: found)
 
     def changes(name: str) -> set[str]:
-        before = {backend: sweep_cells.version.__wrapped__(backend) for backend in sweep_cells.OTHERS}
+        before = {backend: sweep_cells.version.__wrapped__(backend) for backend in sweep_cells.EXCLUDED}
         (tmp_path / "emulation" / name).write_text(name)
         return {backend for backend, old in before.items() if sweep_cells.version.__wrapped__(backend) != old}
 
@@ -304,7 +304,7 @@ def documents(folder: Path, text: str) -> dict[str, Any]:
     whole, variants = load(folder / "tiny.toml"), load_variants(folder / "tiny.toml")
     planned = sweep_run.planned(whole, variants, "sim", folder / "out")
     sweep_run.run(planned, 1, False, lambda _: None)
-    return sweep_run.written(planned, ["x"], False, lambda _: None).document
+    return sweep_run.write_results(planned, ["x"], False, lambda _: None).document
 
 
 def test_one_key_has_a_row_per_method_and_a_column_per_value(tmp_path: Path, backend: Backend) -> None:

@@ -13,7 +13,7 @@ from emulation.timeline import (
     NETWORK,
     Span,
     chrome_trace,
-    kept,
+    is_recorded,
     nearest_median,
     of_one_iteration,
     with_median,
@@ -65,8 +65,8 @@ def test_one_iteration_begins_at_zero() -> None:
 
 
 def test_a_few_iterations_after_the_warm_up_are_kept_and_of_rank_0_the_median_one() -> None:
-    assert [iteration for iteration in range(12) if kept(iteration, 5, 1)] == [5, 6, 7, 8]
-    assert [iteration for iteration in range(12) if kept(iteration, 5, 0)] == [5, 6, 7, 8, 9, 10, 11]
+    assert [iteration for iteration in range(12) if is_recorded(iteration, 5, 1)] == [5, 6, 7, 8]
+    assert [iteration for iteration in range(12) if is_recorded(iteration, 5, 0)] == [5, 6, 7, 8, 9, 10, 11]
     spans = [Span(0, COMPUTE, "forward", iteration, iteration, iteration + 1) for iteration in range(5, 12)]
     durations_ns = dict.fromkeys(range(5), 10**9) | {5: 70, 6: 90, 7: 91, 8: 99, 9: 50, 10: 81, 11: 80}
     assert [span.iteration for span in with_median(spans, durations_ns, 5)] == [5, 6, 7, 8, 10]

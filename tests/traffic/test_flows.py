@@ -23,7 +23,7 @@ def flows(text):
 def beside(text, method="ring", calls=6, elements=50_000, config=None, dtype=np.int32):
     """A job of four that sums so many arrays, one after the other, beside flows; these after it."""
     config = config or SimulationConfig(workers=4, link=LINK, streams=1, window_slots=32, tcp="cubic")
-    job = SIMULATIONS[method](replace(config, others=own_hosts(flows(text))))
+    job = SIMULATIONS[method](replace(config, other_hosts=own_hosts(flows(text))))
     made = ScenarioTraffic(job, flows(text))
     left = 4
 

@@ -97,7 +97,7 @@ def world(source: random.Random) -> World:
         workers=workers,
         link=link,
         fabric=source.choice(FABRICS),
-        others=own_hosts(flows) + sum(2 * (not job.on) + servers_of(job, method) for job in jobs),
+        other_hosts=own_hosts(flows) + sum(2 * (not job.on) + servers_of(job, method) for job in jobs),
         switch_latency_ns=source.choice((0, 700)),
         seed=source.randrange(1000),
         elements=64,

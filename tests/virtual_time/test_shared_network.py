@@ -18,11 +18,11 @@ ELEMENTS = 60_000
 def jobs(config: SimulationConfig, methods: tuple[str, ...], of_first: tuple[int, ...] = ()) -> list[Simulation]:
     """A job of two workers by each method, on hosts of its own, or on those ranks' of the first."""
     others = 0 if of_first else 2 * (len(methods) - 1)
-    config = replace(config, others=others, pool_slots=len(methods) * config.job().slots[1])
+    config = replace(config, other_hosts=others, pool_slots=len(methods) * config.job().slots[1])
     made = [SIMULATIONS[methods[0]](config)]
     network = made[0].shared
     for number, method in enumerate(methods[1:], 1):
-        hosts = network.topology.others[2 * number - 2 : 2 * number]
+        hosts = network.topology.other_hosts[2 * number - 2 : 2 * number]
         if of_first:
             hosts = tuple(network.topology.workers[rank] for rank in of_first)
         place = seen_by(network.topology, hosts, config.fabric.placement)

@@ -12,7 +12,7 @@ from emulation.sim.host_costs import HostCosts
 from emulation.sim.network.simulated_link import UDP_FRAMING_BYTES, LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
-from emulation.topologies.topology import ONE, Fabric, LinkSettings
+from emulation.topologies.topology import SINGLE, Fabric, LinkSettings
 from emulation.topologies.topology_kinds import topology
 from switchagg.wire import frame_bytes
 from transport.group.method_name import parse as parse_method
@@ -78,7 +78,7 @@ def test_what_joins_ranks_sums_only_if_asked() -> None:
     assert built(5).children == {"s1": ("h1", "h2", "h3", "h4", "h5")}  # the third host has one rank
     assert built(5, inside_sums=True).children == {"n1": ("h1", "h2"), "n2": ("h3", "h4"), "s1": ("h5", "n1", "n2")}
     assert built(2).root == "s1" != built(2, inside_sums=True).root == "n1"
-    assert built(6, inside_sums=True, placement=ONE).aggregators == ("s1",)
+    assert built(6, inside_sums=True, placement=SINGLE).aggregators == ("s1",)
     assert built(4).servers == ("h5",)
     racks = built(6, kind="leaf_spine", racks=(2, 1))
     assert racks.children == {"leaf1": ("h1", "h2", "h3", "h4"), "spine1": ("h5", "h6", "leaf1")}

@@ -22,7 +22,7 @@ def run(jobs: list[JobOptions], slots: int, milliseconds: int, policy: str = MAX
     given: dict[str, Any] = {"workers": 2, "window_slots": 64, "streams": 1, "link": link, **config}
     others = sum(job.workers * (not job.on) + servers_of(job, "switch") for job in jobs)
     first = SIMULATIONS["ring"](
-        SimulationConfig(others=others, pool_slots=slots, first_slot=None, dataplane="batched", **given)
+        SimulationConfig(other_hosts=others, pool_slots=slots, first_slot=None, dataplane="batched", **given)
     )
     beside = BackgroundJobs(first, "switch", jobs, 1, policy, 0)
     first.network.schedule(milliseconds * 1_000_000, lambda *_: first.network.stop())
@@ -131,7 +131,7 @@ def test_jobs_share_links_with_flows_of_their_own_hosts(method: str) -> None:
     jobs = [JobOptions("on", on=(0, 1), size_bytes=60_000, method=method), *of_weights(1, method=method)]
     others = own_hosts(flows) + sum(job.workers * (not job.on) + servers_of(job, method) for job in jobs)
     link = LinkConfig(100_000_000, 100_000, 100_000)
-    config = SimulationConfig(2, link, others=others, pool_slots=64, first_slot=None, window_slots=32, tcp="cubic")
+    config = SimulationConfig(2, link, other_hosts=others, pool_slots=64, first_slot=None, window_slots=32, tcp="cubic")
     first = SIMULATIONS["ring"](config)
     beside = ScenarioTraffic(first, flows)
     tenants = BackgroundJobs(first, method, jobs, 1, MAX_MIN, 0, own_hosts(flows))

@@ -52,8 +52,8 @@ class Update:
     head: Bundle | None = None
 
 
-def _combined(op: Op, one: Values, other: Values) -> Values:
-    return one + other if op is Op.SUM else np.maximum(one, other)
+def _combined(op: Op, values: Values, other: Values) -> Values:
+    return values + other if op is Op.SUM else np.maximum(values, other)
 
 
 class Aggregators:
@@ -135,7 +135,7 @@ class Preemptive(Aggregators):
         if update.priority >= held.priority:
             yield from super()._collide(update, held, below)
             return
-        if held.priority != _SENT:
+        if held.priority != _FORWARDED:
             self.counters["evicted"] += 1
             yield replace(held, collided=True)
         self.counters["claimed"] += 1
@@ -143,12 +143,12 @@ class Preemptive(Aggregators):
         yield from self._complete(update, below)
 
     def _complete(self, held: Update, below: int) -> Iterator[Update]:
-        for whole in super()._complete(held, below):
-            self._held[held.index] = replace(held, priority=_SENT)
-            yield replace(whole, priority=min(held.priority, BEST_EFFORT))
+        for chunk in super()._complete(held, below):
+            self._held[held.index] = replace(held, priority=_FORWARDED)
+            yield replace(chunk, priority=min(held.priority, BEST_EFFORT))
 
 
-_SENT = BEST_EFFORT + 1  # the priority of a chunk whose sum has gone up
+_FORWARDED = BEST_EFFORT + 1  # the priority of a chunk whose sum has gone up
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -74,14 +74,14 @@ def _update(frame: Bundle) -> Update:
 def _packed(frame: Bundle, sums: Update | ChunkSum, flags: int, trailer: tuple[int, int, int]) -> Bundle:
     """A packet of the chunk of `frame` with these sums."""
     values = sums.values
-    made = np.empty((1, HEADER_BYTES + 4 * values.size), np.uint8)
-    made[0, :HEADER_BYTES] = frame[0, :HEADER_BYTES]
-    header = made[0, :HEADER_BYTES].view(HEADER)[0:1]
+    packet = np.empty((1, HEADER_BYTES + 4 * values.size), np.uint8)
+    packet[0, :HEADER_BYTES] = frame[0, :HEADER_BYTES]
+    header = packet[0, :HEADER_BYTES].view(HEADER)[0:1]
     header["kind"] = int(header["kind"][0]) & ~(FLAG_RESULT | FLAG_RETRANSMISSION) | flags
     header["rank"] = MARKED if sums.marked else 0
     header["elements"] = values.size
-    made[0, HEADER_BYTES:] = values.astype(">i4").view(np.uint8)
-    return with_trailer(made, *trailer)
+    packet[0, HEADER_BYTES:] = values.astype(">i4").view(np.uint8)
+    return with_trailer(packet, *trailer)
 
 
 class ChildSwitch(NamedTuple):
@@ -100,7 +100,7 @@ class _Admitted:
 
     @property
     def ranks(self) -> int:
-        return sum(each.ranks for each in self.below)
+        return sum(child.ranks for child in self.below)
 
 
 class AtpPlane:
@@ -125,15 +125,15 @@ class AtpPlane:
             ranks, index, _ = trailer_of(bundle)
             self.aggregators.free(_key(header), index)
             below = self._jobs[int(header["job"])].below
-            return [Output(bundle, tuple(each.address for each in below if each.ranks & ranks))]
-        sent = []
+            return [Output(bundle, tuple(child.address for child in below if child.ranks & ranks))]
+        outputs = []
         for update in self.aggregators.take(_update(bundle), self._jobs[int(header["job"])].ranks):
             assert update.head is not None
             flags = FLAG_RETRANSMISSION if update.resend else 0
             trailer = (update.ranks, update.index, update.collided | update.priority << 8)
             above = self._jobs[update.key.job].above  # which need not be that of the packet, if it evicted another's
-            sent.append(Output(_packed(update.head, update, flags, trailer), (above,)))
-        return sent
+            outputs.append(Output(_packed(update.head, update, flags, trailer), (above,)))
+        return outputs
 
 
 class AtpHost(AggregationHost):
@@ -179,9 +179,11 @@ class AtpServer:
         update = _update(frame)
         result = self.fallback.take(replace(update, marked=True) if to & CE else update)
         if result is not None:
-            sent = _packed(frame, result, FLAG_RESULT, (result.ranks, result.index, result.next_index))
+            answer = _packed(frame, result, FLAG_RESULT, (result.ranks, result.index, result.next_index))
             address, switch = self._ends
-            self._link.send(sent, sent.size + UDP_FRAMING_BYTES, self._link.network.now_ns, address, switch | to & ECT)
+            self._link.send(
+                answer, answer.size + UDP_FRAMING_BYTES, self._link.network.now_ns, address, switch | to & ECT
+            )
 
 
 class AtpSimulation(EndpointSimulation):
@@ -213,7 +215,7 @@ class AtpSimulation(EndpointSimulation):
 
         root, *leaves = self.switches = {name: self.shared.aggregator(name, plane) for name in below}
         for name in leaves:
-            below[root].append(ChildSwitch(self.switches[name].address, sum(each.ranks for each in below[name])))
+            below[root].append(ChildSwitch(self.switches[name].address, sum(child.ranks for child in below[name])))
             self._planes[name].join(job.job_id, self.switches[root].address, below[name])
         self._planes[root].join(job.job_id, server, below[root])
         fallback = Fallback(config.workers, Indexes(job.job_id, range(first, end), count))
@@ -223,8 +225,8 @@ class AtpSimulation(EndpointSimulation):
         for rank, worker in enumerate(self.topology.workers):
             ends = self.first + rank, {job: self.switches[self._switch_of(worker)].address}
             endpoint, uplink = Endpoint(job, rank), self.uplinks[rank]
-            own: dict[str, Any] = {"indexes": indexes, "priority": config.priority}
-            self._add(AtpHost(endpoint, uplink, self._failed, ends, config.codec, False, **own))
+            options: dict[str, Any] = {"indexes": indexes, "priority": config.priority}
+            self._add(AtpHost(endpoint, uplink, self._failed, ends, config.codec, False, **options))
 
     def _switch_of(self, host: str) -> str:
         return self.topology.neighbours[host][0]

@@ -16,7 +16,7 @@ from emulation.sim.network.virtual_clock import Action, SimulationError, Virtual
 EVENTS_AT_ONCE = 1 << 18
 """Between two looks at signals: some milliseconds."""
 
-WHOLE = (1 << 32) - 1
+ALL_BYTES = (1 << 32) - 1
 """Of frames in a trace: all their bytes."""
 
 
@@ -27,7 +27,7 @@ class CompiledClock(VirtualClock):
     beginning on, that a trace knows.
     """
 
-    def __init__(self, *, events_max: int = 2_000_000_000, trace: bool = False, traced_bytes: int = WHOLE) -> None:
+    def __init__(self, *, events_max: int = 2_000_000_000, trace: bool = False, traced_bytes: int = ALL_BYTES) -> None:
         super().__init__(events_max=events_max, trace=trace)
         self.notices: list[Done] = []
         self._library = engine_library.engine()
@@ -85,7 +85,7 @@ class CompiledClock(VirtualClock):
     def _traced(self) -> bytes:
         records = ctypes.POINTER(SimRecord)()
         count = self._library.sa_sim_records(self.handle, ctypes.byref(records))
-        lines = (f"{one.time_ns} {one.sender} {one.to} {one.content}\n" for one in records[:count])
+        lines = (f"{record.time_ns} {record.sender} {record.to} {record.content}\n" for record in records[:count])
         return "".join(lines).encode()
 
     def _notice(self, host: int) -> None:
@@ -119,6 +119,6 @@ class CompiledClock(VirtualClock):
 
 
 def _of(clock: "weakref.ref[CompiledClock]") -> CompiledClock:
-    found = clock()
-    assert found is not None, "the run of a simulation that is gone"
-    return found
+    library = clock()
+    assert library is not None, "the run of a simulation that is gone"
+    return library

@@ -13,7 +13,7 @@ from transport.collectives.party import CALL_TIMEOUT_NS
 from transport.meshes.reliable import ReliableConfig
 
 CONFIG_OF = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
-TOLD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64)
+MEMBER_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64)
 COMBINE = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
 
 CALL_BYTES = 36
@@ -43,7 +43,7 @@ class GroupFacts(ctypes.Structure):
         ("credit_bytes", _I64),
         ("call_timeout_ns", _I64),
         ("config_of", CONFIG_OF),
-        ("report", TOLD),
+        ("report", MEMBER_CALLBACK),
     ]
 
 
@@ -78,7 +78,7 @@ class MemberFailure(ctypes.Structure):
 @lru_cache(maxsize=1)
 def declared() -> ctypes.CDLL:
     """The library with the functions of members declared. Raises engine_library.CoreMissing."""
-    found = engine_library.engine()
+    library = engine_library.engine()
     for name, result, arguments in (
         ("group", _POINTER, [_POINTER, ctypes.POINTER(GroupFacts)]),
         ("group_failed", ctypes.POINTER(MemberFailure), [_POINTER]),
@@ -91,10 +91,10 @@ def declared() -> ctypes.CDLL:
         ("member_retransmissions", _U64, [_POINTER]),
         ("member_drop_checksum", _U64, [_POINTER]),
     ):
-        function = getattr(found, f"sa_sim_{name}")
+        function = getattr(library, f"sa_sim_{name}")
         function.restype = result
         function.argtypes = arguments
-    return found
+    return library
 
 
 class CompiledGroup:
@@ -109,7 +109,7 @@ class CompiledGroup:
         connections: Callable[[int, int], ReliableConfig],
         first: int,
         credit_bytes: int | None,
-        told: Callable[[int, int, int, int], int] | None = None,
+        callback: Callable[[int, int, int, int], int] | None = None,
     ) -> None:
         self.clock = clock
         self.programs: ProgramCache[CompiledProgram] = ProgramCache(CACHED_NODES)
@@ -117,8 +117,8 @@ class CompiledGroup:
         self._configs: dict[ReliableConfig, ReliableFacts] = {}
         self._config_of = CONFIG_OF(self._address_of)
         credit = -1 if credit_bytes is None else credit_bytes
-        self._told = TOLD(told) if told else TOLD()
-        facts = GroupFacts(first, credit, CALL_TIMEOUT_NS, self._config_of, self._told)
+        self._callback = MEMBER_CALLBACK(callback) if callback else MEMBER_CALLBACK()
+        facts = GroupFacts(first, credit, CALL_TIMEOUT_NS, self._config_of, self._callback)
         self.handle = engine_library.there(declared().sa_sim_group(clock.handle, facts))
         self.failed: MemberFailure = declared().sa_sim_group_failed(self.handle).contents
 
@@ -127,12 +127,17 @@ class CompiledGroup:
         declared().sa_sim_group_costs(self.handle, costs.transfer_ns, costs.flow_bps)
 
     def _address_of(self, member: int, to: int) -> int:
-        each = self._connections(member, to)
-        facts = self._configs.get(each)
+        connection = self._connections(member, to)
+        facts = self._configs.get(connection)
         if facts is None:
-            sizes = each.segment_bytes, each.window_segments, each.ack_every_segments, each.retry_limit
-            times = each.rto_initial_ns, each.rto_min_ns, each.rto_max_ns, each.delayed_ack_ns
-            facts = self._configs[each] = ReliableFacts(*sizes, *times)
+            sizes = (
+                connection.segment_bytes,
+                connection.window_segments,
+                connection.ack_every_segments,
+                connection.retry_limit,
+            )
+            times = connection.rto_initial_ns, connection.rto_min_ns, connection.rto_max_ns, connection.delayed_ack_ns
+            facts = self._configs[connection] = ReliableFacts(*sizes, *times)
         return ctypes.addressof(facts)
 
     def retry_limit(self, member: int, to: int) -> int:

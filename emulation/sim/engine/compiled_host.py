@@ -25,9 +25,9 @@ class CompiledHost(AggregationHost):
         self._library = engine_library.engine()
         endpoints = _parts(self.endpoint)
         trees = (TreeFacts * len(endpoints))()
-        for facts, each in zip(trees, endpoints, strict=True):
-            to = self._to[each.job.job_id]
-            facts.endpoint, facts.job_id, facts.streams = each.handle, each.job.job_id, len(to)
+        for facts, endpoint in zip(trees, endpoints, strict=True):
+            to = self._to[endpoint.job.job_id]
+            facts.endpoint, facts.job_id, facts.streams = endpoint.handle, endpoint.job.job_id, len(to)
             facts.to = (ctypes.c_uint32 * len(to))(*to)
         classes = self._calls.turns.classes
         self._worker = engine_library.there(
@@ -47,7 +47,7 @@ class CompiledHost(AggregationHost):
 
     def readmit(self, endpoint: Endpoint | TreeEndpoints) -> None:
         """See `AggregationHost`."""
-        handles = [each.handle for each in _parts(endpoint)]
+        handles = [part.handle for part in _parts(endpoint)]
         self._library.sa_sim_worker_readmit(self._worker, (ctypes.c_void_p * len(handles))(*handles))
         super().readmit(endpoint)
 
@@ -60,7 +60,7 @@ class CompiledHost(AggregationHost):
         count: int = self._library.sa_sim_worker_drop_checksum(self._worker)
         return count
 
-    def _made(self, call: ArrayCall) -> ArrayCall:
+    def _endpoint_call(self, call: ArrayCall) -> ArrayCall:
         return call
 
     def _pump(self) -> None:

@@ -82,11 +82,11 @@ class CompiledLink:
     def count(self, add: Callable[[Origin, int], None]) -> Callable[[], None]:
         """As of `SimulatedLink`; only when it is asked for."""
         watch = engine_library.there(engine_library.engine().sa_sim_watch(self.handle))
-        found = ctypes.POINTER(WatchedBytes)()
+        watched = ctypes.POINTER(WatchedBytes)()
 
         def take() -> None:
-            for one in found[: engine_library.engine().sa_sim_watched(watch, ctypes.byref(found))]:
-                add(Origin(one.job if one.job >= 0 else None, one.sender, one.flow), one.bytes)
+            for entry in watched[: engine_library.engine().sa_sim_watched(watch, ctypes.byref(watched))]:
+                add(Origin(entry.job if entry.job >= 0 else None, entry.sender, entry.flow), entry.bytes)
 
         return take
 

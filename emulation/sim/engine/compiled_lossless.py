@@ -55,17 +55,17 @@ class IngressState(ctypes.Structure):
 @lru_cache(maxsize=1)
 def declared() -> ctypes.CDLL:
     """The library with the functions of pauses declared. Raises engine_library.CoreMissing."""
-    found = engine_library.engine()
+    library = engine_library.engine()
     for name, result, arguments in (
         ("pfc", _POINTER, [_POINTER, ctypes.POINTER(PfcFacts)]),
         ("pausing", _POINTER, [_POINTER, _POINTER, ctypes.POINTER(_U32)]),
         ("ingress", _POINTER, [_POINTER, _POINTER, _U64]),
         ("waits_for", _U32, [_POINTER, _POINTER, _U32]),
     ):
-        function = getattr(found, f"sa_sim_{name}")
+        function = getattr(library, f"sa_sim_{name}")
         function.restype = result
         function.argtypes = arguments
-    return found
+    return library
 
 
 class CompiledPort:
@@ -89,8 +89,8 @@ class CompiledPausableLink(CompiledLink):
     def __init__(self, clock: CompiledClock, config: LinkConfig, seed: str, pfc: int) -> None:
         super().__init__(clock, config, seed, strict=False)
         self.port: CompiledPort | None = None
-        made = declared().sa_sim_pausing(self.handle, pfc, engine_library.random_words(f"{seed} red"))
-        self.pausing = engine_library.there(made)
+        pausing = declared().sa_sim_pausing(self.handle, pfc, engine_library.random_words(f"{seed} red"))
+        self.pausing = engine_library.there(pausing)
         self._pauses = PausingState.from_address(self.pausing)
 
     @property
@@ -129,9 +129,9 @@ class CompiledLosslessNetwork(LosslessNetwork, CompiledNetwork):
         return clock
 
     def _pausable(self, config: LinkConfig, seed: str, hop: Hop) -> PausableLink:
-        made = CompiledPausableLink(self.time, config, seed, self._pfc)
-        self._lead(made, hop)
-        return cast(PausableLink, made)
+        link = CompiledPausableLink(self.time, config, seed, self._pfc)
+        self._lead(link, hop)
+        return cast(PausableLink, link)
 
     def _entry(self, link: PausableLink, reverse: PausableLink) -> IngressPort:
         room_bytes = self.pfc.xoff_bytes + self.pfc.headroom(link.config)

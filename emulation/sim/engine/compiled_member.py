@@ -47,10 +47,10 @@ class CompiledMember(CollectiveParty):
         self._library = declared()
         notices = group.clock.notices
         uplink = cast(CompiledLink, link)
-        made = self._library.sa_sim_member(group.handle, uplink.handle, member, len(notices), uplink.strict)
-        self._handle = engine_library.there(made)
+        handle = self._library.sa_sim_member(group.handle, uplink.handle, member, len(notices), uplink.strict)
+        self._handle = engine_library.there(handle)
         notices.append(lambda: notice(member))
-        self._kept: dict[int, tuple[Any, ...]] = {}  # by the number of a call: what C uses of it
+        self._in_use: dict[int, tuple[Any, ...]] = {}  # by the number of a call: what C uses of it
         self._combine = COMBINE(self._combine_elsewhere)
 
     def _program(self, task: Task, itemsize: int) -> CompiledProgram:
@@ -61,12 +61,12 @@ class CompiledMember(CollectiveParty):
         if task.member and self._turns(task, itemsize):
             program = CompiledProgram.turned(self._program(task._replace(member=0), itemsize), task.member)
         else:
-            made = plan(task)
+            steps = plan(task)
             program = CompiledProgram(
-                made.operations,
-                members=made.members,
-                elements=made.elements,
-                scratch=made.scratch,
+                steps.operations,
+                members=steps.members,
+                elements=steps.elements,
+                scratch=steps.scratch,
                 itemsize=itemsize,
                 segment_bytes=self._segment_bytes,
             )
@@ -75,10 +75,12 @@ class CompiledMember(CollectiveParty):
 
     def _turns(self, task: Task, itemsize: int) -> bool:
         """Whether the program is member 0's, turned: pieces differ by an element, and may so by a segment."""
-        each = max(1, self._segment_bytes // itemsize)
+        elements = max(1, self._segment_bytes // itemsize)
         least, most = task.elements // task.workers, -(-task.elements // task.workers)
         return (
-            COLLECTIVES[task.algorithm].kinds[task.kind].turns and least > 0 and -(-least // each) == -(-most // each)
+            COLLECTIVES[task.algorithm].kinds[task.kind].turns
+            and least > 0
+            and -(-least // elements) == -(-most // elements)
         )
 
     def _prepare(self, call: Call, task: Task) -> None:
@@ -95,22 +97,22 @@ class CompiledMember(CollectiveParty):
                 facts.dtype = DTYPES.index(array.dtype)
             else:
                 facts.combine, facts.dtype, facts.combine_elsewhere = ELSEWHERE, call.number, self._combine
-        self._kept[call.number] = facts, program, scratch, call
+        self._in_use[call.number] = facts, program, scratch, call
 
-    def _combine_elsewhere(self, number: int, mine: int, theirs: int, count: int) -> None:
+    def _combine_elsewhere(self, number: int, into: int, from_address: int, count: int) -> None:
         """Combine, in place, values of a call that C can't, at these addresses: as Execution does."""
-        _, _, scratch, call = self._kept[number]
+        _, _, scratch, call = self._in_use[number]
         array, size_bytes = call.array, count * call.array.itemsize
-        whole = array if 0 <= mine - array.ctypes.data < array.nbytes else scratch
-        low = (mine - whole.ctypes.data) // array.itemsize
-        values = whole[low : low + count]
-        others = np.frombuffer((ctypes.c_uint8 * size_bytes).from_address(theirs), array.dtype)
-        self._group.clock.guarded(lambda: OPS[call.op](values, others, out=values))
+        base = array if 0 <= into - array.ctypes.data < array.nbytes else scratch
+        low = (into - base.ctypes.data) // array.itemsize
+        values = base[low : low + count]
+        operand = np.frombuffer((ctypes.c_uint8 * size_bytes).from_address(from_address), array.dtype)
+        self._group.clock.guarded(lambda: OPS[call.op](values, operand, out=values))
 
     def _begin(self, call: Call, now_ns: int) -> None:
         self._calls[call.key] = call
         self._by_number[call.number] = call
-        facts = self._kept[call.number][0]
+        facts = self._in_use[call.number][0]
         facts.head[:] = call.head[:CALL_BYTES]
         facts.priority = int.from_bytes(call.head[CALL_BYTES:], "big", signed=True)
         result = self._library.sa_sim_member_submit(self._handle, facts)
@@ -128,34 +130,34 @@ class CompiledMember(CollectiveParty):
         number: int
         while (number := self._library.sa_sim_member_ended(self._handle)) >= 0:
             call = self._by_number.pop(number)
-            del self._calls[call.key], self._kept[number]
+            del self._calls[call.key], self._in_use[number]
             ended.append(Finished(call, None))
         return ended
 
     def _failed(self) -> AggregationFailed:
         failed = self._group.failed
         finder, peer = failed.member, failed.peer
-        mine, theirs = (self._text(bytes(head)) for head in (failed.local_call, failed.remote_call))
-        own, other = self._name(finder), self._name(peer)
+        local_head, peer_head = (self._text(bytes(head)) for head in (failed.local_call, failed.remote_call))
+        name, other = self._name(finder), self._name(peer)
         missing: tuple[int, ...] = (peer,)
         if failed.failure == UNANSWERED:
             limit = self._group.retry_limit(finder, peer)
             words = f"no acknowledgement from {other} after {limit} timeouts in a row"
         elif failed.failure == CALLS_DIFFER:
-            words, missing = f"{other} calls {theirs}, {own} calls {mine}", tuple(sorted({peer, finder}))
+            words, missing = f"{other} calls {peer_head}, {name} calls {local_head}", tuple(sorted({peer, finder}))
         elif failed.failure == TOO_EARLY:
-            words, missing = f"{other} is ahead of {own} by more than {EARLY_BYTES_MAX} bytes of messages", (finder,)
-            words += f", the last of {theirs}"
+            words, missing = f"{other} is ahead of {name} by more than {EARLY_BYTES_MAX} bytes of messages", (finder,)
+            words += f", the last of {peer_head}"
         elif failed.failure == STUCK:
-            asked = self._library.sa_execution_expects, self._library.sa_execution_leaving_to
-            expected, leaving = ([one for one in range(self.workers) if ask(failed.stuck, one)] for ask in asked)
+            functions = self._library.sa_execution_expects, self._library.sa_execution_leaving_to
+            expected, leaving = ([rank for rank in range(self.workers) if ask(failed.stuck, rank)] for ask in functions)
             missing = tuple(expected or leaving)
             whom = f"waiting for {self._names(missing)}"
             if not expected:
                 whom = f"waiting for its messages to {self._names(missing)} to leave"
-            words = f"{mine} has not moved for {failed.still_ns / 1e9:g} s on {own}, {whom}"
+            words = f"{local_head} has not moved for {failed.still_ns / 1e9:g} s on {name}, {whom}"
         else:
-            words = f"{other} sends {own} a wrong message of {mine}"
+            words = f"{other} sends {name} a wrong message of {local_head}"
         return AggregationFailed(words, job=self._job, missing=missing)
 
     def receive_frame(self, _frame: object, _sender: int, _to: int) -> None:

@@ -15,7 +15,7 @@ from emulation.sim.network.simulated_link import SimulatedLink
 from switchagg.errors import AggregationFailed
 from transport.meshes.mesh import HEAD_BYTES_MAX, Outgoing, Party
 
-PUMPS, CAME, CAME_LAST, SENT, DUE, UNANSWERED = range(6)
+PUMPS, MESSAGE, LAST_MESSAGE, DEPARTED, DUE, UNANSWERED = range(6)
 """`enum sim_report`."""
 
 BROKEN_OFF = -(1 << 63)
@@ -56,17 +56,17 @@ class CompiledMeshHost:
         self._clock = group.clock
         self._library = declared()
         uplink = cast(CompiledLink, link)
-        made = self._library.sa_sim_member(group.handle, uplink.handle, member, 0, uplink.strict)
-        self._handle = engine_library.there(made)
+        handle = self._library.sa_sim_member(group.handle, uplink.handle, member, 0, uplink.strict)
+        self._handle = engine_library.there(handle)
         group.hosts[member] = self
 
     def happened(self, what: int, peer: int, number: int) -> None:
         """What C says: see `enum sim_report`."""
         party, group, now_ns = self.party, self._group, self._clock.now_ns
-        if what in (CAME, CAME_LAST):
+        if what in (MESSAGE, LAST_MESSAGE):
             head, data = group.under_way.pop(number)
             party.receive(peer, head, memoryview(data), now_ns)
-        elif what == SENT:
+        elif what == DEPARTED:
             message = group.waiting.pop(number)
             group.under_way[number] = message.head, bytes(message.data)  # a copy: it is the party's again
             party.sent(message.ticket)
@@ -76,7 +76,7 @@ class CompiledMeshHost:
             limit = group.retry_limit(self._member, peer)
             words = f"no acknowledgement from rank {peer} after {limit} timeouts in a row"
             raise AggregationFailed(words, job=group.job, missing=(peer,))
-        if what == CAME:
+        if what == MESSAGE:
             return
         if what != PUMPS:
             self._notice(self._member)

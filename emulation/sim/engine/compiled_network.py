@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.sim.engine import engine_library
-from emulation.sim.engine.compiled_clock import WHOLE, CompiledClock
+from emulation.sim.engine.compiled_clock import ALL_BYTES, CompiledClock
 from emulation.sim.engine.compiled_host import CompiledHost
 from emulation.sim.engine.compiled_links import CompiledLink, CompiledSwitch
 from emulation.sim.engine.compiled_mesh import CompiledMeshHost, PartyGroup
@@ -36,7 +36,7 @@ class CompiledNetwork(SwitchedNetwork):
     """
 
     time: CompiledClock
-    traced_bytes = WHOLE
+    traced_bytes = ALL_BYTES
 
     def __init__(self, *args: Any, **how: Any) -> None:
         self._paths: dict[int, tuple[int, HashedPaths]] = {}  # by id: number, and keeps it
@@ -56,9 +56,9 @@ class CompiledNetwork(SwitchedNetwork):
         return CompiledSwitch(self.time, latency_ns)
 
     def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> SimulatedLink:
-        made = CompiledLink(self.time, config, seed, self._kind is StrictLink)
-        self._lead(made, hop)
-        return cast(SimulatedLink, made)
+        link = CompiledLink(self.time, config, seed, self._kind is StrictLink)
+        self._lead(link, hop)
+        return cast(SimulatedLink, link)
 
     def _lead(self, link: CompiledLink, hop: Hop) -> None:
         switch = self.switches.get(hop[1])
@@ -75,10 +75,10 @@ class CompiledNetwork(SwitchedNetwork):
             links = (ctypes.c_void_p * len(paths.links))(*(cast(CompiledLink, link).handle for link in paths.links))
             number, choose = len(self._handles), None if isinstance(paths, SprayedPaths) else self._choose
             self._paths[id(paths)] = number, paths
-            made = engine_library.engine().sa_sim_paths(
+            handle = engine_library.engine().sa_sim_paths(
                 self.time.handle, links, len(links), ctypes.cast(choose, ctypes.c_void_p) if choose else None, number
             )
-            self._handles.append(engine_library.there(made))
+            self._handles.append(engine_library.there(handle))
         return self._handles[self._paths[id(paths)][0]]
 
     def _chosen(self, number: int, sender: int, to: int, flow: int) -> int:
@@ -94,18 +94,18 @@ class CompiledNetwork(SwitchedNetwork):
         cast(CompiledLink, self.uplink(host)).share(len(there))
 
     def plane(self, slots: int, elements: int, _name: str = "native") -> NativePlane:
-        made = NativePlane(slots, elements)
-        self._planes.append(made)
+        plane = NativePlane(slots, elements)
+        self._planes.append(plane)
         if self._size_only:
-            engine_library.engine().sa_plane_leave_values(made.handle)
-        return made
+            engine_library.engine().sa_plane_leave_values(plane.handle)
+        return plane
 
     def endpoint(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> Any:
-        made = NativeEndpoint(job, rank, wire_rank)
-        self._endpoints.add(made)
+        endpoint = NativeEndpoint(job, rank, wire_rank)
+        self._endpoints.add(endpoint)
         if self._size_only:
-            engine_library.engine().sa_endpoint_leave_values(made.handle)
-        return made
+            engine_library.engine().sa_endpoint_leave_values(endpoint.handle)
+        return endpoint
 
     def host(self, *args: Any) -> CompiledHost:
         return CompiledHost(*args)

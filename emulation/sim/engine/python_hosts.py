@@ -47,7 +47,7 @@ class PythonHosts:
         if how is None:
             how = self._bodiless[kind] = BODILESS * isinstance(frame, Bodiless)
         self._keep(self._state.next, frame)
-        sent: int = self._library.sa_sim_python_send(
+        accepted: int = self._library.sa_sim_python_send(
             self.handle,
             link,
             how | ahead,
@@ -59,9 +59,9 @@ class PythonHosts:
             sender,
             to,
         )
-        if sent < 0:
+        if accepted < 0:
             raise MemoryError("no memory for a frame")
-        return bool(sent)
+        return bool(accepted)
 
     def _keep(self, number: int, frame: Any) -> None:
         if number < len(self._frames):
@@ -80,13 +80,13 @@ class PythonHosts:
         clock.guarded(self.receivers[to & NODE_MASK], self._frames[number], sender, to)
 
     def _damage(self, number: int, new: int, burst: int, first_bit: int) -> int:
-        whole = self._frames[number]
-        damaged = CorruptedFrame(whole, burst, first_bit) if burst else whole.damaged()
+        frame = self._frames[number]
+        damaged = CorruptedFrame(frame, burst, first_bit) if burst else frame.damaged()
         self._keep(new, damaged)
         return self._content(damaged) if self._traced else 0
 
 
 def _of(hosts: "weakref.ref[PythonHosts]") -> PythonHosts:
-    found = hosts()
-    assert found is not None, "the run of a simulation that is gone"
-    return found
+    library = hosts()
+    assert library is not None, "the run of a simulation that is gone"
+    return library

@@ -21,8 +21,8 @@ class CallLoad:
     body_ns: float
     done_ns: Floats | float
     busy_ns: Floats
-    sent: NDArray[np.int64] | int
-    received: NDArray[np.int64] | int
+    sent_bytes: NDArray[np.int64] | int
+    received_bytes: NDArray[np.int64] | int
     worked_ns: Floats | float = 0.0
 
     @property

@@ -39,10 +39,10 @@ class Actor(Protocol):
     def start(self) -> list[ReadyMessage]:
         """The call begins."""
 
-    def sent(self, node: int) -> list[ReadyMessage]:
+    def on_sent(self, node: int) -> list[ReadyMessage]:
         """A message has left."""
 
-    def received(self, sender: int, tag: Any) -> list[ReadyMessage]:
+    def on_received(self, sender: int, tag: Any) -> list[ReadyMessage]:
         """A message is there."""
 
 
@@ -53,7 +53,7 @@ class ProgramActor:
         self._program = program
         self._waits = program.waits.copy()
         self._left = len(program.kinds)
-        self._came: set[int] = set()
+        self._early: set[int] = set()
         self._receives = frozenset(program.arrivals.values())
         self.done = not self._left
 
@@ -68,18 +68,18 @@ class ProgramActor:
         labels = self._program.labels
         return [self._message(node) for node in sorted(ready, key=lambda node: labels[node][2])]
 
-    def sent(self, node: int) -> list[ReadyMessage]:
+    def on_sent(self, node: int) -> list[ReadyMessage]:
         """See `Actor`."""
         self._waits[node] = -1
-        return [self._message(each) for each in self._complete(node)]
+        return [self._message(successor) for successor in self._complete(node)]
 
-    def received(self, sender: int, tag: tuple[int, int]) -> list[ReadyMessage]:
+    def on_received(self, sender: int, tag: tuple[int, int]) -> list[ReadyMessage]:
         """See `Actor`."""
         node = self._program.arrivals[sender, *tag]
         if self._waits[node]:
-            self._came.add(node)
+            self._early.add(node)
             return []
-        return [self._message(each) for each in self._complete(node)]
+        return [self._message(successor) for successor in self._complete(node)]
 
     def _is_send(self, node: int) -> bool:
         return self._program.labels[node][0] >= 0
@@ -104,7 +104,7 @@ class ProgramActor:
                     continue
                 if self._is_send(after):
                     ready.append(after)
-                elif self._is_local(after) or after in self._came:
+                elif self._is_local(after) or after in self._early:
                     self._left -= 1
                     complete.append(after)
         self.done = not self._left
@@ -135,7 +135,7 @@ class Carriage:
         return max(1, -(-size_bytes // self.segment_bytes))
 
 
-_ARRIVED, _IDLE, _LEFT, _HANDED, _TAKEN = range(5)
+_ARRIVED, _IDLE, _LEFT, _HANDED, _PROCESSED = range(5)
 
 
 class IdleNetworkCall:
@@ -146,13 +146,13 @@ class IdleNetworkCall:
         links, count = network.links, len(actors)
         slowest = max(network.byte_ns)
         # A link as fast as several hosts' serves as many trains beside each other: when each lane has sent its own.
-        lanes = [max(1, int(slowest / each + 0.001)) for each in network.byte_ns]
-        self._free_ns = [[0.0] * each for each in lanes]
+        lanes = [max(1, int(slowest / byte_ns + 0.001)) for byte_ns in network.byte_ns]
+        self._free_ns = [[0.0] * width for width in lanes]
         self._ahead = [0] * links  # bytes of acknowledgements that go before the next message
         self._busy_ns = np.zeros(links)
-        self._sent, self._received = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self._sent_bytes, self._received_bytes = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self._queues: list[deque[ReadyMessage]] = [deque() for _ in actors]
-        self._asked: list[deque[ReadyMessage]] = [deque() for _ in actors]  # the host hasn't come to them
+        self._requests: list[deque[ReadyMessage]] = [deque() for _ in actors]  # the host hasn't come to them
         self._tasks, self._host_ns = [0] * count, [0.0] * count  # of the host, and when it is through with them
         self._worked_ns = np.zeros(count)
         self._sending = [False] * count
@@ -184,14 +184,14 @@ class IdleNetworkCall:
                 message, frames = detail
                 self._acknowledge(now_ns, member, other, frames)
                 if how.costs.transfer_ns and (message.begins or self._tasks[member]):
-                    self._work(now_ns, member, how.costs.transfer_ns * message.begins, _TAKEN, other, message)
+                    self._work(now_ns, member, how.costs.transfer_ns * message.begins, _PROCESSED, other, message)
                     continue
-                ready = actor.received(other, message.tag)
-            elif what == _TAKEN:
+                ready = actor.on_received(other, message.tag)
+            elif what == _PROCESSED:
                 self._tasks[member] -= 1
-                ready = actor.received(other, detail.tag)
+                ready = actor.on_received(other, detail.tag)
             else:
-                ready = actor.sent(detail)
+                ready = actor.on_sent(detail)
             if actor.done and not was:
                 self._done_ns[member] = now_ns
             self._take(now_ns, member, ready)
@@ -200,7 +200,7 @@ class IdleNetworkCall:
         body_ns = max((max(self._free_ns[link]) for link in np.flatnonzero(busiest)), default=0.0)
         done_ns = self._done_ns[:ranks]
         body_ns = min(max(body_ns, self._worked_ns.max(initial=0.0)), float(done_ns.max()))
-        return CallLoad(body_ns, done_ns, self._busy_ns, self._sent, self._received, self._worked_ns)
+        return CallLoad(body_ns, done_ns, self._busy_ns, self._sent_bytes, self._received_bytes, self._worked_ns)
 
     def _at(self, time_ns: float, what: int, member: int, other: int = 0, detail: Any = None) -> None:
         self._number += 1
@@ -208,7 +208,7 @@ class IdleNetworkCall:
 
     def _take(self, now_ns: float, member: int, ready: list[ReadyMessage]) -> None:
         if self._how.costs.transfer_ns:
-            self._asked[member].extend(ready)
+            self._requests[member].extend(ready)
             self._hand(now_ns, member)
         elif ready:
             self._queues[member].extend(ready)
@@ -223,12 +223,12 @@ class IdleNetworkCall:
 
     def _hand(self, now_ns: float, member: int) -> None:
         """What has come goes first: a host without anything else to do begins the next message."""
-        asked, queue = self._asked[member], self._queues[member]
-        while asked and not self._tasks[member]:
-            if asked[0].begins:
-                self._work(now_ns, member, self._how.costs.transfer_ns, _HANDED, 0, asked.popleft())
+        requests, queue = self._requests[member], self._queues[member]
+        while requests and not self._tasks[member]:
+            if requests[0].begins:
+                self._work(now_ns, member, self._how.costs.transfer_ns, _HANDED, 0, requests.popleft())
             else:
-                queue.append(asked.popleft())
+                queue.append(requests.popleft())
         self._next(now_ns, member)
 
     def _next(self, now_ns: float, member: int) -> None:
@@ -236,7 +236,9 @@ class IdleNetworkCall:
         queue = self._queues[member]
         if self._sending[member] or not queue:
             return
-        opens = [self._window_ns.get((member, each.to), 0.0) for each in (*queue,)[:64]] if self._window_ns else [0.0]
+        opens = (
+            [self._window_ns.get((member, message.to), 0.0) for message in (*queue,)[:64]] if self._window_ns else [0.0]
+        )
         place = next((place for place, opens_ns in enumerate(opens) if opens_ns <= now_ns), -1)
         self._sending[member] = True
         if place < 0:
@@ -279,8 +281,8 @@ class IdleNetworkCall:
             opens_ns = max(self._window_ns.get((member, to), 0.0), now_ns + wire * how.flow_byte_ns)
             self._window_ns[member, to] = opens_ns
         self._at(last_ns, _ARRIVED, to, member, (message, frames))
-        self._sent[member] += wire
-        self._received[to] += wire
+        self._sent_bytes[member] += wire
+        self._received_bytes[to] += wire
 
     def _acknowledge(self, now_ns: float, member: int, to: int, frames: int) -> None:
         """Acknowledgements go past what waits: the last one now, those before it while the message came."""
@@ -296,5 +298,5 @@ class IdleNetworkCall:
             elif not place and len(lanes) == 1:  # later links are free until it comes
                 lanes[0] = now_ns + how.ack_bytes * cost
             now_ns += how.ack_bytes * cost + way.pauses_ns[place]
-        self._sent[member] += count * how.ack_bytes
-        self._received[to] += count * how.ack_bytes
+        self._sent_bytes[member] += count * how.ack_bytes
+        self._received_bytes[to] += count * how.ack_bytes

@@ -25,8 +25,8 @@ def max_min(use: Floats, most: Floats, left: Floats) -> Floats:
         load = (use * (step * rising)[:, None]).sum(axis=0)
         used = load > 0
         room = np.min(left[used] / load[used]) if used.any() else np.inf
-        own = np.min((most[rising] - speeds[rising]) / step[rising])
-        by = max(0.0, min(room, own))
+        rise_to_own_limit = np.min((most[rising] - speeds[rising]) / step[rising])
+        by = max(0.0, min(room, rise_to_own_limit))
         speeds += by * step * rising
         left -= by * load
         full = used & (left <= SATURATED)
@@ -39,6 +39,6 @@ def by_priority(use: Floats, most: Floats, priorities: Sequence[int], links: int
     """Speeds where more urgent flows, of lower priority numbers, take what they can before others get any."""
     left, speeds, order = np.ones(links), np.zeros(len(most)), np.asarray(priorities)
     for priority in sorted(set(priorities)):
-        these = order == priority
-        speeds[these] = max_min(use[these], most[these], left)
+        members = order == priority
+        speeds[members] = max_min(use[members], most[members], left)
     return speeds

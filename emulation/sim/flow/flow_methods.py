@@ -90,7 +90,9 @@ class HostFlow(MessageFlow):
 
     @cached_property
     def how(self) -> Carriage:
-        weighed = [name for name, each in COLLECTIVES.items() if each.in_auto] if self.choice else [self.method]
+        weighed = (
+            [name for name, collective in COLLECTIVES.items() if collective.in_auto] if self.choice else [self.method]
+        )
         workers, group = self.config.workers, self.config.group if self.method in GROUPED else 0
         return self.carriage(lambda: {pair for name in weighed for pair in traffic_matrix(name, workers, group)})
 
@@ -108,11 +110,11 @@ class HostFlow(MessageFlow):
         segment_bytes, array, name = self.config.message_bytes - HEAD_BYTES, call.array, self.algorithm(call)
         segments = min(workers, 64) + 2 * array.nbytes // segment_bytes  # about, of a rank
         if workers * segments > MESSAGES_MOST:
-            found = PHASED.get((call.kind, name))
-            if found is not None and found.fits(workers):
+            phased_plan = PHASED.get((call.kind, name))
+            if phased_plan is not None and phased_plan.fits(workers):
                 if (call.kind, name) not in self._steps:
                     chains = Chains(self.flows, self.topology.members)
-                    self._steps[call.kind, name] = chains.steps(found.phases(workers, option))
+                    self._steps[call.kind, name] = chains.steps(phased_plan.phases(workers, option))
                 return phased(self._steps[call.kind, name], array.nbytes, self.flows, self.how, segment_bytes)
             if workers * segments > MESSAGES_MOST * 100:
                 raise NotDescribed(f"{name} {call.kind} on {workers} workers: too many messages, and no phases")
@@ -173,9 +175,12 @@ class PsFlow(MessageFlow):
             slices = self._sharding.cut(key, size)
         else:
             raise NotDescribed(f"{call.kind} by parameter servers")
-        own, later = not self.config.servers, self.config.ps.get("push_then_pull", False) and call.kind != "all_gather"
+        on_workers, later = (
+            not self.config.servers,
+            self.config.ps.get("push_then_pull", False) and call.kind != "all_gather",
+        )
         itemsize, members = call.array.dtype.itemsize, range(len(self.members))
-        actors = [PsActor(member, workers, slices, itemsize, own, later) for member in members]
+        actors = [PsActor(member, workers, slices, itemsize, on_workers, later) for member in members]
         return IdleNetworkCall(actors, self.flows, self.members, self.how).run(workers)
 
 
@@ -211,8 +216,8 @@ class SwitchFlow(FlowSimulation):
         if rank not in self._turns:
             self._turns[rank] = StreamTurns([stream.priority for stream in self.job.streams])
         stream = self._turns[rank].take(call.priority)
-        number = self._made[rank, stream]
-        self._made[rank, stream] += 1
+        number = self._call_counts[rank, stream]
+        self._call_counts[rank, stream] += 1
         return (stream, number), stream, call_key(self.config.codec_seed, max(rank, 0), stream, number)
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
@@ -241,8 +246,12 @@ class SwitchFlow(FlowSimulation):
     def sum_up(self, together: FlowCall) -> None:
         if self.job.workers < self.config.workers:
             raise NotDescribed(f"sums of {self.config.workers} workers; a job has {WORKERS_MOST} at most")
-        one = self.array_call(together.calls[0])
-        if one.op is not Op.SUM or one.shares.route is Route.FROM_OWNER or one.array.dtype.kind != "f":
+        first_call = self.array_call(together.calls[0])
+        if (
+            first_call.op is not Op.SUM
+            or first_call.shares.route is Route.FROM_OWNER
+            or first_call.array.dtype.kind != "f"
+        ):
             super().sum_up(together)
             return
         every = [(self.array_call(together.calls[rank]), together.keys[rank]) for rank in range(self.config.workers)]

@@ -89,15 +89,15 @@ class FlowNetwork:
 
     def way(self, sender: str, to: str) -> FlowRoute:
         """From a node to another."""
-        if (found := self._ways.get((sender, to))) is None:
+        if (route := self._ways.get((sender, to))) is None:
             hops = [(sender, to)] if (sender, to) in self.number else self.topology.path(sender, to)
             links = tuple(self.number[hop] for hop in hops)
             pauses = [self.delays_ns[link] + self.latency_ns for link in links]
             if links and to not in self._switches:
                 pauses[-1] -= self.latency_ns
-            found = FlowRoute(links, tuple(pauses), sum(self.byte_ns[link] for link in links))
-            self._ways[sender, to] = found
-        return found
+            route = FlowRoute(links, tuple(pauses), sum(self.byte_ns[link] for link in links))
+            self._ways[sender, to] = route
+        return route
 
     def path(self, sender: str, to: str, _ends: object = None) -> list[Hop]:
         """As of `SwitchedNetwork`."""

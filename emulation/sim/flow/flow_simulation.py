@@ -108,11 +108,11 @@ class FlowSimulation(Simulation):
         self.flows.users[config.job_id] = config.user
         self._prepare_calls()
         self._together: dict[Hashable, FlowCall] = {}
-        self._made: Counter[Hashable] = Counter()  # calls without a key, by rank
+        self._call_counts: Counter[Hashable] = Counter()  # calls without a key, by rank
         self._lanes: dict[Hashable, deque[FlowCall]] = {}
         self._shapes: dict[Hashable, tuple[CallLoad, CompletionTimes]] = {}
         members = len(self.topology.members)
-        self._sent, self._received = np.zeros(members, np.int64), np.zeros(members, np.int64)
+        self._sent_bytes, self._received_bytes = np.zeros(members, np.int64), np.zeros(members, np.int64)
 
     # What a method says
 
@@ -124,8 +124,8 @@ class FlowSimulation(Simulation):
         """(what all ranks' calls of this one have in common, lane, key of random rounding)."""
         if call.key is not None:
             return call.key, None, 0
-        self._made[rank] += 1
-        return ("made", self._made[rank]), None, 0
+        self._call_counts[rank] += 1
+        return ("made", self._call_counts[rank]), None, 0
 
     def priority_of(self, call: SimulatedCall) -> int:
         """Lower is more urgent."""
@@ -249,21 +249,24 @@ class FlowSimulation(Simulation):
         ranks, last, workers = ends.ranks[place], place + 1 == len(ends.marks_ns), self.config.workers
         if together.calls.keys() == {EVERYONE}:
             if last:
-                self._sent += shape.sent
-                self._received += shape.received
+                self._sent_bytes += shape.sent_bytes
+                self._received_bytes += shape.received_bytes
                 together.calls[EVERYONE].done()
             return
-        sent, received = (np.broadcast_to(each, self._sent.shape) for each in (shape.sent, shape.received))
-        these = np.arange(workers) if ranks is None else ranks
-        counted = np.concatenate([these, np.arange(workers, len(self._sent))]) if last else these
-        self._sent[counted] += sent[counted]
-        self._received[counted] += received[counted]
-        for rank in these.tolist():
+        sent_bytes, received_bytes = (
+            np.broadcast_to(wire_bytes, self._sent_bytes.shape)
+            for wire_bytes in (shape.sent_bytes, shape.received_bytes)
+        )
+        rows = np.arange(workers) if ranks is None else ranks
+        counted = np.concatenate([rows, np.arange(workers, len(self._sent_bytes))]) if last else rows
+        self._sent_bytes[counted] += sent_bytes[counted]
+        self._received_bytes[counted] += received_bytes[counted]
+        for rank in rows.tolist():
             together.calls[rank].done()
 
     def wire_bytes(self, member: int) -> tuple[int, int]:
         """As of `Simulation`, of calls that a rank has completed."""
-        return int(self._sent[member]), int(self._received[member])
+        return int(self._sent_bytes[member]), int(self._received_bytes[member])
 
     def retransmissions(self) -> int:
         """None happen here."""

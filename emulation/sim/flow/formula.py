@@ -48,7 +48,7 @@ def call_ns(
     wire_bytes, o_ns = size_bytes / way.share, network.transfer_ns
     hops = loads(name.method, network, carried_kind).items()
     links_ns = max(wire_bytes * float(arrays) * 8e9 / built.settings(hop).rate_bps for hop, arrays in hops)
-    of_flows = (wire_bytes * float(each.arrays) * 8e9 / each.rate_bps for each in connections(name.method, network))
+    of_flows = (wire_bytes * float(load.arrays) * 8e9 / load.rate_bps for load in connections(name.method, network))
     busy_ns = max(links_ns, *of_flows, 0.0)
     needed = needs(name, size_bytes, busy_ns, network, carried_kind)
     collective = COLLECTIVES.get(name.method)
@@ -92,6 +92,8 @@ def formula_shape(
     busy_ns = max(needed.link_ns, needed.host_ns)
     routed = name.is_switch and len(built.aggregators) > 1
     carried = loads(name.method, network, "allreduce" if routed or kind == "barrier" else kind)
-    sent = round(size_bytes / share * max(float(carried[hop]) for hop in carried if hop[0] in built.workers))
-    got = round(size_bytes / share * max(float(carried[hop]) for hop in carried if hop[1] in built.workers))
-    return CallLoad(busy_ns, max(busy_ns, alone_ns), np.full(links, needed.link_ns), sent, got, needed.host_ns)
+    sent_bytes = round(size_bytes / share * max(float(carried[hop]) for hop in carried if hop[0] in built.workers))
+    received_bytes = round(size_bytes / share * max(float(carried[hop]) for hop in carried if hop[1] in built.workers))
+    return CallLoad(
+        busy_ns, max(busy_ns, alone_ns), np.full(links, needed.link_ns), sent_bytes, received_bytes, needed.host_ns
+    )

@@ -125,7 +125,7 @@ def phased(
     """An allreduce of size_bytes. segment_bytes: of a message's data, at most."""
     busy, transfer_ns = np.zeros(network.links), how.costs.transfer_ns
     begin = end = way_ns = 0.0
-    sent = 0
+    sent_bytes = 0
     for step in steps:
         wire, full, acks = _wire(size_bytes * step.share, how, segment_bytes)
         first, _, _ = _wire(min(size_bytes * step.share, segment_bytes), how, segment_bytes)
@@ -136,18 +136,18 @@ def phased(
         end = max(begin, end) + (step.times - 1) * pace_ns + port_ns
         begin = end - port_ns + first * step.slowest_ns + way_ns
         busy += step.flows * ((wire + acks) * step.times)
-        sent += round((wire + acks) * step.times)
+        sent_bytes += round((wire + acks) * step.times)
     worked_ns = 2.0 * transfer_ns * sum(step.times for step in steps)
-    return CallLoad(end, end + way_ns, busy * np.array(network.byte_ns), sent, sent, worked_ns)
+    return CallLoad(end, end + way_ns, busy * np.array(network.byte_ns), sent_bytes, sent_bytes, worked_ns)
 
 
 def _wire(size_bytes: float, how: Carriage, segment_bytes: int) -> tuple[float, int, int]:
     """(bytes on the wire of a message that travels in segments, of its longest frame, of its acknowledgements)."""
     messages = max(1, -(-int(size_bytes) // segment_bytes))
-    whole = [segment_bytes] * min(1, messages - 1)
+    full = [segment_bytes] * min(1, messages - 1)
     rest = size_bytes - segment_bytes * (messages - 1)
     wire, acks = 0.0, 0
-    for data, times in ((*whole, messages - 1), (rest, 1)) if whole else ((rest, 1),):
+    for data, times in ((*full, messages - 1), (rest, 1)) if full else ((rest, 1),):
         frames = how.frames(int(data) + HEAD_BYTES)
         wire += times * (data + HEAD_BYTES + frames * how.frame_bytes)
         acks += times * -(-frames // how.ack_every) * how.ack_bytes

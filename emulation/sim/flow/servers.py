@@ -31,9 +31,9 @@ class PsActor:
         self._colocated = colocated
         self._worker = member < workers
         self._pushed: Counter[int] = Counter()
-        wanted = sum(each.sink in (EVERYBODY, member) for each in slices) if self._worker else 0
-        own = sum(self._server(part) == member for part in slices)
-        self._together = own if push_then_pull else 1  # slices that are answered at once
+        wanted = sum(piece.sink in (EVERYBODY, member) for piece in slices) if self._worker else 0
+        served = sum(self._server(part) == member for part in slices)
+        self._together = served if push_then_pull else 1  # slices that are answered at once
         self._first = len({part.server for part in slices})  # they have slices in turn: first ones begin transfers
         self._complete: list[Slice] = []
         self._wanted, self._unsent = wanted, len(slices) if self._worker else 0
@@ -58,13 +58,13 @@ class PsActor:
         self._settle()
         return ready
 
-    def sent(self, node: int) -> list[ReadyMessage]:
+    def on_sent(self, node: int) -> list[ReadyMessage]:
         """See `messages.Actor`; node: 1 for what a worker pushes."""
         self._unsent -= node
         self._settle()
         return []
 
-    def received(self, sender: int, tag: tuple[int, Any]) -> list[ReadyMessage]:
+    def on_received(self, sender: int, tag: tuple[int, Any]) -> list[ReadyMessage]:
         """See `messages.Actor`."""
         what, part = tag
         if what == _PUSH:
@@ -81,7 +81,7 @@ class PsActor:
         self._complete.append(part)
         if len(self._complete) < self._together:
             return []
-        ready = [each for part in self._complete for each in self._answers(part)]
+        ready = [message for part in self._complete for message in self._answers(part)]
         self._complete = []
         self._settle()
         return ready

@@ -27,7 +27,7 @@ class Tree:
         byte_ns = network.byte_ns
         self._up, self._down, self._worker_up, self._worker_down = (list[int]() for _ in range(4))
         trips: dict[str, tuple[float, float]] = {tree.root: (0.0, 0.0)}  # by switch: of a byte to the root and back; ns
-        for parent, children in sorted(tree.children.items(), key=lambda each: len(tree.path(each[0], tree.root))):
+        for parent, children in sorted(tree.children.items(), key=lambda entry: len(tree.path(entry[0], tree.root))):
             for child in children:
                 up, down = network.way(child, parent), network.way(parent, child)
                 of_byte, rest = trips[parent]
@@ -40,12 +40,17 @@ class Tree:
         self.byte_ns, self.rest_ns = max(trips[worker] for worker in tree.workers)
         self._network, self.slowest_ns = network, max(byte_ns[link] for link in (*self._worker_up, *self._up))
 
-    def busy_ns(self, wire: int, given: float, got: float) -> tuple[np.ndarray, float]:
+    def busy_ns(self, wire: int, up_bytes: float, down_bytes: float) -> tuple[np.ndarray, float]:
         """By link, how long it sends for a packet of so many bytes; and the longest. given, got: what a worker sends,
         and what it is sent, on average."""
         byte_ns = np.array(self._network.byte_ns)
         busy = np.zeros(self._network.links)
-        for links, size in ((self._up, wire), (self._down, wire), (self._worker_up, given), (self._worker_down, got)):
+        for links, size in (
+            (self._up, wire),
+            (self._down, wire),
+            (self._worker_up, up_bytes),
+            (self._worker_down, down_bytes),
+        ):
             np.add.at(busy, links, size)
         busy *= byte_ns
         return busy, float(busy.max())
@@ -69,14 +74,14 @@ def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree, flow
     route = call.shares.route if call.shares.routed else Route.ALL
     share = (job.workers - 1) / job.workers
     most, least = wire * share + bare * (1 - share), bare * share + wire * (1 - share)
-    given, got = {Route.ALL: (wire, wire), Route.TO_OWNER: (most, least)}.get(route, (least, most))
-    per_packet, pace_ns = tree.busy_ns(wire, given, got)
+    up_bytes, down_bytes = {Route.ALL: (wire, wire), Route.TO_OWNER: (most, least)}.get(route, (least, most))
+    per_packet, pace_ns = tree.busy_ns(wire, up_bytes, down_bytes)
     trip_ns = wire * tree.byte_ns + tree.rest_ns
-    own_ns = given * tree.slowest_ns
+    own_ns = up_bytes * tree.slowest_ns
     rooted = route is not Route.ALL and call.shares.owner is not None
     if rooted:  # the root's link carries all that is given, or got, and nobody else's as much
         per_packet, pace_ns = tree.busy_ns(wire, wire, wire)
-    pace_ns = max(pace_ns, given * flow_byte_ns)
+    pace_ns = max(pace_ns, up_bytes * flow_byte_ns)
     left, back = _times(first, data, job.elements if rounds else 0, window, pace_ns, max(own_ns, trip_ns))
     left = min(left, back)
     done: Any = back
@@ -86,16 +91,21 @@ def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree, flow
         for rank, packets_late in late.items():
             done[rank] += packets_late * (wire - bare) * tree.slowest_ns
         left += max([0, *late.values()]) * (wire - bare) * tree.slowest_ns
-    sent: Any = total * wire
+    sent_bytes: Any = total * wire
     received: Any = total * wire
     if route is not Route.ALL:
         before = (total - data) * wire
-        sent, received = (np.full(tree.workers, round(before + data * each)) for each in (given, got))
+        sent_bytes, received = (
+            np.full(tree.workers, round(before + data * per_chunk)) for per_chunk in (up_bytes, down_bytes)
+        )
         if rooted:
             of_root, of_others = (wire, bare) if route is Route.FROM_OWNER else (bare, wire)
-            sent[:], received[:] = before + data * of_others, before + data * of_root
-            sent[call.shares.owner], received[call.shares.owner] = before + data * of_root, before + data * of_others
-    return CallLoad(left, done, per_packet * total, sent, received)
+            sent_bytes[:], received[:] = before + data * of_others, before + data * of_root
+            sent_bytes[call.shares.owner], received[call.shares.owner] = (
+                before + data * of_root,
+                before + data * of_others,
+            )
+    return CallLoad(left, done, per_packet * total, sent_bytes, received)
 
 
 def _late(shares: Shares, rows: int, window: int, workers: int) -> dict[int, int]:

@@ -71,7 +71,7 @@ class DeadlockWatch:
         for hop, link in self._links.items():
             for kind, since_ns in enumerate(link.paused_since_ns):
                 if since_ns is not None and link.port is not None and self._is_stuck(hop, link, kind):
-                    raise SimulationError(self._told(hop, kind))
+                    raise SimulationError(self._description(hop, kind))
         self._later()
 
     def _is_stuck(self, hop: Hop, link: PausableLink, kind: int) -> bool:
@@ -83,12 +83,12 @@ class DeadlockWatch:
             return False
         return now_ns - since_ns >= self._stuck_ns
 
-    def _told(self, hop: Hop, kind: int) -> str:
-        paused = [each for each, link in self._links.items() if link.paused_since_ns[kind] is not None]
-        following = {each: [after for after in paused if self._waits(each, after, kind)] for each in paused}
+    def _description(self, hop: Hop, kind: int) -> str:
+        paused = [port for port, link in self._links.items() if link.paused_since_ns[kind] is not None]
+        following = {port: [after for after in paused if self._waits(port, after, kind)] for port in paused}
         what = f"deadlock of lossless class {kind} at {self._network.now_ns} ns of virtual time: "
         if cycle := _cycle(following):
-            return what + "these paused ports wait for each other: " + ", ".join("-".join(each) for each in cycle)
+            return what + "these paused ports wait for each other: " + ", ".join("-".join(port) for port in cycle)
         while following[hop]:
             hop = following[hop][0]
         port = self._links[hop].port

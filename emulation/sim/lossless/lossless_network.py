@@ -38,12 +38,12 @@ class LosslessNetwork(SwitchedNetwork):
         self.pausable: dict[Hop, PausableLink] = {}
         super().__init__(topology, link, latency_ns=latency_ns, seed=seed, trace=trace)
         self.ports = {
-            hop: self._entry(made, self.pausable[hop[::-1]])
-            for hop, made in self.pausable.items()
+            hop: self._entry(link, self.pausable[hop[::-1]])
+            for hop, link in self.pausable.items()
             if hop[1] in self.switches
         }
-        others = [kind for kind in range(CLASSES) if kind not in pfc.classes]
-        self.tcp_bits = BEST_EFFORT - others[-1] << CLASS_SHIFT if others else 0
+        lossy_classes = [kind for kind in range(CLASSES) if kind not in pfc.classes]
+        self.tcp_bits = BEST_EFFORT - lossy_classes[-1] << CLASS_SHIFT if lossy_classes else 0
         DeadlockWatch(self.time, self.pausable, pfc.stuck_ns)
         self.documents.append(self.document)
 
@@ -55,11 +55,11 @@ class LosslessNetwork(SwitchedNetwork):
                 "xoff_bytes": pfc.xoff_bytes,
                 "xon_bytes": pfc.xon_bytes,
                 "run_ns": self.time.now_ns,
-                "links": [self._told(hop, link) for hop, link in self.pausable.items()],
+                "links": [self._pause_counters(hop, link) for hop, link in self.pausable.items()],
             }
         }
 
-    def _told(self, hop: Hop, link: PausableLink) -> dict[str, Any]:
+    def _pause_counters(self, hop: Hop, link: PausableLink) -> dict[str, Any]:
         port = self.ports.get(hop)
         return {
             "from": hop[0],
@@ -76,8 +76,8 @@ class LosslessNetwork(SwitchedNetwork):
 
     def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> SimulatedLink:
         without_tail = replace(config, tail=None)  # headroom is for links that deliver after delay_ns
-        made = self.pausable[hop] = self._pausable(without_tail, f"{self._seed} {'-'.join(hop)}", hop)
-        return made
+        link = self.pausable[hop] = self._pausable(without_tail, f"{self._seed} {'-'.join(hop)}", hop)
+        return link
 
     def _pausable(self, config: LinkConfig, seed: str, hop: Hop) -> PausableLink:
         plain = super()._joined(config, seed, hop)

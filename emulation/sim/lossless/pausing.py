@@ -237,7 +237,7 @@ class PausableLink(SimulatedLink):
         later_ns, self._remainder = divmod(self._remainder + remainder, self._rate)
         self._free_ns += cost_ns + later_ns
         idle_ns = self._free_ns + (1 if self._remainder else 0)
-        self.network.schedule(idle_ns, self._sent)
+        self.network.schedule(idle_ns, self._on_sent)
 
     def _ready_kinds(self) -> list[int]:
         return [kind for kind, queue in enumerate(self._queues) if queue and self.paused_since_ns[kind] is None]
@@ -249,7 +249,7 @@ class PausableLink(SimulatedLink):
     def _arrives(self, size_bytes: int) -> Action:
         return self.receive if self.port is None else partial(self.port.arrived, size_bytes)
 
-    def _sent(self, _frame: None, _sender: int, _to: int) -> None:
+    def _on_sent(self, _frame: None, _sender: int, _to: int) -> None:
         waiting, self._serving = self._serving, None
         assert waiting is not None
         if waiting.charge is not None:

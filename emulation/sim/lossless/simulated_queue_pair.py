@@ -142,9 +142,9 @@ class SimulatedQueuePair:
             self._acknowledge(False)
 
     def _acknowledge(self, again: bool) -> None:
-        made = DcqcnPacket(self.flow, ACKNOWLEDGEMENT, ACK_BYTES)
-        made.upto, made.again = self.received, again
-        self._back(made)
+        packet = DcqcnPacket(self.flow, ACKNOWLEDGEMENT, ACK_BYTES)
+        packet.upto, packet.again = self.received, again
+        self._back(packet)
 
     def _back(self, frame: TransportSegment) -> None:
         self._backward.send(frame, frame.wire_bytes, self._network.now_ns, self._nodes[1], self._ways[1])

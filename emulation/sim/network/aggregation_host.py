@@ -70,28 +70,28 @@ class HostUplink:
         self._frame_bytes = frame_bytes
         self._give = give
         self._waiting = False
-        self._own: deque[tuple[int, int]] = deque()  # where jobs share the link: (when they have left, bytes) given
+        self._handed: deque[tuple[int, int]] = deque()  # where jobs share the link: (when they have left, bytes) given
 
     def pump(self) -> None:
         """Send what the protocol has, as far as the credit goes; continues automatically."""
         if self._waiting:
             return
         alone = self._link.users == 1
-        room = self._credit_bytes - (self._link.backlog_bytes(self._network.now_ns) if alone else self._own_backlog())
+        room = self._credit_bytes - (self._link.backlog_bytes(self._network.now_ns) if alone else self._job_backlog())
         limit = room // self._frame_bytes
-        given = self._give(limit) if limit > 0 else 0
-        if not alone and given:
-            self._own.append((self._link.time_at_backlog_ns(0), given * self._frame_bytes))
-        if given < limit:
+        frames = self._give(limit) if limit > 0 else 0
+        if not alone and frames:
+            self._handed.append((self._link.time_at_backlog_ns(0), frames * self._frame_bytes))
+        if frames < limit:
             return
         self._waiting = True
-        wake_ns = self._link.time_at_backlog_ns(self._credit_bytes // 2) if alone else self._own[0][0]
+        wake_ns = self._link.time_at_backlog_ns(self._credit_bytes // 2) if alone else self._handed[0][0]
         self._network.schedule(max(wake_ns, self._network.now_ns), self._wake)
 
-    def _own_backlog(self) -> int:
-        while self._own and self._own[0][0] <= self._network.now_ns:
-            self._own.popleft()
-        return sum(size_bytes for _, size_bytes in self._own)
+    def _job_backlog(self) -> int:
+        while self._handed and self._handed[0][0] <= self._network.now_ns:
+            self._handed.popleft()
+        return sum(size_bytes for _, size_bytes in self._handed)
 
     def _wake(self, _frame: None, _sender: int, _to: int) -> None:
         self._waiting = False
@@ -134,8 +134,8 @@ class AggregationHost:
         ecn = ECT if job.congestion != UNCONTROLLED and link.config.ecn_bytes is not None else 0
         strict = link.strict  # elsewhere a job has one class
         self._to = {  # by job and stream, as packets name them
-            each.job_id: [(addressed(switch, stream.priority) if strict else switch) | ecn for stream in each.streams]
-            for each, switch in switches.items()
+            name.job_id: [(addressed(switch, stream.priority) if strict else switch) | ecn for stream in name.streams]
+            for name, switch in switches.items()
         }
         self._transfer_ns = 0
         self._host = Processor(link.network)
@@ -174,7 +174,7 @@ class AggregationHost:
         done: Done,
         priority: int | None,
         shares: Shares,
-        shown: Shown,
+        signature: Shown,
         coded: Reduction | None,
     ) -> None:
         """Begin a collective in place, described (W12); calls of a class take its streams in turn, as in a session.
@@ -182,7 +182,7 @@ class AggregationHost:
         `done` is called once it is complete. coded: how it is coded; None: as sums of its size are.
         """
         then = partial(self._host.run, self._transfer_ns, done)
-        self._host.run(self._transfer_ns, partial(self._launch, array, op, then, priority, shares, shown, coded))
+        self._host.run(self._transfer_ns, partial(self._launch, array, op, then, priority, shares, signature, coded))
 
     def _launch(
         self,
@@ -191,7 +191,7 @@ class AggregationHost:
         done: Done,
         priority: int | None,
         shares: Shares,
-        shown: Shown,
+        signature: Shown,
         coded: Reduction | None,
     ) -> None:
         job, shares = self._job, shares._replace(routed=self._routed)
@@ -199,11 +199,11 @@ class AggregationHost:
             codec, residual = self._codec if array.size >= self._least else FIXED_POINT, None
         else:
             codec, residual = coded.codec or FIXED_POINT, coded.residual
-        whole = array_call(array, op, job, codec, shares, residual)
-        cut = split(whole, job, self._calls.turns.streams_of(priority)) if self.split_calls else {}
+        full_call = array_call(array, op, job, codec, shares, residual)
+        cut = split(full_call, job, self._calls.turns.streams_of(priority)) if self.split_calls else {}
         places = self._calls.begin(priority, None, cut)
         described = job.workers <= DESCRIBED_WORKERS_MOST and not job.partial
-        words = shown.words(self._calls.made_before(places)) if described else None
+        words = signature.words(self._calls.made_before(places)) if described else None
         left = len(places)
 
         def part_done(place: tuple[int, int]) -> None:
@@ -214,7 +214,7 @@ class AggregationHost:
                 done()
 
         for place, part in zip(places, cut.values() or (shares,), strict=True):
-            call = self._made(replace(whole, shares=part))
+            call = self._endpoint_call(replace(full_call, shares=part))
             call.description = words
             call.key = call_key(self.codec_seed, self._rank, *place)
             self._done[id(call)] = partial(part_done, place)
@@ -222,7 +222,7 @@ class AggregationHost:
         self._events()
         self._pump()
 
-    def _made(self, call: ArrayCall) -> Any:
+    def _endpoint_call(self, call: ArrayCall) -> Any:
         """As the endpoint takes it."""
         return chunked_call(call, self._job)
 

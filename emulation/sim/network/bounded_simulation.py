@@ -43,7 +43,7 @@ class BoundedHost:
     def __init__(self, party: BoundedParty, link: SimulatedLink, first: int) -> None:
         self.party = party
         self.drop_checksum = 0
-        self.left, self.came = [0, 0], [0, 0]  # packets of values: others, droppable ones
+        self.left, self.arrived = [0, 0], [0, 0]  # packets of values: others, droppable ones
         self._link, self._strict, self._first = link, link.strict, first
         self._network = link.network
         self._ecn = 0 if link.config.ecn_bytes is None else ECT
@@ -54,8 +54,8 @@ class BoundedHost:
 
     def begin(self, call: SimulatedCall) -> None:
         priority = call.priority or 0
-        begun = self.party.submit(call.array, key=call.key, priority=priority, now_ns=self._network.now_ns)
-        self._done[id(begun)] = call.done
+        party_call = self.party.submit(call.array, key=call.key, priority=priority, now_ns=self._network.now_ns)
+        self._done[id(party_call)] = call.done
         self._go_on()
 
     def receive(self, frame: Any, sender: int, to: int) -> None:
@@ -64,7 +64,7 @@ class BoundedHost:
             if frame is None:
                 self.drop_checksum += 1
                 return
-        self.came[bool(to & DROPPABLE)] += frame[KIND_AT] == DATA
+        self.arrived[bool(to & DROPPABLE)] += frame[KIND_AT] == DATA
         self.party.receive(frame, sender - self._first, self._network.now_ns, bool(to & CE))
         self._go_on()
 
@@ -155,17 +155,18 @@ class BoundedSimulation(HostSimulation):
         return sum((host.party.counters for host in self._bounded), Counter())
 
     def gradient_loss(self) -> dict[str, float]:
-        told = loss_of(self._counted())
-        left, came = ([sum(counts) for counts in zip(*each, strict=True)] for each in self._packets())
+        document = loss_of(self._counted())
+        left, arrived = ([sum(counts) for counts in zip(*counts_of, strict=True)] for counts_of in self._packets())
         if left[True]:
-            told |= {
-                name: (left[kind] - came[kind]) / max(1, left[kind]) for kind, name in enumerate(("kept", "droppable"))
+            document |= {
+                name: (left[kind] - arrived[kind]) / max(1, left[kind])
+                for kind, name in enumerate(("kept", "droppable"))
             }
-        return told
+        return document
 
     def _packets(self) -> tuple[list[list[int]], list[list[int]]]:
         """Of values, that left each host and that came: others, droppable ones."""
-        return [host.left for host in self._bounded], [host.came for host in self._bounded]
+        return [host.left for host in self._bounded], [host.arrived for host in self._bounded]
 
     def retransmissions(self) -> int:
         return super().retransmissions() + self._counted()["repeated"]

@@ -24,8 +24,8 @@ class BFloat16(np.ndarray[Any, np.dtype[np.uint16]]):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **_: Any) -> Any:
         assert ufunc is np.add
         assert method == "__call__"
-        one, other = map(widened, inputs)
-        out[0].view(np.ndarray)[:] = narrowed(one + other)
+        left, right = map(widened, inputs)
+        out[0].view(np.ndarray)[:] = narrowed(left + right)
         return out[0]
 
 

@@ -36,7 +36,9 @@ class HostSimulation(Simulation):
         self.hosts: list[MemberHost | CompiledMember] = []
         self._parties: list[CollectiveParty] = []
         self._done: list[dict[int, Done]] = []
-        weighed = [name for name, each in COLLECTIVES.items() if each.in_auto] if method == "auto" else [method]
+        weighed = (
+            [name for name, collective in COLLECTIVES.items() if collective.in_auto] if method == "auto" else [method]
+        )
         groups = dict.fromkeys(GROUPED, config.group)
         connections = self._connections(
             {pair for name in weighed for pair in traffic_matrix(name, config.workers, groups.get(name, 0))}
@@ -130,7 +132,15 @@ def _one_way_ns(config: SimulationConfig, size_bytes: int) -> int:
     tail_rank = min(config.tail_rank, 1)
     pair = HostSimulation(
         replace(
-            config, workers=2, fabric=STAR, place=None, others=0, tail_rank=tail_rank, trace=False, tcp="", pfc=None
+            config,
+            workers=2,
+            fabric=STAR,
+            place=None,
+            other_hosts=0,
+            tail_rank=tail_rank,
+            trace=False,
+            tcp="",
+            pfc=None,
         ),
         method="ring",
     )

@@ -168,14 +168,14 @@ class MeshHost:
             messages = []
             while (message := receiver.next_message()) is not None:
                 messages.append((message.data[: message.tag], memoryview(message.data)[message.tag :]))
-            self._came(sender - self._first, messages)
+            self._on_receive(sender - self._first, messages)
         else:
             connection = self._sender(peer)
             connection.receive(frame, now_ns)
             self._after_input(peer, connection)
             self.pump()
 
-    def _came(self, member: int, messages: Sequence[tuple[bytes, memoryview]]) -> None:
+    def _on_receive(self, member: int, messages: Sequence[tuple[bytes, memoryview]]) -> None:
         """Whole messages of a member, head and data: the party has those that cost its host nothing at once."""
         if not messages:
             return
@@ -226,33 +226,33 @@ class MeshHost:
     def _give(self, flow: ClassFlow, limit: int) -> int:
         """Up to limit frames to the link: repetitions, then messages in order; those behind a full window wait."""
         self._busy = True
-        given = 0
+        frames = 0
         for member in sorted(flow.repeating):
             sender = self._senders[member]
-            given += self._put(member, sender, min(limit - given, sender.repeats))
+            frames += self._put(member, sender, min(limit - frames, sender.repeats))
             if not sender.repeats:
                 flow.repeating.discard(member)
         full: set[int] = set()
         index = 0
         departing, out = flow.departing, self._out
-        while given < limit and index < len(departing):
+        while frames < limit and index < len(departing):
             message = departing[index]
             to = message.to
             if to in full:
                 index += 1
                 continue
-            wanted = min(limit - given, message.last - out.get(to, 0))
-            got = self._put(to, self._senders[to], wanted)
-            given += got
-            out[to] = out.get(to, 0) + got
+            wanted = min(limit - frames, message.last - out.get(to, 0))
+            taken_frames = self._put(to, self._senders[to], wanted)
+            frames += taken_frames
+            out[to] = out.get(to, 0) + taken_frames
             if out[to] == message.last:
                 del departing[index]
                 self._left(flow, message.size_bytes, message.ticket)
-            elif got < wanted:
+            elif taken_frames < wanted:
                 full.add(to)
                 index += 1
         self._busy = False
-        return given
+        return frames
 
     def _left(self, flow: ClassFlow, size_bytes: int, ticket: int) -> None:
         """The last frame of a message is on the link."""

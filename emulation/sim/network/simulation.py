@@ -75,7 +75,7 @@ class SimulationConfig:
     link: LinkConfig
     fabric: Fabric = STAR
     place: Topology | None = None
-    others: int = 0
+    other_hosts: int = 0
     tail_rank: int = -1
     switch_latency_ns: int = 0
     seed: int = 1
@@ -143,7 +143,7 @@ class SimulationConfig:
             return self.place
         link = self.link
         settings = LinkSettings(link.rate_bps, link.delay_ns, link.queue_bytes)
-        return topology(self.fabric, self.workers, servers, settings, self.others)
+        return topology(self.fabric, self.workers, servers, settings, self.other_hosts)
 
     def network(
         self,
@@ -319,15 +319,15 @@ class Simulation(ABC):
         }
         if self.config.fabric.paths == SPRAY:  # queues beside each other are as one
             share = {
-                hop: each * (len(topology.tops) if {*hop} & {*topology.tops} else 1) for hop, each in share.items()
+                hop: load * (len(topology.tops) if {*hop} & {*topology.tops} else 1) for hop, load in share.items()
             }
-        made = {
+        budgets = {
             pair: self.config.connection(min(int(share[hop] / part) for hop, part in parts.items()))
             for pair, parts in ways.items()
         }
-        if made:
-            self.reliable = min(made.values(), key=lambda connection: connection.window_bytes)
-        return lambda sender, to: made.get((sender, to), self.reliable)
+        if budgets:
+            self.reliable = min(budgets.values(), key=lambda connection: connection.window_bytes)
+        return lambda sender, to: budgets.get((sender, to), self.reliable)
 
     def _crossed(self, sender: int, to: int) -> Mapping[Hop, int | Fraction]:
         """The directions of links that a connection crosses, each with its part of what that sends."""
@@ -381,23 +381,23 @@ class Simulation(ABC):
         if self._compressions is None or op != "sum" or kind not in COMBINING:
             self._enter(rank, call, None)
             return
-        one, keys = self._compressions[rank], self._keys[rank]
+        compression, keys = self._compressions[rank], self._keys[rank]
         ask = Ask(kind, key=key, tensors=tensors)
         if (
             kind == "allreduce"
-            and (one.remembers or one.stepwise)
-            and one.takes(array.dtype, array.size, tensors is not None)
+            and (compression.remembers or compression.stepwise)
+            and compression.takes(array.dtype, array.size, tensors is not None)
         ):
-            steps = one.rounds(array, named(array, ask, one), keys.made)
+            steps = compression.rounds(array, named(array, ask, compression), keys.made)
             first, random = keys.of(key)
             if self.codes_in_rounds:
                 steps = plain_rounds(steps, self.config.elements, self.config.workers, random)
             self._enter(rank, call._replace(key=first), steps)
-        elif self.codes_in_rounds and one.spec.codes_rows(array.dtype, array.size):
-            assert one.spec.row_codec is not None
+        elif self.codes_in_rounds and compression.spec.codes_rows(array.dtype, array.size):
+            assert compression.spec.row_codec is not None
             first, random = keys.of(key)
             shares, (elements, workers) = shares_of(kind), (self.config.elements, self.config.workers)
-            words = rounds_of(array, elements, workers, one.spec.row_codec, shares, random)
+            words = rounds_of(array, elements, workers, compression.spec.row_codec, shares, random)
             self._enter(rank, call._replace(key=first), (Reduction(*words_op) for words_op in words))
         else:
             self._enter(rank, call, None)
@@ -409,8 +409,8 @@ class Simulation(ABC):
     def _enter(self, rank: int, call: SimulatedCall, steps: Iterator[Reduction] | None) -> None:
         """Begin a call, or its steps one after the other. On a switch, where order matters, steps of a codec that takes
         several have their class for themselves (`transport.worker.coded_calls`)."""
-        one = self._compressions[rank] if self._compressions is not None else None
-        if self.codes_in_rounds or one is None or not one.stepwise:
+        compression = self._compressions[rank] if self._compressions is not None else None
+        if self.codes_in_rounds or compression is None or not compression.stepwise:
             self._step(rank, call, steps, call.done)
             return
         queue = self._queues.setdefault((rank, call.priority), deque())
@@ -437,13 +437,13 @@ class Simulation(ABC):
         if steps is None:
             self.begin(rank, call)
             return
-        one = next(steps, None)
-        if one is None:
+        step = next(steps, None)
+        if step is None:
             done()
             return
         following = call if call.key is None else call._replace(key=call.key + 1)
         then = partial(self._step, rank, following, steps, done)
-        self.begin(rank, call._replace(array=one.array, op=one.op, kind=one.kind, done=then, coded=one))
+        self.begin(rank, call._replace(array=step.array, op=step.op, kind=step.kind, done=then, coded=step))
 
     @abstractmethod
     def begin(self, rank: int, call: SimulatedCall) -> None:

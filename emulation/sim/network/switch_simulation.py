@@ -59,9 +59,9 @@ class EndpointSimulation(Simulation):
         )
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
-        shown = Shown(call.kind, call.op, call.array.dtype, call.array.size, call.root)
+        signature = Shown(call.kind, call.op, call.array.dtype, call.array.size, call.root)
         shares = shares_of(call.kind, call.root)
-        self.hosts[rank].launch(call.array, call.op, call.done, call.priority, shares, shown, call.coded)
+        self.hosts[rank].launch(call.array, call.op, call.done, call.priority, shares, signature, call.coded)
 
     def retransmissions(self) -> int:
         return sum(host.endpoint.counters["retransmitted"] for host in self.hosts)
@@ -97,7 +97,7 @@ class SwitchSimulation(EndpointSimulation):
         self._shares_slots = config.first_slot is None
         self._suspended = self._shares_slots
         self._until: Counter[int | None] = Counter()  # by priority: calls to finish before the job is quiet
-        self._begun: list[Counter[int | None]] = [Counter() for _ in range(config.workers)]
+        self._call_counts: list[Counter[int | None]] = [Counter() for _ in range(config.workers)]
         self._under_way = 0
         self._held: list[tuple[int, SimulatedCall]] = []
         self._when_quiet: Done | None = None
@@ -137,15 +137,19 @@ class SwitchSimulation(EndpointSimulation):
         self._suspended = True
         self._when_quiet = then
         self._until = Counter()
-        for begun in self._begun:
-            self._until |= begun
+        for counts in self._call_counts:
+            self._until |= counts
         held, self._held = self._held, []
         for rank, call in held:  # some of them may be needed now
             self.begin(rank, call)
         self._note_quiet()
 
     def _note_quiet(self) -> None:
-        if self._when_quiet is not None and not self._under_way and all(begun == self._until for begun in self._begun):
+        if (
+            self._when_quiet is not None
+            and not self._under_way
+            and all(counts == self._until for counts in self._call_counts)
+        ):
             then, self._when_quiet = self._when_quiet, None
             then()
 
@@ -224,11 +228,11 @@ class SwitchSimulation(EndpointSimulation):
         if self.job.partial and call.op == "sum" and call.array.dtype.kind == "f":
             call = call._replace(op="avg")
         if self._shares_slots:
-            begun = self._begun[rank]
-            if self._suspended and begun[call.priority] >= self._until[call.priority]:
+            counts = self._call_counts[rank]
+            if self._suspended and counts[call.priority] >= self._until[call.priority]:
                 self._held.append((rank, call))
                 return
-            begun[call.priority] += 1
+            counts[call.priority] += 1
             self._under_way += 1
             call = call._replace(done=partial(self._ended, call.done))
         super().begin(rank, call)

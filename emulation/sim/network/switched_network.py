@@ -99,9 +99,9 @@ class SimulatedSwitch:
             count, size = bundle.shape
             size += UDP_FRAMING_BYTES
             for row in range(count):
-                one = bundle[row : row + 1]
+                packet = bundle[row : row + 1]
                 for port in output.ports:
-                    self.ports[port].send(one, size, ready_ns, self.address, port | kind)
+                    self.ports[port].send(packet, size, ready_ns, self.address, port | kind)
 
 
 class SwitchedNetwork:
@@ -134,7 +134,7 @@ class SwitchedNetwork:
         self._link, self._seed, self._tail_at = link, seed, tail_at
         self._kind = StrictLink if strict else SimulatedLink
         for hop, settings in topology.hops:
-            self.links[hop] = self._made(hop, settings)
+            self.links[hop] = self._build_link(hop, settings)
         self.users: dict[int, str] = {}
         self.users_at: dict[int, str] = {}
         self.tcp_bits = 0
@@ -172,7 +172,7 @@ class SwitchedNetwork:
 
     def _port(self, name: str, to: Sequence[str]) -> SimulatedLink | HashedPaths:
         """From a switch to the only one of its neighbours on the way, or to any of several."""
-        hops = tuple((name, each) for each in to)
+        hops = tuple((name, node) for node in to)
         if len(hops) == 1:
             return self.links[hops[0]]
         if hops not in self._several:
@@ -233,7 +233,7 @@ class SwitchedNetwork:
         links = list(self.links.values())
         return {name: sum(link.faults[name] for link in links) for name in links[0].faults}
 
-    def _made(self, hop: Hop, settings: LinkSettings) -> SimulatedLink:
+    def _build_link(self, hop: Hop, settings: LinkSettings) -> SimulatedLink:
         """One direction. A host never overflows its own queue: `HostUplink` waits instead."""
         hosts, (sender, to) = self.topology.hosts, hop
         queue_bytes, drop_bytes, name = settings.queue_bytes, self._link.drop_bytes, f"{sender} to {to}"
@@ -256,10 +256,10 @@ class SwitchedNetwork:
         return self._joined(config, f"{self._seed} {name}", hop)
 
     def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> SimulatedLink:
-        made = self._kind(self.time, config, _nobody, seed)
+        link = self._kind(self.time, config, _nobody, seed)
         if hop[1] in self.switches:
-            made.receive = self.switches[hop[1]].receive
-        return made
+            link.receive = self.switches[hop[1]].receive
+        return link
 
 
 def _shared(actions: dict[int, Action]) -> Action:

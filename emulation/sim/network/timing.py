@@ -66,7 +66,7 @@ def time_allreduce(config: SimulationConfig, method: str, size_bytes: int, dtype
     return AllreduceTiming(
         size_bytes=size_bytes,
         duration_ns=finished_ns,
-        wire_tx_bytes=tuple(sent for sent, _ in wire),
+        wire_tx_bytes=tuple(sent_bytes for sent_bytes, _ in wire),
         wire_rx_bytes=tuple(received for _, received in wire),
         retransmissions=simulation.retransmissions(),
         faults=simulation.faults(),

@@ -23,7 +23,7 @@ from emulation.sim.replay.size_only_replicas import SizeOnlyReplicas
 from emulation.sim.simulated_training import Progress, RankClock, Training
 from emulation.sim.size_only import SizeOnlyArray
 from emulation.timeline import COMPUTE as COMPUTE_TRACK
-from emulation.timeline import NETWORK, Span, kept, union_ns
+from emulation.timeline import NETWORK, Span, is_recorded, union_ns
 from emulation.topologies.topology_kinds import seen_by
 from switchagg.description import Kind
 from transport.collectives.plan import shard
@@ -34,22 +34,24 @@ BOUNDED: tuple[Kind, ...] = ("allreduce", "reduce_scatter", "all_gather")
 """Kinds of collectives of all ranks that a run's bound counts."""
 SLOTS_MOST = 65_536
 
-Made = Callable[[SimulationConfig], Simulation]
+MakeSimulation = Callable[[SimulationConfig], Simulation]
 Beside = Callable[[str, SimulationConfig, Any], Simulation]
 
 
 class Groups:
     """A simulation for each set of ranks of a graph, all on the network of the first, which has all ranks."""
 
-    def __init__(self, graph: WorkloadGraph, config: SimulationConfig, method: str, made: Made, beside: Beside) -> None:
-        summing = {each.group for program in graph.programs for each in program if each.launched}
+    def __init__(
+        self, graph: WorkloadGraph, config: SimulationConfig, method: str, make: MakeSimulation, beside: Beside
+    ) -> None:
+        summing = {operation.group for program in graph.programs for operation in program if operation.launched}
         wanted = [members for name, members in graph.used_groups() if name in summing]
         summed = sum(len(members) < graph.ranks for members in wanted)
         if METHODS[method].packets:
             window = max(1, min(config.window_slots, SLOTS_MOST // (config.streams * (1 + summed))))
             slots = config.streams * window
             config = replace(config, window_slots=window, pool_slots=slots * (1 + summed))
-        self.world = made(config)
+        self.world = make(config)
         self._config, self._beside = self.world.config, beside
         self._jobs, self._in_packets = 1, 0  # the second beside the first of the job
         self.of_members = {members: self._job(members, method) for members in wanted if len(members) < graph.ranks}
@@ -72,8 +74,8 @@ class Groups:
     @property
     def all(self) -> list[Simulation]:
         """Each once."""
-        found = [self.world, *self.of_members.values(), *self.pairs.values()]
-        return list({id(each): each for each in found}.values())
+        simulations = [self.world, *self.of_members.values(), *self.pairs.values()]
+        return list({id(simulation): simulation for simulation in simulations}.values())
 
 
 class GraphTraining(Training):
@@ -86,12 +88,12 @@ class GraphTraining(Training):
         graph: WorkloadGraph,
         config: SimulationConfig,
         method: str,
-        made: Made,
+        make: MakeSimulation,
         beside: Beside,
         compute: ComputeTimes,
         progress: Progress,
     ) -> None:
-        self.groups = Groups(graph, config, method, made, beside)
+        self.groups = Groups(graph, config, method, make, beside)
         nothing = SizeOnlyReplicas([[]], graph.ranks)
         super().__init__(scenario, self.groups.world, cast(Any, nothing), compute, progress)
         self.graph = graph
@@ -106,21 +108,21 @@ class GraphTraining(Training):
     @property
     def collective_bytes(self) -> dict[Kind, int]:
         """Of collectives of all ranks; the bound of a run is of these."""
-        found: dict[Kind, int] = dict.fromkeys(BOUNDED, 0)
-        for each in self.graph.program(0):
-            if each.group == WORLD and each.kind in BOUNDED:
-                found[each.kind] += 4 * each.elements
-        return {kind: size for kind, size in found.items() if size} or {"allreduce": 0}
+        totals: dict[Kind, int] = dict.fromkeys(BOUNDED, 0)
+        for operation in self.graph.program(0):
+            if operation.group == WORLD and operation.kind in BOUNDED:
+                totals[operation.kind] += 4 * operation.elements
+        return {kind: size for kind, size in totals.items() if size} or {"allreduce": 0}
 
     def _layout(self) -> dict[str, Any]:
         """How much there is of each kind."""
-        counted = Counter(each.kind for rank in range(self.workers) for each in self.graph.program(rank))
+        counted = Counter(operation.kind for rank in range(self.workers) for operation in self.graph.program(rank))
         return {"operations": dict(sorted(counted.items())), "groups": len(self.groups.of_members)}
 
     def result(self, method: MethodName, notes: list[str]) -> MethodResult:  # type: ignore[override]
         """As of any training; what is sent again is of all groups together."""
-        found = super().result(method, notes)
-        return replace(found, retransmissions=sum(each.retransmissions() for each in self.groups.all))
+        result = super().result(method, notes)
+        return replace(result, retransmissions=sum(simulation.retransmissions() for simulation in self.groups.all))
 
 
 class GraphRank(RankClock):
@@ -133,14 +135,16 @@ class GraphRank(RankClock):
         self._program = graph.program(rank)
         self._order = training.orders[graph.program_of[rank]]
         self._own_ns = graph.compute_ns(rank)
-        self._members = {each.group: graph.members(each.group, rank) for each in self._program if each.collective}
+        self._members = {
+            operation.group: graph.members(operation.group, rank) for operation in self._program if operation.collective
+        }
         self._waits: list[int] = []
         self._left = 0
-        self._may_compute: dict[int, list[int]] = {each.unit: [] for each in self._program}
+        self._may_compute: dict[int, list[int]] = {operation.unit: [] for operation in self._program}
         self._computing: set[int] = set()
         self._moved: list[tuple[int, int]] = []
         self._messages: Counter[tuple[int, int, int]] = Counter()
-        tags = sorted({each.tag for program in graph.programs for each in program})
+        tags = sorted({operation.tag for program in graph.programs for operation in program})
         self._tags = {tag: number for number, tag in enumerate(tags)}
 
     def begin(self, _frame: None = None, _sender: int = 0, _to: int = 0) -> None:
@@ -181,10 +185,10 @@ class GraphRank(RankClock):
             return
         self._computing.add(unit)
         place = heappop(self._may_compute[unit])
-        each, now_ns = self._program[place], self._network.now_ns
-        duration_ns = each.duration_ns * self._compute_ns // self._own_ns if self._own_ns else 0
+        operation, now_ns = self._program[place], self._network.now_ns
+        duration_ns = operation.duration_ns * self._compute_ns // self._own_ns if self._own_ns else 0
         if duration_ns:
-            self._keep(COMPUTE_TRACK, each.name, now_ns, now_ns + duration_ns)
+            self._keep(COMPUTE_TRACK, operation.name, now_ns, now_ns + duration_ns)
         self._network.schedule(now_ns + duration_ns, self._computed, None, place)
 
     def _computed(self, _frame: None, place: int, _to: int) -> None:
@@ -193,34 +197,36 @@ class GraphRank(RankClock):
 
     def _move(self, place: int) -> None:
         """Begin a transfer. A group of one has nothing to move."""
-        each, groups = self._program[place], self._graph_training.groups
-        array, done = SizeOnlyArray(each.elements, "float32"), partial(self._arrived, place, self._network.now_ns)
-        if not each.collective:
-            self._message(each, array, done)
+        operation, groups = self._program[place], self._graph_training.groups
+        array, done = SizeOnlyArray(operation.elements, "float32"), partial(self._arrived, place, self._network.now_ns)
+        if not operation.collective:
+            self._message(operation, array, done)
             return
-        members = self._members[each.group]
+        members = self._members[operation.group]
         if len(members) == 1:
             self._network.schedule(self._network.now_ns, lambda *_: self._ended(place))
-        elif each.launched:
+        elif operation.launched:
             simulation = groups.of_members[members]
-            op = simulation.mean_op if each.kind == "allreduce" else "sum"
-            simulation.launch(members.index(self._rank), array, op, done, kind=cast(Kind, each.kind))
+            op = simulation.mean_op if operation.kind == "allreduce" else "sum"
+            simulation.launch(members.index(self._rank), array, op, done, kind=cast(Kind, operation.kind))
         else:
-            self._exchange(each, members, done)
+            self._exchange(operation, members, done)
 
-    def _message(self, each: GraphOperation, array: SizeOnlyArray, done: Callable[[], None]) -> None:
+    def _message(self, operation: GraphOperation, array: SizeOnlyArray, done: Callable[[], None]) -> None:
         """Send or receive: a broadcast among two."""
-        sends = each.kind == SEND
-        pair = (self._rank, self._rank + each.peer) if sends else (self._rank + each.peer, self._rank)
-        self._launch_pair(pair, self._tags[each.tag], array, done)
+        sends = operation.kind == SEND
+        pair = (self._rank, self._rank + operation.peer) if sends else (self._rank + operation.peer, self._rank)
+        self._launch_pair(pair, self._tags[operation.tag], array, done)
 
-    def _exchange(self, each: GraphOperation, members: tuple[int, ...], done: Callable[[], None]) -> None:
+    def _exchange(self, operation: GraphOperation, members: tuple[int, ...], done: Callable[[], None]) -> None:
         """An all-to-all: each sends each other its shard."""
         place, count = members.index(self._rank), len(members)
-        own, *others = ((shard(each.elements, (place + step) % count, count), step) for step in range(count))
-        pairs = [((self._rank, members[(place + step) % count]), high - low) for (low, high), step in others]
-        low, high = own[0]
-        pairs += [((members[(place - step) % count], self._rank), high - low) for _, step in others]
+        local_shard, *other_shards = (
+            (shard(operation.elements, (place + step) % count, count), step) for step in range(count)
+        )
+        pairs = [((self._rank, members[(place + step) % count]), high - low) for (low, high), step in other_shards]
+        low, high = local_shard[0]
+        pairs += [((members[(place - step) % count], self._rank), high - low) for _, step in other_shards]
         moving = [(pair, size) for pair, size in pairs if size]
         left = len(moving)
 
@@ -244,13 +250,13 @@ class GraphRank(RankClock):
         simulation.launch(pair.index(self._rank), array, "sum", done, key=key, kind="broadcast")
 
     def _arrived(self, place: int, begun_ns: int) -> None:
-        each, now_ns = self._program[place], self._network.now_ns
+        operation, now_ns = self._program[place], self._network.now_ns
         self._moved.append((begun_ns, now_ns))
-        self._keep(NETWORK, each.name or each.kind, begun_ns, now_ns, 4 * each.elements)
+        self._keep(NETWORK, operation.name or operation.kind, begun_ns, now_ns, 4 * operation.elements)
         self._network.schedule(now_ns, lambda *_: self._ended(place))
 
     def _ended(self, place: int) -> None:
-        self._training.heard()
+        self._training.report_progress()
         self._left -= 1
         self._start(self._freed(self._order.at_end[place]))
         if not self._left:
@@ -269,6 +275,6 @@ class GraphRank(RankClock):
             self._go_on()
 
     def _keep(self, track: str, name: str, begin_ns: int, end_ns: int, size_bytes: int = 0) -> None:
-        if kept(self.iteration, self._training.warmup_iterations, self._rank):
+        if is_recorded(self.iteration, self._training.warmup_iterations, self._rank):
             at_ns = begin_ns - self._training.begun_ns, end_ns - self._training.begun_ns
             self.spans.append(Span(self._rank, track, name, self.iteration, *at_ns, size_bytes))

@@ -44,7 +44,7 @@ class ReplayedJob:
         """What a rank computes for."""
         return self.graph.compute_ns(rank)
 
-    def heard(self) -> None:
+    def report_progress(self) -> None:
         """The measured job says how far it is."""
 
     def start(self) -> None:
@@ -60,8 +60,8 @@ class ReplayedJob:
             self.durations_ns.append(now_ns - self._since_ns)
             self._since_ns = now_ns
         if self.iterations == ENDLESS and stop_ns and now_ns >= stop_ns:
-            self.iterations = max(each.iteration + (each is not self._ranks[rank]) for each in self._ranks)
-        if self.ended_ns is None and all(each.iteration >= self.iterations for each in self._ranks):
+            self.iterations = max(clock.iteration + (clock is not self._ranks[rank]) for clock in self._ranks)
+        if self.ended_ns is None and all(clock.iteration >= self.iterations for clock in self._ranks):
             self.ended_ns = now_ns
             self._ended()
 

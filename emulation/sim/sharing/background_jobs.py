@@ -39,33 +39,33 @@ class OtherJob:
         self._time, self._ended = simulation.network, ended
         workers, count = simulation.config.workers, options.size_bytes // 4
         generator = np.random.Generator(np.random.PCG64(seed))
-        self._own = [generator.integers(-1000, 1000, count, np.int32) for _ in range(workers)]
-        self._sum = np.sum(self._own, axis=0, dtype=np.int32)
-        self._begun = [0] * workers  # sums, by rank
+        self._inputs = [generator.integers(-1000, 1000, count, np.int32) for _ in range(workers)]
+        self._sum = np.sum(self._inputs, axis=0, dtype=np.int32)
+        self._started = [0] * workers  # sums, by rank
         self._complete = [0] * workers
         self._last = options.sums or None  # how many there are, once that is known
 
     def start(self, _frame: None = None, _sender: int = 0, _to: int = 0) -> None:
         """Begin now."""
-        for rank in range(len(self._own)):
+        for rank in range(len(self._inputs)):
             for _ in range(self.options.in_flight):
                 self._next(np.empty_like(self._sum), rank)
 
     def _next(self, array: Sums, rank: int, _to: int = 0) -> None:
-        number = self._begun[rank]
+        number = self._started[rank]
         stop_ns = self.options.stop_ns
         if self._last is None and stop_ns and self._time.now_ns >= stop_ns:
-            self._last = max(self._begun)  # those that any rank has begun: all have to
+            self._last = max(self._started)  # those that any rank has begun: all have to
             self._note_end()
         if number == self._last:
             return
-        self._begun[rank] = number + 1
-        np.add(self._own[rank], np.int32(number % 1000), out=array)
+        self._started[rank] = number + 1
+        np.add(self._inputs[rank], np.int32(number % 1000), out=array)
         done = partial(self._done, array, rank, number, self._time.now_ns)
         self.simulation.launch(rank, array, "sum", done)
 
     def _done(self, array: Sums, rank: int, number: int, since_ns: int) -> None:
-        self.wrong_elements += int(np.count_nonzero(array != self._sum + len(self._own) * (number % 1000)))
+        self.wrong_elements += int(np.count_nonzero(array != self._sum + len(self._inputs) * (number % 1000)))
         self._complete[rank] += 1
         if not rank:
             self.durations_ns.append(self._time.now_ns - since_ns)
@@ -116,12 +116,12 @@ class BackgroundJobs:
         if isinstance(first, SwitchSimulation):
             self.division.enter(first, SlotDemand(demand_slots, weight, least=config.streams))
         self.jobs: list[OtherJob | ReplayedJob] = []
-        own = list(first.topology.others[hosts:])
+        free_hosts = list(first.topology.other_hosts[hosts:])
         for number, options in enumerate(jobs):
             places = tuple(first.topology.workers[rank] for rank in options.on)
             if not places:
-                places, own = tuple(own[: options.workers]), own[options.workers :]
-            servers, own = tuple(own[: (count := servers_of(options, method))]), own[count:]
+                places, free_hosts = tuple(free_hosts[: options.workers]), free_hosts[options.workers :]
+            servers, free_hosts = tuple(free_hosts[: (count := servers_of(options, method))]), free_hosts[count:]
             self._add(number, options, places, servers, config)
         self.loads = Loads(self.network)
 
@@ -174,23 +174,23 @@ class BackgroundJobs:
 
     def document(self) -> dict[str, Any]:
         """`tenants` and `link_loads` of a result, as `results_schema.md` has them."""
-        told = [self._told(None, self._first, *self._measured)]
-        told += [
-            self._told(
+        documents = [self._job_document(None, self._first, *self._measured)]
+        documents += [
+            self._job_document(
                 job, job.simulation, POINT_TO_POINT if job.options.profile else job.options.method, job.options.weight
             )
             for job in self.jobs
         ]
-        rates = [sum(job["bytes"]) / job["weight"] for job in told[1:] if not job["shared_hosts"]]
-        tenants = {"bin_ns": self.loads.bin_ns, "jobs": told, "jain": jain(rates)}
+        rates = [sum(job["bytes"]) / job["weight"] for job in documents[1:] if not job["shared_hosts"]]
+        tenants = {"bin_ns": self.loads.bin_ns, "jobs": documents, "jain": jain(rates)}
         return {"tenants": tenants, "link_loads": self.loads.document()}
 
-    def _told(
+    def _job_document(
         self, job: OtherJob | ReplayedJob | None, simulation: Simulation, method: str, weight: int
     ) -> dict[str, Any]:
         host = simulation.topology.workers[0]
         hop = f"{host}-{self.network.topology.neighbours[host][0]}"
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "name": job.options.name if job else "",
             "measured": job is None,
             "method": self._method if method == SAME else method,
@@ -201,13 +201,13 @@ class BackgroundJobs:
             "slots": [],
         }
         if isinstance(simulation, SwitchSimulation):
-            told["slots"] = [list(each) for each in self.division.history.get(simulation.job.job_id, [])]
+            document["slots"] = [list(share) for share in self.division.history.get(simulation.job.job_id, [])]
         if job:
-            told |= {
+            document |= {
                 "priority": job.options.priority,
                 "sums": len(job.durations_ns),
                 "sum_ns": spread(job.durations_ns) if job.durations_ns else None,
                 "wrong_elements": job.wrong_elements,
                 "ended_ns": job.ended_ns,
             }
-        return told
+        return document

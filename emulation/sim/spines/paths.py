@@ -54,4 +54,4 @@ class SprayedPaths(HashedPaths):
         """The one that a frame takes."""
         links = (*self.links[self._turn :], *self.links[: self._turn])
         self._turn = (self._turn + 1) % len(links)
-        return min(links, key=lambda each: each.backlog_bytes(ready_ns))
+        return min(links, key=lambda link: link.backlog_bytes(ready_ns))

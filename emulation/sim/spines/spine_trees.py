@@ -19,14 +19,14 @@ def jobs_of(job: JobConfig, trees: int) -> tuple[JobConfig, ...]:
 
     Slot ranges lie tree by tree, since a switch that is in several takes each for a job of its own.
     """
-    first_slot, found = job.slots[0], []
+    first_slot, jobs = job.slots[0], []
     for tree in range(trees):
         streams = []
         for stream in job.streams[tree::trees]:
             streams.append(replace(stream, first_slot=first_slot))
             first_slot += stream.window_slots
-        found.append(replace(job, job_id=job.job_id + tree * IDS_APART, streams=tuple(streams)))
-    return tuple(found)
+        jobs.append(replace(job, job_id=job.job_id + tree * IDS_APART, streams=tuple(streams)))
+    return tuple(jobs)
 
 
 class TreeEndpoints:
@@ -58,9 +58,9 @@ class TreeEndpoints:
 
     def frames_to_send(self, now_ns: int, limit: int = 64, kind: int | None = None) -> Bundle:
         """Of one tree: of those with the most urgent class, which take turns, the next that has any."""
-        for one in self._classes if kind is None else (kind,):
+        for priority in self._classes if kind is None else (kind,):
             for endpoint in self._turns:
-                if len(bundle := endpoint.frames_to_send(now_ns, limit, one)):
+                if len(bundle := endpoint.frames_to_send(now_ns, limit, priority)):
                     self._turns.remove(endpoint)
                     self._turns.append(endpoint)
                     return bundle
@@ -77,7 +77,7 @@ class TreeEndpoints:
     def next_deadline_ns(self) -> int | None:
         """The first of any."""
         deadlines = (endpoint.next_deadline_ns() for endpoint in self._endpoints)
-        return min((each for each in deadlines if each is not None), default=None)
+        return min((deadline_ns for deadline_ns in deadlines if deadline_ns is not None), default=None)
 
     def handle_timer(self, now_ns: int) -> None:
         """See `Endpoint`."""

@@ -55,8 +55,8 @@ class BackgroundTraffic:
     def counters(self, place: int) -> dict[str, int]:
         """What the senders counted, all together."""
         total = dict(self._ended_counters[place])
-        for one in (*self.connections[place], *self.running[place]):
-            for name, count in one.counters.items():
+        for connection in (*self.connections[place], *self.running[place]):
+            for name, count in connection.counters.items():
                 total[name] = total.get(name, 0) + count
         return total
 
@@ -70,17 +70,17 @@ class BackgroundTraffic:
         self.names[flow] = user_of(every, place, len(self.connections[place]))
         ends = self._addresses[source], self._addresses[to]
         links = network.uplink(source), network.uplink(to)
-        made: TcpConnection | SimulatedQueuePair
+        connection: TcpConnection | SimulatedQueuePair
         if name in RDMA_CONTROLS:
-            made = SimulatedQueuePair(flow, links, ends, ends[::-1], control=name, payload_bytes=self._rdma_bytes)
+            connection = SimulatedQueuePair(flow, links, ends, ends[::-1], control=name, payload_bytes=self._rdma_bytes)
         else:
             sender = TcpSender(flow, control(name, f"{self._seed} flow {flow}"), ecn=bool(options.ecn))
             ways = ends[1] | network.tcp_bits, ends[0] | network.tcp_bits
-            made = TcpConnection(sender, TcpReceiver(flow), links, ends, ways)
+            connection = TcpConnection(sender, TcpReceiver(flow), links, ends, ways)
         if ended is not None:
-            made.ended = lambda: ended(made)
-        self._everything.add(made)
-        return made
+            connection.ended = lambda: ended(connection)
+        self._everything.add(connection)
+        return connection
 
     def _await(self, place: int, coming: Iterator[Arrival]) -> None:
         """Begins the flows of an entry when each is due, those that are due at once in one event."""
@@ -103,26 +103,26 @@ class BackgroundTraffic:
             self._network.time.schedule(due.at_ns, arrive)
 
     def _begin_long(self, place: int, source: str) -> None:
-        made, stop_ns = self._new(place, source, None), self.entries[place].options.stop_ns
-        made.write(None)
-        made.open()
-        self.connections[place].append(made)
+        connection, stop_ns = self._new(place, source, None), self.entries[place].options.stop_ns
+        connection.write(None)
+        connection.open()
+        self.connections[place].append(connection)
         if stop_ns:
-            self._network.time.schedule(stop_ns, lambda _frame, _sender, _to: made.stop())
+            self._network.time.schedule(stop_ns, lambda _frame, _sender, _to: connection.stop())
 
     def _send(self, place: int, source: str, size_bytes: int) -> None:
         """A flow with an end."""
 
-        def ended(made: TcpConnection | SimulatedQueuePair) -> None:
-            time_ns = self._network.time.now_ns - made.opened_ns
+        def ended(connection: TcpConnection | SimulatedQueuePair) -> None:
+            time_ns = self._network.time.now_ns - connection.opened_ns
             self.finished[place].append(FinishedFlow(size_bytes, time_ns))
-            for name, count in made.counters.items():
+            for name, count in connection.counters.items():
                 self._ended_counters[place][name] = self._ended_counters[place].get(name, 0) + count
-            self.running[place].discard(made)
-            self._everything.remove(made.flow)
-            made.stop()
+            self.running[place].discard(connection)
+            self._everything.remove(connection.flow)
+            connection.stop()
 
-        made = self._new(place, source, ended)
-        made.write(-(-size_bytes // made.payload_bytes))
-        made.open()
-        self.running[place].add(made)
+        connection = self._new(place, source, ended)
+        connection.write(-(-size_bytes // connection.payload_bytes))
+        connection.open()
+        self.running[place].add(connection)

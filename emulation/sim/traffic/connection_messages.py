@@ -21,9 +21,9 @@ class Messages:
     def __init__(self, size: int) -> None:
         self._size = size
         self._contents: dict[int, Content] = {}  # by segment: not yet acknowledged
-        self._written = self._put = self._kept = 0  # segments; those before _kept are acknowledged
+        self._queued = self._departed = self._acknowledged = 0  # segments; those before _acknowledged are acknowledged
         self._there: dict[int, Content] = {}  # at the receiver, not yet taken
-        self._taken = 0
+        self._delivered = 0
         self._pieces: list[memoryview] = []
 
     def add(self, head_bytes: int, data: bytes, left: Callable[[], None]) -> int:
@@ -32,9 +32,9 @@ class Messages:
         size, view = self._size, memoryview(data)
         last = max(0, len(data) - 1) // size
         for place in range(last):
-            self._contents[self._written + place] = Content(view[place * size : (place + 1) * size])
-        self._contents[self._written + last] = Content(view[last * size :], head_bytes, left)
-        self._written += last + 1
+            self._contents[self._queued + place] = Content(view[place * size : (place + 1) * size])
+        self._contents[self._queued + last] = Content(view[last * size :], head_bytes, left)
+        self._queued += last + 1
         return last + 1
 
     def fill(self, segment: TransportSegment) -> None:
@@ -42,34 +42,34 @@ class Messages:
         content = segment.content = self._contents[segment.number]
         segment.payload_bytes = len(content.piece)
 
-    def has_left(self, segment: TransportSegment) -> None:
+    def on_departed(self, segment: TransportSegment) -> None:
         """It is on the link."""
-        if segment.number == self._put:
-            self._put += 1
+        if segment.number == self._departed:
+            self._departed += 1
             if segment.content.left is not None:
                 segment.content.left()
 
-    def came(self, segment: TransportSegment) -> None:
+    def on_received(self, segment: TransportSegment) -> None:
         """A segment of data is there."""
-        if segment.number >= self._taken:
+        if segment.number >= self._delivered:
             assert segment.content is not None
             self._there[segment.number] = segment.content
 
-    def acknowledged(self, upto: int) -> None:
+    def on_acknowledged(self, upto: int) -> None:
         """All before are there."""
-        while self._kept < upto:
-            del self._contents[self._kept]
-            self._kept += 1
+        while self._acknowledged < upto:
+            del self._contents[self._acknowledged]
+            self._acknowledged += 1
 
-    def whole(self, upto: int) -> list[tuple[bytes, memoryview]]:
+    def complete_messages(self, upto: int) -> list[tuple[bytes, memoryview]]:
         """Messages that are whole since the last call, all segments before `upto` being there: head and data."""
-        found = []
-        while self._taken < upto:
-            content = self._there.pop(self._taken)
-            self._taken += 1
+        messages = []
+        while self._delivered < upto:
+            content = self._there.pop(self._delivered)
+            self._delivered += 1
             self._pieces.append(content.piece)
             if content.head_bytes >= 0:
                 data = b"".join(self._pieces)
                 self._pieces = []
-                found.append((data[: content.head_bytes], memoryview(data)[content.head_bytes :]))
-        return found
+                messages.append((data[: content.head_bytes], memoryview(data)[content.head_bytes :]))
+        return messages

@@ -65,6 +65,6 @@ class TcpReceiver:
         blocks: tuple[Block, ...] = ()
         if self._beyond:
             first = self._beyond.holding(number)
-            others = [block for block in reversed(self._beyond.ranges[-3:]) if block != first]
-            blocks = tuple(([first] if first else []) + others)[:3]
+            earlier_blocks = [block for block in reversed(self._beyond.ranges[-3:]) if block != first]
+            blocks = tuple(([first] if first else []) + earlier_blocks)[:3]
         return acknowledgement(self.flow, self.upto, blocks, self._echo, again)

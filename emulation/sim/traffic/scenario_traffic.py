@@ -34,7 +34,7 @@ class ScenarioTraffic:
     def document(self) -> dict[str, Any]:
         """`flows` and `shared_links` of a result, as `results_schema.md` has them."""
         return {
-            "flows": [self._told(place) for place in range(len(self.traffic.entries))],
+            "flows": [self._flow_document(place) for place in range(len(self.traffic.entries))],
             "shared_links": [link.document() for link in self.shared_links if link.shared],
         }
 
@@ -57,18 +57,18 @@ class ScenarioTraffic:
             return self.network.users.get(origin.job, self._job.config.user)
         return self.network.users_at.get(origin.sender) or self.traffic.names[origin.flow]
 
-    def _told(self, place: int) -> dict[str, Any]:
+    def _flow_document(self, place: int) -> dict[str, Any]:
         traffic, (options, sources, to) = self.traffic, self.traffic.entries[place]
         now_ns = self.network.time.now_ns
         end_ns = min(now_ns, options.stop_ns or now_ns)
         seconds = max(end_ns - options.start_ns, 1) / 1e9
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "kind": options.kind,
             "from": list(sources),
             "to": to,
             "counters": traffic.counters(place),
         }
         if options.endless:
-            received = [one.received_bytes for one in traffic.connections[place]]
-            return {**told, "goodput_bps": [size * 8 / seconds for size in received]}
-        return {**told, **times(traffic.finished[place], len(traffic.running[place]), seconds)}
+            received = [connection.received_bytes for connection in traffic.connections[place]]
+            return {**document, "goodput_bps": [size * 8 / seconds for size in received]}
+        return {**document, **times(traffic.finished[place], len(traffic.running[place]), seconds)}

@@ -36,9 +36,9 @@ class TransportSegment:
 
     def damaged(self) -> "TransportSegment":
         """The same, whose checksum its receiver finds wrong."""
-        made = copy(self)
-        made.intact = False
-        return made
+        segment = copy(self)
+        segment.intact = False
+        return segment
 
     @property
     def wire_bytes(self) -> int:
@@ -64,9 +64,9 @@ class TransportSegment:
 
 def acknowledgement(flow: int, upto: int, blocks: tuple[Block, ...], ece: bool, again: bool) -> TransportSegment:
     """A bare acknowledgement."""
-    made = TransportSegment(flow, -1, 0)
-    made.upto, made.blocks, made.ece, made.again = upto, blocks, ece, again
-    return made
+    segment = TransportSegment(flow, -1, 0)
+    segment.upto, segment.blocks, segment.ece, segment.again = upto, blocks, ece, again
+    return segment
 
 
 class Ranges:

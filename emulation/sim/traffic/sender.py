@@ -23,7 +23,7 @@ OPEN, REDUCING, RECOVERY, LOSS = range(4)
 
 
 @dataclass(slots=True)
-class _Sent:
+class _Transmission:
     """A segment's last transmission, and what was delivered then."""
 
     order: int
@@ -55,7 +55,7 @@ class TcpSender:
         self._end: int | None = 0
         self._next = 0
         self._peer_window = window_segments
-        self._sent: dict[int, _Sent] = {}
+        self._transmissions: dict[int, _Transmission] = {}
         self._sacked = Ranges()
         self._orders: deque[tuple[int, int]] = deque()
         self._order = 0
@@ -122,7 +122,7 @@ class TcpSender:
     def next_segment(self, now_ns: int) -> TransportSegment | None:
         """What is to be sent now, or None: then `next_deadline_ns` or an acknowledgement is next."""
         lost = self._lost
-        while lost and not ((entry := self._sent.get(lost[0])) and entry.lost):
+        while lost and not ((entry := self._transmissions.get(lost[0])) and entry.lost):
             lost.popleft()
         new = self._next < self.unacknowledged + self._peer_window and (self._end is None or self._next < self._end)
         if not lost and not new:
@@ -139,13 +139,13 @@ class TcpSender:
     def next_deadline_ns(self, now_ns: int) -> int | None:
         """When `handle_timer` is due, or pacing lets more leave; None: when nothing is on its way."""
         at = [self._pace_ns] if self._pace_ns > now_ns and self._wants_pace else []
-        if self._sent:
+        if self._transmissions:
             at.append(self._timer_from_ns + self._patience_ns())
         return min(at, default=None)
 
     def handle_timer(self, now_ns: int) -> TransportSegment | None:
         """A probe of the tail to be sent at once, if that is due; after a timeout `next_segment` has more."""
-        if not self._sent or now_ns < self._timer_from_ns + self._patience_ns():
+        if not self._transmissions or now_ns < self._timer_from_ns + self._patience_ns():
             return None
         self._timer_from_ns = now_ns
         if self._may_probe:
@@ -185,12 +185,12 @@ class TcpSender:
         return bool(self._lost) or self._end is None or self._next < self._end
 
     def _transmit(self, number: int, again: bool, now_ns: int) -> TransportSegment:
-        old = self._sent.get(number)
-        if not self._sent:
+        old = self._transmissions.get(number)
+        if not self._transmissions:
             self._first_ns = self._delivered_ns = self._timer_from_ns = now_ns
         if old is None or old.lost:
             self._pipe += 1
-        self._sent[number] = _Sent(
+        self._transmissions[number] = _Transmission(
             self._order,
             now_ns,
             self.delivered,
@@ -211,7 +211,7 @@ class TcpSender:
 
     # ---- what acknowledgements tell
 
-    def _take(self, ack: TransportSegment, now_ns: int) -> tuple[_Sent | None, int | None]:
+    def _take(self, ack: TransportSegment, now_ns: int) -> tuple[_Transmission | None, int | None]:
         """Remove what arrived; the newest transmission of it, and the round trip of the newest sent once."""
         new: list[tuple[int, int]] = []
         if ack.upto > self.unacknowledged:
@@ -221,19 +221,19 @@ class TcpSender:
         for first, end in ack.blocks:
             if end > self.unacknowledged:
                 new += self._sacked.add(max(first, self.unacknowledged), end)
-        best: _Sent | None = None
+        best: _Transmission | None = None
         rtt_ns = None
         for first, end in new:
             for number in range(first, end):
-                sent = self._sent.pop(number, None)
-                if sent is None:
+                transmission = self._transmissions.pop(number, None)
+                if transmission is None:
                     continue  # it had been reported beyond a gap
                 self.delivered += 1
-                if not sent.lost:
+                if not transmission.lost:
                     self._pipe -= 1
-                if best is None or sent.order > best.order:
-                    best = sent
-                    rtt_ns = None if sent.repeated else now_ns - sent.sent_ns
+                if best is None or transmission.order > best.order:
+                    best = transmission
+                    rtt_ns = None if transmission.repeated else now_ns - transmission.sent_ns
         if best is not None:
             if best.order > self._order_received:
                 self._order_received, self._received_sent_ns = best.order, best.sent_ns
@@ -250,7 +250,7 @@ class TcpSender:
         self._variance_ns += (abs(rtt_ns - self._rtt_ns) - self._variance_ns) // 4
         self._rtt_ns += (rtt_ns - self._rtt_ns) // 8
 
-    def _sample_rate(self, best: _Sent, acked: Acked) -> None:
+    def _sample_rate(self, best: _Transmission, acked: Acked) -> None:
         acked.prior_delivered = best.delivered
         acked.app_limited = best.app_limited
         interval_ns = max(best.sent_ns - best.first_ns, acked.now_ns - best.delivered_ns)
@@ -259,22 +259,22 @@ class TcpSender:
             acked.rate_interval_ns = interval_ns
 
     def _find_losses(self) -> int:
-        found = 0
+        losses = 0
         orders, limit = self._orders, self._order_received - DUPLICATES
         before_ns = self._received_sent_ns - self._rtt_ns // REORDERING
         while orders:
             order, number = orders[0]
-            sent = self._sent.get(number)
-            if sent is not None and sent.order == order and not sent.lost:
-                if order > limit and (order > self._order_received or sent.sent_ns >= before_ns):
+            transmission = self._transmissions.get(number)
+            if transmission is not None and transmission.order == order and not transmission.lost:
+                if order > limit and (order > self._order_received or transmission.sent_ns >= before_ns):
                     break
-                self._lose(number, sent)
-                found += 1
+                self._lose(number, transmission)
+                losses += 1
             orders.popleft()
-        return found
+        return losses
 
-    def _lose(self, number: int, sent: _Sent) -> None:
-        sent.lost = True
+    def _lose(self, number: int, transmission: _Transmission) -> None:
+        transmission.lost = True
         self._pipe -= 1
         self._lost.append(number)
 
@@ -299,7 +299,7 @@ class TcpSender:
         self.counters["reductions"] += 1
         self.control.on_congestion(now_ns, self._pipe)
         self._state, self._recover = state, self._next
-        self._reduce_from = max(1, len(self._sent))
+        self._reduce_from = max(1, len(self._transmissions))
         self._reduce_delivered = self._reduce_out = 0
         self._reduced = self.control.window
 
@@ -332,7 +332,7 @@ class TcpSender:
         rto_ns = min(rto_ns << self._backoff, RTO_MOST_NS)
         if not self._may_probe:
             return rto_ns
-        extra_ns = RTO_VARIANCE_LEAST_NS if len(self._sent) == 1 else PROBE_MARGIN_NS
+        extra_ns = RTO_VARIANCE_LEAST_NS if len(self._transmissions) == 1 else PROBE_MARGIN_NS
         return min(2 * self._rtt_ns + extra_ns, rto_ns)
 
     def _time_out(self, now_ns: int) -> None:
@@ -343,9 +343,9 @@ class TcpSender:
         self._state, self._recover, self._probe = LOSS, self._next, None
         self._lost.clear()
         self._orders.clear()
-        for number in sorted(self._sent):
-            sent = self._sent[number]
-            if sent.lost:
+        for number in sorted(self._transmissions):
+            transmission = self._transmissions[number]
+            if transmission.lost:
                 self._lost.append(number)
             else:
-                self._lose(number, sent)
+                self._lose(number, transmission)

@@ -38,13 +38,13 @@ class MessageConnection(TcpConnection):
     def arrived(self, frame: TransportSegment, marked: bool) -> None:
         """See `TcpConnection`."""
         if frame.number >= 0:
-            self._messages.came(frame)
+            self._messages.on_received(frame)
         super().arrived(frame, marked)
-        self._messages.acknowledged(self.sender.unacknowledged)
+        self._messages.on_acknowledged(self.sender.unacknowledged)
 
     def messages(self) -> list[tuple[bytes, memoryview]]:
         """Those that are whole since the last call: head and data."""
-        return self._messages.whole(self.receiver.upto)
+        return self._messages.complete_messages(self.receiver.upto)
 
     def _send(self, segment: TransportSegment) -> None:
         if segment.number < 0:
@@ -52,7 +52,7 @@ class MessageConnection(TcpConnection):
             return
         self._messages.fill(segment)
         super()._send(segment)
-        self._messages.has_left(segment)
+        self._messages.on_departed(segment)
 
 
 class MessagePair(SimulatedQueuePair):
@@ -71,18 +71,18 @@ class MessagePair(SimulatedQueuePair):
     def arrived(self, frame: TransportSegment, marked: bool) -> None:
         """See `SimulatedQueuePair`."""
         if frame.number >= 0:
-            self._messages.came(frame)
+            self._messages.on_received(frame)
         super().arrived(frame, marked)
-        self._messages.acknowledged(self._acknowledged)
+        self._messages.on_acknowledged(self._acknowledged)
 
     def messages(self) -> list[tuple[bytes, memoryview]]:
         """Those that are whole since the last call: head and data."""
-        return self._messages.whole(self.received)
+        return self._messages.complete_messages(self.received)
 
     def _put(self, packet: DcqcnPacket) -> None:
         self._messages.fill(packet)
         super()._put(packet)
-        self._messages.has_left(packet)
+        self._messages.on_departed(packet)
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ class SimulatedTcpMesh:
         marks = links[0].config.ecn_bytes is not None
         half = TcpSender(flow, control(self.name, f"{self.seed} member {flow}"), ecn=marks)
         half.payload_bytes = self.segment_bytes
-        made = MessageConnection(half, TcpReceiver(flow, merges=self.every), links, nodes, ways)
-        self.connections.append(made)
-        return made
+        connection = MessageConnection(half, TcpReceiver(flow, merges=self.every), links, nodes, ways)
+        self.connections.append(connection)
+        return connection
 
 
 class TcpMeshHost(MeshHost):
@@ -151,7 +151,7 @@ class TcpMeshHost(MeshHost):
             return
         connection = self._mesh.connections[frame.flow]
         connection.arrived(frame, bool(to & CE))
-        self._came(sender - self._first, connection.messages())
+        self._on_receive(sender - self._first, connection.messages())
 
     def _carry(self, flow: ClassFlow, to: int, message: Outgoing) -> None:
         way = self._ways.get(to)
