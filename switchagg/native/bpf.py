@@ -2,8 +2,8 @@
 
 Nothing is pinned and everything is attached by a file descriptor of this process, so the kernel detaches it all when
 the process ends, however it ends; only on kernels before 6.6 does the program at tc ingress need a filter that stays,
-and the next start removes it. Works in the network namespace of the calling thread. What can't be done raises
-SwitchaggError with one line that names what BPF needs and is missing.
+and the next start removes it. Works in the network namespace of the calling thread. A refusal raises SwitchaggError
+with one line that names what BPF needs and is missing.
 """
 
 import ctypes
@@ -196,7 +196,7 @@ class BpfObject:
         return BpfMap(name, libbpf().bpf_map__fd(pointer), libbpf().bpf_map__value_size(pointer))
 
     def close(self) -> None:
-        """Close all descriptors; again is allowed. What is attached stays so until its link is closed."""
+        """Close all descriptors; again is allowed. A program stays attached until its link is closed."""
         handle, self._handle = self._handle, None
         if handle:
             libbpf().bpf_object__close(handle)
@@ -414,8 +414,8 @@ class LossProgram:
     """Loses packets of every kind on their way into an interface, one by one, from `with` until its end.
 
     Native XDP: bundles are taken apart first, so a loss is one packet's. On veth this turns segmentation offload of the
-    other end off for the time. Each CPU draws from its own seeded generator; which packets it meets is the kernel's
-    choice. Works in the caller's network namespace. Raises SwitchaggError.
+    other end off for the time. Every CPU draws from a seeded generator of its own; the kernel chooses which packets a
+    CPU meets. Works in the caller's network namespace. Raises SwitchaggError.
     """
 
     class _Loss(ctypes.Structure):

@@ -1,6 +1,6 @@
 """libbpf.so.1 as ctypes sees it: the functions and structures that `bpf.py` uses.
 
-Each options structure begins with its size, so a newer library knows which fields we have.
+Every options structure begins with its size, so a newer library knows which fields we have.
 """
 
 import ctypes
@@ -197,7 +197,7 @@ def libbpf() -> ctypes.CDLL:
 
 
 def why(code: int) -> str:
-    """What a negative answer of libbpf means, as a text."""
+    """The text that explains a negative answer of libbpf."""
     if -code in (errno.EPERM, errno.EACCES):
         return PERMISSION
     return "it is no BPF object" if -code in _NO_OBJECT else os.strerror(-code)

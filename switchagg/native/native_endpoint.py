@@ -26,7 +26,7 @@ NO_EVENT, CALL_COMPLETED, STREAM_FAILED, CALLS_DIFFER = range(4)
 """`enum sa_event_kind`."""
 
 ALWAYS_SHOWN = 5
-"""So many counters, the first ones, an Endpoint shows from the start; the others once they have counted."""
+"""An Endpoint shows so many counters from the start, the first ones; the others appear once they have counted."""
 
 
 class NativeEvent(ctypes.Structure):
@@ -46,7 +46,7 @@ class NativeEvent(ctypes.Structure):
     ]
 
     def failure(self, own_rank: int) -> StreamFailed:
-        """What it reports: not for a completed call."""
+        """The failure that the event reports; a completed call has none."""
         reason, rank = "no result", None
         if self.kind == CALLS_DIFFER:
             reason, rank = difference(self.rank, tuple(self.remote_words), own_rank, tuple(self.local_words)), self.rank
@@ -262,7 +262,7 @@ class NativeEndpoint:
 
     @property
     def memory_bytes(self) -> int:
-        """What the core holds beyond the arrays of the calls."""
+        """Bytes that the core holds beyond the arrays of the calls."""
         size: int = self._library.sa_endpoint_memory_bytes(self._handle)
         return size
 

@@ -131,9 +131,9 @@ class CompiledProgram:
 
     @classmethod
     def turned(cls, first: "CompiledProgram", turn: int) -> "CompiledProgram":
-        """Of a plan that is member 0's, whose program is `first`, turned by so many members and pieces of the array.
+        """The program of a plan that is member 0's, `first`, turned by so many members and pieces of the array.
 
-        Each piece has elements, and as many segments as each other. Raises MemoryError.
+        Every piece has elements, and all have as many segments. Raises MemoryError.
         """
         program = cls.__new__(cls)
         program.scratch, program.combines, program._library = first.scratch, first.combines, first._library
@@ -149,13 +149,13 @@ class CompiledProgram:
 
     @property
     def address(self) -> int:
-        """Of the `struct sa_program`; lives as long as this object."""
+        """The `struct sa_program`'s address, valid as long as this object."""
         assert self._address is not None
         return self._address
 
     @property
     def native(self) -> NativeProgram:
-        """What C sees."""
+        """The program as C sees it."""
         return NativeProgram.from_address(self.address)
 
 

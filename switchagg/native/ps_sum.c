@@ -45,7 +45,7 @@ SA_EXPORT void sa_ps_divide(uint32_t dtype, uint8_t *values, uint64_t count, dou
         sa_divide_float64((sa_float64_at *)values, count, divisor);
 }
 
-/* Which of velocity and backup there are is known outside the loops: so the compiler vectorises each of the four. */
+/* Velocity and backup are known to be there or not outside the loops: so the compiler vectorises each of the four. */
 #define SA_STEP_LOOP(compensate, accelerate)                                                 \
     for (uint64_t i = 0; i < count; i++) {                                                   \
         __typeof__(lr) g = gradient[i], w = weights[i];                                      \

@@ -16,8 +16,8 @@ void sa_ps_add(uint32_t dtype, uint8_t *total, const uint8_t *values, uint64_t c
 /* values /= divisor; of floats. */
 void sa_ps_divide(uint32_t dtype, uint8_t *values, uint64_t count, double divisor);
 
-/* One step of SGD on floats: compensated for delay if there is a backup, which becomes the new weights; with momentum
-   if there is a velocity; with decay if it isn't 0. The gradient is not changed. */
+/* Does one step of SGD on floats: compensated for delay if there is a backup, which becomes the new weights; with
+   momentum if there is a velocity; with decay if it isn't 0. The gradient is not changed. */
 void sa_ps_step(uint32_t dtype, const struct sa_ps_step *step, uint8_t *weights, uint8_t *velocity, uint8_t *backup,
                 const uint8_t *gradient, uint64_t count);
 

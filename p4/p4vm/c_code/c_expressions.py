@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CExpressions:
-    """Of one routine.
+    """Writes the expressions of one routine.
 
     variables: where its variables are, by identity. hoist: takes a line that runs before the statement at hand.
     rejects: whether Next and Last beyond the stack end the routine in reject; how: the statement that does.

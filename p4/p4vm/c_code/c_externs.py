@@ -1,4 +1,4 @@
-"""Calls of externs in C. What each does is numbered in algorithms.py and python/pipeline.py."""
+"""Calls of externs in C. algorithms.py and python/pipeline.py number what each does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole program as one C file. What it needs around it is in runtime/."""
+"""A whole program as one C file. The runtime that it needs is in runtime/."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ FRAMES_MAX = 10_000
 
 
 class CProgram:
-    """What the writers of routines know of the program.
+    """A program, as the writers of its routines see it.
 
     frames: controls whose actions use variables of theirs -> those variables. rejecting: routines that run in the
     parser. ending: routines that may end their caller too, by exit, reject or a drop.

@@ -50,7 +50,7 @@ class CStatementWriter(Lines):
             self.statement(statement)
 
     def statement(self, statement: ir.Statement) -> None:
-        """One statement, in a block of its direct where its lines may declare something."""
+        """Writes a statement, in a block of its own where its lines may declare something."""
         with self.at(statement.position):
             before = len(self.lines)
             STATEMENTS[type(statement)](self, statement)

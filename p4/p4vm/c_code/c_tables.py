@@ -89,7 +89,7 @@ class RecordSite:
 
 @dataclass(slots=True)
 class ProgramLayout:
-    """What the host must know of a generated program: where its names stand in arrays.
+    """The layout of a generated program for its host: where its names stand in arrays.
 
     registers: name -> (number, type, cells); counters, meters: name -> (number, cells; 0: direct).
     """

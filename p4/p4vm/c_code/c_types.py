@@ -30,7 +30,7 @@ class Rep:
 
 
 def rep(width: int) -> Rep:
-    """What values of so many bits are worked on as."""
+    """The C type that represents values of so many bits in expressions."""
     if width <= 32:
         return Rep(32, 1)
     if width <= 64:
@@ -46,7 +46,7 @@ def limbs_of(width: int) -> int:
 
 
 def is_number(kind: ir.Type) -> bool:
-    """One value of C, rather than a struct that is passed by address."""
+    """Whether it is a value of C, rather than a struct that is passed by address."""
     return isinstance(kind, ir.Bits | ir.Bool | ir.Symbol)
 
 
@@ -104,7 +104,7 @@ class CTypes:
         return self.rep_c(rep(width))
 
     def rep_c(self, of: Rep) -> str:
-        """Its C type, defined from now on."""
+        """The type's name in C, defined from now on."""
         if not of.bits and of.limbs not in self.wide:
             self.wide.add(of.limbs)
             self.definitions.append(f"P4_WIDE({of.limbs})")

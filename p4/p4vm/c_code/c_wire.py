@@ -144,7 +144,7 @@ class Wire:
     def put_all(self, items: list[tuple[ir.Type, str]]) -> list[str]:
         """Statements that write numbers to p, one behind the other, with zeros up to a whole byte.
 
-        items: (type, value as its rep). Those of whole bytes together are written at once.
+        items: (type, value as its rep). Neighbours that fill whole bytes are written at once.
         """
         lines: list[str] = []
         group: list[tuple[int, str]] = []

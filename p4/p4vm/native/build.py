@@ -28,7 +28,8 @@ UNITS = ("bits.c", "wide.c", "packet.c", "tables.c", "externs.c", "pipeline.c", 
 """Sources of the runtime, beside its headers."""
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-w")
 OPTIMIZE = 2
-"""What programs are compiled with: 32 values take 0.2 s more of the compiler than at 1, and run a quarter faster."""
+"""The compiler's level of optimisation for programs: 32 values take 0.2 s more of the compiler than at 1, and run a
+quarter faster."""
 RUNTIME_OPTIMIZE = 2
 COMPILE_SECONDS_MAX = 600.0
 REMEDY = "install gcc or clang (Debian: apt install gcc libc6-dev), or set CC, or take backend python"
@@ -36,7 +37,7 @@ REMEDY = "install gcc or clang (Debian: apt install gcc libc6-dev), or set CC, o
 REMEDY_OF_ONE = "see what it lacks by compiling any C program with it, or set CC to another, or take backend python"
 """Where the C compiler that is there fails at anything."""
 FAULT = re.compile(r"^program(?P<program>\d+)\.c:(?P<line>\d+):(?:\d+:)? error: (?P<said>.*)$", re.MULTILINE)
-"""What a compiler says that refuses the C of a program; it has compiled the runtime before that."""
+"""The message of a compiler that refuses the C of a program; it has compiled the runtime before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def run(command: Sequence[str], folder: Path, files: Sequence[str] = ()) -> None
 
 
 def failure(by: str, done: subprocess.CompletedProcess[str], folder: Path, files: Sequence[str]) -> SwitchaggError:
-    """Whose fault it is that the compiler fails."""
+    """The error to raise when the compiler fails: the engine's, or the compiler's own."""
     if fault := FAULT.search(done.stderr):
         lines = (folder / f"program{fault['program']}.c").read_text().splitlines()
         place = place_of(lines, int(fault["line"]), files[int(fault["program"])])

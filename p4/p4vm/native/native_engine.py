@@ -45,7 +45,7 @@ NAMED_COUNTS = (
     "too_many_bytes",
     "no_memory",
 )
-"""Both, in this order, as `enum p4_count`."""
+"""COUNTS and then NAMED_COUNTS are `enum p4_count`."""
 OUTPUT = np.dtype([("port", np.uint32), ("size", np.uint32), ("at", np.uint64)])
 """As `struct p4_output`: bytes at … at + size - 1 of a batch's data leave through a port."""
 BATCH_BYTES_MAX = 1 << 26
@@ -55,7 +55,7 @@ LOG, DIGESTS = range(2)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a batch caused: outputs firsts[i] … firsts[i + 1] - 1 are packet i's. Valid until the engine's next call.
+    """The outputs of a batch: firsts[i] … firsts[i + 1] - 1 are packet i's. Valid until the engine's next call.
 
     outputs: of `OUTPUT`, in the order they leave; data: uint8.
     """

@@ -8,7 +8,7 @@
 
 enum sa_dtype { SA_FLOAT32, SA_FLOAT64, SA_INT32, SA_INT64, SA_UINT8 };
 
-/* What becomes of a value in lanes (F9, F11 to F13). SA_BF16 and SA_FP16: first rounded to that type. */
+/* How a value is rounded to a lane (F9, F11 to F13). SA_BF16 and SA_FP16 round it to that type first. */
 enum sa_rounding { SA_NEAREST, SA_RANDOM, SA_SIGNS, SA_NOT_BELOW_SCALE, SA_FP16, SA_BF16 };
 
 #define SA_CODE_LEAST (-32768)

@@ -178,7 +178,7 @@ static double scale_of(int16_t code) {
 
 /* ---- rows */
 
-/* What takes values to integers of at most `limit`. */
+/* The factor that takes values to integers of at most `limit`. */
 struct scaling {
     float up, limit;
     uint32_t below; /* of signs: the largest magnitude that becomes 0, as bits */
@@ -306,7 +306,7 @@ SA_VECTORISED static void encode_nearest(const sa_float32_at *values, uint32_t e
     else nearest_parts(values, elements, 4, scaling, all, ahead, words);
 }
 
-/* What stands above the FRACTION of a number that isn't negative, in a lane whose lowest bit is bit `shift`. */
+/* The integer part, above the FRACTION of a number that isn't negative, in a lane whose lowest bit is bit `shift`. */
 SA_INLINE uint32_t in_place(uint32_t number, uint32_t shift, uint32_t bits) {
     uint32_t mask = ((1u << bits) - 1) << shift;
     return (shift < FRACTION ? number >> (FRACTION - shift) : number << (shift - FRACTION)) & mask;

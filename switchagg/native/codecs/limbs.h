@@ -33,8 +33,8 @@ static inline void sa_fetch_ahead(const struct sa_coding *coding, const uint8_t 
     for (uint64_t at = 0; at < bytes; at += 64) __builtin_prefetch((const void *)(row + at));
 }
 
-/* As many values as a loop of one row handles at a time: what it fetches goes along with what it computes, so that neither
-   waits for the other. */
+/* A loop over one row handles so many values at a time: it fetches while it computes, so that neither waits for the
+   other. */
 #define SA_PART 32u
 SA_INLINE void sa_fetch_part(const void *values, uint64_t ahead) {
     for (uint64_t at = 0; at < 4 * SA_PART; at += 64) __builtin_prefetch((const void *)((uintptr_t)values + ahead + at));

@@ -76,7 +76,7 @@ SA_VECTORISED static void part_neighbours(float *x, uint32_t count) {
     }
 }
 
-/* One, two or three stages at once, of 2, 4 or 8 sets of `apart` neighbours. */
+/* Does one, two or three stages at once, of 2, 4 or 8 sets of `apart` neighbours. */
 SA_VECTORISED static void mix2(float *restrict a, float *restrict b, uint32_t apart) {
     for (uint32_t i = 0; i < apart; i++) {
         float sum = a[i] + b[i], difference = a[i] - b[i];
@@ -121,7 +121,7 @@ static void mix(float *x, uint32_t count, uint32_t apart, uint32_t end) {
     }
 }
 
-/* What both outer transforms have, between the two. */
+/* The two outer transforms share this part, between them. */
 static void flip_overlap(const struct sa_rotation *rotation, float *row) {
     uint32_t outer = rotation->inner * rotation->outer, width = rotation->width;
     sa_float32_at *overlap = (sa_float32_at *)(row + width - outer);

@@ -30,7 +30,7 @@ void sa_rotate_back(const struct sa_rotation *rotation, float *row, double facto
 /* The rotated row of `count` values and an agreed code, in units of `reach` rms; zeros under a code of zeros. */
 float *sa_rotated(const struct sa_coding *coding, const uint8_t *values, uint32_t count, int16_t code, double reach);
 
-/* What `row`, which is overwritten, is rotated from: zeros under a code of zeros, NaN under that of NaN (F4). */
+/* Rotate `row` back, which is overwritten: values are zeros under a code of zeros, NaN under that of NaN (F4). */
 void sa_from_rotated(const struct sa_coding *coding, float *row, uint8_t *values, uint32_t count, int16_t code,
                      double reach);
 

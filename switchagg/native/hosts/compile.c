@@ -9,14 +9,14 @@
 #define NONE (-1)
 #define NOBODY UINT32_MAX
 
-/* One operation; low ... high - 1 is what it reads or writes, or both. */
+/* An operation reads or writes low ... high - 1, or both. */
 struct operation {
     uint8_t kind; /* enum sa_node_kind */
     uint32_t member, step;
     int64_t low, high, source;
 };
 
-/* Of a piece: those who have read it since it was written. */
+/* The readers of a piece since it was written. */
 struct reader {
     int32_t node, next;
 };
@@ -122,7 +122,7 @@ static uint32_t pieces_of(const struct compiler *compiler, int64_t low, int64_t 
     return last - *first;
 }
 
-/* What waits for what. */
+/* The edges: an operation waits for those it depends on. */
 
 static void *grown(struct compiler *compiler, void *items, uint32_t *most, size_t size) {
     *most = *most ? 2 * *most : 1024;

@@ -20,9 +20,9 @@ struct sa_operations {
 struct sa_program *sa_program_compile(const struct sa_operations *operations, uint32_t itemsize,
                                       uint32_t segment_bytes);
 
-/* Of a plan whose operations are member 0's with `turn` added to all members, and to the numbers of the pieces of the
-   array, as many as members: its program, which uses that of member 0, `first`. Pieces must have elements, and all the same
-   number of segments. NULL: no memory. */
+/* The program of member `turn` of a plan that looks alike from all members: its operations are member 0's with `turn`
+   added to all members and to the numbers of the pieces of the array, as many as members. It uses the memory of member
+   0's program, `first`. Pieces must have elements, and all the same number of segments. NULL: no memory. */
 struct sa_program *sa_program_turned(const struct sa_program *first, uint32_t turn);
 void sa_program_free(struct sa_program *program);
 

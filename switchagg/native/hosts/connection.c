@@ -1,4 +1,4 @@
-/* One connection of a mesh: what is sent, and how messages are put together again. See mesh.h. */
+/* A connection of a mesh sends messages, and puts those received together again. See mesh.h. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -225,7 +225,7 @@ static void note_partial(struct sa_connection *connection) {
         connection->mesh->is_partial = true;
 }
 
-/* One system call; false if there is nothing more for now. */
+/* Makes one system call; false if there is nothing more for now. */
 static bool read_once(struct sa_connection *connection) {
     struct sa_mesh *mesh = connection->mesh;
     uint64_t wanted = 0, room = 0;

@@ -42,7 +42,7 @@ SA_EXPORT void sa_execution_free(struct sa_execution *execution) {
 
 /* Memory. */
 
-/* Of n pieces the one at p begins at p * elements / n; where `low` is in piece p, a turn later it is in another. */
+/* Piece p of n begins at p * elements / n. A turned program has `low` in the piece that lies so many turns later. */
 struct sa_range sa_program_turned_range(const struct sa_program *program, uint32_t node) {
     uint64_t count = program->members, elements = program->elements, low = (uint64_t)program->lows[node];
     uint64_t piece = (low * count + count - 1) / elements, other = sa_program_member(program, (uint32_t)piece);
@@ -108,7 +108,7 @@ static void apply(struct sa_execution *execution, uint32_t node, struct sa_spare
     sa_spares_give(execution->spares, spare);
 }
 
-/* What is complete lets others go on. */
+/* A complete node lets those go on that wait for it. */
 
 static void note_change(struct sa_execution *execution) {
     struct sa_changed *changed = execution->changed;

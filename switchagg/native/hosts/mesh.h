@@ -1,7 +1,8 @@
-/* One member's messages over TCP, and the executions that they belong to: the same bytes as transport/meshes/tcp.py.
+/* A mesh carries one member's messages over TCP, and the executions that they belong to: the same bytes as
+   transport/meshes/tcp.py.
 
    A message of an execution that runs here causes nothing but its effect: it is received into its place, or added, and
-   what it makes ready is sent. All others are the caller's, event by event. One thread uses a mesh.
+   what it makes ready is sent. All others are the caller's, event by event. A single thread uses a mesh.
 
    On the wire: u8 kind (0 message, 1 the sender leaves) | u8 bytes of head | u16 0 | u32 bytes of data | head, data. The
    head of an execution's message: 36 bytes that say which call | i32 priority | u32 step | u32 segment. Big-endian. */
@@ -130,7 +131,7 @@ int sa_mesh_send(struct sa_mesh *mesh, const struct sa_mesh_outgoing *outgoing, 
 /* Begin an execution: it stays the caller's, and must outlive the event with its ticket, or the mesh. 0, or -ENOMEM. */
 int sa_mesh_run(struct sa_mesh *mesh, struct sa_execution *execution, const uint8_t *head, int64_t ticket);
 
-/* Stop all executions: nothing more is received into their arrays. What they have queued is still sent. */
+/* Stop all executions: nothing more is received into their arrays. Messages that they have queued are still sent. */
 void sa_mesh_stop(struct sa_mesh *mesh);
 
 /* Send, receive and run until there is an event or part of one, a wake-up (both: 1), or the time is over (0; negative:
@@ -159,7 +160,7 @@ void sa_connection_send(struct sa_connection *connection);
 void sa_connection_read(struct sa_connection *connection);
 /* Take what `beside` has; false if the connection is no more. */
 bool sa_connection_parse(struct sa_connection *connection);
-/* What it receives goes nowhere from now on. */
+/* Arrivals for it are dropped from now on. */
 void sa_connection_discard(struct sa_connection *connection);
 void sa_connection_close(struct sa_connection *connection);
 void sa_connection_free(struct sa_connection *connection);

@@ -251,7 +251,7 @@ static void measure(struct sa_sender *sender, int64_t echo_ns, int64_t rtt_ns) {
     if (late_ns > sender->late_ns) sender->late_ns = late_ns;
 }
 
-/* What was sent before the newest arrival, and long enough ago, is lost. */
+/* Segments sent before the newest arrival, and long enough ago, are lost. */
 static void find_losses(struct sa_sender *sender, int64_t now_ns) {
     int64_t slack_ns = sender->rtt_min_ns / 4 > sender->late_ns ? sender->rtt_min_ns / 4 : sender->late_ns;
     int64_t allowed_ns = sender->rtt_last_ns + slack_ns;

@@ -33,7 +33,7 @@ struct sa_reliable_message {
 
 enum sa_segment_flag { SA_SEGMENT_LAST = 1, SA_SEGMENT_PROBE = 2 };
 
-/* What a frame carries. message: NULL in a probe. size_bytes: of its payload. */
+/* The contents of a frame. message: NULL in a probe. size_bytes: the payload's. */
 struct sa_segment {
     struct sa_reliable_message *message;
     uint64_t number;

@@ -25,7 +25,7 @@ static uint32_t flow_of(const struct sa_mesh *mesh, int32_t priority) {
     return mesh->flows - 1;
 }
 
-/* What differs between most calls: the last part of their 36 bytes. */
+/* Most calls differ in the last part of their 36 bytes. */
 static uint64_t call_of(const uint8_t *head) {
     uint64_t key;
     memcpy(&key, head + SA_CALL_BYTES - sizeof key, sizeof key);

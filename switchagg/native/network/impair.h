@@ -1,8 +1,8 @@
 /* The faults that an imperfect link does to a packet: loss, corruption, duplication, reordering, delay, jitter.
 
-   Pure and seeded. What happens to packet `number` (0, 1, ...) of a port and direction is a function of (seed, port,
+   Pure and seeded. The fate of packet `number` (0, 1, ...) of a port and direction is a function of (seed, port,
    direction, number) alone: the same on every machine, however packets are bundled, and whatever happens at other
-   ports. Each kind of fault has a random number of its own, so that adding one kind never changes another. The
+   ports. Every kind of fault draws a random number of its own, so that adding one kind never changes another. The
    generator is SplitMix64 (Steele, Lea, Flood 2014), indexed by the packet's number. */
 #ifndef SWITCHAGG_IMPAIR_H
 #define SWITCHAGG_IMPAIR_H

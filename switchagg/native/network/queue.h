@@ -1,5 +1,6 @@
 /* The queue of a port, with strict priority, a byte limit, ECN marks and a rate; and the pool that its packets are
-   from. Pure: given the time, it returns the next departure. Nothing but sa_pool_new allocates. Not thread-safe. */
+   from. Pure: given the time, it returns the next departure. Only sa_pool_new allocates. A single thread at a time may use a
+   queue and its pool. */
 #ifndef SWITCHAGG_QUEUE_H
 #define SWITCHAGG_QUEUE_H
 
@@ -79,7 +80,7 @@ static inline uint32_t sa_class(uint8_t tos) { return tos >> 5; }
 
 /* Add a packet at the tail of its class. Above the class's byte limit it is refused and stays the caller's: packets of
    other classes take no room from an urgent one. If the whole queue holds more than the ECN threshold before it, an
-   ECT(0) or ECT(1) packet becomes CE. What has left by now_ns must have been taken out before; now_ns never runs
+   ECT(0) or ECT(1) packet becomes CE. The caller has taken out before whatever has left by now_ns; now_ns never runs
    backwards. */
 enum sa_enqueued sa_queue_enqueue(struct sa_queue *queue, struct sa_packet *packet, int64_t now_ns);
 
@@ -87,7 +88,7 @@ enum sa_enqueued sa_queue_enqueue(struct sa_queue *queue, struct sa_packet *pack
 int64_t sa_queue_departure_ns(const struct sa_queue *queue);
 
 /* The packet that has left by now_ns, or NULL. Serialisation is exact: n frames back to back take ceil(bits * 10^9 /
-   rate) ns at any rate. Which packet goes next is decided at the instant the wire becomes idle: a packet on the wire is
+   rate) ns at any rate. The queue chooses the next packet at the instant the wire becomes idle: a packet on the wire is
    never preempted. */
 struct sa_packet *sa_queue_depart(struct sa_queue *queue, int64_t now_ns);
 

@@ -146,7 +146,7 @@ static void settle_messages(struct sa_switch *sw, uint32_t count) {
     }
 }
 
-/* One bundle per port and round, so that no port waits for another's backlog. */
+/* Sends one bundle per port and round, so that no port waits for another's backlog. */
 static void flush_outboxes(struct sa_switch *sw) {
     sw->flushed_ns = sw->now_ns;
     while (sw->first_waiting && !sw->full && !sw->error) {

@@ -5,7 +5,8 @@
 
    Bundles are split into packets first: faults and marks are drawn per packet. Links with a rate or a delay run in
    virtual time (a heap of departures and arrivals), which follows the clock: a late iteration doesn't shift departures.
-   Without impairments results are written once, into memory that is sent to all ports. One thread at a time. */
+   Without impairments results are written once, into memory that is sent to all ports. A single thread at a time may use
+   it. */
 #ifndef SWITCHAGG_SWITCH_H
 #define SWITCHAGG_SWITCH_H
 
@@ -61,7 +62,7 @@ void sa_switch_free(struct sa_switch *sw);
 /* Set the address of a port (< SA_PORTS_MAX, not in use); its faults restart. 0, or -1: no memory, and nothing has
    changed. */
 int sa_switch_set_port(struct sa_switch *sw, uint32_t number, const struct sa_address *address);
-/* Remove a port and drop all that waits for it. Its jobs must have been evicted from the plane. */
+/* Remove a port and drop all that waits for it. The caller has evicted its jobs from the plane. */
 void sa_switch_clear_port(struct sa_switch *sw, uint32_t number);
 
 /* Whether results for several workers of a job are sent once, to its group (SA_GROUP), which the kernel copies for each.

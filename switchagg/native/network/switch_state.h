@@ -1,4 +1,4 @@
-/* What a switch holds (switch.c): its ports with their links, results not yet sent, and sends. */
+/* The state of a switch (switch.c): its ports with their links, results not yet sent, and sends. */
 #ifndef SWITCHAGG_SWITCH_STATE_H
 #define SWITCHAGG_SWITCH_STATE_H
 

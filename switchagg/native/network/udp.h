@@ -2,8 +2,9 @@
    UdpLink): UDP_SEGMENT, UDP_GRO, sendmmsg and recvmmsg, with UdpLink's error rules and counters.
 
    Guarantees: no function but sa_udp_wait sleeps, and none but sa_udp_new allocates. Datagrams are never resized; those
-   accepted by one sa_udp_send leave in order. What the network refuses (no route, a peer's ICMP, interface down) is
-   loss: accepted and counted. Only an invalid descriptor is an error, -errno. One thread at a time. */
+   accepted by one sa_udp_send leave in order. A datagram that the network refuses (no route, a peer's ICMP, interface
+   down) is loss: accepted and counted. Only an invalid descriptor is an error, -errno. A single thread at a time may
+   use a socket. */
 #ifndef SWITCHAGG_UDP_H
 #define SWITCHAGG_UDP_H
 
@@ -90,8 +91,8 @@ uint32_t sa_udp_credit_bytes(const struct sa_udp *udp);
 /* The socket. */
 int sa_udp_descriptor(const struct sa_udp *udp);
 
-/* What has arrived, at most `receive_messages`: *arrivals[0 .. return value), or -errno. Where GRO's last datagram is
-   shorter it is an arrival of its own. Valid until the next sa_udp_receive. */
+/* Receive what has arrived, at most `receive_messages`: *arrivals[0 .. return value), or -errno. Where GRO's last
+   datagram is shorter it is an arrival of its own. Arrivals are valid until the next sa_udp_receive. */
 int sa_udp_receive(struct sa_udp *udp, const struct sa_udp_arrival **arrivals);
 
 enum sa_udp_wakeup { SA_WOKE_READABLE = 1, SA_WOKE_WRITABLE = 2, SA_WOKE_CALLED = 4 };

@@ -174,7 +174,7 @@ static int64_t deadline(struct sa_rdma *rdma, int64_t now_ns) {
     return first;
 }
 
-/* One iteration under the lock. Returns whether anything was received or sent; negative: -errno. */
+/* Does one iteration under the lock. Returns whether anything was received or sent; negative: -errno. */
 static int iterate(struct sa_rdma *rdma) {
     int64_t now_ns = sa_now_ns();
     int64_t packets = sa_rdma_wire_receive(&rdma->wire, rdma->ports, rdma->ports_size, now_ns);

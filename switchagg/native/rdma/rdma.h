@@ -1,9 +1,10 @@
 /* An RDMA endpoint in user space: queue pairs (qp.h) over a UDP socket, as RoCEv2 (roce.h), in bundles.
 
    Packets of one size that follow each other leave in one system call (UDP_SEGMENT), straight from registered memory:
-   each byte is read once for the ICRC and once, then in the cache, by the kernel. What arrives together (UDP_GRO) is
-   checked and copied to its place, then acknowledged once. Packets are sent as ECN-capable (ECT(0)); those that arrive
-   marked "congestion experienced" make their queue pair send notifications (CNP), at most one in 50 us.
+   each byte is read once for the ICRC and once, then in the cache, by the kernel. Packets that arrive together
+   (UDP_GRO) are checked and copied to their place, then acknowledged once. Packets are sent as ECN-capable (ECT(0));
+   those that arrive marked "congestion experienced" make their queue pair send notifications (CNP), at most one in 50
+   us.
 
    Identification of IPv4 packets (see roce.h): until 65 packets of a queue pair in a row had one below 64, which no
    counter produces, any identification is accepted; from then on only those below 64.

@@ -159,7 +159,7 @@ bool sa_rdma_wire_send(struct sa_rdma_wire *wire, struct sa_rdma_port *port, int
     if (!count) return false;
     int error = send_packets(wire, port, count, &bytes);
     if (error == EAGAIN) return false;
-    if (count > 1 && refuses_gso(error)) { /* was it segmentation, or this destination? One packet shows. */
+    if (count > 1 && refuses_gso(error)) { /* was it segmentation, or this destination? A single packet shows which. */
         int alone = send_packets(wire, port, 1, &bytes);
         if (alone == EAGAIN) return false;
         if (!alone) {

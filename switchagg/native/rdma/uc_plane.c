@@ -14,7 +14,7 @@
 #define NOTICES_MAX 64u
 #define COPIES_MAX (SA_UC_MESSAGES - NOTICES_MAX) /* each packet may need a UDP message of its own */
 
-/* One worker's queue pair. */
+/* A worker's queue pair. */
 struct member {
     struct sa_uc_peer peer;
     struct sa_roce_path up; /* for packets from up_port */
@@ -154,7 +154,7 @@ static void keep(struct sa_uc_plane *rdma, struct uc_job *job, uint32_t rank, ui
     rdma->copies += rank == BROADCAST ? job->workers : 1;
 }
 
-/* What to count for a datagram; SA_UC_COUNTERS if the data plane has counted it. */
+/* The counter of a datagram; SA_UC_COUNTERS if the data plane has counted it. */
 static enum sa_uc_counter take(struct sa_uc_plane *rdma, uint8_t *datagram, uint32_t size,
                                  const struct sa_address *sender, uint32_t tos, uint32_t position, int64_t now_ns) {
     struct sa_roce_packet packet;

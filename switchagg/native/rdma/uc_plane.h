@@ -1,6 +1,6 @@
 /* The switch's end of UC queue pairs (R1 to R8 of PROTOCOL.md): parses RoCEv2 packets, gives each chunk frame to a data
-   plane as it arrives, and lays out results as WRITE_WITH_IMM messages for the workers' buffers. Its inputs are packets
-   and the time; no socket, no allocation per packet. Not thread-safe. */
+   plane as it arrives, and lays out results as WRITE_WITH_IMM messages for the workers' buffers. The plane's inputs are
+   packets and the time; it has no socket, and allocates nothing per packet. A single thread at a time may use it. */
 #ifndef SWITCHAGG_UC_PLANE_H
 #define SWITCHAGG_UC_PLANE_H
 
@@ -28,8 +28,8 @@ struct sa_uc_peer {
     uint32_t any_identification; /* real NICs: see sa_roce_check */
 };
 
-/* The order is that of `UC_COUNTERS` in transport/rdma/switch.py. Each packet is counted once among the first fourteen,
-   including those that the data plane counts by the outcome of their frame. */
+/* The order is that of `UC_COUNTERS` in transport/rdma/switch.py. A packet is counted once among the first fourteen,
+   also if the data plane counts it by the outcome of its frame. */
 enum sa_uc_counter {
     SA_UC_DROP_SHORT, /* in the order of enum sa_roce_fault */
     SA_UC_DROP_VERSION,
@@ -60,9 +60,9 @@ SA_EXPORT struct sa_uc_plane *sa_uc_plane_new(struct sa_plane *plane, const stru
 SA_EXPORT void sa_uc_plane_free(struct sa_uc_plane *rdma);
 
 /* Take the queue pairs of a job (or a new generation of one) that the data plane has admitted, with
-   SA_UC_QUEUE_PAIR(rank, job_id) as each rank's port. Its frames fill an MTU: 20 + 4 * elements is a power of two from
-   256 to 4096, which the caller has checked. peers[rank]; their addresses need not differ. 0, or -1: no memory, and
-   nothing has changed. */
+   SA_UC_QUEUE_PAIR(rank, job_id) as each rank's port. The job's frames fill an MTU: 20 + 4 * elements is a power of two
+   from 256 to 4096, which the caller has checked. peers[rank]; their addresses need not differ. 0, or -1: no memory,
+   and nothing has changed. */
 SA_EXPORT int sa_uc_plane_admit(struct sa_uc_plane *rdma, const struct sa_job *job, const struct sa_uc_peer *peers);
 /* Remove a job's queue pairs and what waits for them; the caller evicts the job from the data plane. */
 SA_EXPORT void sa_uc_plane_evict(struct sa_uc_plane *rdma, uint32_t job_id);

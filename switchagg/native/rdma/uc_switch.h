@@ -2,7 +2,7 @@
 
        receive -> take each packet -> lay out what completed -> send
 
-   One thread at a time. */
+   A single thread at a time may use it. */
 #ifndef SWITCHAGG_UC_SWITCH_H
 #define SWITCHAGG_UC_SWITCH_H
 
@@ -10,7 +10,7 @@
 
 struct sa_uc_switch;
 
-/* Both stay the caller's. wake: an eventfd. segments: datagrams of one GSO send. NULL: no memory. */
+/* Plane and socket stay the caller's. wake: an eventfd. segments: datagrams of one GSO send. NULL: no memory. */
 SA_EXPORT struct sa_uc_switch *sa_uc_switch_new(struct sa_uc_plane *rdma, struct sa_udp *udp, int wake,
                                                     uint32_t segments);
 SA_EXPORT void sa_uc_switch_free(struct sa_uc_switch *sw);

@@ -44,7 +44,7 @@ SA_EXPORT int sa_dcqcn_init(struct sa_dcqcn *rp, const struct sa_dcqcn_config *c
 
 static bool at_line(const struct sa_dcqcn *rp) { return rp->current_bps == rp->config.line_bps; }
 
-/* One step of recovery or increase, after one of the two counters has risen. */
+/* Does one step of recovery or increase, after one of the two counters has risen. */
 static void raise_rate(struct sa_dcqcn *rp) {
     const struct sa_dcqcn_config *c = &rp->config;
     uint32_t most = rp->timer_steps > rp->byte_steps ? rp->timer_steps : rp->byte_steps;

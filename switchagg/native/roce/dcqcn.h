@@ -1,7 +1,7 @@
 /* DCQCN (Zhu et al., SIGCOMM 2015): the rate of one queue pair, cut when a CNP reports that its packets met congestion,
    and raised again step by step; and when a receiver sends a CNP. Pure state machines in integers: their inputs are
    bytes and the time; the same on every machine. No allocation, no clock. Times are nanoseconds from any origin, not
-   negative, never decreasing. One thread at a time. */
+   negative, never decreasing. A single thread at a time may use it. */
 #ifndef SWITCHAGG_DCQCN_H
 #define SWITCHAGG_DCQCN_H
 

@@ -1,8 +1,9 @@
 /* An RDMA queue pair, reliable (RC) or not (UC): work requests in, RoCEv2 packets out and in, completions out.
 
    Sans-IO: no socket, no clock, no thread, no randomness; its inputs are the time (now_ns, never decreasing) and
-   packets whose ICRC was checked and whose sender is the peer. Nothing allocates but sa_cq_new, sa_qp_new, and the first
-   packet that overtakes another (qp_reorder.h). The same calls give the same packets everywhere. One thread at a time for all queue pairs of one sa_memory and sa_cq.
+   packets whose ICRC was checked and whose sender is the peer. Nothing allocates but sa_cq_new, sa_qp_new, and the
+   first packet that overtakes another (qp_reorder.h). The same calls give the same packets everywhere. One thread at a
+   time may use the queue pairs of one sa_memory and sa_cq.
 
    RC delivers every message once and in order, or ends with an error completion and the state ERR: acknowledgements
    with go-back-N, one for many packets, requested at each message's end and at least every 64 packets; NAK for a gap
@@ -104,8 +105,8 @@ struct sa_receive_request {
 
 enum sa_qp_state { SA_QPS_RESET, SA_QPS_INIT, SA_QPS_RTR, SA_QPS_RTS, SA_QPS_SQD, SA_QPS_ERR = 6 };
 
-/* What a change of state sets, as in libibverbs: INIT access; RTR peer, path_mtu, receive_psn, min_rnr_timer; RTS
-   send_psn, timeout, retry_count, rnr_retry, window_packets, and the rate. The rest is ignored.
+/* The attributes that a change of state sets, as in libibverbs: INIT access; RTR peer, path_mtu, receive_psn,
+   min_rnr_timer; RTS send_psn, timeout, retry_count, rnr_retry, window_packets, and the rate. The rest is ignored.
    Field by field as `NativeAttributes` in transport/rdma/soft.py. */
 struct sa_qp_attributes {
     uint32_t access;        /* SA_ACCESS_REMOTE_WRITE: peers may write */

@@ -1,9 +1,10 @@
-/* What a reliable responder does about packets that overtake others. Sans-IO, as qp.h.
+/* A reliable responder keeps packets that overtake others. Sans-IO, as qp.h.
 
-   Packets after a gap are kept until it is filled, and then taken in order. A path that reorders would have each gap NAKed,
-   and each NAK have the peer send its window again: so a gap is NAKed only when it has lasted longer than packets were late
-   before; at first, and on a path that keeps the order, at once. A packet that comes twice after it was NAKed was late, not
-   lost. What the peer sends again for one NAK fills other gaps as well: those get time. */
+   Packets after a gap are kept until it is filled, and then taken in order. A path that reorders would have each gap
+   NAKed, and each NAK have the peer send its window again: so a gap is NAKed only when it has lasted longer than
+   packets were late before; at first, and on a path that keeps the order, at once. A packet that comes twice after it
+   was NAKed was late, not lost. The packets that the peer sends again for one NAK fill other gaps as well: those get
+   time. */
 #ifndef SWITCHAGG_QP_REORDER_H
 #define SWITCHAGG_QP_REORDER_H
 

@@ -48,7 +48,7 @@ static uint32_t operation(bool writes, bool immediate, bool first, bool last) {
     return base + (first ? SA_ROCE_SEND_ONLY : SA_ROCE_SEND_LAST) + immediate;
 }
 
-/* One beyond the last packet that the window allows. */
+/* The number behind the last packet that the window allows. */
 static uint64_t limit_of(const struct sa_qp *qp) {
     return qp->transport == SA_ROCE_RC ? qp->unacked + qp->window : UINT64_MAX;
 }
@@ -201,9 +201,9 @@ static void peer_not_ready(struct sa_qp *qp, uint32_t code, int64_t now_ns) {
     go_back(qp);
 }
 
-/* Once for each packet: a second NAK answers what was sent before going back, as does one while the peer isn't ready. What is
-   lost again the timer finds. NAK after NAK after few packets come from a peer that keeps none of those that overtake others:
-   the more is in flight, the more is sent for nothing. */
+/* Once for each packet: a second NAK answers what was sent before going back, as does one while the peer isn't ready.
+   The timer finds packets that are lost again. NAK after NAK after few packets come from a peer that keeps none of
+   those that overtake others: the more is in flight, the more is sent for nothing. */
 static void out_of_sequence(struct sa_qp *qp) {
     if (qp->next_sequence == qp->unacked || qp->nak_sequence == qp->unacked) return;
     bool soon = qp->nak_sequence != NONE && qp->unacked - qp->nak_sequence < WINDOW_LEAST;

@@ -4,7 +4,7 @@
    All lengths are checked: sa_roce_parse never reads beyond `size` bytes, and a packet it accepts has all the headers
    of its opcode. Numbers are in host byte order here, big-endian on the wire; only the ICRC is stored little-endian.
 
-   The ICRC covers fields of the IP header that a UDP socket can't see or set. What Linux does with them, read in its
+   The ICRC covers fields of the IP header that a UDP socket can't see or set. Linux treats them as follows, read in its
    source and seen on captures (6.18; lo, and veth with and without its segmentation offload):
 
    - Protocol, addresses, total length: known at both ends, as sockets are bound to one address. TOS, TTL and checksums are
@@ -24,7 +24,7 @@
      there is none for most damaged packets, and SA_IDENT_SMALL or SA_IDENT_ANY selects which ones are accepted: damage goes
      undetected with probability 2^-26 or 2^-15, besides what UDP's own checksum finds, which Linux checks before us.
    - UDP checksums stay on: UDP_SEGMENT needs them, and the ICRC masks them.
-   IPv6 has no identification. Its flow label, traffic class and hop limit are masked. */
+   IPv6 has no identification. The header's flow label, traffic class and hop limit are masked. */
 #ifndef SWITCHAGG_ROCE_H
 #define SWITCHAGG_ROCE_H
 

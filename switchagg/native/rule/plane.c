@@ -11,15 +11,15 @@
 #define JOB_IDS 65536u
 #define LINE_BYTES 64u /* of a cache */
 
-/* Of one slot version, side by side: a packet touches one cache line of them. */
+/* The registers of one slot version lie side by side: a packet touches one cache line of them. */
 struct registers {
     uint64_t seen;
     uint32_t held;
     uint32_t marked; /* or 0: SA_MARKED, as results have it */
 };
 
-/* One job's share of the switch. Index of a slot version: 2 * (slot - first_slot) + version; its sums are row
-   slot - first_slot + version * slots, since slots are written one after the other, and the next row is fetched then. */
+/* A job's share of the switch. Index of a slot version: 2 * (slot - first_slot) + version; its sums are row slot -
+   first_slot + version * slots, since slots are written one after the other, and the next row is fetched then. */
 struct share {
     struct share *next;
     uint32_t job_id;
@@ -121,7 +121,8 @@ SA_INLINE enum sa_outcome membership_fault(const struct share *share, const stru
     return header->elements == elements ? SA_ABSORBED : SA_DROP_ELEMENTS;
 }
 
-/* Who gets the results of a complete chunk with a route but ALL (S5, S6); gives: whether the packet's rank gives values. */
+/* Address the results of a complete chunk with a route but ALL (S5, S6). gives: whether the packet's rank gives
+   values. */
 static void address(const struct share *share, uint32_t kind, uint32_t rank, bool gives, enum sa_outcome outcome,
                     struct sa_results *results) {
     const struct sa_targets none = {NULL, 0}, sender = {&share->ports[rank], 1};
@@ -270,7 +271,7 @@ __attribute__((noinline)) static enum sa_outcome accept_bare(struct sa_plane *pl
 
 /* ---- */
 
-/* Of at least a header. routed: whether the route isn't ALL. */
+/* Decide on a datagram of at least a header. routed: whether the route isn't ALL. */
 SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const uint8_t *datagram, uint32_t size,
                                      uint32_t port, uint8_t *out, uint8_t *bare, struct sa_results *results) {
     struct sa_header header;

@@ -1,5 +1,6 @@
-/* The native data plane: S1 to S8 and H1 to H5 of PROTOCOL.md for several jobs, one packet at a time, no allocation per packet.
-   A pure function of (registers, packet): no clock, no threads, no randomness. Not thread-safe. */
+/* The native data plane: S1 to S8 and H1 to H5 of PROTOCOL.md for several jobs, one packet at a time, no allocation per
+   packet. A pure function of (registers, packet): no clock, no threads, no randomness. A single thread at a time may use a
+   plane. */
 #ifndef SWITCHAGG_PLANE_H
 #define SWITCHAGG_PLANE_H
 
@@ -68,7 +69,7 @@ SA_EXPORT uint32_t sa_plane_process(struct sa_plane *plane, const uint8_t *bundl
    how long. Nothing is summed, all else is as ever. */
 SA_EXPORT void sa_plane_leave_values(struct sa_plane *plane);
 
-/* What a slot version holds: 0, or -1 if no admitted job owns the slot. */
+/* Read the chunk and the ranks that a slot version holds: 0, or -1 if no admitted job owns the slot. */
 SA_EXPORT int sa_plane_seen(const struct sa_plane *plane, uint32_t slot, uint32_t version, uint32_t *chunk,
                             uint64_t *ranks);
 

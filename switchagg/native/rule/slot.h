@@ -1,12 +1,12 @@
 /* The switch rule: S2 to S5 and G3 of PROTOCOL.md on the registers of one slot version, each touched once, in the order
-   held, seen, marked, sums, verdict. One source for user space and XDP; the caller guarantees that nothing else accesses the slot
-   meanwhile. */
+   held, seen, marked, sums, verdict. User space and XDP share this source; the caller guarantees that nothing else
+   accesses the slot meanwhile. */
 #ifndef SWITCHAGG_SLOT_H
 #define SWITCHAGG_SLOT_H
 
 #include "rule/wire.h"
 
-/* What is done with the values of the packet (S4). */
+/* The operation on the values of the packet (S4). */
 enum sa_values { SA_KEEP, SA_WRITE, SA_ADD, SA_MAXIMUM, SA_ZERO };
 
 struct sa_decision {

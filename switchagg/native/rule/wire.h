@@ -38,7 +38,7 @@ typedef __s64 int64_t;
 #define SA_RETRANSMISSION 4u
 #define SA_FLAGS_ALL 7u
 
-/* Of the byte `rank`, whose lower six bits are the rank. */
+/* The bits of the byte `rank`: the lower six are the rank. */
 #define SA_RANK_BITS 63u
 #define SA_CLOSE 64u
 #define SA_MARKED 128u /* met congestion (G1) */
@@ -93,7 +93,7 @@ enum sa_outcome {
     SA_DROP_OWNER,
     SA_DROP_ELEMENTS,
     SA_OUTCOMES,
-    /* Of a switch below another (H2 to H5), in the order of `LEAF_OUTCOMES`. */
+    /* Outcomes of a switch below another (H2 to H5), in the order of `LEAF_OUTCOMES`. */
     SA_SUMS_UP = SA_OUTCOMES,
     SA_SUMS_UP_AGAIN,
     SA_DROP_ASKED,
@@ -101,7 +101,7 @@ enum sa_outcome {
     SA_DROP_PARENT_EARLY,
     SA_DROP_PARENT_DUPLICATE,
     SA_DROP_ROUTE,
-    /* Of a job with partial sums (Q1 to Q5), in the order of `PARTIAL_OUTCOMES`. */
+    /* Outcomes of a job with partial sums (Q1 to Q5), in the order of `PARTIAL_OUTCOMES`. */
     SA_REMIND,
     SA_PASSED,
     SA_DROP_LATE,
@@ -132,7 +132,8 @@ SA_INLINE uint64_t sa_givers(uint32_t kind, uint64_t everyone) {
 /* Whether the network marked a datagram with this TOS or traffic class: "congestion experienced". */
 SA_INLINE int sa_is_ce(uint32_t tos) { return (tos & 3u) == 3u; }
 
-/* Of a datagram that came so marked: a contribution's mark goes into its header (G2). Returns the TOS for its result. */
+/* Mark a datagram that came marked CE: a contribution's mark goes into its header (G2). Returns the TOS for its
+   result. */
 SA_INLINE uint32_t sa_mark_contribution(uint8_t *datagram, uint32_t size, uint32_t tos) {
     if (size < SA_HEADER_BYTES || datagram[3] & SA_RESULT) return tos;
     ((struct sa_header *)(void *)datagram)->rank |= SA_MARKED; /* one byte: at any alignment */

@@ -1,5 +1,5 @@
-/* What travels on simulated links: one body for each frame, shared by all places where it is at once (a broadcast result is
-   one body in n queues), taken from a pool and given back by its last holder. */
+/* A body travels on simulated links: one for each frame, shared by all places where it is at once (a broadcast result
+   is one body in n queues), taken from a pool and given back by its last holder. */
 #ifndef SWITCHAGG_SIM_BODY_H
 #define SWITCHAGG_SIM_BODY_H
 
@@ -61,7 +61,7 @@ struct sim_pool {
     uint64_t bytes;
 };
 
-/* One holder, without a kind and damage, with room for so many bytes of data; NULL: no memory. */
+/* A new body has one holder, no kind and no damage, and room for so many bytes of data; NULL: no memory. */
 struct sim_body *sim_body_cut(struct sim_pool *pool, uint32_t cells);
 int sim_idle_grow(struct sim_idle *idle);
 void sim_pool_free(struct sim_pool *pool);

@@ -1,4 +1,4 @@
-/* What communicating costs a host, as Processor and Pace of emulation/sim/host_costs.py. */
+/* The cost of communicating at a host, as Processor and Pace of emulation/sim/host_costs.py. */
 #ifndef SWITCHAGG_SIM_COSTS_H
 #define SWITCHAGG_SIM_COSTS_H
 
@@ -15,7 +15,7 @@ struct sim_task {
     uint32_t from;
 };
 
-/* One thing after the other, each in its time. */
+/* A processor does one thing after the other, each in its time. */
 struct sim_processor {
     struct sa_sim *sim;
     void (*finish)(void *host, const struct sim_task *task);
@@ -32,7 +32,7 @@ void sim_processor_init(struct sim_processor *processor, struct sa_sim *sim,
 void sim_processor_run(struct sim_processor *processor, struct sim_task task);
 void sim_processor_end(struct sim_processor *processor, struct sim_messages *messages);
 
-/* One connection's frames: each begins when that of the one before it would have ended. */
+/* The pace of one connection's frames: a frame begins when the one before it would have ended. */
 struct sim_pace {
     int64_t free_ns;
     uint64_t remainder;

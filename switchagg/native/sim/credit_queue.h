@@ -1,4 +1,5 @@
-/* What is most urgent goes first, and a credit of bytes bounds what is below: as transport/meshes/credit_queue.py. */
+/* The most urgent message goes first, and a credit bounds the bytes below the queue: as
+   transport/meshes/credit_queue.py. */
 #ifndef SWITCHAGG_SIM_CREDIT_QUEUE_H
 #define SWITCHAGG_SIM_CREDIT_QUEUE_H
 
@@ -22,7 +23,7 @@ struct sim_credit_queue {
 /* 0, or -ENOMEM. */
 int sim_credit_queue_push(struct sim_credit_queue *queue, struct sim_waiting entry);
 
-/* The most urgent, if the credit allows; negative: no bound. What it takes of it is the caller's to add. */
+/* The most urgent, if the credit allows; negative: no bound. The caller adds the bytes that the message takes of it. */
 bool sim_credit_queue_pop(struct sim_credit_queue *queue, int64_t credit_bytes, struct sim_waiting *entry);
 
 #endif

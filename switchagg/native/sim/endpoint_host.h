@@ -7,7 +7,7 @@
 #include "sim/host.h"
 #include "worker/endpoint.h"
 
-/* One tree's part. As `TreeFacts` in emulation/sim/engine/engine_library.py. to: of the frames of each stream. */
+/* A tree's part. As `TreeFacts` in emulation/sim/engine/engine_library.py. to: of the frames of each stream. */
 struct sim_tree {
     struct sa_endpoint *endpoint;
     const uint32_t *to;

@@ -137,7 +137,7 @@ static void take_other(struct sim_queue *queue, struct sim_event *event) {
 
 /* ---- both */
 
-/* So many events before it happens: each step of a look at it. */
+/* Events are looked at in steps, so many events before they happen. */
 static const uint32_t AWAY[SIM_STEPS] = {12, 8, 4};
 
 static inline int has_upcoming(const struct sim_queue *queue) { return queue->upcoming_first != queue->upcoming_end; }

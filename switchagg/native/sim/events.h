@@ -1,6 +1,7 @@
-/* The order of events, that of Python's heap of (time, sequence number): a lane for each link, whose frames arrive one after
-   the other, a tree of matches between the lanes' heads, and a 4-ary heap of what is in no lane: timers, and frames out of
-   order. One counter numbers all of them as they are scheduled, so that events of one instant happen in that order.
+/* The order of events, that of Python's heap of (time, sequence number): a lane for each link, whose frames arrive one
+   after the other, a tree of matches between the lanes' heads, and a 4-ary heap of what is in no lane: timers, and
+   frames out of order. A counter numbers all of them as they are scheduled, so that events of one instant happen in
+   that order.
 
    In a world of many links the next few frames are taken out of their lanes ahead of time, as far as no new one can come before them, and what they
    will need is fetched into the cache meanwhile: with a thousand hosts nothing of one is there by itself. */
@@ -9,7 +10,7 @@
 
 #include "sim/body.h"
 
-/* What happens at an event. It takes over the hold on the body, which is NULL of a timer. */
+/* The action of an event. It takes over the hold on the body, which is NULL of a timer. */
 typedef void (*sim_action)(void *object, struct sim_body *body, uint32_t sender, uint32_t to);
 
 struct sim_entry {
@@ -52,8 +53,8 @@ struct sim_event {
     void *object;
 };
 
-/* Of a lane's head: time, sequence number, lane, from the most significant bits on; all ones: it is empty. One word, so
-   that the lesser of two is found without a branch. */
+/* A lane's head in one word, so that the lesser of two is found without a branch: time, sequence number, lane, from the
+   most significant bits on; all ones: the lane is empty. */
 typedef unsigned __int128 sim_match;
 
 struct sim_queue {

@@ -6,7 +6,7 @@
 #include "rule/plane.h"
 #include "sim/link.h"
 
-/* Which of several links a flow takes, asked once for each: Python knows the names that it is hashed by. */
+/* Chooses which of several links a flow takes, once for each flow: Python knows the names that it is hashed by. */
 typedef uint32_t (*sim_choose)(uint32_t paths, uint32_t sender, uint32_t to, uint32_t flow);
 
 struct sim_choice {
@@ -47,7 +47,7 @@ SA_EXPORT struct sim_switch *sa_sim_switch(struct sa_sim *sim, int64_t latency_n
 SA_EXPORT struct sim_paths *sa_sim_paths(struct sa_sim *sim, struct sim_link *const *links, uint32_t count,
                                          sim_choose choose, uint32_t number);
 
-/* What is at a link's end: a switch, or, NULL, the hosts by the frames' addresses. */
+/* Sets the receiver at a link's end: a switch, or, NULL, the hosts by the frames' addresses. */
 SA_EXPORT void sa_sim_lead_to(struct sim_link *link, struct sim_switch *to);
 
 /* The way from a switch to its next address, by one of both. 0, or -1: no memory. */

@@ -5,7 +5,7 @@
 
 #include "roce/roce_crc.h"
 
-/* What the bodies of frames have behind their head. crc: if there is a trace, of the bytes that it stands for. */
+/* Bodies of frames have this behind their head. crc: of the bytes that the frame stands for, if there is a trace. */
 struct data_frame {
     struct sa_reliable_message *message;
     int64_t sent_ns;

@@ -11,7 +11,7 @@ struct sim_body *sim_data_frame(struct sa_sim *sim, const struct sa_segment *seg
                                 const struct sa_reliable_config *config, uint32_t connection);
 struct sim_body *sim_ack_frame(struct sa_sim *sim, const struct sa_ack *ack, uint32_t connection);
 
-/* What is in a frame: a segment, or else an acknowledgement. */
+/* The contents of a frame: a segment, or else an acknowledgement. */
 bool sim_has_segment(const struct sim_body *body);
 struct sa_segment sim_segment_in(const struct sim_body *body);
 struct sa_ack sim_ack_in(const struct sim_body *body);

@@ -37,7 +37,7 @@ void sim_uplink_init(struct sim_uplink *uplink, struct sim_link *link, uint32_t 
                                   .give = give, .host = host};
 }
 
-/* Of one's own bytes: what hasn't left yet. */
+/* Bytes of this address that haven't left yet. */
 static uint64_t burst_backlog(struct sim_uplink *uplink) {
     uint64_t bytes = 0;
     while (uplink->burst_count && uplink->bursts[uplink->burst_first].left_ns <= uplink->link->sim->now_ns) {

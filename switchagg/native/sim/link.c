@@ -102,7 +102,7 @@ void sim_link_deliver(struct sim_link *link, int64_t arrival_ns, struct sim_body
     deliver(link, &link->lane, arrival_ns, body, sender, to);
 }
 
-/* Of a frame that finds a long queue: 0: it is dropped. */
+/* Treats a frame that finds a long queue; 0: it is dropped. */
 static int admit(struct sim_link *link, struct sim_body *body, int64_t ready_ns, uint32_t *to) {
     sim_units backlog = (sim_units)(uint64_t)(link->free_ns - ready_ns) * link->rate_bps + link->remainder;
     if (backlog + (sim_units)body->wire_bytes * SIM_UNITS > link->queue_units) {

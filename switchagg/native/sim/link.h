@@ -1,5 +1,5 @@
-/* One direction of a cable, as emulation/sim/network/simulated_link.py: the same instants, drops, marks and faults. With classes, as
-   strict_link.py: a queue for each, the most urgent first (strict.c). */
+/* A link is one direction of a cable, as emulation/sim/network/simulated_link.py: the same instants, drops, marks and
+   faults. With classes, as strict_link.py: a queue for each, the most urgent first (strict.c). */
 #ifndef SWITCHAGG_SIM_LINK_H
 #define SWITCHAGG_SIM_LINK_H
 
@@ -21,7 +21,7 @@ struct sim_link_facts {
     uint32_t strict;
 };
 
-/* What most links don't have. tails: of frames in order, and of those that go past them; or NULL. */
+/* Most links lack these. tails: of frames in order, and of those that go past them; or NULL. */
 struct sim_faults {
     double loss, duplicate, reorder, corrupt;
     int64_t span_ns;
@@ -35,7 +35,7 @@ struct sim_pausing;
 
 typedef int (*sim_queue_up)(struct sim_link *link, struct sim_body *body, int64_t ready_ns, uint32_t sender, uint32_t to);
 
-/* What each frame needs lies in its first lines of cache. */
+/* The members that each frame needs lie in the first lines of cache. */
 struct sim_link {
     struct sim_lane lane;
     int64_t free_ns; /* idle from free_ns + remainder / rate on */

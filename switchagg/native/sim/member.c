@@ -28,7 +28,7 @@ struct incoming {
     struct sa_receiver receiver;
 } __attribute__((aligned(64)));
 
-/* What a priority class has for itself; without classes there is one. First what every acknowledgement looks at. */
+/* A priority class has this for itself; without classes there is one. First what every acknowledgement looks at. */
 struct flow {
     struct sim_message *departing;
     uint32_t repeating_count;

@@ -8,7 +8,8 @@
 #include "sim/host.h"
 #include "sim/party.h"
 
-/* What a party in Python is told. peer: who sent, or gives no answer. message: its number. */
+/* The kind of a report to a party in Python. peer: the sender, or the member that gives no answer. message: its
+   number. */
 enum sim_report {
     SIM_REPORT_PUMPS,     /* hand out messages */
     SIM_REPORT_CAME,      /* take a message */
@@ -20,9 +21,9 @@ enum sim_report {
 
 #define SIM_BROKEN_OFF INT64_MIN
 
-/* What the members of a job have in common. config_of(member, to): of the connection from one to another, asked once at each
-   end; outlives the simulation. credit_bytes: of each class; negative: no bound. told: NULL: calls are C's; else it returns
-   the party's deadline, -1: none, or SIM_BROKEN_OFF: the run ends. As `GroupFacts` in
+/* Facts that all members of a job share. config_of(member, to): of the connection from one to another, asked once at
+   each end; outlives the simulation. credit_bytes: of each class; negative: no bound. report: NULL: calls are C's; else
+   it returns the party's deadline, -1: none, or SIM_BROKEN_OFF: the run ends. As `GroupFacts` in
    emulation/sim/engine/compiled_group.py. */
 struct sim_group_facts {
     uint32_t first; /* the first member's address */

@@ -6,8 +6,8 @@
 
 struct sim_call;
 
-/* Of a call's node, or, without a call, of a party in Python, by number. The reliable one comes first, so that it is found by
-   its connection. */
+/* A message of a call's node, or, without a call, of a party in Python, by number. The reliable one comes first, so
+   that it is found by its connection. */
 struct sim_message {
     struct sa_reliable_message reliable;
     struct sim_message *next; /* behind it in the same class; or idle */

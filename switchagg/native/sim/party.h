@@ -47,7 +47,7 @@ struct sim_call {
     uint8_t head[SIM_CALL_BYTES];
 };
 
-/* Of a call that isn't made yet. */
+/* An early message of a call that isn't made yet. */
 struct sim_held {
     struct sim_held *next;
     uint32_t sender;

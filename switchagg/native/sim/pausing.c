@@ -19,7 +19,7 @@ struct charges {
     struct sim_charge all[CHARGES_AT_ONCE];
 };
 
-/* What all links and ports of a network have in common. now: what the frame that a switch is working on is charged to. */
+/* All links and ports of a network share this. now: the charge of the frame that a switch is working on. */
 struct sim_pfc {
     struct sim_node node; /* only to be owned */
     struct sa_sim *sim;
@@ -98,7 +98,7 @@ static void tell(struct sim_ingress *ingress, uint32_t kind, uint32_t on) {
     sim_schedule(sim, sim->now_ns + busy_ns + frame_ns + reverse->delay_ns, signalled, &ingress->signals[kind][on], 0, 0);
 }
 
-/* One of a charge's frames has left; with the last one the buffer is free again. */
+/* A frame of a charge has left; with the last one the buffer is free again. */
 static void left(struct sim_pfc *pfc, struct sim_charge *charge) {
     if (--charge->frames) return;
     struct sim_ingress *ingress = charge->at;
@@ -248,7 +248,7 @@ uint32_t sa_sim_waits_for(const struct sim_pausing *pausing, const struct sim_in
 
 /* ---- ports */
 
-/* A frame whose last bit is there. What the switch sends because of it holds its room until it has left. */
+/* A frame whose last bit is there. Frames that the switch sends because of it hold its room until they have left. */
 static void arrived(void *object, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sim_ingress *ingress = object;
     struct sim_pfc *pfc = ingress->link->pfc;

@@ -1,4 +1,4 @@
-/* What a member has of each of its peers, by key: open addressing, nothing is taken out. */
+/* A member's items for its peers, by key: open addressing, nothing is taken out. */
 #ifndef SWITCHAGG_SIM_PEERS_H
 #define SWITCHAGG_SIM_PEERS_H
 

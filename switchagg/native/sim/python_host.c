@@ -4,7 +4,7 @@
 
 #define FRAMES_FIRST 256u
 
-/* What the body of a frame has behind its head. */
+/* The body of a frame has this behind its head. */
 struct frame {
     struct sim_python *python;
     uint32_t number, crc;

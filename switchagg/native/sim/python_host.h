@@ -1,6 +1,6 @@
-/* Hosts that Python drives, on links in C. A frame of theirs is an object that Python keeps under a number, as long as a
-   body stands for it; then the number is free for another. What links do to such a frame is what they do to any: only its
-   damage, and its arrival at an address of such a host, are Python's. */
+/* Hosts that Python drives, on links in C. A frame of theirs is an object that Python keeps under a number, as long as
+   a body stands for it; then the number is free for another. Links treat such a frame as any other: only its damage,
+   and its arrival at an address of such a host, are Python's. */
 #ifndef SWITCHAGG_SIM_PYTHON_HOST_H
 #define SWITCHAGG_SIM_PYTHON_HOST_H
 
@@ -39,7 +39,7 @@ SA_EXPORT int sa_sim_python_send(struct sim_python *python, struct sim_link *lin
                                  uint32_t wire_bytes, uint32_t flow, uint32_t crc, int64_t ready_ns, uint32_t sender,
                                  uint32_t to);
 
-/* Of a link's queue, as in link.h. */
+/* State of a link's queue, as in link.h. */
 SA_EXPORT uint64_t sa_sim_backlog_bytes(const struct sim_link *link, int64_t now_ns);
 SA_EXPORT uint64_t sa_sim_backlog_of(const struct sim_link *link, uint32_t kind);
 SA_EXPORT int64_t sa_sim_time_at_backlog_ns(const struct sim_link *link, uint64_t size_bytes);

@@ -1,12 +1,12 @@
 /* The packet simulator: links, switches and hosts of emulation/sim/network in C, event for event the same. Python builds the
    world, and what happens in it from then on is a function of that: no clock, no threads, no order of addresses.
 
-   A kind of host (worker.h is one) is a struct that begins with `struct sim_node`, whose `receive` is what it does with a
-   frame for one of its addresses. It is put at them with sim_attach, sends with sim_link_send on its own link, has
+   A kind of host (worker.h is one) is a struct that begins with `struct sim_node`, whose `receive` is what it does with
+   a frame for one of its addresses. It is put at them with sim_attach, sends with sim_link_send on its own link, has
    timers by sim_schedule or `struct sim_alarm`, and keeps a credit of bytes in the link's queue by `struct sim_uplink`
-   (host.h). Frames are `struct sim_body` (body.h): their bytes, or a kind of their own, whose `data` say what they stand
-   for. What Python must see goes through `sa_sim.notice`, with the host's number, in the middle of an event, so that
-   what Python does about it (launch, schedule, stop) happens right there, as it would in Python's engine. */
+   (host.h). Frames are `struct sim_body` (body.h): their bytes, or a kind of their own, whose `data` say what they
+   stand for. C calls `sa_sim.notice` with a host's number where Python must see something, in the middle of an event,
+   so that Python's answer (launch, schedule, stop) happens right there, as it would in Python's engine. */
 #ifndef SWITCHAGG_SIM_H
 #define SWITCHAGG_SIM_H
 
@@ -76,7 +76,7 @@ static inline void sim_schedule(struct sa_sim *sim, int64_t time_ns, sim_action 
 /* Let the node be freed with the simulation. */
 void sim_own(struct sa_sim *sim, struct sim_node *node);
 
-/* What hosts at this address do with frames is the node's. 0, or -1: no memory. */
+/* Let the node take frames for this address. 0, or -1: no memory. */
 int sim_attach(struct sa_sim *sim, uint32_t address, struct sim_node *node);
 
 /* A new body; NULL, and the run ends: no memory. */
@@ -93,7 +93,7 @@ SA_EXPORT uint32_t sa_sim_pending(const struct sa_sim *sim);
 /* Let up to so many events happen, until `stopped` is set; returns enum sim_end. */
 SA_EXPORT uint32_t sa_sim_run(struct sa_sim *sim, uint64_t events);
 
-/* What was traced since the last call, valid until the next run. */
+/* Frames traced since the last call, valid until the next run. */
 SA_EXPORT uint64_t sa_sim_records(struct sa_sim *sim, const struct sim_record **records);
 
 #endif

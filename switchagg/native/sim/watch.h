@@ -1,4 +1,4 @@
-/* What has come through a link, by whom it is of. */
+/* Counts the bytes that come through a link, by their sender. */
 #ifndef SWITCHAGG_SIM_WATCH_H
 #define SWITCHAGG_SIM_WATCH_H
 
@@ -16,7 +16,8 @@ struct sim_watch;
 /* Count frames that are sent from now on, as they arrive. NULL: no memory. */
 SA_EXPORT struct sim_watch *sa_sim_watch(struct sim_link *link);
 
-/* What has come since the last call, by job, or sender and flow, and how many of them; valid until the next frame. */
+/* The counts since the last call, by job, or sender and flow; returns how many there are. They are valid until the next
+   frame. */
 SA_EXPORT uint32_t sa_sim_watched(struct sim_watch *watch, const struct sim_counted **counted);
 
 #endif

@@ -12,7 +12,7 @@ static uint64_t sa_ready_after(const struct sa_call *call, uint64_t known) {
     return 1 + known * (call->coding.elements + 1ull) + (known + 1 < call->groups);
 }
 
-/* What a chunk carries: a data chunk if `scale` is 0, else the codes of a group. */
+/* The contents of a chunk: values if `scale` is 0, else the codes of a group. */
 struct sa_content {
     uint64_t index;
     int scale;
@@ -65,7 +65,7 @@ static void sa_own_codes(struct sa_call *call, uint64_t group, uint8_t *payload)
 
 /* A group's codes are agreed. */
 static void sa_advance(struct sa_call *call, uint64_t group) {
-    /* Of two scale chunks at most, the next two groups', the results can be outstanding: `ready` allows no more. */
+    /* Results of at most two scale chunks can be outstanding, the next two groups': `ready` allows no more. */
     if (group != call->known) {
         call->ahead = 1;
         return;
@@ -149,7 +149,7 @@ static void sa_chunked_write(struct sa_call *call, uint64_t position, const uint
         return;
     }
     struct sa_span span = sa_layout_span(&call->layout, content.index);
-    /* Of a switch without routes every rank gets every result. */
+    /* A switch without routes gives every rank every result. */
     if (call->route != SA_ROUTE_ALL && (span.owner == call->rank) != (call->route == SA_ROUTE_TO_OWNER)) return;
     if (call->routed && call->route == SA_ROUTE_TO_OWNER) {
         sa_encode(call, content.index, &span, (uint8_t *)call->scratch);

@@ -11,7 +11,7 @@
 #include "worker/endpoint.h"
 #include "worker/layout.h"
 
-/* Who makes a call, and where. */
+/* The rank that makes a call, and its stream. */
 struct sa_caller {
     uint32_t rank;
     uint32_t window;   /* slots of the stream */

@@ -1,6 +1,7 @@
-/* One worker's end of a job: W1 to W9 and F1 to F7 of PROTOCOL.md, the verbs of switchagg/endpoint.py, frame for frame
-   and counter for counter the same. A pure state machine: its inputs are packets and the time. Only new and submit
-   allocate. Not thread-safe. Times are nanoseconds from any origin, not negative, never decreasing. */
+/* A worker's endpoint of a job: W1 to W9 and F1 to F7 of PROTOCOL.md, the verbs of switchagg/endpoint.py, frame for
+   frame and counter for counter the same. A pure state machine: its inputs are packets and the time. Only new and
+   submit allocate. A single thread at a time may use it. Times are nanoseconds from any origin, not negative, never
+   decreasing. */
 #ifndef SWITCHAGG_ENDPOINT_H
 #define SWITCHAGG_ENDPOINT_H
 
@@ -75,8 +76,8 @@ struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t rank, uin
 void sa_endpoint_free(struct sa_endpoint *endpoint);
 uint32_t sa_endpoint_frame_bytes(const struct sa_endpoint *endpoint);
 
-/* Queue a call. Its memory must stay until its event, or until the endpoint is freed. 0, or -1: no memory, and nothing
-   has changed. */
+/* Queue a call. The array must stay until the call's event, or until the endpoint is freed. 0, or -1: no memory, and
+   nothing has changed. */
 int sa_endpoint_submit(struct sa_endpoint *endpoint, const struct sa_submission *submission);
 
 /* Take `rows` datagrams of `size` bytes each, back to back. congested: they came marked CE (G8). */
@@ -95,9 +96,9 @@ uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int64_t now_ns
 uint32_t sa_endpoint_frames_at(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit, uint32_t class,
                                uint8_t *const *places, uint32_t *size);
 
-/* Before anything is submitted: calls have no values, and frames are headers without the payload that they speak of, both
-   ways, whatever size is said: for simulations of what takes how long. Else all is as if all values were zeros, and
-   workers described all calls alike. */
+/* Before anything is submitted: calls have no values, and frames are headers without the payload that they speak of,
+   both ways, whatever size is said: for simulations of what takes how long. The endpoint behaves as if all values were
+   zeros, and workers described all calls alike. */
 SA_EXPORT void sa_endpoint_leave_values(struct sa_endpoint *endpoint);
 
 uint32_t sa_endpoint_has_event(const struct sa_endpoint *endpoint);

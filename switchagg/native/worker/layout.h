@@ -18,7 +18,7 @@ struct sa_layout {
     uint32_t run;
 };
 
-/* What a data chunk carries: `count` values from `low` on, which may be none. */
+/* A data chunk carries `count` values from `low` on, which may be none. */
 struct sa_span {
     uint64_t low;
     uint32_t count;

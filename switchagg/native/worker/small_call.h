@@ -1,5 +1,5 @@
 /* A small call: so few float32 values that their codes are predicted, and one round trip is enough (F8, W16 of
-   PROTOCOL.md), as switchagg/small_call.py. Its head, one chunk with the codes, goes before it. */
+   PROTOCOL.md), as switchagg/small_call.py. The call's head, one chunk with the codes, goes before it. */
 #ifndef SWITCHAGG_SMALL_CALL_H
 #define SWITCHAGG_SMALL_CALL_H
 
@@ -29,7 +29,7 @@ struct sa_small {
 /* R, if a call of so many float32 in fixed point, summed over all ranks for all, is small; else 0. */
 uint32_t sa_small_rows(uint32_t elements, uint32_t workers, uint64_t count);
 
-/* Of a struct sa_small. */
+/* Bytes of a struct sa_small. */
 uint64_t sa_small_bytes(uint32_t elements, uint32_t rows);
 
 /* coding: of wide_fixed_point. small: sa_small_bytes of memory. */

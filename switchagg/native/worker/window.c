@@ -206,7 +206,8 @@ static void sa_sort_lowest(struct sa_window *window) {
         }
 }
 
-/* Of those sent before the last timeout, in order: what one rank resends may wait for others to resend it, too. */
+/* Take the chunks sent before the last timeout in order: a chunk that this rank resends may wait for others to resend
+   it, too. */
 static void sa_resend_lowest(struct sa_window *window, uint32_t chunks) {
     while (chunks && window->lowest_at < window->lowest_count) {
         uint32_t offset = window->lowest[window->lowest_at++];
@@ -217,9 +218,9 @@ static void sa_resend_lowest(struct sa_window *window, uint32_t chunks) {
     }
 }
 
-/* Of those sent before the last timeout, the latest. Results come in the order of sending: if the timeout was too
-   early, the next one is of a chunk that was not resent, and shows it. Resending the lowest would stay ahead of the
-   results and send the whole window again. */
+/* The latest chunk sent before the last timeout. Results come in the order of sending: if the timeout was too early,
+   the next one is of a chunk that was not resent, and shows it. Resending the lowest would stay ahead of the results
+   and send the whole window again. */
 static void sa_resend_newest(struct sa_window *window, uint32_t chunks) {
     uint32_t offset = window->lists[SA_IN_FLIGHT].tail;
     while (offset != SA_NO_SLOT && chunks) {
@@ -241,7 +242,8 @@ static void sa_keep_newest(struct sa_window *window, uint64_t transmission) {
     newest[at] = transmission;
 }
 
-/* Of DCTCP, Reno and what is friendly to it (struct sa_job); the last is a cut to 0.8, as RFC 8511 has it. */
+/* The cut of DCTCP, of Reno, and of a window that is friendly to Reno (struct sa_job): the last is to 0.8, as RFC 8511
+   has it. */
 static const uint32_t sa_least_alpha[] = {0, 0, 1u << SA_FRACTION_BITS, (2u << SA_FRACTION_BITS) / 5u};
 
 static void sa_end_round(struct sa_window *window) {
@@ -358,7 +360,7 @@ void sa_window_decided(struct sa_window *window, struct sa_running *running) {
 
 int64_t sa_window_deadline_ns(const struct sa_window *window) {
     uint32_t oldest = window->lists[SA_IN_FLIGHT].head;
-    /* What waits to be resent counts too: a link that stays full must not stop the timer (W9). */
+    /* Chunks that wait to be resent count too: a link that stays full must not stop the timer (W9). */
     if (window->failed || (oldest == SA_NO_SLOT && window->lists[SA_TO_RESEND].head == SA_NO_SLOT)) return -1;
     int64_t since_ns = window->timer_start_ns, deadline_ns;
     if (oldest != SA_NO_SLOT && window->slots[oldest].sent_ns > since_ns) since_ns = window->slots[oldest].sent_ns;

@@ -1,6 +1,6 @@
-/* One stream's window at a worker: which chunks may be sent, which are lost, when to retransmit (W2, W3, W6 to W9, G6
-   and G7 of PROTOCOL.md); step for step as switchagg/window.py. Its lists link the slots, each of which is
-   in one list at most, so that memory is fixed at the start. Chunk numbers are unwrapped. */
+/* The window of a stream at a worker says which chunks may be sent, which are lost, when to retransmit (W2, W3, W6 to
+   W9, G6 and G7 of PROTOCOL.md); step for step as switchagg/window.py. The window's lists link its slots, each of which
+   is in one list at most, so that memory is fixed at the start. Chunk numbers are unwrapped. */
 #ifndef SWITCHAGG_WINDOW_H
 #define SWITCHAGG_WINDOW_H
 
@@ -34,7 +34,7 @@ struct sa_running {
 
 enum sa_slot_state { SA_IS_FREE, SA_IN_FLIGHT, SA_TO_RESEND };
 
-/* One slot of the range: its chunk in flight, or the one that it takes next. */
+/* A slot of the range has its chunk in flight, or the one that it takes next. */
 struct sa_slot {
     uint64_t chunk;
     uint64_t transmission; /* of the chunk's latest frame */

@@ -293,7 +293,7 @@ static int send_frames(struct sa_worker *worker, int64_t now_ns, bool *more) {
     return 0;
 }
 
-/* One iteration but for events and sleep; *more: another one has work. 0 or -errno. */
+/* Does one iteration but for events and sleep; *more: another iteration has work. 0 or -errno. */
 static int iterate(struct sa_worker *worker, bool *more) {
     if (worker->error) return worker->error;
     int result = take_submissions(worker);

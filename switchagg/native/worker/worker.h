@@ -2,8 +2,9 @@
 
        submissions -> receive -> timer -> send -> events -> sleep
 
-   One thread at a time runs it: one that waits for a call (sa_worker_wait), or else the background thread
-   (sa_worker_run), which sleeps while another one runs it or no call is pending. No allocation per packet. */
+   Exactly one thread at a time runs the loop: a thread that waits for a call (sa_worker_wait), or else the background
+   thread (sa_worker_run), which sleeps while another thread runs it or no call is pending. The loop allocates nothing
+   per packet. */
 #ifndef SWITCHAGG_WORKER_H
 #define SWITCHAGG_WORKER_H
 
@@ -37,9 +38,10 @@ int sa_worker_submit(struct sa_worker *worker, const struct sa_submission *submi
 
 enum { SA_LOOK_AGAIN, SA_FINISHED, SA_BUSY };
 
-/* Run the loop until this call, submitted and not yet reported to this caller, is finished: SA_FINISHED, once, instead of
-   its event, and *finished is 1. SA_LOOK_AGAIN: limit_ns from now are over, a signal came, or its event may have been given out meanwhile.
-   SA_BUSY: another thread runs the loop, and the call will have its event. Or -errno as sa_worker_run. Any thread. */
+/* Run the loop until this call, submitted and not yet reported to this caller, is finished: SA_FINISHED, once, instead
+   of its event, and *finished is 1. SA_LOOK_AGAIN: limit_ns from now are over, a signal came, or the background thread
+   has handed out events, among which the call's may be. SA_BUSY: another thread runs the loop, and the call will have
+   its event. Or -errno as sa_worker_run. Any thread. */
 int sa_worker_wait(struct sa_worker *worker, uint64_t call, int64_t limit_ns, int *finished);
 
 /* Make the present sa_worker_run, or else the next, return soon, also under load, and leave the loop to that thread.
@@ -51,8 +53,8 @@ void sa_worker_call(struct sa_worker *worker);
    thread alone. */
 int sa_worker_run(struct sa_worker *worker, int64_t until_ns, struct sa_event *events, uint32_t room);
 
-/* Nothing is sent, received or written into an array from now on: sa_worker_wait is SA_BUSY. Not to be followed by
-   sa_worker_run or sa_worker_submit. */
+/* Nothing is sent, received or written into an array from now on: sa_worker_wait is SA_BUSY. The caller calls neither
+   sa_worker_run nor sa_worker_submit afterwards. */
 void sa_worker_close(struct sa_worker *worker);
 
 /* SA_WORKER_COUNTERS numbers, valid as long as the worker. */

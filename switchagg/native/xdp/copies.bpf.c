@@ -1,6 +1,6 @@
-/* One packet for all workers of a job: at the way out of the switch's interface, the kernel makes each worker's from it.
-   What was sent to group 239.OWNER.JOB.JOB (switch.c) goes on as a copy for each member, with its addresses; copies share
-   the values, which the switch gave the kernel once. Bundles (GSO) stay whole. */
+/* The switch sends one packet for all workers of a job: where it leaves the switch's interface, the kernel makes each
+   worker's from it. A packet to group 239.OWNER.JOB.JOB (switch.c) goes on as a copy for each member, with its
+   addresses; copies share the values, which the switch gave the kernel once. Bundles (GSO) stay whole. */
 #include "rule/wire.h"
 
 #include <linux/bpf.h>

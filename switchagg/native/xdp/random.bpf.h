@@ -1,5 +1,5 @@
 /* Random numbers in BPF programs: a seeded generator per CPU, so that the numbers drawn on a CPU are the same in every
-   run. Which packets a CPU handles, and in which order, is the kernel's choice. */
+   run. The kernel chooses which packets a CPU handles, and in which order. */
 #ifndef SWITCHAGG_RANDOM_BPF_H
 #define SWITCHAGG_RANDOM_BPF_H
 

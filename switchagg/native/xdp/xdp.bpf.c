@@ -36,7 +36,7 @@ _Static_assert(SA_ELEMENTS % SA_BLOCK == 0, "whole blocks");
 #define SA_HOPS 64u
 #define SA_UDP 17u
 
-/* Who gets the result, from sa_switch to sa_deliver in IPv4's identification: all, or one rank, counted from 1. */
+/* The targets of a result, from sa_switch to sa_deliver in IPv4's identification: all, or one rank, counted from 1. */
 #define SA_TO_ALL 0u
 
 /* Counters beyond those of enum sa_outcome, in the order of EXTRA_COUNTERS in bpf.py. */
@@ -50,8 +50,8 @@ enum sa_extra {
     SA_COUNTERS
 };
 
-/* What the loader sets before the program is loaded, so that the verifier removes unused code. Big-endian
-   where the wire is. The only constants: they are the whole of .rodata. */
+/* The loader sets this before the program is loaded, so that the verifier removes unused code. Big-endian where the
+   wire is. The only constants: they are the whole of .rodata. */
 struct configuration {
     uint16_t port;
     uint16_t ticket[3]; /* random: source address of what sa_switch passes up, so that no other packet has it */
@@ -113,7 +113,7 @@ struct counters {
     uint64_t packets[SA_COUNTERS];
 };
 
-/* Of one port: probabilities in units of 2^-32, and the generator they draw from, one per CPU. */
+/* The faults of one port: probabilities in units of 2^-32, and the generator they draw from, one per CPU. */
 struct impairment {
     uint32_t loss_in;
     uint32_t loss_out;
@@ -189,7 +189,7 @@ SA_INLINE uint64_t packet_sum(struct scratch *scratch, uint32_t size) {
     return sum;
 }
 
-/* Of the checksum of a result in the scratch: the sum of what is the same for every target. */
+/* The part of the checksum of a result in the scratch that is the same for every target. */
 SA_INLINE uint32_t result_sum(struct scratch *scratch, uint32_t size) {
     uint16_t udp_bytes = SA_BE16((uint16_t)(size + sizeof(struct udphdr)));
     return folded(packet_sum(scratch, size) + udp_bytes + udp_bytes + SA_BE16((uint16_t)SA_UDP));
@@ -229,10 +229,10 @@ SA_INLINE void copy_out(const struct slot *slot, struct scratch *scratch) {
     }
 }
 
-/* S2 to S5 and G3 for the packet in the scratch, under the slot's lock; the sums are copied to the scratch if a result is
-   sent: the next packet may overwrite them. The owner is checked again: since S1 was checked the job may have been
-   evicted and its slots given to another. two_windows: of its stream. Not inlined, or the verifier would explore
-   its loops once for every path that leads here. */
+/* S2 to S5 and G3 for the packet in the scratch, under the slot's lock; the sums are copied to the scratch if a result
+   is sent: the next packet may overwrite them. The owner is checked again: since S1 was checked the job may have been
+   evicted and its slots given to another. two_windows: of its stream. The function isn't inlined, or the verifier would
+   explore its loops once for every path that leads here. */
 __attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint64_t full, uint32_t parent,
                                            uint32_t two_windows) {
     uint32_t zero = 0;
@@ -291,7 +291,7 @@ __attribute__((noinline)) int sa_fetch(uint32_t index, uint32_t job_id) {
     return (int)there;
 }
 
-/* Of the slot version, in `slots`. */
+/* The index of the slot version in `slots`. */
 SA_INLINE uint32_t index_of(const struct sa_header *header) {
     return 2u * SA_BE16(header->slot) + (SA_BE32(header->kind) & SA_VERSION ? 1 : 0);
 }
@@ -518,8 +518,9 @@ __attribute__((noinline)) int sa_send(struct __sk_buff *skb, uint64_t targets, u
     return 0;
 }
 
-/* The result of a route (S6) in the frame, with values or bare; the scratch has its header. What `result_sum` says, or
-   negative: no memory, which is counted, or nobody waits for it any more. Not inlined, as above. */
+/* The result of a route (S6) in the frame, with values or bare; the scratch has its header. Returns what `result_sum`
+   says, or a negative number: there is no memory, which is counted, or nobody waits for it any more. Not inlined, as
+   above. */
 __attribute__((noinline)) int sa_reshape(struct __sk_buff *skb, uint32_t bare) {
     uint32_t zero = 0, elements = 0;
     struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);

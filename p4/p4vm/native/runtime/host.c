@@ -1,5 +1,5 @@
 /* A switch's turn on interfaces: packets from AF_PACKET sockets to an engine and from it to output queues and out, many
-   a system call. What the queues keep, and what is counted, stands in host.py. One thread. */
+   a system call. host.py says what the queues keep, and what is counted. The host runs it in a single thread. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/if_packet.h>
@@ -337,8 +337,8 @@ EXPORT void p4_host_free(struct host *host) {
     free(host);
 }
 
-/* Of each port: socket, number, bytes of the longest packet it sends, file descriptors of its captures or -1. control:
-   a file descriptor, or -1. started_ns: CLOCK_MONOTONIC. NULL: no memory. */
+/* ports: for each its socket, number, bytes of the longest packet it sends, file descriptors of its captures or -1.
+   control: a file descriptor, or -1. started_ns: CLOCK_MONOTONIC. NULL: no memory. */
 EXPORT struct host *p4_host_new(const struct calls *calls, uint32_t ports, const int32_t (*about)[5], int32_t control,
                                 uint32_t frame, uint64_t started_ns) {
     struct host *host = calloc(1, sizeof *host);

@@ -1,5 +1,6 @@
-/* What a generated program and the runtime know of each other. A program is a `struct p4_program` of constants and
-   functions; an engine runs one, one packet at a time. Not thread-safe; no engine shares anything with another. */
+/* A generated program and the runtime share these declarations. A program is a `struct p4_program` of constants and
+   functions; an engine runs one, one packet at a time. A single thread at a time may use an engine; engines share
+   nothing. */
 #ifndef P4_P4VM_H
 #define P4_P4VM_H
 
@@ -152,7 +153,7 @@ struct p4_meters {
     struct p4_meter *cell;
 };
 
-/* What crc16_custom or crc32_custom computes; width 0: what crc16 or crc32 does. */
+/* The parameters of crc16_custom or crc32_custom; width 0: those of crc16 or crc32. */
 struct p4_crc {
     uint32_t width, polynomial, initial, final_xor, reflect_data, reflect_remainder;
 };
@@ -190,7 +191,7 @@ struct p4_output {
     uint64_t at;
 };
 
-/* What a pass asked for. */
+/* The requests of a pass. */
 struct p4_wishes {
     uint32_t clone, clone_session, clone_list;
     uint32_t resubmit, resubmit_list, recirculate, recirculate_list;
@@ -277,9 +278,9 @@ static inline int p4_turn(struct p4_engine *engine) {
 
 /* H of the bytes. */
 uint64_t p4_hash(struct p4_engine *engine, enum p4_hash algorithm, const uint8_t *data, uint64_t size);
-/* Of them and the packet's payload. */
+/* The hash of them and the packet's payload. */
 uint64_t p4_hash_payload(struct p4_engine *engine, enum p4_hash algorithm, const uint8_t *data, uint64_t size);
-/* What `hash` gives. */
+/* The result of `hash`. */
 static inline uint64_t p4_within(uint64_t hashed, uint64_t low, uint64_t limit) {
     return low + hashed % (limit ? limit : 1);
 }

@@ -1,4 +1,4 @@
-/* The v1model pipeline around a program's routines. What it does when is numbered in python/pipeline.py. */
+/* The v1model pipeline around a program's routines. python/pipeline.py numbers the steps. */
 #include <stdlib.h>
 
 #include "p4vm.h"
@@ -188,7 +188,7 @@ static int make_room(struct p4_engine *engine) {
     return 1;
 }
 
-/* Put the packet together after the data so far. Its bytes, or -1: it is dropped. */
+/* Put the packet together after the data so far. Bytes of the packet, or -1: it is dropped. */
 static int64_t deparse(struct p4_engine *engine, void *state) {
     if (!make_room(engine)) {
         engine->counts[P4_NO_MEMORY]++;
@@ -220,7 +220,7 @@ static void clone_after_egress(struct p4_engine *engine, const void *state, uint
     queue_clones(engine, session, state, state, engine->wishes.clone_list, EGRESS_CLONE, passes + 1);
 }
 
-/* One copy through egress; wishes hold what ingress asked for it. */
+/* Passes one copy through egress; `wishes` holds the requests of ingress for it. */
 static void run_egress(struct p4_engine *engine, void *state, uint32_t port, uint32_t passes) {
     const struct p4_program *program = engine->program;
     if (++engine->runs > program->limits.runs) {
@@ -372,7 +372,7 @@ static void unicast(struct p4_engine *engine, void *state, uint32_t port, uint32
     queue_burst(engine, burst);
 }
 
-/* One pass through ingress, and all that goes to egress because of it. */
+/* Does one pass through ingress, and all that goes to egress because of it. */
 static void run_ingress(struct p4_engine *engine, const uint8_t *bytes, uint64_t size, void *state, uint32_t passes) {
     const struct p4_program *program = engine->program;
     if (++engine->runs > program->limits.runs) {

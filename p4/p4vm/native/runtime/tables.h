@@ -40,7 +40,7 @@ struct p4_table {
     uint32_t color;
 };
 
-/* What runs for a packet. */
+/* The action that runs for a packet. */
 struct p4_call {
     uint32_t action, hit;
     const uint64_t *arguments;
@@ -63,7 +63,8 @@ int p4_table_default(struct p4_table *table, uint32_t action, const uint64_t *ar
 void p4_table_free(struct p4_table *table);
 /* NULL: none fits. */
 const struct p4_entry *p4_table_find(const struct p4_table *table, const uint64_t *key);
-/* What an entry leads to; NULL: a miss. hash: of the selector's keys, if it is a group. profile: NULL: the table has none. */
+/* The action that an entry leads to; NULL: a miss. hash: of the selector's keys, if it is a group. profile: NULL: the
+   table has none. */
 struct p4_call p4_table_call(const struct p4_table *table, const struct p4_profile *profile,
                              const struct p4_entry *entry, uint64_t hash);
 

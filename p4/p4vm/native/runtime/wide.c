@@ -85,7 +85,7 @@ static uint64_t multiply(uint64_t a, uint64_t b, uint64_t *high) {
     return other << 32 | (uint32_t)low;
 }
 
-/* One limb of the product after the other, from the least: so it may stand in neither operand while it is made. */
+/* The product is made limb by limb, from the least: so it may be neither operand. */
 void p4_wide_mul(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_t limbs, uint32_t width) {
     uint64_t product[limbs];
     memset(product, 0, sizeof product);
