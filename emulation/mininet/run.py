@@ -473,7 +473,7 @@ def _spans(rank: int, record: IterationReport) -> list[Span]:
         (step_ns, step_ns + record.optimizer_ns, "optimizer"),
     )
     spans = [Span(rank, COMPUTE, name, iteration, low_ns, high_ns) for low_ns, high_ns, name in computed]
-    shift_ns = start_ns - record.begun_at_ns  # buckets are on the machine's clock, iterations on the training's
+    shift_ns = start_ns - record.monotonic_start_ns  # buckets are on the machine's clock, iterations on the training's
     for wait in record.waits or []:
         low_ns, high_ns = wait.start_ns + shift_ns, wait.end_ns + shift_ns
         spans.append(Span(rank, COMPUTE, f"{WAITS}{wait.name}", iteration, low_ns, high_ns))

@@ -183,18 +183,18 @@ def _collective(
             else:
                 ranges = [(step.low, step.high)]
                 line = f"recv {4 * (step.high - step.low)}b from {members[step.sender]} tag {tag}"
-            own_label = f"{label}_{number}"
-            yield f"{own_label}: {line}"
+            step_label = f"{label}_{number}"
+            yield f"{step_label}: {line}"
             sends = isinstance(step, Send)  # sends of the same values needn't wait for each other
             before = [
                 other
                 for other, also_sends, other_ranges in earlier
                 if not (sends and also_sends) and any(a < d and c < b for a, b in ranges for c, d in other_ranges)
             ]
-            after += [f"{own_label} requires {other}" for other in before]
+            after += [f"{step_label} requires {other}" for other in before]
             if not before:
-                begins.append(own_label)
-            earlier.append((own_label, sends, ranges))
+                begins.append(step_label)
+            earlier.append((step_label, sends, ranges))
     yield f"{label}: calc 0"
     yield from after
     yield from (f"{label} requires {other}" for other, _, _ in earlier)

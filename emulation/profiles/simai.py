@@ -86,8 +86,8 @@ def _micro_batches(rows: list[Row], count: int, file: str) -> tuple[list[Row], l
     names = [name for name, _, _ in rows]
     first = next((place for place, name in enumerate(names) if name.startswith(FIRST)), len(rows))
     behind = next((place for place in range(first, len(rows)) if names[place].startswith(LAST)), len(rows))
-    size, rest = divmod(behind - first, count)
-    if not size or rest:
+    size, remainder = divmod(behind - first, count)
+    if not size or remainder:
         raise ProfileError(
             f"{file}: {behind - first} rows from the first {FIRST} on are no whole number of micro-batches; ga: {count}"
         )

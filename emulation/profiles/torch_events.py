@@ -383,8 +383,8 @@ class ComputeProgress:
         place = bisect_left(self._launched, host)
         reached = max(host, self._done[place - 1]) if place else host
         place = bisect_left(self._waits, (reached, reached))
-        rest = max(0.0, self._waits[place - 1][1] - reached) if place else 0.0
-        return reached - self._waited[place] + rest
+        remaining = max(0.0, self._waits[place - 1][1] - reached) if place else 0.0
+        return reached - self._waited[place] + remaining
 
 
 def _numbers(event: TraceEvent) -> EventIds:

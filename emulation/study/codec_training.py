@@ -134,8 +134,8 @@ def _errors(summing: Sequence[ProbedCompression], sums: Sequence[Sequence[Array]
         errors["residual"] = float(np.mean([np.linalg.norm(array) for array in left]))
         if errors["own"] is None:
             norms = [float(np.square(array, dtype=np.float64).sum()) for array in inputs]
-            lost = [float(np.square(array, dtype=np.float64).sum()) for array in left]
-            errors["own"] = float(np.mean([e / v for e, v in zip(lost, norms, strict=True) if v]))
+            energies = [float(np.square(array, dtype=np.float64).sum()) for array in left]
+            errors["own"] = float(np.mean([e / v for e, v in zip(energies, norms, strict=True) if v]))
     return errors
 
 

@@ -58,7 +58,7 @@ def probe(codec: Codec, calls: Sequence[Sequence[Array]], fed: bool, number: int
             of_ranks = [_lanes(block, bits) for block in encoded]
             sums = _lanes(np.add.reduce(encoded, dtype=np.int32), bits)
             carried += int((np.sum(of_ranks, axis=0) != sums).sum())
-    shares = [float(lost / norm) for lost, norm in squares.T if norm]
+    shares = [float(error / norm) for error, norm in squares.T if norm]
     return {
         "own": float(np.mean(shares)) if shares else None,
         "clipped": clipped / counted if counted else None,

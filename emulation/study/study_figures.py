@@ -57,8 +57,8 @@ def places(document: dict[str, Any]) -> Iterator[tuple[Place, list[Row]]]:
 
 def short(codec: str) -> str:
     """A codec's text without its options, as a label."""
-    name, _, rest = codec.partition(":")
-    return name + ("+" + rest.partition("+")[2] if "+" in rest else "")
+    name, _, options = codec.partition(":")
+    return name + ("+" + options.partition("+")[2] if "+" in options else "")
 
 
 def accuracy(document: dict[str, Any]) -> Figure | None:
@@ -139,8 +139,8 @@ def curves(document: dict[str, Any]) -> Figure | None:
     for axes, chosen, title in zip(panels, (within, beyond), titles, strict=True):
         for row in plain:
             axes.fill_between(*_columns(row["curve"], 0, 2, 3), color="#DDDDDD", label="seeds of float32")
-        for turn, (colour, row) in enumerate(zip(_colours(chosen), chosen, strict=True)):
-            style = LINESTYLES[turn % len(LINESTYLES)]
+        for number, (colour, row) in enumerate(zip(_colours(chosen), chosen, strict=True)):
+            style = LINESTYLES[number % len(LINESTYLES)]
             points = _columns(row["curve"], 0, 1)
             axes.plot(*points, color=colour, linestyle=style, linewidth=1.5, label=short(row["codec"]))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -165,11 +165,15 @@ def error(document: dict[str, Any]) -> Figure | None:
     (workload, workers), rows = with_errors[0]
     figure = Figure(figsize=(10, 5.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    for turn, (colour, row) in enumerate(zip(_colours(rows), rows, strict=True)):
+    for number, (colour, row) in enumerate(zip(_colours(rows), rows, strict=True)):
         for axes, place in ((left, 1), (right, 2)):
             points = [(point[0], point[place]) for point in row["errors"] if point[place]]
             if points:
-                look = {"color": colour, "linestyle": LINESTYLES[turn % len(LINESTYLES)], "label": short(row["codec"])}
+                look = {
+                    "color": colour,
+                    "linestyle": LINESTYLES[number % len(LINESTYLES)],
+                    "label": short(row["codec"]),
+                }
                 axes.plot(*zip(*points, strict=True), linewidth=1.5, **look)
     for axes, title in ((left, "of a worker's codes"), (right, "of the sum")):
         axes.set_yscale("log")

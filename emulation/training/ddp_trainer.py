@@ -124,11 +124,11 @@ class TrainingClock:
     """Time since training began, except while paused."""
 
     def __init__(self) -> None:
-        self._begun_ns = time.monotonic_ns()
+        self._start_ns = time.monotonic_ns()
         self._paused_ns = 0
 
     def at(self, monotonic_ns: int) -> int:
-        return monotonic_ns - self._begun_ns - self._paused_ns
+        return monotonic_ns - self._start_ns - self._paused_ns
 
     def leave_out(self, since_ns: int) -> None:
         """Nothing since then has counted."""
@@ -254,7 +254,7 @@ class Trainer:
         """The loss, no earlier than the rank's pace has it."""
         self._pace.begin(iteration)
         loss = workload.loss(model, iteration)
-        self._pace.rest()
+        self._pace.forward_done()
         return loss
 
     def _train(self, workload: RankWorkload) -> None:
@@ -283,7 +283,7 @@ class Trainer:
         forward_end_ns = time.monotonic_ns()
         if loss is not None:
             loss.backward()  # returns when all buckets are back
-            self._pace.computed()
+            self._pace.backward_done()
         elif rounds is not None:
             rounds.take()
         backward_end_ns = time.monotonic_ns()
@@ -335,7 +335,7 @@ class Trainer:
         assert self._snapshots is not None
         dist.barrier()
         if self.config.rank == 0:
-            for iteration, time_ns in self._snapshots.load_each():
+            for iteration, time_ns in self._snapshots.restore_each():
                 self._report_score(workload, iteration, time_ns)
         dist.barrier()
 

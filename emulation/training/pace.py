@@ -29,8 +29,8 @@ class ComputePace:
         self._scenario, self._rank, self._sleep = scenario, rank, sleep
         self._paced = scenario.paced
         self._forward_share = 0.0
-        self._begun_ns = self._planned_ns = self._own_begun_ns = 0
-        self._own_ns: list[int] = []
+        self._start_ns = self._planned_ns = self._cpu_start_ns = 0
+        self._cpu_times_ns: list[int] = []
 
     def attach(self, workload: RankWorkload) -> None:
         """Paces the backward passes of a rank's model from now on."""
@@ -52,26 +52,26 @@ class ComputePace:
 
     def begin(self, iteration: int) -> None:
         """The forward pass begins."""
-        self._begun_ns, self._own_begun_ns = time.monotonic_ns(), time.thread_time_ns()
-        own_ns = self._own_ns[-1] if self._own_ns else 0
-        self._planned_ns = ComputeTimes(self._scenario, own_ns).ns(self._rank, iteration)
+        self._start_ns, self._cpu_start_ns = time.monotonic_ns(), time.thread_time_ns()
+        cpu_ns = self._cpu_times_ns[-1] if self._cpu_times_ns else 0
+        self._planned_ns = ComputeTimes(self._scenario, cpu_ns).ns(self._rank, iteration)
 
-    def rest(self) -> None:
+    def forward_done(self) -> None:
         """The forward pass is over."""
         if self._paced:
             self._sleep_until(self._forward_share)
         elif self._scenario.unequal_compute:
-            own_ns = self._own_ns[-1] if self._own_ns else 0
-            self._sleep(max(0, self._planned_ns - own_ns) / 1e9)
+            cpu_ns = self._cpu_times_ns[-1] if self._cpu_times_ns else 0
+            self._sleep(max(0, self._planned_ns - cpu_ns) / 1e9)
 
-    def computed(self) -> None:
+    def backward_done(self) -> None:
         """The backward pass is over."""
-        self._own_ns.append(time.thread_time_ns() - self._own_begun_ns)
+        self._cpu_times_ns.append(time.thread_time_ns() - self._cpu_start_ns)
 
     def notes(self) -> list[str]:
         """A sentence for the report that says how ranks were paced."""
-        own_ms = statistics.median(self._own_ns or [0]) / 1e6
-        needed = f"; rank {self._rank} itself needs {own_ms:.1f} ms of CPU time (median)."
+        cpu_ms = statistics.median(self._cpu_times_ns or [0]) / 1e6
+        needed = f"; rank {self._rank} itself needs {cpu_ms:.1f} ms of CPU time (median)."
         if self._paced:
             return [
                 "Ranks compute real gradients, and sleep until each layer's share of [workload] compute_ns is over, as "
@@ -86,6 +86,6 @@ class ComputePace:
 
     def _sleep_until(self, share: float) -> None:
         """Until this share of the iteration's computing is over."""
-        left_ns = self._begun_ns + round(share * self._planned_ns) - time.monotonic_ns()
+        left_ns = self._start_ns + round(share * self._planned_ns) - time.monotonic_ns()
         if left_ns > 0:
             self._sleep(left_ns / 1e9)

@@ -92,7 +92,7 @@ class PsTrainer(Trainer):
         loss = self._forward(workload, workload.model, iteration)
         forward_end_ns = time.monotonic_ns()
         loss.backward()
-        self._pace.computed()
+        self._pace.backward_done()
         backward_end_ns = time.monotonic_ns()
         self._optimizer.step()
         end_ns = time.monotonic_ns()
@@ -123,7 +123,7 @@ class PsTrainer(Trainer):
         self._client.client.barrier().result()
         end_ns = clock.at(time.monotonic_ns())
         if self.config.rank == 0:
-            for earlier, time_ns in self._snapshots.load_each():
+            for earlier, time_ns in self._snapshots.restore_each():
                 self._report_score(workload, earlier, time_ns)
         self._optimizer.pull()
         if self.config.rank == 0:

@@ -114,8 +114,8 @@ class ScheduledTrainer(Trainer):
         ]
 
     def _iterate(self, workload: RankWorkload, iteration: int, clock: TrainingClock) -> None:
-        begun_ns = time.monotonic_ns()
-        start_ns = clock.at(begun_ns)
+        begin_ns = time.monotonic_ns()
+        start_ns = clock.at(begin_ns)
         loss = workload.loss(workload.model, iteration)
         forward_end_ns = time.monotonic_ns()
         self._take()
@@ -126,7 +126,7 @@ class ScheduledTrainer(Trainer):
         loss.backward()
         backward_end_ns = time.monotonic_ns()
         workload.step(iteration)
-        times = (begun_ns, forward_end_ns, backward_end_ns, time.monotonic_ns())
+        times = (begin_ns, forward_end_ns, backward_end_ns, time.monotonic_ns())
         self._unreported = UnreportedIteration(iteration, loss.item(), start_ns, times, waits)
         reports_now = iteration + 1 in (*self.config.holds, self.config.scenario.workload.iterations)
         if reports_now or self._evaluates_after(iteration):

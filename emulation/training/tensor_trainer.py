@@ -77,7 +77,7 @@ class TimedAllreduces(TorchDispatchMode):
         return result
 
 
-def _of_whole_values() -> ParallelStyle:
+def _replicated_inputs() -> ParallelStyle:
     return PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),))
 
 
@@ -85,8 +85,8 @@ def plan_of(block: str) -> dict[str, ParallelStyle]:
     """How a block's layers are cut, by their names."""
     columns = [f"{block}.attention.{name}_linear" for name in ("query", "key", "value")]
     return {
-        f"{block}.attention": _of_whole_values(),
-        f"{block}.net": _of_whole_values(),
+        f"{block}.attention": _replicated_inputs(),
+        f"{block}.net": _replicated_inputs(),
         **{name: ColwiseParallel() for name in (*columns, f"{block}.net.linear")},
         **{f"{block}.{part}.residual": RowwiseParallel() for part in ("attention", "net")},
     }

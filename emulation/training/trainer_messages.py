@@ -53,8 +53,8 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def on_known_ports(self) -> bool:
         """Whether ranks meet at `addresses`: with a schedule, and where parameter servers must know them."""
         name = self.name
-        own_servers = name.method == "ps" and self.scenario.ps != ParameterServer()
-        return METHODS[name.method].end == "mesh" and (bool(name.schedule) or own_servers)
+        custom_servers = name.method == "ps" and self.scenario.ps != ParameterServer()
+        return METHODS[name.method].end == "mesh" and (bool(name.schedule) or custom_servers)
 
     @property
     def partial(self) -> bool:
@@ -96,11 +96,11 @@ class TrainingStarted(ChildReport, tag="started"):
 
 
 class IterationReport(ChildReport, tag="iteration"):
-    """An iteration's times on this rank. start_ns: of the training's time; begun_at_ns: CLOCK_MONOTONIC."""
+    """An iteration's times on this rank. start_ns: of the training's time; monotonic_start_ns: CLOCK_MONOTONIC."""
 
     iteration: int
     start_ns: int
-    begun_at_ns: int
+    monotonic_start_ns: int
     duration_ns: int
     forward_ns: int
     backward_ns: int
@@ -127,14 +127,14 @@ class IterationReport(ChildReport, tag="iteration"):
 
         others: further fields, and those of a trainer whose passes leave out waiting, or overlap with the next ones.
         """
-        begun_ns, forward_ns, backward_ns, end_ns = times
+        begin_ns, forward_ns, backward_ns, end_ns = times
         values: dict[str, Any] = {
-            "begun_at_ns": begun_ns,
-            "duration_ns": end_ns - begun_ns,
-            "forward_ns": forward_ns - begun_ns,
+            "monotonic_start_ns": begin_ns,
+            "duration_ns": end_ns - begin_ns,
+            "forward_ns": forward_ns - begin_ns,
             "backward_ns": backward_ns - forward_ns,
             "optimizer_ns": end_ns - backward_ns,
-            "compute_ns": end_ns - begun_ns - waited_ns,
+            "compute_ns": end_ns - begin_ns - waited_ns,
             "communication_ns": union_ns([(span.start_ns, span.end_ns) for span in spans]),
             "first_layer_ns": first_layer.end_ns - first_layer.start_ns if first_layer else 0,
             "first_layer_bytes": first_layer.size_bytes if first_layer else 0,

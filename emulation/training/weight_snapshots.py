@@ -21,7 +21,7 @@ class WeightSnapshots:
             self._file.write(array.data)
         self._times.append((iteration, time_ns))
 
-    def load_each(self) -> Iterator[tuple[int, int]]:
+    def restore_each(self) -> Iterator[tuple[int, int]]:
         """(iteration, time) of each, while it is in the model."""
         self._file.seek(0)
         for snapshot in self._times:

@@ -73,12 +73,12 @@ class _Clock:
 
     def __init__(self, limit_s: float, rows: int) -> None:
         self._limit_s, self._rows, self._done = limit_s, rows, 0
-        self._begun_s = time.monotonic()
+        self._start_s = time.monotonic()
 
     @property
     def is_up(self) -> bool:
         """Whether the limit is reached."""
-        return bool(self._limit_s) and time.monotonic() - self._begun_s > self._limit_s
+        return bool(self._limit_s) and time.monotonic() - self._start_s > self._limit_s
 
     def check(self) -> None:
         """Raises TimeoutError once the limit is reached."""
@@ -88,7 +88,7 @@ class _Clock:
     def next_row(self) -> str:
         """How far it is, in words."""
         done, self._done = self._done, self._done + 1
-        left_s = (time.monotonic() - self._begun_s) / done * (self._rows - done) if done else 0.0
+        left_s = (time.monotonic() - self._start_s) / done * (self._rows - done) if done else 0.0
         return f"{done + 1} of {self._rows}" + (f", about {left_s:.0f} s left" if left_s >= 1 else "")
 
 
@@ -114,7 +114,7 @@ def gains(run: RecordedRun, question: Question, progress: Progress = lambda _: N
     if (mode := question.keys.get("ps.mode", BSP)) != BSP:
         raise ValueError(f"ps.mode: {mode}: in a forecast servers wait for all workers; allowed: {BSP}")
     methods = [parse(text, virtual=True) for text in question.methods]
-    hosts = [parse(f"{name}{_as_sent(run)}") for name in (*HOSTS, "auto")]
+    hosts = [parse(f"{name}{_sent_codec(run)}") for name in (*HOSTS, "auto")]
     names = list(dict.fromkeys([*hosts, *methods]))
     links, left_out = [], dict[str, str]()
     clock = _Clock(question.limit_s, len(names) * len(question.rates_bps))
@@ -163,7 +163,7 @@ def gains(run: RecordedRun, question: Question, progress: Progress = lambda _: N
     }
 
 
-def _as_sent(run: RecordedRun) -> str:
+def _sent_codec(run: RecordedRun) -> str:
     """The codec of a baseline: a run that sends 16 bits isn't compared with 32."""
     return f"~{SIXTEEN_BITS[run.sent_as]}" if run.sent_as else ""
 

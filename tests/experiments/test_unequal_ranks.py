@@ -57,9 +57,9 @@ def test_a_straggler_sleeps_for_as_many_times_of_its_own_computing(monkeypatch: 
     paced = ComputePace(given(**STRAGGLERS), 1, machine.sleep)
     for iteration in range(30):
         paced.begin(iteration)
-        paced.rest()
+        paced.forward_done()
         machine.compute(10 + iteration)
-        paced.computed()
+        paced.backward_done()
     before_ns = [0, *(10 + number for number in range(29))]
     assert machine.slept_ns == [2 * took_ns * late for took_ns, late in zip(before_ns, slow, strict=True)]
 
@@ -95,18 +95,18 @@ def test_each_layer_s_gradient_is_there_no_earlier_than_its_share_of_the_pace(
     value = torch.ones(1)
     for weight in layers:
         value = Slow.apply(value, weight)
-    paced.rest()
+    paced.forward_done()
     assert machine.now_ns == 0.2 * planned_ns
     value.sum().backward()
-    paced.computed()
+    paced.backward_done()
     assert arrived == {2: 28 * planned_ns // 100, 1: 6 * planned_ns // 10, 0: planned_ns}
-    assert paced._own_ns == [30 + 3 * 50]
+    assert paced._cpu_times_ns == [30 + 3 * 50]
     arrived.clear()
     before_ns = machine.now_ns
     paced.begin(1)
     machine.compute(2 * planned_ns)  # slower than the pace: nothing sleeps
     slept = len(machine.slept_ns)
-    paced.rest()
+    paced.forward_done()
     Slow.apply(torch.ones(1), layers[0]).sum().backward()
     assert (arrived[0], len(machine.slept_ns)) == (before_ns + 2 * planned_ns + 50, slept)
 
@@ -159,15 +159,15 @@ STRAGGLER = """
 import sys
 from emulation.training import trainer, workload
 
-loss = workload.Workload.loss
+loss = workload.RankWorkload.loss
 
 def held(workload_, model, iteration):
     if iteration >= 2 and workload_.rank == 1:
-        workload.Workload.loss = loss
+        workload.RankWorkload.loss = loss
         sys.stdin.readline()
     return loss(workload_, model, iteration)
 
-workload.Workload.loss = held
+workload.RankWorkload.loss = held
 trainer.main()
 """
 """A trainer whose rank 1 takes as long for its third gradient as the test says."""

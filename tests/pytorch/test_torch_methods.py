@@ -210,14 +210,14 @@ def test_the_method_is_read_from_its_variables(monkeypatch: pytest.MonkeyPatch) 
     for name, value in (("METHOD", "auto"), ("LINK", "udp"), ("BIND", "127.0.0.1")):
         monkeypatch.setenv(f"SWITCHAGG_{name}", value)
     read = SwitchOptions.from_environment()
-    assert (read.name, read.own_address()) == (MethodName("auto", "udp"), "127.0.0.1")
+    assert (read.name, read.local_address()) == (MethodName("auto", "udp"), "127.0.0.1")
 
 
 def test_a_rank_finds_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    assert SwitchOptions().own_address() == "127.0.0.1"
-    assert SwitchOptions(interface="lo").own_address() == interface_address("lo") == "127.0.0.1"
+    assert SwitchOptions().local_address() == "127.0.0.1"
+    assert SwitchOptions(interface="lo").local_address() == interface_address("lo") == "127.0.0.1"
     with pytest.raises(JobError, match="interface moon0 has no IPv4 address"):
-        SwitchOptions(interface="moon0").own_address()
+        SwitchOptions(interface="moon0").local_address()
     with pytest.raises(JobError, match="no IPv4 address"):
-        SwitchOptions(bind="nowhere.invalid").own_address()
+        SwitchOptions(bind="nowhere.invalid").local_address()

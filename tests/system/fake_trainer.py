@@ -62,7 +62,7 @@ def main() -> None:
                 iteration=iteration,
                 start_ns=round((start - begun) * 1e9),
                 duration_ns=duration_ns,
-                begun_at_ns=round(start * 1e9),
+                monotonic_start_ns=round(start * 1e9),
                 forward_ns=duration_ns // 10,
                 backward_ns=duration_ns // 10,
                 optimizer_ns=0,

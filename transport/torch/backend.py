@@ -146,7 +146,7 @@ class SwitchProcessGroup(Collectives):
         self.traffic = TrafficCounts()
         self._closed = False
         # At interpreter exit too: our threads that outlive it would abort the process.
-        self._close_reducer = weakref.finalize(self, _close_in_own_process, self.reducer, self.rendezvous, os.getpid())
+        self._close_reducer = weakref.finalize(self, _close_unless_forked, self.reducer, self.rendezvous, os.getpid())
 
     def connect(self) -> bool:
         """Join the switch, or connect for the host method, unless that has happened; True if collectives go there. All
@@ -326,7 +326,7 @@ def _limit_s(gloo: Any) -> float:
     return limit.total_seconds()
 
 
-def _close_in_own_process(reducer: Reducer, rendezvous: Rendezvous, pid: int) -> None:
+def _close_unless_forked(reducer: Reducer, rendezvous: Rendezvous, pid: int) -> None:
     if os.getpid() == pid:  # a forked child has none of the threads
         rendezvous.cancelled.set()
         reducer.close()

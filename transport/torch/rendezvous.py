@@ -51,7 +51,7 @@ GRACE_S = 10.0
 CALLS_S = 1e6
 """How long a call of the groups below may take: its deadline, which can be set anew, is the process group's."""
 
-JOINED, NO_ROOM, FAILED, GAVE_UP = "joined", "no room", "failed", "gave up, since another rank had failed"
+JOINED, NO_SLOTS, FAILED, STOPPED = "joined", "no slots", "failed", "stopped, since another rank had failed"
 
 SLOTS_LEAST = 8
 """By default: of each of two streams four packets in flight, enough to go on while one of them is sent again."""
@@ -179,7 +179,7 @@ class SwitchOptions:
             variables["SWITCHAGG_TOKEN"] = bool(self.token)
         return variables
 
-    def own_address(self) -> str:
+    def local_address(self) -> str:
         """Where other ranks reach this one. Raises JobError with what to do."""
         if self.bind:
             return resolve_host(self.bind)
@@ -192,9 +192,9 @@ class SwitchOptions:
             raise JobError(f"{error}; set SWITCHAGG_BIND to this host's address, or SWITCHAGG_INTERFACE") from error
 
     def network_address(self) -> str:
-        """This rank's address towards the switch, or `own_address` where no switch is used. Raises JobError."""
+        """This rank's address towards the switch, or `local_address` where no switch is used. Raises JobError."""
         if not (self.switch and self.name.is_switch) or self.bind or self.interface:
-            return self.own_address()
+            return self.local_address()
         host, port = parse_endpoint(self.switch)
         return facing(resolve_host(host), port)
 
@@ -370,9 +370,9 @@ class Rendezvous:
                 place.close()
             raise
         outcomes_key, began_s = f"{self.job}/{lane}/outcome", time.monotonic()
-        with self._failure_of_others(outcomes_key) as given_up:
+        with self._watch_peers(outcomes_key) as peer_failed:
             if self.method.is_switch:
-                outcome, session = self._try(lane, place, places, given_up)
+                outcome, session = self._try(lane, place, places, peer_failed)
             else:
                 outcome, session = self._try_host_group(lane, place, places)
         left_s = self._join_limit_s - (time.monotonic() - began_s)
@@ -390,9 +390,9 @@ class Rendezvous:
             return session
         if session is not None:
             session.close()
-        first = min(troubles, key=lambda rank: (troubles[rank] == GAVE_UP, rank))
+        first = min(troubles, key=lambda rank: (troubles[rank] == STOPPED, rank))
         reason = troubles[first].partition(": ")[2] or troubles[first]
-        if lane == 0 and all(trouble.startswith(NO_ROOM) for trouble in troubles.values() if trouble != GAVE_UP):
+        if lane == 0 and all(trouble.startswith(NO_SLOTS) for trouble in troubles.values() if trouble != STOPPED):
             if self.rank == 0:
                 logger.warning("switchagg: using Gloo instead of switch %s: %s", self.options.switch, reason)
             return None
@@ -407,7 +407,7 @@ class Rendezvous:
         return min(self.options.join_timeout_s, self.timeout_s)
 
     @contextmanager
-    def _failure_of_others(self, outcomes_key: str) -> Iterator[threading.Event]:
+    def _watch_peers(self, outcomes_key: str) -> Iterator[threading.Event]:
         """Within it, an event that is set once another rank has published that it couldn't join, or the group has
         ended."""
         failed, over = threading.Event(), threading.Event()
@@ -429,7 +429,7 @@ class Rendezvous:
             looks.join()
 
     def _try(
-        self, lane: int, place: "BoundPlace | None", places: list[str], given_up: threading.Event
+        self, lane: int, place: "BoundPlace | None", places: list[str], peer_failed: threading.Event
     ) -> tuple[str, Group | None]:
         options = self.options
         try:
@@ -441,17 +441,17 @@ class Rendezvous:
                 addresses = _addresses(places)
                 join_options = replace(join_options, token=self._token(places))
                 session = open_moving_group(
-                    options.switch, job, self.rank, addresses, join_options, options.fallback, place, given_up
+                    options.switch, job, self.rank, addresses, join_options, options.fallback, place, peer_failed
                 )
             else:
-                session = self.join(options.switch, job, self.rank, self.workers, join_options, given_up)
+                session = self.join(options.switch, job, self.rank, self.workers, join_options, peer_failed)
         except (JobError, OSError, ValueError, AssertionError) as error:
             if place is not None:
                 place.close()
-            if given_up.is_set():
-                return GAVE_UP, None
+            if peer_failed.is_set():
+                return STOPPED, None
             if isinstance(error, JobError):
-                return f"{NO_ROOM if error.lacks_room else FAILED}: {error}", None
+                return f"{NO_SLOTS if error.lacks_room else FAILED}: {error}", None
             return f"{FAILED}: {type(error).__name__}: {error}", None
         return JOINED, session
 
@@ -461,7 +461,7 @@ class Rendezvous:
 
         try:
             link = parse(self.options.fallback).link if self.method.is_switch else self.method.link
-            place = bind_place(link, self.options.own_address())
+            place = bind_place(link, self.options.local_address())
         except (JobError, OSError, ValueError) as error:
             return None, f"{FAILED}: {error}"
         token = "" if self.rank or self.options.token else secrets.token_hex(32)

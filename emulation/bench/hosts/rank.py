@@ -165,7 +165,7 @@ def _options(plan: Plan) -> SwitchOptions:
 
 
 def place_of(rank: int, plan: Plan) -> Place:
-    address = SwitchOptions.from_environment().own_address()
+    address = SwitchOptions.from_environment().local_address()
     interface, mtu_bytes = "", 1500
     for _, name in socket.if_nameindex():
         try:

@@ -21,7 +21,7 @@ ITERATION_TIMES = 1.05
 """How much longer than its bound an iteration may take."""
 
 
-WHOLE_SHARE = 0.95
+LEAST_SHARE = 0.95
 """A run that reaches less than this share of the communication's bound sends too much beside the gradients."""
 
 
@@ -64,7 +64,7 @@ def faults_of(scenario: Scenario, summary: dict[str, Any]) -> list[str]:
     pieces = (
         "every slice is a call of its own, with a round trip and a packet for its scale: larger ones, or whole tensors"
     )
-    if first_ns > first_most_ns and summary["share_of_bound"] > WHOLE_SHARE:
+    if first_ns > first_most_ns and summary["share_of_bound"] > LEAST_SHARE:
         waits = f"the first layer's sums wait {ms(first_ns - alone_ns)} behind others' bytes"
         return [
             waits,

@@ -27,15 +27,15 @@ HINTS = {
 
 def broken(certificate: dict[str, Any]) -> list[str]:
     """The bounds that measures broke."""
-    measures, found = certificate["measures"], []
+    measures, names = certificate["measures"], []
     too_few = measures["backlogged_gaps"] < certificate["bounds"]["backlogged_gaps_least"]
     for name, bound in certificate["bounds"].items():
         measure = measures.get(name.removesuffix("_least").removesuffix("_most"))
         if measure is None or (too_few and name.startswith(("gap_", "backlogged_rate"))):
             continue
         if measure < bound if name.endswith("_least") else measure > bound:
-            found.append(name)
-    return sorted(found)
+            names.append(name)
+    return sorted(names)
 
 
 def answers_of(results: dict[str, Any]) -> dict[str, Any]:
@@ -70,19 +70,18 @@ def same(answer: Any, right: Any) -> bool:
 def faults(folder: Path) -> list[str]:
     """The faults of the folder's answers.toml."""
     try:
-        given_answers = tomllib.loads((folder / "answers.toml").read_text(encoding="utf-8"))
+        learner = tomllib.loads((folder / "answers.toml").read_text(encoding="utf-8"))
         file = (
-            next(path for path in (folder, folder.parent) if (path / given_answers["results"]).is_file())
-            / given_answers["results"]
+            next(path for path in (folder, folder.parent) if (path / learner["results"]).is_file()) / learner["results"]
         )
         answers = answers_of(json.loads(file.read_text(encoding="utf-8")))
     except tomllib.TOMLDecodeError as error:
         return [f"answers.toml: {error}"]
     except StopIteration:
-        return [f"answers.toml: results: there is no file {given_answers['results']}"]
+        return [f"answers.toml: results: there is no file {learner['results']}"]
     except (KeyError, ValueError) as error:
         return [f"answers.toml: results: it doesn't fit the questions: {error}"]
     for name, right in answers.items():
-        if not same(given_answers.get(name), right):
-            return [f"{name} = {given_answers.get(name)!r} is not right", f"look at {HINTS[name]}"]
+        if not same(learner.get(name), right):
+            return [f"{name} = {learner.get(name)!r} is not right", f"look at {HINTS[name]}"]
     return []

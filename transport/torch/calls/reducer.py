@@ -32,7 +32,7 @@ from transport.torch.calls.tensor_layout import GroupCall, RankContext
 from transport.torch.calls.tensor_staging import CudaStage, GlooStage, HostStage, SideStreams, TensorStage
 from transport.torch.calls.work import SwitchWork
 
-KEPT_WORKS = 16
+JOIN_WORKS = 16
 """The reducer keeps this many Works of DDP.join beyond their end: a Work that only C++ holds loses its half in Python,
 and join hands DDP's C++ reducer a Work in each forward pass, whose Future it reads in the backward pass."""
 
@@ -98,7 +98,7 @@ class Reducer:
         self._running = threading.local()  # .call: the call whose callbacks this thread runs
         self._side_streams = SideStreams()
         self._calls = 0
-        self._join_works: deque[SwitchWork] = deque(maxlen=KEPT_WORKS)
+        self._join_works: deque[SwitchWork] = deque(maxlen=JOIN_WORKS)
         self._failure: BaseException | None = None
         self._closed = False
 
@@ -176,7 +176,7 @@ class Reducer:
         devices = sorted({tensor.device for tensor in (*tensors, *results) if tensor.device.type != "cpu"}, key=str)
         what = f"{self._what}: {_named(parts, number)}"
         work = SwitchWork(results, what, limit_s + WAIT_MARGIN_S, devices, ended)
-        if len(results) == 1 and results[0].numel() == 1 and _asked_by_join():
+        if len(results) == 1 and results[0].numel() == 1 and _called_by_join():
             self._join_works.append(work)
         # Where there is nothing to send, or no way to, callbacks run where they are attached.
         if not parts or self._failure is not None:
@@ -361,7 +361,7 @@ class Reducer:
             self._pool.submit(partial(_close, sessions))
 
 
-def _asked_by_join() -> bool:
+def _called_by_join() -> bool:
     """Whether DDP.join makes this call, to tell that this rank still has inputs."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__") != JOIN:

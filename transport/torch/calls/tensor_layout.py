@@ -148,7 +148,7 @@ def reduce_scatter(
     else:
         _sizes("reduce_scatter", "output", output.numel(), inputs[rank].numel())
     if any(part.numel() != inputs[0].numel() for part in inputs):
-        return _to_each(output, inputs, op, ranks)
+        return _uneven_reduce_scatter(output, inputs, op, ranks)
     k = output.numel()
     wire = _wire(output, op, ranks, n * output.nbytes)
     gives = tuple((tensor, place * k) for place, tensor in enumerate(inputs))
@@ -316,7 +316,7 @@ def _around(op: ReduceOperation, rank_range: tuple[int, int], workers: int) -> t
     if op.name == "premul_sum":
         return partial(_multiply, op.factor), None
     if op.name == "min":
-        return partial(_turn, (0, None)), partial(_turn, rank_range)
+        return partial(_reverse, (0, None)), partial(_reverse, rank_range)
     return None, None
 
 
@@ -334,7 +334,7 @@ def _multiply(factor: Any, array: torch.Tensor) -> None:
     array.mul_(float(factor))
 
 
-def _turn(rank_range: tuple[int, int | None], array: torch.Tensor) -> None:
+def _reverse(rank_range: tuple[int, int | None], array: torch.Tensor) -> None:
     """Reverse the order, so that a minimum is a maximum. Integers are inverted: the least integer has no negative."""
     part = array[rank_range[0] : rank_range[1]]
     if part.dtype.is_floating_point:
@@ -396,7 +396,9 @@ def refuse_type(kind: Kind, op: ReduceOperation, dtype: torch.dtype) -> None:
         )
 
 
-def _to_each(output: torch.Tensor, inputs: Tensors, op: ReduceOperation, ranks: RankContext) -> list[GroupCall] | None:
+def _uneven_reduce_scatter(
+    output: torch.Tensor, inputs: Tensors, op: ReduceOperation, ranks: RankContext
+) -> list[GroupCall] | None:
     """A reduce-scatter of shards of different sizes: a reduce for each rank."""
     parts: list[GroupCall] = []
     for root, tensor in enumerate(inputs):

@@ -65,8 +65,8 @@ class SwitchWork(dist.Work):
         Blocks the host until the network has answered; for CUDA tensors, the copy back is waited for by the current
         stream alone. Raises DistBackendError if the call failed or the time is over (the call itself then goes on).
         """
-        given_s = timeout.total_seconds() if timeout is not None else 0.0
-        wait_s = given_s if given_s > 0 else self._timeout_s
+        requested_s = timeout.total_seconds() if timeout is not None else 0.0
+        wait_s = requested_s if requested_s > 0 else self._timeout_s
         if not self._finished.wait(min(wait_s, threading.TIMEOUT_MAX)):
             raise dist.DistBackendError(f"{self._what}: timed out; no result after {wait_s:g} s")
         self._raise_error()
@@ -79,7 +79,7 @@ class SwitchWork(dist.Work):
             self._tensors
             and self._tensors[0].dtype == torch.float16
             and self._tensors[0].device.type == "cpu"
-            and _asked_by_cpp()
+            and _called_by_cpp()
         ):
             text = torch.zeros(TEXT_BYTES, dtype=torch.uint8)
             return cast(
@@ -151,7 +151,7 @@ class TimeoutWork(dist.Work):
     _source_rank = source_rank
 
 
-def _asked_by_cpp() -> bool:
+def _called_by_cpp() -> bool:
     """Whether get_future's caller is C++ inside a backward pass."""
     if torch._C._current_graph_task_id() == -1:
         return False

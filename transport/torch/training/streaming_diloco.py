@@ -64,8 +64,8 @@ class _Streaming(AttachedMethod):
     def after_step(self, step: int) -> None:
         interval, delay, n = self._options.interval, self._options.delay, self._options.fragments
         if (step + delay) % interval == 0:
-            turn = ((step + delay) // interval - 1) % n
-            self._flight = (turn, self._outers[turn].start(self._replica))
+            fragment = ((step + delay) // interval - 1) % n
+            self._flight = (fragment, self._outers[fragment].start(self._replica))
         if step % interval == 0:
             self._apply()
             if (step // interval) % n == 0:
@@ -74,29 +74,29 @@ class _Streaming(AttachedMethod):
     def _land(self) -> None:
         """Wait for the sum in flight, and keep it until it is applied."""
         if self._flight is not None:
-            turn, moved = self._flight
-            self._landed, self._flight = (turn, moved.mean()), None
+            fragment, moved = self._flight
+            self._landed, self._flight = (fragment, moved.mean()), None
 
     def _apply(self) -> None:
         self._land()
         if self._landed is None:  # `finish` has done it
             return
-        turn, moved = self._landed
+        fragment, moved = self._landed
         self._landed = None
-        self._step(turn, moved, self._options.mix)
+        self._step(fragment, moved, self._options.mix)
 
-    def _step(self, turn: int, moved: FlatTensors, mix: float) -> None:
-        self._outers[turn].step(moved)
-        self._applied[turn] = self.steps
-        for local, shared in zip(self._tensors[turn], self._outers[turn].shared.views, strict=True):
+    def _step(self, fragment: int, moved: FlatTensors, mix: float) -> None:
+        self._outers[fragment].step(moved)
+        self._applied[fragment] = self.steps
+        for local, shared in zip(self._tensors[fragment], self._outers[fragment].shared.views, strict=True):
             local.detach().copy_(shared.lerp(local.to(shared.dtype), mix) if mix else shared)
 
     def complete(self) -> None:
         self._apply()
-        for turn, outer in enumerate(self._outers):
-            if self._applied[turn] < self.steps:
-                self._step(turn, outer.start(self._replica).mean(), 0.0)
-            outer.shared.write(self._tensors[turn])
+        for fragment, outer in enumerate(self._outers):
+            if self._applied[fragment] < self.steps:
+                self._step(fragment, outer.start(self._replica).mean(), 0.0)
+            outer.shared.write(self._tensors[fragment])
 
     def state(self) -> dict[str, Any]:
         self._land()
@@ -113,8 +113,8 @@ class _Streaming(AttachedMethod):
         self._applied = list(state["applied"])
         self._landed = None
         if state["landed"] is not None:
-            turn, saved = state["landed"]
-            self._landed = (turn, FlatTensors(self._tensors[turn]).load(saved))
+            fragment, saved = state["landed"]
+            self._landed = (fragment, FlatTensors(self._tensors[fragment]).load(saved))
 
 
 def fragments_of(parameters: list[torch.Tensor], fragments: int) -> list[list[torch.Tensor]]:
