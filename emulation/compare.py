@@ -34,7 +34,7 @@ methods can take turns has `run_methods`, too: all of them, each result with the
 FIGURES = ("topology", "training", "breakdown", "matrix", "timeline", "iterations", "wire", "fidelity")
 TRACE = "timeline.json"
 
-RUNNER_MODULES = {"mininet": "emulation.mininet.run", "sim": "emulation.sim.simulated_run"}
+RUNNER_MODULES = {"mininet": "emulation.mininet.mininet_run", "sim": "emulation.sim.simulated_run"}
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,9 @@ def write(
     write_json(folder / "host.json", host)
     if timelines:
         write_trace(folder / TRACE, timelines)
-    from emulation.report.report import write_report  # matplotlib and Jinja2: only when there is something to draw
+    from emulation.report.comparison_report import (
+        write_report,
+    )  # matplotlib and Jinja2: only when there is something to draw
 
     write_report(folder, built, host, timelines)
     return Comparison(built, host, folder)

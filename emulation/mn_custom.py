@@ -26,14 +26,13 @@ from typing import Any
 _FOLDER = Path((lambda: 0).__code__.co_filename).resolve().parent.parent  # `mn` executes this file without a __file__
 sys.path.insert(0, str(_FOLDER))
 
-from emulation.by_hand import exercise  # noqa: E402
-from emulation.by_hand import switches as by_hand  # noqa: E402
-from emulation.mininet import netns, patience, topology  # noqa: E402
+from emulation.mininet import emulated_network, netns, patience  # noqa: E402
 from emulation.mininet.services import ServiceProcess, switchagg_command  # noqa: E402
 from emulation.mininet.shaping import UnfitError  # noqa: E402
+from emulation.mn_cli import mn_nodes, tutorial_exercise  # noqa: E402
 
-topology.keep_machine_settings()
-topology.Mininet.iperf = by_hand.iperf
+emulated_network.keep_machine_settings()
+emulated_network.Mininet.iperf = mn_nodes.iperf
 
 
 def daemon_python() -> str:
@@ -45,7 +44,7 @@ def daemon_python() -> str:
     return str(local) if local.exists() else sys.executable
 
 
-class DaemonSwitch(by_hand.AggSwitch):
+class DaemonSwitch(mn_nodes.AggSwitch):
     """Switch node with the daemon: workers join at tcp://10.0.0.254:5555. `dataplane` as in `switchagg switch`."""
 
     def __init__(self, name: str, dataplane: str = "auto", **params: Any) -> None:
@@ -61,7 +60,7 @@ class DaemonSwitch(by_hand.AggSwitch):
         super().attach(intf)
 
 
-class P4Switch(by_hand.AggSwitch):
+class P4Switch(mn_nodes.AggSwitch):
     """A P4 program as a switch: Mininet's port numbers (s1-eth1 is 1) are the program's. Nothing else forwards.
 
     program: its file. commands, json (as the P4 tutorials' s1-runtime.json): files of entries, carried out at the
@@ -93,7 +92,7 @@ class P4Switch(by_hand.AggSwitch):
         ports = [(number, interface.name) for interface, number in self.ports.items() if interface.name != "lo"]
         for _, interface in ports:
             netns.run_script(self.pid, _PORT.replace("@", interface))
-        self._check_by_hand()
+        self._check_mn_links()
         words = [f"--interface={number}@{interface}" for number, interface in sorted(ports)]
         turn = f"-{self._attached}" if self._attached else ""  # what was captured and logged before stays
         log_path = None if self._log is None else Path(_named(self._log, self.name) + turn)
@@ -107,7 +106,7 @@ class P4Switch(by_hand.AggSwitch):
     def attach(self, intf: Any) -> None:
         """The program starts again, with this port, too: entries are those of its files, and registers are empty. Its
         captures and its log go on beside the earlier ones, in `pcaps-1`, `s1.log-1` and so on."""
-        self._port_by_hand(intf)
+        self._mn_port(intf)
         self.end_process()
         self._attached += 1
         self.start(())
@@ -145,8 +144,8 @@ def cleanup() -> None:
     """
 
 
-topos = {"switchagg": topology.LinkedTopo, "switchagg_exercise": exercise.ExerciseTopo}
-switches = {"switchagg": DaemonSwitch, "switchagg_bridge": topology.BridgeSwitch, "switchagg_p4": P4Switch}
-hosts = {"switchagg": topology.WorkerHost}
+topos = {"switchagg": emulated_network.LinkedTopo, "switchagg_exercise": tutorial_exercise.ExerciseTopo}
+switches = {"switchagg": DaemonSwitch, "switchagg_bridge": emulated_network.BridgeSwitch, "switchagg_p4": P4Switch}
+hosts = {"switchagg": emulated_network.WorkerHost}
 # a dict `links` is dropped by Mininet 2.3.0; any other name is set in `mn` itself, also that of its own dict
-LINKS = {"default": topology.Link, "tc": by_hand.HandLink}
+LINKS = {"default": emulated_network.Link, "tc": mn_nodes.FastLink}

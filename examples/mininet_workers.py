@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from emulation.by_hand.switches import HandLink
-from emulation.mininet.topology import UnfitError, WorkerHost, require_mininet  # finds Debian's Mininet
+from emulation.mininet.emulated_network import UnfitError, WorkerHost, require_mininet  # finds Debian's Mininet
+from emulation.mn_cli.mn_nodes import FastLink
 from emulation.mn_custom import DaemonSwitch
 
 # isort: split
@@ -60,7 +60,7 @@ def main() -> int:
     program = arguments.program or [str(Path(__file__).with_name("train_ddp.py"))]
     try:
         require_mininet()
-        net = Mininet(topo=Star(arguments.workers, bw=arguments.bw), link=HandLink, controller=None)
+        net = Mininet(topo=Star(arguments.workers, bw=arguments.bw), link=FastLink, controller=None)
         with ExitStack() as ending:  # in reverse: the workers, then the network, whatever happens
             ending.callback(net.stop)
             net.start()  # refuses a link that isn't what was asked for

@@ -17,7 +17,7 @@ from emulation.results import write_json
 SCHEMA = "switchagg-bench-2"
 
 
-class Load:
+class MachineLoad:
     """CPU time of the whole machine between two moments."""
 
     def __init__(self) -> None:

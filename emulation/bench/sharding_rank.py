@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.bench.allreduce.rank import MeetingPoint
+from emulation.bench.allreduce.allreduce_rank import MeetingPoint
 from emulation.children import ChildReport, send_report
 from emulation.host import interface_bytes
 from transport.group.contract import own_shard
@@ -30,7 +30,7 @@ Array = NDArray[np.float32]
 Wait = Callable[[], object]
 
 
-class Place(msgspec.Struct, frozen=True):
+class ShardingTask(msgspec.Struct, frozen=True):
     """What a rank is to do. size_bytes: of the whole array of either kind. limit_s: longest operation."""
 
     rank: int
@@ -44,7 +44,7 @@ class Place(msgspec.Struct, frozen=True):
     limit_s: float
 
 
-class Timed(ChildReport):
+class ShardingTimes(ChildReport):
     """By kind: durations of all operations; bytes of this rank's interface in one; wrong elements in all."""
 
     durations_ns: dict[str, list[int]]
@@ -53,7 +53,7 @@ class Timed(ChildReport):
     wrong: dict[str, int]
 
 
-class Contestant(Protocol):
+class ShardedMethod(Protocol):
     """A method; both kinds in place, on arrays of which `own_shard` is the rank's. What is returned waits."""
 
     def reduce_scatter(self, array: Array) -> Wait: ...
@@ -61,10 +61,10 @@ class Contestant(Protocol):
     def all_gather(self, array: Array) -> Wait: ...
 
 
-class Ours:
+class SwitchaggSharded:
     """A group of ours."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShardingTask) -> None:
         name, workers = parse(place.method), len(place.addresses)
         more: dict[str, Any] = {"bind": place.addresses[place.rank]} if name.is_switch else {}
         options = GroupOptions(60.0, place.limit_s, switch=place.switch or None, more=more)
@@ -83,10 +83,10 @@ class Ours:
         return lambda: future.result(self._limit_s)
 
 
-class Gloo:
+class GlooSharded:
     """PyTorch's own. Its reduce-scatter gives another array, its all-gather takes one."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShardingTask) -> None:
         from emulation.bench.allreduce.gloo import one_tensor_collectives  # torch takes a second to import
 
         self._begin = one_tensor_collectives(place.rank, place.addresses[0], len(place.addresses), place.interface)
@@ -99,20 +99,20 @@ class Gloo:
         return self._begin("all_gather", array, own_shard(array, self._rank, self._workers).copy())
 
 
-class Rank:
+class ShardingRank:
     """Numbers whose exact sums are known: small whole ones."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShardingTask) -> None:
         self._place, self._workers = place, len(place.addresses)
         self._point = MeetingPoint(place.meeting_point, place.rank, self._workers, place.limit_s)
-        self._contestant: Contestant = Gloo(place) if place.method == "gloo" else Ours(place)
+        self._contestant: ShardedMethod = GlooSharded(place) if place.method == "gloo" else SwitchaggSharded(place)
         whole = np.arange(place.size_bytes // 4 // self._workers * self._workers) % 101
         self._mine = [(whole + 13 * rank).astype(np.float32) for rank in range(self._workers)]
         self._sum: Array = np.add.reduce(np.array(self._mine))
         self._arrays = np.zeros_like(self._sum), np.zeros_like(self._sum)
 
-    def run(self) -> Timed:
-        found, interface = Timed({}, {}, {}, {}), self._place.interface
+    def run(self) -> ShardingTimes:
+        found, interface = ShardingTimes({}, {}, {}, {}), self._place.interface
         for kind in (REDUCE_SCATTER, ALL_GATHER, BOTH):
             self._operation(kind)  # opens TCP's windows
             before = interface_bytes(interface)
@@ -153,7 +153,7 @@ class Rank:
 
 
 def main() -> None:
-    send_report(Rank(msgspec.json.decode(sys.argv[1], type=Place)).run())
+    send_report(ShardingRank(msgspec.json.decode(sys.argv[1], type=ShardingTask)).run())
     os._exit(0)  # groups and Gloo end with the process
 
 

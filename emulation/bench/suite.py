@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from emulation.bench import arithmetic, document
-from emulation.bench.allreduce import methods
-from emulation.bench.allreduce.cells import ROUNDS, Pace, Wish, measure
-from emulation.bench.allreduce.methods import Method
-from emulation.bench.document import Load, write
+from emulation.bench import bandwidths, document
+from emulation.bench.allreduce import bench_methods
+from emulation.bench.allreduce.allreduce_cells import ROUNDS, BenchRequest, OperationPace, measure
+from emulation.bench.allreduce.bench_methods import BenchMethod
+from emulation.bench.document import MachineLoad, write
 from emulation.bounds import elements_most, elements_that_fit
 from emulation.certificate.fidelity import rate_text
 from emulation.errors import RunFailed
@@ -51,7 +51,7 @@ WINDOW_SLOTS = 512
 """6 ms at 1 Gb/s: longer than a turn of nine processes on two cores, which 256 slots are not. Not with loss: a window
 is what queues at a link, 31 ms at 200 Mb/s, and each repair waits behind it."""
 CODEC_WORKERS, CODEC_RATES = 4, (200_000_000, 1_000_000_000, 0)
-QUICK_SIZES = (4096, 1_048_576, 25 * arithmetic.MEGABYTE)
+QUICK_SIZES = (4096, 1_048_576, 25 * bandwidths.MEGABYTE)
 HOSTS = "gloo:kernel,gloo,ring"  # Gloo as it comes, and with the better of cubic and bbr
 MINUTES = {
     "planes": (0.3, 1),
@@ -70,12 +70,12 @@ DTYPES = ("float32", "int32")
 
 
 @dataclass(frozen=True)
-class Matrix:
+class BenchMatrix:
     """What a command measures: every method at every size, on a network for every number of workers and rate.
 
-    methods, dataplane, congestion_control: as `emulation.bench.allreduce.methods.parse` has them. elements None: as
-    many as fill the MTU. iterations 0: as many as the pace has time for. loss, loss_by: as a Wish has them. racks: so
-    many with a leaf switch each, their up-links oversubscribed so many times; 0: one switch.
+    methods, dataplane, congestion_control: as `emulation.bench.allreduce.bench_methods.parse` has them. elements None:
+    as many as fill the MTU. iterations 0: as many as the pace has time for. loss, loss_by: as in BenchRequest. racks:
+    so many with a leaf switch each, their up-links oversubscribed so many times; 0: one switch.
     """
 
     workers: Sequence[int]
@@ -91,13 +91,13 @@ class Matrix:
     segments_max: int | None = None  # None: what the links' burst holds
     iterations: int = 0
     warmup: int = 1
-    pace: Pace = field(default_factory=Pace)
+    pace: OperationPace = field(default_factory=OperationPace)
     loss: float = 0.0
     loss_by: str | None = None
     racks: int = 0
     oversubscription: float = 1.0
 
-    def wishes(self) -> list[Wish]:
+    def wishes(self) -> list[BenchRequest]:
         """One for each network. Raises ScenarioError, RunFailed."""
         if self.dtype not in DTYPES:
             raise ScenarioError(f"--dtype {self.dtype}: unknown; allowed: {', '.join(DTYPES)}")
@@ -105,10 +105,10 @@ class Matrix:
         elements = elements_that_fit(mtu) if self.elements is None else self.elements
         if elements > (most := elements_most(mtu)):
             raise ScenarioError(f"--elements {elements}: an MTU of {mtu} bytes holds {most}")
-        chosen, rivals = methods.parse(self.methods, self.dataplane, self.congestion_control)
+        chosen, rivals = bench_methods.parse(self.methods, self.dataplane, self.congestion_control)
         scenarios = [self._scenario(n, rate, elements, chosen) for n in self.workers for rate in self.rates]
         return [
-            Wish(
+            BenchRequest(
                 scenario,
                 tuple(chosen),
                 frozenset(rivals),
@@ -120,7 +120,7 @@ class Matrix:
             for scenario in scenarios
         ]
 
-    def _scenario(self, workers: int, rate_bps: int, elements: int, chosen: Sequence[Method]) -> Scenario:
+    def _scenario(self, workers: int, rate_bps: int, elements: int, chosen: Sequence[BenchMethod]) -> Scenario:
         """One network with all that is measured on it."""
         title = f"n = {workers}, {rate_text(rate_bps) if rate_bps else 'unshaped'}"
         if self.loss_by:
@@ -147,11 +147,11 @@ class Matrix:
         )
 
 
-def run_allreduce(wanted: Sequence[Wish], log: Log, on_row: OnRow) -> dict[str, Any]:
+def run_allreduce(wanted: Sequence[BenchRequest], log: Log, on_row: OnRow) -> dict[str, Any]:
     """Networks one after the other; a network that can't be had is an entry with its reason. Raises UnfitError if none
     can: the reason is the machine's."""
     require()
-    load, networks = Load(), []
+    load, networks = MachineLoad(), []
     for wish in wanted:
         networks.append(measure(wish, log, partial(on_row, wish.record)))
     return {"networks": networks, "load": load.measures()}
@@ -159,7 +159,7 @@ def run_allreduce(wanted: Sequence[Wish], log: Log, on_row: OnRow) -> dict[str, 
 
 def require() -> None:
     """Raises UnfitError in one line where no network can be built: not root, or a program is missing."""
-    from emulation.mininet import run as mininet_run
+    from emulation.mininet import mininet_run
 
     if reason := mininet_run.missing():
         raise UnfitError(f"this benchmark needs emulated links: {reason.replace(', or run it with --on sim', '')}")
@@ -188,7 +188,7 @@ def run(
     )
     require_folder(out)
     kept = _others(path, parts, quick)
-    load, found = Load(), dict(kept)
+    load, found = MachineLoad(), dict(kept)
     if study := _study(out.parent / "study" / "study.json"):
         found["study"] = study
     for part in parts:
@@ -238,9 +238,9 @@ def _others(path: Path, parts: Sequence[str], quick: bool) -> dict[str, Any]:
 
 def draw(built: dict[str, Any], out: Path) -> list[Path]:
     """Writes the figures that the document has numbers for, and a page with all of it."""
-    from emulation.bench.figures import draw_all
-    from emulation.bench.page import write_page
-    from emulation.report.figures import save_png
+    from emulation.bench.bench_figures import draw_all
+    from emulation.bench.bench_page import write_page
+    from emulation.report.comparison_figures import save_png
 
     out.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -268,10 +268,10 @@ def _numbers(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
 
 
 def _collectives(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
-    from emulation.bench import collectives
+    from emulation.bench import collective_times
 
-    part = collectives.measure(quick, log)
-    for line in collectives.lines(part):
+    part = collective_times.measure(quick, log)
+    for line in collective_times.lines(part):
         log(line)
     return part
 
@@ -289,10 +289,10 @@ def _links(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
 
 
 def _p4(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
-    from emulation.bench.planes import p4
+    from emulation.bench.planes import p4_engine
 
-    part = p4.measure(quick, log)
-    for line in p4.lines(part):
+    part = p4_engine.measure(quick, log)
+    for line in p4_engine.lines(part):
         log(line)
     return part
 
@@ -308,7 +308,7 @@ def _engine(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
 
 def _switches() -> str:
     """Our own methods that this machine can run, fastest first."""
-    names = [f"switch:{methods.resolve_plane('auto')}"]
+    names = [f"switch:{bench_methods.resolve_plane('auto')}"]
     if not xdp_missing():
         names.append("switch:xdp")
     return ",".join(names)
@@ -330,51 +330,51 @@ def xdp_missing() -> str:
 
 
 def _allreduce(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
-    wanted: list[Wish] = []
+    wanted: list[BenchRequest] = []
     shapes = ((2, 200_000_000), (4, 1_000_000_000))
     for workers, rate in shapes if quick else [(workers, rate) for workers in WORKERS for rate in RATES]:
         ours = _switches()
         if workers * rate > XDP_WORKER_BPS_MOST:
             ours = ours.removesuffix(",switch:xdp")
-        wanted += Matrix(
+        wanted += BenchMatrix(
             [workers],
             [rate],
-            QUICK_SIZES if quick else arithmetic.MATRIX_SIZES,
+            QUICK_SIZES if quick else bandwidths.MATRIX_SIZES,
             f"{ours},{HOSTS}",
             window_slots=WINDOW_SLOTS,
-            pace=Pace(cell_s=0.2, rounds=2) if quick else Pace(cell_s=0.6),
+            pace=OperationPace(cell_s=0.2, rounds=2) if quick else OperationPace(cell_s=0.6),
         ).wishes()
     return [*run_allreduce(wanted, log, on_row)["networks"], *_left_out(log)]
 
 
 def _unshaped(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
-    wanted = Matrix(
+    wanted = BenchMatrix(
         (4,) if quick else WORKERS,
         [0],
-        QUICK_SIZES if quick else arithmetic.MATRIX_SIZES,
+        QUICK_SIZES if quick else bandwidths.MATRIX_SIZES,
         f"{_switches()},{HOSTS}",
         window_slots=WINDOW_SLOTS,
-        pace=Pace(cell_s=0.2 if quick else 1.0),
+        pace=OperationPace(cell_s=0.2 if quick else 1.0),
     ).wishes()
     return [*run_allreduce(wanted, log, on_row)["networks"], *_left_out(log)]
 
 
 def _codecs(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
     """As many elements in lanes, as float32 and as int32; the ranks of one network sum arrays of one type."""
-    plane = methods.resolve_plane("auto")
+    plane = bench_methods.resolve_plane("auto")
     ours = f"switch:{plane},switch~lanes8:{plane},switch~lanes16:{plane}"
-    wanted: list[Wish] = []
+    wanted: list[BenchRequest] = []
     for rate in CODEC_RATES[1:] if quick else CODEC_RATES:
         hosts = "gloo,gloo~bf16" if rate else "ring,ring~lanes8"
         for dtype, names in (("float32", f"{ours},{hosts}"), ("int32", f"switch:{plane}")):
-            wanted += Matrix(
+            wanted += BenchMatrix(
                 [CODEC_WORKERS],
                 [rate],
-                [25 * arithmetic.MEGABYTE],
+                [25 * bandwidths.MEGABYTE],
                 names,
                 dtype=dtype,
                 window_slots=WINDOW_SLOTS,
-                pace=Pace(cell_s=0.2, rounds=2) if quick else Pace(),
+                pace=OperationPace(cell_s=0.2, rounds=2) if quick else OperationPace(),
             ).wishes()
     networks: list[dict[str, Any]] = run_allreduce(wanted, log, on_row)["networks"]
     return networks
@@ -387,7 +387,7 @@ def _loss(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
     """
     from switchagg.native import bpf
 
-    plane = methods.resolve_plane("auto")
+    plane = bench_methods.resolve_plane("auto")
     entries: list[dict[str, Any]] = []
     arms = [(BY_LINKS, f"switch:{plane},gloo:cubic,gloo:bbr,ring:cubic,ring:bbr")]
     if plane == "native":
@@ -399,9 +399,9 @@ def _loss(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
     for loss_by, names in arms:
         for share in (0.0, 0.01) if quick else LOSSES:
             # a lossy connection opens its window to little, and slowly
-            pace = Pace(cell_s=0.5 if quick else 4.0, rounds=2 if quick else ROUNDS, warmup_bytes=65_536)
+            pace = OperationPace(cell_s=0.5 if quick else 4.0, rounds=2 if quick else ROUNDS, warmup_bytes=65_536)
             size_bytes = 1_000_000 if quick else LOSS_BYTES
-            wanted = Matrix(
+            wanted = BenchMatrix(
                 [LOSS_WORKERS], [LOSS_RATE_BPS], [size_bytes], names, pace=pace, loss=share, loss_by=loss_by
             ).wishes()
             entries += run_allreduce(wanted, log, on_row)["networks"]
@@ -410,14 +410,14 @@ def _loss(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
 
 def _racks(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
     """Switches below a switch, beside a ring, over up-links as fast as their racks and as fast as one worker."""
-    wanted: list[Wish] = []
+    wanted: list[BenchRequest] = []
     for oversubscription in OVERSUBSCRIPTIONS:
-        wanted += Matrix(
+        wanted += BenchMatrix(
             [RACK_WORKERS],
             [RACK_RATE_BPS],
-            [4_000_000] if quick else [4_000_000, 25 * arithmetic.MEGABYTE],
-            f"switch:{methods.resolve_plane('auto')},ring",
-            pace=Pace(cell_s=0.5, rounds=2) if quick else Pace(cell_s=2.0),
+            [4_000_000] if quick else [4_000_000, 25 * bandwidths.MEGABYTE],
+            f"switch:{bench_methods.resolve_plane('auto')},ring",
+            pace=OperationPace(cell_s=0.5, rounds=2) if quick else OperationPace(cell_s=2.0),
             racks=RACKS,
             oversubscription=oversubscription,
         ).wishes()

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from emulation.bench.allreduce.answer import bound, shaped
-from emulation.bench.arithmetic import MEGABYTE
+from emulation.bench.bandwidths import MEGABYTE
 from emulation.bench.planes.packet_engine import exponent, scenario_speedups
-from emulation.bench.sharding import together
 from emulation.bench.sharding_rank import ALL_GATHER, REDUCE_SCATTER
-from emulation.bench.table import columns
+from emulation.bench.sharding_times import together
+from emulation.bench.text_table import columns
 from emulation.mininet.launch import BY_SWITCH
 
 BUCKET_BYTES = 25 * MEGABYTE

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from emulation.errors import RunFailed
+from emulation.mininet.emulated_network import EmulatedNetwork
 from emulation.mininet.shaping import NetworkSpec
-from emulation.mininet.topology import EmulatedNetwork
 from switchagg.priority import BEST_EFFORT, CLASSES, MOST_URGENT
 from transport.group.opening import GroupOptions, open_group
 from transport.meshes.opening import TOKEN_VARIABLE, new_token

@@ -26,12 +26,21 @@ import numpy.typing as npt
 
 from emulation import children
 from emulation.certificate.departures import Departures, Int64Array
-from emulation.certificate.messages import Look, Measured, MonitorPlace, Pause, PortPlace, Resume, Stop, Watch
+from emulation.certificate.monitor_messages import (
+    MonitorMeasured,
+    MonitorPlace,
+    PauseMonitor,
+    PortPlace,
+    QueueReading,
+    ResumeMonitor,
+    StopMonitor,
+    Watch,
+)
 from emulation.certificate.processes import OTHERS_SHARE
 from emulation.children import Child, ChildCommand, ChildFailed
 
 if TYPE_CHECKING:
-    from emulation.mininet.topology import EmulatedNetwork
+    from emulation.mininet.emulated_network import EmulatedNetwork
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -304,10 +313,10 @@ class FidelityMonitor:
     """
 
     def __init__(self, net: EmulatedNetwork, bounds: Bounds = Bounds(), follow: Collection[str] = ()) -> None:
-        self.looks: dict[str, list[Look]] = {}
+        self.looks: dict[str, list[QueueReading]] = {}
         self._net, self._follow = net, follow
         self._bounds = bounds
-        self._child: Child[Measured] | None = None
+        self._child: Child[MonitorMeasured] | None = None
 
     def start(self, timeout_s: float = 120.0) -> None:
         """Opens the taps. Raises RuntimeError if the process doesn't come up."""
@@ -326,7 +335,9 @@ class FidelityMonitor:
         )
         spawn = partial(subprocess.Popen, process_group=0)  # as in netns.spawn
         place = MonitorPlace(os.getpid(), ports)
-        self._child = children.start(spawn, "the fidelity monitor", "emulation.certificate.monitor", place, Measured)
+        self._child = children.start(
+            spawn, "the fidelity monitor", "emulation.certificate.monitor", place, MonitorMeasured
+        )
         try:
             children.gather([self._child], timeout_s)
         except ChildFailed as error:
@@ -341,11 +352,11 @@ class FidelityMonitor:
 
     def pause(self) -> None:
         """What happens from now on doesn't count. Raises ChildFailed."""
-        self._tell(Pause())
+        self._tell(PauseMonitor())
 
     def resume(self) -> None:
         """It does again. Raises ChildFailed."""
-        self._tell(Resume())
+        self._tell(ResumeMonitor())
 
     def _tell(self, order: ChildCommand) -> None:
         assert self._child is not None, "start the monitor first"
@@ -355,7 +366,7 @@ class FidelityMonitor:
     def stop(self, timeout_s: float = ANSWER_S) -> Certificate:
         """Ends the measurement and judges it."""
         assert self._child is not None, "start the monitor first"
-        self._child.send(Stop())
+        self._child.send(StopMonitor())
         try:
             (answer,) = children.gather([self._child], timeout_s)
         except ChildFailed as error:

@@ -21,7 +21,16 @@ import numpy as np
 
 from emulation.certificate.departures import Tap
 from emulation.certificate.fidelity import LinkTrace, gap_measures
-from emulation.certificate.messages import Look, Measured, MonitorPlace, Pause, PortPlace, Resume, Stop, Watch
+from emulation.certificate.monitor_messages import (
+    MonitorMeasured,
+    MonitorPlace,
+    PauseMonitor,
+    PortPlace,
+    QueueReading,
+    ResumeMonitor,
+    StopMonitor,
+    Watch,
+)
 from emulation.certificate.processes import busiest, spent_by_others, usage
 from emulation.children import Done, Ready, send_report
 from emulation.mininet import netns
@@ -35,7 +44,7 @@ SECOND_NS = 1_000_000_000
 DIGEST_NS = 10 * SECOND_NS
 
 
-class Port:
+class MonitoredPort:
     """One shaped interface: its tap, its qdisc, what was seen of it."""
 
     def __init__(self, place: PortPlace, reader: QdiscReader) -> None:
@@ -48,7 +57,7 @@ class Port:
         self.peak_bps = 0.0
         self._reader = reader
         self._mark = (time.monotonic_ns(), self.first.sent_bytes)
-        self.looks: list[Look] | None = [] if place.followed else None
+        self.looks: list[QueueReading] | None = [] if place.followed else None
 
     def poll(self) -> None:
         """Asks what is queued."""
@@ -59,7 +68,7 @@ class Port:
         self.busy_polls += self.last.backlog_bytes > 0
         now, (then, sent_bytes) = time.monotonic_ns(), self._mark
         if self.looks is not None:
-            self.looks.append(Look(now, self.last.sent_bytes, self.last.backlog_bytes))
+            self.looks.append(QueueReading(now, self.last.sent_bytes, self.last.backlog_bytes))
         if now - then >= DRAIN_NS:
             self.peak_bps = max(self.peak_bps, (self.last.sent_bytes - sent_bytes) * 8e9 / (now - then))
             self._mark = (now, self.last.sent_bytes)
@@ -190,7 +199,7 @@ class Machine:
         return counts
 
 
-AnyOrder = Watch | Pause | Resume | Stop
+AnyOrder = Watch | PauseMonitor | ResumeMonitor | StopMonitor
 
 
 class Orders:
@@ -207,7 +216,7 @@ class Orders:
                 return None
             piece = os.read(0, 65_536)
             if not piece:
-                return Stop()
+                return StopMonitor()
             self._data += piece
         line, _, self._data = self._data.partition(b"\n")
         return self._decoder.decode(line)
@@ -219,7 +228,7 @@ def measure(place: MonitorPlace) -> None:
     orders = Orders()
     pids = list(dict.fromkeys(port.pid for port in place.ports))
     readers = {pid: QdiscReader(pid) for pid in pids}
-    ports = [Port(port, readers[port.pid]) for port in place.ports]
+    ports = [MonitoredPort(port, readers[port.pid]) for port in place.ports]
     threads, machine = Threads(), Machine(pids, place.parent_pid)
     send_report(Ready())
     gc.freeze()  # a collection of what lives as long as we do would make us late
@@ -241,9 +250,9 @@ def measure(place: MonitorPlace) -> None:
             for port in ports:
                 port.drain()
             order = _next_order(orders, threads)
-            if isinstance(order, Pause):
+            if isinstance(order, PauseMonitor):
                 order = _pause(orders, ports, threads, machine)
-            if isinstance(order, Stop):
+            if isinstance(order, StopMonitor):
                 break
         if now >= next_sample:
             next_sample = now + SECOND_NS
@@ -255,10 +264,12 @@ def measure(place: MonitorPlace) -> None:
     threads.sample()
     cpu_share = (time.process_time_ns() - cpu_start_ns) / (time.monotonic_ns() - start_ns)
     measures = _measures(ports, threads, machine, lateness) | {"monitor_cpu_share": cpu_share}
-    send_report(Measured(measures, {port.interface: port.looks for port in ports if port.looks is not None}))
+    send_report(MonitorMeasured(measures, {port.interface: port.looks for port in ports if port.looks is not None}))
 
 
-def _pause(orders: Orders, ports: list[Port], threads: Threads, machine: Machine) -> Resume | Stop | Pause | None:
+def _pause(
+    orders: Orders, ports: list[MonitoredPort], threads: Threads, machine: Machine
+) -> ResumeMonitor | StopMonitor | PauseMonitor | None:
     """Until the next order, which is returned."""
     threads.sample()
     machine.pause()
@@ -267,13 +278,13 @@ def _pause(orders: Orders, ports: list[Port], threads: Threads, machine: Machine
     threads.sample(counts=False)
     for port in ports:
         port.drain()  # what was sent meanwhile
-    if isinstance(order, Resume):
+    if isinstance(order, ResumeMonitor):
         machine.resume()
         send_report(Done())
     return order
 
 
-def _measures(ports: list[Port], threads: Threads, machine: Machine, lateness: list[int]) -> dict[str, Any]:
+def _measures(ports: list[MonitoredPort], threads: Threads, machine: Machine, lateness: list[int]) -> dict[str, Any]:
     for port in ports:
         port.poll()
         port.drain()
@@ -294,7 +305,9 @@ def _measures(ports: list[Port], threads: Threads, machine: Machine, lateness: l
     }
 
 
-def _next_order(orders: Orders, threads: Threads, *, waits: bool = False) -> Pause | Resume | Stop | None:
+def _next_order(
+    orders: Orders, threads: Threads, *, waits: bool = False
+) -> PauseMonitor | ResumeMonitor | StopMonitor | None:
     while (order := orders.next(waits=waits)) is not None:
         if not isinstance(order, Watch):
             return order

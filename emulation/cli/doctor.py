@@ -65,7 +65,7 @@ QDISCS = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class MachineCheck:
     """One thing looked at. `remedy`: how to get what is missing; empty if `ok`."""
 
     name: str
@@ -100,57 +100,59 @@ def _text(path: str) -> str | None:
 # ---- Python
 
 
-def _python() -> Finding:
+def _python() -> MachineCheck:
     version = platform.python_version()
     ok = sys.version_info >= (3, 11)
-    return Finding("Python", ok, version, "" if ok else "install Python 3.11 or newer", EVERYTHING)
+    return MachineCheck("Python", ok, version, "" if ok else "install Python 3.11 or newer", EVERYTHING)
 
 
-def _package(name: str, module: str) -> Finding:
+def _package(name: str, module: str) -> MachineCheck:
     """A Python package without which nothing runs. It is imported: half an installation is none."""
     if _answer(sys.executable, "-P", "-c", f"import {module}") is None:
         detail = "broken" if importlib.util.find_spec(module) else "missing"
-        return Finding(name, False, detail, f"pip install --force-reinstall {name}, or make setup", EVERYTHING)
-    return Finding(name, True, metadata.version(name), "", EVERYTHING)
+        return MachineCheck(name, False, detail, f"pip install --force-reinstall {name}, or make setup", EVERYTHING)
+    return MachineCheck(name, True, metadata.version(name), "", EVERYTHING)
 
 
-def _torch() -> Finding:
+def _torch() -> MachineCheck:
     script = (
         "import torch; from transport.torch.registration import too_old; "
         "print(torch.__version__, torch.version.cuda, torch.cuda.is_available(), too_old(torch.__version__))"
     )
     answer = _answer(sys.executable, "-P", "-c", script)
     if answer is None:
-        return Finding("PyTorch", False, "missing or broken", "make setup, or pip install 'torch>=2.11'", EVERYTHING)
+        return MachineCheck(
+            "PyTorch", False, "missing or broken", "make setup, or pip install 'torch>=2.11'", EVERYTHING
+        )
     version, cuda, available, *too_old = answer.splitlines()[-1].split(maxsplit=3)
     if too_old:
         detail, _, remedy = too_old[0].partition("; run: ")
-        return Finding("PyTorch", False, f"{version}, {detail}", remedy, EVERYTHING)
+        return MachineCheck("PyTorch", False, f"{version}, {detail}", remedy, EVERYTHING)
     device = f"CUDA {cuda}, GPU usable" if available == "True" else "runs on the CPU"
-    return Finding("PyTorch", True, f"{version}, {device}", "", EVERYTHING)
+    return MachineCheck("PyTorch", True, f"{version}, {device}", "", EVERYTHING)
 
 
 # ---- rights and namespaces
 
 
-def _root() -> Finding:
+def _root() -> MachineCheck:
     if os.geteuid() != 0:
         remedy = (
             "not needed with user namespaces (below): switchagg compare ... --on mininet; else sudo $(which switchagg)"
         )
-        return Finding("root", False, f"uid {os.geteuid()}", remedy, "Mininet without user namespaces")
+        return MachineCheck("root", False, f"uid {os.geteuid()}", remedy, "Mininet without user namespaces")
     if _answer("unshare", "--net", "true") is None:
         remedy = "a container needs --privileged, or --cap-add SYS_ADMIN and NET_ADMIN"
-        return Finding("root", False, "root, but may not make network namespaces", remedy, "Mininet")
-    return Finding("root", True, "root, may make network namespaces", "", "Mininet")
+        return MachineCheck("root", False, "root, but may not make network namespaces", remedy, "Mininet")
+    return MachineCheck("root", True, "root, may make network namespaces", "", "Mininet")
 
 
-def _user_namespaces() -> Finding:
+def _user_namespaces() -> MachineCheck:
     needed_for = "Mininet without root"
     if netns.user_namespaces_allowed():
-        return Finding("user namespaces", True, "a plain user may make network namespaces", "", needed_for)
+        return MachineCheck("user namespaces", True, "a plain user may make network namespaces", "", needed_for)
     if _find("unshare") is None:
-        return Finding("user namespaces", False, "unshare is missing", "apt-get install util-linux", needed_for)
+        return MachineCheck("user namespaces", False, "unshare is missing", "apt-get install util-linux", needed_for)
     switches = {
         "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
         "kernel.unprivileged_userns_clone": ("0", "1"),
@@ -159,14 +161,14 @@ def _user_namespaces() -> Finding:
     for name, (forbids, allows) in switches.items():
         if _text("/proc/sys/" + name.replace(".", "/")) == forbids:
             remedy = f"as root: sysctl {name}={allows}; or run as root"
-            return Finding("user namespaces", False, f"forbidden by {name}", remedy, needed_for)
-    return Finding("user namespaces", False, "forbidden here (a container's profile?)", "run as root", needed_for)
+            return MachineCheck("user namespaces", False, f"forbidden by {name}", remedy, needed_for)
+    return MachineCheck("user namespaces", False, "forbidden here (a container's profile?)", "run as root", needed_for)
 
 
 # ---- Mininet and links
 
 
-def _mininet() -> Finding:
+def _mininet() -> MachineCheck:
     packages = {"mnexec": "mininet", "ip": "iproute2", "tc": "iproute2", "ethtool": "ethtool", "brctl": "bridge-utils"}
     packages |= {"ifconfig": "net-tools", "ping": "iputils-ping"}
     missing = {program: package for program, package in packages.items() if _find(program) is None}
@@ -174,8 +176,8 @@ def _mininet() -> Finding:
         missing["Python package mininet"] = "mininet"
     if missing:
         remedy = f"as root: apt-get install --no-install-recommends {' '.join(sorted(set(missing.values())))}"
-        return Finding("Mininet", False, f"missing: {', '.join(missing)}", remedy, "Mininet")
-    return Finding("Mininet", True, f"{_mininet_version()}, with all programs it calls", "", "Mininet")
+        return MachineCheck("Mininet", False, f"missing: {', '.join(missing)}", remedy, "Mininet")
+    return MachineCheck("Mininet", True, f"{_mininet_version()}, with all programs it calls", "", "Mininet")
 
 
 def _mininet_version() -> str:
@@ -201,18 +203,18 @@ def _qdiscs_present() -> list[str] | None:
     return None if answer is None else answer.split()
 
 
-def _qdisc(wanted: str, needed_for: str) -> Finding:
+def _qdisc(wanted: str, needed_for: str) -> MachineCheck:
     name = f"qdisc {wanted}"
     if _find("tc") is None:
-        return Finding(name, False, "tc is missing", "as root: apt-get install iproute2", needed_for)
+        return MachineCheck(name, False, "tc is missing", "as root: apt-get install iproute2", needed_for)
     present = _qdiscs_present()
     if present is None:
-        return Finding(name, False, "not tried: no network namespace to try in", "run as root", needed_for)
+        return MachineCheck(name, False, "not tried: no network namespace to try in", "run as root", needed_for)
     absent = [other for other in QDISCS if other not in present]
     detail = f"kernel has {' '.join(present) or 'none'}, not {' '.join(absent)}".removesuffix(", not ")
     if wanted in present:
-        return Finding(name, True, detail, "", needed_for)
-    return Finding(name, False, detail, _module_remedy(f"sch_{wanted}"), needed_for)
+        return MachineCheck(name, True, detail, "", needed_for)
+    return MachineCheck(name, False, detail, _module_remedy(f"sch_{wanted}"), needed_for)
 
 
 def _module_remedy(*modules: str) -> str:
@@ -228,15 +230,15 @@ def _module_remedy(*modules: str) -> str:
     return f"kernel {kernel} comes without {names}: another kernel; {otherwise}"
 
 
-def _congestion_control() -> Finding:
+def _congestion_control() -> MachineCheck:
     current = _text("/proc/sys/net/ipv4/tcp_congestion_control")
     available = _text("/proc/sys/net/ipv4/tcp_available_congestion_control")
     if current is None or available is None:
-        return Finding("TCP", False, "no Linux TCP settings to read", "run on Linux", "host allreduce in Mininet")
-    return Finding("TCP", True, f"{current} is in use; available: {available}", "", "host allreduce in Mininet")
+        return MachineCheck("TCP", False, "no Linux TCP settings to read", "run on Linux", "host allreduce in Mininet")
+    return MachineCheck("TCP", True, f"{current} is in use; available: {available}", "", "host allreduce in Mininet")
 
 
-def _udp_offload() -> Finding:
+def _udp_offload() -> MachineCheck:
     """Four datagrams in one send, received as one bundle that names its segment size."""
     needed_for = "speed: 10 to 30 times cheaper packets"
     segment_bytes, segments = 1000, 4
@@ -253,14 +255,18 @@ def _udp_offload() -> Finding:
             data, control, _, _ = receiver.recvmsg(65_536, socket.CMSG_SPACE(4))
         except OSError as error:
             why = error.strerror or str(error)
-            return Finding("UDP GSO/GRO", False, f"refused: {why}", "Linux 5.0 or newer; runs work without", needed_for)
+            return MachineCheck(
+                "UDP GSO/GRO", False, f"refused: {why}", "Linux 5.0 or newer; runs work without", needed_for
+            )
     told = [struct.unpack("i", value[:4])[0] for level, kind, value in control if (level, kind) == (SOL_UDP, UDP_GRO)]
     if len(data) == segment_bytes * segments and told == [segment_bytes]:
-        return Finding("UDP GSO/GRO", True, f"{segments} datagrams in one send, one bundle received", "", needed_for)
-    return Finding("UDP GSO/GRO", False, "bundles are taken apart on the way", "runs work without", needed_for)
+        return MachineCheck(
+            "UDP GSO/GRO", True, f"{segments} datagrams in one send, one bundle received", "", needed_for
+        )
+    return MachineCheck("UDP GSO/GRO", False, "bundles are taken apart on the way", "runs work without", needed_for)
 
 
-def _priority() -> Finding:
+def _priority() -> MachineCheck:
     """What carries a stream's priority class on its way: see `switchagg.priority`."""
     from emulation.mininet.shaping import u32_missing
     from transport.links.udp import takes_socket_priority
@@ -268,27 +274,27 @@ def _priority() -> Finding:
     needed_for = "[topology] priority_queues in Mininet"
     marks = "DSCP and SO_PRIORITY" if takes_socket_priority() else "DSCP, no SO_PRIORITY (Linux 6.14 or newer)"
     if _find("tc") is None:
-        return Finding(
+        return MachineCheck(
             "priority", False, f"packets carry {marks}; tc is missing", "apt-get install iproute2", needed_for
         )
     if reason := u32_missing():
         why = f"packets carry {marks}; no queue that reads it: {reason}"
-        return Finding("priority", False, why, _module_remedy("sch_htb", "cls_u32"), needed_for)
-    return Finding("priority", True, f"packets carry {marks}; HTB classes by DSCP (u32)", "", needed_for)
+        return MachineCheck("priority", False, why, _module_remedy("sch_htb", "cls_u32"), needed_for)
+    return MachineCheck("priority", True, f"packets carry {marks}; HTB classes by DSCP (u32)", "", needed_for)
 
 
-def _marking() -> Finding:
+def _marking() -> MachineCheck:
     """Which queues mark packets instead of dropping them: the kernel's own, or our program before a shaper."""
     from emulation.mininet.shaping import marking_missing, qdisc_missing
 
     needed_for = "[topology] ecn_bytes in Mininet"
     if _find("tc") is None:
-        return Finding("ECN marks", False, "tc is missing", "apt-get install iproute2", needed_for)
+        return MachineCheck("ECN marks", False, "tc is missing", "apt-get install iproute2", needed_for)
     own = [name for name in ("codel", "fq_codel", "pie") if qdisc_missing(name) is None]
     said = f"the kernel's queues that mark: {', '.join(own) or 'none'}"
     if reason := marking_missing():
-        return Finding("ECN marks", False, f"{said}; links in Mininet can't: {reason}", "--on sim", needed_for)
-    return Finding("ECN marks", True, f"{said}; links in Mininet do it by BPF", "", needed_for)
+        return MachineCheck("ECN marks", False, f"{said}; links in Mininet can't: {reason}", "--on sim", needed_for)
+    return MachineCheck("ECN marks", True, f"{said}; links in Mininet do it by BPF", "", needed_for)
 
 
 # ---- other data planes
@@ -311,50 +317,52 @@ def _load_xdp_program() -> int:
     return 0
 
 
-def _xdp() -> Finding:
+def _xdp() -> MachineCheck:
     needed_for = XDP_PLANE
     btf = "BTF present" if Path("/sys/kernel/btf/vmlinux").exists() else "no BTF"
     code = _load_xdp_program()
     if code == 0:
-        return Finding("XDP", True, f"the kernel takes XDP programs; {btf}", "", needed_for)
+        return MachineCheck("XDP", True, f"the kernel takes XDP programs; {btf}", "", needed_for)
     remedy = (
         "run as root, or with CAP_BPF and CAP_NET_ADMIN" if code == errno.EPERM else "a kernel with CONFIG_BPF_SYSCALL"
     )
-    return Finding("XDP", False, f"refused: {os.strerror(code)}; {btf}", remedy, needed_for)
+    return MachineCheck("XDP", False, f"refused: {os.strerror(code)}; {btf}", remedy, needed_for)
 
 
-def _xdp_on_veth() -> Finding:
+def _xdp_on_veth() -> MachineCheck:
     """Loads and attaches the very programs, between two interfaces that vanish with the probe."""
     name, needed_for = "XDP on veth", XDP_PLANE
     if _find("ip") is None or _find("tc") is None:
-        return Finding(name, False, "ip or tc is missing", "as root: apt-get install iproute2", needed_for)
+        return MachineCheck(name, False, "ip or tc is missing", "as root: apt-get install iproute2", needed_for)
     probe = f"{shlex.quote(sys.executable)} -P -m emulation.mininet.xdp_probe || :"
     said = _in_own_network(probe)
     if said is None:
-        return Finding(name, False, "not tried: no network namespace to try in", "run as root", needed_for)
+        return MachineCheck(name, False, "not tried: no network namespace to try in", "run as root", needed_for)
     if " on veth, delivery by " in said:
-        return Finding(name, True, said, "", needed_for)
+        return MachineCheck(name, True, said, "", needed_for)
     remedy = "a kernel with CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_ACT and CONFIG_VETH"
     if "not permitted" in said:
         remedy = "run as root, or with CAP_BPF and CAP_NET_ADMIN"
-    return Finding(name, False, said or "the probe said nothing", remedy, needed_for)
+    return MachineCheck(name, False, said or "the probe said nothing", remedy, needed_for)
 
 
-def _libbpf() -> Finding:
+def _libbpf() -> MachineCheck:
     try:
         libbpf()
     except SwitchaggError as error:
-        return Finding("libbpf", False, str(error), "as root: apt-get install libbpf1 (before: libbpf0)", XDP_PLANE)
-    return Finding("libbpf", True, "libbpf.so.1", "", XDP_PLANE)
+        return MachineCheck(
+            "libbpf", False, str(error), "as root: apt-get install libbpf1 (before: libbpf0)", XDP_PLANE
+        )
+    return MachineCheck("libbpf", True, "libbpf.so.1", "", XDP_PLANE)
 
 
-def _xdp_programs() -> Finding:
+def _xdp_programs() -> MachineCheck:
     names = (bpf.MTU_1500, bpf.JUMBO, bpf.LOSS)
     absent = [name for name in names if not (bpf.FOLDER / name).exists()]
     if absent:
         remedy = f"as root: apt-get install clang libbpf-dev; then {library.REMEDY}"
-        return Finding("XDP programs", False, f"not built: {', '.join(absent)}", remedy, XDP_PLANE)
-    return Finding("XDP programs", True, f"built: {', '.join(names)}", "", XDP_PLANE)
+        return MachineCheck("XDP programs", False, f"not built: {', '.join(absent)}", remedy, XDP_PLANE)
+    return MachineCheck("XDP programs", True, f"built: {', '.join(names)}", "", XDP_PLANE)
 
 
 # ---- the compiled core
@@ -368,89 +376,91 @@ def _compiles(compiler: str, *flags: str, source: str = "int answer(void) { retu
         return _answer(compiler, *flags, "-o", str(made), f"{folder}/probe.c") is not None and made.exists()
 
 
-def _compiler() -> Finding:
+def _compiler() -> MachineCheck:
     name, remedy = "C compiler", "as root: apt-get install gcc libc6-dev; then make native"
     needed_for = "building the compiled core"
     found = [compiler for compiler in ("cc", "gcc", "clang") if _find(compiler)]
     if not found:
-        return Finding(name, False, "no cc, gcc or clang on PATH", remedy, needed_for)
+        return MachineCheck(name, False, "no cc, gcc or clang on PATH", remedy, needed_for)
     flags = ("-shared", "-fPIC", "-include", "stdint.h", "-include", "sys/socket.h", "-include", "linux/types.h")
     for compiler in found:
         if _compiles(compiler, *flags):
             version = (_answer(compiler, "--version") or compiler).splitlines()[0]
-            return Finding(name, True, version, "", needed_for)
-    return Finding(
+            return MachineCheck(name, True, version, "", needed_for)
+    return MachineCheck(
         name, False, f"{', '.join(found)} can't compile a line that includes C's headers", remedy, needed_for
     )
 
 
-def _compiled_core() -> Finding:
+def _compiled_core() -> MachineCheck:
     needed_for = "speed: switch and workers in C"
     if reason := library.missing():
         detail, _, remedy = reason.partition("; ")
-        return Finding("compiled core", False, detail, remedy, needed_for)
+        return MachineCheck("compiled core", False, detail, remedy, needed_for)
     detail = f"{library.load()._name}, ABI {library.ABI}, loops use {library.vectors()}"
-    return Finding("compiled core", True, detail, "", needed_for)
+    return MachineCheck("compiled core", True, detail, "", needed_for)
 
 
 BPF_SOURCE = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>"
 
 
-def _clang_for_bpf() -> Finding:
+def _clang_for_bpf() -> MachineCheck:
     name, needed_for = "clang for BPF", "building the XDP programs"
     remedy = "as root: apt-get install clang libbpf-dev; then make native"
     if _find("clang") is None:
-        return Finding(name, False, "clang is not on PATH", remedy, needed_for)
+        return MachineCheck(name, False, "clang is not on PATH", remedy, needed_for)
     if not _compiles("clang", "-target", "bpf", "-c"):
-        return Finding(name, False, "this clang has no BPF target", remedy, needed_for)
+        return MachineCheck(name, False, "this clang has no BPF target", remedy, needed_for)
     includes = [f"-I{folder}" for folder in Path("/usr/include").glob("*-linux-gnu")]  # asm/types.h, as Debian has it
     if not _compiles("clang", "-target", "bpf", "-c", *includes, source=BPF_SOURCE):
-        return Finding(name, False, "libbpf's headers are missing", remedy, needed_for)
-    return Finding(name, True, (_answer("clang", "--version") or "clang").splitlines()[0], "", needed_for)
+        return MachineCheck(name, False, "libbpf's headers are missing", remedy, needed_for)
+    return MachineCheck(name, True, (_answer("clang", "--version") or "clang").splitlines()[0], "", needed_for)
 
 
-def _fuzzer() -> Finding:
+def _fuzzer() -> MachineCheck:
     name, needed_for = "fuzzer", "tests of the compiled core on made-up packets"
     source = "int LLVMFuzzerTestOneInput(const unsigned char *data, unsigned long size) { return data && size > 9; }"
     if _find("clang") is None:
-        return Finding(
+        return MachineCheck(
             name, False, "clang is not on PATH", "as root: apt-get install clang libclang-rt-dev", needed_for
         )
     if not _compiles("clang", "-fsanitize=fuzzer,address,undefined", source=source):
         remedy = "as root: apt-get install libclang-rt-dev (or libclang-rt-14-dev, by clang's version)"
-        return Finding(name, False, "clang can't link its fuzzer and sanitizers", remedy, needed_for)
-    return Finding(name, True, "clang links its fuzzer, AddressSanitizer and UBSan", "", needed_for)
+        return MachineCheck(name, False, "clang can't link its fuzzer and sanitizers", remedy, needed_for)
+    return MachineCheck(name, True, "clang links its fuzzer, AddressSanitizer and UBSan", "", needed_for)
 
 
-def _program(name: str, program: str, remedy: str, needed_for: str) -> Finding:
+def _program(name: str, program: str, remedy: str, needed_for: str) -> MachineCheck:
     path = _find(program)
-    return Finding(name, path is not None, path or f"{program} is not on PATH", "" if path else remedy, needed_for)
+    return MachineCheck(name, path is not None, path or f"{program} is not on PATH", "" if path else remedy, needed_for)
 
 
-def _rdma() -> Finding:
+def _rdma() -> MachineCheck:
     """RDMA works without: this is about NICs."""
     needed_for = "RDMA on hardware (SWITCHAGG_RDMA_PROVIDER=verbs); in user space it works without"
     try:
         devices = hardware.devices()
     except SwitchaggError as error:
         what, _, remedy = str(error).rpartition("; ")
-        return Finding("RDMA hardware", False, what, remedy, needed_for)
+        return MachineCheck("RDMA hardware", False, what, remedy, needed_for)
     if not devices:
-        return Finding("RDMA hardware", False, "no device", hardware.NO_DEVICE, needed_for)
-    return Finding("RDMA hardware", True, ", ".join(devices), "", needed_for)
+        return MachineCheck("RDMA hardware", False, "no device", hardware.NO_DEVICE, needed_for)
+    return MachineCheck("RDMA hardware", True, ", ".join(devices), "", needed_for)
 
 
-def _p4_engine() -> Finding:
+def _p4_engine() -> MachineCheck:
     """A C compiler makes it fast; without one it runs on Python."""
     needed_for = "switchagg p4, the data plane p4"
     if reason := p4.missing():
-        return Finding("P4 engine", False, reason, "pip install 'switchagg[p4]', or make setup", needed_for)
+        return MachineCheck("P4 engine", False, reason, "pip install 'switchagg[p4]', or make setup", needed_for)
     back_end = "C" if any(map(_find, ("cc", "gcc", "clang"))) else "Python (slow: no C compiler)"
-    return Finding("P4 engine", True, f"programs become {back_end}; lark {metadata.version('lark')}", "", needed_for)
+    return MachineCheck(
+        "P4 engine", True, f"programs become {back_end}; lark {metadata.version('lark')}", "", needed_for
+    )
 
 
 P4_REMEDY = "see p4.org (Debian, Ubuntu: packages of the p4lang project)"
-PROBES: dict[str, Callable[[], Finding]] = {
+PROBES: dict[str, Callable[[], MachineCheck]] = {
     "Python": _python,
     "numpy": lambda: _package("numpy", "numpy"),
     "PyTorch": _torch,
@@ -480,34 +490,34 @@ PROBES: dict[str, Callable[[], Finding]] = {
 }
 
 
-def _careful(name: str, probe: Callable[[], Finding]) -> Finding:
+def _careful(name: str, probe: Callable[[], MachineCheck]) -> MachineCheck:
     try:
         return probe()
     except Exception as error:  # the doctor's own faults are findings too
         detail = f"the probe failed: {type(error).__name__}: {error}"
-        return Finding(name, False, detail, "please report this line", "unknown")
+        return MachineCheck(name, False, detail, "please report this line", "unknown")
 
 
-def diagnose() -> list[Finding]:
+def diagnose() -> list[MachineCheck]:
     """Look at everything, in the order of `PROBES`. Takes a few seconds, nearly all of it `import torch`."""
     netns.find_programs()  # as runs in Mininet do
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(_careful, PROBES.keys(), PROBES.values()))
 
 
-def exit_code(findings: list[Finding]) -> int:
+def exit_code(findings: list[MachineCheck]) -> int:
     """1 if something is missing that every run needs, else 0."""
     return int(any(not finding.ok and finding.needed_for == EVERYTHING for finding in findings))
 
 
-def as_json(findings: list[Finding]) -> str:
+def as_json(findings: list[MachineCheck]) -> str:
     """A JSON object: `ready` (bool) and `findings`, one object each, with the fields of `Finding`."""
     return json.dumps(
         {"ready": exit_code(findings) == 0, "findings": [asdict(finding) for finding in findings]}, indent=2
     )
 
 
-def _mark(finding: Finding) -> Text:
+def _mark(finding: MachineCheck) -> Text:
     if finding.ok:
         return Text("yes", "green")
     if finding.needed_for.startswith(BESIDES):
@@ -515,7 +525,7 @@ def _mark(finding: Finding) -> Text:
     return Text("NO", "bold red" if finding.needed_for == EVERYTHING else "yellow")
 
 
-def print_table(findings: list[Finding]) -> None:
+def print_table(findings: list[MachineCheck]) -> None:
     """A table of what is there and what is not, then the remedies, then what to run."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("", "", "found", "needed for"):
@@ -534,7 +544,7 @@ def print_table(findings: list[Finding]) -> None:
     console.print(f"\n{conclusion(findings)}", soft_wrap=True)
 
 
-def conclusion(findings: list[Finding]) -> str:
+def conclusion(findings: list[MachineCheck]) -> str:
     """One line: which backends can run here."""
     has = {finding.name: finding.ok for finding in findings}
     if exit_code(findings):

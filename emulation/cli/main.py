@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from switchagg.sharing.quota import PeerQuota
     from transport.switch.impairments import Impairments
 
-from emulation.cli.bench import app as bench
-from emulation.cli.keys import keys as make_keys
+from emulation.cli.bench_commands import app as bench
+from emulation.cli.curve_keys import keys as make_keys
 from emulation.cli.link_help import LinkCommand
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, outcomes, renamed_option, stop
-from emulation.cli.p4 import app as p4
-from emulation.cli.ps import server
+from emulation.cli.p4_commands import app as p4
 from emulation.cli.runs.goal import goal
 from emulation.cli.runs.profile import profile
 from emulation.cli.runs.whatif import whatif
+from emulation.cli.server_command import server
 from emulation.cli.start.completion import scenario_names
 from emulation.cli.start.init import init
 from emulation.cli.start.shipped import examples
 from emulation.cli.start.version import show_version
 from emulation.cli.study import app as study
-from emulation.reproduce.command import reproduce
+from emulation.reproduce.reproduce_command import reproduce
 from emulation.scenario_keys.scenario_command import ReferenceCommand, scenario
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.written import choices
@@ -472,7 +472,7 @@ def status(
     with outcomes():
         import msgspec
 
-        from emulation.cli.status import DETAILS_ARE_FOR, status_lines
+        from emulation.cli.switch_status import DETAILS_ARE_FOR, status_lines
         from transport.control.client import query_status
 
         _check_endpoint("SWITCH", address)

@@ -43,24 +43,24 @@ class FlowEnd(msgspec.Struct, frozen=True):
     ecn: bool = False
 
 
-class Begin(ChildCommand):
+class BeginFlows(ChildCommand):
     """The run starts at at_ns: what is due from then on is sent, and counted where it goes to."""
 
     at_ns: int
 
 
-class Count(ChildCommand):
+class CountFlows(ChildCommand):
     """Say what became of it."""
 
 
-class Received(ChildReport):
+class ReceivedFlows(ChildReport):
     """looks: the time, and what each flow has brought by then, without headers; in order of time, the last one now. Of
     an entry whose flows end, what those of each source have brought."""
 
     looks: tuple[tuple[int, ...], ...]
 
 
-class Sent(ChildReport):
+class SentFlows(ChildReport):
     """Of flows that end: those that did, from connecting until the receiver had closed after the last byte; how many
     didn't; and how much later than they were due all of them began."""
 
@@ -104,11 +104,11 @@ class _Receiver:
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def __call__(self, order: Begin | Count) -> ChildReport:
-        if isinstance(order, Begin):
+    def __call__(self, order: BeginFlows | CountFlows) -> ChildReport:
+        if isinstance(order, BeginFlows):
             _start(self._run, order.at_ns)
             return Done()
-        return Received((*self._looks, self._look()))
+        return ReceivedFlows((*self._looks, self._look()))
 
     def _look(self) -> tuple[int, ...]:
         return (time.monotonic_ns(), *self._bytes)
@@ -168,12 +168,12 @@ class _Sender:
         self._late_ns: list[int] = []
         self._socket().close()  # to be refused before the run
 
-    def __call__(self, order: Begin | Count) -> ChildReport:
-        if isinstance(order, Begin):
+    def __call__(self, order: BeginFlows | CountFlows) -> ChildReport:
+        if isinstance(order, BeginFlows):
             (SETTINGS / "tcp_ecn").write_text("1" if self._end.ecn else "2", encoding="ascii")  # 2: agree only
             _start(self._run, order.at_ns)
             return Done()
-        return Sent(tuple(self._finished), len(self._open), tuple(self._late_ns))
+        return SentFlows(tuple(self._finished), len(self._open), tuple(self._late_ns))
 
     def _socket(self) -> socket.socket:
         made = socket.socket()
@@ -242,4 +242,4 @@ class _Sender:
 
 
 if __name__ == "__main__":
-    serve(FlowEnd, Begin | Count, begin)
+    serve(FlowEnd, BeginFlows | CountFlows, begin)

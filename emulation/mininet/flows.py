@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from emulation import children
-from emulation.certificate.messages import Look
+from emulation.certificate.monitor_messages import QueueReading
 from emulation.children import Child, ChildCommand
-from emulation.mininet.flow_end import RECEIVER, Begin, Count, FlowEnd, Received, Sent
+from emulation.mininet.flow_end import RECEIVER, BeginFlows, CountFlows, FlowEnd, ReceivedFlows, SentFlows
 from emulation.scenario import Scenario
 from emulation.scenario_flows import Arrivals, FlowPlace, SharedHop, flow_ways, job_hops, places, shared_hops
 from emulation.scenario_tables import FlowOptions
@@ -30,7 +30,7 @@ from emulation.sim.traffic.segments import HEADERS_BYTES
 from transport.links.ethernet import ETHERNET_BYTES
 
 if TYPE_CHECKING:
-    from emulation.mininet.topology import EmulatedNetwork
+    from emulation.mininet.emulated_network import EmulatedNetwork
 
 PORT = 7_000  # of the first entry's flows; each entry has one
 ANSWER_S = 30.0
@@ -45,7 +45,7 @@ class _Flows:
     senders: list[Child[Any]]
     receiver: Child[Any]
     looks: npt.NDArray[np.int64] | None = None  # rows as `Received` has them
-    sent: Sequence[Sent] = ()
+    sent: Sequence[SentFlows] = ()
 
 
 class RunningFlows:
@@ -109,19 +109,19 @@ class RunningFlows:
             [flows.receiver for flows in self._flows],
             [one for flows in self._flows for one in flows.senders],
         ):
-            self._order(asked, Begin(self._start_ns))
+            self._order(asked, BeginFlows(self._start_ns))
 
     def end(self) -> None:
         """The run ends, and with it the flows. Raises ChildFailed."""
         for flows in self._flows:
-            (received,) = self._order([flows.receiver], Count())
-            assert isinstance(received, Received)
+            (received,) = self._order([flows.receiver], CountFlows())
+            assert isinstance(received, ReceivedFlows)
             flows.looks = np.array(received.looks, np.int64)
-            flows.sent = self._order(flows.senders, Count())
+            flows.sent = self._order(flows.senders, CountFlows())
         self._end_ns = time.monotonic_ns()
         self.close()
 
-    def document(self, looks: Mapping[str, Sequence[Look]]) -> dict[str, Any]:
+    def document(self, looks: Mapping[str, Sequence[QueueReading]]) -> dict[str, Any]:
         """What became of them, as `results_schema.md` has it. looks: at each of `interfaces`, meanwhile."""
         return {
             "flows": [self._told(flows) for flows in self._flows],
@@ -144,7 +144,7 @@ class RunningFlows:
         told |= times(done, sum(sent.unfinished for sent in flows.sent), seconds)
         return {**told, "late_p99_ns": percentile(late_ns, 0.99)}
 
-    def _share(self, shared: SharedHop, looks: Sequence[Look]) -> dict[str, Any]:
+    def _share(self, shared: SharedHop, looks: Sequence[QueueReading]) -> dict[str, Any]:
         """What else the link carried is the job's."""
         at_ns, sent_bytes, backlog_bytes = np.array(looks).T
         grid_ns = np.append(np.arange(self._start_ns, self._end_ns, LOOK_NS), self._end_ns)
@@ -167,7 +167,7 @@ class RunningFlows:
 
     def _spawn(self, host: int, name: str, end: FlowEnd) -> Child[Any]:
         spawn: Callable[..., subprocess.Popen[Any]] = partial(self._network.spawn, host)
-        return children.start(spawn, name, MODULE, end, Received | Sent)
+        return children.start(spawn, name, MODULE, end, ReceivedFlows | SentFlows)
 
     def _order(self, asked: Sequence[Child[Any]], order: ChildCommand) -> list[Any]:
         for child in asked:

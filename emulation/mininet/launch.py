@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from emulation.bounds import elements_of
 from emulation.errors import RunFailed
 from emulation.mininet import netns, patience
-from emulation.mininet.addresses import Place, switch_places
+from emulation.mininet.node_addresses import NodeAddress, switch_places
 from emulation.mininet.services import RunningService, ServiceProcess, SwitchPlace, switchagg_command
 from emulation.mininet.shaping import NetworkSpec, UnfitError
 from emulation.scenario import Scenario
@@ -36,7 +36,7 @@ from transport.meshes.opening import TOKEN_VARIABLE, new_token
 from transport.rdma.sockets import SEGMENTS_VARIABLE
 
 if TYPE_CHECKING:
-    from emulation.mininet.topology import EmulatedNetwork
+    from emulation.mininet.emulated_network import EmulatedNetwork
     from switchagg.native.bpf import LossProgram
 
 CONTROL_PORT = 5555  # of the first switch, and its data port is the next
@@ -45,7 +45,7 @@ BY_LINKS, BY_SWITCH = "links", "switch"
 
 
 @dataclass(frozen=True)
-class Traffic:
+class NetworkTraffic:
     """What a network's links have carried since it was built: a list has an entry per host, the others are sums."""
 
     up_bytes: list[int]
@@ -55,7 +55,7 @@ class Traffic:
     segments_resent: int  # by TCP, all hosts
 
     @classmethod
-    def of(cls, star: EmulatedNetwork) -> Traffic:
+    def of(cls, star: EmulatedNetwork) -> NetworkTraffic:
         """Until now. Raises OSError."""
         links = star.counters()
         return cls(
@@ -66,9 +66,9 @@ class Traffic:
             star.segments_resent(),
         )
 
-    def __sub__(self, earlier: Traffic) -> Traffic:
+    def __sub__(self, earlier: NetworkTraffic) -> NetworkTraffic:
         """What was carried since then."""
-        return Traffic(
+        return NetworkTraffic(
             [after - before for after, before in zip(self.up_bytes, earlier.up_bytes, strict=True)],
             [after - before for after, before in zip(self.down_bytes, earlier.down_bytes, strict=True)],
             self.up_packets - earlier.up_packets,
@@ -78,7 +78,7 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class Service:
+class MethodService:
     """What runs for one method beside its ranks. name: the method's, for messages; what: "the switch", "server 0".
 
     ends: it may end before us, with status 0, when its job is done.
@@ -100,11 +100,11 @@ class Service:
 
 
 @dataclass(frozen=True)
-class Switch(Service):
+class RunningSwitch(MethodService):
     """A data plane. below: those of the switches below it, all levels."""
 
     control: str
-    below: tuple[Switch, ...] = ()
+    below: tuple[RunningSwitch, ...] = ()
 
     def cpu_ns(self) -> int:
         """CPU time of the daemon, and those below, so far."""
@@ -125,16 +125,18 @@ class RunningScenario:
     """
 
     def __init__(self, scenario: Scenario, loss_by: str | None = None, servers: int = 0) -> None:
-        from emulation.mininet import topology
+        from emulation.mininet import emulated_network
 
         self.scenario = scenario
         spec = dataclasses.replace(
             NetworkSpec.from_scenario(scenario), congestion_control=congestion_control(scenario), servers=servers
         )
         self._loss_by, self.segments_max = loss_by, spec.segments_max
-        self.star: EmulatedNetwork = topology.EmulatedNetwork(dataclasses.replace(spec, loss=0.0) if loss_by else spec)
-        self.switches: list[Switch] = []
-        self.servers: list[Service] = []
+        self.star: EmulatedNetwork = emulated_network.EmulatedNetwork(
+            dataclasses.replace(spec, loss=0.0) if loss_by else spec
+        )
+        self.switches: list[RunningSwitch] = []
+        self.servers: list[MethodService] = []
         self._token = new_token()
         self._losses: list[LossProgram] = []
 
@@ -163,7 +165,9 @@ class RunningScenario:
         """The network as read back from the kernel."""
         return dataclasses.asdict(self.star.verification)
 
-    def start_switch(self, scenario: Scenario, method: MethodName, name: str, log_path: Path | None = None) -> Switch:
+    def start_switch(
+        self, scenario: Scenario, method: MethodName, name: str, log_path: Path | None = None
+    ) -> RunningSwitch:
         """Starts the switch that a method needs, or the tree of them, with this scenario's options, and waits until
         they answer. Below the root their logs have their names in front.
 
@@ -182,7 +186,7 @@ class RunningScenario:
             impair=f"loss={loss!r},seed={scenario.seed}" if self._loss_by == BY_SWITCH else "",
         )
         copies, links = self._multicast(method, options.dataplane), self.star.spec.links
-        started: dict[str, Switch] = {}
+        started: dict[str, RunningSwitch] = {}
         for node, (address, _) in self._downward():
             above = links.parent(node)
             place = dataclasses.replace(place, address=address, name=node if above else "")
@@ -191,12 +195,12 @@ class RunningScenario:
             log = log_path.with_name(f"{node}-{log_path.name}") if log_path and above else log_path
             running = self.star.start_data_plane(place.process(log), node)
             what = f"the switch {node}" if above else "the switch"
-            started[node] = Switch(name, what, running, ends=False, control=place.control)
+            started[node] = RunningSwitch(name, what, running, ends=False, control=place.control)
         root, *below = started.values()
         self.switches.append(dataclasses.replace(root, below=tuple(below)))
         return self.switches[-1]
 
-    def _downward(self) -> list[tuple[str, Place]]:
+    def _downward(self) -> list[tuple[str, NodeAddress]]:
         """The switches that aggregate, each after the one above it."""
         links = self.star.spec.links
         return sorted(switch_places(links).items(), key=lambda item: len(links.path(item[0], links.root)))
@@ -232,7 +236,7 @@ class RunningScenario:
                 name=f"server {number}",
             )
             running = self.star.start_server(number, service)
-            self.servers.append(Service(str(method), f"server {number}", running, ends=True))
+            self.servers.append(MethodService(str(method), f"server {number}", running, ends=True))
         for server in self.servers:
             server.running.wait_until_ready()
 
@@ -253,10 +257,10 @@ class RunningScenario:
         return [service.running.process.pid for service in self._services]
 
     @property
-    def _services(self) -> list[Service]:
+    def _services(self) -> list[MethodService]:
         return [*self.switches, *(below for switch in self.switches for below in switch.below), *self.servers]
 
-    def switch_counters(self, switch: Switch) -> dict[str, int]:
+    def switch_counters(self, switch: RunningSwitch) -> dict[str, int]:
         """What a data plane, and those below it, have counted together, asked from within their namespaces. Raises
         RunFailed."""
         counted: Counter[str] = Counter()

@@ -33,7 +33,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 
 
 @dataclass(frozen=True)
-class Entry:
+class QdiscEntry:
     """One qdisc or class. GSO bundles count as their segments, headers included."""
 
     kind: str
@@ -73,29 +73,29 @@ class QdiscReader:
         """Closes the socket."""
         self._socket.close()
 
-    def qdiscs(self, ifindex: int = 0) -> list[Entry]:
+    def qdiscs(self, ifindex: int = 0) -> list[QdiscEntry]:
         """Qdiscs of one interface, or of all (0), root first."""
         found = self._ask(_RTM_GETQDISC, _NLM_F_DUMP, ifindex, 0)
         return [entry for entry in found if not ifindex or entry.ifindex == ifindex]
 
-    def classes(self, ifindex: int) -> list[Entry]:
+    def classes(self, ifindex: int) -> list[QdiscEntry]:
         """Traffic classes of one interface."""
         return self._ask(_RTM_GETTCLASS, _NLM_F_DUMP, ifindex, 0)
 
-    def filters(self, ifindex: int, parent: int) -> list[Entry]:
+    def filters(self, ifindex: int, parent: int) -> list[QdiscEntry]:
         """Filters at a qdisc of one interface."""
         return self._ask(_RTM_GETTFILTER, _NLM_F_DUMP, ifindex, parent)
 
-    def root(self, ifindex: int) -> Entry:
+    def root(self, ifindex: int) -> QdiscEntry:
         """The root qdisc of one interface: the cheap question, asked many times a second."""
         return self._ask(_RTM_GETQDISC, _NLM_F_ECHO, ifindex, ROOT_HANDLE)[0]
 
-    def _ask(self, message: int, flags: int, ifindex: int, parent: int) -> list[Entry]:
+    def _ask(self, message: int, flags: int, ifindex: int, parent: int) -> list[QdiscEntry]:
         self._sequence += 1
         body = _TCMSG.pack(0, 0, 0, ifindex, 0, parent, 0)
         header = _HEADER.pack(_HEADER.size + len(body), message, _NLM_F_REQUEST | flags, self._sequence, 0)
         self._socket.send(header + body)
-        found: list[Entry] = []
+        found: list[QdiscEntry] = []
         while True:
             data = self._socket.recv(65_536)
             for kind, payload in _messages(data):
@@ -110,7 +110,7 @@ class QdiscReader:
                 return found
 
 
-def parse_entry(payload: bytes) -> Entry:
+def parse_entry(payload: bytes) -> QdiscEntry:
     """One RTM_NEWQDISC, RTM_NEWTCLASS or RTM_NEWTFILTER message, without its netlink header."""
     _, _, _, ifindex, handle, parent, _ = _TCMSG.unpack_from(payload)
     kind, options = "", b""
@@ -130,12 +130,12 @@ def parse_entry(payload: bytes) -> Entry:
             if _STATS_QUEUE in stats:
                 queue = struct.unpack_from("=IIIII", stats[_STATS_QUEUE])
     queued_packets, backlog_bytes, drops, _, overlimits = queue
-    return Entry(
+    return QdiscEntry(
         kind, ifindex, handle, parent, sent[0], sent[1], drops, overlimits, backlog_bytes, queued_packets, options
     )
 
 
-def htb_class(entry: Entry) -> HtbClass:
+def htb_class(entry: QdiscEntry) -> HtbClass:
     """The settings of an HTB class. Raises ValueError if `entry` is none."""
     attributes = dict(_attributes(entry.options, 0))
     if entry.kind != "htb" or _HTB_PARMS not in attributes:
@@ -153,7 +153,7 @@ def htb_class(entry: Entry) -> HtbClass:
     return HtbClass(rate, ceil, burst, round(ceil_buffer_ticks * _PSCHED_TICK_NS * ceil / 1e9), prio)
 
 
-def u32_match(entry: Entry) -> tuple[int, int, int, int] | None:
+def u32_match(entry: QdiscEntry) -> tuple[int, int, int, int] | None:
     """(class, value, mask, offset) of a u32 filter with one key, 32 bits from the IP header on; None for any other."""
     attributes = dict(_attributes(entry.options, 0))
     if entry.kind != "u32" or _U32_CLASSID not in attributes or _U32_SEL not in attributes:
@@ -166,7 +166,7 @@ def u32_match(entry: Entry) -> tuple[int, int, int, int] | None:
     return struct.unpack("=I", attributes[_U32_CLASSID])[0], value, mask, offset
 
 
-def fifo_limit(entry: Entry) -> int:
+def fifo_limit(entry: QdiscEntry) -> int:
     """Limit of a bfifo (bytes) or pfifo (packets)."""
     return int(struct.unpack_from("=I", entry.options)[0])
 

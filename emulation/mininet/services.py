@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from emulation.mininet import netns
-from emulation.mininet.addresses import SWITCH_ADDRESS
+from emulation.mininet.node_addresses import SWITCH_ADDRESS
 from emulation.mininet.patience import Patience
 from emulation.mininet.shaping import UnfitError
 

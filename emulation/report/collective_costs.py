@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from emulation.report.figures import STYLE
+from emulation.report.comparison_figures import STYLE
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
@@ -39,7 +39,7 @@ ROUTE_WORKERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 @dataclass(frozen=True)
-class Point:
+class CostPoint:
     """One allreduce: seconds measured in virtual time, and predicted."""
 
     method: str
@@ -50,13 +50,15 @@ class Point:
     model_s: float
 
 
-def point(method: str, workers: int, size_bytes: int, delay_ns: int) -> Point:
+def point(method: str, workers: int, size_bytes: int, delay_ns: int) -> CostPoint:
     """Measure one: one of METHODS."""
     config = SimulationConfig(workers, LinkConfig(RATE_BPS, delay_ns))
     name, dtype = ("switch", "float32") if method == FLOATS else (method, "int32")
     timing = time_allreduce(config, name, size_bytes, dtype)
     assert timing.wrong_elements == 0
-    return Point(method, workers, size_bytes, delay_ns, timing.duration_ns / 1e9, model_s(config, method, size_bytes))
+    return CostPoint(
+        method, workers, size_bytes, delay_ns, timing.duration_ns / 1e9, model_s(config, method, size_bytes)
+    )
 
 
 def link_cost(config: SimulationConfig) -> LinkCost:
@@ -79,7 +81,7 @@ def model_s(config: SimulationConfig, method: str, size_bytes: int) -> float:
     return predict(method, config.workers, size_bytes, link_cost(config))
 
 
-def sweep(delay_ns: int) -> list[Point]:
+def sweep(delay_ns: int) -> list[CostPoint]:
     """All methods over all sizes."""
     return [
         point(method, WORKERS, size_bytes, delay_ns)
@@ -100,7 +102,7 @@ def routes(delay_ns: int) -> list[tuple[int, float, float]]:
     return found
 
 
-def draw(sweeps: Sequence[Sequence[Point]], ratios: Sequence[tuple[int, float, float]]) -> Figure:
+def draw(sweeps: Sequence[Sequence[CostPoint]], ratios: Sequence[tuple[int, float, float]]) -> Figure:
     """Time over size for each delay, and what halving–doubling gains over the ring by the number of workers."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(12.6, 4.4), layout="constrained")
@@ -113,7 +115,7 @@ def draw(sweeps: Sequence[Sequence[Point]], ratios: Sequence[tuple[int, float, f
     return figure
 
 
-def _times(axes: Axes, points: Sequence[Point]) -> None:
+def _times(axes: Axes, points: Sequence[CostPoint]) -> None:
     for method in METHODS:
         mine = [each for each in points if each.method == method]
         look = ALL["switch" if method == FLOATS else method].look
@@ -157,7 +159,7 @@ def size_text(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-def table(points: Sequence[Point]) -> str:
+def table(points: Sequence[CostPoint]) -> str:
     """Measured milliseconds, and measured over model, as Markdown."""
     shown = (1024, 65_536, 1 << 20, 1 << 24)
     lines = [

@@ -310,7 +310,7 @@ def _learned(built: dict[str, Any], entry: dict[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Headline:
     """What a page says first, of an iteration: "1.40× faster"; and what stands beside it: its interval, and its limit,
     if communication were free ("limit 2.60×"; "" without a speed-up)."""
 
@@ -318,18 +318,18 @@ class Finding:
     limit: str
 
 
-def finding(built: dict[str, Any]) -> Finding:
+def finding(built: dict[str, Any]) -> Headline:
     """The speed-up of the method that `findings` is about, however small."""
     compared, _, none_learned = _compared(built)
     if compared is None:
-        return Finding(f"{time_text(built['methods'][0]['summary']['iteration_ns']['median'])} an iteration", "")
+        return Headline(f"{time_text(built['methods'][0]['summary']['iteration_ns']['median'])} an iteration", "")
     quoted = compared["comparison"]["headline"]
     if quoted["speedup"] is None:
-        return Finding("No speed-up can be told", "")
+        return Headline("No speed-up can be told", "")
     number = speedup_text(quoted["speedup"]) if resolved(quoted["interval"]) else "No difference beyond noise"
     number += " at equal compute" * quoted["at_equal_compute"] + ", but learned less" * none_learned
     limit = quoted["limit"] and f"limit {times_text(quoted['limit'])}"
-    return Finding(number, "; ".join(filter(None, (interval_text(quoted["interval"]), limit))))
+    return Headline(number, "; ".join(filter(None, (interval_text(quoted["interval"]), limit))))
 
 
 def interval_text(interval: Sequence[float] | None) -> str:

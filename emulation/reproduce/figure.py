@@ -8,7 +8,7 @@ import re
 import matplotlib
 from matplotlib.figure import Figure
 
-from emulation.report.figures import STYLE
+from emulation.report.comparison_figures import STYLE
 from emulation.reproduce.published import Judgement, Published
 
 _PAPER, _OURS, _CALIBRATED = "#999999", "#0072B2", "#A6CEE3"  # grey, and two blues of which both print

@@ -39,7 +39,7 @@ class ReproduceError(ValueError):
 
 
 @dataclass(frozen=True)
-class Cell:
+class PublishedCell:
     """One number of a paper. name: unique within the result. series: cells whose order is compared. role: "calibrates"
     fixes a constant and is not judged; "shown" stands without conditions to run it by, and may have no number of ours.
     """
@@ -68,7 +68,7 @@ class Published:
     conditions: str
     inputs: str
     unit: str
-    cells: tuple[Cell, ...]
+    cells: tuple[PublishedCell, ...]
     compute: Callable[[], Mapping[str, float]]
     calibration: str = ""
     reading: str = ""
@@ -85,7 +85,7 @@ class Published:
             raise ReproduceError(f"{self.name}: nothing is judged, and the file doesn't say what is missing")
 
     @property
-    def judged(self) -> tuple[Cell, ...]:
+    def judged(self) -> tuple[PublishedCell, ...]:
         return tuple(cell for cell in self.cells if cell.role == "judged")
 
 
@@ -137,7 +137,7 @@ def judge(published: Published, ours: Mapping[str, float]) -> Judgement:
     return Judgement(verdict, ours, errors, (2 * agreeing - pairs) / pairs if pairs else math.nan, pairs, tuple(faults))
 
 
-def _pairs(published: Published) -> Iterator[tuple[Cell, Cell]]:
+def _pairs(published: Published) -> Iterator[tuple[PublishedCell, PublishedCell]]:
     """Judged cells of one series that the paper separates."""
     for one, other in itertools.combinations(published.judged, 2):
         larger = max(abs(one.published), abs(other.published))

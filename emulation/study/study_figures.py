@@ -1,4 +1,4 @@
-"""Figures of a study, drawn from its document alone, in the style of `emulation/report/figures.py`."""
+"""Figures of a study, drawn from its document alone, in the style of `emulation/report/comparison_figures.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from emulation.certificate.fidelity import rate_text
-from emulation.report.figures import LINESTYLES, STYLE, save_png
+from emulation.report.comparison_figures import LINESTYLES, STYLE, save_png
 from emulation.study.study_plan import FLOAT32
 
 Row = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from emulation.bench.table import columns
+from emulation.bench.text_table import columns
 from emulation.certificate.fidelity import rate_text
 from emulation.study.study_figures import places
 from emulation.study.study_plan import FLOAT32, is_method

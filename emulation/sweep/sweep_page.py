@@ -18,9 +18,9 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from emulation.certificate.speedups import ratio, resolved
 from emulation.errors import RunFailed
-from emulation.report import figures, wording
-from emulation.report.page import drawn as shown_as
-from emulation.report.page import render
+from emulation.report import comparison_figures, wording
+from emulation.report.page_kit import drawn as shown_as
+from emulation.report.page_kit import render
 from emulation.report.svg import WIDTH, tips
 from emulation.results import write_json
 from emulation.scenario import Scenario
@@ -99,7 +99,7 @@ def write(document: dict[str, Any], folder: Path) -> Path:
         write_json(folder / "sweep.json", document)
         drawn = draw(document)
         for name, figure in drawn.items():
-            figures.save_png(figure, folder / f"{name}.png")
+            comparison_figures.save_png(figure, folder / f"{name}.png")
         page = folder / "sweep.html"
         page.write_text(_render(document, drawn), encoding="utf-8")
     except OSError as error:
@@ -254,7 +254,7 @@ def _order(key: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def draw(document: dict[str, Any]) -> dict[str, Figure]:
     """`sweep`: median iteration and speed-up over the baseline along the first axis, a row of plots for each facet."""
-    with matplotlib.rc_context(figures.STYLE):
+    with matplotlib.rc_context(comparison_figures.STYLE):
         return {"sweep": _figure(document)}
 
 
@@ -263,7 +263,7 @@ def _figure(document: dict[str, Any]) -> Figure:
     legend = 0.16 * len(document["methods"])
     figure = Figure(figsize=(WIDTH, 0.8 + 2.8 * len(panels) + legend), layout="constrained")
     rows = figure.subplots(len(panels), 2, squeeze=False, sharex=True, sharey="col")
-    looks = figures.looks({"methods": [{"method": method} for method in document["methods"]]})
+    looks = comparison_figures.looks({"methods": [{"method": method} for method in document["methods"]]})
     for (rest, places), (left, right) in zip(panels, rows, strict=True):
         marks = [next(iter(place.x.items()), ("", "")) for place in places]
         _axis(marks, (left, right))

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from emulation.bench.table import columns
+from emulation.bench.text_table import columns
 from emulation.certificate.fidelity import rate_text
-from emulation.report import page
-from emulation.report.figures import STYLE, save_png
+from emulation.report import page_kit
+from emulation.report.comparison_figures import STYLE, save_png
 from emulation.report.svg import INK, WIDTH, tip
 from emulation.report.wording import bytes_text, name_of, time_text
 from emulation.whatif.gains import words
@@ -42,9 +42,9 @@ def write(document: dict[str, Any], folder: Path) -> Path:
     with matplotlib.rc_context(STYLE):
         drawn = figure(document)
         save_png(drawn, folder / "whatif.png")
-    drawing = page.drawn(drawn, "whatif", CAPTION)
+    drawing = page_kit.drawn(drawn, "whatif", CAPTION)
     (folder / "whatif.svg").write_text(drawing["svg"], encoding="utf-8")
-    text = page.render(
+    text = page_kit.render(
         "whatif",
         document=document,
         headlines=[headline(link) for link in document["links"]],

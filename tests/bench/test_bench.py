@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from emulation.bench import arithmetic, document, suite, table, targets
-from emulation.bench.allreduce import methods
+from emulation.bench import bandwidths, document, suite, targets, text_table
+from emulation.bench.allreduce import bench_methods
+from emulation.bench.allreduce.allreduce_cells import AllreduceCell, row
 from emulation.bench.allreduce.answer import answer
-from emulation.bench.allreduce.cells import Cell, row
-from emulation.bench.allreduce.messages import Measured, Operation
-from emulation.bench.allreduce.methods import Method
-from emulation.bench.figures import draw_all
+from emulation.bench.allreduce.bench_methods import BenchMethod
+from emulation.bench.allreduce.rank_messages import Operation, OperationsMeasured
+from emulation.bench.bench_figures import draw_all
 from emulation.bench.planes.codecs import measure as measure_numbers
-from emulation.bench.planes.planes import Traffic
+from emulation.bench.planes.planes import BundleTraffic
 from emulation.cli.main import app
 from emulation.errors import RunFailed
 from emulation.mininet.launch import BY_LINKS, BY_SWITCH
@@ -34,19 +34,19 @@ runner = CliRunner()
 
 
 def test_bandwidths_are_those_of_nccl_tests() -> None:
-    assert arithmetic.algbw(25_000_000, 1e9) == 25e6
-    assert arithmetic.busbw(parse("gloo"), 25_000_000, 1e9, 4) == 25e6 * 1.5
-    assert arithmetic.busbw(parse("ring"), 8, 8.0, 8) == 1e9 * 1.75
-    assert arithmetic.busbw(parse("switch"), 25_000_000, 1e9, 4) is None
+    assert bandwidths.algbw(25_000_000, 1e9) == 25e6
+    assert bandwidths.busbw(parse("gloo"), 25_000_000, 1e9, 4) == 25e6 * 1.5
+    assert bandwidths.busbw(parse("ring"), 8, 8.0, 8) == 1e9 * 1.75
+    assert bandwidths.busbw(parse("switch"), 25_000_000, 1e9, 4) is None
 
 
 def test_sizes_go_from_the_least_to_the_most() -> None:
-    assert arithmetic.sizes(4096, 67_108_864, 16) == [4096, 65_536, 1_048_576, 16_777_216]
-    assert arithmetic.sizes(4, 32, 2) == [4, 8, 16, 32]
-    assert arithmetic.sizes(4, 9, 1.2) == [4, 8]  # whole elements, none twice
+    assert bandwidths.sizes(4096, 67_108_864, 16) == [4096, 65_536, 1_048_576, 16_777_216]
+    assert bandwidths.sizes(4, 32, 2) == [4, 8, 16, 32]
+    assert bandwidths.sizes(4, 9, 1.2) == [4, 8]  # whole elements, none twice
     for wrong in ((3, 8, 2), (8, 4, 2), (4, 8, 1)):
         with pytest.raises(ValueError, match=r"bytes|factor"):
-            arithmetic.sizes(*wrong)
+            bandwidths.sizes(*wrong)
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_sizes_go_from_the_least_to_the_most() -> None:
     [("4096", 4096), ("4K", 4096), ("25MB", 25_000_000), ("64 MiB", 1 << 26), ("1.5k", 1536), ("7", 4)],
 )
 def test_sizes_are_read_as_nccl_tests_does(text: str, size: int) -> None:
-    assert arithmetic.parse_size(text) == size
+    assert bandwidths.parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "M", "3", "-4K", "4X", "nan", "inf", "1e400"])
 def test_invalid_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a size"):
-        arithmetic.parse_size(text)
+        bandwidths.parse_size(text)
 
 
 @pytest.mark.parametrize(
@@ -68,17 +68,17 @@ def test_invalid_sizes_are_refused(text: str) -> None:
     [("200M", 200_000_000), ("1G", 10**9), ("100e6", 10**8), ("2.5Gbit", 25 * 10**8), ("Unshaped", 0)],
 )
 def test_rates_are_parsed(text: str, rate: int) -> None:
-    assert arithmetic.parse_rate(text) == rate
+    assert bandwidths.parse_rate(text) == rate
 
 
 @pytest.mark.parametrize("text", ["", "5", "fast", "200G", "-1G", "nan"])
 def test_invalid_rates_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a rate"):
-        arithmetic.parse_rate(text)
+        bandwidths.parse_rate(text)
 
 
 def test_spread_of_measurements() -> None:
-    found = arithmetic.spread([4.0, 1.0, 3.0, 2.0, 5.0])
+    found = bandwidths.spread([4.0, 1.0, 3.0, 2.0, 5.0])
     assert (found.count, found.median, found.p25, found.p75, found.least, found.most) == (5, 3.0, 2.0, 4.0, 1.0, 5.0)
 
 
@@ -87,13 +87,13 @@ def test_spread_of_measurements() -> None:
     [(0.98, 0.0, "link"), (0.5, 0.05, "cpu"), (0.5, 0.5, "latency"), (0.5, None, "unknown"), (None, 0.01, "cpu")],
 )
 def test_what_limited_a_figure(wire: float | None, idle: float | None, word: str) -> None:
-    assert arithmetic.limited_by(wire, idle) == word
+    assert bandwidths.limited_by(wire, idle) == word
 
 
 def test_operations_fit_the_time() -> None:
-    assert arithmetic.operations_for(1.0, 0.1, 1, 60) == 10
-    assert arithmetic.operations_for(1.0, 9.0, 1, 60) == 1
-    assert arithmetic.operations_for(1.0, 1e-6, 1, 60) == 60
+    assert bandwidths.operations_for(1.0, 0.1, 1, 60) == 10
+    assert bandwidths.operations_for(1.0, 9.0, 1, 60) == 1
+    assert bandwidths.operations_for(1.0, 1e-6, 1, 60) == 60
 
 
 # ---- planes, numbers
@@ -101,7 +101,7 @@ def test_operations_fit_the_time() -> None:
 
 @pytest.mark.parametrize("plane", ["reference", "batched"])
 def test_traffic_of_the_plane_benchmark_is_absorbed_and_answered(plane: str) -> None:
-    traffic = Traffic(3, 8)
+    traffic = BundleTraffic(3, 8)
     made = DATAPLANES[plane](256, 8)
     made.admit(traffic.job, traffic.ports)
     for _, turn in zip(range(4), traffic.turns(), strict=False):
@@ -124,20 +124,24 @@ def test_numbers_are_measured_beside_memcpy() -> None:
 
 
 def test_methods_are_parsed() -> None:
-    found, rivals = methods.parse("switch:batched,gloo,ring:bbr", "reference", ["cubic", "reno"])
+    found, rivals = bench_methods.parse("switch:batched,gloo,ring:bbr", "reference", ["cubic", "reno"])
     assert [method.name for method in found] == ["switch:batched", "gloo:cubic", "gloo:reno", "ring:bbr"]
     assert rivals == set()
-    found, rivals = methods.parse("switch, gloo:bbr, gloo", "reference", ["best"])
+    found, rivals = bench_methods.parse("switch, gloo:bbr, gloo", "reference", ["best"])
     assert [method.name for method in found] == ["switch:reference", "gloo:bbr", "gloo:cubic"]
-    assert rivals == {Method(parse("gloo"), "cubic")}  # what was asked for by name stays
-    assert methods.parse("ring:kernel", "auto", ["best"])[0] == [Method(parse("ring"), methods.kernel_control())]
-    assert methods.parse("gloo", "auto", ["kernel"])[0] == [Method(parse("gloo"), methods.kernel_control())]
+    assert rivals == {BenchMethod(parse("gloo"), "cubic")}  # what was asked for by name stays
+    assert bench_methods.parse("ring:kernel", "auto", ["best"])[0] == [
+        BenchMethod(parse("ring"), bench_methods.kernel_control())
+    ]
+    assert bench_methods.parse("gloo", "auto", ["kernel"])[0] == [
+        BenchMethod(parse("gloo"), bench_methods.kernel_control())
+    ]
 
 
 def test_methods_with_codecs_are_parsed() -> None:
     """Colons and commas of a codec's options are its own; float32 Gloo is no rival of 16 bits."""
     words = "switch~lanes8:least=0,warmup=3+ef:batched,gloo~bf16:reno,gloo,ring~lanes16:least=7,warmup=1,ps~lanes8"
-    found, rivals = methods.parse(words, "reference", ["cubic"])
+    found, rivals = bench_methods.parse(words, "reference", ["cubic"])
     assert [method.name for method in found] == [
         "switch~lanes8:least=0,warmup=3+ef:batched", "gloo~bf16:reno", "gloo:cubic",
         "ring~lanes16:least=7,warmup=1:cubic", "ps~lanes8",
@@ -145,11 +149,11 @@ def test_methods_with_codecs_are_parsed() -> None:
     assert [method.kind for method in found[:3]] == ["switch~lanes8:least=0,warmup=3+ef", "gloo~bf16", "gloo"]
     assert not rivals
     with pytest.raises(ScenarioError, match="--methods: gloo~lanes8: method gloo: codec 'lanes8' is none of its"):
-        methods.parse("gloo~lanes8", "reference", ["cubic"])
+        bench_methods.parse("gloo~lanes8", "reference", ["cubic"])
 
 
 def test_the_python_planes_have_workers_in_python() -> None:
-    assert {name: Method(parse("switch"), name).core for name in ("native", "xdp", "batched", "reference")} == {
+    assert {name: BenchMethod(parse("switch"), name).core for name in ("native", "xdp", "batched", "reference")} == {
         "native": "native",
         "xdp": "native",
         "batched": "python",
@@ -161,7 +165,7 @@ def test_the_python_planes_have_workers_in_python() -> None:
 
 
 def test_a_network_and_each_cell_of_it_is_a_scenario() -> None:
-    (wish,) = suite.Matrix([4], [10**9], [4096, 65_536], "switch:batched,ring:reno", iterations=7).wishes()
+    (wish,) = suite.BenchMatrix([4], [10**9], [4096, 65_536], "switch:batched,ring:reno", iterations=7).wishes()
     assert wish.sizes == (4096, 65_536)
     switch, ring = (method.cell(wish.scenario, 65_536) for method in wish.methods)
     assert [str(name) for name in wish.scenario.methods.mininet] == ["switch", "ring"]
@@ -178,7 +182,7 @@ def test_a_network_and_each_cell_of_it_is_a_scenario() -> None:
 
 def a_network(rate_bps: int = 10**9, loss: float = 0.0, loss_by: str | None = None) -> dict[str, Any]:
     """As a document has it, with no rows yet."""
-    (wish,) = suite.Matrix([4], [rate_bps], [4096, 25_000_000], "ring:reno", loss=loss, loss_by=loss_by).wishes()
+    (wish,) = suite.BenchMatrix([4], [rate_bps], [4096, 25_000_000], "ring:reno", loss=loss, loss_by=loss_by).wishes()
     return {**wish.record, "failures": {}, "rows": []}
 
 
@@ -189,14 +193,16 @@ def a_row(
     rate_bps: int = 10**9,
     dtype: str = "float32",
 ) -> dict[str, Any]:
-    kind, variant = methods.cut(name)
-    method = Method(parse(kind), variant)
-    (wish,) = suite.Matrix([4], [rate_bps], [size], "ring:reno").wishes()
-    cell = Cell()
+    kind, variant = bench_methods.cut(name)
+    method = BenchMethod(parse(kind), variant)
+    (wish,) = suite.BenchMatrix([4], [rate_bps], [size], "ring:reno").wishes()
+    cell = AllreduceCell()
     starts, ends = (1000, 2000, 1500, 1200), (1000, 2000, 1500, 1200 + round(ms * 1e6))
     for _ in range(3):
         answers = [
-            Measured([Operation(s, e, 4000, 0, [50, 0, 0, 50] + [0] * 4)], {"retransmitted": 1}, memory_bytes=0)
+            OperationsMeasured(
+                [Operation(s, e, 4000, 0, [50, 0, 0, 50] + [0] * 4)], {"retransmitted": 1}, memory_bytes=0
+            )
             for s, e in zip(starts, ends, strict=True)
         ]
         block = {
@@ -236,14 +242,14 @@ def test_a_row_takes_the_slowest_rank_and_counts_per_operation() -> None:
 def test_an_unshaped_row_has_neither_limit_nor_bound() -> None:
     found = a_row(rate_bps=0)
     assert found["share_of_payload_limit"] is found["share_of_bound"] is found["bound_bytes_per_s"] is None
-    words = table.line(found).split()
+    words = text_table.line(found).split()
     assert words[-6:-4] == ["110", "50"]  # sent and received
     assert words[:5] == ["25000000", "6250000", "float32", "sum", "-1"]
     assert words[-4:] == ["0", "-", "-", "latency"]
 
 
 def test_the_table_s_headings_align_with_its_columns() -> None:
-    lines = [*table.heading(a_network(200_000_000)), table.line(a_row())]
+    lines = [*text_table.heading(a_network(200_000_000)), text_table.line(a_row())]
     assert "links shaped to 200 Mb/s in both directions (HTB), MTU 1500" in lines[0]
     assert lines[1].index("#wrong") + len("#wrong") == lines[3].index(" 0 ") + 2
     assert {line.find("limited by") for line in lines[1:2]} == {lines[3].index("latency")}
@@ -496,7 +502,7 @@ def test_a_host_method_that_loss_halts_is_a_result(loss: float, method: str, mea
 def test_machine_facts_and_load() -> None:
     facts = document.machine()
     assert {"cpu_model", "kernel", "tcp_congestion_control", "tcp_available_congestion_control"} <= set(facts)
-    load = document.Load().measures()
+    load = document.MachineLoad().measures()
     assert 0 <= load["idle_share"] <= 1
 
 
@@ -528,7 +534,7 @@ def test_wrong_usage_is_one_line(arguments: tuple[str, ...], expected: str, monk
 
 def test_without_privileges_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emulation.mininet.netns.run_in_user_namespace", lambda: None)
-    monkeypatch.setattr("emulation.mininet.run.missing", lambda: "Mininet needs root")
+    monkeypatch.setattr("emulation.mininet.mininet_run.missing", lambda: "Mininet needs root")
     for command in (["allreduce", "--methods", "ring:reno"], ["loss"]):
         done = runner.invoke(app, ["bench", *command])
         assert done.exit_code == 1
@@ -541,7 +547,7 @@ def test_an_unwritable_output_is_refused_before_anything_is_measured(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setattr("emulation.mininet.netns.run_in_user_namespace", lambda: None)
-    monkeypatch.setattr("emulation.mininet.run.missing", lambda: "")
+    monkeypatch.setattr("emulation.mininet.mininet_run.missing", lambda: "")
     monkeypatch.setattr(suite, "run_allreduce", lambda *_: pytest.fail("it was measured"))
     monkeypatch.setitem(suite.MEASURES, "numbers", lambda *_: pytest.fail("it was measured"))
     done = runner.invoke(app, ["bench", *arguments, str(tmp_path / "file" / "results")])
@@ -568,14 +574,14 @@ def test_another_extent_is_not_mixed_into_a_document(tmp_path: Path) -> None:
 
 def test_an_unknown_type_is_refused_before_anything_starts() -> None:
     with pytest.raises(ScenarioError, match="--dtype"):
-        suite.Matrix([4], [0], [4096], "ring", dtype="int8").wishes()
+        suite.BenchMatrix([4], [0], [4096], "ring", dtype="int8").wishes()
 
 
 def test_what_a_worker_allocates_is_counted() -> None:
     if reason := library.missing():
         pytest.skip(f"needs the compiled core: {reason}")
     # In a process of its own: what other tests left to be freed would be counted as this worker's.
-    program = "import json; from emulation.bench.planes.memory import worker_memory; print(json.dumps(worker_memory()))"
+    program = "import json; from emulation.bench.planes import worker_memory as m; print(json.dumps(m.worker_memory()))"
     found = json.loads(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
     if found is None:
         pytest.skip("needs mallinfo2 of glibc 2.33")

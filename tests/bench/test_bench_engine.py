@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from emulation.bench.planes import engine_page, packet_engine
-from emulation.bench.planes.packet_engine import Case, exponent
+from emulation.bench.planes.packet_engine import EngineCase, exponent
 from emulation.bench.targets import judged, lines
 from emulation.errors import RunFailed
 from switchagg.native import library
@@ -17,9 +17,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 def part_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """All it measures, of worlds a hundredth as large, in this process."""
     for name, cases in (
-        ("CASES", [Case(engine, 2, 40_000, True, method="ring") for engine in ("python", "compiled")]),
-        ("SCALE", [Case("compiled", workers, 100_000, False, method="ring") for workers in (2, 4, 8)]),
-        ("LARGE", [Case("compiled", 4, 400_000, False, racks=2)]),
+        ("CASES", [EngineCase(engine, 2, 40_000, True, method="ring") for engine in ("python", "compiled")]),
+        ("SCALE", [EngineCase("compiled", workers, 100_000, False, method="ring") for workers in (2, 4, 8)]),
+        ("LARGE", [EngineCase("compiled", 4, 400_000, False, racks=2)]),
     ):
         monkeypatch.setattr(packet_engine, name, cases)
     monkeypatch.setattr(packet_engine, "GRADIENT_BYTES", 40_000)

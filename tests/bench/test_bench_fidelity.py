@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from example_results import FakeCertificate, result
 
-from emulation.bench import fidelity
+from emulation.bench import time_fidelity
 from emulation.errors import RunFailed
 from emulation.results import MethodResult, plain
 from emulation.scenario import Scenario, load, load_variants
@@ -60,21 +60,21 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return found
 
 
-def plan(folder: Path) -> fidelity.Plan:
+def plan(folder: Path) -> time_fidelity.FidelityPlan:
     path = folder / "tiny.toml"
     path.write_text(TEXT, encoding="utf-8")
-    return fidelity.planned(load(path), load_variants(path), folder / "out")
+    return time_fidelity.planned(load(path), load_variants(path), folder / "out")
 
 
 def run(folder: Path, only: str = "", again: bool = False) -> list[str]:
     """What was said."""
     said: list[str] = []
-    fidelity.run(plan(folder), only, again, 1, said.append)
+    time_fidelity.run(plan(folder), only, again, 1, said.append)
     return said
 
 
 def test_every_method_over_every_link_has_a_twin_in_virtual_time() -> None:
-    methods = [parse(name) for name in fidelity.every()]
+    methods = [parse(name) for name in time_fidelity.every()]
     assert len(set(methods)) == len(methods)
     assert {method.method for method in methods} == {name for name in METHODS if name not in ("atp", "esa", "auto")}
     assert {str(method) for method in methods if method.method == "switch"} == {
@@ -82,7 +82,7 @@ def test_every_method_over_every_link_has_a_twin_in_virtual_time() -> None:
         "switch@zeromq",
         "switch@rdma",
     }
-    assert {str(fidelity.twin(parse(name))) for name in ("ps", "ps@tcp", "ps@rdma")} == {"ps"}
+    assert {str(time_fidelity.twin(parse(name))) for name in ("ps", "ps@tcp", "ps@rdma")} == {"ps"}
 
 
 def test_virtual_time_is_run_once_for_all_links_and_nothing_twice(tmp_path: Path, toy: Machine) -> None:
@@ -102,7 +102,7 @@ def test_virtual_time_is_run_once_for_all_links_and_nothing_twice(tmp_path: Path
 
 def test_invalid_runs_stand_apart_and_count_nowhere(tmp_path: Path, toy: Machine) -> None:
     run(tmp_path)
-    built = fidelity.document(plan(tmp_path))
+    built = time_fidelity.document(plan(tmp_path))
     found = built["summary"]
     assert (built["planned"], found["pairs"], found["valid"], found["within_target"]) == (8, 8, 7, 3)
     assert found["median_difference"] == pytest.approx(0.1)
@@ -110,7 +110,7 @@ def test_invalid_runs_stand_apart_and_count_nowhere(tmp_path: Path, toy: Machine
     # at 100 Mb/s switch before the ring over TCP alone: 32 ms > 30; over UDP it takes 33. At 200 Mb/s also before Gloo
     assert (found["ordered"], swapped) == (5, [["switch", "ring"], ["switch", "gloo"], ["switch", "ring"]])
     assert found["swapped_over_one_link"] == 0
-    text = "\n".join(fidelity.table(built))
+    text = "\n".join(time_fidelity.table(built))
     valid, invalid = text.split("INVALID, so that these times say nothing:")
     assert "| 100 Mb/s | `gloo` | 30.0 ms | 30.6 ms | +2.0 % | CPUs / were taken |" in invalid
     assert "`gloo`" in valid
@@ -121,26 +121,26 @@ def test_invalid_runs_stand_apart_and_count_nowhere(tmp_path: Path, toy: Machine
 
 def test_a_run_that_is_cut_short_shows_what_is_there(tmp_path: Path, toy: Machine) -> None:
     with pytest.raises(RunFailed, match="no pair of runs has finished"):
-        fidelity.document(plan(tmp_path))
+        time_fidelity.document(plan(tmp_path))
     run(tmp_path, "switch, topology.rate_bps = 100")
-    built = fidelity.document(plan(tmp_path))
+    built = time_fidelity.document(plan(tmp_path))
     assert [(str(pair["method"]), pair["difference"]) for pair in built["pairs"]] == [("switch", pytest.approx(0.6))]
-    assert "1 of 8 pairs of runs; 1 of them VALID" in fidelity.lines(built)[0]
+    assert "1 of 8 pairs of runs; 1 of them VALID" in time_fidelity.lines(built)[0]
 
 
 def test_the_docs_page_has_the_table_between_its_marks(tmp_path: Path, toy: Machine) -> None:
     run(tmp_path)
-    built, page = fidelity.document(plan(tmp_path)), tmp_path / "fidelity.md"
+    built, page = time_fidelity.document(plan(tmp_path)), tmp_path / "fidelity.md"
     page.write_text("Nothing.\n")
     with pytest.raises(RunFailed, match="has no place for the results"):
-        fidelity.write(built, tmp_path / "out", tmp_path)
-    page.write_text(f"Before.\n\n{fidelity.BEGIN}\nold\n{fidelity.END}\n\nAfter.\n")
-    fidelity.write(built, tmp_path / "out", tmp_path)
+        time_fidelity.write(built, tmp_path / "out", tmp_path)
+    page.write_text(f"Before.\n\n{time_fidelity.BEGIN}\nold\n{time_fidelity.END}\n\nAfter.\n")
+    time_fidelity.write(built, tmp_path / "out", tmp_path)
     once = page.read_text()
     assert "old" not in once
-    assert once.startswith(f"Before.\n\n{fidelity.BEGIN}\n")
-    assert once.endswith(f"\n{fidelity.END}\n\nAfter.\n")
+    assert once.startswith(f"Before.\n\n{time_fidelity.BEGIN}\n")
+    assert once.endswith(f"\n{time_fidelity.END}\n\nAfter.\n")
     assert "| 200 Mb/s | `gloo` |" in once
     assert (tmp_path / "fidelity.png").stat().st_size > 10_000
     guide = (Path(__file__).parents[2] / "docs/fidelity.md").read_text()
-    assert guide.index(fidelity.BEGIN) < guide.index(fidelity.END)
+    assert guide.index(time_fidelity.BEGIN) < guide.index(time_fidelity.END)

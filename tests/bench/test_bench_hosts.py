@@ -14,10 +14,10 @@ import pytest
 from torch_forks import Forked
 from typer.testing import CliRunner
 
-from emulation.bench.allreduce.numbers import Numbers
-from emulation.bench.hosts import rows
-from emulation.bench.hosts.plan import COLLECTIVES, Plan, methods_of, same_or_raise, sizes
-from emulation.bench.hosts.rows import Found, Setting
+from emulation.bench.allreduce.exact_inputs import ExactInputs
+from emulation.bench.hosts import hosts_rows
+from emulation.bench.hosts.hosts_plan import COLLECTIVES, HostsPlan, methods_of, same_or_raise, sizes
+from emulation.bench.hosts.hosts_rows import MethodMeasurements, RowContext
 from emulation.cli.main import app
 from emulation.scenario import ScenarioError
 from transport.group.method_name import parse
@@ -28,11 +28,11 @@ ROOT = Path(__file__).parents[2]
 MAIN = ("-m", "emulation.cli.main", "bench", "hosts")
 QUICK = ("-b", "64", "-e", "1K", "-n", "4", "--rounds", "2")
 
-PLAN = Plan((4096, 1000), ("gloo", "ring", "switch"))
+PLAN = HostsPlan((4096, 1000), ("gloo", "ring", "switch"))
 
 
-def found(*blocks: list[float], wrong: int | None = 0, digest: int = 0, by_gloo: bool = False) -> Found:
-    return Found([*blocks], [1.0], 300.0, 200.0, wrong, (digest,), by_gloo)
+def found(*blocks: list[float], wrong: int | None = 0, digest: int = 0, by_gloo: bool = False) -> MethodMeasurements:
+    return MethodMeasurements([*blocks], [1.0], 300.0, 200.0, wrong, (digest,), by_gloo)
 
 
 # ---- arithmetic, by hand
@@ -57,7 +57,7 @@ def test_sizes_and_counts() -> None:
 def test_a_row_is_of_medians_in_turn() -> None:
     gloo = [found([400.0, 600.0], [800.0]), found([400.0, 800.0], [1000.0])]
     ring = [found([200.0, 400.0], [100.0], wrong=2), found([400.0, 600.0], [300.0], digest=1)]
-    row = rows.row(Setting(PLAN, 2, 1500, 1), 0, parse("ring"), 1000, ring, gloo)
+    row = hosts_rows.row(RowContext(PLAN, 2, 1500, 1), 0, parse("ring"), 1000, ring, gloo)
     assert row["time_ns"]["all"] == [300.0, 500.0, 200.0]  # -a 1: averaged over the ranks
     assert (row["time_ns"]["median"], row["algbw_bytes_per_s"], row["busbw_bytes_per_s"]) == (
         300.0,
@@ -66,41 +66,46 @@ def test_a_row_is_of_medians_in_turn() -> None:
     )
     assert row["wrong_elements"] == 3  # and a rank with other bits
     assert row["speedup_over_gloo"] == {"ratio": 700.0 / 300.0, "resolved": True}
-    cells = rows.line(row).split()
+    cells = hosts_rows.line(row).split()
     assert cells[10] == f"{0.7 / float(cells[5]):.2f}x"  # the ratio of the two times that the table shows
     slower = [found([200.0, 900.0], [700.0])] * 2
-    assert " unresolved " in rows.line(rows.row(Setting(PLAN, 2, 1500, 1), 0, parse("ring"), 1000, slower, gloo))
-    assert [rows.combined(ring, how)[0] for how in (0, 2, 3)] == [[200, 400], [200, 400], [400, 600]]
-    switch = rows.row(Setting(PLAN, 2, 1500, 1), 0, parse("switch"), 1000, gloo, gloo)
+    assert " unresolved " in hosts_rows.line(
+        hosts_rows.row(RowContext(PLAN, 2, 1500, 1), 0, parse("ring"), 1000, slower, gloo)
+    )
+    assert [hosts_rows.combined(ring, how)[0] for how in (0, 2, 3)] == [[200, 400], [200, 400], [400, 600]]
+    switch = hosts_rows.row(RowContext(PLAN, 2, 1500, 1), 0, parse("switch"), 1000, gloo, gloo)
     assert switch["busbw_bytes_per_s"] is None
     handed = [found([400.0], by_gloo=True)] * 2
-    row = rows.row(Setting(PLAN, 2, 1500, 1), 0, parse("switch"), 1000, handed, handed)
+    row = hosts_rows.row(RowContext(PLAN, 2, 1500, 1), 0, parse("switch"), 1000, handed, handed)
     assert (row["carried_by"], row["speedup_over_gloo"]) == ("gloo", None)
-    assert "switch[gloo]" in rows.line(row)
+    assert "switch[gloo]" in hosts_rows.line(row)
 
 
 def test_bounds_are_of_framed_bytes_on_the_busiest_link() -> None:
-    gigabit = Setting(replace(PLAN, link_bps=10**9), 4, 1500, 3)
+    gigabit = RowContext(replace(PLAN, link_bps=10**9), 4, 1500, 3)
     framed = 1448 / 1514  # of TCP
-    assert rows.bound_ns(gigabit, parse("ring"), 10**6) == pytest.approx(1.5 * 8e6 / framed)
-    assert rows.bound_ns(gigabit, parse("gloo"), 10**6) == pytest.approx(1.5 * 8e6 / framed)
+    assert hosts_rows.bound_ns(gigabit, parse("ring"), 10**6) == pytest.approx(1.5 * 8e6 / framed)
+    assert hosts_rows.bound_ns(gigabit, parse("gloo"), 10**6) == pytest.approx(1.5 * 8e6 / framed)
     # Four ranks, three of them on other hosts than the switch, whose link carries the values of those three.
     packet = 360 * 4 / (360 * 4 + 62) * 360 / 361
-    assert rows.bound_ns(gigabit, parse("switch"), 10**6) == pytest.approx(3 * 8e6 / packet)
+    assert hosts_rows.bound_ns(gigabit, parse("switch"), 10**6) == pytest.approx(3 * 8e6 / packet)
     fast = replace(gigabit, plan=replace(gigabit.plan, switch_link_bps=10**10))
-    assert rows.bound_ns(fast, parse("switch"), 10**6) == pytest.approx(8e6 / packet)
+    assert hosts_rows.bound_ns(fast, parse("switch"), 10**6) == pytest.approx(8e6 / packet)
     half = replace(fast, plan=replace(fast.plan, datatype="float16"))
-    assert rows.bound_ns(half, parse("switch"), 10**6) == pytest.approx(2 * 8e6 / packet)
-    assert rows.bound_ns(half, parse("gloo"), 10**6) == pytest.approx(1.5 * 8e6 / framed)
+    assert hosts_rows.bound_ns(half, parse("switch"), 10**6) == pytest.approx(2 * 8e6 / packet)
+    assert hosts_rows.bound_ns(half, parse("gloo"), 10**6) == pytest.approx(1.5 * 8e6 / framed)
     shards = replace(gigabit, plan=replace(gigabit.plan, collective="all_gather"))
-    assert rows.bound_ns(shards, parse("ring"), 10**6) == pytest.approx(0.75 * 8e6 / framed)
+    assert hosts_rows.bound_ns(shards, parse("ring"), 10**6) == pytest.approx(0.75 * 8e6 / framed)
 
 
 @pytest.mark.parametrize(
     ("dtype", "op"), [("float32", "avg"), ("int32", "min"), ("float16", "max"), ("float32", "sum")]
 )
 def test_inputs_of_every_operation_are_combined_exactly(dtype: str, op: str) -> None:
-    ranks = [Numbers(rank, 3, dtype, 300, Plan((4,), ("ring",), datatype=dtype).greatest(3), op) for rank in range(3)]
+    ranks = [
+        ExactInputs(rank, 3, dtype, 300, HostsPlan((4,), ("ring",), datatype=dtype).greatest(3), op)
+        for rank in range(3)
+    ]
     whole = np.array([ranks[0].of(rank, 200, 77, 50) for rank in range(3)])
     combine = {"max": np.max, "min": np.min, "avg": np.mean}.get(op, np.sum)
     assert (combine(whole, axis=0) == ranks[1].combined(250, 77)[50:]).all()
@@ -166,7 +171,7 @@ def test_two_ranks_write_a_table_json_and_csv(tmp_path: Path) -> None:
         daemon.stop()
     assert (first[0], second[:2]) == (0, (0, "")), first[2] + second[2]
     document = json.loads((tmp_path / "hosts.json").read_text())
-    assert document["schema"] == rows.SCHEMA
+    assert document["schema"] == hosts_rows.SCHEMA
     assert [place["interface"] for place in document["ranks"]] == ["lo", "lo"]
     names = ["gloo", "switch", "ring~lanes8+ef"]
     assert [(row["size_bytes"], row["method"]) for row in document["rows"]] == [
@@ -187,11 +192,11 @@ EVERY = """
 import os
 from dataclasses import replace
 import torch.distributed as dist
-from emulation.bench.hosts import rank
-from emulation.bench.hosts.plan import Plan
+from emulation.bench.hosts import hosts_rank
+from emulation.bench.hosts.hosts_plan import HostsPlan
 from emulation.errors import RunFailed
 from emulation.scenario import ScenarioError
-number, NONE = int(os.environ["RANK"]), rank.Files(None, None)
+number, NONE = int(os.environ["RANK"]), hosts_rank.Files(None, None)
 dist.init_process_group("gloo")
 for collective, datatype, op, methods in (
     ("reduce_scatter", "float32", "sum", ("gloo", "ring")),
@@ -202,12 +207,12 @@ for collective, datatype, op, methods in (
     ("reduce", "int32", "max", ("gloo", "ring")),
     ("alltoall", "float64", "sum", ("gloo",)),
 ):
-    plan = Plan((640,), methods, collective, datatype, op, root=1, iters=2, agg_iters=2, rounds=1, check=2)
-    rank.measure(plan, NONE, rank.place_of(number, plan))
-ring = Plan((64,), ("ring",))
+    plan = HostsPlan((640,), methods, collective, datatype, op, root=1, iters=2, agg_iters=2, rounds=1, check=2)
+    hosts_rank.measure(plan, NONE, hosts_rank.place_of(number, plan))
+ring = HostsPlan((64,), ("ring",))
 for wish in (replace(ring, iters=4 + number), replace(ring, methods=("switch",)), replace(ring, link_bps=10**9)):
     try:
-        rank.measure(wish, NONE, rank.place_of(number, wish))
+        hosts_rank.measure(wish, NONE, hosts_rank.place_of(number, wish))
     except (ScenarioError, RunFailed) as error:
         print("refused:", error)
 """
@@ -226,14 +231,14 @@ def test_every_collective_is_checked_and_all_ranks_refuse_alike() -> None:
 
 SPOILT = """
 import os, signal, sys
-from emulation.bench.hosts import rank
-begin = rank._Contestant.begin
+from emulation.bench.hosts import hosts_rank
+begin = hosts_rank._Contestant.begin
 def spoilt(self, given, taken):
     work = begin(self, given, taken)
     if os.environ["RANK"] == "1" and self.name.method == "ring":
         {fault}
     return work
-rank._Contestant.begin = spoilt
+hosts_rank._Contestant.begin = spoilt
 from emulation.cli.main import main
 sys.argv = ["switchagg", "bench", "hosts", *{flags}]
 main()

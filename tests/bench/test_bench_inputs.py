@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from emulation.bench.allreduce.numbers import Check, Numbers, tensors_of, tolerance
+from emulation.bench.allreduce.exact_inputs import ExactInputs, SumCheck, tensors_of, tolerance
 from switchagg.call import rounds_of
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.lanes import WIDTHS, Lanes
@@ -13,7 +13,7 @@ from transport.group.method_name import parse
 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_sums_of_the_inputs_are_known_and_differ_from_operation_to_operation(dtype: str) -> None:
-    ranks = [Numbers(rank, 3, dtype, 500) for rank in range(3)]
+    ranks = [ExactInputs(rank, 3, dtype, 500) for rank in range(3)]
     arrays = [np.zeros(500, dtype) for _ in ranks]
     for numbers, array in zip(ranks, arrays, strict=True):
         numbers.fill(array, 205)
@@ -33,7 +33,7 @@ def test_a_lossy_sum_of_the_inputs_may_be_off_by_what_its_codec_s_rule_allows(co
     """Held to sums by the codec: none is wrong, and the bound is no more than six times the greatest error."""
     workers, elements = 3, 4320
     arrays = [np.zeros(elements, np.float32) for _ in range(workers)]
-    ranks = [Numbers(rank, workers, "float32", elements) for rank in range(workers)]
+    ranks = [ExactInputs(rank, workers, "float32", elements) for rank in range(workers)]
     for numbers, array in zip(ranks, arrays, strict=True):
         numbers.fill(array, 7)
     exact = sum(arrays, np.zeros(elements, np.float32))
@@ -60,7 +60,7 @@ def test_a_lossy_sum_of_the_inputs_may_be_off_by_what_its_codec_s_rule_allows(co
 def test_a_codec_without_a_rule_is_held_to_its_own_sum_in_memory(codec: str, at: int) -> None:
     """One value of the first sum that is off by a hundredth is found; of later sums only whether ranks agree."""
     workers, elements, method = 3, 2048, parse(f"ring~{codec}")
-    numbers = [Numbers(rank, workers, "float32", elements) for rank in range(workers)]
+    numbers = [ExactInputs(rank, workers, "float32", elements) for rank in range(workers)]
     arrays = [np.zeros(elements, np.float32) for _ in numbers]
     for own, array in zip(numbers, arrays, strict=True):
         own.fill(array, 9)
@@ -68,12 +68,12 @@ def test_a_codec_without_a_rule_is_held_to_its_own_sum_in_memory(codec: str, at:
     spec = method.spec
     assert spec is not None
     sum_together([Compression(spec, rank, workers) for rank in range(workers)], arrays, tensors_of(method, arrays[0]))
-    checks = [Check(method, numbers[0], workers, "float32", 360) for _ in range(2)]
+    checks = [SumCheck(method, numbers[0], workers, "float32", 360) for _ in range(2)]
     assert checks[0].wrong(arrays[0], 9) == 0
     assert checks[0].digest(arrays[0]) == checks[1].digest(arrays[1]) != 0
     arrays[0][at] += 0.01 * np.abs(arrays[0]).max()
     assert checks[1].wrong(arrays[0], 9) == 1
     assert checks[1].wrong(arrays[0], 9) == 0
     assert checks[0].digest(arrays[0]) != checks[1].digest(arrays[1])
-    exact = Check(parse("ring"), numbers[0], workers, "float32", 360)
+    exact = SumCheck(parse("ring"), numbers[0], workers, "float32", 360)
     assert (exact.digest(arrays[0]), exact.wrong(sum(numbers[0].of_all(8, 9)), 9)) == (0, 0)

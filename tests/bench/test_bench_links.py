@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from emulation.bench import collectives, figures, sharding, targets
-from emulation.bench.allreduce import methods
+from emulation.bench import bench_figures, collective_times, sharding_times, targets
+from emulation.bench.allreduce import bench_methods
 from emulation.bench.links import one_way as links
-from emulation.bench.links.link_end import EndPlace, LinkEnd, Open, opened
+from emulation.bench.links.link_end import EndPlace, LinkExecutor, OpenCandidate, opened
 from emulation.bench.links.plain_zeromq import WAYS
 from emulation.errors import RunFailed
-from emulation.mininet import run as mininet_run
+from emulation.mininet import mininet_run
 from emulation.scenario import ScenarioError
 from tests.contract.meshes import free_addresses
 from transport.group.method_name import METHODS, links_of, parse
@@ -67,9 +67,9 @@ def test_the_tables_say_what_the_share_is_of() -> None:
 
 def test_collectives_are_timed_in_virtual_time_beside_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mininet_run, "missing", lambda: "not in this test")
-    part = collectives.measure(True, lambda text: None)
+    part = collective_times.measure(True, lambda text: None)
     assert {row["wrong_elements"] for row in part["rows"]} == {0}
-    assert len(part["rows"]) == 2 * len(collectives.ALGORITHMS)
+    assert len(part["rows"]) == 2 * len(collective_times.ALGORITHMS)
     for one in part["rows"]:
         assert one["time_ns"] == pytest.approx(one["model_ns"], rel=0.05)
     found = verdicts(collectives=part)
@@ -77,7 +77,7 @@ def test_collectives_are_timed_in_virtual_time_beside_the_model(monkeypatch: pyt
     assert ratio["met"] is True
     assert "2.2" in ratio["because"]
     assert found["a decision of the scheduler"]["measured"] == part["scheduler"]["decision_ns"]["median"]
-    assert len(collectives.lines(part)) == 2 + len(part["rows"])
+    assert len(collective_times.lines(part)) == 2 + len(part["rows"])
     assert part["sharded"] == []
 
 
@@ -96,18 +96,18 @@ def test_both_at_once_are_set_against_the_longer_alone() -> None:
     assert (alone["measured"], alone["met"]) == (0.98, True)
     both = found["reduce-scatter and all-gather at once, over the longer alone"]
     assert (both["measured"], both["met"], both["because"]) == (1.05, True, "a ring's: 2.00")
-    assert sharding.together(rows[:2], "switch") is None
+    assert sharding_times.together(rows[:2], "switch") is None
 
 
 @pytest.mark.system
 def test_reduce_scatter_and_all_gather_are_timed_in_real_processes(
     monkeypatch: pytest.MonkeyPatch, requires_mininet: None
 ) -> None:
-    monkeypatch.setattr(sharding, "METHODS", (parse_method("switch"),))
-    rows = sharding.measure(True, lambda text: None)
+    monkeypatch.setattr(sharding_times, "METHODS", (parse_method("switch"),))
+    rows = sharding_times.measure(True, lambda text: None)
     assert [row["kind"] for row in rows] == ["reduce-scatter", "all-gather", "both at once"]
     assert {row["wrong_elements"] for row in rows} == {0}
-    assert len(sharding.lines(rows)) == 1 + len(rows)
+    assert len(sharding_times.lines(rows)) == 1 + len(rows)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,9 @@ def test_all_messages_arrive_at_both_ends(contender: str) -> None:
 
 
 def test_methods_are_named_with_their_links() -> None:
-    found, rivals = methods.parse("switch@zeromq,ring,ring@zeromq,ps,ps@tcp,switch@rdma:native", "native", ["best"])
+    found, rivals = bench_methods.parse(
+        "switch@zeromq,ring,ring@zeromq,ps,ps@tcp,switch@rdma:native", "native", ["best"]
+    )
     assert [method.name for method in found] == [
         "switch@zeromq:native",
         "ring:cubic",
@@ -156,7 +158,9 @@ def test_methods_are_named_with_their_links() -> None:
     assert {method.name for method in rivals} == {"ring:cubic", "ring:bbr", "ps@tcp:cubic", "ps@tcp:bbr"}
     assert [method.carrier for method in found] == ["zeromq", "tcp", "tcp", "zeromq", "zeromq", "tcp", "tcp", "rdma"]
     assert (found[0].core, found[-1].core) == ("python", "native")
-    assert methods.parse("ring@tcp:bbr", "native", ["best"])[0] == [methods.Method(parse("ring"), "bbr")]
+    assert bench_methods.parse("ring@tcp:bbr", "native", ["best"])[0] == [
+        bench_methods.BenchMethod(parse("ring"), "bbr")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -172,30 +176,30 @@ def test_methods_are_named_with_their_links() -> None:
 )
 def test_impossible_methods_are_refused(words: str, error: str) -> None:
     with pytest.raises(ScenarioError, match=re.escape(error)):
-        methods.parse(words, "native", ["best"])
+        bench_methods.parse(words, "native", ["best"])
 
 
 def test_every_method_has_its_own_style_and_label() -> None:
     words = ",".join(f"{method}@{link}" for method in METHODS for link in links_of(method)) + ",gloo"
-    names = [method.name for method in methods.parse(words, "native", ["cubic"])[0]]
-    looks = [tuple(sorted(figures._look(name).items(), key=str)) for name in names]
-    assert len(set(map(str, looks))) == len({figures._label(name) for name in names}) == len(names)
+    names = [method.name for method in bench_methods.parse(words, "native", ["cubic"])[0]]
+    looks = [tuple(sorted(bench_figures._look(name).items(), key=str)) for name in names]
+    assert len(set(map(str, looks))) == len({bench_figures._label(name) for name in names}) == len(names)
 
 
 def test_an_unknown_candidate_is_refused() -> None:
-    end = LinkEnd(EndPlace(0, ("127.0.0.1", "127.0.0.1"), 10))
+    end = LinkExecutor(EndPlace(0, ("127.0.0.1", "127.0.0.1"), 10))
     with pytest.raises(Exception, match="pigeon"):
-        end.carry_out(Open("pigeon", 1))
+        end.carry_out(OpenCandidate("pigeon", 1))
 
 
 @pytest.mark.system
 def test_a_pair_of_namespaces_is_measured_and_leaves_nothing(requires_root_namespaces: None) -> None:
     if reason := links.missing():
         pytest.skip(reason)
-    with links.VethPair() as pair, links.Ends(pair, 1000) as ends:
-        ends.ask(Open("plain push copy", links.PORT))
+    with links.VethPair() as pair, links.EndpointPair(pair, 1000) as ends:
+        ends.ask(OpenCandidate("plain push copy", links.PORT))
         speed, cpu_ns = links._run(ends, "plain push copy", 1000, 1000)
         assert speed > 0
         assert cpu_ns > 0
         with pytest.raises(RunFailed, match="pigeon"):
-            ends.ask(Open("pigeon", links.PORT + 1))
+            ends.ask(OpenCandidate("pigeon", links.PORT + 1))

@@ -6,8 +6,8 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from emulation.bench import figures
-from emulation.bench.allreduce import methods
+from emulation.bench import bench_figures
+from emulation.bench.allreduce import bench_methods
 from emulation.bench.planes import planes
 from emulation.cli.main import _check_dataplane
 from emulation.compare import choose_plane
@@ -74,8 +74,8 @@ def test_the_benchmark_measures_names_and_draws_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(planes, "ELEMENTS", (32, 256))
     rows = [row for row in planes.measure(True, lambda _: None)["rows"] if row["plane"] == "toy"]
     assert {row["note"] for row in rows} == {"as it comes"}
-    assert [method.name for method in methods.parse("switch:toy", "auto", ["cubic"])[0]] == ["switch:toy"]
-    figure = figures.planes({"rows": rows})
+    assert [method.name for method in bench_methods.parse("switch:toy", "auto", ["cubic"])[0]] == ["switch:toy"]
+    figure = bench_figures.planes({"rows": rows})
     assert figure is not None
     (line,) = [line for axes in figure.axes for line in axes.get_lines() if line.get_label() == "toy"]
     assert matplotlib.colors.to_hex(line.get_color()) == "#123456"

@@ -13,9 +13,9 @@ import pytest
 from example_results import FakeCertificate, result
 from typer.testing import CliRunner, Result
 
-from emulation.cli.doctor import EVERYTHING, Finding
+from emulation.cli.doctor import EVERYTHING, MachineCheck
 from emulation.cli.main import app, main
-from emulation.cli.status import DETAILS_ARE_FOR, status_lines
+from emulation.cli.switch_status import DETAILS_ARE_FOR, status_lines
 from emulation.errors import RunFailed
 from emulation.results import MethodResult
 from transport.control import messages
@@ -228,7 +228,7 @@ def test_ranks_that_disagree_fail_the_command(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_doctor_prints_what_it_finds_and_returns_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [Finding("numpy", False, "missing", "pip install numpy", EVERYTHING)]
+    found = [MachineCheck("numpy", False, "missing", "pip install numpy", EVERYTHING)]
     monkeypatch.setattr("emulation.cli.doctor.diagnose", lambda: found)
     done = invoke("doctor", "--json")
     assert done.exit_code == 1

@@ -16,7 +16,7 @@ from example_results import SCENARIO, FakeCertificate, result, run_method
 from emulation import compare as comparing
 from emulation.compare import choose_backend, choose_plane, compare, problems
 from emulation.errors import RunFailed
-from emulation.report import figures
+from emulation.report import comparison_figures
 from emulation.results import MethodResult, document, plain
 from emulation.scenario import Scenario, ScenarioError, parse
 from emulation.timeline import COMPUTE, Span
@@ -34,9 +34,9 @@ def mininet(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
     """Sets what the Mininet backend reports as missing."""
 
     def set_missing(missing: str | None) -> None:
-        module = ModuleType("emulation.mininet.run")
+        module = ModuleType("emulation.mininet.mininet_run")
         module.missing = lambda: missing  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "emulation.mininet.run", module)
+        monkeypatch.setitem(sys.modules, "emulation.mininet.mininet_run", module)
 
     return set_missing
 
@@ -75,7 +75,10 @@ def test_every_figure_is_among_those_a_new_run_removes() -> None:
     results = [result(method, 1000, "mininet", certificate=certified) for method in methods]
     built = document(SCENARIO, "mininet", results)
     timelines = {parse_method("gloo"): [Span(0, COMPUTE, "forward", 1, 0, 10)]}
-    assert ("topology", *figures.draw_all(built, timelines)) == comparing.FIGURES  # that only of what is no star
+    assert (
+        "topology",
+        *comparison_figures.draw_all(built, timelines),
+    ) == comparing.FIGURES  # that only of what is no star
 
 
 def test_a_failed_run_removes_the_earlier_report(tmp_path: Path) -> None:

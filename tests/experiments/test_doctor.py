@@ -12,39 +12,39 @@ from pathlib import Path
 import pytest
 
 from emulation.cli import doctor
-from emulation.cli.doctor import EVERYTHING, PROBES, Finding
+from emulation.cli.doctor import EVERYTHING, PROBES, MachineCheck
 from switchagg.native import library
 
 
 @pytest.fixture(scope="module")
-def findings() -> list[Finding]:
+def findings() -> list[MachineCheck]:
     return doctor.diagnose()
 
 
-def by_name(findings: list[Finding], name: str) -> Finding:
+def by_name(findings: list[MachineCheck], name: str) -> MachineCheck:
     return next(finding for finding in findings if finding.name == name)
 
 
-def test_every_probe_answers_in_order(findings: list[Finding]) -> None:
+def test_every_probe_answers_in_order(findings: list[MachineCheck]) -> None:
     assert [finding.name for finding in findings] == list(PROBES)
     assert [finding for finding in findings if "probe failed" in finding.detail] == []
 
 
-def test_only_missing_things_come_with_how_to_get_them(findings: list[Finding]) -> None:
+def test_only_missing_things_come_with_how_to_get_them(findings: list[MachineCheck]) -> None:
     for finding in findings:
         assert bool(finding.remedy) != finding.ok, finding
         assert finding.detail
         assert finding.needed_for
 
 
-def test_the_software_these_tests_need_is_found(findings: list[Finding]) -> None:
+def test_the_software_these_tests_need_is_found(findings: list[MachineCheck]) -> None:
     """The tests themselves need these, so a doctor that misses one is wrong."""
     assert all(finding.ok for finding in findings if finding.needed_for == EVERYTHING)
     assert doctor.exit_code(findings) == 0
 
 
 def test_a_probe_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> Finding:
+    def broken() -> MachineCheck:
         raise RuntimeError("no such thing")
 
     monkeypatch.setattr(doctor, "PROBES", {"broken": broken})
@@ -54,9 +54,9 @@ def test_a_probe_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_only_what_every_run_needs_makes_the_exit_code_non_zero() -> None:
-    assert doctor.exit_code([Finding("bmv2", False, "", "get it", "P4")]) == 0
-    assert doctor.exit_code([Finding("pyzmq", True, "", "", EVERYTHING)]) == 0
-    assert doctor.exit_code([Finding("pyzmq", False, "", "get it", EVERYTHING)]) == 1
+    assert doctor.exit_code([MachineCheck("bmv2", False, "", "get it", "P4")]) == 0
+    assert doctor.exit_code([MachineCheck("pyzmq", True, "", "", EVERYTHING)]) == 0
+    assert doctor.exit_code([MachineCheck("pyzmq", False, "", "get it", EVERYTHING)]) == 1
 
 
 def test_a_package_that_does_not_import_is_missing_or_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_a_pytorch_that_is_too_old_is_none(monkeypatch: pytest.MonkeyPatch) -> N
     """As `transport.torch.registration` words it, whose tests hold the words."""
     said = "2.9.1+cpu None False older than 2.11, which switchagg needs; run: pip install 'torch>=2.11'"
     monkeypatch.setattr(doctor, "_answer", lambda *_: said)
-    assert doctor._torch() == Finding(
+    assert doctor._torch() == MachineCheck(
         "PyTorch", False, "2.9.1+cpu, older than 2.11, which switchagg needs", "pip install 'torch>=2.11'", EVERYTHING
     )
 
@@ -110,7 +110,7 @@ def test_a_program_that_is_there_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     empty_path(tmp_path, monkeypatch)
-    assert PROBES["bmv2"]() == Finding("bmv2", True, str(program), "", PROBES["bmv2"]().needed_for)
+    assert PROBES["bmv2"]() == MachineCheck("bmv2", True, str(program), "", PROBES["bmv2"]().needed_for)
 
 
 def test_a_command_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,18 +258,18 @@ def test_a_module_is_advised_where_it_can_be_had(
     assert remedy in doctor._module_remedy("sch_netem")
 
 
-def state(**missing: bool) -> list[Finding]:
+def state(**missing: bool) -> list[MachineCheck]:
     """Findings in which all is there but what is named, with underscores for spaces."""
     absent = {name.replace("_", " ") for name in missing}
     needed = {"PyTorch": EVERYTHING}
     names = ("PyTorch", "root", "user namespaces", "Mininet", "qdisc htb")
     return [
-        Finding(name, name not in absent, "x", "y" if name in absent else "", needed.get(name, "some"))
+        MachineCheck(name, name not in absent, "x", "y" if name in absent else "", needed.get(name, "some"))
         for name in names
     ]
 
 
-CONCLUSIONS: list[tuple[list[Finding], str]] = [
+CONCLUSIONS: list[tuple[list[MachineCheck], str]] = [
     (state(), "Runs in Mininet and in virtual time"),
     (state(root=True), "in a user namespace"),
     (state(root=True, user_namespaces=True), "runs in Mininet do not"),
@@ -280,26 +280,26 @@ CONCLUSIONS: list[tuple[list[Finding], str]] = [
 
 
 @pytest.mark.parametrize(("findings", "words"), CONCLUSIONS)
-def test_the_last_line_says_what_can_run(findings: list[Finding], words: str) -> None:
+def test_the_last_line_says_what_can_run(findings: list[MachineCheck], words: str) -> None:
     assert words in doctor.conclusion(findings)
 
 
 @pytest.fixture
-def sick(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Finding]]:
+def sick(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[MachineCheck]]:
     found = state(PyTorch=True, Mininet=True)
     monkeypatch.setattr(doctor, "diagnose", lambda: found)
     return lambda: found
 
 
-def test_json_has_everything(sick: Callable[[], list[Finding]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_everything(sick: Callable[[], list[MachineCheck]], capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.run_doctor(json_wanted=True) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["ready"] is False
-    assert [Finding(**entry) for entry in told["findings"]] == sick()
+    assert [MachineCheck(**entry) for entry in told["findings"]] == sick()
 
 
 def test_the_table_names_what_is_missing_and_how_to_get_it(
-    sick: Callable[[], list[Finding]], capsys: pytest.CaptureFixture[str]
+    sick: Callable[[], list[MachineCheck]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert doctor.run_doctor() == 1
     lines = capsys.readouterr().out.splitlines()

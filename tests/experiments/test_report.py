@@ -11,8 +11,8 @@ from example_results import SCENARIO, FakeCertificate, result
 
 from emulation.certificate.speedups import comparison
 from emulation.compare import problems
-from emulation.report import report, wording
-from emulation.report.report import table_rows, write_report
+from emulation.report import comparison_report, wording
+from emulation.report.comparison_report import table_rows, write_report
 from emulation.results import Evaluation, MethodResult, document
 from emulation.scenario import parse
 from emulation.scenario_tables import ParameterServer
@@ -97,7 +97,7 @@ def test_a_page_begins_with_the_number_its_limit_and_whether_to_trust_it(pages: 
     [(100_000_000, "1.45× faster"), (193_000_000, "0.79×: slower"), (150_000_000, "1.00×: as fast")],  # noqa: RUF001
 )
 def test_the_number_says_an_unfavourable_result_as_plainly(switch_ns: int, number: str) -> None:
-    assert wording.finding(sim_document(switch_ns)) == wording.Finding(number, "limit 16.00×")  # noqa: RUF001
+    assert wording.finding(sim_document(switch_ns)) == wording.Headline(number, "limit 16.00×")  # noqa: RUF001
 
 
 def test_what_learned_less_says_so_in_the_number_and_a_single_method_has_no_limit() -> None:
@@ -105,13 +105,13 @@ def test_what_learned_less_says_so_in_the_number_and_a_single_method_has_no_limi
     built = document(SCENARIO, "sim", [result("ring", 150_000_000), result("mlt", 100_000_000, evaluations=worse)])
     assert wording.finding(built).number == "1.45× faster, but learned less"  # noqa: RUF001
     alone = document(SCENARIO, "sim", [result("switch", 100_000_000)])
-    assert wording.finding(alone) == wording.Finding("110 ms an iteration", "")
+    assert wording.finding(alone) == wording.Headline("110 ms an iteration", "")
 
 
 def test_many_methods_are_rows_of_each_group_s_table() -> None:
     names = ("ring", "switch", "naive_ring", "halving_doubling", "direct")
     built = document(SCENARIO, "sim", [result(name, 150_000_000) for name in names])
-    text = report.render(built, HOST, {})
+    text = comparison_report.render(built, HOST, {})
     checked(text)
     heads = [re.findall(r'<th scope="col">(.*?)</th>', head) for head in re.findall(r"<thead>.*?</thead>", text)]
     assert [head[:2] for head in heads] == [
@@ -141,7 +141,7 @@ def test_ranks_that_differ_outweigh_a_valid_certificate() -> None:
         result("gloo", 1000, "mininet", certificate=certified),
         result("switch", 900, "mininet", certificate=certified, parameter_hash_per_rank=["a", "b", "a", "a"]),
     ]
-    stamp = report._stamp(document(SCENARIO, "mininet", results))
+    stamp = comparison_report._stamp(document(SCENARIO, "mininet", results))
     assert (stamp["word"], stamp["kind"]) == ("WRONG", "invalid")
     assert "With the switch the ranks ended with different parameters" in stamp["text"]
 
@@ -152,9 +152,9 @@ def test_where_servers_keep_the_weights_ranks_agree_on_theirs() -> None:
     (cells,) = dict(table_rows(document(SCENARIO, "sim", [kept])))["Parameters on all ranks"]
     assert cells == ("the servers', in the end", "2.9 gradients of others before one's own, at most 6")
     differing = document(SCENARIO, "sim", [replace(kept, parameter_hash_per_rank=["a", "b", "a", "a"])])
-    assert report._stamp(differing)["word"] == "WRONG"
+    assert comparison_report._stamp(differing)["word"] == "WRONG"
     words = "the servers' weights did not reach all alike"
-    assert words in report._stamp(differing)["text"]
+    assert words in comparison_report._stamp(differing)["text"]
     assert problems(differing) == [f"ps: the ranks ended with different parameters: {words}"]
 
 
@@ -244,7 +244,7 @@ def test_speedup_beyond_the_bound_is_explained() -> None:
     told = "Compute differed: 10.0 ms with the ring, 14.0 ms with the switch; as measured an iteration's speed-up is"
     assert f"{told} 1.33×." in wording.headline(within)  # noqa: RUF001
     assert "was 1.45× faster at equal compute than with the ring; the limit" in wording.headline(within)  # noqa: RUF001
-    assert wording.finding(within) == wording.Finding("1.45× faster at equal compute", "limit 16.00×")  # noqa: RUF001
+    assert wording.finding(within) == wording.Headline("1.45× faster at equal compute", "limit 16.00×")  # noqa: RUF001
     cell = ("1.45× at equal compute", "1.33× as measured; limit 16.00×")  # noqa: RUF001
     assert dict(table_rows(within))["Speed-up of an iteration"][1] == cell
     assert problems(within) == ["switch: " + wording.unequal_compute(within, switch)]
@@ -347,6 +347,6 @@ def test_one_codec_with_two_outcomes_outweighs_a_valid_certificate() -> None:
         result(method, 1000, "mininet", certificate=good, parameter_hash_per_rank=[hashed] * 4)
         for method, hashed in (("ring~fixed_point", "a"), ("switch", "b"))
     ]
-    stamp = report._stamp(document(SCENARIO, "mininet", runs))
+    stamp = comparison_report._stamp(document(SCENARIO, "mininet", runs))
     assert stamp["word"] == "WRONG"
     assert stamp["text"].startswith("By one codec in the same packets the ring with fixed_point and the switch ended ")

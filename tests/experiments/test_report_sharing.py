@@ -7,7 +7,7 @@ import pytest
 from example_results import SCENARIO, result
 from matplotlib.collections import PolyCollection
 
-from emulation.report import report, sharing, wording
+from emulation.report import comparison_report, link_sharing, wording
 from emulation.report.topology_figure import places, topology_figure
 from emulation.results import Evaluation, document
 from emulation.scenario import parse
@@ -72,7 +72,7 @@ def shared() -> dict[str, Any]:
     ],
 )
 def test_the_table_says_what_others_had(shared: dict[str, Any], label: str, cells: list[tuple[str, str]]) -> None:
-    assert dict(sharing.rows(shared))[label] == cells
+    assert dict(link_sharing.rows(shared))[label] == cells
 
 
 def test_a_speedup_is_told_beside_what_others_lost_by_it(shared: dict[str, Any]) -> None:
@@ -87,11 +87,11 @@ def test_a_speedup_is_told_beside_what_others_lost_by_it(shared: dict[str, Any])
 
 def test_losses_for_good_stand_beside_methods_that_lose_nothing() -> None:
     built = document(SCENARIO, "sim", [result("ring", 1), result("switch", 1)])
-    assert sharing.rows(built) == []
+    assert link_sharing.rows(built) == []
     built["scenario"]["faults"]["stragglers"] = [{"rank": 1}]
-    assert [label for label, _ in sharing.rows(built)] == ["Time to accuracy"]
+    assert [label for label, _ in link_sharing.rows(built)] == ["Time to accuracy"]
     built["methods"][1]["gradient_loss"] = LOSS
-    found = dict(sharing.rows(built))
+    found = dict(link_sharing.rows(built))
     assert found["Values lost for good"] == [
         ("none", ""),
         ("of gradients 1.25 %", "of sums 0.10 %; 1 234 packets late"),
@@ -101,16 +101,16 @@ def test_losses_for_good_stand_beside_methods_that_lose_nothing() -> None:
     assert "Ranks in a sum" not in found
     built["scenario"]["switch"]["backups"] = 1
     built["methods"][1]["partial_sums"] = {"ranks_mean": 6.987, "ranks_least": 5, "chunks": 100}
-    assert dict(sharing.rows(built))["Ranks in a sum"] == [("all", ""), ("6.99", "in the mean; at least 5")]
+    assert dict(link_sharing.rows(built))["Ranks in a sum"] == [("all", ""), ("6.99", "in the mean; at least 5")]
     methods = dataclasses.replace(SCENARIO.methods, sim=(parse_method("ring"), parse_method("ps")))
     waiting = dataclasses.replace(SCENARIO, methods=methods, ps=ParameterServer(mode="backup", backups=1))
     servers = document(waiting, "sim", [result("ring", 1), result("ps", 1)])
-    assert dict(sharing.rows(servers))["Ranks in a sum"] == [("all", ""), ("3", "at least: whoever is first")]
+    assert dict(link_sharing.rows(servers))["Ranks in a sum"] == [("all", ""), ("3", "at least: whoever is first")]
 
 
 def test_loads_of_links_are_what_was_counted(shared: dict[str, Any]) -> None:
     _, switch = shared["methods"]
-    found = sharing.link_loads(shared, switch)
+    found = link_sharing.link_loads(shared, switch)
     assert found["h1", "s1"] == pytest.approx(3e6 * 8 / 0.33)  # three iterations of 110 ms
     assert found["h2", "s1"] == pytest.approx(3.3e6 * 8 / 0.33)
     assert found["s1", "h1"] == pytest.approx(115_000 * 8 / 0.01), "with the flows"
@@ -119,7 +119,7 @@ def test_loads_of_links_are_what_was_counted(shared: dict[str, Any]) -> None:
 
 
 def test_each_has_its_share_drawn_and_the_page_its_section(shared: dict[str, Any]) -> None:
-    loads, shares = sharing.loads(shared), sharing.shares(shared)
+    loads, shares = link_sharing.loads(shared), link_sharing.shares(shared)
     assert loads is not None
     assert shares is not None
     texts = [text.get_text() for text in loads.axes[1].texts]
@@ -132,20 +132,20 @@ def test_each_has_its_share_drawn_and_the_page_its_section(shared: dict[str, Any
     stacked = [each for each in shares.axes[1].collections if isinstance(each, PolyCollection)]
     tops = [each.get_paths()[0].vertices[:, 1].max() for each in stacked]
     assert tops == pytest.approx([64.0, 84.0, 84.0, 92.0]), "Mb/s, the job at the foot"
-    page = report.render(shared, HOST, {"loads": loads, "shares": shares})
+    page = comparison_report.render(shared, HOST, {"loads": loads, "shares": shares})
     assert "What else was on the links" in page
     assert page.index("loads-") < page.index("shares-")
 
 
 def test_a_job_alone_has_none_of_it() -> None:
     built = document(SCENARIO, "sim", [result("ring", 1)])
-    assert (sharing.loads(built), sharing.shares(built), sharing.rows(built)) == (None, None, [])
-    assert "What else was on the links" not in report.render(built, HOST, {})
+    assert (link_sharing.loads(built), link_sharing.shares(built), link_sharing.rows(built)) == (None, None, [])
+    assert "What else was on the links" not in comparison_report.render(built, HOST, {})
 
 
 def test_in_mininet_they_are_drawn_over_real_time() -> None:
     built = document(SHARED, "mininet", [result("gloo", 1, "mininet", flows=FLOWS, shared_links=[LINK])])
-    figure = sharing.shares(built)
+    figure = link_sharing.shares(built)
     assert figure is not None
     assert figure.axes[0].get_xlabel() == "time (s)"
 
@@ -183,11 +183,11 @@ def tenants() -> dict[str, Any]:
 
 
 def test_other_jobs_have_lines_slots_and_rows(tenants: dict[str, Any]) -> None:
-    found = dict(sharing.rows(tenants))
+    found = dict(link_sharing.rows(tenants))
     assert found["Job a: a sum"] == [("2.50 ms", "median of 1 200; 0 wrong elements")]
     assert found["Job late: a sum"] == [("–", "")]  # noqa: RUF001
     assert found["Queue of the fullest link, 99th percentile"] == [("2.00 kB", "s1 to h1; in all 4 marks, 2 drops")]
-    assert sharing.link_loads(tenants, tenants["methods"][0])["h1", "s1"] == pytest.approx(75e6)
+    assert link_sharing.link_loads(tenants, tenants["methods"][0])["h1", "s1"] == pytest.approx(75e6)
     paused = {"from": "h1", "to": "s1", "pauses": 1_200, "paused_ns": 250, "lossless_drops": 0}
     links = [
         paused,
@@ -196,11 +196,11 @@ def test_other_jobs_have_lines_slots_and_rows(tenants: dict[str, Any]) -> None:
     ]
     lost = "lossless frames lost for want of headroom"
     note = f"h2 to s1 3, 50.0 % of the time; h1 to s1 1 200, 25.0 % of the time; 2 {lost}"
-    assert sharing._paused({"run_ns": 1_000, "links": links}) == ("1 203", note)
-    assert dict(sharing.rows({**tenants, "methods": [tenants["methods"][0] | {"pauses": {"run_ns": 1, "links": []}}]}))[
-        "Pauses of links"
-    ] == [("0", f"0 {lost}")]
-    figure, loads = sharing.jobs(tenants), sharing.loads(tenants)
+    assert link_sharing._paused({"run_ns": 1_000, "links": links}) == ("1 203", note)
+    assert dict(
+        link_sharing.rows({**tenants, "methods": [tenants["methods"][0] | {"pauses": {"run_ns": 1, "links": []}}]})
+    )["Pauses of links"] == [("0", f"0 {lost}")]
+    figure, loads = link_sharing.jobs(tenants), link_sharing.loads(tenants)
     assert figure is not None
     assert loads is not None
     rates, slots = figure.axes
@@ -214,7 +214,7 @@ def test_other_jobs_have_lines_slots_and_rows(tenants: dict[str, Any]) -> None:
 def test_hosts_of_flows_and_of_other_jobs_are_all_drawn(tenants: dict[str, Any]) -> None:
     entry = {**tenants["methods"][0], "flows": FLOWS}
     built = {**document(SHARED, "sim", [result("switch", 100_000_000)]), "methods": [entry]}
-    assert len(sharing._network(built, entry).other_hosts) == 2 + 2  # of cubic; of jobs a and late
+    assert len(link_sharing._network(built, entry).other_hosts) == 2 + 2  # of cubic; of jobs a and late
 
 
 def test_of_a_large_network_the_first_and_the_last_are_drawn() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from example_results import SCENARIO, result
 
-from emulation.report import figures
+from emulation.report import comparison_figures
 from emulation.results import document
 from emulation.timeline import (
     COMPUTE,
@@ -91,11 +91,11 @@ def test_the_figure_shows_each_method_s_own_median_iteration_and_says_which() ->
         dataclasses.replace(span, iteration=iteration) for iteration in range(4) for span in SPANS[: 1 + iteration]
     ]
     built = document(SCENARIO, "sim", methods)
-    drawn = figures.timeline(built, {parse("ring"): spans, parse("switch"): spans})
+    drawn = comparison_figures.timeline(built, {parse("ring"): spans, parse("switch"): spans})
     assert drawn is not None
     assert [axes.get_title(loc="left") for axes in drawn.axes] == [
         "ring: iteration 2, 160 ms (median 160 ms)",
         "switch: iteration 1, 110 ms (median 110 ms)",
     ]
     assert [len(axes.patches) for axes in drawn.axes] == [3, 2], "of rank 0 in that iteration"
-    assert figures.timeline(built, {}) is None
+    assert comparison_figures.timeline(built, {}) is None

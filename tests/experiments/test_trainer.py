@@ -20,7 +20,7 @@ import pytest
 from torch_forks import Forked
 
 from emulation import children
-from emulation.mininet.crew import Crew, Member
+from emulation.mininet.trainer_processes import TrainerGroup, TrainerProcess
 from emulation.results import gradient_delays
 from emulation.scenario import parse
 from emulation.sim.simulated_run import run_method
@@ -81,11 +81,11 @@ def configuration(rank: int, method: str = "gloo", iterations: int = ITERATIONS,
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., list[Member]]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., list[TrainerProcess]]]:
     """Starts trainers with these configurations; whatever still runs is killed in the end."""
-    started: list[Member] = []
+    started: list[TrainerProcess] = []
 
-    def begin(*configurations: dict[str, Any], program: Sequence[str] = ("-m", TRAINER)) -> list[Member]:
+    def begin(*configurations: dict[str, Any], program: Sequence[str] = ("-m", TRAINER)) -> list[TrainerProcess]:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         for config in configurations:
@@ -100,18 +100,18 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list[Member]]]:
                 stderr=log,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
-            started.append(Member(rank, process, log))
+            started.append(TrainerProcess(rank, process, log))
         return started
 
     yield begin
     children.close([member.child for member in started])
 
 
-def follow(members: list[Member]) -> None:
-    list(Crew("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow())
+def follow(members: list[TrainerProcess]) -> None:
+    list(TrainerGroup("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow())
 
 
-def read_until(member: Member, event: type[Any], count: int = 1) -> None:
+def read_until(member: TrainerProcess, event: type[Any], count: int = 1) -> None:
     """Reads a member's reports until it has sent `event` that often, or has ended."""
     while len(member.named(event)) < count and not member.child.ended:
         for report in member.child.read():
@@ -137,7 +137,7 @@ def nicenesses(pid: int) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("method", ["gloo", "ring+p3"])
-def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[Member]], method: str) -> None:
+def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[TrainerProcess]], method: str) -> None:
     """Bit by bit: halving is exact and the sum of two floats has no order. With a schedule iterations overlap.
     After two iterations they wait for word to go on."""
     addresses = ["127.0.0.1", "127.0.0.2"]
@@ -152,7 +152,7 @@ def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[Membe
             for member in members:
                 member.child.send(Go())
 
-    for done in Crew("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow():
+    for done in TrainerGroup("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow():
         go_on(done)
     assert 2 in reached
     second, third = members[0].named(IterationReport)[1:3]
@@ -200,7 +200,7 @@ main()
 
 
 def test_two_ranks_under_fsdp2_train_what_virtual_time_trains(
-    start: Callable[..., list[Member]], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., list[TrainerProcess]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit by bit, as above: with every layer a unit of its own."""
     configurations = [configuration(rank, hold_at_end=True) for rank in range(2)]
@@ -211,7 +211,7 @@ def test_two_ranks_under_fsdp2_train_what_virtual_time_trains(
             for member in members:
                 member.child.send(Go())
 
-    for done in Crew("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow():
+    for done in TrainerGroup("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow():
         go_on(done)
     monkeypatch.setitem(WORKLOADS, "digits", dataclasses.replace(WORKLOADS["digits"], parallel=FSDP))
     workload = dataclasses.replace(configurations[0]["scenario"].workload, compute_ns=1_000_000)
@@ -250,7 +250,7 @@ WORKLOADS["digits"] = WorkloadKind("digits", Small, parallel=TP)
 
 
 def test_two_ranks_with_cut_layers_train_what_virtual_time_trains(
-    start: Callable[..., list[Member]], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., list[TrainerProcess]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to rounding: PyTorch adds a bias at another place."""
     configurations = [configuration(rank, iterations=3) for rank in range(2)]
@@ -270,14 +270,14 @@ def test_two_ranks_with_cut_layers_train_what_virtual_time_trains(
     assert losses == pytest.approx([record.loss for record in virtual.iterations], rel=1e-5)
 
 
-def check_buckets(member: Member, replicas: Replicas) -> None:
+def check_buckets(member: TrainerProcess, replicas: Replicas) -> None:
     """DDP's own first iteration is one bucket; from then on they are as the replicas lay them out."""
     sizes = [[bucket.size_bytes for bucket in entry.buckets] for entry in member.named(IterationReport)]
     assert sizes[0] == [replicas.gradient_bytes]
     assert sizes[1:] == [[4 * bucket.elements for bucket in replicas.buckets]] * (ITERATIONS - 1)
 
 
-def check_transfers(member: Member, replicas: Replicas) -> None:
+def check_transfers(member: TrainerProcess, replicas: Replicas) -> None:
     """The first iterations are watched and reduced at once, then the plan's slices travel; iterations don't overlap."""
     entries = member.named(IterationReport)
     counts = [len(entry.buckets) for entry in entries]
@@ -288,7 +288,7 @@ def check_transfers(member: Member, replicas: Replicas) -> None:
         assert 0 < entry.compute_ns <= entry.duration_ns
 
 
-def check_times(members: list[Member]) -> None:
+def check_times(members: list[TrainerProcess]) -> None:
     for member in members:
         entries = member.named(IterationReport)
         for entry in entries:
@@ -307,7 +307,7 @@ def check_times(members: list[Member]) -> None:
         assert 0 <= counted_ns < passed_ns
 
 
-def test_through_the_switch_both_ranks_end_with_the_same_bits(start: Callable[..., list[Member]]) -> None:
+def test_through_the_switch_both_ranks_end_with_the_same_bits(start: Callable[..., list[TrainerProcess]]) -> None:
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0))) as daemon:
         where = {"switch": daemon.control_endpoint}
         members = start(configuration(0, "switch", **where), configuration(1, "switch", **where))
@@ -320,7 +320,7 @@ def test_through_the_switch_both_ranks_end_with_the_same_bits(start: Callable[..
         assert final.retransmissions == final.counters["retransmitted"]
 
 
-def test_two_ranks_under_a_training_method_exchange_what_it_says(start: Callable[..., list[Member]]) -> None:
+def test_two_ranks_under_a_training_method_exchange_what_it_says(start: Callable[..., list[TrainerProcess]]) -> None:
     """OD-SGD after two synchronous steps, whose buckets come first; each later sum is taken in the next iteration, and
     the last at the end."""
     word = {"workload.synchronisation": "od_sgd:warm_up=2"}
@@ -341,7 +341,7 @@ def test_two_ranks_under_a_training_method_exchange_what_it_says(start: Callable
     assert finals[0].gradient_bytes == round(whole * (ITERATIONS - 2) / (ITERATIONS - 1))
 
 
-def test_rounds_of_a_training_method_are_counted_whole(start: Callable[..., list[Member]]) -> None:
+def test_rounds_of_a_training_method_are_counted_whole(start: Callable[..., list[TrainerProcess]]) -> None:
     """Local SGD sums after iterations 1, 3 and 5; the warm-up is iteration 0, so the whole rounds are 1 to 4."""
     word = {"workload.synchronisation": "local_sgd:period=2"}
     scenario = parse(SCENARIO.format(iterations=ITERATIONS), "try.toml", word)
@@ -353,7 +353,7 @@ def test_rounds_of_a_training_method_are_counted_whole(start: Callable[..., list
     assert final.gradient_bytes == 2 * final.parameters
 
 
-def test_the_switch_without_room_is_not_quietly_replaced_by_gloo(start: Callable[..., list[Member]]) -> None:
+def test_the_switch_without_room_is_not_quietly_replaced_by_gloo(start: Callable[..., list[TrainerProcess]]) -> None:
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=128)) as daemon:
         where = {"switch": daemon.control_endpoint}
         members = start(configuration(0, "switch", **where), configuration(1, "switch", **where))
@@ -366,7 +366,7 @@ def test_the_switch_without_room_is_not_quietly_replaced_by_gloo(start: Callable
 # ---- ends
 
 
-def test_a_killed_rank_ends_the_others_with_one_line(start: Callable[..., list[Member]]) -> None:
+def test_a_killed_rank_ends_the_others_with_one_line(start: Callable[..., list[TrainerProcess]]) -> None:
     survivor, victim = start(configuration(0, iterations=100_000), configuration(1, iterations=100_000))
     read_until(survivor, IterationReport, 2)
     (started,) = survivor.named(TrainingStarted)
@@ -384,14 +384,14 @@ def test_a_killed_rank_ends_the_others_with_one_line(start: Callable[..., list[M
     assert "peer" in line or "reset" in line
 
 
-def test_the_wait_for_a_missing_rank_times_out(start: Callable[..., list[Member]]) -> None:
+def test_the_wait_for_a_missing_rank_times_out(start: Callable[..., list[TrainerProcess]]) -> None:
     (alone,) = start(configuration(0, timeout_s=1.0))
     read_until(alone, TrainingFailed)
     assert alone.child.process.wait(LIMIT_S) == 1
     assert "trainer: rank 0 (gloo) failed at its start" in Path(alone.child.log.name).read_text()
 
 
-def test_signals_end_a_trainer_at_once(start: Callable[..., list[Member]]) -> None:
+def test_signals_end_a_trainer_at_once(start: Callable[..., list[TrainerProcess]]) -> None:
     """Also in the middle of a wait inside torch: rank 2 never comes. Others notice the end of rank 0."""
     members = start(*(configuration(rank, workers=3) for rank in range(2)))
     for member, number in ((members[1], signal.SIGINT), (members[0], signal.SIGTERM)):
@@ -402,7 +402,7 @@ def test_signals_end_a_trainer_at_once(start: Callable[..., list[Member]]) -> No
         assert member.child.process.wait(10) == -number
 
 
-def listens_or_waits(member: Member) -> bool:
+def listens_or_waits(member: TrainerProcess) -> bool:
     """Whether it has opened a socket, as the rendezvous does first."""
     for entry in Path(f"/proc/{member.child.process.pid}/fd").iterdir():
         with contextlib.suppress(OSError):  # closed meanwhile
@@ -411,7 +411,9 @@ def listens_or_waits(member: Member) -> bool:
     return False
 
 
-def test_no_switch_is_one_clear_line(start: Callable[..., list[Member]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_switch_is_one_clear_line(
+    start: Callable[..., list[TrainerProcess]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SWITCHAGG_JOIN_TIMEOUT_S", "2")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         switch = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
@@ -495,7 +497,7 @@ def asynchronous(
 
 @pytest.mark.parametrize(("mode", "method"), [("ssp", "ps~lanes8+ef"), ("dc_asgd", "ps")])
 def test_ranks_whose_servers_keep_the_weights_end_with_those(
-    start: Callable[..., list[Member]], mode: str, method: str
+    start: Callable[..., list[TrainerProcess]], mode: str, method: str
 ) -> None:
     members = start(*(asynchronous(rank, 2, mode, method=method) for rank in range(2)))
     follow(members)
@@ -515,7 +517,7 @@ def test_ranks_whose_servers_keep_the_weights_end_with_those(
     assert members[1].named(Evaluated) == []
 
 
-def check_times_alone(members: list[Member]) -> None:
+def check_times_alone(members: list[TrainerProcess]) -> None:
     """Of each rank by itself; nothing stands still in between."""
     for member in members:
         entries = member.named(IterationReport)
@@ -531,7 +533,7 @@ def check_times_alone(members: list[Member]) -> None:
         assert len(shifts_ns) == 1
 
 
-def test_one_rank_trains_what_virtual_time_trains(start: Callable[..., list[Member]], tmp_path: Path) -> None:
+def test_one_rank_trains_what_virtual_time_trains(start: Callable[..., list[TrainerProcess]], tmp_path: Path) -> None:
     """Bit by bit, also what is evaluated on the way."""
     given = asynchronous(0, 1, "asp")
     (member,) = start(given)
@@ -546,7 +548,7 @@ def test_one_rank_trains_what_virtual_time_trains(start: Callable[..., list[Memb
     assert [entry.loss for entry in member.named(IterationReport)] == [record.loss for record in result.iterations]
 
 
-def test_a_rank_that_is_killed_is_named_by_the_others(start: Callable[..., list[Member]]) -> None:
+def test_a_rank_that_is_killed_is_named_by_the_others(start: Callable[..., list[TrainerProcess]]) -> None:
     members = start(*(asynchronous(rank, 2, "ssp") for rank in range(2)))
     read_until(members[1], IterationReport)
     members[1].child.process.kill()

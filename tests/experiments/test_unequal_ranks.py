@@ -9,8 +9,8 @@ import pytest
 import torch
 from test_trainer import LIMIT_S, asynchronous, follow, read_until, start  # noqa: F401  # a fixture
 
-from emulation.mininet.crew import Member
-from emulation.mininet.run import merge_iterations, time_limits
+from emulation.mininet.mininet_run import merge_iterations, time_limits
+from emulation.mininet.trainer_processes import TrainerProcess
 from emulation.scenario import Scenario, ScenarioError, parse
 from emulation.sim.compute import ComputeTimes
 from emulation.training.pace import ComputePace
@@ -175,7 +175,7 @@ trainer.main()
 
 @pytest.mark.parametrize("method", ["ps", "switch"])
 def test_a_straggler_takes_the_rounds_that_it_missed_without_computing(
-    start: Callable[..., list[Member]],  # noqa: F811
+    start: Callable[..., list[TrainerProcess]],  # noqa: F811
     method: str,
 ) -> None:
     """The other one trains to the end meanwhile, and waits for no evaluation."""

@@ -13,8 +13,8 @@ import json, sys
 from pathlib import Path
 import toy_collective  # before anything reads the table
 from typer.testing import CliRunner
-from emulation.bench import collectives, figures
-from emulation.bench.allreduce import methods
+from emulation.bench import collective_times, bench_figures
+from emulation.bench.allreduce import bench_methods
 from emulation.bounds import NetworkParameters, bound
 from emulation.cli.main import app
 from emulation.sim.network.simulations import SIMULATIONS
@@ -28,9 +28,9 @@ assert bound(parse("toy"), 1000, NetworkParameters(5, 10**9, 1500, 360)).traffic
 assert textbook("toy", 3, 10.0) == (2, 40, 20)
 assert predict("toy", 3, 10.0, LinkCost(1.0, 0.0)) == 2
 assert "toy" in SIMULATIONS
-assert "toy" in collectives.ALGORITHMS
-assert [method.name for method in methods.parse("toy:cubic", "auto", ["cubic"])[0]] == ["toy:cubic"]
-assert figures._look("toy:cubic")["color"] == "#123456"
+assert "toy" in collective_times.ALGORITHMS
+assert [method.name for method in bench_methods.parse("toy:cubic", "auto", ["cubic"])[0]] == ["toy:cubic"]
+assert bench_figures._look("toy:cubic")["color"] == "#123456"
 
 Path("toy.toml").write_text(
     'name = "toy"\\ntitle = "A toy"\\n[methods]\\nsim = ["ring", "toy+p3", "toy"]\\n[topology]\\nworkers = 3\\n'

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from emulation.bench.figures import LINK_LINES
+from emulation.bench.bench_figures import LINK_LINES
 from emulation.bounds import elements_of, payload_share
 from emulation.cli.main import _check_choices, app
 from transport.group.method_name import METHODS, MethodName, links_of, parse

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import p4vm.p4runtime  # noqa: F401
-from emulation.cli.bmv2 import compiler, switch, tools
+from emulation.cli.bmv2 import compiler, simple_switch, tools
 from p4vm.source import P4Error
 
 from .test_p4runtime import RELAY
@@ -24,7 +24,7 @@ def test_a_makefile_of_the_tutorials_finds_its_programs(tmp_path: Path, capsys: 
     assert text_format.Parse(info.read_text(), p4info_pb2.P4Info()).tables[0].preamble.name == "MyIngress.nothing"
     theirs = f"-i 1@s1-eth1 --pcap pcaps --nanolog ipc:///x --device-id 2 {made} --log-console --thrift-port 9091"
     theirs += " -- --grpc-server-addr 0.0.0.0:50052 --cpu-port 510"
-    assert " ".join(switch.run_words("simple_switch_grpc", theirs.split())) == (
+    assert " ".join(simple_switch.run_words("simple_switch_grpc", theirs.split())) == (
         f"p4 run {tmp_path}/relay.p4 --control 127.0.0.1:9091 -D X=1 -i 1@s1-eth1 --pcap pcaps --log "
         "--p4runtime 0.0.0.0:50052 --device-id 2 --cpu-port 510"
     )
@@ -35,10 +35,10 @@ def test_a_makefile_of_the_tutorials_finds_its_programs(tmp_path: Path, capsys: 
         (f"{tmp_path}/none.json", "can't be read: No such file"),
     ):
         with pytest.raises(P4Error, match=wrong):
-            switch.run_words("simple_switch", given.split())
+            simple_switch.run_words("simple_switch", given.split())
     (tmp_path / "relay.p4").write_text("parser {")
     with pytest.raises(P4Error, match=r"relay\.p4 has changed since"):
-        switch.run_words("simple_switch", [str(made)])
+        simple_switch.run_words("simple_switch", [str(made)])
     assert compiler.main(["-o", str(made), str(tmp_path / "relay.p4")]) == 1
     assert "relay.p4:1:8: " in capsys.readouterr().err
 

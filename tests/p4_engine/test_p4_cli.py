@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from emulation.cli.p4 import app
+from emulation.cli.p4_commands import app
 from emulation.cli.p4_prompt import say
 from p4vm.control.switch import Switch
 from p4vm.host import control

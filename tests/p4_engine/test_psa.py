@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from emulation.cli.p4 import app
+from emulation.cli.p4_commands import app
 from p4vm.compile import checked_program, front_end
 from p4vm.source import P4Error
 

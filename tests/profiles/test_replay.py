@@ -12,7 +12,7 @@ import pytest
 
 from emulation.host import host_facts
 from emulation.profiles.model_profile import decode
-from emulation.report.report import render
+from emulation.report.comparison_report import render
 from emulation.results import MethodResult, document, plain
 from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, load, parse
 from emulation.sim import simulated_run, simulated_training

@@ -72,7 +72,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "emulation/training/units.py",
         "emulation/training/pace.py",
         "emulation/bench/allreduce/gloo.py",
-        "emulation/bench/hosts/rank.py",
+        "emulation/bench/hosts/hosts_rank.py",
         "emulation/study/method_training.py",
     ),
     "zmq": (
@@ -80,7 +80,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "transport/control/",
         "transport/zeromq/",
     ),
-    "mininet": ("emulation/mininet/topology.py", "examples/mininet_workers.py"),
+    "mininet": ("emulation/mininet/emulated_network.py", "examples/mininet_workers.py"),
     "lark": ("p4/p4vm/front/",),
     "pcpp": ("p4/p4vm/front/preprocess.py",),
     "scapy": ("tools/scapy/",),
@@ -459,8 +459,8 @@ REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (wrong_imports, {"transport/worker/session.py": "import torch.distributed as dist"}),
     (wrong_imports, {"transport/worker/session.py": "import zmq"}),
     (wrong_imports, {"transport/links/udp.py": "from mininet.net import Mininet"}),
-    (wrong_imports, {"emulation/report/report.py": "from scapy.all import IP"}),
-    (wrong_imports, {"emulation/report/report.py": "from tests.conftest import SEEDS_DEFAULT"}),
+    (wrong_imports, {"emulation/report/comparison_report.py": "from scapy.all import IP"}),
+    (wrong_imports, {"emulation/report/comparison_report.py": "from tests.conftest import SEEDS_DEFAULT"}),
     (import_cycles, {"transport/a.py": "import transport.b", "transport/b.py": "from transport import a"}),
     (
         import_cycles,

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
-from emulation.reproduce import catalogue, page
-from emulation.reproduce.published import Cell, Published, ReproduceError, judge
+from emulation.reproduce import catalogue, reproduced_page
+from emulation.reproduce.published import Published, PublishedCell, ReproduceError, judge
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "reproduced.md"
@@ -18,7 +18,11 @@ CHEAP = ("bytescheduler_example", "dgc")
 
 
 def published(
-    *cells: Cell, unit: str = "ms", because: str = "", calibration: str = "", ours: Mapping[str, float] | None = None
+    *cells: PublishedCell,
+    unit: str = "ms",
+    because: str = "",
+    calibration: str = "",
+    ours: Mapping[str, float] | None = None,
 ) -> Published:
     return Published(
         name="one", title="One", paper="A", year=2020, source="table 1", conditions="", inputs="", unit=unit,
@@ -26,7 +30,7 @@ def published(
     )  # fmt: skip
 
 
-FAST, SLOW = Cell("fast", 10.0, "times"), Cell("slow", 20.0, "times")
+FAST, SLOW = PublishedCell("fast", 10.0, "times"), PublishedCell("slow", 20.0, "times")
 
 
 def test_within_the_limit_and_in_order_agrees() -> None:
@@ -39,18 +43,20 @@ def test_within_the_limit_and_in_order_agrees() -> None:
     ("cells", "ours", "unit", "fault"),
     [
         ((FAST, SLOW), {"fast": 11.6, "slow": 20}, "ms", "fast: +16%"),
-        ((Cell("a", 10), Cell("b", 11)), {"a": 11, "b": 10}, "ms", "a and b in the other order"),
-        ((Cell("gain", 1.10),), {"gain": 1.0}, "speed-up", "gain: 0.0 times the gain"),
-        ((Cell("gain", 1.10),), {"gain": 1.25}, "speed-up", "gain: 2.5 times the gain"),
+        ((PublishedCell("a", 10), PublishedCell("b", 11)), {"a": 11, "b": 10}, "ms", "a and b in the other order"),
+        ((PublishedCell("gain", 1.10),), {"gain": 1.0}, "speed-up", "gain: 0.0 times the gain"),
+        ((PublishedCell("gain", 1.10),), {"gain": 1.25}, "speed-up", "gain: 2.5 times the gain"),
     ],
 )
-def test_what_breaks_the_rule(cells: tuple[Cell, ...], ours: Mapping[str, float], unit: str, fault: str) -> None:
+def test_what_breaks_the_rule(
+    cells: tuple[PublishedCell, ...], ours: Mapping[str, float], unit: str, fault: str
+) -> None:
     found = judge(published(*cells, unit=unit, because="it does"), ours)
     assert (found.verdict, found.faults) == ("differs", (fault,))
 
 
 def test_only_cells_of_a_series_that_the_paper_separates_have_an_order() -> None:
-    close = published(Cell("a", 100), Cell("b", 104))
+    close = published(PublishedCell("a", 100), PublishedCell("b", 104))
     assert judge(close, {"a": 104, "b": 100}).pairs == 0
     assert judge(published(FAST, replace(SLOW, series="other")), {"fast": 10, "slow": 20}).pairs == 0
 
@@ -80,13 +86,13 @@ def test_every_result_loads_and_is_on_the_page_with_the_papers_numbers(name: str
     text = PAGE.read_text()
     (part,) = re.findall(rf"`switchagg reproduce {name}`\n(.*?)(?:\n## |\Z)", text, re.DOTALL)
     rows = re.findall(r"^\| (.+?) \| (.+?) \|", part, re.MULTILINE)[2:]
-    assert rows == [row[:2] for row in page.cell_rows(result, judge_without_ours(result))]
+    assert rows == [row[:2] for row in reproduced_page.cell_rows(result, judge_without_ours(result))]
     drawn = DOCS / "reproduced" / f"{name}.svg"
     assert drawn.exists() == (f"reproduced/{name}.svg" in part) == bool(result.judged)
 
 
-def judge_without_ours(result: Published) -> page.Judgement:
-    return page.Judgement("open", {}, {cell.name: 0.0 for cell in result.judged}, 1.0, 0, ())
+def judge_without_ours(result: Published) -> reproduced_page.Judgement:
+    return reproduced_page.Judgement("open", {}, {cell.name: 0.0 for cell in result.judged}, 1.0, 0, ())
 
 
 @pytest.mark.parametrize("name", CHEAP)
@@ -94,7 +100,7 @@ def test_a_cheap_result_is_on_the_page_as_it_is_now(name: str) -> None:
     result = catalogue.find(name)
     found = judge(result, result.compute())
     assert found.verdict == "agrees"
-    assert page.section(result, found) in PAGE.read_text()
+    assert reproduced_page.section(result, found) in PAGE.read_text()
 
 
 def test_the_example_is_met_exactly() -> None:

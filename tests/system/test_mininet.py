@@ -38,9 +38,9 @@ print(s.recvfrom(100))
 
 @pytest.fixture(scope="module")
 def topology() -> Any:
-    from emulation.mininet import topology
+    from emulation.mininet import emulated_network
 
-    return topology
+    return emulated_network
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,10 @@ def test_a_link_with_other_settings_than_requested_is_refused(topology: Any, mon
     from emulation.mininet import shaping
 
     monkeypatch.setattr(shaping, "shape_lines", lambda spec, interface: [":"])
-    with pytest.raises(topology.UnfitError) as refused, topology.EmulatedNetwork(topology.NetworkSpec(workers=1)):
+    with (
+        pytest.raises(topology.UnfitError) as refused,
+        topology.EmulatedNetwork(topology.NetworkSpec(workers=1)),
+    ):
         pass
     assert "h1: h1-eth0 is not the link that was asked for (rate 0 instead of 200000000 bits/s" in str(refused.value)
 

@@ -54,25 +54,25 @@ def test_hosts_come_and_go_and_two_switches_have_two_addresses(tmp_path: Path) -
 
 
 def test_iperf_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from emulation.by_hand import switches as by_hand
-    from emulation.mininet import topology
+    from emulation.mininet import emulated_network
+    from emulation.mn_cli import mn_nodes
 
     import emulation.mn_custom  # noqa: F401  # isort: skip
 
     class Net:
         hosts: Any = None  # nothing may be asked of them
 
-    monkeypatch.setattr(by_hand.shutil, "which", lambda program: None if program == "telnet" else f"/bin/{program}")
-    assert topology.Mininet.iperf(Net()) == []
+    monkeypatch.setattr(mn_nodes.shutil, "which", lambda program: None if program == "telnet" else f"/bin/{program}")
+    assert emulated_network.Mininet.iperf(Net()) == []
     assert "iperf can't be tested: telnet missing; apt-get install telnet" in caplog.text
 
 
 def test_a_switch_with_a_number_beyond_the_addresses_is_refused() -> None:
-    from emulation.mininet import topology
+    from emulation.mininet import emulated_network
     from emulation.mininet.shaping import UnfitError
 
     with pytest.raises(UnfitError, match="s101: its number is 101; expected s1 to s100"):
-        topology.BridgeSwitch("s101")
+        emulated_network.BridgeSwitch("s101")
 
 
 def test_a_starved_data_plane_is_waited_for() -> None:

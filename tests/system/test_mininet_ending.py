@@ -24,7 +24,7 @@ NOBODY = 65_534
 RUNNER = """
 import json, os, subprocess, sys, time
 from emulation.mininet.services import ServiceProcess
-from emulation.mininet.topology import EmulatedNetwork, NetworkSpec
+from emulation.mininet.emulated_network import EmulatedNetwork, NetworkSpec
 from emulation.certificate.fidelity import FidelityMonitor
 print("importing is done", flush=True)
 plane = ServiceProcess(("sh", "-c", "echo it is up; exec sleep 1000"), ready="it is up")
@@ -152,7 +152,7 @@ def test_an_exception_inside_leaves_nothing_behind_and_propagates() -> None:
 
 
 def test_closing_twice_is_closing_once() -> None:
-    from emulation.mininet.topology import EmulatedNetwork, NetworkSpec
+    from emulation.mininet.emulated_network import EmulatedNetwork, NetworkSpec
 
     net = EmulatedNetwork(NetworkSpec(workers=1))
     net.close()
@@ -174,7 +174,7 @@ def test_the_machine_s_settings_stay_as_they_were(tmp_path: Path) -> None:
     """Mininet raises limits of the whole machine at its first network, also from its command line."""
     assert "def fixLimits" in inspect.getsource(importlib.import_module("mininet.util"))
     network = "with EmulatedNetwork(NetworkSpec(workers=1)): print('it ran')"
-    program = SETTINGS + "from emulation.mininet.topology import EmulatedNetwork, NetworkSpec\n" + network
+    program = SETTINGS + "from emulation.mininet.emulated_network import EmulatedNetwork, NetworkSpec\n" + network
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("it ran\n", "")
     custom = tmp_path / "custom.py"
@@ -308,7 +308,7 @@ import json, os, subprocess, sys
 from emulation.mininet import netns
 REEXEC
 from emulation.mininet.services import ServiceProcess
-from emulation.mininet.topology import EmulatedNetwork, NetworkSpec
+from emulation.mininet.emulated_network import EmulatedNetwork, NetworkSpec
 plane = ServiceProcess(("sh", "-c", "echo switchagg switch ready; exec sleep 1000"))
 with EmulatedNetwork(NetworkSpec(workers=2, rate_bps=100_000_000)) as net:
     net.start_data_plane(plane)

@@ -14,7 +14,7 @@ from emulation.mininet.shaping import NetworkSpec
 from switchagg.native import bpf, library
 
 if TYPE_CHECKING:
-    from emulation.mininet import topology
+    from emulation.mininet import emulated_network
 
 pytestmark = pytest.mark.system
 
@@ -38,15 +38,15 @@ def daemon(plane: str, elements: int) -> ServiceProcess:
 
 
 @pytest.fixture(params=[("auto", 1500), ("native", 9000), ("batched", 1500), ("xdp", 1500), ("xdp", 9000)], ids=str)
-def network(request: pytest.FixtureRequest, requires_mininet: None) -> "Iterator[topology.EmulatedNetwork]":
-    from emulation.mininet import topology
+def network(request: pytest.FixtureRequest, requires_mininet: None) -> "Iterator[emulated_network.EmulatedNetwork]":
+    from emulation.mininet import emulated_network
 
     plane, mtu_bytes = request.param
     missing = {"native": library.missing, "xdp": bpf.missing}.get(plane, lambda: "")()
     if missing:
         pytest.skip(f"needs the data plane {plane}: {missing}")
     spec = NetworkSpec(workers=2, mtu_bytes=mtu_bytes)
-    with topology.EmulatedNetwork(spec) as running:
+    with emulated_network.EmulatedNetwork(spec) as running:
         running.start_data_plane(daemon(plane, elements_for(mtu_bytes)))
         yield running
 
@@ -55,12 +55,14 @@ def elements_for(mtu_bytes: int) -> int:
     return 360 if mtu_bytes == 1500 else 2048
 
 
-def xdp_on_ports(network: "topology.EmulatedNetwork") -> dict[str, bool]:
+def xdp_on_ports(network: "emulated_network.EmulatedNetwork") -> dict[str, bool]:
     links = json.loads(netns.run_script(network.switch_pid, "ip -d -j link show"))
     return {link["ifname"]: "xdp" in link for link in links if link["ifname"].startswith("s1-eth")}
 
 
-def test_sums_are_exact_and_a_killed_switch_leaves_nothing_attached(network: "topology.EmulatedNetwork") -> None:
+def test_sums_are_exact_and_a_killed_switch_leaves_nothing_attached(
+    network: "emulated_network.EmulatedNetwork",
+) -> None:
     """The network refuses links with other settings than requested, so a network that runs has the right ones."""
     (switch,), elements = network.services, elements_for(network.spec.mtu_bytes)
     workers = [

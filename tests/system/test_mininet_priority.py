@@ -11,7 +11,7 @@ import pytest
 from forked_trainers import trainers_are_forked  # noqa: F401  # a fixture
 
 from emulation.certificate.fidelity import Bounds
-from emulation.mininet.run import run_method
+from emulation.mininet.mininet_run import run_method
 from emulation.mininet.services import ServiceProcess
 from emulation.mininet.shaping import HTB_LEAF
 from emulation.scenario import parse
@@ -30,9 +30,9 @@ BUNDLE_BYTES = 16 * 1502
 
 @pytest.fixture(scope="module")
 def topology() -> Any:
-    from emulation.mininet import topology
+    from emulation.mininet import emulated_network
 
-    return topology
+    return emulated_network
 
 
 def sent_packets(net: Any, node: str, interface: str) -> dict[int, int]:

@@ -10,8 +10,8 @@ import pytest
 from forked_trainers import trainers_are_forked  # noqa: F401  # a fixture
 
 from emulation.errors import RunFailed
-from emulation.mininet import run as mininet_run
-from emulation.mininet.run import run_method
+from emulation.mininet import mininet_run
+from emulation.mininet.mininet_run import run_method
 from emulation.results import summary
 from emulation.scenario import Scenario, parse
 from transport.group.method_name import parse as parse_method

@@ -15,10 +15,18 @@ import msgspec
 import pytest
 
 from emulation.errors import RunFailed
-from emulation.mininet import run as mininet_run
-from emulation.mininet.crew import Crew
+from emulation.mininet import mininet_run
 from emulation.mininet.launch import congestion_control
-from emulation.mininet.run import hold_after, in_turn, merge_iterations, run_method, run_methods, time_limits, turns_of
+from emulation.mininet.mininet_run import (
+    hold_after,
+    in_turn,
+    merge_iterations,
+    run_method,
+    run_methods,
+    time_limits,
+    turns_of,
+)
+from emulation.mininet.trainer_processes import TrainerGroup
 from emulation.results import IterationRecord, document
 from emulation.scenario import Scenario, parse
 from emulation.scenario_flows import Arrivals
@@ -312,17 +320,17 @@ def test_a_run_without_reports_times_out(
     tmp_path: Path, trouble: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trouble("silent 0")
-    crews: list[Crew] = []
+    groups: list[TrainerGroup] = []
 
-    def crew(*arguments: Any, **options: Any) -> Crew:
-        crews.append(Crew(*arguments, **options))
-        return crews[0]
+    def group(*arguments: Any, **options: Any) -> TrainerGroup:
+        groups.append(TrainerGroup(*arguments, **options))
+        return groups[0]
 
     def impatient(done: int, _total: int, _note: str) -> None:
         if done == 3:  # before, a busy machine may take long to start them
-            crews[0]._stall.limit_s = 4.0
+            groups[0]._stall.limit_s = 4.0
 
-    monkeypatch.setattr(mininet_run, "Crew", crew)
+    monkeypatch.setattr(mininet_run, "TrainerGroup", group)
     with pytest.raises(RunFailed, match=r"no rank said anything for 4 s.*; rank 0 at iteration 3"):
         run_method(SCENARIO, parse_method("gloo"), tmp_path, impatient)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from forked_trainers import trainers_are_forked  # noqa: F401  # a fixture
 
-from emulation.mininet import run as mininet_run
-from emulation.mininet.run import run_method
+from emulation.mininet import mininet_run
+from emulation.mininet.mininet_run import run_method
 from emulation.results import summary
 from emulation.scenario import parse
 from emulation.training.trainer import read_config

@@ -25,7 +25,7 @@ def pair(_fabric: Fabric, workers: int, servers: int, settings: LinkSettings) ->
 
 def test_links_between_switches_are_shaped_counted_and_certified(monkeypatch: pytest.MonkeyPatch) -> None:
     from emulation.certificate.fidelity import FidelityMonitor
-    from emulation.mininet.topology import EmulatedNetwork, NetworkSpec
+    from emulation.mininet.emulated_network import EmulatedNetwork, NetworkSpec
 
     monkeypatch.setitem(TOPOLOGIES, "pair", TopologyKind("pair", pair, "two switches"))
     with EmulatedNetwork(NetworkSpec(workers=3, rate_bps=RATE_BPS, fabric=Fabric("pair", placement="one"))) as net:
@@ -55,12 +55,12 @@ def test_links_between_switches_are_shaped_counted_and_certified(monkeypatch: py
 
 
 def test_switches_below_a_switch_sum_exactly_and_pass_up_one_sum_for_a_rack() -> None:
-    from emulation.bench.allreduce.cells import Bench
+    from emulation.bench.allreduce.allreduce_cells import Bench
     from emulation.bench.allreduce.ranks import Ranks
-    from emulation.bench.suite import Matrix
+    from emulation.bench.suite import BenchMatrix
     from emulation.mininet.launch import RunningScenario
 
-    (wish,) = Matrix([3], [RATE_BPS], [200_000], "switch", iterations=2).wishes()
+    (wish,) = BenchMatrix([3], [RATE_BPS], [200_000], "switch", iterations=2).wishes()
     racks = dataclasses.replace(wish.scenario.topology, kind="leaf_spine", racks=(2, 1), oversubscription=2)
     wish = dataclasses.replace(wish, scenario=dataclasses.replace(wish.scenario, topology=racks))
     (method,) = wish.methods

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from emulation.bench.allreduce.cells import Bench
-from emulation.bench.allreduce.messages import Run
+from emulation.bench.allreduce.allreduce_cells import Bench
+from emulation.bench.allreduce.rank_messages import RunOperations
 from emulation.bench.allreduce.ranks import Ranks
-from emulation.bench.suite import Matrix
+from emulation.bench.suite import BenchMatrix
 from emulation.mininet import netns
 from emulation.mininet.launch import BY_LINKS, RunningScenario
 from emulation.mininet.shaping import NetworkSpec
@@ -45,7 +45,7 @@ def received(link: socket.socket) -> list[bytes]:
 
 
 def test_every_worker_of_a_job_gets_each_result_once_over_its_own_port() -> None:
-    from emulation.mininet.topology import EmulatedNetwork
+    from emulation.mininet.emulated_network import EmulatedNetwork
 
     with EmulatedNetwork(NetworkSpec(4, rate_bps=100_000_000)) as star:
         switch = netns.within(star.switch_pid, partial(bound, SWITCH, PORT))
@@ -79,14 +79,14 @@ def test_every_worker_of_a_job_gets_each_result_once_over_its_own_port() -> None
 @pytest.mark.parametrize("loss", [0.0, 0.03])
 def test_the_copy_that_one_port_loses_is_repaired(loss: float) -> None:
     loss_by = BY_LINKS if loss else None
-    words = Matrix([3], [200_000_000], [1_000_000], "switch:native", dtype="int32", loss=loss, loss_by=loss_by)
+    words = BenchMatrix([3], [200_000_000], [1_000_000], "switch:native", dtype="int32", loss=loss, loss_by=loss_by)
     (wish,) = words.wishes()
     method = wish.methods[0]
     with RunningScenario(wish.scenario, loss_by) as network:
         switch = network.start_switch(method.cell(wish.scenario, 1_000_000), method.method, method.name)
         with Ranks(network, wish.dtype, 1_000_000, 60.0) as ranks:
             Bench(wish, network, {method: switch}, ranks).open(method)
-            answers = ranks.ask(Run(method, 1_000_000, 2, 0, 0, 0, False), 60.0)
+            answers = ranks.ask(RunOperations(method, 1_000_000, 2, 0, 0, 0, False), 60.0)
         counted = network.switch_counters(switch)
         assert "each result leaves once, and s1 copies it for all" in switch.running.output()
     assert [one.wrong for answer in answers for one in answer.operations] == [0] * 6

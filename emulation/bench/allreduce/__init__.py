@@ -1,5 +1,5 @@
 """Allreduce cells: one method, size and rate over Mininet links, a process per rank.
 
 Imported by suite.
-Start at cells.py, then ranks.py and rank.py.
+Start at allreduce_cells.py, then ranks.py and allreduce_rank.py.
 """

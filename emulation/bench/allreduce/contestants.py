@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from emulation.bench.allreduce.messages import Open, RankPlace
-from emulation.bench.allreduce.numbers import tensors_of
+from emulation.bench.allreduce.exact_inputs import tensors_of
+from emulation.bench.allreduce.rank_messages import OpenMethod, RankPlace
 from emulation.bounds import elements_of
 from emulation.errors import RunFailed
 from transport.group.opening import GroupOptions, open_group
@@ -39,10 +39,10 @@ class Contestant(Protocol):
     def close(self) -> None: ...
 
 
-class Switch:
+class SwitchContestant:
     """Our own method: one session, one call per allreduce, as the process group makes them."""
 
-    def __init__(self, order: Open, place: RankPlace) -> None:
+    def __init__(self, order: OpenMethod, place: RankPlace) -> None:
         method, options, mtu_bytes = order.method, order.scenario.switch, order.scenario.topology.mtu_bytes
         self._method = method.method
         self._session = SwitchSession.join(
@@ -81,7 +81,7 @@ class Switch:
 class HostMethod:
     """A host method, or parameter servers beside the workers: a group, one call per allreduce."""
 
-    def __init__(self, order: Open, place: RankPlace) -> None:
+    def __init__(self, order: OpenMethod, place: RankPlace) -> None:
         method, buffer_bytes = order.method, tcp_buffer_bytes(order.scenario.topology.rate_bps)
         addresses = [(address, PORT + order.number) for address in place.addresses]
         chosen = LINKS[method.carrier].congestion_control
@@ -128,10 +128,10 @@ def tcp_buffer_bytes(rate_bps: int) -> int:
     return max(256 << 10, rate_bps * QUEUE_SHARE_NS // 8_000_000_000) if rate_bps else 4 << 20
 
 
-def open_contestant(order: Open, place: RankPlace) -> Contestant:
+def open_contestant(order: OpenMethod, place: RankPlace) -> Contestant:
     """Opens a method on this rank. Raises what the method raises, RunFailed."""
     if order.method.method.method == "gloo":
         from emulation.bench.allreduce.gloo import Gloo  # torch takes a second to import
 
         return Gloo(order.method, place)
-    return (Switch if order.method.method.is_switch else HostMethod)(order, place)
+    return (SwitchContestant if order.method.method.is_switch else HostMethod)(order, place)

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from emulation.bench.allreduce.messages import RankPlace
-from emulation.bench.allreduce.methods import Method
+from emulation.bench.allreduce.bench_methods import BenchMethod
+from emulation.bench.allreduce.rank_messages import RankPlace
 from emulation.errors import RunFailed
 from emulation.mininet.launch import RENDEZVOUS_PORT
 from transport.meshes.tcp_gathering import congestion_control_of, set_congestion_control
@@ -31,7 +31,7 @@ TIMEOUT = timedelta(seconds=120)
 class Gloo:
     """One process group of backend gloo; groups of other variants have connections of their own."""
 
-    def __init__(self, method: Method, place: RankPlace) -> None:
+    def __init__(self, method: BenchMethod, place: RankPlace) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = place.interface
         torch.set_num_threads(1)
         before = _tcp_sockets()

@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from emulation import children
-from emulation.bench.allreduce.messages import Close, Measured, Open, Opened, RankPlace, Run
-from emulation.bench.allreduce.methods import Method
-from emulation.bench.allreduce.rank import MeetingPoint
+from emulation.bench.allreduce.allreduce_rank import MeetingPoint
+from emulation.bench.allreduce.bench_methods import BenchMethod
+from emulation.bench.allreduce.rank_messages import (
+    CloseMethod,
+    MethodOpened,
+    OpenMethod,
+    OperationsMeasured,
+    RankPlace,
+    RunOperations,
+)
 from emulation.children import Child, ChildFailed
 from emulation.errors import RunFailed
 from emulation.mininet.launch import RunningScenario
@@ -24,7 +31,7 @@ GRACE_S = 10.0  # after a rank's own limit has ended
 class MethodFailed(RunFailed):
     """An operation of one method failed; the ranks have ended, other methods may be tried again on new ones."""
 
-    def __init__(self, method: Method, words: str) -> None:
+    def __init__(self, method: BenchMethod, words: str) -> None:
         super().__init__(f"{method.name}: {words}")
         self.method = method
 
@@ -63,9 +70,9 @@ class Ranks:
                 child = children.start(
                     partial(self._network.start_rank, place.rank),
                     f"rank {place.rank}",
-                    "emulation.bench.allreduce.rank",
+                    "emulation.bench.allreduce.allreduce_rank",
                     place,
-                    Opened | Measured,
+                    MethodOpened | OperationsMeasured,
                 )
                 self._children.append(child)
             self._gather(START_S)
@@ -93,7 +100,7 @@ class Ranks:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._shared_path)
 
-    def ask(self, order: Open | Run | Close, timeout_s: float) -> list[Any]:
+    def ask(self, order: OpenMethod | RunOperations | CloseMethod, timeout_s: float) -> list[Any]:
         """One order to all ranks; their answers by rank. Raises MethodFailed in one line."""
         for child in self._children:
             child.send(order)

@@ -31,25 +31,25 @@ class EndPlace(msgspec.Struct, frozen=True):
     bytes_most: int
 
 
-class Open(ChildCommand):
+class OpenCandidate(ChildCommand):
     contender: str
     port: int
 
 
-class Run(ChildCommand):
+class RunTransfer(ChildCommand):
     contender: str
     size_bytes: int
     count: int
 
 
-class Measured(ChildReport):
+class TransferMeasured(ChildReport):
     """duration_ns: at the receiver, from the first message to the last."""
 
     duration_ns: int
     cpu_ns: int
 
 
-class End(Protocol):
+class LinkCandidate(Protocol):
     """One end of one candidate."""
 
     def send(self, data: memoryview, count: int) -> None:
@@ -61,7 +61,7 @@ class End(Protocol):
     def close(self) -> None: ...
 
 
-class MeshEnd:
+class MeshCandidate:
     """A mesh, driven as `transport.meshes.loop` drives it: with the byte credit that groups have, or four messages."""
 
     def __init__(self, link: str, member: int, addresses: list[tuple[str, int]]) -> None:
@@ -113,27 +113,27 @@ def _check(until: float, words: str, events: Any) -> None:
         raise RuntimeError(f"{words}: {lost[0].reason if lost else 'no more came'}")
 
 
-def opened(contender: str, member: int, addresses: list[tuple[str, int]]) -> End:
+def opened(contender: str, member: int, addresses: list[tuple[str, int]]) -> LinkCandidate:
     """`plain WAY`, or the name of a link."""
     kind, _, way = contender.partition(" ")
     if kind == "plain":
         from emulation.bench.links.plain_zeromq import PlainEnd
 
         return PlainEnd(way, member, addresses[1])
-    return MeshEnd(contender, member, addresses)
+    return MeshCandidate(contender, member, addresses)
 
 
-class LinkEnd:
+class LinkExecutor:
     """Executes commands."""
 
     def __init__(self, place: EndPlace) -> None:
         self._place = place
         self._data = np.random.default_rng(7).integers(0, 256, place.bytes_most, np.uint8).data
-        self._ends: dict[str, End] = {}
+        self._ends: dict[str, LinkCandidate] = {}
 
-    def carry_out(self, order: Open | Run) -> ChildReport:
+    def carry_out(self, order: OpenCandidate | RunTransfer) -> ChildReport:
         """The answer to one order."""
-        if isinstance(order, Open):
+        if isinstance(order, OpenCandidate):
             addresses = [(host, order.port) for host in self._place.addresses]
             self._ends[order.contender] = opened(order.contender, self._place.member, addresses)
             return Done()
@@ -142,8 +142,8 @@ class LinkEnd:
             duration_ns = end.receive(order.size_bytes, order.count)
         else:
             end.send(self._data[: order.size_bytes], order.count)
-        return Measured(duration_ns, time.process_time_ns() - cpu_ns)
+        return TransferMeasured(duration_ns, time.process_time_ns() - cpu_ns)
 
 
 if __name__ == "__main__":
-    serve(EndPlace, Open | Run, lambda place: LinkEnd(place).carry_out)
+    serve(EndPlace, OpenCandidate | RunTransfer, lambda place: LinkExecutor(place).carry_out)

@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Any
 
 from emulation import children
-from emulation.bench import arithmetic, table
+from emulation.bench import bandwidths, text_table
 from emulation.bench.links import rdma
-from emulation.bench.links.link_end import EndPlace, Measured, Open, Run
+from emulation.bench.links.link_end import EndPlace, OpenCandidate, RunTransfer, TransferMeasured
 from emulation.children import Child, ChildFailed
 from emulation.errors import RunFailed
 from emulation.mininet import netns, patience
@@ -95,21 +95,21 @@ class VethPair:
         self._holders.clear()
 
 
-class Ends:
+class EndpointPair:
     """The two processes. A context manager that ends them. Raises RunFailed."""
 
     def __init__(self, pair: VethPair, bytes_most: int) -> None:
         self._pair, self._bytes_most = pair, bytes_most
         self._children: list[Child[Any]] = []
 
-    def __enter__(self) -> Ends:
+    def __enter__(self) -> EndpointPair:
         environment = {**os.environ, TOKEN_VARIABLE: new_token()}
         module = "emulation.bench.links.link_end"
         try:
             for member, pid in enumerate(self._pair.pids):
                 place = EndPlace(member, HOSTS, self._bytes_most)
                 spawn, name = partial(netns.spawn, pid), ("sender", "receiver")[member]
-                self._children.append(children.start(spawn, name, module, place, Measured, environment))
+                self._children.append(children.start(spawn, name, module, place, TransferMeasured, environment))
             children.gather(self._children, ANSWER_S)
         except BaseException:
             self.close()
@@ -123,7 +123,7 @@ class Ends:
         children.close(self._children)
         self._children.clear()
 
-    def ask(self, order: Open | Run) -> list[Any]:
+    def ask(self, order: OpenCandidate | RunTransfer) -> list[Any]:
         """One command to both; their answers. Raises RunFailed naming the candidate."""
         for child in self._children:
             child.send(order)
@@ -142,7 +142,7 @@ def measure(quick: bool, log: Log, contenders: Sequence[str] = CONTENDERS) -> di
         speeds: dict[str, list[float]] = {}
         cpu: dict[str, list[float]] = {}
         while remaining := [name for name in contenders if name not in failures and name not in speeds]:
-            with VethPair() as pair, Ends(pair, max(SIZES)) as ends:
+            with VethPair() as pair, EndpointPair(pair, max(SIZES)) as ends:
                 failed = _rounds(ends, remaining, size, quick, speeds, cpu)
             for name, reason in failed.items():
                 log(f"{reason}; going on without it")
@@ -167,7 +167,7 @@ def _writes(quick: bool, log: Log, failures: dict[str, str]) -> list[dict[str, A
 
 
 def _rounds(
-    ends: Ends,
+    ends: EndpointPair,
     contenders: Sequence[str],
     size: int,
     quick: bool,
@@ -180,7 +180,7 @@ def _rounds(
     name = ""
     try:
         for number, name in enumerate(contenders):
-            ends.ask(Open(name, PORT + number))
+            ends.ask(OpenCandidate(name, PORT + number))
             counts[name] = max(8, PROBE_BYTES // size)
             speed = _run(ends, name, size, counts[name])[0]
             counts[name] = max(8, int(turn_s * speed / size))
@@ -195,15 +195,15 @@ def _rounds(
     return {}
 
 
-def _run(ends: Ends, name: str, size: int, count: int) -> tuple[float, float]:
+def _run(ends: EndpointPair, name: str, size: int, count: int) -> tuple[float, float]:
     """Bytes per second, and CPU time of both processes per message."""
-    answers = ends.ask(Run(name, size, count))
+    answers = ends.ask(RunTransfer(name, size, count))
     duration_ns = max(1, answers[1].duration_ns)
     return size * (count - 1) * 1e9 / duration_ns, sum(answer.cpu_ns for answer in answers) / count
 
 
 def _row(name: str, size: int, speeds: Sequence[float], cpu: Sequence[float]) -> dict[str, Any]:
-    found = arithmetic.spread(speeds)
+    found = bandwidths.spread(speeds)
     return {
         "name": name,
         "size_bytes": size,
@@ -237,7 +237,7 @@ def lines(part: dict[str, Any]) -> list[str]:
             )
         )
     head = ("one way, veth, not shaped", "size (B)", "Gb/s", "25 % … 75 %", "messages/s", "CPU (us/message)")
-    return [*table.columns((*head, "of plain pyzmq"), cells), "", *_write_lines(part["writes"])]
+    return [*text_table.columns((*head, "of plain pyzmq"), cells), "", *_write_lines(part["writes"])]
 
 
 def _write_lines(writes: Sequence[dict[str, Any]]) -> list[str]:
@@ -255,7 +255,7 @@ def _write_lines(writes: Sequence[dict[str, Any]]) -> list[str]:
             )
         )
     head = ("one way, veth, not shaped", "size (B)", "Gb/s", "least … most", "plain UDP (Gb/s)", "of plain UDP")
-    return table.columns(head, cells)
+    return text_table.columns(head, cells)
 
 
 def missing() -> str:

@@ -73,11 +73,11 @@ class EndSettings(msgspec.Struct, frozen=True):
     message_bytes: int
 
 
-class Open(ChildCommand):
+class OpenEndpoint(ChildCommand):
     """The link is up: make a queue pair and a socket."""
 
 
-class Opened(ChildReport):
+class EndpointOpened(ChildReport):
     """What the peer must know of the queue pair, and of the memory it will write to."""
 
     end: QPEnd
@@ -93,7 +93,7 @@ class Connect(ChildCommand):
     rkey: int
 
 
-class Move(ChildCommand):
+class MoveMessages(ChildCommand):
     """Send or receive for so long. way: rdma or udp."""
 
     way: str
@@ -101,7 +101,7 @@ class Move(ChildCommand):
     sends: bool
 
 
-class Traffic(msgspec.Struct):
+class EndpointTraffic(msgspec.Struct):
     """What one end has moved; size_bytes and seconds: at the receiver, from the first message to the last."""
 
     messages: int
@@ -110,15 +110,15 @@ class Traffic(msgspec.Struct):
     cpu_s: float = 0.0
 
 
-class Moved(ChildReport):
-    traffic: Traffic
+class MessagesMoved(ChildReport):
+    traffic: EndpointTraffic
 
 
-class Stop(ChildCommand):
+class StopEndpoint(ChildCommand):
     """The last order."""
 
 
-class Stopped(ChildReport):
+class EndpointStopped(ChildReport):
     counters: dict[str, int]
 
 
@@ -134,7 +134,7 @@ class Rdma:
         self._pair = self._context.create_qp(domain, QPType[kind], self._cq, self._cq)
         self._attributes = QPAttributes(path_mtu=mtu, window_packets=WINDOW_BYTES // mtu)
         self._size, self._reliable = message_bytes, kind == "RC"
-        self.place = Opened(self._pair.end, self._region.address, self._region.rkey)
+        self.place = EndpointOpened(self._pair.end, self._region.address, self._region.rkey)
 
     def connect(self, peer: Connect) -> None:
         self._remote = (peer.address, peer.rkey)
@@ -150,7 +150,7 @@ class Rdma:
             raise RunFailed(f"the benchmark's queue pair ended with {bad[0]}")
         return found
 
-    def send(self, seconds: float) -> Traffic:
+    def send(self, seconds: float) -> EndpointTraffic:
         """Write for so long. RC: a message is over when it is acknowledged; UC: when it is given back."""
         end = time.monotonic() + seconds
         under_way = lost = sent = 0
@@ -183,9 +183,9 @@ class Rdma:
                 if self._reliable:
                     continue
                 lost, under_way, heard = lost + under_way, 0, time.monotonic()
-        return Traffic(sent)
+        return EndpointTraffic(sent)
 
-    def receive(self, seconds: float) -> Traffic:
+    def receive(self, seconds: float) -> EndpointTraffic:
         """Until nothing has come for a while after so long: bytes, and the time from the first to the last message."""
         first = last = 0.0
         messages = 0
@@ -201,7 +201,7 @@ class Rdma:
                     self._pair.post_send([SendRequest(2, Opcode.SEND, 0, 0, 0)] * len(found))
             elif now > end + SILENCE_S:
                 break
-        return Traffic(messages, (messages - 1) * self._size, last - first)
+        return EndpointTraffic(messages, (messages - 1) * self._size, last - first)
 
     def close(self) -> dict[str, int]:
         counters = {**self._context.counters, **{f"pair_{name}": n for name, n in self._pair.counters.items()}}
@@ -227,7 +227,7 @@ class Udp:
         self._ancillary = [(SOL_UDP, UDP_SEGMENT, struct.pack("H", datagram_bytes))]
         self._peer = ADDRESSES[address == ADDRESSES[0]]
 
-    def send(self, seconds: float) -> Traffic:
+    def send(self, seconds: float) -> EndpointTraffic:
         end = time.monotonic() + seconds
         under_way = lost = sent = 0
         while time.monotonic() < end or under_way:
@@ -242,9 +242,9 @@ class Udp:
                 under_way -= 1
             except TimeoutError:
                 lost, under_way = lost + under_way, 0
-        return Traffic(sent)
+        return EndpointTraffic(sent)
 
-    def receive(self, seconds: float) -> Traffic:
+    def receive(self, seconds: float) -> EndpointTraffic:
         first = last = 0.0
         total = 0
         end = time.monotonic() + seconds
@@ -260,14 +260,14 @@ class Udp:
             if (total + size) // self._size > total // self._size:
                 self._credits.sendto(b"credit", (self._peer, CREDIT_PORT))
             total += size
-        return Traffic(total // self._size, total, last - first)
+        return EndpointTraffic(total // self._size, total, last - first)
 
     def close(self) -> None:
         self._socket.close()
         self._credits.close()
 
 
-class End:
+class RdmaExecutor:
     """Executes commands at one end. It opens nothing before the link is up."""
 
     def __init__(self, settings: EndSettings) -> None:
@@ -275,24 +275,24 @@ class End:
         self._rdma: Rdma
         self._udp: Udp
 
-    def carry_out(self, order: Open | Connect | Move | Stop) -> ChildReport:
+    def carry_out(self, order: OpenEndpoint | Connect | MoveMessages | StopEndpoint) -> ChildReport:
         settings = self._settings
         match order:
-            case Open():
+            case OpenEndpoint():
                 self._rdma = Rdma(settings.address, settings.kind, settings.mtu, settings.message_bytes)
                 self._udp = Udp(settings.address, settings.mtu + 16, settings.message_bytes)
                 return self._rdma.place
             case Connect():
                 self._rdma.connect(order)
                 return Done()
-            case Stop():
+            case StopEndpoint():
                 self._udp.close()
-                return Stopped(self._rdma.close())
+                return EndpointStopped(self._rdma.close())
         way = self._rdma if order.way == "rdma" else self._udp
         before = time.process_time()
         found = way.send(order.seconds) if order.sends else way.receive(order.seconds)
         found.cpu_s = time.process_time() - before
-        return Moved(found)
+        return MessagesMoved(found)
 
 
 # ---- the process that commands them
@@ -307,12 +307,12 @@ class Pair:
             for address in ADDRESSES:
                 name = f"the benchmark's process at {address}"
                 settings = EndSettings(address, kind, mtu, message_bytes)
-                reports = Opened | Moved | Stopped
+                reports = EndpointOpened | MessagesMoved | EndpointStopped
                 environment = {**os.environ, "OMP_NUM_THREADS": "1"}
                 self._children.append(children.start(_unshared, name, MODULE, settings, reports, environment))
             children.gather(self._children, START_S)
             self._lay_link(LINK_MTU[mtu])
-            places = self._all([Open(), Open()])
+            places = self._all([OpenEndpoint(), OpenEndpoint()])
             self._all([Connect(place.end, place.address, place.rkey) for place in reversed(places)])
         except BaseException:
             self.close()
@@ -331,14 +331,16 @@ class Pair:
             if done.returncode:
                 raise RunFailed(f"{' '.join(line)}: {done.stderr.strip()}")
 
-    def _all(self, orders: list[Open | Connect | Move | Stop], timeout_s: float = START_S) -> list[Any]:
+    def _all(
+        self, orders: list[OpenEndpoint | Connect | MoveMessages | StopEndpoint], timeout_s: float = START_S
+    ) -> list[Any]:
         for child, order in reversed(list(zip(self._children, orders, strict=True))):
             child.send(order)
         return children.gather(self._children, timeout_s)
 
     def measure(self, way: str, seconds: float) -> dict[str, Any]:
         """One run one way: Gbit/s of message bytes by the clock and by the processor time of the busier end; losses."""
-        answers = self._all([Move(way, seconds, True), Move(way, seconds, False)], seconds + START_S)
+        answers = self._all([MoveMessages(way, seconds, True), MoveMessages(way, seconds, False)], seconds + START_S)
         sent, got = (answer.traffic for answer in answers)
         if got.seconds <= 0:
             raise RunFailed(f"{way}: nothing arrived")
@@ -350,7 +352,7 @@ class Pair:
 
     def counters(self) -> list[dict[str, int]]:
         """Of both ends, which stop."""
-        return [answer.counters for answer in self._all([Stop(), Stop()])]
+        return [answer.counters for answer in self._all([StopEndpoint(), StopEndpoint()])]
 
     def close(self) -> None:
         children.close(self._children)
@@ -450,6 +452,10 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:] and sys.argv[1].startswith("{"):
-        serve(EndSettings, Open | Connect | Move | Stop, lambda settings: End(settings).carry_out)
+        serve(
+            EndSettings,
+            OpenEndpoint | Connect | MoveMessages | StopEndpoint,
+            lambda settings: RdmaExecutor(settings).carry_out,
+        )
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(main(sys.argv[1:]))

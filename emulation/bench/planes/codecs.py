@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from emulation.bench import arithmetic
+from emulation.bench import bandwidths
 from emulation.results import percentile
 from switchagg.codecs import FIXED_POINT, CallShape, Codec, codec_named
 from switchagg.native.library import CoreMissing
@@ -20,7 +20,7 @@ ELEMENTS = 360
 WORKERS = 8
 LANES = ("lanes16", "lanes8", "rotated8", "fp16", "bf16", "qsgd10", "ternary4", "twobit4", "onebit4", "sign4")
 LANES_WORKERS = 4
-SIZES = (1 << 20, 25 * arithmetic.MEGABYTE)  # within a cache; DDP's bucket, beyond it
+SIZES = (1 << 20, 25 * bandwidths.MEGABYTE)  # within a cache; DDP's bucket, beyond it
 NOTE = (
     "One pass each over the array, its result elsewhere, as for the copy, which reads and writes 4 bytes per value. "
     "Quantising takes the agreed exponents as given; exponents are found in a pass of its own, which reads only. "
@@ -52,7 +52,7 @@ def measure(quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
             times[f"{name} encode + decode", "native"] = list(map(sum, zip(*both, strict=True)))
         copies = times["memcpy", "numpy"]
         for (what, implementation), found in times.items():
-            each = arithmetic.spread(found)
+            each = bandwidths.spread(found)
             rows.append(
                 {
                     "what": what,

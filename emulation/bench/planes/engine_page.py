@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from emulation.bench.document import machine
 from emulation.bench.planes import packet_engine
 from emulation.errors import RunFailed
-from emulation.report.figures import STYLE, save_png
+from emulation.report.comparison_figures import STYLE, save_png
 
 PAGE, FIGURE = "packet-engine.md", "packet-engine.png"
 BEGIN, END = "<!-- measured: written by `switchagg bench engine --docs` -->", "<!-- end -->"

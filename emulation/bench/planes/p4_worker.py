@@ -37,7 +37,7 @@ class WorkerPlace(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Begin(ChildCommand):
+class BeginSending(ChildCommand):
     """Send from now on."""
 
 
@@ -114,7 +114,7 @@ class Worker:
         self.counts["sent"] += 1
 
 
-def begin(place: WorkerPlace) -> Callable[[Begin], Counts]:
+def begin(place: WorkerPlace) -> Callable[[BeginSending], Counts]:
     link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
     link.setsockopt(socket.SOL_SOCKET, 33, BUFFER_BYTES)  # SO_RCVBUFFORCE
     link.setsockopt(263, PACKET_IGNORE_OUTGOING, 1)  # SOL_PACKET
@@ -126,4 +126,4 @@ def begin(place: WorkerPlace) -> Callable[[Begin], Counts]:
 
 
 if __name__ == "__main__":
-    serve(WorkerPlace, Begin, begin)
+    serve(WorkerPlace, BeginSending, begin)

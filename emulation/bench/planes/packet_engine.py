@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.bench import table
-from emulation.bench.arithmetic import MEGABYTE
+from emulation.bench import text_table
+from emulation.bench.bandwidths import MEGABYTE
 from emulation.scenario import find, load
 from emulation.sim.engine.engine_choice import COMPILED, PYTHON
 from emulation.sim.network.simulated_link import LinkConfig
@@ -37,7 +37,7 @@ ROUNDS = 3
 """The best of so many counts: other load on the machine only takes away."""
 
 
-class Case(NamedTuple):
+class EngineCase(NamedTuple):
     """racks: 0: one switch. quick: whether a quick run has it."""
 
     engine: str
@@ -50,29 +50,31 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case(PYTHON, 8, MEGABYTE // 2, values=True),
-    Case(COMPILED, 8, 40 * MEGABYTE, values=False),
-    Case(COMPILED, 8, 20 * MEGABYTE, values=True),
-    Case(PYTHON, 64, MEGABYTE // 10, values=True),
-    Case(COMPILED, 64, 20 * MEGABYTE, values=False),
-    Case(COMPILED, 64, 4 * MEGABYTE, values=True),
-    Case(PYTHON, 8, MEGABYTE, values=True, method="ring"),
-    Case(COMPILED, 8, 40 * MEGABYTE, values=False, method="ring"),
-    Case(COMPILED, 8, 20 * MEGABYTE, values=True, method="ring"),
-    Case(PYTHON, 64, MEGABYTE // 5, values=True, method="ring"),
-    Case(COMPILED, 64, 20 * MEGABYTE, values=False, method="ring"),
-    Case(COMPILED, 64, 4 * MEGABYTE, values=True, method="ring"),
+    EngineCase(PYTHON, 8, MEGABYTE // 2, values=True),
+    EngineCase(COMPILED, 8, 40 * MEGABYTE, values=False),
+    EngineCase(COMPILED, 8, 20 * MEGABYTE, values=True),
+    EngineCase(PYTHON, 64, MEGABYTE // 10, values=True),
+    EngineCase(COMPILED, 64, 20 * MEGABYTE, values=False),
+    EngineCase(COMPILED, 64, 4 * MEGABYTE, values=True),
+    EngineCase(PYTHON, 8, MEGABYTE, values=True, method="ring"),
+    EngineCase(COMPILED, 8, 40 * MEGABYTE, values=False, method="ring"),
+    EngineCase(COMPILED, 8, 20 * MEGABYTE, values=True, method="ring"),
+    EngineCase(PYTHON, 64, MEGABYTE // 5, values=True, method="ring"),
+    EngineCase(COMPILED, 64, 20 * MEGABYTE, values=False, method="ring"),
+    EngineCase(COMPILED, 64, 4 * MEGABYTE, values=True, method="ring"),
 )
 
 
 SCALE = tuple(
-    Case(COMPILED, workers, 10 * MEGABYTE, False, workers // 32 if workers > 32 else 0, workers <= 64, method)
+    EngineCase(COMPILED, workers, 10 * MEGABYTE, False, workers // 32 if workers > 32 else 0, workers <= 64, method)
     for method in ("switch", "ring")
     for workers in (4, 16, 64, 256, 1024)
 )
 """The same array on more and more workers: time and memory against events."""
 
-LARGE = tuple(Case(COMPILED, 1024, 100 * MEGABYTE, False, 32, quick=False, method=each) for each in ("switch", "ring"))
+LARGE = tuple(
+    EngineCase(COMPILED, 1024, 100 * MEGABYTE, False, 32, quick=False, method=each) for each in ("switch", "ring")
+)
 SCENARIO, GRADIENT_BYTES = "sim_100g", 4 * MEGABYTE
 
 
@@ -95,7 +97,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
     return found
 
 
-AnyCase = TypeVar("AnyCase", "Case", "_Repeated")
+AnyCase = TypeVar("AnyCase", "EngineCase", "_Repeated")
 
 
 def _apart(measured: Callable[[AnyCase], dict[str, Any]], case: AnyCase, log: Log) -> dict[str, Any]:
@@ -104,12 +106,12 @@ def _apart(measured: Callable[[AnyCase], dict[str, Any]], case: AnyCase, log: Lo
         return pool.submit(measured, case).result()
 
 
-def _best(case: Case) -> dict[str, Any]:
+def _best(case: EngineCase) -> dict[str, Any]:
     rounds = 1 if case in LARGE else ROUNDS
     return min((_row(case) for _ in range(rounds)), key=lambda row: float(row["cpu_ns"]))
 
 
-def _row(case: Case) -> dict[str, Any]:
+def _row(case: EngineCase) -> dict[str, Any]:
     begun, begun_cpu = time.monotonic_ns(), time.process_time_ns()
     fabric = Fabric("leaf_spine", racks=case.racks) if case.racks else Fabric()
     config = SimulationConfig(case.workers, LINK, fabric=fabric, dataplane="native", engine=case.engine)
@@ -206,7 +208,7 @@ def lines(part: dict[str, Any]) -> list[str]:
         for row in part["rows"]
     ]
     head = ("packet engine, one core", "values", "hops (M)", "CPU (s)", "hops/s (M)", "python's", "#wrong")
-    text = table.columns(head, cells)
+    text = text_table.columns(head, cells)
     if found := scenario_speedups(part):
         each = ", ".join(f"{method} {times:.0f}x" for method, times in found.items())
         text += ["", f"{SCENARIO}'s allreduces without training, CPU time of Python by C: {each}"]
@@ -220,4 +222,8 @@ def lines(part: dict[str, Any]) -> list[str]:
         )
         for row in (*part.get("scale", []), *part.get("large", []))
     ]
-    return [*text, "", *table.columns(("one array, world and all", "events (M)", "wall (s)", "CPU (s)", "GB"), sizes)]
+    return [
+        *text,
+        "",
+        *text_table.columns(("one array, world and all", "events (M)", "wall (s)", "CPU (s)", "GB"), sizes),
+    ]

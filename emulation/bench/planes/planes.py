@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.bench import arithmetic
-from emulation.bench.planes.memory import worker_memory
+from emulation.bench import bandwidths
+from emulation.bench.planes.worker_memory import worker_memory
 from switchagg.call import array_call, make_call
 from switchagg.dataplane.native import RUN, NativePlane
 from switchagg.dataplane.table import DATAPLANES
@@ -32,14 +32,14 @@ ELEMENTS = (32, 64, 128, 256, 360)
 WORKERS = (2, 4, 8)
 WINDOW = 256
 BUNDLE_ROWS = 16
-ENDPOINT_BYTES = 25 * arithmetic.MEGABYTE
-PYTHON_ENDPOINT_BYTES = 4 * arithmetic.MEGABYTE
+ENDPOINT_BYTES = 25 * bandwidths.MEGABYTE
+PYTHON_ENDPOINT_BYTES = 4 * bandwidths.MEGABYTE
 
 Turn = list[tuple[Bundle, int]]
 Log = Callable[[str], None]
 
 
-class Traffic:
+class BundleTraffic:
     """The bundles of one turn after the other. elements: E. Chunk numbers go up by the window with each turn."""
 
     def __init__(self, workers: int, elements: int) -> None:
@@ -88,7 +88,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
         log(f"data plane {name}, in memory")
         for elements, workers in shapes:
             try:
-                samples = timer(Traffic(workers, elements), budget_s)
+                samples = timer(BundleTraffic(workers, elements), budget_s)
             except (SwitchaggError, CoreMissing, OSError) as error:
                 failures[name] = str(error)
                 break
@@ -112,7 +112,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
 
 def row(what: str, name: str, elements: int, workers: int, samples: list[float]) -> dict[str, Any]:
     """samples: ns per packet, one per turn."""
-    found = arithmetic.spread(samples)
+    found = bandwidths.spread(samples)
     return {
         what: name,
         "elements": elements,
@@ -123,7 +123,7 @@ def row(what: str, name: str, elements: int, workers: int, samples: list[float])
     }
 
 
-def _turns(traffic: Traffic, budget_s: float, carry_out: Callable[[Turn], None]) -> list[float]:
+def _turns(traffic: BundleTraffic, budget_s: float, carry_out: Callable[[Turn], None]) -> list[float]:
     """ns per packet of each turn but the first two, which fill registers and caches."""
     samples: list[float] = []
     end = time.monotonic() + budget_s
@@ -138,8 +138,8 @@ def _turns(traffic: Traffic, budget_s: float, carry_out: Callable[[Turn], None])
     return samples
 
 
-def _by_contract(name: str) -> Callable[[Traffic, float], list[float]]:
-    def timed(traffic: Traffic, budget_s: float) -> list[float]:
+def _by_contract(name: str) -> Callable[[BundleTraffic, float], list[float]]:
+    def timed(traffic: BundleTraffic, budget_s: float) -> list[float]:
         plane = DATAPLANES[name](WINDOW, traffic.job.elements)
         plane.admit(traffic.job, traffic.ports)
 
@@ -154,7 +154,7 @@ def _by_contract(name: str) -> Callable[[Traffic, float], list[float]]:
     return timed
 
 
-def _native(traffic: Traffic, budget_s: float) -> list[float]:
+def _native(traffic: BundleTraffic, budget_s: float) -> list[float]:
     """The C function on memory that is there already, as the C switch has it."""
     plane = NativePlane(WINDOW, traffic.job.elements)
     plane.admit(traffic.job, traffic.ports)
@@ -175,7 +175,7 @@ def _native(traffic: Traffic, budget_s: float) -> list[float]:
     return samples
 
 
-def _xdp(traffic: Traffic, budget_s: float) -> list[float]:
+def _xdp(traffic: BundleTraffic, budget_s: float) -> list[float]:
     """One sample per packet: the kernel's own time around one run of the program."""
     from switchagg.dataplane.xdp import KernelSwitch, address_of, frame_of
     from switchagg.native import bpf
@@ -204,7 +204,7 @@ TIMERS = {"native": _native, "xdp": _xdp}
 """Of the planes that have a way of their own."""
 
 
-def _check(counters: dict[str, int], traffic: Traffic) -> None:
+def _check(counters: dict[str, int], traffic: BundleTraffic) -> None:
     """A plane that dropped packets was timed at something else."""
     answered = counters.get("broadcast", 0)
     absorbed = counters.get("absorbed", 0)
@@ -231,7 +231,7 @@ def endpoint(name: str, elements: int, quick: bool) -> dict[str, Any]:
         spent, packets = _one_call(made)
         samples.append(spent / packets)
     found = row("endpoint", name, elements, 1, samples)
-    found["bytes_per_s"] = found["elements_per_s"] * arithmetic.ITEM_BYTES
+    found["bytes_per_s"] = found["elements_per_s"] * bandwidths.ITEM_BYTES
     found["note"] = "a packet sent and its result taken, float32, bundles of 64 packets"
     return found
 

@@ -14,7 +14,7 @@ from emulation.cli.outcomes import EXIT_FAILED, outcomes
 from emulation.cli.start.completion import method_names
 
 if TYPE_CHECKING:
-    from emulation.bench.hosts.plan import Plan
+    from emulation.bench.hosts.hosts_plan import HostsPlan
 
 Least = Annotated[str, typer.Option("--minbytes", "-b", metavar="SIZE", help="Smallest size: bytes, or K, M, G")]
 Most = Annotated[str, typer.Option("--maxbytes", "-e", metavar="SIZE", help="Largest size")]
@@ -94,11 +94,11 @@ def hosts(
     Definitions of columns: docs/bench-hosts.md. **Exit code**: 1 if an element was wrong, or something failed.
     """
     with outcomes():
-        from emulation.bench.hosts import plan as plans
+        from emulation.bench.hosts import hosts_plan as plans
         from emulation.scenario import ScenarioError
 
         local = ranks and "RANK" not in os.environ
-        plan = plans.Plan(
+        plan = plans.HostsPlan(
             plans.sizes(least, most, factor, step),
             plans.methods_of(methods or ("switch,ring" if switch or ranks else "ring"), baseline),
             collective,
@@ -115,12 +115,12 @@ def hosts(
                 "torchrun didn't start this (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set): torchrun "
                 "--nnodes 2 … --no-python switchagg bench hosts on each machine, or --ranks 2 for ranks on this one"
             )
-        from emulation.bench.hosts import rank
+        from emulation.bench.hosts import hosts_rank
 
-        rank.run(plan, rank.Files(json_file, csv_file))
+        hosts_rank.run(plan, hosts_rank.Files(json_file, csv_file))
 
 
-def _started_here(plan: Plan, ranks: int) -> int:
+def _started_here(plan: HostsPlan, ranks: int) -> int:
     """Ranks on this machine, by torchrun, and a switch if one is wanted and none is named. The exit code."""
     from emulation.cli.runs.profile import run_to_end, torchrun
     from transport.switch.daemon import SwitchDaemon

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 
 
 def _compute() -> Mapping[str, float]:
@@ -18,7 +18,7 @@ RESULT = Published(
     conditions="16 GPUs, 56 Gb/s, MXNet; model, batch, machines and k aren't in the abstract",
     inputs="none",
     unit="speed-up",
-    cells=(Cell("time of 2-bit compression over CD-SGD's", round(1 / 0.7, 2), role="shown"),),
+    cells=(PublishedCell("time of 2-bit compression over CD-SGD's", round(1 / 0.7, 2), role="shown"),),
     compute=_compute,
     missing="model, batch, and how long coding takes: CD-SGD hides that behind the next step, so the gain is its "
     "share. What the method does to accuracy is in training-methods.md",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from emulation.profiles.model_profile import load
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 from transport.schedule.by_arrival import Fusion
 from transport.schedule.model import Network, predict
 
@@ -44,7 +44,7 @@ RESULT = Published(
     reading="markers of a plot, to 2 points; 99 where the line is at the top",
     unit="%",
     cells=tuple(
-        Cell(f"{model}, {ratio} x", percent, model)
+        PublishedCell(f"{model}, {ratio} x", percent, model)
         for model, row in _PUBLISHED.items()
         for ratio, percent in row.items()
     ),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from emulation.profiles.model_profile import load
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 from switchagg.codecs.array_codec import ArrayCodec
 from switchagg.codecs.spec import parse_codec
 
@@ -53,12 +53,12 @@ RESULT = Published(
     reading="two digits are printed of what is compressed",
     unit="MB",
     cells=(
-        Cell("AlexNet, dense", 232.56, "dense"),
-        Cell("AlexNet, compressed", 0.39, "compressed"),
-        Cell("ResNet-50, dense", 97.49, "dense"),
-        Cell("ResNet-50, compressed", 0.35, "compressed"),
-        Cell("LSTM, Penn Treebank, dense", 194.68, "dense"),
-        Cell("LSTM, Penn Treebank, compressed", 0.42, "compressed"),
+        PublishedCell("AlexNet, dense", 232.56, "dense"),
+        PublishedCell("AlexNet, compressed", 0.39, "compressed"),
+        PublishedCell("ResNet-50, dense", 97.49, "dense"),
+        PublishedCell("ResNet-50, compressed", 0.35, "compressed"),
+        PublishedCell("LSTM, Penn Treebank, dense", 194.68, "dense"),
+        PublishedCell("LSTM, Penn Treebank, compressed", 0.42, "compressed"),
     ),
     compute=_compute,
 )

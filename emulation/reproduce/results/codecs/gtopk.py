@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from emulation.profiles.model_profile import load
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 from switchagg.codecs.array_codec import ArrayCodec
 from switchagg.codecs.spec import parse_codec
 
@@ -55,7 +55,7 @@ RESULT = Published(
     calibration="“4 workers” fixes what an iteration takes beside computing and the network, for each method",
     unit="images/s",
     cells=tuple(
-        Cell(
+        PublishedCell(
             f"{workers} workers, {method}",
             row[place],
             f"{workers} workers",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 
 _WORKERS = (2, 4, 8)
 _DENSITIES = {0: 1.0, 60: 0.4, 90: 0.1, 99: 0.01}
@@ -45,7 +45,7 @@ RESULT = Published(
     reading="medians of a plot, to 0.2 ms",
     unit="ms",
     cells=tuple(
-        Cell(
+        PublishedCell(
             f"{workers} workers, {sparsity} % zeros",
             milliseconds,
             f"{workers} workers",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from emulation.bounds import coded_share
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 from transport.group.method_name import MethodName
 
 _WORKERS = 4
@@ -27,10 +27,10 @@ RESULT = Published(
     inputs="the bits; codec `thc` for 4 workers through the switch, exponents included",
     unit="speed-up",
     cells=(
-        Cell("to the aggregator", 8.0, "direction"),
-        Cell("from the aggregator", 4.0, "direction"),
-        Cell("time to accuracy, in the network, at most", 1.47, role="shown"),
-        Cell("time to accuracy, in the network, at least", 1.40, role="shown"),
+        PublishedCell("to the aggregator", 8.0, "direction"),
+        PublishedCell("from the aggregator", 4.0, "direction"),
+        PublishedCell("time to accuracy, in the network, at most", 1.47, role="shown"),
+        PublishedCell("time to accuracy, in the network, at least", 1.40, role="shown"),
     ),
     compute=_compute,
     because="a switch that only adds needs lanes of 8 bits on the way up too, so that sums don't carry into each "

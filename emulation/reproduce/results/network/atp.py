@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 
 
 def _compute() -> Mapping[str, float]:
@@ -20,8 +20,8 @@ RESULT = Published(
     inputs="none",
     unit="speed-up",
     cells=(
-        Cell("throughput, shared cluster, at least", 1.38, role="shown"),
-        Cell("throughput, shared cluster, at most", 1.66, role="shown"),
+        PublishedCell("throughput, shared cluster, at least", 1.38, role="shown"),
+        PublishedCell("throughput, shared cluster, at most", 1.66, role="shown"),
     ),
     compute=_compute,
     missing="the full text with its jobs, workers, aggregators and baselines. The method itself runs in virtual time; "

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from emulation.bounds import NetworkParameters, busiest, loads
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 
 _GPU_MACHINES = 8
 _GOODPUT_GBPS = 90
@@ -58,9 +58,9 @@ RESULT = Published(
     reading="markers measured in pixels, to 1 Gb/s",
     unit="Gb/s",
     cells=(
-        *(Cell(f"optimal, {servers} CPU machines", _optimal(servers), "optimal") for servers in range(9)),
-        *(Cell(f"PS, {servers} CPU machines", gbps, "PS") for servers, gbps in enumerate(_PS, start=1)),
-        Cell("all-reduce", 36.3),
+        *(PublishedCell(f"optimal, {servers} CPU machines", _optimal(servers), "optimal") for servers in range(9)),
+        *(PublishedCell(f"PS, {servers} CPU machines", gbps, "PS") for servers, gbps in enumerate(_PS, start=1)),
+        PublishedCell("all-reduce", 36.3),
     ),
     compute=_compute,
     because="from 3 CPU machines on the paper's servers stay below what their links carry (it names their processors "

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import log2
 
 from emulation.profiles.model_profile import load
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 from emulation.reproduce.timed import allreduce_ns
 
 _SERVERS = (8, 16, 32)
@@ -49,11 +49,11 @@ RESULT = Published(
     unit="speed-up",
     cells=(
         *(
-            Cell(f"{servers} servers, small buffers", (servers - 1) / log2(servers), "small buffers")
+            PublishedCell(f"{servers} servers, small buffers", (servers - 1) / log2(servers), "small buffers")
             for servers in _SERVERS
         ),
-        *(Cell(f"{servers} servers, large buffers", 1.0, "large buffers") for servers in _SERVERS),
-        Cell("32 servers, ResNet-50", 3.0, role="shown"),
+        *(PublishedCell(f"{servers} servers, large buffers", 1.0, "large buffers") for servers in _SERVERS),
+        PublishedCell("32 servers, ResNet-50", 3.0, role="shown"),
     ),
     compute=_compute,
 )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from emulation.bounds import NetworkParameters, algbw_bound
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 from transport.group.method_name import MethodName
 
 _WORKERS = (4, 8, 16)
@@ -31,8 +31,8 @@ RESULT = Published(
     reading="bars measured in pixels, to 3 %",
     unit="share",
     cells=(
-        *(Cell(f"dedicated servers, {workers} workers", 0.70, "dedicated") for workers in _WORKERS),
-        *(Cell(f"co-located servers, {workers} workers", 0.34, "co-located") for workers in _WORKERS),
+        *(PublishedCell(f"dedicated servers, {workers} workers", 0.70, "dedicated") for workers in _WORKERS),
+        *(PublishedCell(f"co-located servers, {workers} workers", 0.34, "co-located") for workers in _WORKERS),
     ),
     compute=_compute,
     because="the bars are flat, at 0.70 and half of it, and no link explains that: a server with a link of its own "

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 from emulation.reproduce.timed import allreduce_ns
 
 _WORKERS = (4, 8, 16)
@@ -40,11 +40,11 @@ RESULT = Published(
     reading="bars measured in pixels: 100 Gb/s to 0.4 %, 10 Gb/s to 3 %",
     unit="speed-up",
     cells=(
-        *(Cell(f"10 Gb/s, {n} workers, over NCCL-TCP", round(_AT_10[n], 2), "10 Gb/s") for n in _WORKERS),
-        Cell("100 Gb/s, 4 workers, over NCCL-RDMA", round(_AT_100[4], 2), "100 Gb/s", "calibrates"),
-        *(Cell(f"100 Gb/s, {n} workers, over NCCL-RDMA", round(_AT_100[n], 2), "100 Gb/s") for n in (8, 16)),
-        Cell("SwitchML, 8 workers over 4", round(2823 / 2834, 3), "flat"),
-        Cell("SwitchML, 16 workers over 4", round(2812 / 2834, 3), "flat"),
+        *(PublishedCell(f"10 Gb/s, {n} workers, over NCCL-TCP", round(_AT_10[n], 2), "10 Gb/s") for n in _WORKERS),
+        PublishedCell("100 Gb/s, 4 workers, over NCCL-RDMA", round(_AT_100[4], 2), "100 Gb/s", "calibrates"),
+        *(PublishedCell(f"100 Gb/s, {n} workers, over NCCL-RDMA", round(_AT_100[n], 2), "100 Gb/s") for n in (8, 16)),
+        PublishedCell("SwitchML, 8 workers over 4", round(2823 / 2834, 3), "flat"),
+        PublishedCell("SwitchML, 16 workers over 4", round(2812 / 2834, 3), "flat"),
     ),
     compute=_compute,
 )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from emulation.profiles.model_profile import load
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 from emulation.reproduce.timed import push_pull_ns, rate_for
 from transport.schedule.by_arrival import Fusion
 from transport.schedule.by_urgency import ByteScheduler
@@ -65,7 +65,7 @@ RESULT = Published(
     reading="bars measured in pixels: VGG-16 to 27 images/s, ResNet-50 to 68",
     unit="images/s",
     cells=tuple(
-        Cell(
+        PublishedCell(
             f"{model}, {system}, {gpus} GPUs",
             speed,
             f"{model}, {gpus} GPUs",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 from emulation.reproduce.timed import push_pull_ns
 from transport.schedule.by_urgency import ByteScheduler
 from transport.schedule.profile import LayerProfile, Profile, TensorProfile
@@ -43,9 +43,9 @@ RESULT = Published(
     inputs="the drawing's units; our scheduler and its two queues, one each way",
     unit="units",
     cells=(
-        Cell("first in, first out", 26.0, "length"),
-        Cell("priorities and partitions", 18.0, "length"),
-        Cell("speed-up", 1.44, "speed-up"),
+        PublishedCell("first in, first out", 26.0, "length"),
+        PublishedCell("priorities and partitions", 18.0, "length"),
+        PublishedCell("speed-up", 1.44, "speed-up"),
     ),
     compute=_compute,
 )

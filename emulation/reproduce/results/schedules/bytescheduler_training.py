@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from emulation.profiles.model_profile import load
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 from emulation.reproduce.timed import push_pull_ns, rate_for
 from transport.schedule.profile import Profile
 
@@ -37,14 +37,14 @@ def rate_of(profile: Profile, baseline: float) -> float:
     return rate_for(baseline, partial(speed, "wfbp", profile), 1e8, 100e9)
 
 
-def cells_of(published: Rows, calibrating: tuple[str, ...]) -> tuple[Cell, ...]:
+def cells_of(published: Rows, calibrating: tuple[str, ...]) -> tuple[PublishedCell, ...]:
     """calibrating: names of cells."""
     found = []
     for model, rows in published.items():
         for system, row in rows.items():
             for gpus, images in zip(GPUS, row, strict=True):
                 name = f"{model}, {gpus} GPUs, {system}"
-                cell = Cell(name, images, f"{model}, {gpus} GPUs")
+                cell = PublishedCell(name, images, f"{model}, {gpus} GPUs")
                 found.append(replace(cell, role="calibrates") if name in calibrating else cell)
     return tuple(found)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from emulation.profiles.model_profile import load
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 from transport.schedule.model import Network, predict
 
 _STEP_NS = 45_250  # of the authors' cost model, from their own benchmark of this cluster
@@ -54,7 +54,7 @@ RESULT = Published(
     calibration="“without overlap” fixes the time per byte, for each model and number of nodes",
     unit="images/s",
     cells=tuple(
-        Cell(
+        PublishedCell(
             f"{model}, {nodes} nodes, {name}",
             rate,
             f"{model}, {nodes} nodes",

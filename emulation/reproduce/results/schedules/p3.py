@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from emulation.profiles.model_profile import ModelProfile, load
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 from emulation.reproduce.timed import push_pull_ns
 from transport.schedule.by_urgency import P3
 
@@ -48,7 +48,11 @@ RESULT = Published(
     inputs="what doesn't depend on them: the largest gain over all ratios of computing to communication. The baseline "
     "sends each tensor as it comes and pulls it when it has been pushed whole; servers have links of their own",
     unit="speed-up",
-    cells=(Cell("ResNet-50", 1.25, "model"), Cell("VGG-19", 1.66, "model"), Cell("Sockeye", 1.38, role="shown")),
+    cells=(
+        PublishedCell("ResNet-50", 1.25, "model"),
+        PublishedCell("VGG-19", 1.66, "model"),
+        PublishedCell("Sockeye", 1.38, role="shown"),
+    ),
     compute=_compute,
     because="of VGG-19, most of whose bytes are one tensor, ours is the most that overlap can give: that tensor's "
     "push and pull in parallel instead of in turn double its rate by themselves, and what slices cost isn't counted. "

@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import mean
 
 from emulation.profiles.model_profile import load
-from emulation.reproduce.published import Cell, Published
+from emulation.reproduce.published import Published, PublishedCell
 from emulation.reproduce.timed import forward_end_ns
 from transport.schedule.model import Network, ready_times, serve
 from transport.schedule.plan import Transfer
@@ -69,7 +69,7 @@ RESULT = Published(
     inputs="what doesn't depend on links: the largest gain over all ratios of computing to communication, of the four "
     f"CNNs we have profiles of; the random order is the mean of {_SEEDS}. Pulls begin together with an iteration",
     unit="speed-up",
-    cells=(Cell("inference", 1.377, "kind"), Cell("training", 1.192, "kind")),
+    cells=(PublishedCell("inference", 1.377, "kind"), PublishedCell("training", 1.192, "kind")),
     compute=_compute,
     because="for inference ours is a ceiling: a random order of all pulls delays the first layer until half of the "
     "parameters are there, on a link that does nothing else, at the ratio where that hurts most. Which ratio the "

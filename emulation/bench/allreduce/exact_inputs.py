@@ -1,0 +1,134 @@
+"""What ranks sum in the benchmark, and what must come out, also by codecs that lose something."""
+
+import math
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from switchagg.codecs.array_codec import ArrayCodec, Tensor, Tensors
+from switchagg.codecs.compression import Compression
+from switchagg.codecs.lanes import Lanes
+from switchagg.codecs.lockstep import sum_together
+from transport.group.method_name import MethodName
+
+Array = NDArray[Any]
+FLOATS_OFF = 1e-4
+"""Of the greatest value: how far codecs may be off that leave sums of floats to the method, whose order is its own."""
+
+
+class ExactInputs:
+    """Inputs whose exact sum is known: small whole numbers, different on every rank and in every operation.
+
+    Rank r's element i of operation k is pattern(i + k mod 101) with pattern(i) = (7i + 13r) mod 101 - 50. float32 sums
+    of these are exact in any order, and the switch's fixed point represents them exactly. A lossy codec may be off by
+    what its rule allows (`tolerance`). greatest: their limit, 50 for 32 bits and more. op: sum, max, min, or avg, of
+    which every value is a multiple of the number of ranks, so that the average is a whole number.
+    """
+
+    PERIOD, GREATEST = 101, 50
+
+    def __init__(
+        self, rank: int, workers: int, dtype: str, elements_most: int, greatest: int = GREATEST, op: str = "sum"
+    ) -> None:
+        index = np.arange(self.PERIOD)
+        each = workers if op == "avg" else 1
+        patterns = [((7 * index + 13 * r) % (2 * greatest + 1) - greatest) * each for r in range(workers)]
+        turns = -(-(elements_most + self.PERIOD) // self.PERIOD)
+        combine = {"max": np.max, "min": np.min}.get(op, np.sum)
+        self._patterns = patterns
+        self._mine = np.tile(patterns[rank].astype(dtype), turns)
+        self._sums = np.tile((combine(patterns, axis=0) // each).astype(dtype), turns)
+
+    def fill(self, array: Array, operation: int) -> None:
+        """Write this rank's input."""
+        at = operation % self.PERIOD
+        np.copyto(array, self._mine[at : at + len(array)])
+
+    def of_all(self, elements: int, operation: int) -> list[Array]:
+        """Every rank's input."""
+        return [self.of(rank, elements, operation) for rank in range(len(self._patterns))]
+
+    def of(self, rank: int, elements: int, operation: int, first: int = 0) -> Array:
+        """A rank's input, or so many elements of it from `first` on."""
+        pattern = np.roll(self._patterns[rank], -(first + operation)).astype(self._mine.dtype)
+        return np.resize(pattern, elements)
+
+    def combined(self, elements: int, operation: int) -> Array:
+        """What must come out: a view."""
+        at = operation % self.PERIOD
+        return self._sums[at : at + elements]
+
+    def wrong(self, array: Array, operation: int, tolerance: float = 0.0) -> int:
+        """How many elements differ from the exact sum, by more than that."""
+        exact = self.combined(len(array), operation)
+        if not tolerance:
+            return int(np.count_nonzero(array != exact))
+        return len(array) - int(np.count_nonzero(np.abs(array - exact) <= tolerance))
+
+
+def tolerance(method: MethodName, workers: int, dtype: str) -> float:
+    """How far a sum of `Numbers` may be off, by the rule of the method's codec; 0: not at all.
+
+    Lanes (F9, F10): n * s / h, s at most 1 % above the greatest value, which with feedback has an earlier call's
+    remainder in it, at most s / h. Sums of 16-bit floats: the rounding of n - 1 additions.
+    """
+    most = workers * ExactInputs.GREATEST
+    if dtype != "float32":
+        return 0.0
+    if method.method == "gloo" and method.codec:
+        return (workers - 1) * most * 2.0 ** -(8 if method.codec == "bf16" else 11)
+    spec = method.spec
+    codec = spec.codec if spec and not spec.momentum else None
+    if isinstance(codec, Lanes):
+        half = codec.half(workers)
+        return most * 1.01 * (1 + 1 / half) / half
+    return 0.0
+
+
+def tensors_of(method: MethodName, array: Array) -> Tensors | None:
+    """The array as one parameter, a matrix as square as can be, for codecs that ask; each size is another one."""
+    spec, size = method.spec, len(array)
+    if spec is None or array.dtype != np.float32 or (spec.row_codec is not None and not (spec.feedback or spec.warmup)):
+        return None
+    rows = next(rows for rows in range(math.isqrt(size), 0, -1) if not size % rows)
+    return (Tensor(f"{size} values", (rows, size // rows)),)
+
+
+class SumCheck:
+    """What a rank's results of one method are held to: sums of `Numbers`, by the rule of the codec where there is one.
+
+    Of a codec without such a rule the first sum must be what the codec gives in memory, bit for bit; later ones depend
+    on all before. All ranks have the same bits in any case: `digest`.
+    """
+
+    def __init__(self, method: MethodName, numbers: ExactInputs, workers: int, dtype: str, elements: int) -> None:
+        """elements: E of the switch whose bits the method gives."""
+        spec = method.spec if dtype == "float32" else None
+        self._method, self._numbers, self._workers, self._elements = method, numbers, workers, elements
+        self._tolerance = tolerance(method, workers, dtype)
+        self._spec = spec if spec is not None and spec.lossy and not self._tolerance else None
+        self._least = spec.least if spec is not None else 0
+        self._lossy = bool(self._tolerance) or self._spec is not None
+        self._made = 0
+
+    def wrong(self, array: Array, operation: int) -> int:
+        """How many elements are not what they must be."""
+        if self._spec is None or len(array) < self._least:
+            return self._numbers.wrong(array, operation, self._tolerance if len(array) >= self._least else 0.0)
+        self._made += 1
+        if self._made > 1:
+            return 0
+        arrays, spec = self._numbers.of_all(len(array), operation), self._spec
+        ranks = [Compression(spec, rank, self._workers) for rank in range(self._workers)]
+        sum_together(ranks, arrays, tensors_of(self._method, array), elements=self._elements)
+        expected = arrays[0]
+        if isinstance(spec.codec, ArrayCodec) and spec.codec.adds:
+            allowed = FLOATS_OFF * float(np.abs(expected).max())
+            return len(array) - int(np.count_nonzero(np.abs(array - expected) <= allowed))
+        return int(np.count_nonzero(array.view(np.uint32) != expected.view(np.uint32)))
+
+    def digest(self, array: Array) -> int:
+        """Of the result's bits; 0 where it must be exact."""
+        return zlib.crc32(array.data) if self._lossy else 0

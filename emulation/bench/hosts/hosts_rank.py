@@ -1,0 +1,368 @@
+"""One rank of `switchagg bench hosts`: a process that torchrun has started, on any machine.
+
+The default group is Gloo's: it compares the ranks' flags, begins blocks together and gathers what was found. Each
+method has a group of its own, as a training job makes it. Of every method and size some operations are checked element
+by element; then blocks of timed ones follow, method after method, in an order that moves on by one from block to block.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from emulation.bench import document
+from emulation.bench.allreduce.exact_inputs import ExactInputs, SumCheck, tensors_of
+from emulation.bench.hosts import hosts_rows
+from emulation.bench.hosts.hosts_plan import BASELINE, HostsPlan, same_or_raise
+from emulation.bench.hosts.hosts_rows import ELEMENTS, MethodMeasurements, RankHost, RowContext
+from emulation.errors import RunFailed
+from emulation.host import host_facts, interface_bytes
+from emulation.scenario import ScenarioError
+from switchagg.errors import JobError, SwitchaggError
+from transport.group.method_name import MethodName
+from transport.links.addresses import parse_endpoint, resolve_host
+from transport.torch.rendezvous import SwitchOptions, interface_address
+
+_SIOCGIFMTU = 0x8921
+_OPS = {"sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.AVG, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+# Renamed in PyTorch 2.13.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+IN_PLACE = ("allreduce", "broadcast", "reduce")
+
+
+@dataclass(frozen=True)
+class Files:
+    """What rank 0 writes."""
+
+    json: Path | None
+    csv: Path | None
+
+
+def run(plan: HostsPlan, files: Files) -> NoReturn:
+    """Measure as torchrun's variables say; ends the process: groups that have failed may not come to an end.
+
+    Exit codes as of every command; what went wrong is one line on stderr. SIGTERM, which torchrun sends to the ranks
+    that are left when one has died, and Ctrl-C end it at once.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    code = 1
+    try:
+        measure(plan, files, _joined(plan, rank, workers))
+        code = 0
+    except (ScenarioError, RunFailed, SwitchaggError, RuntimeError, OSError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        sys.stderr.write(f"switchagg: rank {rank}: {lines[0].removeprefix('switchagg: ')}\n")
+        code = 2 if isinstance(error, ScenarioError) else 1
+    except Exception:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _joined(plan: HostsPlan, rank: int, workers: int) -> RankHost:
+    """Where this rank is, once it has met the others. Raises ScenarioError, RunFailed."""
+    if workers < 2:
+        raise ScenarioError(
+            "one rank alone: nothing to measure; torchrun --nnodes or --nproc-per-node, at least 2 ranks"
+        )
+    if not plan.root < workers:
+        raise ScenarioError(f"--root {plan.root}: ranks are 0 to {workers - 1}")
+    place = place_of(rank, plan)
+    if place.interface:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", place.interface)  # Gloo would ask the resolver for our name
+    try:
+        dist.init_process_group(BASELINE, timeout=timedelta(seconds=plan.timeout_s))
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise RunFailed(
+            f"the {workers} ranks did not meet at MASTER_ADDR within {plan.timeout_s:g} s: {reason}"
+        ) from error
+    return place
+
+
+def measure(plan: HostsPlan, files: Files, place: RankHost) -> None:
+    """All methods and sizes, by the ranks of the default group. Raises RunFailed, also if elements are wrong,
+    ScenarioError and what torch raises."""
+    places = _agreed(plan, files, place)
+    mtu_bytes, remote = min(each.mtu_bytes for each in places), sum(each.remote for each in places)
+    rank, workers = place.rank, len(places)
+    setting = RowContext(plan, workers, mtu_bytes, remote)
+    in_numpy = "float32" if plan.item_bytes == 2 else plan.datatype
+    counts = plan.counts(workers)
+    numbers = ExactInputs(rank, workers, in_numpy, counts[-1], plan.greatest(workers), plan.op)
+    contestants = [_Contestant(setting, name, numbers) for name in plan.names]
+    say = print if rank == 0 else _silent
+    for text in hosts_rows.heading(setting, places):
+        say(text, flush=True)
+    found: list[dict[str, Any]] = []
+    for cycle in range(plan.run_cycles):
+        for count in counts:
+            found += _size(setting, cycle, count, contestants, place, say)
+    for text in hosts_rows.closing(found):
+        say(text, flush=True)
+    if rank == 0 and files.csv:
+        hosts_rows.write_csv(files.csv, found)
+    if rank == 0 and files.json:
+        document.write(files.json, hosts_rows.document(setting, places, found))
+    dist.barrier()
+    if wrong := sum(each["wrong_elements"] or 0 for each in found):
+        raise RunFailed(f"{wrong} elements are not what they must be: column #wrong")
+
+
+def _silent(*_: object, **__: object) -> None:
+    """What ranks other than 0 say."""
+
+
+def _agreed(plan: HostsPlan, files: Files, place: RankHost) -> list[RankHost]:
+    """Where all ranks are. Raises ScenarioError, RunFailed on all ranks alike."""
+    trouble = ""
+    try:
+        if any(name.is_switch for name in plan.names):
+            _options(plan).require_switch()
+    except dist.DistBackendError as error:
+        trouble = str(error)
+    for path in (files.json, files.csv) if place.rank == 0 else ():
+        if path and not path.parent.is_dir():
+            trouble = f"{path}: there is no folder {path.parent}; make it first"
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, (plan, place, trouble))
+    same_or_raise([each for each, _, _ in told])
+    if troubles := [theirs for _, _, theirs in told if theirs]:
+        raise RunFailed(troubles[0])
+    places = [each for _, each, _ in told]
+    for one in places:
+        beside = [each.rank for each in places if each.address == one.address]
+        if plan.link_bps and len(beside) > 1:
+            raise ScenarioError(
+                f"--link: ranks {beside[0]} and {beside[1]} share the address {one.address}, and a bound is of links "
+                "that ranks have alone; --nproc-per-node 1, or leave it out"
+            )
+    return places
+
+
+def _options(plan: HostsPlan) -> SwitchOptions:
+    return replace(SwitchOptions.from_environment(), switch=plan.switch)
+
+
+def place_of(rank: int, plan: HostsPlan) -> RankHost:
+    address = SwitchOptions.from_environment().local_address()
+    interface, mtu_bytes = "", 1500
+    for _, name in socket.if_nameindex():
+        try:
+            if interface_address(name) == address:
+                interface = name
+                break
+        except JobError:  # down, or IPv6 alone
+            continue
+    if not interface and address.startswith("127."):
+        interface = "lo"
+    if interface:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            answer = fcntl.ioctl(probe, _SIOCGIFMTU, struct.pack("16si12x", interface.encode(), 0))
+        mtu_bytes = struct.unpack("16si12x", answer)[1]
+    facts = host_facts(["switchagg", *sys.argv[1:]])
+    switch = resolve_host(parse_endpoint(plan.switch)[0]) if plan.switch else address
+    remote = switch != address and not switch.startswith("127.")
+    return RankHost(rank, socket.gethostname(), os.getpid(), address, interface, mtu_bytes, remote, facts)
+
+
+class _Contestant:
+    """One method: a process group of its own, connected before anything is timed. Raises RunFailed, RuntimeError."""
+
+    def __init__(self, setting: RowContext, name: MethodName, numbers: ExactInputs) -> None:
+        plan = setting.plan
+        self.name, self.numbers, self._plan = name, numbers, plan
+        self.check = SumCheck(name, numbers, setting.workers, plan.datatype, ELEMENTS)
+        timeout = timedelta(seconds=plan.timeout_s)
+        self.ours = name.method != BASELINE
+        self.checked = not plan.unchecked(name)
+        self.made = 0
+        if not self.ours:
+            self.group: Any = dist.new_group(backend=BASELINE, timeout=timeout)
+            return
+        told = replace(_options(plan), method=str(name), link="", codec="")
+        self.checked = self.checked and not (told.backups or told.close_after_ns)
+        self.group = dist.new_group(backend="switchagg", timeout=timeout, pg_options=told)
+        if not self.group.connect():
+            raise RunFailed(
+                f"{name}: the switch {told.switch} has no room for this job of {setting.workers} ranks, and Gloo would "
+                "stand in: free slots there, or start it with more (`switchagg switch --slots`); 64 ranks at most"
+            )
+
+    def gloo_calls(self) -> int:
+        """How many collectives of the group Gloo has carried out."""
+        counts = self.group.traffic.counts() if self.ours else {}
+        return sum(ways.get(BASELINE, {"calls": 0})["calls"] for ways in counts.values())
+
+    def begin(self, given: torch.Tensor, taken: torch.Tensor) -> Any:
+        """One operation's Work."""
+        plan, group = self._plan, self.group
+        op = _OPS[plan.op]
+        match plan.collective:
+            case "all_reduce":
+                if self.name.codec and (named := tensors_of(self.name, taken.numpy())) is not None:
+                    return group.allreduce_tensors(taken, named)
+                return dist.all_reduce(taken, op, group, async_op=True)
+            case "reduce_scatter":
+                return _reduce_scatter(taken, given, op, group, async_op=True)
+            case "all_gather":
+                return _all_gather(taken, given, group, async_op=True)
+            case "broadcast":
+                return dist.broadcast(taken, plan.root, group, async_op=True)
+            case "reduce":
+                return dist.reduce(taken, plan.root, op, group, async_op=True)
+            case _:
+                return dist.all_to_all_single(taken, given, group=group, async_op=True)
+
+
+class _Arrays:
+    """What a rank gives and takes at one size; taken: one for each operation that is begun at once."""
+
+    def __init__(self, setting: RowContext, numbers: ExactInputs, count: int, rank: int) -> None:
+        plan, workers = setting.plan, setting.workers
+        self._plan, self._numbers, self._rank, self._workers = plan, numbers, rank, workers
+        self._shard = count // workers
+        dtype = getattr(torch, plan.datatype)
+        self.given = torch.zeros(self._shard if plan.kind.shards == "given" else count, dtype=dtype)
+        size = self._shard if plan.kind.shards == "taken" else count
+        self.taken = [torch.zeros(size, dtype=dtype) for _ in range(plan.agg_iters)]
+
+    def fill(self, operation: int) -> None:
+        """Another operation's input."""
+        self.given.copy_(torch.from_numpy(self._numbers.of(self._rank, self.given.numel(), operation)))
+
+    def reset(self) -> None:
+        """So that nothing is left of an earlier result; an operation in place finds its input."""
+        for taken in self.taken:
+            if self._plan.kind.kind in IN_PLACE:
+                taken.copy_(self.given)
+            else:
+                taken.zero_()
+
+    def result(self) -> NDArray[Any]:
+        """Of the first operation."""
+        first = self.taken[0]
+        return (first.float() if self._plan.item_bytes == 2 else first).numpy()
+
+    def wrong(self, operation: int, check: SumCheck) -> int:
+        """How many of its elements are not what they must be."""
+        result, kind = self.result(), self._plan.kind.kind
+        if kind == "allreduce":
+            return check.wrong(result, operation)
+        if kind == "reduce" and self._rank != self._plan.root:
+            return 0  # what lies there isn't defined
+        return int(np.count_nonzero(result != self._expected(operation)))
+
+    def _expected(self, operation: int) -> NDArray[Any]:
+        numbers, shard, whole = self._numbers, self._shard, self._shard * self._workers
+        match self._plan.kind.kind:
+            case "broadcast":
+                return numbers.of(self._plan.root, self.given.numel(), operation)
+            case "reduce":
+                return numbers.combined(self.given.numel(), operation)
+            case "reduce_scatter":
+                return numbers.combined(whole, operation)[self._rank * shard :][:shard]
+            case kind:
+                first = self._rank * shard if kind == "all_to_all" else 0
+                return np.concatenate([numbers.of(rank, shard, operation, first) for rank in range(self._workers)])
+
+
+def _size(
+    setting: RowContext,
+    cycle: int,
+    count: int,
+    contestants: list[_Contestant],
+    place: RankHost,
+    say: Callable[..., None],
+) -> list[dict[str, Any]]:
+    """All methods at one size, and their rows."""
+    plan, arrays = setting.plan, _Arrays(setting, contestants[0].numbers, count, place.rank)
+    own = [MethodMeasurements([], [], None, None, None, (), False) for _ in contestants]
+    calls = [each.gloo_calls() for each in contestants]
+    for at, contestant in enumerate(contestants):
+        if plan.check and contestant.checked:
+            wrong, digests = _checked(plan, contestant, arrays)
+            own[at] = replace(own[at], wrong=wrong, digests=digests)
+    arrays.fill(0)
+    blocks = [size for turn in range(plan.rounds) if (size := len(range(turn, plan.iters, plan.rounds)))]
+    for turn, size in enumerate(blocks):
+        order = [(turn + step) % len(contestants) for step in range(len(contestants))]
+        for at in order:
+            own[at] = _block(plan, contestants[at], arrays, size, place.interface, own[at])
+    own = [
+        replace(each, by_gloo=contestant.gloo_calls() > before)
+        for each, contestant, before in zip(own, contestants, calls, strict=True)
+    ]
+    told: list[Any] = [None] * setting.workers
+    dist.all_gather_object(told, own)
+    of_method = list(zip(*told, strict=True))
+    baseline = next((of for of, each in zip(of_method, contestants, strict=True) if not each.ours), None)
+    found = []
+    for ranks, contestant in zip(of_method, contestants, strict=True):
+        beside = baseline if contestant.ours else None
+        found.append(hosts_rows.row(setting, cycle, contestant.name, count, ranks, beside))
+        say(hosts_rows.line(found[-1]), flush=True)
+    return found
+
+
+def _checked(plan: HostsPlan, contestant: _Contestant, arrays: _Arrays) -> tuple[int, tuple[int, ...]]:
+    """Wrong elements, and digests where sums aren't exact, of as many operations as -c says."""
+    wrong, digests, check = 0, [], contestant.check
+    for operation in range(contestant.made + 1, contestant.made + 1 + plan.check):
+        arrays.fill(operation)
+        arrays.reset()
+        contestant.begin(arrays.given, arrays.taken[0]).wait()
+        wrong += arrays.wrong(operation, check)
+        digests.append(check.digest(arrays.result()))
+    contestant.made += plan.check
+    return wrong, tuple(digests)
+
+
+def _block(
+    plan: HostsPlan, contestant: _Contestant, arrays: _Arrays, size: int, interface: str, found: MethodMeasurements
+) -> MethodMeasurements:
+    """`found`, and a block of timed operations; bytes are the mean over all blocks."""
+    dist.barrier()
+    for _ in range(plan.warmup_iters):
+        _operation(contestant, arrays)
+    before = interface_bytes(interface) if interface else (0, 0)
+    times, cpu = zip(*(_operation(contestant, arrays) for _ in range(size)), strict=True)
+    after = interface_bytes(interface) if interface else (0, 0)
+    sent, received = (
+        ((old or 0.0) * len(found.cpu_ns) + (last - first) / plan.agg_iters) / (len(found.cpu_ns) + size)
+        for old, last, first in zip((found.tx, found.rx), after, before, strict=True)
+    )
+    found = replace(found, times_ns=[*found.times_ns, [*times]], cpu_ns=[*found.cpu_ns, *cpu])
+    return replace(found, tx=sent, rx=received) if interface else found
+
+
+def _operation(contestant: _Contestant, arrays: _Arrays) -> tuple[float, float]:
+    """Time and CPU time, ns, of one of those that are begun at once."""
+    arrays.reset()
+    cpu_ns, start_ns = time.process_time_ns(), time.perf_counter_ns()
+    works = [contestant.begin(arrays.given, taken) for taken in arrays.taken]
+    for work in works:
+        work.wait()
+    end_ns = time.perf_counter_ns()
+    cpu_ns = time.process_time_ns() - cpu_ns
+    return (end_ns - start_ns) / len(works), cpu_ns / len(works)

@@ -1,0 +1,393 @@
+"""`switchagg bench …`: measurements beside their baselines. Definitions of every column: README.md in this folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from emulation.cli.outcomes import outcomes
+from emulation.cli.runs.hosts import hosts
+from emulation.cli.start.completion import method_names
+from switchagg.dataplane.table import DATAPLANES
+
+app = typer.Typer(
+    name="bench",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Measure planes, numbers and allreduce beside their baselines, and show what limited each figure.",
+)
+
+app.command()(hosts)
+
+T = TypeVar("T")
+
+Out = Annotated[Path, typer.Option(help="Folder of the results")]
+OUT = Path("results/bench")
+Quick = Annotated[bool, typer.Option("--quick", help="Few sizes and operations: does everything work?")]
+
+
+WorkersOption = Annotated[list[int] | None, typer.Option("--workers", min=2, max=64, help="Repeat for more")]
+RateOption = Annotated[
+    list[str] | None, typer.Option(help="Of every link, like 200M or unshaped; repeat for more  [default: 200M]")
+]
+IterationsOption = Annotated[
+    int | None, typer.Option("--iterations", "-n", min=1, help="Per size and method  [default: as many as fit]")
+]
+MethodsOption = Annotated[
+    str,
+    typer.Option(
+        help="METHOD[@LINK][~CODEC][:VARIANT], with commas, like switch:xdp,gloo:cubic,ring,switch~lanes8+ef",
+        autocompletion=method_names,
+    ),
+]
+PLANES = ", ".join(("auto", *(kind.name for kind in DATAPLANES.values() if kind.measured)))
+PlaneOption = Annotated[str, typer.Option(help=f"Of a bare `switch`: {PLANES}")]
+ControlOption = Annotated[
+    list[str] | None,
+    typer.Option(help="TCP of a bare host method: best (of cubic and bbr), kernel, or a name; repeat  [default: best]"),
+]
+ElementsOption = Annotated[
+    int | None, typer.Option(min=1, max=16_000, help="int32 values per packet  [default: fill the MTU]")
+]
+WindowOption = Annotated[int, typer.Option(min=1, max=4096, help="Packets in flight per stream")]
+SegmentsOption = Annotated[
+    int | None,
+    typer.Option(min=1, max=64, help="Packets per send of the switch's workers  [default: a burst of the links]"),
+]
+
+
+@app.command()
+def allreduce(
+    workers: WorkersOption = None,
+    rate: RateOption = None,
+    least: Annotated[str, typer.Option("--min-bytes", "-b", help="Smallest size")] = "4K",
+    most: Annotated[str, typer.Option("--max-bytes", "-e", help="Largest size")] = "16M",
+    factor: Annotated[float, typer.Option("--factor", "-f", help="From one size to the next")] = 16.0,
+    sizes: Annotated[str | None, typer.Option(help="Instead: sizes, separated by commas")] = None,
+    iterations: IterationsOption = None,
+    warmup: Annotated[int, typer.Option("--warmup", "-w", min=0, help="Operations before each block")] = 1,
+    dtype: Annotated[str, typer.Option(help="float32 or int32")] = "float32",
+    methods: MethodsOption = "switch,gloo,ring",
+    dataplane: PlaneOption = "auto",
+    congestion_control: ControlOption = None,
+    elements: ElementsOption = None,
+    window: WindowOption = 256,
+    segments: SegmentsOption = None,
+    mtu: Annotated[int, typer.Option(min=576, max=65_535, help="Of every link, in bytes")] = 1500,
+    seconds: Annotated[float, typer.Option(min=0.01, max=600, help="Per size and method, without -n")] = 1.0,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also as JSON")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for allreduce.json and its figures")] = None,
+) -> None:
+    """Allreduce on emulated links, by each method in turn: a table with nccl-tests' columns.
+
+    **Examples**
+
+    `switchagg bench allreduce`
+
+    `switchagg bench allreduce --workers 8 --rate 1G --sizes 25MB --methods switch:native,switch:batched,gloo`
+
+    `switchagg bench allreduce --methods switch,switch@zeromq,ring,ring@zeromq,ps,tree,gloo --sizes 64K,4MB`
+
+    A plain user gets a namespace, in which some limits of TCP stay. Definitions: emulation/bench/README.md
+    """
+    with outcomes():
+        from emulation.bench import bandwidths, document, suite
+        from emulation.bench.allreduce.allreduce_cells import OperationPace
+        from emulation.errors import RunFailed
+        from emulation.mininet.netns import run_in_user_namespace
+
+        run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
+        matrix = suite.BenchMatrix(
+            workers or [4],
+            [_parsed("--rate", bandwidths.parse_rate, text) for text in rate or ["200M"]],
+            _sizes(least, most, factor, sizes),
+            methods,
+            dataplane,
+            congestion_control or ["best"],
+            dtype,
+            elements,
+            window,
+            mtu,
+            segments,
+            iterations or 0,
+            warmup,
+            OperationPace(seconds),
+        )
+        wishes = matrix.wishes()
+        for target in (json_file, None if out is None else out / "allreduce.json"):
+            if target is not None:
+                suite.require_folder(target.parent)
+        found = suite.run_allreduce(wishes, _log, _Printer())
+        written = suite.documented({"allreduce": found["networks"]}, found["load"])
+        for target in (json_file, None if out is None else out / "allreduce.json"):
+            if target is not None:
+                document.write(target, written)
+        if out is not None:
+            for path in suite.draw(written, out):
+                _log(str(path))
+        if failed := document.failures({"allreduce": found["networks"]}, ("allreduce",))[0]:
+            raise RunFailed("; ".join(failed))
+
+
+@app.command()
+def where(
+    workers: Annotated[int, typer.Option(min=2, max=64)] = 4,
+    rate: Annotated[str, typer.Option(help="Of every link, like 200M or unshaped")] = "unshaped",
+    size: Annotated[str, typer.Option(help="Of a rank's array")] = "25MB",
+    dtype: Annotated[str, typer.Option(help="float32 or int32")] = "float32",
+    elements: ElementsOption = None,
+    window: WindowOption = 256,
+    segments: SegmentsOption = None,
+    mtu: Annotated[int, typer.Option(min=576, max=65_535, help="Of every link, in bytes")] = 1500,
+    seconds: Annotated[float, typer.Option(min=0.1, max=30, help="Of operations and the checks between them")] = 10.0,
+    functions: Annotated[int, typer.Option(min=0, max=1000, help="How many functions of the kernel")] = 20,
+    codec: Annotated[str, typer.Option(help="Of the values, like lanes8  [default: fixed point]")] = "",
+) -> None:
+    """Where the CPU time of a packet goes, at a worker and at the switch, by part and by function of the kernel."""
+    with outcomes():
+        from emulation.bench import bandwidths, suite
+        from emulation.bench import packet_cpu as parts
+
+        suite.require()
+        matrix = suite.BenchMatrix(
+            [workers],
+            [_parsed("--rate", bandwidths.parse_rate, rate)],
+            [_parsed("--size", bandwidths.parse_size, size)],
+            f"switch~{codec}:native" if codec else "switch:native",
+            dtype=dtype,
+            elements=elements,
+            window_slots=window,
+            mtu_bytes=mtu,
+            segments_max=segments,
+        )
+        for line in parts.lines(parts.measure(matrix.wishes()[0], seconds, _log), functions):
+            typer.echo(line)
+
+
+@app.command()
+def urgent(
+    workers: Annotated[int, typer.Option(min=2, max=16)] = 4,
+    rate: Annotated[str, typer.Option(help="Of every link")] = "200M",
+    size: Annotated[str, typer.Option(help="Of a rank's array in the long calls")] = "25MB",
+) -> None:
+    """An urgent 10 kB call of a ring beside a long one on strict queues: alone, with a flow for each class, without."""
+    with outcomes():
+        from emulation.bench import bandwidths, suite
+        from emulation.bench.urgent import measure
+        from transport.links.table import links_with
+
+        suite.require()
+        rate_bps = _parsed("--rate", bandwidths.parse_rate, rate)
+        bulk_bytes = _parsed("--size", bandwidths.parse_size, size)
+        for line in measure(links_with("mesh"), workers, rate_bps, bulk_bytes, _log):
+            typer.echo(line)
+
+
+class _Printer:
+    """Prints rows as they come, each network under its heading."""
+
+    def __init__(self) -> None:
+        self._network: dict[str, Any] | None = None
+
+    def __call__(self, network: dict[str, Any], row: dict[str, Any]) -> None:
+        from emulation.bench import text_table
+
+        if network != self._network:
+            self._network = network
+            typer.echo("\n".join(text_table.heading(network)))
+        typer.echo(text_table.line(row))
+
+
+@app.command()
+def planes(quick: Quick = False, out: Out = OUT) -> None:
+    """Data planes and endpoints in memory: ns per packet, packets/s, elements/s."""
+    _part("planes", quick, out)
+
+
+@app.command()
+def numbers(quick: Quick = False, out: Out = OUT) -> None:
+    """Codecs, fixed point and lanes, beside a copy of the same array: GB/s on one core."""
+    _part("numbers", quick, out)
+
+
+@app.command()
+def collectives(quick: Quick = False, out: Out = OUT) -> None:
+    """Host collectives in virtual time beside the cost model; what a decision of the scheduler costs; and
+    reduce-scatter and all-gather in real processes, alone and at once."""
+    _part("collectives", quick, out)
+
+
+@app.command()
+def links(quick: Quick = False, out: Out = OUT) -> None:
+    """Messages one way over a veth pair: ZeroMQ beside plain pyzmq, TCP, UDP, and RDMA writes beside plain UDP."""
+    _part("links", quick, out)
+
+
+@app.command()
+def p4(quick: Quick = False, out: Out = OUT) -> None:
+    """The P4 engine: packets in memory and on veth, time to ready; beside bmv2 where it is installed."""
+    _part("p4", quick, out)
+
+
+@app.command()
+def engine(
+    quick: Quick = False,
+    out: Out = OUT,
+    docs: Annotated[Path | None, typer.Option(help="Folder with the page packet-engine.md, for the results")] = None,
+) -> None:
+    """The packet engines of virtual time, in C and in Python: packets on links per second of one core; time and memory
+    against events, 4 to 1,024 workers."""
+    _part("engine", quick, out)
+    if docs is not None:
+        with outcomes():
+            from emulation.bench import document
+            from emulation.bench.planes import engine_page
+
+            for path in engine_page.write(document.read(out / "bench.json")["parts"]["engine"], docs):
+                typer.echo(str(path))
+
+
+@app.command()
+def matrix(quick: Quick = False, out: Out = OUT) -> None:
+    """Allreduce at 100 to 1000 Mb/s, 2 to 8 workers, 4 KB to 64 MB, beside Gloo and the TCP ring."""
+    _part("allreduce", quick, out)
+
+
+@app.command()
+def unshaped(quick: Quick = False, out: Out = OUT) -> None:
+    """Allreduce without a rate limit: CPU per packet, and where the machine gives out."""
+    _part("unshaped", quick, out)
+
+
+@app.command()
+def codecs(quick: Quick = False, out: Out = OUT) -> None:
+    """Allreduce in lanes beside int32, float32, Gloo in bf16 and the TCP ring: elements per second, and their limit."""
+    _part("codecs", quick, out)
+
+
+@app.command()
+def loss(quick: Quick = False, out: Out = OUT) -> None:
+    """Goodput against loss on every link, in each direction, as a share of the goodput without."""
+    _part("loss", quick, out)
+
+
+@app.command()
+def racks(quick: Quick = False, out: Out = OUT) -> None:
+    """Two racks of four workers, a switch in each below one: up-links as fast as the rack, and as one worker."""
+    _part("racks", quick, out)
+
+
+@app.command("all")
+def everything(quick: Quick = False, out: Out = OUT) -> None:
+    """All parts one after the other: OUT/bench.json, figures, and the table of targets. This is `make bench`."""
+    _part(None, quick, out)
+
+
+@app.command()
+def targets(
+    file: Annotated[Path, typer.Argument(help="What a benchmark has written")] = OUT / "bench.json",
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout")] = False,
+) -> None:
+    """The project's targets beside what was measured: met, missed and by what, or not measured."""
+    with outcomes():
+        from emulation.bench import document
+        from emulation.bench.targets import judged, lines
+
+        found = judged(document.read(file))
+        typer.echo(json.dumps(found, indent=1, sort_keys=True) if as_json else "\n".join(lines(found)))
+
+
+@app.command()
+def figures(
+    file: Annotated[Path, typer.Argument(help="What a benchmark has written")] = OUT / "bench.json",
+) -> None:
+    """Draw the figures again from a file of results."""
+    with outcomes():
+        from emulation.bench import document, suite
+
+        for path in suite.draw(document.read(file), file.parent):
+            typer.echo(str(path))
+
+
+@app.command()
+def fidelity(
+    scenario: Annotated[
+        str | None, typer.Argument(help="Its methods for Mininet  [default: transports, every method over every link]")
+    ] = None,
+    setting: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of a sweep")] = None,
+    only: Annotated[str, typer.Option(metavar="TEXT", help="Run only those whose title has this in it")] = "",
+    again: Annotated[bool, typer.Option("--again", help="Measure again what was certified INVALID")] = False,
+    jobs: Annotated[int, typer.Option(min=0, max=1024, help="Processes in virtual time; 0: one on each core")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder of the runs and of what comes of them")] = Path("results/fidelity"),
+    docs: Annotated[Path | None, typer.Option(help="Folder with the page fidelity.md, for the results")] = None,
+) -> None:
+    """Virtual time held to Mininet: the same scenario in both, predicted beside measured communication time.
+
+    Each run is kept in OUT/cells; what is there isn't run again. Nearly an hour in Mininet by default, at 100 and
+    200 Mb/s, on a machine with nothing else to do: runs that were disturbed are certified INVALID, and kept apart.
+    fidelity.json, a figure and a table are made of all pairs that are there.
+
+    **Examples**
+
+    `switchagg bench fidelity --docs docs`
+
+    `switchagg bench fidelity --only switch`
+
+    `switchagg bench fidelity quickstart --set 'sweep.topology.rate_bps=[100e6, 200e6]'`
+    """
+    with outcomes(f"the same command goes on from the runs in {out}/cells"):
+        from emulation import pool
+        from emulation import scenario as scenarios
+        from emulation.bench import time_fidelity as held
+        from emulation.bench.suite import require
+        from emulation.cli.compare_console import overrides
+        from emulation.mininet.netns import run_in_user_namespace
+
+        run_in_user_namespace()
+        require()
+        path, given = scenarios.find(scenario or held.SCENARIO), overrides(None, setting or [])
+        if scenario is None:
+            given = {"methods.mininet": held.every(), "sweep.topology.rate_bps": list(held.RATES_BPS), **given}
+        plan = held.planned(scenarios.load(path, given), scenarios.load_variants(path, given), out)
+        held.run(plan, only, again, jobs or pool.cores(), _log)
+        built = held.document(plan)
+        for line in [*held.lines(built), *map(str, held.write(built, out, docs))]:
+            typer.echo(line)
+
+
+def _part(name: str | None, quick: bool, out: Path) -> None:
+    with outcomes():
+        from emulation.bench import suite
+        from emulation.mininet.netns import run_in_user_namespace
+
+        run_in_user_namespace()
+        for line in suite.run(suite.PARTS if name is None else (name,), quick, out, _log, typer.echo, _Printer()):
+            typer.echo(line)
+
+
+def _log(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _sizes(least: str, most: str, factor: float, listed: str | None) -> list[int]:
+    from emulation.bench import bandwidths
+
+    if listed is not None:
+        return sorted({_parsed("--sizes", bandwidths.parse_size, word) for word in listed.split(",")})
+    smallest = _parsed("--min-bytes", bandwidths.parse_size, least)
+    largest = _parsed("--max-bytes", bandwidths.parse_size, most)
+    return _parsed("--min-bytes, --max-bytes, --factor", lambda _: bandwidths.sizes(smallest, largest, factor), "")
+
+
+def _parsed(option: str, parse: Callable[[str], T], text: str) -> T:
+    """A value, or one line and exit code 2."""
+    from emulation.scenario import ScenarioError
+
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ScenarioError(f"{option}: {error}") from error
