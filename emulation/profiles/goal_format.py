@@ -122,8 +122,7 @@ def _joined(
 
 
 def encode(graph: WorkloadGraph, method: str = "ring") -> Iterator[str]:
-    """The lines of a file. method: a host method, whose plans collectives have. It raises ProfileError for other
-    methods."""
+    """The lines of a file. method: a host method, whose plans collectives have. Others raise ProfileError."""
     if method not in COLLECTIVES:
         raise ProfileError(f"{method}: no host method with plans; allowed: {', '.join(COLLECTIVES)}")
     yield f"num_ranks {graph.ranks}"
@@ -162,8 +161,7 @@ def _rank(graph: WorkloadGraph, rank: int, method: str) -> Iterator[str]:
 def _collective(
     operation: GraphOperation, rank: int, members: tuple[int, ...], method: str, label: str, tag: int
 ) -> Generator[str, None, list[str]]:
-    """The messages of a collective's plan, in its order, and a calc of no time at the end; returns the labels that
-    begin it."""
+    """The messages of a collective's plan, in its order, and a calc of no time at the end; returns the first labels."""
     position, count = members.index(rank), len(members)
     if not operation.launched:
         return (yield from _exchange(operation, position, members, label, tag))

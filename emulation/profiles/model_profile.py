@@ -24,8 +24,7 @@ FILE_BYTES_MOST = 1 << 26
 NS_MOST = 3_600_000_000_000
 ELEMENTS_MOST = 1 << 40
 BACKWARD_OPERATIONS = 2
-"""A layer's backward pass takes so many times its forward pass: gradients of inputs and of parameters, a product
-each."""
+"""A layer's backward pass over its forward pass: it has two products, the gradients of inputs and parameters."""
 
 DTYPE = "float32"
 """The type in which gradients are summed."""
@@ -72,8 +71,7 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)] = 1
     """Samples of a rank in an iteration."""
     device_flops: Operations = 0.0
-    """Operations a second, where times are derived from layers' flops (backward BACKWARD_OPERATIONS as many); 0:
-    given."""
+    """Operations a second, where times follow from layers' flops (backward BACKWARD_OPERATIONS as many); 0: given."""
     skew: tuple[Annotated[float, msgspec.Meta(ge=0.01, le=10_000)], ...] = ()
     """By rank, its times over those here; (): 1 for all."""
     jitter: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0
@@ -239,8 +237,7 @@ def decode(text: str, file: str) -> ModelProfile:
 
 
 def load(name_or_path: str | Path, folder: Path = Path()) -> ModelProfile:
-    """A profile in a file, in `folder` unless its path is absolute; or a shipped one, by its name. Raises
-    ProfileError."""
+    """A profile in a file, in `folder` unless its path is absolute; or a shipped one. Raises ProfileError."""
     if str(name_or_path) in (known := shipped()):
         path = known[str(name_or_path)]
     else:

@@ -23,8 +23,7 @@ from switchagg.description import Kind
 BYTES_MOST = 1 << 31
 """The largest unpacked trace that is read, for it needs several times as much memory."""
 UNPACKED_TIMES_MOST = 100
-"""Traces are packed to a 15th or a 20th: a file that grows by more is none, and would cost memory before it is
-refused."""
+"""Traces are packed to a 15th or a 20th: a file that grows by more is none, and is refused early."""
 EVENT_BYTES_LEAST = 16
 """The least average text of an object: an event in memory takes 100 bytes however short it is; real traces have 190."""
 HEAD_BYTES = 1 << 20
@@ -293,8 +292,7 @@ class _Sized(CollectiveMetadata):
 
     @property
     def elements(self) -> int:
-        """Elements of the full array, the larger of inputs and outputs. A scalar has one element; its type shows
-        that."""
+        """Elements of the full array, the larger of inputs and outputs. A scalar has one element, if it has a type."""
         return max(self.inputs, self.outputs, *self._shapes(), 0)
 
     @property

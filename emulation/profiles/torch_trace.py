@@ -68,7 +68,7 @@ class TraceIteration:
 
     @property
     def signature(self) -> tuple[object, ...]:
-        return tuple(collective.signature for collective in self.collectives)
+        return tuple(call.signature for call in self.collectives)
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ class TraceSummary:
         first, last = self.like.backward
         return [
             place
-            for place, (collective, issue) in enumerate(zip(self.like.collectives, self.like.issues, strict=True))
-            if collective.kind == "allreduce" and collective.ranks == self.workers and first <= issue <= last
+            for place, (call, issue) in enumerate(zip(self.like.collectives, self.like.issues, strict=True))
+            if call.kind == "allreduce" and call.ranks == self.workers and first <= issue <= last
         ]
 
     @property
     def data_parallel(self) -> bool:
         """Whether buckets are 99 % of the bytes that ranks exchange, beside losses, counts, buffers."""
-        sizes = [collective.size_bytes for collective in self.like.collectives]
+        sizes = [call.size_bytes for call in self.like.collectives]
         buckets = self.buckets
         return bool(buckets) and sum(sizes[place] for place in buckets) >= 0.99 * sum(sizes)
 
@@ -124,7 +124,7 @@ def record(path: Path) -> TraceSummary:
     if most < len(every):
         notes.append(f"with other collectives, so left out: {len(every) - most} iterations")
     if any(
-        len({collective.size_bytes for collective in place}) > 1
+        len({call.size_bytes for call in place}) > 1
         for place in zip(*(iteration.collectives for iteration in iterations), strict=True)
     ):
         notes.append("all-to-alls differ between iterations: medians of their sizes")
@@ -146,14 +146,12 @@ def _spans(trace: RankTrace) -> tuple[list[tuple[float, float]], str]:
     ends = [event.end for event in trace.events if event.cat != "gpu_user_annotation" and event.name[:15] == OPTIMIZER]
     if len(ends) > 1:
         return list(pairwise(ends)), "the optimizer's steps"
-    seen = [collective.signature for collective in trace.collectives]
+    seen = [call.signature for call in trace.collectives]
     for period in range(1, len(seen) // 2 + 1):
         if sum(signature == other for signature, other in zip(seen, seen[period:], strict=False)) >= ALIKE * (
             len(seen) - period
         ):
-            return list(
-                pairwise(collective.at for collective in trace.collectives[::period])
-            ), "what repeats in its collectives"
+            return list(pairwise(call.at for call in trace.collectives[::period])), "what repeats in its collectives"
     raise ProfileError(f"{trace.path}: no iterations in {len(seen)} collectives; call profiler.step() after each one")
 
 
@@ -187,16 +185,16 @@ def _iteration(
     split, last = FORWARD_SHARE * compute, compute
     if backward:
         split, last = progress.of(backward[0].ts) - origin, progress.of(max(event.end for event in backward)) - origin
-    collectives = tuple(collective for collective in trace.collectives if begin <= collective.at < end)
-    issues = tuple(progress.of(collective.at) - origin for collective in collectives)
+    collectives = tuple(call for call in trace.collectives if begin <= call.at < end)
+    issues = tuple(progress.of(call.at) - origin for call in collectives)
     copies = [progress.of(event.ts) - origin for event in _within(operators.copies, begin, end)]
-    gathers = [index for index, collective in enumerate(collectives) if collective.kind == "all_gather"]
+    gathers = [index for index, call in enumerate(collectives) if call.kind == "all_gather"]
     of_gather = dict(zip(gathers, copies, strict=True)) if len(copies) == len(gathers) else {}
     needs = tuple(
         compute
-        if collective.kind == "reduce_scatter" or (collective.kind == "allreduce" and issue >= split)
+        if call.kind == "reduce_scatter" or (call.kind == "allreduce" and issue >= split)
         else max(issue, of_gather.get(index, issue))
-        for index, (collective, issue) in enumerate(zip(collectives, issues, strict=True))
+        for index, (call, issue) in enumerate(zip(collectives, issues, strict=True))
     )
     gradients = _gradients(progress, operators, (begin, end), backward, origin) if backward and not trace.device else ()
     return TraceIteration(compute, (split, last), collectives, issues, needs, gradients)
@@ -209,8 +207,7 @@ def _gradients(
     backward: Sequence[TraceEvent],
     origin: float,
 ) -> tuple[Gradient, ...]:
-    """The gradients in the order in which they came. The operator of the backward node before a gradient made the
-    layer."""
+    """The gradients in the order in which they came. The operator of the backward node before one made the layer."""
     forward = _within(operators.forward, span[0], backward[0].ts)
     makers = {numbers(event).sequence: event for event in forward}  # the last of a number: those before only read it
     nodes = [event for event in backward if GRADIENT not in event.name]
@@ -253,7 +250,7 @@ def _medians(iterations: Sequence[TraceIteration]) -> TraceIteration:
             median(iteration.backward[1] for iteration in iterations),
         ),
         tuple(
-            replace(place[0], size_bytes=median_high(collective.size_bytes for collective in place))
+            replace(place[0], size_bytes=median_high(call.size_bytes for call in place))
             for place in zip(*(iteration.collectives for iteration in iterations), strict=True)
         ),
         tuple(map(median, zip(*(iteration.issues for iteration in iterations), strict=True))),
@@ -266,8 +263,7 @@ def _medians(iterations: Sequence[TraceIteration]) -> TraceIteration:
 
 
 def model_profile(recordings: Sequence[TraceSummary], name: str) -> ModelProfile:
-    """The model of a data-parallel run: a layer for each gradient, or for each bucket where a trace doesn't show
-    gradients.
+    """The model of a data-parallel run: a layer for each gradient, or for each bucket where gradients aren't shown.
 
     The times are the first trace's; other ranks' traces give the skew, if there is one of each rank. Time outside of
     both passes (data, the optimizer) is in the first layer's forward pass.
@@ -326,7 +322,7 @@ def model_profile(recordings: Sequence[TraceSummary], name: str) -> ModelProfile
         skew=skew(recordings),
         jitter=round(first.jitter, 4),
         sent_bytes=tuple(4 * size for size in sizes),
-        sent_as=next((collective.sent_as for collective in like.collectives if collective.sent_as), ""),
+        sent_as=next((call.sent_as for call in like.collectives if call.sent_as), ""),
     )
 
 
@@ -334,11 +330,7 @@ def graph(recording: TraceSummary) -> WorkloadGraph:
     """The graph of any run: a rank's computing between its collectives. Other groups are taken to be like the rank's
     own. Raises ProfileError for groups whose ranks a trace doesn't tell, or that have no regular steps."""
     like = recording.like
-    groups = {
-        collective.group: _regular(recording, collective)
-        for collective in like.collectives
-        if collective.ranks != recording.workers
-    }
+    groups = {call.group: _regular(recording, call) for call in like.collectives if call.ranks != recording.workers}
     steps = sorted(  # a need at a collective's begin comes behind it
         [(need, 2 * (need <= like.issues[place]), place) for place, need in enumerate(like.needs)]
         + [(issue, 1, place) for place, issue in enumerate(like.issues)]
@@ -351,11 +343,11 @@ def graph(recording: TraceSummary) -> WorkloadGraph:
             program.append(GraphOperation("compute", needs=tuple(wanted), duration_ns=round(1000 * (until - at))))
             at, wanted = until, [len(program) - 1]
         if issues == 1:
-            collective = like.collectives[place]
-            elements = collective.elements if collective.kind in COMBINING else -(-collective.size_bytes // 4)
+            call = like.collectives[place]
+            elements = call.elements if call.kind in COMBINING else -(-call.size_bytes // 4)
             placed[place] = len(program)
-            group = collective.group if collective.group in groups else WORLD
-            program.append(GraphOperation(collective.kind, needs=tuple(wanted), elements=elements, group=group))
+            group = call.group if call.group in groups else WORLD
+            program.append(GraphOperation(call.kind, needs=tuple(wanted), elements=elements, group=group))
         elif place in placed:
             wanted = sorted({*wanted, placed[place]})
     name, ranks = recording.path.name.partition(".")[0], (0,) * recording.workers
@@ -363,11 +355,11 @@ def graph(recording: TraceSummary) -> WorkloadGraph:
     return WorkloadGraph(name, (tuple(program),), ranks, groups, source, recording.notes)
 
 
-def _regular(recording: TraceSummary, collective: TraceCollective) -> tuple[tuple[int, ...], ...]:
+def _regular(recording: TraceSummary, call: TraceCollective) -> tuple[tuple[int, ...], ...]:
     """All groups like a collective's: with as many ranks, as far apart."""
-    members = recording.groups.get(collective.group, ())
-    where = f"{recording.path}: collectives of {collective.ranks} of {recording.workers} ranks"
-    if len(members) != collective.ranks:
+    members = recording.groups.get(call.group, ())
+    where = f"{recording.path}: collectives of {call.ranks} of {recording.workers} ranks"
+    if len(members) != call.ranks:
         raise ProfileError(f"{where}: whose, it can't say")
     step = members[1] - members[0] if len(members) > 1 else 1
     block = step * len(members)
@@ -386,8 +378,7 @@ def _regular(recording: TraceSummary, collective: TraceCollective) -> tuple[tupl
 
 
 def load(path: Path, workers: int = 0) -> ModelProfile | WorkloadGraph:
-    """The profile of a trace: a model where it is data parallel, else a graph. workers: it must have as many; 0:
-    any."""
+    """The profile of a trace: a model where it is data parallel, else a graph. workers: of the trace; 0: any."""
     recording = record(path)
     if workers not in (0, recording.workers) and not recording.data_parallel:
         raise ProfileError(f"{path}: of {recording.workers} ranks, not {workers}")

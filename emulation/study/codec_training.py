@@ -26,8 +26,7 @@ PROBES = 12
 
 
 class ProbedCompression(CountedCompression):
-    """A compression that keeps copies of its inputs while `keep` is set. snapshots: each input, and whether it was
-    coded."""
+    """A compression that keeps copies of its inputs while `keep` is set. snapshots: inputs, and whether coded."""
 
     def __init__(self, spec: CodecSpec, rank: int, workers: int, seed: int) -> None:
         super().__init__(spec, rank, workers, seed)

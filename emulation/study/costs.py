@@ -1,5 +1,4 @@
-"""The cost of a codec for a rank: its rate on one core; and whether virtual time carries the bytes that were
-counted."""
+"""The cost of a codec for a rank: its rate on one core; and a check that virtual time carries the counted bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The effects of a codec of rows on values: its error on one rank, clipped lanes, and a check that no lane
-overflows."""
+"""The effects of a codec of rows on values: its error on one rank, clipped lanes, and lanes that overflow."""
 
 from __future__ import annotations
 

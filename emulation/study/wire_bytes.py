@@ -29,8 +29,7 @@ FULL, EMPTY = (LINKS["udp"].framing.ethernet_bytes(size) for size in (frame_byte
 
 @dataclass
 class WireTraffic:
-    """The traffic of a rank, summed up. up, down: bytes of Ethernet frames; rounds: collectives that depend on each
-    other."""
+    """The traffic of a rank, summed up. up, down: bytes of Ethernet frames; rounds: dependent collectives."""
 
     workers: int
     up: int = 0

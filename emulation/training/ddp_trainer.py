@@ -429,8 +429,7 @@ def partial_group(config: TrainerConfig) -> BackupGroup:
 
 
 def bounded_options(config: TrainerConfig) -> dict[str, Any]:
-    """The options of a method with bounded loss, as numbers and words, without those of its paper; {} of other
-    methods."""
+    """The options of a method with bounded loss, as numbers and words, without its paper's; {} of other methods."""
     if not METHODS[config.name.method].loses:
         return {}
     options = config.scenario.bounded.options(config.name.method).items()

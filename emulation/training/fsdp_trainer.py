@@ -34,9 +34,7 @@ KINDS: tuple[Kind, Kind] = ("all_gather", "reduce_scatter")
 
 
 class TimedCollectives:
-    """Collectives in flight, and their times. waited_ns: of the thread that computes. moved_bytes: of their arrays, by
-    kind.
-    """
+    """Collectives in flight, and their times. waited_ns: of the thread that computes. moved_bytes: by kind."""
 
     def __init__(self) -> None:
         self.reset()

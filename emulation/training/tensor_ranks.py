@@ -102,8 +102,7 @@ class TensorRank:
         workload.optimizer = workload.optimizer_of(model.parameters())
 
     def iterate(self, iteration: int) -> Iterator[Array]:
-        """Forward and backward. Yields each array, which must be allreduced in place before it goes on; then `loss` is
-        there."""
+        """Forward and backward. Yields arrays, which must be allreduced in place before it goes on, and sets `loss`."""
         stops: SimpleQueue[Array | BaseException | None] = SimpleQueue()
         words: SimpleQueue[bool] = SimpleQueue()
 

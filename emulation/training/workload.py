@@ -1,5 +1,4 @@
-"""Workloads: real models on real data that every machine has already. Data-parallel, seeded, evaluated on held-out
-data.
+"""Workloads: real models on real data that every machine has already, data-parallel, seeded, with held-out data.
 
 The tasks are in tasks/. Nothing is downloaded. No layer keeps running statistics (as BatchNorm does), so gradients
 are all that ranks exchange and equal gradients keep ranks equal.
@@ -129,8 +128,7 @@ class RankWorkload:
 
     @property
     def ps_options(self) -> dict[str, Any]:
-        """Fields of PsConfig for servers that make our steps. They step by every rank's gradient, at an n-th of the
-        rate."""
+        """Fields of PsConfig for servers that make our steps. They step by each rank's gradient, at 1/n of the rate."""
         sizes = tuple(4 * parameter.numel() for parameter in self.model.parameters())
         return {"learning_rate": self.task.sgd_learning_rate / self.workers, "tensor_bytes": sizes}
 

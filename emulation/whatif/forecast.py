@@ -73,7 +73,7 @@ def iteration_ns(
     settling: int = SETTLING,
 ) -> float:
     """The mean of the iterations after the first ones."""
-    costs = [cost(collective) for collective in run.collectives]
+    costs = [cost(call) for call in run.collectives]
     places = _places(run)
     credit = None if limits.credit_ns is None else max(1, round(limits.credit_ns))
     carrier = Carrier(Network(beta_ns_per_byte=1.0, calls_at_once=limits.calls_at_once), credit)
@@ -109,13 +109,13 @@ def _places(run: RecordedRun) -> list[tuple[int, int, int]]:
     wait for a chained one before those behind it begin."""
     steps: list[tuple[int, int, int, int]] = []
     behind = 0  # chained exchanges so far at one place
-    for key, collective in enumerate(run.collectives):
-        issue = min(collective.issue_ns, run.compute_ns)
+    for key, call in enumerate(run.collectives):
+        issue = min(call.issue_ns, run.compute_ns)
         behind = behind if key and issue == min(run.collectives[key - 1].issue_ns, run.compute_ns) else 0
         steps.append((issue, ISSUE + 2 * behind, key, ISSUE))
-        chained = collective.chained and collective.need_ns <= collective.issue_ns
-        late = collective.need_ns >= run.compute_ns and not chained
-        place = collective.need_ns - run.compute_ns if late else max(collective.need_ns, issue)
+        chained = call.chained and call.need_ns <= call.issue_ns
+        late = call.need_ns >= run.compute_ns and not chained
+        place = call.need_ns - run.compute_ns if late else max(call.need_ns, issue)
         steps.append((place, NEED_OF_LAST if late else NEED + 2 * behind, key, NEED_OF_LAST if late else NEED))
         behind += chained
     return [(place, step, key) for place, _, key, step in sorted(steps)]

@@ -68,7 +68,7 @@ class RecordedRun:
 
     @property
     def size_bytes(self) -> int:
-        return sum(collective.size_bytes for collective in self.collectives)
+        return sum(call.size_bytes for call in self.collectives)
 
     def scheduled(self, policy: Policy, cost: LinearCost) -> RecordedRun:
         """The same under a schedule: a layer's next forward pass begins when its own sums are there. ValueError where
@@ -96,7 +96,7 @@ def _collectives(
         collectives.append(
             RecordedCollective("allreduce", transfer.size_bytes, workers, issue_ns, need_ns, transfer.priority)
         )
-    return tuple(sorted(collectives, key=lambda collective: collective.issue_ns))
+    return tuple(sorted(collectives, key=lambda call: call.issue_ns))
 
 
 def of_profile(model: ModelProfile, workers: int = 0) -> RecordedRun:
@@ -142,8 +142,7 @@ def _laid_out(sizes: Sequence[int], sent_bytes: Sequence[int]) -> list[list[int]
 
 
 def of_recordings(recordings: Sequence[TraceSummary], workers: int = 0) -> RecordedRun:
-    """The run of its ranks' traces. workers: 0: as many as it had; groups of all its ranks grow with it. Raises
-    ProfileError."""
+    """The run of its ranks' traces. workers: 0: as many as it had; groups of all ranks grow. Raises ProfileError."""
     first = recordings[0]
     name = first.path.name.partition(".")[0]
     if first.data_parallel:
@@ -153,20 +152,19 @@ def of_recordings(recordings: Sequence[TraceSummary], workers: int = 0) -> Recor
     every = workers or first.workers
     like = first.like
     sizes = [
-        max(collective.size_bytes for collective in place)
-        for place in zip(*(r.like.collectives for r in recordings), strict=True)
+        max(call.size_bytes for call in place) for place in zip(*(r.like.collectives for r in recordings), strict=True)
     ]
     collectives = [
         RecordedCollective(
-            collective.kind,
-            4 * collective.elements if collective.kind in COMBINING else size,
-            every if collective.ranks == first.workers else collective.ranks,
+            call.kind,
+            4 * call.elements if call.kind in COMBINING else size,
+            every if call.ranks == first.workers else call.ranks,
             round(1000 * issue),
             round(1000 * need),
         )
-        for collective, size, issue, need in zip(like.collectives, sizes, like.issues, like.needs, strict=True)
+        for call, size, issue, need in zip(like.collectives, sizes, like.issues, like.needs, strict=True)
     ]
-    sent_as = next((collective.sent_as for collective in like.collectives if collective.sent_as), "")
+    sent_as = next((call.sent_as for call in like.collectives if call.sent_as), "")
     of_ranks = skew(recordings)
     return RecordedRun(
         name,
@@ -183,8 +181,7 @@ def of_recordings(recordings: Sequence[TraceSummary], workers: int = 0) -> Recor
 
 
 def of_graph(graph: WorkloadGraph) -> RecordedRun:
-    """The run of a graph in which all ranks do the same: a processor computes one operation at a time, as soon as it
-    can. Raises ProfileError."""
+    """The run of a graph in which all ranks do the same: a processor does one at a time. Raises ProfileError."""
     if len(set(graph.program_of)) > 1 or any(operation.kind in (SEND, RECEIVE) for operation in graph.program(0)):
         raise ProfileError(
             f"{graph.name}: its ranks do different things or send to each other; allowed here: collectives of equal "
@@ -223,9 +220,7 @@ def of_graph(graph: WorkloadGraph) -> RecordedRun:
         for place, operation in enumerate(program)
         if operation.collective
     ]
-    collectives = sorted(
-        (collective for collective in collectives if collective.ranks > 1), key=lambda collective: collective.issue_ns
-    )
+    collectives = sorted((call for call in collectives if call.ranks > 1), key=lambda call: call.issue_ns)
     if not collectives:
         raise ProfileError(f"{graph.name}: no collectives among ranks, so nothing that a method could change")
     notes = tuple(filter(None, (graph.source, *graph.notes)))

@@ -9,9 +9,9 @@ AUTOLOAD=0 turns that off). It only enters a name in a table; ZeroMQ and the res
 Or without a switch, by a host method among the ranks: SWITCHAGG_METHOD=ring, halving_doubling, double_tree, …, auto,
 with its link, as in ring@udp, or SWITCHAGG_LINK (tcp, udp, zeromq); SWITCHAGG_METHOD=gloo is PyTorch's own. A codec may
 follow, switch~lanes8+ef, or be in SWITCHAGG_CODEC: see `switchagg.codecs.spec`, and `compress`, which DDP needs where a
-codec remembers what each parameter lost. The ranks
-find each other through PyTorch's store: each publishes the address that faces MASTER_ADDR, or SWITCHAGG_BIND, or that
-of SWITCHAGG_INTERFACE. Ranks with different methods fail at once, with one error that names both.
+codec has residuals for each parameter. The ranks find each other through PyTorch's store: each publishes the address
+that faces MASTER_ADDR, or SWITCHAGG_BIND, or that of SWITCHAGG_INTERFACE. Ranks with different methods fail at once,
+with one error that names both.
 
 This table says which path a call takes. The path depends on operation, types and sizes alone, so it is the same on
 every rank. n: ranks, D: bytes.

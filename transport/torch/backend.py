@@ -149,11 +149,10 @@ class SwitchProcessGroup(Collectives):
         self._close_reducer = weakref.finalize(self, _close_unless_forked, self.reducer, self.rendezvous, os.getpid())
 
     def connect(self) -> bool:
-        """Join the switch, or connect for the host method, unless that has happened; True if collectives go there. All
-        ranks must call it.
+        """Join the switch, or connect for the host method, unless that has happened; True if collectives go there.
 
-        Raises DistBackendError, with what to do, if there is no switch to join, or the ranks have different
-        methods.
+        All ranks must call it. Raises DistBackendError, with what to do, if there is no switch to join, or the ranks
+        have different methods.
         """
         if self.size() > 1 and not self._agreed:
             replace(self.rendezvous, timeout_s=self._limit_s()).agree()
@@ -185,8 +184,7 @@ class SwitchProcessGroup(Collectives):
     ) -> dist.Work:
         """The Work of a collective: by the group's calls that `build` gives, or else by Gloo, through `forward`.
 
-        A collective that can only fail gets a Work too: DDP calls this inside backward, where an exception would end
-        it.
+        A collective that can only fail gets a Work too: DDP calls this inside backward, and can't handle an exception.
         """
         results = tensors if results is None else results
         self._warn_of_partial_sum(kind, op, tensors)
@@ -198,19 +196,13 @@ class SwitchProcessGroup(Collectives):
                 self.reducer.fail(error)
             else:
                 able = joined and (kind == "allreduce" or self._method.method != "ps")
-                able = able and all(
-                    tensor.device.type in DEVICES and tensor.layout == torch.strided for tensor in tensors
-                )
+                able = able and all(t.device.type in DEVICES and t.layout == torch.strided for t in tensors)
                 calls = build(self.reducer.ranks()) if able else None
                 parts = compared(calls, self.reducer.ranks()) if calls else []
                 if calls is None:
                     if results and results[0].layout == torch.strided:
                         refuse_type(kind, op, results[0].dtype)
-                    seen = (
-                        shown(kind, op, tensors[0].dtype, sum(tensor.numel() for tensor in tensors))
-                        if tensors
-                        else None
-                    )
+                    seen = shown(kind, op, tensors[0].dtype, sum(t.numel() for t in tensors)) if tensors else None
                     return self.by_gloo(seen, forward, results, size_bytes(tensors))
                 for tensor, _ in [place for part in parts if part.layout for place in part.layout.takes]:
                     refuse_shared(tensor)
@@ -271,8 +263,7 @@ class SwitchProcessGroup(Collectives):
     def by_gloo(self, seen: Shown | None, forward: Forward, results: list[torch.Tensor], size_bytes: int) -> dist.Work:
         """The Work of a collective that Gloo carries out, which fails as soon as the ranks turn out to differ.
 
-        seen: the call that ranks compare, once the group is joined; calls in callbacks have no order, and aren't
-        compared.
+        seen: the call that ranks compare, once the group is joined, except in callbacks, where calls have no order.
         """
         work = forward()
         if seen is not None:
@@ -305,8 +296,8 @@ class SwitchProcessGroup(Collectives):
         )
 
     def shutdown(self) -> None:
-        """Leave the switch and end our threads; pending calls fail. destroy_process_group calls this; a second call
-        does nothing."""
+        """Leave the switch and end our threads; pending calls fail. It is idempotent; destroy_process_group calls
+        it."""
         self._close_reducer()
         if not self._closed:
             self._closed = True

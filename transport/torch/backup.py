@@ -35,8 +35,7 @@ class BackupGroup(AllreduceGroup, Protocol):
     """A group whose means may lack some ranks: a `PsGroup` of mode "backup", a `SwitchGroup` of a job with backups."""
 
     def finished_without(self, sizes: Sequence[int]) -> bool:
-        """Whether the other ranks have finished this rank's next calls, means of `sizes` values, and all results are
-        here."""
+        """Whether other ranks have finished this rank's next calls, means of `sizes` values, and results are here."""
         ...
 
 
@@ -92,11 +91,9 @@ class BackupRounds:
         return self._computed >= ROUNDS_TO_SETTLE and self._group.finished_without(sizes)
 
     def take(self) -> bool:
-        """If the next round is finished, put its gradients in place of a backward pass; else do nothing, and return
-        False.
+        """If the next round is finished, put its gradients in place of a backward pass; else only return False.
 
-        The round's calls are made with zeros: the results are here, and only headers are sent. Codecs keep their
-        residuals.
+        The round's calls have zeros: the results are here, and only headers are sent. Residuals of codecs stay.
         """
         if not self.behind:
             return False

@@ -166,8 +166,7 @@ class Collectives(ProcessGroup):
     def allgather(  # type: ignore[override]
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None, **kwargs: Any
     ) -> dist.Work:
-        """Gather every rank's tensor on all ranks; outputs may differ in size. PyTorch calls it with lists, or a
-        tensor."""
+        """Gather every rank's tensor on all ranks; outputs may differ in size. It takes lists, or a tensor."""
         options = _options(AllgatherOptions, opts, timeout)
         single = isinstance(inputs, torch.Tensor)
         lists, shards = ([outputs], [inputs]) if single else (outputs, inputs)

@@ -1,5 +1,4 @@
-"""The parts of a model in training that error feedback needs: parameters' names, changes of learning rates,
-checkpoints."""
+"""The parts of training that error feedback needs: parameters' names, changes of learning rates, checkpoints."""
 
 import math
 import re
@@ -38,8 +37,7 @@ class RateFollower:
         return [float(group["lr"]) for group in self._optimizer.param_groups]
 
     def follow(self, compression: Compression | None) -> None:
-        """Call it before an iteration's first sum. A rate of 0 is passed over: the next rate is compared with the last
-        before."""
+        """Call it before an iteration's first sum. A rate of 0 is passed over: the next is compared with the last."""
         if compression is None:
             return
         for number, (old, new) in enumerate(zip(self._rates, self._now(), strict=False)):

@@ -5,8 +5,7 @@
 
 and the loop stays as it is: `optimizer.zero_grad(); loss.backward(); optimizer.step()`. Workers run their own loops
 over their own data; nothing else is shared, and buffers (BatchNorm's) stay each worker's own. A gradient leaves as soon
-as backward has made it, the first layers' with the highest priority; `step` waits for the weights and puts them into
-the model.
+as backward has made it, the first layers' with the highest priority; `step` waits for the weights.
 
 The step itself is the servers' (SGD with momentum and weight decay, see PsConfig): each gradient is one step in the
 asynchronous modes, so n workers take n steps where synchronous training takes one; divide the learning rate by n to

@@ -85,14 +85,12 @@ class SwitchOptions:
     link: str = ""
     """The link that carries the method; default: the link in its name, or the method's own default."""
     bind: str = ""
-    """For host methods: this rank's IPv4 address, as other ranks reach it; default: the address that faces
-    MASTER_ADDR."""
+    """For host methods: this rank's IPv4 address, as others reach it; default: the address towards MASTER_ADDR."""
     interface: str = ""
     """The interface that has this address, in place of `bind`."""
     codec: str = ""
     """The codec of float sums, as after a method's `~` (switchagg/codecs/spec.py). By default host methods send floats
-    as they are, and a switch has `fixed_point`; a host method with that codec and the same `elements` gives the same
-    bits."""
+    as they are, and a switch has `fixed_point`; a host method with it, and the same `elements`, gives the same bits."""
     codec_seed: int = 0
     """The seed of codecs that round at random: another seed gives a run other roundings."""
     bounded: str = ""
@@ -104,19 +102,16 @@ class SwitchOptions:
     via: str = ""
     """Name of the switch that this rank sends to, where there are some below the one that all join; "": that one."""
     split_calls: int = 0
-    """1: a call of more packets than a window uses all streams of its class, for paths that hold more packets than a
-    window."""
+    """1: a call of more packets than a window uses all streams of its class, for longer paths."""
     congestion: str = FRIENDLY
     """`friendly`: windows follow the marks (ECN) of packets, fairly beside TCP; `dctcp`, `reno`: as these do; `none`:
     they don't. All ranks must have the same."""
     job_priority: int = 7
-    """The job's priority, 0 (most urgent) to 7: on a full switch a less urgent job that has a `fallback` gives it its
-    slots."""
+    """The job's priority, 0 (most urgent) to 7: on a full switch less urgent jobs with a `fallback` cede slots."""
     weight: int = 1
     """The weight of the job's share of scarce slots, if it can do with fewer."""
     slots_least: int = SLOTS_LEAST
-    """The least number of slots with which the job runs; 0: all its windows. By default a group leaves slots for other
-    jobs."""
+    """The least number of slots with which the job runs; 0: all its windows. By default others find slots."""
     backups: int = 0
     """The number of ranks that a sum doesn't wait for: late ranks' values go to their residuals."""
     close_after_ns: int = 0
@@ -408,8 +403,7 @@ class Rendezvous:
 
     @contextmanager
     def _watch_peers(self, outcomes_key: str) -> Iterator[threading.Event]:
-        """Within it, an event that is set once another rank has published that it couldn't join, or the group has
-        ended."""
+        """Within it, an event that is set once another rank couldn't join, or the group has ended."""
         failed, over = threading.Event(), threading.Event()
 
         def look() -> None:

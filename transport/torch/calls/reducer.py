@@ -5,8 +5,7 @@ order in which a program makes its calls is such an order; the order in which ca
 run is not. Calls made inside a callback therefore go to a *lane* of their own, a second job on the switch, in an order
 that all ranks share: first those made by the callbacks of call 0, then those of call 1, and so on.
 
-A call is handed to the group as soon as its turn comes, and waits for no earlier one: the group decides how many are
-in flight at once.
+A call is handed to the group as soon as its turn comes, and waits for no earlier one; the group limits calls in flight.
 """
 
 import sys

@@ -19,8 +19,7 @@ from switchagg.description import COMBINING, ROOTED, Kind, Shown, asked_for
 from transport.group.staging import SWITCH, tensor_dtype
 
 GATHERED_BYTES_MAX = 1 << 16
-"""Arrays that the switch can't combine are gathered, and every rank combines them, up to this size of all; Gloo has
-more."""
+"""Arrays that the switch can't combine are gathered, and every rank combines them, up to this size; more is Gloo's."""
 
 NARROW_BYTES_MAX = 1 << 16
 """8 bit integers travel through a switch as int32, up to this size: beyond, Gloo sends less than half as much."""
@@ -137,8 +136,7 @@ def reduce(tensor: torch.Tensor, op: ReduceOperation, root: int, ranks: RankCont
 def reduce_scatter(
     output: torch.Tensor, inputs: Tensors, op: ReduceOperation, ranks: RankContext
 ) -> list[GroupCall] | None:
-    """inputs: a tensor with all shards, or a tensor for each rank, of any sizes. It raises ValueError for wrong
-    sizes."""
+    """inputs: a tensor with all shards, or a tensor for each rank. Wrong sizes raise ValueError."""
     rank, n = ranks.rank, ranks.workers
     _alike("reduce_scatter", output, inputs)
     if len(inputs) == 1:
@@ -160,8 +158,7 @@ def reduce_scatter(
 
 
 def all_gather(outputs: Tensors, shard: torch.Tensor, ranks: RankContext) -> list[GroupCall]:
-    """outputs: a tensor for all shards, or a tensor for each rank, of any sizes. It raises ValueError for wrong
-    sizes."""
+    """outputs: a tensor for all shards, or a tensor for each rank. Wrong sizes raise ValueError."""
     rank, n = ranks.rank, ranks.workers
     _alike("all_gather", shard, outputs)
     if len(outputs) == 1:
@@ -346,8 +343,7 @@ def _reverse(rank_range: tuple[int, int | None], array: torch.Tensor) -> None:
 def _gathered(
     kind: Kind, inputs: Any, taker: torch.Tensor, op: ReduceOperation, ranks: RankContext, root: int = -1
 ) -> GroupCall | None:
-    """A call that gathers all ranks' tensors, which every rank combines; None where they are too large, or can't
-    combine."""
+    """A call that gathers all ranks' tensors, which every rank combines; None if they are too large, or can't be."""
     gives = ((inputs, 0),) if isinstance(inputs, torch.Tensor) else inputs
     dtype, n, rank = taker.dtype, ranks.workers, ranks.rank
     m = sum(tensor.numel() for tensor, _ in gives)

@@ -133,8 +133,7 @@ class CudaStage:
 
 
 class GlooStage:
-    """A collective that Gloo carries out; the ranks only compare it. work: Gloo's, in flight; None: ranks only
-    compare."""
+    """A collective that Gloo carries out; the ranks only compare it. work: Gloo's; None: only a comparison."""
 
     needs_fetch = False
 

@@ -44,8 +44,7 @@ class Channel(Protocol):
         """The fixed orders of a plan from now on. foreseen: keys in the order in which rank 0 would start them."""
 
     def start(self, transfer: Transfer, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
-        """Sum the array, 1-D, over all ranks, in place. tensors: the gradients in it, if any. The future may resolve in
-        any thread."""
+        """Sum the array, 1-D, over all ranks, in place. tensors: the gradients in it. The future ends in any thread."""
 
     def control(self, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
         """As start, for what isn't in the plan: all ranks call it at the same point, with nothing in flight."""

@@ -213,14 +213,12 @@ class PriorityHandle:
         self._exchange.await_idle()  # also what only notifies: the group may be closed next
 
     def codec_state(self) -> dict[str, Any]:
-        """The state of this rank's codec; each rank saves its own; {} without a codec. It finishes sums and steps
-        first."""
+        """The state of this rank's codec; each rank saves its own; {} without a codec. It waits first."""
         self.wait()
         return codec_state(self._channel.compression)
 
     def load_codec_state(self, state: dict[str, Any]) -> None:
-        """Load the state that `codec_state` gave. It raises ValueError for a state of another codec, or another
-        rank."""
+        """Load a state of `codec_state`. A state of another codec, or another rank, raises ValueError."""
         self.wait()
         load_codec_state(self._channel.compression, state)
 

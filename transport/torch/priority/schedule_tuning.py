@@ -18,8 +18,7 @@ COLUMNS = ("step", "iteration", "partition_bytes", "credit_bytes", "iteration_ns
 
 
 class ScheduleTuning:
-    """A rank's part of tuning. broadcast: returns rank 0's bytes on every rank, a collective. log: CSV file of rank 0,
-    a row per point."""
+    """A rank's part of tuning. broadcast: a collective that returns rank 0's bytes. log: rank 0's CSV file."""
 
     def __init__(
         self,

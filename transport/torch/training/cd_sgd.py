@@ -6,8 +6,8 @@ Descent with Compression and Delay Compensation*, ICPP 2021.
 
 The codes come from a codec, `cd_sgd:period=5~ternary`, whose error feedback is r; or from a compressor, a function of
 (values, group). It starts a Work that turns values, a 1-D array, into the sum over the group of the ranks' decoded
-codes, and returns this rank's decoded codes and the Work. It is called once for each piece of the gradients, always the
-same pieces in the same order.
+codes, and returns this rank's decoded codes and the Work. It is called for each piece of the gradients, in the same
+order in every step.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-"""Sums over a process group through a codec of ours: its integers and gathered bytes travel, so any backend carries
-them.
+"""Sums over a process group through a codec of ours: its integers and bytes travel, so any backend can do it.
 
 All collectives are made by the thread that trains, in the order of its program: a codec's first collectives, which
 depend on each other, are waited for at once; the last one travels meanwhile. Where the process group has a codec
@@ -44,8 +43,7 @@ class CodedCollectives:
         self._sums = 0
 
     def start(self, values: torch.Tensor, tensors: Tensors) -> Any:
-        """The Work of the sum of `values`, 1-D, in place. tensors: the parameters in it, whose last sum must have
-        ended."""
+        """The Work of the sum of `values`, 1-D, in place. tensors: the parameters in it; their last sum has ended."""
         if not self.compression.takes(array_dtype(values.dtype), len(values), named=True):
             return dist.all_reduce(values, group=self.group, async_op=True)
         self._sums += 1

@@ -164,8 +164,7 @@ class AttachedMethod(ABC):
         return {**state, "codec": codec_state(self._replica.compression)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load it after the model's and the optimiser's. Raises ValueError for a state of another method, options or
-        model."""
+        """Load it after the model's and the optimiser's. Another method's, options' or model's raises ValueError."""
         if state["method"] != str(self._method):
             raise ValueError(f"{self._replica.what}: the state is of {state['method']}, this is {self._method}")
         self._replica.step = state["steps"]
