@@ -24,7 +24,7 @@ from transport.collectives.cost import transfers_most
 from transport.collectives.table import COLLECTIVES, fitting
 from transport.group.method_name import GROUPED, METHODS, MethodName, flows
 from transport.links.framing import Framing
-from transport.links.table import LINKS
+from transport.links.link_kinds import LINKS
 from transport.ps.coded import PushCodec
 
 LONG_BYTES = 1 << 28

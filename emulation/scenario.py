@@ -51,7 +51,7 @@ from switchagg.priority import CLASSES
 from switchagg.wire import frame_bytes
 from switchagg.written import choices
 from transport.group.method_name import METHODS, MethodName
-from transport.links.table import LINKS
+from transport.links.link_kinds import LINKS
 from transport.ps.config import BACKUP
 
 BACKENDS = ("mininet", "sim")

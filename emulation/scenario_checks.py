@@ -24,7 +24,7 @@ from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import MAX_CHILDREN, MAX_PARTIAL
 from transport.group.method_name import METHODS
 from transport.links.ethernet import ETHERNET_BYTES
-from transport.links.table import LINKS, links_with
+from transport.links.link_kinds import LINKS, links_with
 from transport.ps.coded import PushCodec
 from transport.ps.config import BACKUP, BSP, SSP
 

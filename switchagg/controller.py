@@ -2,7 +2,7 @@
 
 Pure, like the rest of the core: its inputs are requests and the time (`now_ns`, any monotonic clock), its outputs
 events. The methods come in four families: inputs from members (`join`, `heartbeat`, `leave`), inputs from the host
-(`fail`, `stop`, `handle_timer`), outputs (`next_event`, `next_deadline_ns`), and getters (`standing`, `free_slots`,
+(`fail`, `stop`, `handle_timer`), outputs (`next_event`, `next_deadline_ns`), getters (`membership_state`, `free_slots`,
 `jobs`). After any input: execute every `next_event` in order, then wait until `next_deadline_ns`.
 
 A job's life: *gathering* under its name, until all ranks are there; *running*, from its admission to its eviction.
@@ -25,8 +25,8 @@ from switchagg.membership import (
     JoinRequest,
     Member,
     MemberLeft,
+    MembershipState,
     Running,
-    Standing,
     Waiting,
 )
 from switchagg.sharing.numbers import Generations, JobIds
@@ -89,7 +89,7 @@ class Controller:
     # Inputs from members
 
     def join(self, request: JoinRequest, now_ns: int) -> None:
-        """A worker asks to join; the answer comes as an event, and as its `standing` until then (C1 to C5)."""
+        """A worker asks to join; the answer comes as an event, and as its `membership_state` until then (C1 to C5)."""
         self._now_ns = now_ns
         if request.incarnation in self._home or request.incarnation in self._ended:
             self.heartbeat(request.incarnation, now_ns)  # C2: asked again
@@ -184,7 +184,7 @@ class Controller:
 
     # Getters
 
-    def standing(self, incarnation: int) -> Standing | None:
+    def membership_state(self, incarnation: int) -> MembershipState | None:
         """The status of a member, also after its end (C9); None for an unknown one."""
         home = self._home.get(incarnation)
         if home is None:
@@ -347,7 +347,7 @@ class Controller:
     def _deadline_ns(self, gathering: GatheringJob) -> int:
         """When the gathering is given up: at its first member's timeout, or earlier if all it lacks is room (C5)."""
         end_ns = min(seat.joined_ns + seat.request.timeout_ns for seat in gathering.seats.values())
-        if not self._waits_for_room(gathering) or gathering.request.patient:
+        if not self._waits_for_room(gathering) or gathering.request.wait_for_slots:
             return end_ns
         return min(end_ns, gathering.complete_ns + ROOM_LEASES * self.lease_ns)
 

@@ -23,12 +23,12 @@ ROOTED: tuple[Kind, ...] = ("broadcast", "reduce", "gather", "scatter")
 ELSEWHERE: tuple[Kind, ...] = ("all_to_all", "gather", "scatter")
 """Kinds that another library carries out: ranks only compare them."""
 
-SHOWN: tuple[Kind, ...] = (*KINDS, *ELSEWHERE)
+COMPARED_KINDS: tuple[Kind, ...] = (*KINDS, *ELSEWHERE)
 
 OPS = ("sum", "max")
 
 _COMPUTED = ("avg", "min", "product", "premul_sum")
-ASKED: tuple[tuple[str, str], ...] = (
+REQUESTED_OPS: tuple[tuple[str, str], ...] = (
     ("", ""),
     *((op, dtype) for dtype in ("float16", "bfloat16") for op in ("", "sum", "max", *_COMPUTED)),
     *((op, "") for op in (*_COMPUTED, "band", "bor", "bxor")),
@@ -36,13 +36,14 @@ ASKED: tuple[tuple[str, str], ...] = (
 """(operation, type) that a caller was asked for where its array has another: by this number ranks compare them, too.
 "": the array's."""
 
-assert len(ASKED) <= 32  # parameter servers have five bits
+assert len(REQUESTED_OPS) <= 32  # parameter servers have five bits
 
-_NUMBERS = {asked: number for number, asked in enumerate(ASKED)}
+_NUMBERS = {asked: number for number, asked in enumerate(REQUESTED_OPS)}
 
 
-def asked_for(op: str, dtype: str, by: str) -> int:
-    """The index of ASKED for this call where it travels by operation `by`; 0 where that is all there is to tell."""
+def requested_op_index(op: str, dtype: str, by: str) -> int:
+    """The index of REQUESTED_OPS for this call where it travels by operation `by`; 0 where that is all there is to
+    tell."""
     found = _NUMBERS.get((op, dtype), _NUMBERS.get(("", dtype)))
     return found or (_NUMBERS.get((op, ""), 0) if op != by else 0)
 
@@ -57,16 +58,16 @@ WORDS = 4
 Words = tuple[int, ...]
 
 
-class Shown(NamedTuple):
+class CallSignature(NamedTuple):
     """A call as ranks show it to each other. dtype, elements: of the array. root: of ROOTED; of an allreduce of several
-    arrays a checksum of their sizes. asked: an index of ASKED."""
+    arrays a checksum of their sizes. requested_op: an index of REQUESTED_OPS."""
 
     kind: Kind
     op: str
     dtype: "np.dtype[Any]"
     elements: int
     root: int = 0
-    asked: int = 0
+    requested_op: int = 0
 
     def words(self, number: int) -> Words:
         """number: how many such calls came before."""
@@ -76,7 +77,7 @@ class Shown(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _first(kind: Kind, op: str, char: str, root: int, asked: int) -> int:
-    return SHOWN.index(kind) | OPS.index(op) << 4 | ord(char) << 8 | root << 16 | asked << 24
+    return COMPARED_KINDS.index(kind) | OPS.index(op) << 4 | ord(char) << 8 | root << 16 | asked << 24
 
 
 def difference(rank: int, words: Words, own_rank: int, own: Words) -> str:
@@ -84,20 +85,20 @@ def difference(rank: int, words: Words, own_rank: int, own: Words) -> str:
     return f"rank {rank} calls {_text(words)}, rank {own_rank} calls {_text(own)}"
 
 
-def asked_text(asked: int, op: str, dtype: str) -> tuple[str, str]:
+def requested_op_text(asked: int, op: str, dtype: str) -> tuple[str, str]:
     """The operation and type that errors name, of a call that carries these."""
-    asked_op, asked_dtype = ASKED[asked] if asked < len(ASKED) else ASKED[0]
+    asked_op, asked_dtype = REQUESTED_OPS[asked] if asked < len(REQUESTED_OPS) else REQUESTED_OPS[0]
     return asked_op or op, asked_dtype or dtype
 
 
 def _text(words: Words) -> str:
     first, low, high, number = words
-    kind = SHOWN[min(first & 15, len(SHOWN) - 1)]
+    kind = COMPARED_KINDS[min(first & 15, len(COMPARED_KINDS) - 1)]
     try:
         dtype = np.dtype(chr(first >> 8 & 255)).name
     except TypeError:
         dtype = "values of an unknown type"
-    op, dtype = asked_text(first >> 24, OPS[first >> 4 & 1], dtype)
+    op, dtype = requested_op_text(first >> 24, OPS[first >> 4 & 1], dtype)
     details = [op] if kind in COMBINING else []
     root = first >> 16 & 255
     details += [f"root {root}"] if kind in ROOTED else [f"sizes {root:02x}"] if root else []

@@ -1,6 +1,6 @@
-"""Requests to join a job, the events that follow, and the status of members (`standing`) in the control plane.
+"""Requests to join a job, the events that follow, and the status of members (`MembershipState`) in the control plane.
 
-The `Controller` gets requests and returns events; a standing is its answer on one member when asked.
+The `Controller` gets requests and returns events; a membership state is its answer on one member.
 """
 
 import itertools
@@ -23,7 +23,7 @@ Address = tuple[str, int]
 
 
 ALIKE = ("workers", "elements", "streams", "window_slots", "windows", "priorities", "codec", "split", "congestion",
-         "job_priority", "movable", "weight", "slots_least", "sparing", "backups", "close_after_ns")  # fmt: skip
+         "job_priority", "can_fall_back", "weight", "slots_least", "sparing", "backups", "close_after_ns")  # fmt: skip
 """What all joins of a job must say alike (C1)."""
 
 
@@ -37,11 +37,10 @@ class JoinRequest:
     the first one's. priorities: class of each stream (W10); empty: all best effort. queue_pair: over RDMA, the number
     of its end; ranks that share an address differ in it. codec: name of what sums of floats travel in. packets_held:
     how many its receive buffer holds, 0: enough (C17). split: whether long calls are split (W11). congestion: as of
-    JobConfig. via: name of the switch it sends to (C18). job_priority: 0, most urgent, to 7. movable: whether the job
-    can go on without the switch. patient: for room it waits as long as timeout_ns says (C21). weight: of its share of
-    the slots. slots_least: with so many in all it begins, too; 0: only with all (C23). sparing: it leaves room for more
-    such jobs (C25). backups, close_after_ns: as of JobConfig (Q1).
-    """
+    JobConfig. via: name of the switch it sends to (C18). job_priority: 0, most urgent, to 7. can_fall_back: whether the
+    job can go on without the switch. wait_for_slots: it waits for slots as long as timeout_ns says (C21). weight: of
+    its share of the slots. slots_least: with so many in all it begins, too; 0: only with all (C23). sparing: it leaves
+    room for more such jobs (C25). backups, close_after_ns: as of JobConfig (Q1)."""
 
     job: str
     rank: int
@@ -61,8 +60,8 @@ class JoinRequest:
     congestion: str = FRIENDLY
     via: str = ROOT
     job_priority: int = BEST_EFFORT
-    movable: bool = False
-    patient: bool = False
+    can_fall_back: bool = False
+    wait_for_slots: bool = False
     weight: int = 1
     slots_least: int = 0
     sparing: bool = False
@@ -128,7 +127,7 @@ class JoinRequest:
             return ""
         if self.via != ROOT:
             return f"partial sums are one switch's: join it itself, not by way of {self.via!r}"
-        if self.movable:
+        if self.can_fall_back:
             return "a job with partial sums can't move to a host method and back: leave out its fallback"
         try:
             self.config(0, 0, 0)
@@ -216,7 +215,7 @@ class JobEvicted:
 
 @dataclass(frozen=True, slots=True)
 class JoinRefused:
-    """Event and standing: these joins end here. members: those to notify. lacks_room: as in JobError."""
+    """Event and membership state: these joins end here. members: those to notify. lacks_room: as in JobError."""
 
     name: str
     members: tuple[Member, ...]
@@ -226,7 +225,7 @@ class JoinRefused:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """Event and standing: the job ended for all these members. dead: the members that caused it, if any did."""
+    """Event and membership state: the job ended for all these members. dead: the members that caused it, if any did."""
 
     name: str
     generation: int
@@ -246,7 +245,7 @@ class MemberLeft:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Standing of a member that gathers; missing: ranks not yet there; reason: what else it waits for, or ""."""
+    """Membership state of one that gathers; missing: ranks not yet there; reason: what else it waits for, or ""."""
 
     name: str
     present: tuple[Member, ...]
@@ -256,7 +255,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Standing of a member of a running job. asked_to_leave: why, or "" (C21, C24). demand: what it asked for, its
+    """Membership state of one of a running job. asked_to_leave: why, or "" (C21, C24). demand: what it asked for, its
     weight and class; None: it runs below another switch, which knows."""
 
     admitted: JobAdmitted
@@ -266,7 +265,7 @@ class Running:
 
 
 Event = JobAdmitted | JobReady | JobEvicted | JoinRefused | JobFailed | MemberLeft
-Standing = Waiting | Running | JoinRefused | JobFailed
+MembershipState = Waiting | Running | JoinRefused | JobFailed
 
 
 def _said(value: int | str | tuple[int, ...]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from switchagg.description import COMBINING, KINDS
 from switchagg.errors import AggregationFailed, JobError
 from transport.group.contract import own_shard
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 
 
 class FakeSwitch:
@@ -72,17 +72,17 @@ class FakeSwitch:
         with self._lock:
             found = self._calls.pop(key)
         calls = [found[rank] for rank in sorted(found)]
-        if len({(kind, op, array.size, array.dtype, shown) for kind, op, shown, array, _ in calls}) > 1:
-            self.mismatches.append(f"{key}: {[(kind, op, shown) for kind, op, shown, _, _ in calls]}")
+        if len({(kind, op, array.size, array.dtype, signature) for kind, op, signature, array, _ in calls}) > 1:
+            self.mismatches.append(f"{key}: {[(kind, op, signature) for kind, op, signature, _, _ in calls]}")
             for *_, future in calls:
                 future.set_exception(AggregationFailed("the ranks made different calls", job=key[0]))
             return
-        kind, op, shown, *_ = calls[0]
+        kind, op, signature, *_ = calls[0]
         arrays = [array for *_, array, _ in calls]
         if kind == "all_gather":
             result = np.concatenate([own_shard(array, rank, len(arrays)) for rank, array in enumerate(arrays)])
         elif kind == "broadcast":
-            result = arrays[shown.root].copy()
+            result = arrays[signature.root].copy()
         else:
             result = arrays[0].copy()
             for array in arrays[1:]:
@@ -118,7 +118,14 @@ class FakeSession:
         return partial(self._call, kind)
 
     def _call(
-        self, kind: str, array: Any = None, op: str = "sum", root: int = 0, *, shown: Any = None, tensors: Any = None
+        self,
+        kind: str,
+        array: Any = None,
+        op: str = "sum",
+        root: int = 0,
+        *,
+        signature: Any = None,
+        tensors: Any = None,
     ) -> "Future[Any]":
         array = np.empty(0, np.uint8) if kind in ("barrier", "compare") else array
         assert array.ndim == 1
@@ -130,7 +137,7 @@ class FakeSession:
                 return future
             number, self._calls = self._calls, self._calls + 1
             self._pending = [*(one for one in self._pending if not one.done()), future]
-        self.switch.take(self, number, (kind, op if kind in COMBINING else "", shown, array, future))
+        self.switch.take(self, number, (kind, op if kind in COMBINING else "", signature, array, future))
         return future
 
     def fail(self, detail: str, missing: tuple[int, ...] = ()) -> None:

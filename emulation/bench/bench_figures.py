@@ -19,7 +19,7 @@ from emulation.report.comparison_figures import STYLE
 from emulation.report.svg import INK, WIDTH, tip, tips
 from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import METHODS, traffic
-from transport.links.table import LINKS
+from transport.links.link_kinds import LINKS
 
 PLANE_MARKERS = dict(zip(DATAPLANES, itertools.cycle("osxD^v"), strict=False))
 CONTROL_LINES = {"cubic": "--", "bbr": ":", "reno": "-."}

@@ -21,8 +21,8 @@ from emulation.bench.allreduce.allreduce_rank import MeetingPoint
 from emulation.children import ChildReport, send_report
 from emulation.host import interface_bytes
 from transport.group.contract import own_shard
+from transport.group.group_opening import GroupOptions, open_group
 from transport.group.method_name import parse
-from transport.group.opening import GroupOptions, open_group
 
 REDUCE_SCATTER, ALL_GATHER, BOTH = "reduce-scatter", "all-gather", "both at once"
 PORT = 29_800

@@ -20,7 +20,7 @@ from emulation.errors import RunFailed
 from emulation.mininet.emulated_network import EmulatedNetwork
 from emulation.mininet.shaping import NetworkSpec
 from switchagg.priority import BEST_EFFORT, CLASSES, MOST_URGENT
-from transport.group.opening import GroupOptions, open_group
+from transport.group.group_opening import GroupOptions, open_group
 from transport.meshes.opening import TOKEN_VARIABLE, new_token
 
 PORT = 7100

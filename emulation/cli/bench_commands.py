@@ -178,7 +178,7 @@ def urgent(
     with outcomes():
         from emulation.bench import bandwidths, suite
         from emulation.bench.urgent import measure
-        from transport.links.table import links_with
+        from transport.links.link_kinds import links_with
 
         suite.require()
         rate_bps = _parsed("--rate", bandwidths.parse_rate, rate)

@@ -269,7 +269,7 @@ def _udp_offload() -> MachineCheck:
 def _priority() -> MachineCheck:
     """What carries a stream's priority class on its way: see `switchagg.priority`."""
     from emulation.mininet.shaping import u32_missing
-    from transport.links.udp import takes_socket_priority
+    from transport.links.udp_link import takes_socket_priority
 
     needed_for = "[topology] priority_queues in Mininet"
     marks = "DSCP and SO_PRIORITY" if takes_socket_priority() else "DSCP, no SO_PRIORITY (Linux 6.14 or newer)"

@@ -24,7 +24,7 @@ class LinkCommand(TyperCommand):
 
 def _words() -> dict[str, str]:
     from switchagg.job import ELEMENTS_MTU_1500 as usual
-    from transport.links.table import LINKS, links_with
+    from transport.links.link_kinds import LINKS, links_with
 
     of_switch = [LINKS[name] for name in links_with("switch")]
     others = "".join(f", over {kind.name} {kind.elements}" for kind in of_switch if kind.elements != usual)

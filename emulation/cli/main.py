@@ -327,7 +327,7 @@ def switch(
     are), rate, queue, ecn (marks above so many bytes), seed"""
     with outcomes():
         from transport.switch.daemon import run_switch
-        from transport.switch.options import DaemonOptions
+        from transport.switch.daemon_options import DaemonOptions
 
         _check_choices(dataplane, link, packets)
         options = DaemonOptions(
@@ -357,8 +357,8 @@ def _switch_addresses(
 ) -> dict[str, Any]:
     """Control and data address, as named or by default, and whether a free port will do: where none is named, but for
     the control port of a root, which workers have to know."""
-    from transport.links.table import LINKS
-    from transport.switch.options import default_addresses
+    from transport.links.link_kinds import LINKS
+    from transport.switch.daemon_options import default_addresses
 
     if control is not None:
         _check_endpoint("--control", control)
@@ -374,7 +374,7 @@ def _switch_addresses(
 def _facing(parent: str | None) -> str | None:
     """Control address of a switch below another, where none is named: on the way to it."""
     from transport.links.addresses import facing, parse_endpoint, resolve_host
-    from transport.switch.options import CONTROL_PORT
+    from transport.switch.daemon_options import CONTROL_PORT
 
     if parent is None:
         return None
@@ -386,7 +386,7 @@ def _facing(parent: str | None) -> str | None:
 
 def _check_choices(dataplane: str, link: str, packets: int | None) -> None:
     from transport.group.method_name import links_of
-    from transport.links.table import LINKS, links_with
+    from transport.links.link_kinds import LINKS, links_with
 
     _check_dataplane(dataplane)
     _known("--link", link, links_of("switch"))
@@ -473,7 +473,7 @@ def status(
         import msgspec
 
         from emulation.cli.switch_status import DETAILS_ARE_FOR, status_lines
-        from transport.control.client import query_status
+        from transport.control.control_client import query_status
 
         _check_endpoint("SWITCH", address)
         answer = query_status(address, job, keys=_keys(keys))

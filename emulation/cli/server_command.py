@@ -76,7 +76,7 @@ def server(
         stop(f"--number {number}: there are {len(places['--servers'])} servers, numbered from 0", EXIT_USAGE)
     with outcomes():
         from transport.group.method_name import links_of
-        from transport.links.table import LINKS, links_with
+        from transport.links.link_kinds import LINKS, links_with
 
         if link not in links_of("ps"):
             stop(f"--link {link}: unknown{choices(link, links_of('ps'))}", EXIT_USAGE)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from transport.control.messages import JobStatus, StatusAnswer
+    from transport.control.control_messages import JobStatus, StatusAnswer
 
 UNFINISHED_SHOWN_MAX = 20
 

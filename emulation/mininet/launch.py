@@ -31,7 +31,7 @@ from emulation.training.trainer_messages import GROUP_JOB, GROUP_PORT
 from switchagg.errors import SwitchaggError
 from switchagg.priority import CLASSES
 from transport.group.method_name import MethodName
-from transport.links.table import LINKS
+from transport.links.link_kinds import LINKS
 from transport.meshes.opening import TOKEN_VARIABLE, new_token
 from transport.rdma.sockets import SEGMENTS_VARIABLE
 

@@ -41,7 +41,7 @@ from emulation.training.trainer_messages import (
 from switchagg.partial_endpoint import ranks_in
 from transport.bounded.calls import COUNTED, loss_of
 from transport.group.method_name import METHODS, MethodName
-from transport.links.table import LINKS
+from transport.links.link_kinds import LINKS
 
 if TYPE_CHECKING:
     from emulation.certificate.fidelity import Certificate

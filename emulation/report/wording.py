@@ -17,7 +17,7 @@ from emulation.topologies.shared_nics import hosts_of
 from emulation.topologies.topology import HASH
 from emulation.topologies.topology_kinds import TOPOLOGIES
 from transport.group.method_name import METHODS, MethodName
-from transport.links.table import LINKS
+from transport.links.link_kinds import LINKS
 from transport.ps.config import BACKUP, BSP
 from transport.schedule.table import POLICIES
 

@@ -48,7 +48,7 @@ from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError
 from switchagg.priority import BEST_EFFORT
 from transport.group.method_name import METHODS, MethodName
-from transport.links.table import LINKS
+from transport.links.link_kinds import LINKS
 from transport.meshes.reliable import ReliableConfig
 from transport.schedule.scheduler import LinearCost, Policy, Profile, fit_cost, parse_policy
 

@@ -18,7 +18,7 @@ from switchagg.description import Kind
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.layout import Layout, shares_of
 from switchagg.wire import HEADER_BYTES, frame_bytes
-from transport.links.table import LINKS
+from transport.links.link_kinds import LINKS
 
 ELEMENTS = 360
 WINDOW = 256

@@ -37,8 +37,8 @@ from emulation.training.workload import RankWorkload, build_workload, compute_on
 from switchagg.codecs.array_codec import Tensor, Tensors
 from switchagg.description import Kind
 from transport.group.contract import AllreduceGroup, Group
+from transport.group.group_opening import GroupOptions, open_group
 from transport.group.method_name import METHODS
-from transport.group.opening import GroupOptions, open_group
 from transport.torch.backup import BackupGroup, BackupRounds, allreduce
 from transport.torch.rendezvous import SwitchOptions
 

@@ -22,7 +22,7 @@ from transport.schedule.scheduler import describe
 from transport.schedule.table import POLICIES
 from transport.torch.priority import handle as priority
 from transport.torch.priority.handle import AttachOptions, ForwardWait, PriorityHandle, Records
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 

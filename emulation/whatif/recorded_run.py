@@ -18,7 +18,7 @@ from emulation.profiles.profile_errors import ProfileError
 from emulation.profiles.profile_formats import load
 from emulation.profiles.torch_events import is_trace
 from emulation.profiles.torch_trace import TraceSummary, model_profile, record, skew
-from switchagg.description import COMBINING, SHOWN, Kind
+from switchagg.description import COMBINING, COMPARED_KINDS, Kind
 from transport.schedule.plan import Transfer, fifo
 from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile
@@ -210,7 +210,7 @@ def of_graph(graph: WorkloadGraph) -> RecordedRun:
     clock = max(ends, default=0)
     collectives = [
         RecordedCollective(
-            next(kind for kind in SHOWN if kind == operation.kind),
+            next(kind for kind in COMPARED_KINDS if kind == operation.kind),
             4 * operation.elements,
             graph.ranks if operation.group == WORLD else len(graph.members(operation.group, 0)),
             begins[place],

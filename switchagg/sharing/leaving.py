@@ -42,11 +42,11 @@ class LeavingController(Controller):
 
     def _waits_in_vain(self, gathering: GatheringJob) -> bool:
         wish, shares = gathering.request, self._shares(gathering) if self._waits_for_room(gathering) else ""
-        if isinstance(shares, str) or wish.patient or gathering.leavers or gathering.name in self._kept:
+        if isinstance(shares, str) or wish.wait_for_slots or gathering.leavers or gathering.name in self._kept:
             return False
         switches = frozenset(share.switch for share in shares)
         beside = (job for job in self._jobs.values() if job.switches & switches)
-        return wish.movable or not any(self._may_end(job) or job.is_divisible for job in beside)
+        return wish.can_fall_back or not any(self._may_end(job) or job.is_divisible for job in beside)
 
     def _may_end(self, job: RunningJob) -> bool:
         """Whether a job leaves, or has a rank that may be dead: its last heartbeat, of two a second, is long ago."""
@@ -95,4 +95,4 @@ def who_leaves(priority: int, running: Sequence[RunningJob], fits: Fits) -> list
 
 
 def _may_be_asked(job: RunningJob, priority: int) -> bool:
-    return job.leaves_by_ns is None and job.request.movable and job.request.job_priority > priority
+    return job.leaves_by_ns is None and job.request.can_fall_back and job.request.job_priority > priority

@@ -152,7 +152,9 @@ class RunningJob:
     @property
     def is_divisible(self) -> bool:
         """Whether it can come back with another number of slots, and hasn't been asked to (C24)."""
-        return self.request.movable and self.request.slots_least > 0 and not self.asked_to_leave and not self.awaited
+        return (
+            self.request.can_fall_back and self.request.slots_least > 0 and not self.asked_to_leave and not self.awaited
+        )
 
     @property
     def switches(self) -> frozenset[str]:

@@ -22,7 +22,7 @@ from emulation.cli.main import app
 from emulation.scenario import ScenarioError
 from transport.group.method_name import parse
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 
 ROOT = Path(__file__).parents[2]
 MAIN = ("-m", "emulation.cli.main", "bench", "hosts")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from switchagg.call import array_call, chunked_call, split
 from switchagg.codecs import FIXED_POINT, Codec, codec_named
 from switchagg.dataplane.reference import ReferencePlane
-from switchagg.description import Shown, Words
+from switchagg.description import CallSignature, Words
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import CONGESTION, MODULUS, JobConfig, StreamConfig
 from switchagg.layout import Shares, shares_of
@@ -178,7 +178,7 @@ class Script:
         if size % 2:  # a part of a split call (W11)
             call = array_call(np.zeros(size // unit * unit, dtype), op, self.job, self.codec, shares)
             shares = split(call, self.job, range(len(self.job.streams))).get(stream, shares)
-        told = Shown(kind, op, np.dtype(dtype), size, root).words(len(self.events)) if self.described else None
+        told = CallSignature(kind, op, np.dtype(dtype), size, root).words(len(self.events)) if self.described else None
         odd = self.rng.randrange(-20, len(self.pairs))
         lost = kind == "allreduce" and dtype is np.float32 and self.codecs.random() < 0.2 + 0.4 * self.codec.lossy
         for number, pair in enumerate(self.pairs):

@@ -15,13 +15,13 @@ from torch.distributed.distributed_c10d import ProcessGroup
 
 from switchagg.native import library
 from tests.contract.meshes import free_addresses
-from transport.group.opening import GroupOptions, open_group
-from transport.links.table import LINKS
+from transport.group.group_opening import GroupOptions, open_group
+from transport.links.link_kinds import LINKS
 from transport.ps.group import PsOptions, open_ps_server
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 from transport.torch.process_group import TorchGroup
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 SOON_S = 120.0

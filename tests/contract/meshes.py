@@ -1,4 +1,4 @@
-"""The meshes that the contract is tested on, all of `transport.links.table`; what its tests must know of each."""
+"""The meshes that the contract is tested on, all of `transport.links.link_kinds`; what its tests must know of each."""
 
 import contextlib
 import os
@@ -12,14 +12,14 @@ from typing import Any
 
 from switchagg.native.library import missing
 from transport.links.link import Address
-from transport.links.table import LINKS, links_with
+from transport.links.link_kinds import LINKS, links_with
 from transport.meshes.mesh import Event, Mesh, Place, Received
 from transport.meshes.native_tcp import in_c
 from transport.meshes.opening import connect_mesh
 from transport.meshes.tcp import TcpMesh
 from transport.meshes.udp import UdpMesh, UdpMeshOptions
 from transport.rdma.mesh import RdmaMesh
-from transport.zeromq.mesh import ZeroMqMesh
+from transport.zeromq.zmq_mesh import ZeroMqMesh
 
 LIVENESS_S = 120.0
 

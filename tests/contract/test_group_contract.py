@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from switchagg.description import ASKED, Shown
+from switchagg.description import REQUESTED_OPS, CallSignature
 from switchagg.errors import AggregationFailed
 from tests.contract.groups import COLLECTIVES, KINDS, SOON_S
 from transport.group.contract import AllreduceGroup, Matching, own_shard
@@ -126,17 +126,17 @@ def test_impossible_calls_are_refused_at_once_and_change_nothing(groups: Groups,
     assert [array.tolist() for array in ready(ones)] == [[3, 3, 3]] * WORKERS
 
 
-ELSEWHERE = Shown("all_to_all", "sum", np.dtype(np.float32), 7)
-PRODUCT = Shown("allreduce", "sum", np.dtype(np.float32), 7, 0, ASKED.index(("product", "")))
+ELSEWHERE = CallSignature("all_to_all", "sum", np.dtype(np.float32), 7)
+PRODUCT = CallSignature("allreduce", "sum", np.dtype(np.float32), 7, 0, REQUESTED_OPS.index(("product", "")))
 
 
 @pytest.mark.parametrize("name", ["switch@udp", "ring@tcp", "auto@tcp"])
 def test_calls_that_travel_as_others_are_compared_as_what_they_are(name: str) -> None:
     with COLLECTIVES[name](2) as groups:
         ready([group.compare(ELSEWHERE) for group in groups])
-        found = ready([group.all_gather(np.full(2, rank), shown=PRODUCT) for rank, group in enumerate(groups)])
+        found = ready([group.all_gather(np.full(2, rank), signature=PRODUCT) for rank, group in enumerate(groups)])
         assert [array.tolist() for array in found] == [[0, 1]] * 2
-        for future in (groups[0].compare(ELSEWHERE), groups[1].all_gather(np.zeros(2), shown=PRODUCT)):
+        for future in (groups[0].compare(ELSEWHERE), groups[1].all_gather(np.zeros(2), signature=PRODUCT)):
             error = str(future.exception(SOON_S))
             assert re.search(r"all_to_all 2 of 7 float32, .*allreduce 2 of 7 float32 \(product\)", error) or re.search(
                 r"allreduce 2 of 7 float32 \(product\), .*all_to_all 2 of 7 float32", error

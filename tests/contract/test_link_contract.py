@@ -1,4 +1,5 @@
-"""What every link owes its users: one test body for all of `transport.links.table` that are links, and variants."""
+"""What every link owes its users: one test body for all of `transport.links.link_kinds` that are links, and
+variants."""
 
 import select
 import threading
@@ -12,9 +13,9 @@ import pytest
 from switchagg.errors import JobError
 from switchagg.wire import Bundle
 from transport.links.link import Address, Link, LinkClosed
-from transport.links.table import LINKS, links_with
-from transport.links.udp import UdpLink
-from transport.zeromq.link import ZeroMqLink
+from transport.links.link_kinds import LINKS, links_with
+from transport.links.udp_link import UdpLink
+from transport.zeromq.zmq_link import ZeroMqLink
 
 LIVENESS_S = 120.0
 

@@ -17,11 +17,11 @@ from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.library import missing
 from switchagg.wire import Op, kind_of
 from tests.contract.meshes import free_addresses
+from transport.group.group_opening import open_group
 from transport.group.method_name import parse
-from transport.group.opening import open_group
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
-from transport.worker.options import JoinOptions
+from transport.switch.daemon_options import DaemonOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 SOON_S = 120.0

@@ -17,7 +17,7 @@ from switchagg.dataplane.batched import BatchedPlane
 from switchagg.dataplane.self_test import Choice, fastest
 from switchagg.dataplane.table import DATAPLANES, PlaneKind
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 
 SCENARIO = """
 name = "toy"

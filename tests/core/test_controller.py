@@ -77,7 +77,7 @@ def test_a_complete_gathering_is_admitted_with_slots_and_a_generation() -> None:
     controller.join(wish(2), 0)
     controller.join(wish(0), 1)
     assert events_of(controller) == []
-    assert controller.standing(1000) == Waiting(
+    assert controller.membership_state(1000) == Waiting(
         "train", (Member(0, ("10.0.0.1", 4000), 1000), Member(2, ("10.0.0.1", 4002), 1002)), (1,), ""
     )
     controller.join(wish(1), 2)
@@ -87,7 +87,7 @@ def test_a_complete_gathering_is_admitted_with_slots_and_a_generation() -> None:
     assert [stream.first_slot for stream in admitted.job.streams] == [0, 64]
     assert [member.rank for member in admitted.members] == [0, 1, 2]
     assert controller.free_slots() == 1024 - 128
-    assert controller.standing(1001) == Running(admitted, ())
+    assert controller.membership_state(1001) == Running(admitted, ())
 
 
 def test_jobs_get_disjoint_slots_and_the_lowest_free_range_is_used_again() -> None:
@@ -112,7 +112,7 @@ def test_c1_a_contradiction_refuses_the_newcomer_at_once_and_the_others_are_told
     assert isinstance(refused, JoinRefused)
     assert [member.incarnation for member in refused.members] == [1001]
     assert refused.reason == "rank 1 says workers is 4, rank 0 says 3; all ranks must agree"
-    waiting = controller.standing(1000)
+    waiting = controller.membership_state(1000)
     assert isinstance(waiting, Waiting)
     assert (waiting.missing, waiting.reason) == ((1,), refused.reason)
     for now_ns in range(0, 30 * SECOND, SECOND):
@@ -149,7 +149,7 @@ def test_c1_a_flood_of_contradictions_leaves_the_gathering_and_its_reason_short(
     for flood in range(2000):
         controller.join(wish(1 + flood % 63, workers=64, incarnation=5000 + flood, elements=1 + flood % 300), 1)
     events_of(controller)
-    waiting = controller.standing(1000)
+    waiting = controller.membership_state(1000)
     assert isinstance(waiting, Waiting)
     assert len(waiting.reason) < 300
     controller.join(wish(1), 2)
@@ -190,7 +190,7 @@ def test_c1_an_impossible_request_is_refused_alone(changes: dict[str, object], w
     assert isinstance(refused, JoinRefused)
     assert words in refused.reason
     assert [member.incarnation for member in refused.members] == [1001]
-    assert isinstance(controller.standing(1000), Waiting)
+    assert isinstance(controller.membership_state(1000), Waiting)
 
 
 def test_c1_two_ranks_with_one_address_are_refused() -> None:
@@ -205,7 +205,7 @@ def test_c2_a_repeated_join_changes_nothing_and_renews_the_lease() -> None:
     controller.join(wish(0), 0)
     controller.join(wish(0), 3 * SECOND)
     controller.handle_timer(5 * SECOND)
-    assert isinstance(controller.standing(1000), Waiting)
+    assert isinstance(controller.membership_state(1000), Waiting)
     assert controller.counters["joins"] == 1
 
 
@@ -222,7 +222,7 @@ def test_c3_while_gathering_a_rank_stays_with_who_has_it_and_lives() -> None:
     controller.join(wish(0, workers=2), 0)
     unknown_sender = wish(0, workers=2, incarnation=77, address=("10.0.0.9", 9))
     controller.join(unknown_sender, SECOND)
-    waiting = controller.standing(77)
+    waiting = controller.membership_state(77)
     assert isinstance(waiting, Waiting)
     assert "rank 0 at 10.0.0.1:4000 has that rank" in waiting.reason
     controller.join(wish(0, workers=2), SECOND + SECOND // 2)  # may have been under way before the unknown sender's
@@ -245,7 +245,7 @@ def test_c3_a_rank_that_was_restarted_while_gathering_takes_its_place_when_the_d
     for second in (3, 4):
         controller.join(again, second * SECOND)
     controller.handle_timer(LEASE)
-    assert isinstance(controller.standing(20), Waiting)
+    assert isinstance(controller.membership_state(20), Waiting)
     controller.handle_timer(LEASE + SECOND)
     controller.join(again, LEASE + SECOND)
     controller.join(wish(1, workers=2), LEASE + SECOND)
@@ -271,7 +271,7 @@ def test_c3_a_claim_that_no_longer_fits_the_others_is_refused_when_its_turn_come
     controller.join(wish(1, workers=3), 2 * SECOND)
     controller.leave(1000, (), "")
     assert "elements" in refusal_of(controller, 77)
-    assert controller.standing(1001).missing == (0, 2)  # type: ignore[union-attr]
+    assert controller.membership_state(1001).missing == (0, 2)  # type: ignore[union-attr]
 
 
 def test_c4_a_restarted_rank_waits_for_the_dead_one_and_the_job_starts_in_a_new_generation() -> None:
@@ -304,7 +304,7 @@ def test_c4_a_claim_to_a_living_rank_is_refused_by_its_next_sure_heartbeat() -> 
     assert isinstance(refused, JoinRefused)
     assert [member.incarnation for member in refused.members] == [20]
     assert "rank 0 at 10.0.0.1:4000 holds that rank of running job 'train' and is alive" in refused.reason
-    assert isinstance(controller.standing(10), Running)
+    assert isinstance(controller.membership_state(10), Running)
 
 
 def test_c4_the_next_start_waits_until_all_have_left_the_last() -> None:
@@ -315,7 +315,7 @@ def test_c4_the_next_start_waits_until_all_have_left_the_last() -> None:
     for rank in range(2):
         controller.join(wish(rank, workers=2, incarnation=20 + rank), 2)
     assert events_of(controller) == []
-    assert "still runs, with rank 1 at 10.0.0.1:4001" in controller.standing(20).reason  # type: ignore[union-attr]
+    assert "still runs, with rank 1 at 10.0.0.1:4001" in controller.membership_state(20).reason  # type: ignore[union-attr]
     controller.leave(11, [5], "")
     evicted, admitted = events_of(controller)
     assert isinstance(evicted, JobEvicted)
@@ -349,7 +349,7 @@ def test_c5_a_full_switch_names_its_jobs_and_admits_as_soon_as_there_is_room() -
     assert "128 slots in a row are needed and 72 of 200 are free, beside 1 jobs" in refused.reason
     controller.leave(10, [], "")
     assert [type(event) for event in events_of(controller)] == [JobEvicted, JobAdmitted]
-    assert isinstance(controller.standing(30), Running)
+    assert isinstance(controller.membership_state(30), Running)
 
 
 def test_c5_waiting_for_room_alone_ends_after_two_leases() -> None:
@@ -385,7 +385,7 @@ def test_c6_an_expired_lease_fails_the_job_and_names_the_dead() -> None:
     assert [member.rank for member in failed.dead] == [1]
     assert "rank 1 at 10.0.0.1:4001: no heartbeat for 4 s" in failed.reason
     assert {member.incarnation for member in failed.members} == {10, 11, 12}
-    assert controller.standing(90) == Running(bystander, ())
+    assert controller.membership_state(90) == Running(bystander, ())
     assert controller.free_slots() == 1024 - 128
 
 
@@ -394,10 +394,10 @@ def test_c6_a_silent_member_of_a_gathering_is_forgotten() -> None:
     controller.join(wish(0), 0)
     controller.join(wish(1), 2 * SECOND)
     controller.handle_timer(LEASE)
-    waiting = controller.standing(1001)
+    waiting = controller.membership_state(1001)
     assert isinstance(waiting, Waiting)
     assert waiting.missing == (0, 2)
-    assert controller.standing(1000) is None
+    assert controller.membership_state(1000) is None
 
 
 def test_c7_others_are_notified_of_a_departure_and_the_last_frees_the_slots() -> None:
@@ -408,7 +408,7 @@ def test_c7_others_are_notified_of_a_departure_and_the_last_frees_the_slots() ->
     assert isinstance(left, MemberLeft)
     assert (left.departure.member.rank, left.departure.calls) == (1, (17,))
     assert [member.incarnation for member in left.members] == [10]
-    standing = controller.standing(10)
+    standing = controller.membership_state(10)
     assert isinstance(standing, Running)
     assert standing.departed == (left.departure,)
     controller.handle_timer(3 * SECOND)  # who left needs no heartbeat
@@ -424,9 +424,9 @@ def test_c9_the_outcome_can_be_queried_again_and_memory_is_bounded() -> None:
     for index in range(STANDINGS_KEPT + 1):
         controller.join(wish(5, incarnation=index), 0)
     events_of(controller)
-    assert controller.standing(0) is None
-    assert isinstance(controller.standing(1), JoinRefused)
-    assert isinstance(controller.standing(STANDINGS_KEPT), JoinRefused)
+    assert controller.membership_state(0) is None
+    assert isinstance(controller.membership_state(1), JoinRefused)
+    assert isinstance(controller.membership_state(STANDINGS_KEPT), JoinRefused)
 
 
 def test_c9_unknown_members_are_counted_and_change_nothing() -> None:
@@ -436,7 +436,7 @@ def test_c9_unknown_members_are_counted_and_change_nothing() -> None:
     controller.leave(667, [3], "")
     assert controller.counters["unknown_senders"] == 2
     assert events_of(controller) == []
-    assert controller.standing(10) == Running(admitted, ())
+    assert controller.membership_state(10) == Running(admitted, ())
 
 
 def test_c10_a_stop_notifies_every_member() -> None:

@@ -55,7 +55,7 @@ class Job:
 
     @property
     def divisible(self) -> bool:
-        return self.wish.movable and self.wish.slots_least > 0
+        return self.wish.can_fall_back and self.wish.slots_least > 0
 
     @property
     def held(self) -> int:
@@ -78,9 +78,9 @@ class World:
         self._numbers = itertools.count(1)
 
     def begin(self, name: str, slots: int, least: int, workers: int = 1, slow_s: float = 0.5, **more: Any) -> Job:
-        """The job's first join, of all ranks. movable: that it has a fallback."""
+        """The job's first join, of all ranks. can_fall_back: that it has a fallback."""
         common = JoinRequest(name, 0, workers, 360, 1, slots, ("10.0.0.1", 1), 1, 30 * SECOND, slots_least=least)
-        job = self.jobs[name] = Job(replace(common, **{"movable": True, **more}), slow_s)
+        job = self.jobs[name] = Job(replace(common, **{"can_fall_back": True, **more}), slow_s)
         job.ranks = [Rank() for _ in range(workers)]
         for rank in range(workers):
             self._join(job, rank)
@@ -118,9 +118,9 @@ class World:
         while (event := self.controller.next_event()) is not None:
             self._carry_out(event)
         for job in self.jobs.values():
-            standing = self.controller.standing(job.ranks[0].number)
+            standing = self.controller.membership_state(job.ranks[0].number)
             if isinstance(standing, Running) and standing.asked_to_leave:
-                assert job.wish.movable, "who can't move is never asked"
+                assert job.wish.can_fall_back, "who can't move is never asked"
                 job.asked.add(standing.admitted.job.generation)
             waits = isinstance(standing, Waiting) and not standing.missing
             job.waits_since_s = (self.now_s if job.waits_since_s is None else job.waits_since_s) if waits else None
@@ -146,7 +146,7 @@ class World:
                 assert end - first >= job.wish.slots_least - job.wish.streams
             case JobFailed() | JoinRefused() if event.name in self.jobs:
                 job = self.jobs[event.name]
-                if job.wish.movable and isinstance(event, JoinRefused):  # asks again
+                if job.wish.can_fall_back and isinstance(event, JoinRefused):  # asks again
                     refused = {member.incarnation for member in event.members}
                     for rank in job.ranks:
                         rank.joins_s = self.now_s + 2 if rank.number in refused else rank.joins_s
@@ -161,7 +161,7 @@ class World:
 
     def _live(self, job: Job, number: int, rank: Rank) -> None:
         self.controller.heartbeat(rank.number, self.now_ns)
-        standing = self.controller.standing(rank.number)
+        standing = self.controller.membership_state(rank.number)
         if isinstance(standing, Running) and standing.asked_to_leave and rank.leaves_s is None:
             rank.leaves_s = self.now_s + self.random.uniform(0, job.slow_s)
         if rank.leaves_s is not None and self.now_s >= rank.leaves_s:
@@ -171,7 +171,7 @@ class World:
             rank.joins_s = self.now_s
         if rank.joins_s is not None and self.now_s >= rank.joins_s:
             rank.joins_s = None
-            self._join(job, number, patient=True, timeout_ns=TIMEOUT_NS_MAX)
+            self._join(job, number, wait_for_slots=True, timeout_ns=TIMEOUT_NS_MAX)
             self.look()
 
 
@@ -187,7 +187,7 @@ def any_job(world: World, name: str) -> Job:
         draw.choice((0.5, 0.5, 3.0, 40.0)),
         weight=draw.choice((1, 1, 2, 5, 100)),
         job_priority=draw.choice((7, 7, 7, 2)),
-        movable=kind in ("moves", "all or nothing"),
+        can_fall_back=kind in ("moves", "all or nothing"),
     )
 
 
@@ -248,8 +248,8 @@ def test_a_kept_range_is_not_for_a_job_that_now_asks_for_less() -> None:
 
 def test_c5_waiting_for_slots_ends_at_once_where_none_can_come_free() -> None:
     world = World(0)
-    holds = world.begin("holds", SLOTS, 0, movable=False)
-    world.begin("late", 8, 0, movable=False)
+    holds = world.begin("holds", SLOTS, 0, can_fall_back=False)
+    world.begin("late", 8, 0, can_fall_back=False)
     world.step()
     assert "slots in a row are needed" in world.gone.pop("late")
     world.begin("has a fallback", 8, 0)
@@ -257,7 +257,7 @@ def test_c5_waiting_for_slots_ends_at_once_where_none_can_come_free() -> None:
     assert world.jobs["has a fallback"].ranks[0].joins_s is not None, "it was refused, and asks again"
     holds.dead = True
     world.step()
-    world.begin("hopes", 8, 0, movable=False)
+    world.begin("hopes", 8, 0, can_fall_back=False)
     world.wait(LEASE_S - 1)
     assert "hopes" not in world.gone
     world.wait(1)
@@ -266,7 +266,7 @@ def test_c5_waiting_for_slots_ends_at_once_where_none_can_come_free() -> None:
 
 def sparing(world: World, name: str, slots: int = 512, least: int = 8, **more: Any) -> int:
     """How many slots such a job got, which waits for none. 0: none."""
-    world.begin(name, slots, least, movable=False, sparing=True, **more)
+    world.begin(name, slots, least, can_fall_back=False, sparing=True, **more)
     world.step()
     return world.jobs[name].held if name in world.jobs else 0
 
@@ -302,12 +302,12 @@ def test_c25_a_sparing_job_leaves_half_free_or_takes_little_and_never_waits(seed
 
 def test_slots_that_came_free_are_left_for_a_lease_to_whoever_had_them() -> None:
     world = World(0)
-    world.begin("stays", 128, 0, movable=False)
+    world.begin("stays", 128, 0, can_fall_back=False)
     a = world.begin("a", 256, 16)
     world.wait(2 * LEASE_S)
     world.end("stays")
     world.wait(1)
-    world.begin("stays", 128, 0, movable=False)
+    world.begin("stays", 128, 0, can_fall_back=False)
     world.wait(2 * LEASE_S)
     assert not a.asked
     world.end("stays")
@@ -443,7 +443,7 @@ def test_jobs_that_come_move_end_and_die(seeds: range) -> None:
         assert slow or world.ranges == ranges, (seed, "it comes to rest")
         for name, job in world.jobs.items():
             waited_s = 0 if job.waits_since_s is None else world.now_s - job.waits_since_s
-            assert job.wish.movable or waited_s <= 5 * LEASE_S, (seed, name, "nothing waits for ever")
+            assert job.wish.can_fall_back or waited_s <= 5 * LEASE_S, (seed, name, "nothing waits for ever")
         assert too_little(world) == [], seed
         judged += "judged" in world.gone
         moved += sum(len(job.asked) for job in world.jobs.values())

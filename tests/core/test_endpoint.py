@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from switchagg.call import array_call, make_call
 from switchagg.dataplane.reference import ReferencePlane
-from switchagg.description import Shown
+from switchagg.description import CallSignature
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig, StreamConfig
@@ -55,7 +55,7 @@ class Bench:
         """One described call of ones, of so many values on each rank."""
         for endpoint, size in zip(self.endpoints, sizes, strict=True):
             call = make_call(np.ones(size, np.int32), "sum", self.job)
-            call.description = Shown("allreduce", "sum", np.dtype(np.int32), size).words(7)
+            call.description = CallSignature("allreduce", "sum", np.dtype(np.int32), size).words(7)
             endpoint.submit(0, call)
 
     def through_switch(self, frames: Bundle, rank: int = 0) -> dict[int, list[bytes]]:
@@ -553,7 +553,7 @@ def test_rank_must_be_of_the_job(core: str) -> None:
 def made(core: str, job: JobConfig, rank: int, wire_rank: int, described: bool) -> Endpoint | NativeEndpoint:
     end, array = ENDPOINTS[core](job, rank, wire_rank), np.arange(5, dtype=np.float32)
     call: Any = make_call(array, "sum", job) if core == "python" else array_call(array, "sum", job)
-    call.description = Shown("allreduce", "sum", array.dtype, 5).words(0) if described else None
+    call.description = CallSignature("allreduce", "sum", array.dtype, 5).words(0) if described else None
     end.submit(0, call)
     return end
 

@@ -25,12 +25,20 @@ class World:
         self._next = itertools.count(1)
 
     def join(
-        self, job: str, slots: int, priority: int = 7, movable: bool = True, patient: bool = False, **more: int
+        self,
+        job: str,
+        slots: int,
+        priority: int = 7,
+        can_fall_back: bool = True,
+        wait_for_slots: bool = False,
+        **more: int,
     ) -> list[Event]:
         number = self.numbers[job] = next(self._next)
         address = ("10.0.0.1", 4000 + number)
-        common = JoinRequest(job, 0, 1, 360, 1, slots, address, number, (1000 if patient else 30) * SECOND)
-        request = replace(common, job_priority=priority, movable=movable, patient=patient, **more)
+        common = JoinRequest(job, 0, 1, 360, 1, slots, address, number, (1000 if wait_for_slots else 30) * SECOND)
+        request = replace(
+            common, job_priority=priority, can_fall_back=can_fall_back, wait_for_slots=wait_for_slots, **more
+        )
         self.controller.join(request, self.now_ns)
         return self.events()
 
@@ -55,7 +63,7 @@ class World:
         return self.events()
 
     def asked(self) -> set[str]:
-        found = {job: self.controller.standing(number) for job, number in self.numbers.items()}
+        found = {job: self.controller.membership_state(number) for job, number in self.numbers.items()}
         return {job for job, one in found.items() if isinstance(one, Running) and one.asked_to_leave}
 
 
@@ -65,7 +73,7 @@ def test_the_least_urgent_leave_and_no_more_than_are_needed() -> None:
         world.join(job, 64, priority)
     assert world.join("urgent", 64, 2) == []
     assert world.asked() == {"c"}  # of the least urgent the youngest
-    assert isinstance(world.controller.standing(world.numbers["urgent"]), Waiting)
+    assert isinstance(world.controller.membership_state(world.numbers["urgent"]), Waiting)
     left, admitted = world.leave("c")
     assert isinstance(left, JobEvicted)
     assert isinstance(admitted, JobAdmitted)
@@ -81,10 +89,10 @@ def test_slots_in_a_row_decide_who_leaves() -> None:
     assert world.asked() == {"d", "c"}  # "a" is less urgent than "c", but not beside "d"
 
 
-@pytest.mark.parametrize(("priority", "movable"), [(0, True), (7, False)], ids=["as urgent", "cannot"])
-def test_nobody_leaves_who_is_as_urgent_or_cannot(priority: int, movable: bool) -> None:
+@pytest.mark.parametrize(("priority", "can_fall_back"), [(0, True), (7, False)], ids=["as urgent", "cannot"])
+def test_nobody_leaves_who_is_as_urgent_or_cannot(priority: int, can_fall_back: bool) -> None:
     world = World()
-    world.join("a", 192, priority, movable)
+    world.join("a", 192, priority, can_fall_back)
     world.join("b", 64, 7)
     world.join("urgent", 128, 0)
     assert world.asked() == set()  # that "b" leaves wouldn't help
@@ -100,7 +108,7 @@ def test_room_that_is_made_is_for_the_urgent_one_alone() -> None:
     world.join("urgent", 256, 0)
     assert world.asked() == {"a", "b"}
     world.leave("a")
-    assert world.join("a", 128, patient=True) == []
+    assert world.join("a", 128, wait_for_slots=True) == []
     assert [type(event) for event in world.leave("b")] == [JobEvicted, JobAdmitted]
     assert world.wait(100.0) == []  # it waits patiently
     _, admitted = world.leave("urgent")
@@ -121,7 +129,7 @@ def test_who_does_not_leave_is_ended() -> None:
 
 def test_jobs_that_begin_together_get_slots_by_weight() -> None:
     world = World()
-    world.join("before", 256, movable=False)
+    world.join("before", 256, can_fall_back=False)
     weights = {"a": 1, "b": 2, "c": 4, "d": 8}
     for job, weight in weights.items():
         assert world.join(job, 256, weight=weight, slots_least=8) == []
@@ -141,7 +149,7 @@ def test_who_leaves_counts_when_slots_are_divided() -> None:
 
 def test_a_job_takes_what_is_free_where_nobody_can_leave_and_not_less_than_its_least() -> None:
     world = World()
-    world.join("a", 200, movable=False)
+    world.join("a", 200, can_fall_back=False)
     (admitted,) = world.join("b", 256, slots_least=40)
     assert isinstance(admitted, JobAdmitted)
     assert admitted.job.slots == (200, 256)
@@ -152,7 +160,7 @@ def test_a_job_takes_what_is_free_where_nobody_can_leave_and_not_less_than_its_l
 @pytest.mark.parametrize("least", [0, 100], ids=["all windows", "at least 100"])
 def test_a_job_needs_room_only_for_windows_that_fit_its_receive_buffer(least: int) -> None:
     world = World()
-    world.join("a", 192, movable=False)
+    world.join("a", 192, can_fall_back=False)
     (admitted,) = world.join("b", 256, packets_held=64, slots_least=least)  # C17: 64 slots are all it can use
     assert isinstance(admitted, JobAdmitted)
     assert admitted.job.slots == (192, 256)

@@ -49,7 +49,7 @@ def test_c16_a_job_that_can_do_with_fewer_slots_has_what_the_quota_leaves(least:
         controller.join(replace(at("10.6.6.6", 0, name, 1, incarnation, 200), slots_least=least), 0)
     held = [event.job.slots for event in events_of(controller) if isinstance(event, JobAdmitted)]
     assert held == [(0, 400), (400, 512)][: 1 + bool(slots)]
-    standing = controller.standing(2)
+    standing = controller.membership_state(2)
     assert slots or (isinstance(standing, Waiting) and "10.6.6.6 would have 514 of 1024 slots" in standing.reason)
 
 
@@ -87,11 +87,11 @@ def test_c16_a_peers_jobs_are_counted() -> None:
     controller = new_controller(PeerQuota(jobs=2))
     for job in range(3):
         controller.join(at("10.0.0.1", 0, f"job {job}", 1, job, window_slots=1), 0)
-    standing = controller.standing(2)
+    standing = controller.membership_state(2)
     assert isinstance(standing, Waiting)
     assert standing.reason == "10.0.0.1 has 2 jobs already, its quota; end one, or raise the switch's --peer-quota"
     controller.leave(0, [], "")
-    assert isinstance(controller.standing(2), Running)
+    assert isinstance(controller.membership_state(2), Running)
 
 
 def test_c16_no_job_has_more_slots_than_its_quota_even_alone() -> None:

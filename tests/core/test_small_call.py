@@ -12,7 +12,7 @@ from switchagg.calls import small_call
 from switchagg.calls.small_call import Predictions, SmallCall
 from switchagg.codecs import FIXED_POINT
 from switchagg.dataplane.reference import ReferencePlane
-from switchagg.description import Shown
+from switchagg.description import CallSignature
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.library import missing
@@ -148,7 +148,7 @@ def test_the_bits_depend_on_the_inputs_alone(core: Any, seed: int) -> None:
         wants.append(
             by_rounds(inputs, net.job) if inputs[0].dtype == np.float32 else np.sum(inputs, axis=0, dtype=np.int32)
         )
-        words = Shown("allreduce", "sum", inputs[0].dtype, size).words(number) if described else None
+        words = CallSignature("allreduce", "sum", inputs[0].dtype, size).words(number) if described else None
         calls.append((inputs, words))
     waiting = [list(calls) for _ in net.ends]
     if core is Endpoint:  # a memory of calls that the others never saw
@@ -176,7 +176,7 @@ def test_a_call_that_differs_names_both_sides(core: Any, others: Array) -> None:
     """Small or not, of the same chunks or others: every rank learns it from the first chunk, and no array counts."""
     net = Net(core, 3)
     for rank, array in enumerate((np.ones(70, np.float32), others, np.ones(70, np.float32))):
-        net.submit(rank, array, Shown("allreduce", "sum", array.dtype, len(array)).words(4))
+        net.submit(rank, array, CallSignature("allreduce", "sum", array.dtype, len(array)).words(4))
     net.step()
     reasons = sorted(failed.reason for failed in net.failed)
     mine, theirs = "allreduce 4 of 70 float32 (sum)", f"allreduce 4 of {len(others)} {others.dtype} (sum)"

@@ -124,13 +124,13 @@ def test_workers_are_told_once_all_switches_have_the_job() -> None:
     for share in admitted.shares:  # a switch below gets the whole job
         assert config_of(share_message(admitted, share, ("", 5556))) == admitted.job
     member = admitted.members[0].incarnation
-    assert isinstance(world.controller.standing(member), Waiting)
+    assert isinstance(world.controller.membership_state(member), Waiting)
     assert [share.switch for _, share in world.controller.shares(1001)] == ["rack1"]
     world.take(1, admitted)
     assert not world.events()
     world.take(2, admitted)
     assert world.events() == [JobReady(admitted)]
-    assert isinstance(world.controller.standing(member), Running)
+    assert isinstance(world.controller.membership_state(member), Running)
     world.controller.handle_timer(4 * SECOND - 1)
     assert not world.events()
 

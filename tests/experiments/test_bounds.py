@@ -30,7 +30,7 @@ from switchagg.codecs.array_codec import Reduction
 from switchagg.description import Kind
 from switchagg.native import library
 from transport.group.method_name import parse, traffic
-from transport.links.table import LINKS
+from transport.links.link_kinds import LINKS
 from transport.rdma import soft
 from transport.rdma.verbs import AccessFlags, Opcode, QPAttributes, QPEnd, QPType, SendRequest
 

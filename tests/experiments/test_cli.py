@@ -18,10 +18,10 @@ from emulation.cli.main import app, main
 from emulation.cli.switch_status import DETAILS_ARE_FOR, status_lines
 from emulation.errors import RunFailed
 from emulation.results import MethodResult
-from transport.control import messages
+from transport.control import control_messages
 from transport.group.method_name import MethodName
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 
 runner = CliRunner()
 SCENARIO = (
@@ -247,13 +247,15 @@ def test_status_with_and_without_a_running_switch() -> None:
 
 
 def test_status_names_the_ranks_a_slot_waits_for() -> None:
-    members = [messages.Place(rank, "10.0.0.1", 7000 + rank) for rank in range(3)]
-    slots = [messages.SlotStatus(4, 1, 9, [0, 2]), messages.SlotStatus(5, 0, 10, [0, 1, 2])]
-    gone = [messages.Gone(members[1], [12], "")]
+    members = [control_messages.RankAddress(rank, "10.0.0.1", 7000 + rank) for rank in range(3)]
+    slots = [control_messages.SlotStatus(4, 1, 9, [0, 2]), control_messages.SlotStatus(5, 0, 10, [0, 1, 2])]
+    gone = [control_messages.DepartedMember(members[1], [12], "")]
     share = {"asked_slots": 64, "least_slots": 4, "weight": 2, "job_priority": 3, "leaving": "others come"}
-    job = messages.JobStatus("train", 7, 3, 3, 360, [(0, 8)], members, gone, slots, **share)
-    waiting = {"other": messages.Gathering([members[0]], [1], "")}
-    lines = status_lines(messages.StatusAnswer(1, 16, 8, 1, 1, True, [job], waiting, {"requests": 2}, {"accepted": 0}))
+    job = control_messages.JobStatus("train", 7, 3, 3, 360, [(0, 8)], members, gone, slots, **share)
+    waiting = {"other": control_messages.JobGathering([members[0]], [1], "")}
+    lines = status_lines(
+        control_messages.StatusAnswer(1, 16, 8, 1, 1, True, [job], waiting, {"requests": 2}, {"accepted": 0})
+    )
     assert "8 of 16 slots in use" in lines
     assert "job 'train' (id 7, generation 3): 3 workers, 360 elements, 1 streams" in lines
     assert "  slots 0 to 7: 8 of 64 that it asks for, 4 at least; weight 2, priority 3" in lines
@@ -263,7 +265,7 @@ def test_status_names_the_ranks_a_slot_waits_for() -> None:
     assert not any("slot 5" in line for line in lines)
     assert "job 'other' waits; ranks missing: 1" in lines
     assert lines[-2:] == ["control plane: requests 2", "data plane: nothing yet"]
-    unknown_sender = status_lines(messages.StatusAnswer(1, 16, 8, 2, 1, False, [], {}, {}, {}))
+    unknown_sender = status_lines(control_messages.StatusAnswer(1, 16, 8, 2, 1, False, [], {}, {}, {}))
     assert unknown_sender == ["8 of 16 slots in use", f"jobs: 2 running, 1 waiting; {DETAILS_ARE_FOR}"]
 
 

@@ -43,7 +43,7 @@ from emulation.training.trainer_messages import (
 )
 from transport.group.method_name import parse as parse_method
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 from transport.worker.session import SwitchSession
 
 ITERATIONS, BATCH, SEED = 6, 8, 3

@@ -19,7 +19,7 @@ from switchagg.partial_endpoint import ranks_in
 from transport.group.method_name import parse as parse_method
 from transport.ps.group import PsOptions, open_ps_server
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 
 
 class Machine:

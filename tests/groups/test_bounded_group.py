@@ -16,8 +16,8 @@ from tests.groups.test_ps_group import all_at_once
 from transport.bounded.table import BOUNDED
 from transport.collectives.plan import shard
 from transport.group.bounded_group import BoundedGroup
-from transport.group.opening import open_group
-from transport.links.udp import UdpLink
+from transport.group.group_opening import open_group
+from transport.links.udp_link import UdpLink
 from transport.meshes import udp
 
 WORKERS, VALUES = 3, 60_000

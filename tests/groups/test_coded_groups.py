@@ -15,11 +15,11 @@ from emulation.sim.network.simulations import SIMULATIONS
 from switchagg.errors import JobError
 from tests.contract.meshes import free_addresses
 from transport.group.contract import Group, own_shard
-from transport.group.opening import open_group
+from transport.group.group_opening import open_group
 from transport.ps.config import PsConfig
 from transport.ps.group import open_ps_server
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 
 LIVENESS_S = 120.0
 WORKERS, ELEMENTS = 4, 32

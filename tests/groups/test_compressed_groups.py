@@ -23,10 +23,10 @@ from switchagg.errors import AggregationFailed, JobError
 from tests.contract.groups import closed, together
 from tests.contract.meshes import free_addresses
 from transport.group.contract import own_shard
-from transport.group.opening import open_group
+from transport.group.group_opening import open_group
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
-from transport.worker.options import JoinOptions
+from transport.switch.daemon_options import DaemonOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 pytestmark = pytest.mark.filterwarnings("ignore:the Python core carries")

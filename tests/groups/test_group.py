@@ -14,8 +14,8 @@ from tests.contract.meshes import free_addresses
 from transport.collectives.execution import Execution
 from transport.collectives.native_execution import NativeExecution
 from transport.group.contract import Group
-from transport.group.opening import GroupOptions, open_group
-from transport.links.table import links_with
+from transport.group.group_opening import GroupOptions, open_group
+from transport.links.link_kinds import links_with
 from transport.meshes.opening import bind_place
 
 LIVENESS_S = 120.0

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from switchagg.errors import AggregationFailed, JobError
-from transport.control.client import query_status
-from transport.group.opening import open_group
+from transport.control.control_client import query_status
+from transport.group.group_opening import open_group
 from transport.meshes.opening import bind_place
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 
 SOON_S = 60.0
 WORKERS = 2

@@ -21,7 +21,7 @@ from transport.collectives.native_execution import NativeExecution
 from transport.collectives.party import CollectiveParty
 from transport.collectives.plan import shard
 from transport.collectives.table import COLLECTIVES, plan
-from transport.group.opening import open_group
+from transport.group.group_opening import open_group
 from transport.meshes.credit_queue import Credited
 from transport.meshes.mesh import Lost, Received, Sent
 from transport.meshes.native_tcp import NativeTcpMesh

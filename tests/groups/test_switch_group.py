@@ -9,10 +9,10 @@ import pytest
 
 from switchagg.errors import AggregationFailed, JobError
 from transport.group.contract import own_shard
-from transport.group.opening import open_group
+from transport.group.group_opening import open_group
 from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 
 SOON_S = 120.0
 TYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 from emulation.bench.bench_figures import LINK_LINES
 from emulation.bounds import elements_of, payload_share
 from emulation.cli.main import _check_choices, app
+from transport.group.group_opening import open_group
 from transport.group.method_name import METHODS, MethodName, links_of, parse
-from transport.group.opening import open_group
-from transport.links.table import LINKS
+from transport.links.link_kinds import LINKS
 from transport.meshes.opening import bind_place
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
-from transport.worker.options import JoinOptions
+from transport.switch.daemon_options import DaemonOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,12 +19,12 @@ from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.priority import tos_of
 from switchagg.wire import Op, Packet, decode, encode, frame_bytes
-from transport.links import udp
-from transport.links.udp import UdpLink
-from transport.switch.loop import CommandLoop, SwitchLoop
-from transport.switch.native_loop import NativeSwitchLoop
-from transport.worker.loop import CallLoop, WorkerLoop
-from transport.worker.native_loop import NativeWorkerLoop
+from transport.links import udp_link
+from transport.links.udp_link import UdpLink
+from transport.switch.native_switch_loop import NativeSwitchLoop
+from transport.switch.switch_loop import CommandLoop, SwitchLoop
+from transport.worker.native_worker_loop import NativeWorkerLoop
+from transport.worker.worker_loop import CallLoop, WorkerLoop
 
 ELEMENTS = 8
 WINDOW = 12
@@ -122,7 +122,7 @@ def test_a_send_may_have_a_tos_of_its_own(family: int, gso: bool | None) -> None
 
 def test_so_priority_is_set_after_the_tos_and_only_where_the_kernel_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for known in (True, False):
-        monkeypatch.setattr(udp, "takes_socket_priority", lambda known=known: known)
+        monkeypatch.setattr(udp_link, "takes_socket_priority", lambda known=known: known)
         link = UdpLink(("127.0.0.1", 0))
         controls = link._controls(1, 64, 0xC3)
         said = [(socket.SOL_SOCKET, socket.SO_PRIORITY, struct.pack("=i", 6))]
@@ -232,7 +232,7 @@ def test_g8_a_worker_tells_all_that_results_met_congestion_on_its_link(core: str
         switch = Switch(socket.AF_INET6 if family == 6 else socket.AF_INET)
     except OSError as error:
         pytest.skip(f"no IPv6 on the loopback: {error}")
-    level, kind, _ = udp.TOS[switch.socket.family]
+    level, kind, _ = udp_link.TOS[switch.socket.family]
     job = job_of(7)
     loop = loop_of(core, UdpLink((switch.address[0], 0)), job, switch)
     future = submit(core, loop, job, 0, 2 * WINDOW)

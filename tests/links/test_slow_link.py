@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from switchagg.native import library
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
-from transport.worker.options import JoinOptions
+from transport.switch.daemon_options import DaemonOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 SO_NO_CHECK = 11

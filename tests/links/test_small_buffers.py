@@ -11,10 +11,10 @@ import pytest
 
 from switchagg.controller import Controller
 from switchagg.membership import JobAdmitted, JoinRequest
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
-from transport.worker.options import JoinOptions
+from transport.switch.daemon_options import DaemonOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 LIVENESS_S = 120.0

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import transport.links.udp
+import transport.links.udp_link
 from switchagg.errors import JobError
 from transport.links.link import Address
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 
 SO_NO_CHECK = 11
 LOOPBACK = ("127.0.0.1", 0)
@@ -96,7 +96,7 @@ def test_segments_max_beyond_what_kernels_take_is_refused(segments_max: int) -> 
 def test_a_shorter_last_segment_comes_as_a_bundle_of_its_own(links: tuple[UdpLink, UdpLink]) -> None:
     here, there = links
     data = np.arange(1050, dtype=np.uint16).astype(np.uint8)
-    segment = [(transport.links.udp.SOL_UDP, transport.links.udp.UDP_SEGMENT, b"\xc8\x00")]
+    segment = [(transport.links.udp_link.SOL_UDP, transport.links.udp_link.UDP_SEGMENT, b"\xc8\x00")]
     here._socket.sendmsg([data.data], segment, 0, there.address)
     bundles = drain(there, 6)
     assert [frames.shape for frames in bundles] == [(5, 200), (1, 50)]
@@ -180,7 +180,7 @@ def test_gso_refused_by_the_kernel_is_given_up_and_reported(links: tuple[UdpLink
 
 def test_gso_is_tried_again(links: tuple[UdpLink, UdpLink], monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal may have been of one route only."""
-    monkeypatch.setattr(transport.links.udp, "GSO_RETRY_NS", 0)
+    monkeypatch.setattr(transport.links.udp_link, "GSO_RETRY_NS", 0)
     here, there = links
     here._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
     here.send(np.ones((40, 500), np.uint8), there.address)
@@ -194,7 +194,7 @@ def test_gso_is_tried_again(links: tuple[UdpLink, UdpLink], monkeypatch: pytest.
 FORGED_TOO_BIG = """
 import socket, struct
 import numpy as np
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 
 def checksum(data):
     total = sum(struct.unpack(f"!{len(data) // 2}H", data))
@@ -333,7 +333,7 @@ def test_resolve_refuses_the_other_family_and_finds_names() -> None:
 
 @pytest.mark.parametrize("option", ["UDP_SEGMENT", "UDP_GRO"])
 def test_requiring_gso_is_refused_where_it_is_missing(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
-    monkeypatch.setattr(transport.links.udp, option, 9999)
+    monkeypatch.setattr(transport.links.udp_link, option, 9999)
     with pytest.raises(JobError, match="gso=None"):
         UdpLink(LOOPBACK, gso=True)
     link = UdpLink(LOOPBACK)

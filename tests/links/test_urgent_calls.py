@@ -8,9 +8,9 @@ import pytest
 
 from switchagg.native import library
 from transport.switch.daemon import SwitchDaemon
+from transport.switch.daemon_options import DaemonOptions
 from transport.switch.impairments import parse_impairments
-from transport.switch.options import DaemonOptions
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")

@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 
 from emulation.cli.main import app
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
-from transport.control.client import query_status
+from transport.control.control_client import query_status
 from transport.switch.daemon import SwitchDaemon
+from transport.switch.daemon_options import DaemonOptions
 from transport.switch.impairments import parse_impairments
-from transport.switch.options import DaemonOptions
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 from transport.zeromq.keys import Keys, load_keys, make_keys
-from transport.zeromq.link import ZeroMqLink
+from transport.zeromq.zmq_link import ZeroMqLink
 
 LIVENESS_S = 120.0
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from transport.links.framing import IP_UDP_BYTES, RELIABLE_BYTES, Framing
-from transport.links.kind import LinkKind
 from transport.links.link import Address
-from transport.links.table import LINKS
-from transport.links.udp import UdpLink
+from transport.links.link_kind import LinkKind
+from transport.links.link_kinds import LINKS
+from transport.links.udp_link import UdpLink
 from transport.meshes.opening import BoundPlace
 from transport.meshes.udp import UdpMesh, UdpMeshOptions
 
@@ -49,8 +49,8 @@ TOY = LinkKind(
     link=f"{HERE}:ToyLink",
     place=f"{HERE}:bind_place",
     mesh=f"{HERE}:open_mesh",
-    switch="transport.switch.ends:open_link",
-    worker="transport.worker.ends:open_link",
+    switch="transport.switch.switch_endpoints:open_link",
+    worker="transport.worker.worker_endpoints:open_link",
 )
 
 LINKS["toy"] = TOY

@@ -12,7 +12,7 @@ import pytest
 from switchagg.wire import Bundle
 from tests.contract.meshes import KINDS, LIVENESS_S, connect_all, free_addresses, received, turn
 from transport.links.link import Address
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 from transport.meshes.mesh import Lost, Received, Sent
 from transport.meshes.udp import UdpMesh, UdpMeshOptions
 

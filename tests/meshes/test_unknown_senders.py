@@ -15,7 +15,7 @@ import zmq
 
 from switchagg.errors import JobError
 from tests.contract.meshes import LIVENESS_S, free_addresses
-from transport.group.opening import GroupOptions, open_group
+from transport.group.group_opening import GroupOptions, open_group
 from transport.links.link import Address
 from transport.meshes import handshake
 from transport.meshes.opening import connect_mesh
@@ -260,7 +260,7 @@ class Job:
 @pytest.mark.parametrize("way", WAYS)
 def test_unknown_senders_end_no_job(way: str, unknown_sender: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "tcp in Python":
-        monkeypatch.setattr("transport.group.opening.in_c", lambda mesh: mesh)
+        monkeypatch.setattr("transport.group.group_opening.in_c", lambda mesh: mesh)
     method, link = WAYS[way]
     job = Job(method, link)
     waiting = {0: job.ranks[0], **({3: job.servers[0]} if job.servers else {})}

@@ -15,8 +15,8 @@ from switchagg.errors import JobError
 from tests.contract.meshes import MeshKind, connect_all, free_addresses, received, send_over_tcp, turn
 from transport.meshes.mesh import Received
 from transport.zeromq.keys import Keys, load_keys, make_keys
-from transport.zeromq.link import ZeroMqLink
-from transport.zeromq.mesh import ZeroMqMesh
+from transport.zeromq.zmq_link import ZeroMqLink
+from transport.zeromq.zmq_mesh import ZeroMqMesh
 
 KIND = MeshKind(ZeroMqMesh.connect, send_over_tcp)
 

@@ -20,9 +20,9 @@ from transport.meshes.handshake import Kind, Session, handshake_key, pack_openin
 from transport.meshes.hello import Hello
 from transport.meshes.mesh import Event, Lost, Received, Sent
 from transport.zeromq.gathering import BYE, CONTROL, FLOW, HELLO, LOST
-from transport.zeromq.link import ZeroMqLink
-from transport.zeromq.mesh import COPIED_BYTES, ZERO_COPY_BYTES, ZeroMqMesh
-from transport.zeromq.sockets import ZeroMqOptions
+from transport.zeromq.zmq_link import ZeroMqLink
+from transport.zeromq.zmq_mesh import COPIED_BYTES, ZERO_COPY_BYTES, ZeroMqMesh
+from transport.zeromq.zmq_sockets import ZeroMqOptions
 
 KIND = MeshKind(ZeroMqMesh.connect, send_over_tcp)
 
@@ -321,7 +321,7 @@ def test_garbage_neither_ends_nor_stalls_a_link() -> None:
 
 
 def test_a_link_closes_the_least_recently_used_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transport.zeromq.link.PEERS_MAX", 3)
+    monkeypatch.setattr("transport.zeromq.zmq_link.PEERS_MAX", 3)
     here = ZeroMqLink(("127.0.0.1", 0))
     others = [ZeroMqLink(("127.0.0.1", 0)) for _ in range(5)]
     try:

@@ -18,7 +18,7 @@ from transport.meshes import native_tcp
 from transport.rdma import dcqcn, soft
 from transport.rdma import switch as rdma_switch
 from transport.rdma.verbs import QPState
-from transport.switch import native_loop as native_switch
+from transport.switch import native_switch_loop as native_switch
 
 CORE = Path(library.__file__).parent
 
@@ -29,8 +29,8 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "sa_event": native_endpoint.NativeEvent,
     "sa_submission": native_endpoint.NativeSubmission,
     "sa_address": native_udp.NativeAddress,
-    "sa_udp_options": native_udp.Options,
-    "sa_udp_state": native_udp.State,
+    "sa_udp_options": native_udp.NativeUdpOptions,
+    "sa_udp_state": native_udp.NativeUdpState,
     "sa_queue_config": native_switch.QueueConfig,
     "sa_impairment": native_switch.ImpairmentConfig,
     "sa_switch_config": native_switch.SwitchConfig,
@@ -144,8 +144,8 @@ def test_every_struct_that_names_a_ctypes_class_is_compared() -> None:
         said |= set(twins)
     assert said == {
         "NativeJob",
-        "Options",
-        "State",
+        "NativeUdpOptions",
+        "NativeUdpState",
         "QueueConfig",
         "ImpairmentConfig",
         "SwitchConfig",

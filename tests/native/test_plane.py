@@ -17,8 +17,8 @@ from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.library import load, missing
 from switchagg.wire import Bundle, Op, Packet, encode
-from transport.links.udp import UdpLink
-from transport.switch.loop import SwitchLoop
+from transport.links.udp_link import UdpLink
+from transport.switch.switch_loop import SwitchLoop
 
 requires_core = pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
 JOB = JobConfig(1, 7, 2, 3, (StreamConfig(0, 4),))

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_ranks import groups_per_thread, results
 
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 
 N = 2
 PAGE = Path(__file__).parents[2] / "docs" / "pytorch-features.md"

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch_ranks import groups_per_thread, results
 
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 from transport.torch.calls import tensor_layout
 from transport.torch.rendezvous import SwitchOptions
 

@@ -16,7 +16,7 @@ import pytest
 from torch_forks import Forked
 
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 
 HERE = Path(__file__).parents[1]
 PROGRAMS = HERE / "torch_programs.py"

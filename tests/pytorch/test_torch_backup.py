@@ -19,11 +19,11 @@ from transport.group.switch_group import SwitchGroup
 from transport.ps.config import BACKUP, PsConfig
 from transport.ps.group import PsOptions, open_ps_group
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 from transport.torch.backup import ROUNDS_TO_SETTLE, BackupGroup, BackupRounds
 from transport.torch.hook import switchagg_hook
 from transport.torch.rendezvous import SwitchOptions
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 
 ROUNDS, SLOWER = 20, 3
 STRAGGLER = 2

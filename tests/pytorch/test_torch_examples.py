@@ -13,7 +13,7 @@ from test_torch_launch import ROOT, ranks
 from torch.nn.functional import mse_loss
 
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 
 Batches = Callable[[], list[torch.Tensor]]
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from test_torch_backend import HERE, Launch, read_until
 
-from transport.control.client import query_status
+from transport.control.control_client import query_status
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from switchagg.errors import JobError
 from transport.group.method_name import MethodName, parse
 from transport.meshes.opening import bind_place, connect_mesh
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, interface_address
 from transport.worker.session import SwitchSession
 
@@ -123,7 +123,7 @@ def test_ranks_have_one_token_the_option_s_or_the_store_s(monkeypatch: pytest.Mo
         tokens.append(how["token"])
         return connect_mesh(*where, **how)
 
-    monkeypatch.setattr("transport.group.opening.connect_mesh", noting)
+    monkeypatch.setattr("transport.group.group_opening.connect_mesh", noting)
     plain, closed = (SwitchOptions(method="ring", bind="127.0.0.1", token=token) for token in ("", "t" * 32))
     for group in (*meet([plain] * 3), *meet([plain] * 2), *meet([closed] * 2)):
         group.close()

@@ -15,14 +15,14 @@ from test_torch_priority import assert_same_bits, mlp, ordinary, sgd, trained
 from torch.distributed.distributed_c10d import ProcessGroup
 
 from switchagg.errors import AggregationFailed
-from transport.group.opening import open_group
+from transport.group.group_opening import open_group
 from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 from transport.torch.backend import SwitchProcessGroup
 from transport.torch.priority import handle as priority
 from transport.torch.rendezvous import SwitchOptions
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 WORKERS = 2

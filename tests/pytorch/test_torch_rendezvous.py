@@ -23,10 +23,10 @@ from switchagg.errors import JobError
 from switchagg.membership import JoinRefused, JoinRequest
 from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 from transport.torch import registration, rendezvous
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, start_name
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 
 NO_ROOM = "job 'x' could not start within 1 s: 512 slots in a row are needed and 0 of 64 are free"
 

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_ranks import groups_per_thread, on_ranks, results, two_bits
 
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 from transport.torch import training
 from transport.torch.rendezvous import SwitchOptions
 from transport.torch.training import CdSgd, Easgd, LocalSgd, OdSgd, StreamingDiLoCo

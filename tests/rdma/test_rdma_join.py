@@ -10,16 +10,16 @@ import pytest
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.membership import JoinRequest
 from switchagg.native import library
-from transport.control import messages
-from transport.control.client import ControlClient
-from transport.links.udp import UdpLink
+from transport.control import control_messages
+from transport.control.control_client import ControlClient
+from transport.links.udp_link import UdpLink
 from transport.rdma.places import QueuePairEnd
 from transport.rdma.provider import RdmaOptions
 from transport.switch.daemon import SwitchDaemon
+from transport.switch.daemon_options import DaemonOptions
 from transport.switch.host import QueuePairEnds
 from transport.switch.impairments import Impairments
-from transport.switch.options import DaemonOptions
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
@@ -29,12 +29,12 @@ HOST = f"127.{77 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
 """Addresses of this process alone: on loopback all of 127/8 is ours, and tests run side by side."""
 
 
-def wish(queue_pair: messages.QueuePair | None, elements: int = 251) -> messages.Join:
-    place = messages.Place(0, f"{HOST}.77", 4791)
-    return messages.Join("job", place, 1, elements, 1, 8, 77, 5_000_000_000, queue_pair=queue_pair)
+def wish(queue_pair: control_messages.QueuePairAddress | None, elements: int = 251) -> control_messages.Join:
+    place = control_messages.RankAddress(0, f"{HOST}.77", 4791)
+    return control_messages.Join("job", place, 1, elements, 1, 8, 77, 5_000_000_000, queue_pair=queue_pair)
 
 
-def answer_to(switch: str, join: messages.Join) -> messages.Admitted:
+def answer_to(switch: str, join: control_messages.Join) -> control_messages.Admitted:
     client = ControlClient(switch, join, lambda gone: None, lambda dead, reason: None, lambda: None)
     client.start()
     try:
@@ -46,9 +46,11 @@ def answer_to(switch: str, join: messages.Join) -> messages.Admitted:
 
 def test_a_join_over_rdma_is_answered_with_the_switch_s_queue_pairs() -> None:
     with SwitchDaemon(DaemonOptions(CONTROL, (f"{HOST}.76", 4791), link="rdma")) as daemon:
-        admitted = answer_to(daemon.control_endpoint, wish(messages.QueuePair(5, 6, 7, 8)))
+        admitted = answer_to(daemon.control_endpoint, wish(control_messages.QueuePairAddress(5, 6, 7, 8)))
         assert (admitted.host, admitted.port) == (f"{HOST}.76", 4791)
-        assert admitted.queue_pairs == [messages.QueuePair(0x800000 | admitted.job_id, 0, admitted.generation, 0)]
+        assert admitted.queue_pairs == [
+            control_messages.QueuePairAddress(0x800000 | admitted.job_id, 0, admitted.generation, 0)
+        ]
 
 
 def test_links_do_not_mix() -> None:
@@ -56,15 +58,15 @@ def test_links_do_not_mix() -> None:
         with pytest.raises(JobError, match="this switch serves RDMA only: join it over the link rdma"):
             SwitchSession.join(daemon.control_endpoint, "job", 0, 1, JoinOptions(timeout_s=10))
         for queue_pair, elements, words in (
-            (messages.QueuePair(1 << 24, 0, 0, 0), 251, "queue pair 16777216: 24 bits"),
-            (messages.QueuePair(1, 0, 1 << 32, 0), 251, "rkey 4294967296: 32 bits"),
-            (messages.QueuePair(1, 0, 0, 0), 360, "elements 360: over RDMA a frame fills the path MTU"),
+            (control_messages.QueuePairAddress(1 << 24, 0, 0, 0), 251, "queue pair 16777216: 24 bits"),
+            (control_messages.QueuePairAddress(1, 0, 1 << 32, 0), 251, "rkey 4294967296: 32 bits"),
+            (control_messages.QueuePairAddress(1, 0, 0, 0), 360, "elements 360: over RDMA a frame fills the path MTU"),
         ):
             with pytest.raises(JobError, match=words):
                 answer_to(daemon.control_endpoint, wish(queue_pair, elements))
     words = "this switch serves no RDMA: start one with `switchagg switch --link rdma`"
     with SwitchDaemon(DaemonOptions(CONTROL, ("127.0.0.1", 0))) as daemon, pytest.raises(JobError, match=words):
-        answer_to(daemon.control_endpoint, wish(messages.QueuePair(1, 0, 0, 0)))
+        answer_to(daemon.control_endpoint, wish(control_messages.QueuePairAddress(1, 0, 0, 0)))
 
 
 def test_ranks_may_share_an_address_but_no_queue_pair() -> None:

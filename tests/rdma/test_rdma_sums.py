@@ -17,7 +17,7 @@ from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 from transport.rdma.places import elements_for, first_places, mtu_for, switch_ends
 from transport.rdma.switch import RdmaSwitchLoop
 from transport.rdma.worker import RdmaWorkerEnd, RdmaWorkerLoop

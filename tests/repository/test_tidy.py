@@ -418,7 +418,7 @@ def test_the_protocol_has_none_of(check: Callable[[Tree], list[str]], tree: Tree
 RULES = "## Rules\n- **S1** one\n| W2 | two |\n"
 ROOM = {"transport/links/__init__.py": '"""What.\n\nFor whom.\nWhere to start.\n"""\n'}
 REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
-    (long_files, {"transport/links/udp.py": "x = 1\n" * 601}),
+    (long_files, {"transport/links/udp_link.py": "x = 1\n" * 601}),
     (long_files, {"switchagg/wire.py": "x = 1\n" * 401}),
     (long_files, {"Makefile": "\n" * 601}),
     (long_functions, {"emulation/run.py": "def f():\n" + "    x = 1\n" * 70}),
@@ -427,7 +427,7 @@ REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (long_parameter_lists, {"transport/a.py": "class A:\n  def f(self, a, b, c, d, e, f, g, h, i):\n    pass"}),
     (vague_names, {"transport/utils.py": ""}),
     (vague_names, {"transport/common/ring.py": ""}),
-    (unclear_rooms, {"transport/links/udp.py": ""}),
+    (unclear_rooms, {"transport/links/udp_link.py": ""}),
     (unclear_rooms, {"transport/links/__init__.py": '"""One.\n\nTwo.\n"""'}),
     (unclear_rooms, ROOM | {f"transport/links/link_{number}.py": "" for number in range(15)}),
     (files_of_one_name, {"tests/links/test_one.py": "", "tests/worker/test_one.py": ""}),
@@ -458,7 +458,7 @@ REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (wrong_imports, {"transport/worker/session.py": "from emulation.scenario import Scenario"}),
     (wrong_imports, {"transport/worker/session.py": "import torch.distributed as dist"}),
     (wrong_imports, {"transport/worker/session.py": "import zmq"}),
-    (wrong_imports, {"transport/links/udp.py": "from mininet.net import Mininet"}),
+    (wrong_imports, {"transport/links/udp_link.py": "from mininet.net import Mininet"}),
     (wrong_imports, {"emulation/report/comparison_report.py": "from scapy.all import IP"}),
     (wrong_imports, {"emulation/report/comparison_report.py": "from tests.conftest import SEEDS_DEFAULT"}),
     (import_cycles, {"transport/a.py": "import transport.b", "transport/b.py": "from transport import a"}),

@@ -19,7 +19,7 @@ from p4vm.planes.program import headers_of
 from p4vm.planes.traffic_files import sent_by, sent_to
 from switchagg.wire import Op, Packet, Route, encode
 from tests.system.xdp_net import star
-from transport.links.udp import SO_RCVBUFFORCE
+from transport.links.udp_link import SO_RCVBUFFORCE
 
 pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 

@@ -24,10 +24,10 @@ from switchagg.errors import DecodeError, JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.membership import Address
 from switchagg.priority import tos_of
-from transport.control import messages
-from transport.control.client import ControlClient, query_status
-from transport.control.server import ControlServer
-from transport.control.sockets import bound
+from transport.control import control_messages
+from transport.control.control_client import ControlClient, query_status
+from transport.control.control_server import ControlServer
+from transport.control.control_sockets import bound
 from transport.links.addresses import parse_endpoint
 
 SECOND = 1_000_000_000
@@ -109,14 +109,14 @@ class RecordedMember:
     """A client, and a record of its callbacks."""
 
     def __init__(self, endpoint: str, rank: int = 0, workers: int = 2, timeout_s: float = 5.0, **changes: Any) -> None:
-        self.departed: list[messages.Gone] = []
-        self.ends: list[tuple[list[messages.Place], str]] = []
+        self.departed: list[control_messages.DepartedMember] = []
+        self.ends: list[tuple[list[control_messages.RankAddress], str]] = []
         self.beats = 0
         self.ended = threading.Event()
         self.left = threading.Event()
-        wish = messages.Join(
+        wish = control_messages.Join(
             job=changes.get("job", "train"),
-            place=messages.Place(rank, changes.get("host", "127.0.0.1"), 4000 + rank),
+            place=control_messages.RankAddress(rank, changes.get("host", "127.0.0.1"), 4000 + rank),
             workers=workers,
             elements=changes.get("elements", 360),
             streams=1,
@@ -127,18 +127,18 @@ class RecordedMember:
         self.client = ControlClient(endpoint, wish, self.on_departure, self.on_end, self.on_beat, BEAT_S)
         self.client.start()
 
-    def on_departure(self, departed: list[messages.Gone]) -> None:
+    def on_departure(self, departed: list[control_messages.DepartedMember]) -> None:
         self.departed = departed
         self.left.set()
 
-    def on_end(self, dead: list[messages.Place], reason: str) -> None:
+    def on_end(self, dead: list[control_messages.RankAddress], reason: str) -> None:
         self.ends.append((dead, reason))
         self.ended.set()
 
     def on_beat(self) -> None:
         self.beats += 1
 
-    def admitted(self) -> messages.Admitted:
+    def admitted(self) -> control_messages.Admitted:
         return self.client.admitted.result(SOON_S)
 
     def refusal(self) -> str:
@@ -167,24 +167,28 @@ def until(condition: Callable[[], bool]) -> None:
 
 # ---- messages
 
-MESSAGES: list[messages.Request | messages.Answer] = [
-    messages.Join("j", messages.Place(0, "10.0.0.1", 1), 2, 360, 2, 64, 77, 5, [64, 32], [0, 7]),
-    messages.Heartbeat(1),
-    messages.Leave(1, [2], "why"),
-    messages.StatusQuery(3, None),
-    messages.Gathering([messages.Place(0, "h", 1)], [1], ""),
-    messages.Admitted("j", 1, 2, 2, 360, [(0, 64)], "", 5556, 4, [], [3]),
-    messages.Alive(3, [messages.Gone(messages.Place(1, "h", 2), [4], "bye")]),
-    messages.Refused("no"),
-    messages.Failed(3, [messages.Place(1, "h", 2)], "dead"),
-    messages.Unknown(),
+MESSAGES: list[control_messages.Request | control_messages.Answer] = [
+    control_messages.Join("j", control_messages.RankAddress(0, "10.0.0.1", 1), 2, 360, 2, 64, 77, 5, [64, 32], [0, 7]),
+    control_messages.Heartbeat(1),
+    control_messages.Leave(1, [2], "why"),
+    control_messages.StatusQuery(3, None),
+    control_messages.JobGathering([control_messages.RankAddress(0, "h", 1)], [1], ""),
+    control_messages.Admitted("j", 1, 2, 2, 360, [(0, 64)], "", 5556, 4, [], [3]),
+    control_messages.Alive(3, [control_messages.DepartedMember(control_messages.RankAddress(1, "h", 2), [4], "bye")]),
+    control_messages.Refused("no"),
+    control_messages.Failed(3, [control_messages.RankAddress(1, "h", 2)], "dead"),
+    control_messages.Unknown(),
 ]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_a_message_comes_back_from_its_bytes(message: messages.Request | messages.Answer) -> None:
-    decode = messages.decode_request if isinstance(message, messages.Request) else messages.decode_answer
-    assert decode(messages.encode(message)) == message
+def test_a_message_comes_back_from_its_bytes(message: control_messages.Request | control_messages.Answer) -> None:
+    decode = (
+        control_messages.decode_request
+        if isinstance(message, control_messages.Request)
+        else control_messages.decode_answer
+    )
+    assert decode(control_messages.encode(message)) == message
 
 
 def test_control_messages_travel_in_the_most_urgent_class() -> None:
@@ -195,41 +199,41 @@ def test_control_messages_travel_in_the_most_urgent_class() -> None:
 
 @given(st.lists(st.binary(max_size=40), max_size=4))
 def test_any_frames_decode_or_raise(frames: list[bytes]) -> None:
-    for decode in (messages.decode_request, messages.decode_answer):
+    for decode in (control_messages.decode_request, control_messages.decode_answer):
         with contextlib.suppress(DecodeError):
             decode(frames)
 
 
 @given(st.sampled_from(MESSAGES[:4]), st.integers(0, 200), st.integers(0, 255))
-def test_a_changed_byte_decodes_or_raises(message: messages.Request, place: int, value: int) -> None:
-    header, body = messages.encode(message)
+def test_a_changed_byte_decodes_or_raises(message: control_messages.Request, place: int, value: int) -> None:
+    header, body = control_messages.encode(message)
     changed = bytearray(body)
     changed[place % len(body)] = value
     with contextlib.suppress(DecodeError):
-        messages.decode_request([header, bytes(changed)])
+        control_messages.decode_request([header, bytes(changed)])
 
 
 @pytest.mark.parametrize(
     ("frames", "reason"),
     [
         ([], "frames"),
-        ([messages.HEADER], "frames"),
-        ([messages.HEADER, b"", b""], "frames"),
+        ([control_messages.HEADER], "frames"),
+        ([control_messages.HEADER, b"", b""], "frames"),
         ([b"GET", b"/"], "magic"),
         ([b"", b""], "magic"),
         ([b"SAC\x01", b""], "control_version"),
-        ([messages.HEADER, b""], "body"),
-        ([messages.HEADER, b"\x81\xa4type\xa4join"], "body"),
-        ([messages.HEADER, b"\x91" * 5000], "body"),
-        ([messages.HEADER, msgspec.msgpack.encode({"type": "heartbeat", "incarnation": -1})], "body"),
-        ([messages.HEADER, msgspec.msgpack.encode({"type": "leave", "incarnation": 1, "calls": 1, "reason": "x" * 1001})
-          ], "body"),
-        ([messages.HEADER, msgspec.msgpack.encode({"type": "admitted"})], "body"),
+        ([control_messages.HEADER, b""], "body"),
+        ([control_messages.HEADER, b"\x81\xa4type\xa4join"], "body"),
+        ([control_messages.HEADER, b"\x91" * 5000], "body"),
+        ([control_messages.HEADER, msgspec.msgpack.encode({"type": "heartbeat", "incarnation": -1})], "body"),
+        ([control_messages.HEADER, msgspec.msgpack.encode(
+            {"type": "leave", "incarnation": 1, "calls": 1, "reason": "x" * 1001})], "body"),
+        ([control_messages.HEADER, msgspec.msgpack.encode({"type": "admitted"})], "body"),
     ],
 )  # fmt: skip
 def test_an_invalid_request_is_answered_with_the_reason(frames: list[bytes], reason: str) -> None:
     with pytest.raises(DecodeError) as raised:
-        messages.decode_request(frames)
+        control_messages.decode_request(frames)
     assert raised.value.reason == reason
 
 
@@ -255,7 +259,9 @@ def test_a_job_is_joined_run_and_left(switch: Switch) -> None:
         assert addresses == [("127.0.0.1", 4000), ("127.0.0.1", 4001)]
         assert one.client.leave([7, 5], "done", SOON_S)
         assert zero.left.wait(SOON_S)
-        assert zero.departed == [messages.Gone(messages.Place(1, "127.0.0.1", 4001), [7, 5], "done")]
+        assert zero.departed == [
+            control_messages.DepartedMember(control_messages.RankAddress(1, "127.0.0.1", 4001), [7, 5], "done")
+        ]
         assert switch.host.evicted == []
         assert zero.client.leave([7, 5], "", SOON_S)
         assert switch.host.evicted == [job.job_id]
@@ -316,7 +322,7 @@ def test_workers_may_come_before_the_switch() -> None:
 class NotificationLosingServer(ControlServer):
     """Loses every notification: members only get answers to their own requests."""
 
-    def _send_all(self, members: Sequence[Any], answer: messages.Answer) -> None:
+    def _send_all(self, members: Sequence[Any], answer: control_messages.Answer) -> None:
         pass
 
 
@@ -399,19 +405,23 @@ def test_status_has_slots_counters_and_members(switch: Switch) -> None:
         assert answer.free_slots == 56
         assert answer.data_counters == {"absorbed": 7}
         assert query_status(switch.endpoint).jobs[0].slots == []
-        assert messages.as_dict(answer)["jobs"][0]["members"][1] == {"rank": 1, "host": "127.0.0.1", "port": 4001}
+        assert control_messages.as_dict(answer)["jobs"][0]["members"][1] == {
+            "rank": 1,
+            "host": "127.0.0.1",
+            "port": 4001,
+        }
 
 
-def ask_over_tcp(endpoint: str, *requests: messages.Request) -> list[messages.Answer]:
+def ask_over_tcp(endpoint: str, *requests: control_messages.Request) -> list[control_messages.Answer]:
     """The answers that an unknown sender who only reaches the port gets."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as unknown_sender:
         unknown_sender.set(zmq.LINGER, 0)
         unknown_sender.connect(endpoint)
         answers = []
         for request in requests:
-            unknown_sender.send_multipart(messages.encode(request))
+            unknown_sender.send_multipart(control_messages.encode(request))
             assert unknown_sender.poll(round(SOON_S * 1e3))
-            answers.append(messages.decode_answer(unknown_sender.recv_multipart()))
+            answers.append(control_messages.decode_answer(unknown_sender.recv_multipart()))
         return answers
 
 
@@ -422,12 +432,16 @@ def test_c14_a_unknown_sender_learns_no_generation_and_no_member(switch: Switch)
     ):
         assert one.admitted().generation == GENERATION
         until(lambda: query_status(switch.endpoint).gathering == 1)
-        same_name = messages.Join("train", messages.Place(0, "127.0.0.1", 9), 1, 360, 1, 8, 77, SECOND)
-        answers = ask_over_tcp(switch.endpoint, messages.StatusQuery(1, "train"), same_name, messages.Heartbeat(77))
+        same_name = control_messages.Join(
+            "train", control_messages.RankAddress(0, "127.0.0.1", 9), 1, 360, 1, 8, 77, SECOND
+        )
+        answers = ask_over_tcp(
+            switch.endpoint, control_messages.StatusQuery(1, "train"), same_name, control_messages.Heartbeat(77)
+        )
         for answer in answers:
-            assert str(GENERATION) not in str(messages.as_dict(answer))
+            assert str(GENERATION) not in str(control_messages.as_dict(answer))
         status = answers[0]
-        assert isinstance(status, messages.StatusAnswer)
+        assert isinstance(status, control_messages.StatusAnswer)
         assert (status.slots, status.free_slots, status.running, status.gathering) == (64, 56, 1, 1)
         assert not status.details
         assert (status.jobs, status.waiting, status.control_counters, status.data_counters) == ([], {}, {}, {})
@@ -444,20 +458,22 @@ def test_c14_a_member_learns_its_own_job_and_the_switchs_user_all(switch: Switch
         for heard, jobs, waiting in ((one, ["train"], []), (two, [], ["other"])):
             answer = heard.client.query("train").result(SOON_S)
             assert ([job.name for job in answer.jobs], list(answer.waiting)) == (jobs, waiting)
-        with_wrong_secret = ask_over_tcp(switch.endpoint, messages.StatusQuery(1, "train", 123))[0]
-        assert isinstance(with_wrong_secret, messages.StatusAnswer)
+        with_wrong_secret = ask_over_tcp(switch.endpoint, control_messages.StatusQuery(1, "train", 123))[0]
+        assert isinstance(with_wrong_secret, control_messages.StatusAnswer)
         assert not with_wrong_secret.details
 
 
 def test_c15_a_join_that_gives_another_hosts_address_is_refused(switch: Switch) -> None:
-    victim = messages.Join("train", messages.Place(0, "127.0.0.9", 4000), 1, 360, 1, 8, 77, SECOND)
+    victim = control_messages.Join(
+        "train", control_messages.RankAddress(0, "127.0.0.9", 4000), 1, 360, 1, 8, 77, SECOND
+    )
     (refused,) = ask_over_tcp(switch.endpoint, victim)
-    assert isinstance(refused, messages.Refused)
+    assert isinstance(refused, control_messages.Refused)
     assert (
         "rank 0 at 127.0.0.9:4000 gives a data address that its join does not come from (127.0.0.1)" in refused.reason
     )
     with clients(RecordedMember(switch.endpoint, 0, 1, host="127.0.0.9")) as (own,):
-        assert own.admitted().members == [messages.Place(0, "127.0.0.9", 4000)]
+        assert own.admitted().members == [control_messages.RankAddress(0, "127.0.0.9", 4000)]
 
 
 def test_no_query_delays_a_heartbeat(switch: Switch) -> None:
@@ -468,7 +484,7 @@ def test_no_query_delays_a_heartbeat(switch: Switch) -> None:
         one.admitted(), other.admitted()
         answers = [heard.client.query("train") for heard in (one, other) for _ in range(3)]
         for answer in answers:
-            assert answer.result(SOON_S).jobs[0].slots == [messages.SlotStatus(0, 1, 8, [1])]
+            assert answer.result(SOON_S).jobs[0].slots == [control_messages.SlotStatus(0, 1, 8, [1])]
         assert switch.host.walks == 1
         assert not one.ends
         assert not other.ends
@@ -513,15 +529,15 @@ def test_garbage_is_counted_by_reason_and_changes_nothing(switch: Switch) -> Non
             unknown_sender.connect(switch.endpoint)
             for number in range(100):
                 unknown_sender.send_multipart([chance.randbytes(chance.randrange(8))] * chance.randrange(1, 4))
-                unknown_sender.send_multipart([messages.HEADER, chance.randbytes(chance.randrange(60))])
+                unknown_sender.send_multipart([control_messages.HEADER, chance.randbytes(chance.randrange(60))])
                 unknown_sender.send_multipart([b"SAC\x63", b""])
-                unknown_sender.send_multipart(messages.encode(messages.Heartbeat(number)))
-                unknown_sender.send_multipart(messages.encode(messages.Leave(number, [1], "")))
+                unknown_sender.send_multipart(control_messages.encode(control_messages.Heartbeat(number)))
+                unknown_sender.send_multipart(control_messages.encode(control_messages.Leave(number, [1], "")))
             answers = set()
             while len(answers) < 2:
                 assert unknown_sender.poll(10_000)
-                answers.add(type(messages.decode_answer(unknown_sender.recv_multipart())))
-            assert answers == {messages.Refused, messages.Unknown}
+                answers.add(type(control_messages.decode_answer(unknown_sender.recv_multipart())))
+            assert answers == {control_messages.Refused, control_messages.Unknown}
             until(lambda: query_status(switch.endpoint).control_counters["unknown_senders"] == 200)
         counters = query_status(switch.endpoint).control_counters
         assert counters["drop_control_version"] == 100
@@ -541,7 +557,7 @@ def test_what_is_not_even_zeromq_disturbs_no_one(switch: Switch) -> None:
         with zmq.Context() as context, context.socket(zmq.DEALER) as greedy:
             greedy.set(zmq.LINGER, 0)
             greedy.connect(switch.endpoint)
-            greedy.send_multipart([messages.HEADER, b"\x00" * (2 << 20)])
+            greedy.send_multipart([control_messages.HEADER, b"\x00" * (2 << 20)])
             beats = heard.beats
             until(lambda: heard.beats > beats + 3)
         assert query_status(switch.endpoint).jobs[0].name == "train"

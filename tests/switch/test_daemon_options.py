@@ -8,10 +8,10 @@ import pytest
 
 from switchagg.errors import SwitchaggError
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.ends import open_udp
+from transport.switch.daemon_options import DaemonOptions, default_addresses
 from transport.switch.impairments import Impairments
-from transport.switch.options import DaemonOptions, default_addresses
-from transport.worker.options import JoinOptions
+from transport.switch.switch_endpoints import open_udp
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 from transport.zeromq.keys import load_keys, make_keys
 

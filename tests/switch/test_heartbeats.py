@@ -87,18 +87,18 @@ class Network:
                 self.connections.append(Connection(now_ns, self.is_up))
             used = self.connections[-1 if self.beats.fresh else 0]
             self.at(used.sent(now_ns, 0), partial(self.request, used))
-            self.beats.sent(now_ns)
+            self.beats.note_sent(now_ns)
         self.at(max(self.beats.due_ns, now_ns + 1) + self.random.randrange(LATE), self.member)
 
     def request(self, by: Connection) -> None:
         self.controller.heartbeat(5, self.now_ns)
-        if isinstance(self.controller.standing(5), Running):
+        if isinstance(self.controller.membership_state(5), Running):
             self.at(by.sent(self.now_ns, 1), partial(self.answer, by))
 
     def answer(self, by: Connection) -> None:
         if by in self.connections:
             self.connections = [by]
-            self.beats.answered()
+            self.beats.note_answer()
 
     def switch(self) -> None:
         self.controller.handle_timer(self.now_ns)
@@ -106,7 +106,7 @@ class Network:
 
     @property
     def runs(self) -> bool:
-        return isinstance(self.controller.standing(5), Running)
+        return isinstance(self.controller.membership_state(5), Running)
 
 
 def outages(lease_s: float, **how: object) -> Iterator[Network]:

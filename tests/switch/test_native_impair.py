@@ -26,7 +26,7 @@ FateOf = tuple[int, int, int, int]
 
 def fates(count: int = PACKETS, seed: int = 1, port: int = 0, direction: int = 0, **faults: float) -> list[FateOf]:
     from transport.switch.impairments import LinkImpairments
-    from transport.switch.native_loop import impairment_config
+    from transport.switch.native_switch_loop import impairment_config
 
     c = library.load()
     c.sa_impair_key.restype = ctypes.c_uint64

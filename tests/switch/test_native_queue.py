@@ -50,7 +50,7 @@ class Bench:
     """A pool and one queue; packets are distinguished by their `port`."""
 
     def __init__(self, rate_bps: int = 0, limit: int = 1 << 40, threshold: int = NEVER_MARK, pool: int = POOL) -> None:
-        from transport.switch.native_loop import QueueConfig
+        from transport.switch.native_switch_loop import QueueConfig
 
         self.c = library.load()
         packet = ctypes.POINTER(Packet)

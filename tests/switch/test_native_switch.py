@@ -24,10 +24,10 @@ from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.wire import Op, Packet, Route, decode, encode
 from transport.links.link import Address
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 from transport.switch.impairments import Impairments, LinkImpairments, parse_impairments
-from transport.switch.native_loop import NativeSwitchLoop
-from transport.worker.loop import WorkerLoop
+from transport.switch.native_switch_loop import NativeSwitchLoop
+from transport.worker.worker_loop import WorkerLoop
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
 

@@ -13,10 +13,10 @@ from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.priority import tos_of
 from switchagg.wire import HEADER_BYTES, Op, Packet, Route, decode, encode, frame_bytes
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 from transport.switch.impairments import parse_impairments
-from transport.switch.loop import CommandLoop, SwitchLoop
-from transport.switch.native_loop import NativeSwitchLoop
+from transport.switch.native_switch_loop import NativeSwitchLoop
+from transport.switch.switch_loop import CommandLoop, SwitchLoop
 
 WORKERS, ELEMENTS, WINDOW, RUN = 3, 50, 48, 8
 JOB = JobConfig(7, 3, WORKERS, ELEMENTS, (StreamConfig(0, WINDOW),))

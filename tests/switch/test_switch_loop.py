@@ -17,7 +17,7 @@ import pytest
 from dataplane_names import WITHOUT_P4
 from scripted_link import ScriptedLink
 
-import transport.switch.loop
+import transport.switch.switch_loop
 from switchagg.aggregator import Parent, SlotView
 from switchagg.dataplane.contract import Output
 from switchagg.dataplane.native import NativePlane
@@ -27,9 +27,9 @@ from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.wire import Bundle, Op, Packet, decode, encode
 from transport.links.link import Address, LinkClosed
-from transport.links.udp import UdpLink
-from transport.switch.loop import CommandLoop, SwitchLoop
-from transport.switch.native_loop import NativeSwitchLoop
+from transport.links.udp_link import UdpLink
+from transport.switch.native_switch_loop import NativeSwitchLoop
+from transport.switch.switch_loop import CommandLoop, SwitchLoop
 
 LOOPBACK = ("127.0.0.1", 0)
 SENT = ("gso", "one by one", "without checksums")
@@ -266,14 +266,14 @@ def test_a_command_is_answered_or_times_out(monkeypatch: pytest.MonkeyPatch) -> 
     loop = SwitchLoop(link, plane)
     with pytest.raises(SwitchaggError, match="running"):
         loop.evict(1)
-    monkeypatch.setattr(transport.switch.loop, "ANSWER_S", 0.05)
+    monkeypatch.setattr(transport.switch.switch_loop, "ANSWER_S", 0.05)
     monkeypatch.setattr(link, "receive", stuck)
     loop.start()
     assert entered.wait(LIVENESS_S)
     with pytest.raises(SwitchaggError, match="answer"):
         loop.admit(JOB, [A, B])
     hold.set()
-    monkeypatch.setattr(transport.switch.loop, "ANSWER_S", LIVENESS_S)
+    monkeypatch.setattr(transport.switch.switch_loop, "ANSWER_S", LIVENESS_S)
     assert loop.counters()["drop_unknown_sender"] == 0
     assert plane.jobs == {}  # what was given up is not done later
 
@@ -282,11 +282,11 @@ def test_a_command_is_answered_or_times_out(monkeypatch: pytest.MonkeyPatch) -> 
     hold.clear()
     link.wake()
     assert entered.wait(LIVENESS_S)
-    monkeypatch.setattr(transport.switch.loop, "ANSWER_S", 0.05)
+    monkeypatch.setattr(transport.switch.switch_loop, "ANSWER_S", 0.05)
     with pytest.raises(SwitchaggError, match="answer"):
         loop.evict(1)
     hold.set()
-    monkeypatch.setattr(transport.switch.loop, "ANSWER_S", LIVENESS_S)
+    monkeypatch.setattr(transport.switch.switch_loop, "ANSWER_S", LIVENESS_S)
     assert loop.counters()["drop_unknown_sender"] == 0
     assert plane.jobs == {}  # but an eviction is: the job's slots are given away
 
@@ -294,7 +294,7 @@ def test_a_command_is_answered_or_times_out(monkeypatch: pytest.MonkeyPatch) -> 
     hold.clear()
     link.wake()
     assert entered.wait(LIVENESS_S)
-    monkeypatch.setattr(transport.switch.loop, "ANSWER_S", 0.05)
+    monkeypatch.setattr(transport.switch.switch_loop, "ANSWER_S", 0.05)
     with pytest.raises(SwitchaggError, match="did not end"):
         loop.stop()
     hold.set()
@@ -474,7 +474,7 @@ def test_a_late_command_times_out_but_an_eviction_does_not(kind: str, monkeypatc
         loop._link.wake()
         assert entered.wait(LIVENESS_S)
         with monkeypatch.context() as patience:
-            patience.setattr(transport.switch.loop, "ANSWER_S", 0.05)
+            patience.setattr(transport.switch.switch_loop, "ANSWER_S", 0.05)
             with pytest.raises(SwitchaggError, match="answer"):
                 command()
         hold.set()

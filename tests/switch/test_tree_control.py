@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from switchagg.dataplane.table import DATAPLANES
-from switchagg.description import Shown
+from switchagg.description import CallSignature
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
-from transport.control.client import query_status
+from transport.control.control_client import query_status
 from transport.control.requests import Requests
 from transport.switch.daemon import SwitchDaemon
+from transport.switch.daemon_options import DaemonOptions
 from transport.switch.impairments import Impairments, parse_impairments
-from transport.switch.options import DaemonOptions
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 LIVENESS_S = 60.0
@@ -269,7 +269,7 @@ def test_switches_in_a_circle_end_with_one_line_each() -> None:
     second = SwitchDaemon(replace(OPTIONS, parent=first.control_endpoint, name="second"))
     for daemon, other in ((first, second), (second, first)):
         assert daemon._leaf is not None
-        daemon._leaf._way = [other.control_endpoint]
+        daemon._leaf._path = [other.control_endpoint]
         daemon._leaf._target = other.control_endpoint
         assert daemon._server.leaf is not None
         daemon._server.leaf = replace(daemon._server.leaf, parent=other.control_endpoint)
@@ -289,7 +289,7 @@ def test_a_job_of_more_than_64_workers_sums_and_its_barrier_waits_for_all() -> N
     vias = ["rack1"] * 33 + ["rack2"] * 33
     with tree(rack1="root", rack2="root") as net:
         sessions = net.join(vias)
-        shown = Shown("barrier", "sum", np.dtype(np.uint8), 0)
+        shown = CallSignature("barrier", "sum", np.dtype(np.uint8), 0)
         nothing = np.empty(0, np.int32)
         early = [session.call(nothing, "sum", shown) for session in sessions[:-1]]
         time.sleep(0.3)

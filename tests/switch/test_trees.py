@@ -14,12 +14,12 @@ from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 from transport.switch.host import Uplink
 from transport.switch.impairments import Impairments, parse_impairments
-from transport.switch.loop import CommandLoop, SwitchLoop
-from transport.switch.native_loop import NativeSwitchLoop
-from transport.worker.loop import WorkerLoop
+from transport.switch.native_switch_loop import NativeSwitchLoop
+from transport.switch.switch_loop import CommandLoop, SwitchLoop
+from transport.worker.worker_loop import WorkerLoop
 
 LOOPBACK = ("127.0.0.1", 0)
 LIVENESS_S = 60.0

@@ -19,7 +19,8 @@ import pytest
 
 RANK = Path(__file__).with_name("training_rank.py")
 DAEMON = (
-    "import sys; from transport.switch.daemon import run_switch; from transport.switch.options import DaemonOptions; "
+    "import sys; from transport.switch.daemon import run_switch; "
+    "from transport.switch.daemon_options import DaemonOptions; "
     "sys.exit(run_switch(DaemonOptions('tcp://127.0.0.1:0', ('127.0.0.1', 0))))"
 )
 START_S = 60.0

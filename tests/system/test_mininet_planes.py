@@ -21,7 +21,7 @@ pytestmark = pytest.mark.system
 WORKER = """
 import sys
 import numpy as np
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 rank, elements = int(sys.argv[1]), int(sys.argv[2])
 wish = JoinOptions(elements=elements, window_slots=64)

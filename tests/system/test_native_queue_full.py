@@ -25,8 +25,8 @@ import json, sys
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import JobConfig, StreamConfig
 from transport.switch.impairments import parse_impairments
-from transport.switch.native_loop import NativeSwitchLoop
-from transport.links.udp import UdpLink
+from transport.switch.native_switch_loop import NativeSwitchLoop
+from transport.links.udp_link import UdpLink
 link = UdpLink(("10.77.0.254", 5556), send_buffer_bytes=8192, segments_max=4)
 words = sys.argv[1]
 loop = NativeSwitchLoop(link, DATAPLANES["native"](128, 360), impairments=parse_impairments(words) if words else None)
@@ -45,7 +45,7 @@ import json, time
 import numpy as np
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, decode, encode
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 links = [UdpLink(("10.77.0.1", 7000 + number)) for number in (1, 2)]
 frames = []
 for number in (1, 2):

@@ -19,11 +19,11 @@ from transport.meshes.tcp import TcpMesh
 from transport.meshes.tcp_gathering import TcpOptions
 from transport.meshes.udp import UdpMesh, UdpMeshOptions
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
-from transport.worker.options import JoinOptions
+from transport.switch.daemon_options import DaemonOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
-from transport.zeromq.mesh import ZeroMqMesh
-from transport.zeromq.sockets import ZeroMqOptions
+from transport.zeromq.zmq_mesh import ZeroMqMesh
+from transport.zeromq.zmq_sockets import ZeroMqOptions
 
 pytestmark = pytest.mark.system
 

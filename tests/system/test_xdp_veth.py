@@ -35,10 +35,10 @@ SO_NO_CHECK = 11
 
 HOST = """
 import functools, sys, threading
-import transport.switch.ends as ends
+import transport.switch.switch_endpoints as ends
 from transport.switch.daemon import run_switch
 from transport.switch.impairments import Impairments, LinkImpairments
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 ends.XdpOptions = functools.partial(ends.XdpOptions, {options})
 at = ("{switch}", 5556)
 sys.exit(run_switch(DaemonOptions("tcp://{switch}:5555", at, dataplane="xdp", interfaces={interfaces})))

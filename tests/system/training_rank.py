@@ -11,7 +11,7 @@ import sys
 import numpy as np
 
 from switchagg.errors import SwitchaggError
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 ELEMENTS = 20_000

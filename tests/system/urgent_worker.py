@@ -14,9 +14,9 @@ import numpy as np
 from switchagg.call import array_call, make_call
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import HEADER_BYTES, STREAM_OFFSET
-from transport.links.udp import UdpLink
-from transport.worker.loop import WorkerLoop
-from transport.worker.native_loop import NativeWorkerLoop
+from transport.links.udp_link import UdpLink
+from transport.worker.native_worker_loop import NativeWorkerLoop
+from transport.worker.worker_loop import WorkerLoop
 
 URGENT, BULK = 0, 1
 WINDOW = 600

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 

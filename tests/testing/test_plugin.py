@@ -11,9 +11,9 @@ from switchagg.dataplane.table import DATAPLANES
 from switchagg.native.library import missing
 from switchagg.testing import JoinedSwitch, Op, Packet, Route, describe, difference, encode
 from switchagg.wire import HEADER_BYTES
-from transport.control.client import query_status
+from transport.control.control_client import query_status
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 from transport.testing.packets import bytes_of, fields_of
 
 pytest_plugins = ["pytester"]

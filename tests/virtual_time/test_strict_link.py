@@ -18,7 +18,7 @@ from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.virtual_clock import SimulationError, VirtualClock
 from emulation.sim.simulated_run import simulation_config
 from switchagg.wire import STREAM_OFFSET
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 
 FRAME = 1502  # E = 360: 1460 B of packet, 42 B of framing
 RATE = 199_999_999  # so that a frame takes no whole number of nanoseconds

@@ -14,11 +14,11 @@ from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import StreamConfig
 from switchagg.membership import JobAdmitted, JoinRefused, JoinRequest
 from switchagg.native import library
-from transport.control import messages
+from transport.control import control_messages
 from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
-from transport.worker.options import JoinOptions
+from transport.switch.daemon_options import DaemonOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 SOON_S = 120.0
@@ -64,11 +64,11 @@ def test_c1_ranks_that_disagree_on_splitting_are_refused_naming_both() -> None:
 
 
 def test_the_classes_of_a_job_come_back_from_its_message() -> None:
-    admitted = messages.Admitted("j", 1, 2, 2, 360, [(0, 64), (64, 8)], "", 5556, 4, [], [3, 0])
-    (frames,) = [messages.decode_answer(messages.encode(admitted))]
-    assert isinstance(frames, messages.Admitted)
+    admitted = control_messages.Admitted("j", 1, 2, 2, 360, [(0, 64), (64, 8)], "", 5556, 4, [], [3, 0])
+    (frames,) = [control_messages.decode_answer(control_messages.encode(admitted))]
+    assert isinstance(frames, control_messages.Admitted)
     assert [stream.priority for stream in frames.config().streams] == [3, 0]
-    silent = messages.Admitted("j", 1, 2, 2, 360, [(0, 64)], "", 5556, 4, [])
+    silent = control_messages.Admitted("j", 1, 2, 2, 360, [(0, 64)], "", 5556, 4, [])
     assert [stream.priority for stream in silent.config().streams] == [7]
 
 

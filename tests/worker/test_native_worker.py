@@ -18,19 +18,19 @@ import numpy as np
 import pytest
 from udp_relay import UdpRelay
 
-import transport.worker.loop
+import transport.worker.worker_loop
 from switchagg.call import array_call, make_call
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
-from transport.links import udp
+from transport.links import udp_link
 from transport.links.link import Address
-from transport.links.udp import UdpLink
-from transport.switch.loop import SwitchLoop
-from transport.switch.native_loop import NativeSwitchLoop
-from transport.worker.loop import CallLoop, WorkerLoop
-from transport.worker.native_loop import NativeWorkerLoop
+from transport.links.udp_link import UdpLink
+from transport.switch.native_switch_loop import NativeSwitchLoop
+from transport.switch.switch_loop import SwitchLoop
+from transport.worker.native_worker_loop import NativeWorkerLoop
+from transport.worker.worker_loop import CallLoop, WorkerLoop
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"native worker loop: {library.missing()}")
 
@@ -123,7 +123,7 @@ def net() -> Iterator[Callable[..., Net]]:
 @pytest.fixture(autouse=True)
 def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that sleeps too long isn't helped by its look once a second."""
-    monkeypatch.setattr(transport.worker.loop, "IDLE_S", 3600.0)
+    monkeypatch.setattr(transport.worker.worker_loop, "IDLE_S", 3600.0)
 
 
 # ---- sums
@@ -204,7 +204,7 @@ def test_segmentation_is_tried_once_if_the_kernel_refuses_it(net: Callable[..., 
 def test_a_kernel_that_refused_segmentation_is_asked_again(
     net: Callable[..., Net], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(udp, "GSO_RETRY_NS", 1)
+    monkeypatch.setattr(udp_link, "GSO_RETRY_NS", 1)
     one = net(job_of(2, elements=360, rto_initial_ns=NEVER_NS, rto_min_ns=NEVER_NS, rto_max_ns=NEVER_NS))
     if not one.links[0].gso:
         pytest.skip("this kernel has no UDP_SEGMENT")

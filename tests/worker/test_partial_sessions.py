@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from switchagg.dataplane.batched import BatchedPlane
 from switchagg.dataplane.table import DATAPLANES, check_partial
-from switchagg.description import Shown
+from switchagg.description import CallSignature
 from switchagg.errors import JobError
 from switchagg.layout import shares_of
 from switchagg.native import library
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
-from transport.worker.options import JoinOptions
+from transport.switch.daemon_options import DaemonOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 WORKERS, LATE = 4, 3
@@ -110,7 +110,7 @@ def test_integers_are_the_exact_sum_of_the_ranks_in_time_and_other_collectives_w
         assert all(np.array_equal(total, given[0] + given[1]) for total in totals)
 
         def call(rank: int, kind: Any, array: NDArray[Any]) -> "Future[Any]":
-            shown = Shown(kind, "sum", array.dtype, array.size, 0)
+            shown = CallSignature(kind, "sum", array.dtype, array.size, 0)
             return sessions[rank].call(array, "sum", shown, shares_of(kind))
 
         for kind, elements in (("barrier", 0), ("broadcast", 40)):
@@ -144,7 +144,7 @@ def test_options_that_exclude_each_other_are_refused_in_a_line(options: dict[str
         ([{"backups": 1}, {"backups": 0}], "says backups is [01], rank . says [01]; all ranks must agree"),
         ([{"backups": 2}], "backups 2: 0 to 1"),
         ([{"backups": 1, "via": "leaf"}], "join it itself, not by way of 'leaf'"),
-        ([{"backups": 1, "movable": True}], "can't move to a host method and back: leave out its fallback"),
+        ([{"backups": 1, "can_fall_back": True}], "can't move to a host method and back: leave out its fallback"),
     ],
 )
 def test_joins_that_cannot_be_are_refused_in_a_line(changes: list[dict[str, Any]], words: str) -> None:

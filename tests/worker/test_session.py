@@ -18,14 +18,14 @@ import pytest
 
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.native import library
-from transport.control.client import ControlClient, query_status
-from transport.links.udp import UdpLink
+from transport.control.control_client import ControlClient, query_status
+from transport.links.udp_link import UdpLink
 from transport.switch import daemon as daemon_module
 from transport.switch.daemon import SwitchDaemon, run_switch
+from transport.switch.daemon_options import DaemonOptions
 from transport.switch.impairments import parse_impairments
-from transport.switch.options import DaemonOptions
 from transport.worker import session as session_module
-from transport.worker.options import JoinOptions, retry_limit_for
+from transport.worker.join_options import JoinOptions, retry_limit_for
 from transport.worker.session import SwitchSession
 
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
@@ -480,7 +480,7 @@ def test_a_forked_child_can_not_use_the_session(daemon: SwitchDaemon) -> None:
 def test_an_interpreter_that_ends_leaves_the_job(daemon: SwitchDaemon, core: str) -> None:
     program = (
         "import sys, numpy as np; from transport.worker.session import SwitchSession\n"
-        "from transport.worker.options import JoinOptions\n"
+        "from transport.worker.join_options import JoinOptions\n"
         f"session = SwitchSession.join(sys.argv[1], 'exit', 0, 1, JoinOptions(window_slots=8, core={core!r}))\n"
         "print(session.allreduce(np.ones(3, np.float32)).result(10)[0])\n"
     )

@@ -15,7 +15,7 @@ from worker.test_worker_loop import LIVENESS_S, Bench, check_sums, job_of
 from switchagg.call import make_call
 from switchagg.errors import AggregationFailed
 from switchagg.native import library
-from transport.worker.native_loop import NativeWorkerLoop
+from transport.worker.native_worker_loop import NativeWorkerLoop
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"native worker loop: {library.missing()}")
 

@@ -17,7 +17,7 @@ import pytest
 from dataplane_names import WITHOUT_P4
 from faulty_link import FaultyLink
 
-import transport.worker.loop
+import transport.worker.worker_loop
 from switchagg.call import make_call
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.endpoint import StreamFailed
@@ -26,11 +26,11 @@ from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.wire import Op, Packet, encode
 from transport.links.link import Link
-from transport.links.udp import UdpLink
-from transport.switch.loop import SwitchLoop
+from transport.links.udp_link import UdpLink
+from transport.switch.switch_loop import SwitchLoop
 from transport.worker.call_future import CallFuture
-from transport.worker.loop import CallLoop, WorkerLoop
-from transport.worker.native_loop import NativeWorkerLoop
+from transport.worker.native_worker_loop import NativeWorkerLoop
+from transport.worker.worker_loop import CallLoop, WorkerLoop
 
 
 class BackgroundLoop(NativeWorkerLoop):
@@ -314,7 +314,7 @@ def test_a_failed_stream_is_reported_once_and_fails_with_the_switch_s_answer(loo
 def test_a_failed_stream_fails_even_without_a_reason_from_the_switch(
     monkeypatch: pytest.MonkeyPatch, loop: type[CallLoop[Any]]
 ) -> None:
-    monkeypatch.setattr(transport.worker.loop, "BLAME_S", 0.05)
+    monkeypatch.setattr(transport.worker.worker_loop, "BLAME_S", 0.05)
     job = job_of(2, rto_initial_ns=5_000_000, rto_min_ns=2_000_000, rto_max_ns=10_000_000, retry_limit=2)
     nobody = UdpLink(LOOPBACK)
     worker = loop(UdpLink(LOOPBACK), job, 0, nobody.address, on_stream_failed=lambda event: None)
@@ -434,7 +434,7 @@ def test_a_callback_may_close_the_loop(bench: Callable[..., Bench]) -> None:
 
 
 def test_a_callback_that_blocks_is_named(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport.worker.loop, "JOIN_S", 0.05)
+    monkeypatch.setattr(transport.worker.worker_loop, "JOIN_S", 0.05)
     one = bench(job_of(1))
     hold, entered = threading.Event(), threading.Event()
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.description import COMBINING, ROOTED, SHOWN, Kind, Shown, asked_text
+from switchagg.description import COMBINING, COMPARED_KINDS, ROOTED, CallSignature, Kind, requested_op_text
 from switchagg.errors import AggregationFailed
 from switchagg.priority import BEST_EFFORT, flow_of
 from transport.collectives.collective import Task
@@ -154,15 +154,14 @@ class CollectiveParty:
         now_ns: int,
         key: int | None = None,
         priority: int = 0,
-        root: int | Shown = 0,
+        root: int | CallSignature = 0,
     ) -> Call:
         """Begin a call on a 1-D C-contiguous array, in place; it must not be touched until its event.
 
         key: 0 … 2**63 - 1, matched across ranks, in any order, and free again once the call has ended; None: the
         running number of such calls. priority: of its messages, lower is more urgent. root: of kinds with one; of an
-        allreduce, what its caller was asked for (`ASKED`); or all that the ranks compare, in place of these. After a
-        failure the call fails at once. Raises ValueError for what isn't defined, or a key that is in use.
-        """
+        allreduce, what its caller was asked for (`REQUESTED_OPS`); or all that the ranks compare, in place of these.
+        After a failure the call fails at once. Raises ValueError for what isn't defined, or a key that is in use."""
         if key is None:
             numbered, value = 1, self._made
         else:
@@ -171,10 +170,10 @@ class CollectiveParty:
                 raise ValueError(f"key {key}: 0 to 2**63 - 1")
         if not URGENT < priority < 1 << 31:
             raise ValueError(f"priority {priority}: more than -2**31, less than 2**31")
-        if isinstance(root, Shown):
+        if isinstance(root, CallSignature):
             shown = root
         else:
-            shown = Shown(kind, op, array.dtype, len(array), *((0, root) if kind == "allreduce" else (root, 0)))
+            shown = CallSignature(kind, op, array.dtype, len(array), *((0, root) if kind == "allreduce" else (root, 0)))
         call = self._new_call(kind, algorithm, op, array, shown.root)
         self._describe(call, shown, numbered, value, priority)
         if call.key in self._calls:
@@ -320,17 +319,17 @@ class CollectiveParty:
         in_c = self.runner is not None and NativeExecution.can(compiled, array, op)
         call.execution = NativeExecution(compiled, array, op) if in_c else Execution(compiled, array, op)
 
-    def _describe(self, call: Call, shown: Shown, numbered: int, key: int, priority: int) -> None:
+    def _describe(self, call: Call, signature: CallSignature, numbered: int, key: int, priority: int) -> None:
         call.head = _CALL.pack(
             _MAGIC,
-            SHOWN.index(shown.kind),
+            COMPARED_KINDS.index(signature.kind),
             NAMES.index(call.algorithm),
-            _OP_NAMES.index(shown.op),
-            shown.asked,
-            shown.dtype.str.encode(),
+            _OP_NAMES.index(signature.op),
+            signature.requested_op,
+            signature.dtype.str.encode(),
             self._segment_bytes,
-            shown.elements,
-            shown.root,
+            signature.elements,
+            signature.root,
             call.option,
             numbered,
             key,
@@ -477,12 +476,12 @@ class CollectiveParty:
         """A call as a text: "ring allreduce 7 of 1000 float32 (sum)"."""
         _, number, algorithm, op, asked, dtype, segment_bytes, *rest = _CALL.unpack_from(head)
         elements, root, option, numbered, key = rest
-        kind = SHOWN[number]
+        kind = COMPARED_KINDS[number]
         try:
             name = np.dtype(dtype.rstrip(b"\0").decode("ascii")).name
         except (TypeError, ValueError):
             name = "values of an unknown type"
-        op_name, name = asked_text(asked, _OP_NAMES[op], name)
+        op_name, name = requested_op_text(asked, _OP_NAMES[op], name)
         which = f"{key}" if numbered else f"with key {key}"
         details = [op_name] if kind in COMBINING else []
         details += [f"root {root}"] if kind in ROOTED else [f"sizes {root:02x}"] if root else []
@@ -506,4 +505,4 @@ def _is_call(head: bytes) -> bool:
     if len(head) != HEAD_BYTES:
         return False
     magic, kind, algorithm, op = struct.unpack_from(">HBBB", head)
-    return bool(magic == _MAGIC and kind < len(SHOWN) and algorithm < len(NAMES) and op < len(_OP_NAMES))
+    return bool(magic == _MAGIC and kind < len(COMPARED_KINDS) and algorithm < len(NAMES) and op < len(_OP_NAMES))

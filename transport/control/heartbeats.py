@@ -27,13 +27,13 @@ class Heartbeats:
         """Whether the next request needs a fresh connection: the present one may have stalled."""
         return self._unanswered_ns is not None
 
-    def sent(self, now_ns: int) -> None:
+    def note_sent(self, now_ns: int) -> None:
         """A request left, or found no connection."""
         if self._unanswered_ns is None:
             self._unanswered_ns = now_ns
         self.due_ns = now_ns + self._again_ns
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         """The switch answered a request; the next leaves a beat after the first that this answer may be for."""
         if self._unanswered_ns is not None:
             self.due_ns = self._unanswered_ns + self._beat_ns

@@ -16,7 +16,7 @@ import zmq
 
 from switchagg.errors import SwitchaggError
 from switchagg.membership import Address, JobAdmitted, Running
-from transport.control import messages
+from transport.control import control_messages
 from transport.control.heartbeats import Heartbeats
 from transport.control.requests import Requests
 from transport.control.shares import config_of, uplink_of
@@ -64,13 +64,13 @@ class LeafAgent:
         self._host = host
         self._keys = keys
         self._log, self._on_refused = log, on_refused
-        self._held: dict[tuple[int, int], tuple[messages.Share, str]] = {}
+        self._held: dict[tuple[int, int], tuple[control_messages.JobShare, str]] = {}
         self._running: tuple[Running, ...] = ()
-        self._target, self._above, self._way = place.parent, "", [place.parent]
+        self._target, self._above, self._path = place.parent, "", [place.parent]
         self._root_host = ""
         self._lease_ns = 0  # 0: not registered
         self._beats = Heartbeats()
-        self._said = ""
+        self._last_line = ""
         self._stalls = StallDetector()
         self._reason: str | None = None
         self._wake_out, self._wake_in = socket.socketpair()
@@ -129,23 +129,23 @@ class LeafAgent:
             now_ns = time.monotonic_ns()
             if now_ns >= self._beats.due_ns:
                 requests.send(self._request(), fresh=self._beats.fresh)
-                self._beats.sent(now_ns)
+                self._beats.note_sent(now_ns)
             requests.wait(self._beats.due_ns - now_ns)
             for answer in requests.answers():
-                self._beats.answered()
+                self._beats.note_answer()
                 self._take(answer)
                 if self._reason is not None:
                     break
             self._check_silence(time.monotonic_ns())
         if self._lease_ns and self._reason is not None:
-            requests.send(messages.Leave(self.incarnation, [], self._reason[: messages.TEXT_MAX]))
+            requests.send(control_messages.Leave(self.incarnation, [], self._reason[: control_messages.TEXT_MAX]))
 
-    def _request(self) -> messages.Request:
+    def _request(self) -> control_messages.Request:
         if self._lease_ns:
-            held = [messages.Held(*which, fault) for which, (_, fault) in self._held.items()]
-            return messages.SwitchBeat(self.incarnation, held)
+            held = [control_messages.HeldJob(*which, fault) for which, (_, fault) in self._held.items()]
+            return control_messages.SwitchBeat(self.incarnation, held)
         place = self.place
-        return messages.Register(
+        return control_messages.Register(
             place.name,
             self._above,
             self._own_host,
@@ -158,29 +158,29 @@ class LeafAgent:
             place.link,
         )
 
-    def _take(self, answer: messages.Answer) -> None:
+    def _take(self, answer: control_messages.Answer) -> None:
         match answer:
-            case messages.Redirected() if not self._lease_ns:
-                if answer.parent in self._way:
-                    circle = " is below ".join([*self._way, answer.parent])
+            case control_messages.Redirected() if not self._lease_ns:
+                if answer.parent in self._path:
+                    circle = " is below ".join([*self._path, answer.parent])
                     raise SwitchaggError(f"switches in a circle, without a root: {circle}")
                 self._above = self._above or answer.name
-                self._way.append(answer.parent)
+                self._path.append(answer.parent)
                 self._target = answer.parent
-            case messages.Shares():
+            case control_messages.JobShares():
                 if not self._lease_ns:
-                    self._say(f"below {self.place.parent} as {self.place.name!r}")
+                    self._log_once(f"below {self.place.parent} as {self.place.name!r}")
                 self._lease_ns = answer.lease_ns
                 if self._hold(answer.jobs):
                     self._beats.hurry()  # the root waits for it
-            case messages.Postponed():
-                self._say(f"not below {self._target} yet: {answer.reason}")
-            case messages.Refused():
+            case control_messages.Postponed():
+                self._log_once(f"not below {self._target} yet: {answer.reason}")
+            case control_messages.Refused():
                 raise SwitchaggError(f"parent {self._target}: {answer.reason}")
-            case messages.Unknown() if self._lease_ns:
+            case control_messages.Unknown() if self._lease_ns:
                 self._begin_anew(f"parent {self._target} does not know this switch any more: it was restarted")
 
-    def _hold(self, shares: list[messages.Share]) -> bool:
+    def _hold(self, shares: list[control_messages.JobShare]) -> bool:
         """Have exactly these jobs; whether anything has changed."""
         wanted = {(share.job_id, share.generation): share for share in shares}
         gone = [which for which in self._held if which not in wanted]
@@ -197,13 +197,13 @@ class LeafAgent:
             self._running = tuple(Running(JobAdmitted(share.name, config_of(share), ()), ()) for share in taken)
         return bool(gone or new)
 
-    def _admit(self, share: messages.Share) -> str:
+    def _admit(self, share: control_messages.JobShare) -> str:
         """Why the data plane can't have it, or ""."""
         try:
             self._host.admit(config_of(share), share.children, uplink_of(share, self._root_host))
         except (SwitchaggError, ValueError) as error:
             self._log(f"job {share.name!r} generation {share.generation}: refused: {error}")
-            return str(error)[: messages.TEXT_MAX]
+            return str(error)[: control_messages.TEXT_MAX]
         above = "its root" if share.parent is None else f"below {share.parent[0] or self._root_host}:{share.parent[1]}"
         self._log(f"job {share.name!r} generation {share.generation} runs here, {above}: {len(share.children)} below")
         return ""
@@ -215,23 +215,23 @@ class LeafAgent:
         if self._lease_ns and silent_ns >= self._lease_ns:
             self._begin_anew(f"parent {self._target} has not answered for {silent_ns / 1e9:.1f} s")
         elif not self._lease_ns and silent_ns >= SILENCE_NS:
-            self._say(f"no answer from parent {self._target}; is `switchagg switch` running there?")
+            self._log_once(f"no answer from parent {self._target}; is `switchagg switch` running there?")
 
     def _begin_anew(self, why: str) -> None:
         """The root has ended our jobs, or will: so do we, and ask again."""
-        self._say(why)
+        self._log_once(why)
         self._hold([])
         self.incarnation = secrets.randbits(63)
         self._lease_ns = 0
         self._beats = Heartbeats()
-        self._above, self._way, self._target = "", [self.place.parent], self.place.parent
+        self._above, self._path, self._target = "", [self.place.parent], self.place.parent
 
     def _refuse(self, reason: str) -> None:
         self._reason = reason
         self._on_refused(reason)
 
-    def _say(self, line: str) -> None:
+    def _log_once(self, line: str) -> None:
         """Log it, once while nothing else happens."""
-        if line != self._said:
-            self._said = line
+        if line != self._last_line:
+            self._last_line = line
             self._log(line)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import zmq
 
 from switchagg.membership import Address
-from transport.control import messages
-from transport.control.sockets import bound, next_answer
+from transport.control import control_messages
+from transport.control.control_sockets import bound, next_answer
 from transport.links.neighbour import Neighbour
 from transport.zeromq.keys import Keys
 
@@ -62,7 +62,7 @@ class Requests:
         self._dealers.append(dealer)
         return dealer
 
-    def send(self, request: messages.Request, *, fresh: bool = False) -> None:
+    def send(self, request: control_messages.Request, *, fresh: bool = False) -> None:
         """Without waiting, by the present connection or a fresh one; where a queue is full the request is lost."""
         if fresh and len(self._dealers) == CONNECTIONS_MAX:
             self._close(self._dealers[1])
@@ -70,7 +70,7 @@ class Requests:
             self._neighbour.ask()
         dealer = self._connect() if fresh else self._dealers[0]
         try:
-            dealer.send_multipart(messages.encode(request), zmq.NOBLOCK)
+            dealer.send_multipart(control_messages.encode(request), zmq.NOBLOCK)
         except zmq.Again:
             return
 
@@ -78,7 +78,7 @@ class Requests:
         """Until an answer, a wake, or the timeout."""
         self._poller.poll(max(0, timeout_ns // 1_000_000 + 1))
 
-    def answers(self) -> Iterator[messages.Answer]:
+    def answers(self) -> Iterator[control_messages.Answer]:
         """Those that have come. The connection that one came by is the present one, and the others end."""
         for dealer in list(self._dealers):
             while dealer in self._dealers and (answer := next_answer(dealer, self._switch)) is not None:

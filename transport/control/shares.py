@@ -4,13 +4,13 @@ from switchagg.aggregator import SlotView, older
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.membership import Address, JobAdmitted
 from switchagg.sharing.switches import Share, SwitchOffer, merged_ranks
-from transport.control import messages
+from transport.control import control_messages
 from transport.switch.host import Uplink
 
 Slots = dict[tuple[int, int], SlotView]
 
 
-def offer_of(request: messages.Register) -> SwitchOffer:
+def offer_of(request: control_messages.Register) -> SwitchOffer:
     """What a switch offers."""
     return SwitchOffer(
         request.name,
@@ -24,13 +24,13 @@ def offer_of(request: messages.Register) -> SwitchOffer:
     )
 
 
-def share_message(admitted: JobAdmitted, share: Share, root: Address) -> messages.Share:
+def share_message(admitted: JobAdmitted, share: Share, root: Address) -> control_messages.JobShare:
     """What a switch is told of a job. root: data address of the controller's own switch."""
     job, parent = admitted.job, None
     if share.parent is not None:
         above = next(other for other in admitted.shares if other.switch == share.parent)
         parent = (*(root if above.offer is None else above.offer.address), share.rank)
-    return messages.Share(
+    return control_messages.JobShare(
         admitted.name,
         job.job_id,
         job.generation,
@@ -45,7 +45,7 @@ def share_message(admitted: JobAdmitted, share: Share, root: Address) -> message
     )
 
 
-def config_of(share: messages.Share) -> JobConfig:
+def config_of(share: control_messages.JobShare) -> JobConfig:
     """The job as the core knows it. Raises ValueError for numbers that can't be."""
     streams = zip(share.streams, share.priorities, strict=True)
     each = tuple(StreamConfig(first, window, priority) for (first, window), priority in streams)
@@ -53,7 +53,7 @@ def config_of(share: messages.Share) -> JobConfig:
     return JobConfig(*numbers, each, congestion=share.congestion)
 
 
-def uplink_of(share: messages.Share, root_host: str) -> Uplink | None:
+def uplink_of(share: control_messages.JobShare, root_host: str) -> Uplink | None:
     """Where its sums go. root_host: the controller's, as we reach it."""
     if share.parent is None:
         return None

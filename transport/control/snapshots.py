@@ -16,7 +16,7 @@ from switchagg.aggregator import SlotView
 from switchagg.errors import SwitchaggError
 from switchagg.membership import JobAdmitted
 from switchagg.sharing.switches import ROOT
-from transport.control.client import query_status
+from transport.control.control_client import query_status
 from transport.control.shares import Slots, merged
 from transport.switch.host import SwitchHost
 from transport.zeromq.keys import Keys
@@ -49,7 +49,7 @@ class HostSnapshots(Generic[Key]):
     def __init__(self, host: SwitchHost, keys: Keys | None = None) -> None:
         self._host = host
         self._keys = keys
-        self._asked: SimpleQueue[tuple[Key, JobAdmitted | None] | None] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[Key, JobAdmitted | None] | None] = SimpleQueue()
         self._answered: SimpleQueue[tuple[Key, HostSnapshot]] = SimpleQueue()
         self._slots: dict[tuple[int, int], tuple[int, Slots]] = {}  # by job and generation, with their time
         self._lock = threading.Lock()
@@ -60,9 +60,9 @@ class HostSnapshots(Generic[Key]):
 
     def ask(self, key: Key, job: JobAdmitted | None) -> bool:
         """Have a snapshot taken, with the slots of this job; False if too many are waiting."""
-        if self._asked.qsize() >= WAITING_MAX:
+        if self._requests.qsize() >= WAITING_MAX:
             return False
-        self._asked.put((key, job))
+        self._requests.put((key, job))
         return True
 
     def answers(self) -> list[tuple[Key, HostSnapshot]]:
@@ -77,12 +77,12 @@ class HostSnapshots(Generic[Key]):
             if not self._closed:
                 self._closed = True
                 os.close(self.descriptor)
-                self._asked.put(None)
+                self._requests.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while (asked := self._asked.get()) is not None and not self._closed:
-            key, job = asked
+        while (request := self._requests.get()) is not None and not self._closed:
+            key, job = request
             self._answered.put((key, self._snapshot(job)))
             with self._lock:
                 if not self._closed:

@@ -6,12 +6,12 @@ from switchagg.controller import Controller
 from switchagg.membership import Running, Waiting
 from switchagg.priority import BEST_EFFORT
 from switchagg.sharing.slot_shares import SlotDemand
-from transport.control import messages
+from transport.control import control_messages
 from transport.control.snapshots import HostSnapshot
 
 
 @dataclass(frozen=True)
-class Shown:
+class VisibleJobs:
     """The jobs and gatherings whose details an asker may know; both empty: it is an unknown sender."""
 
     running: tuple[Running, ...] = ()
@@ -19,19 +19,19 @@ class Shown:
     everything: bool = False
 
     @classmethod
-    def to(
+    def of_query(
         cls,
         controller: Controller,
-        query: messages.StatusQuery,
+        query: control_messages.StatusQuery,
         trusted: bool,
         held: tuple[Running, ...] | None = None,
-    ) -> "Shown":
+    ) -> "VisibleJobs":
         """trusted: holds a key, is the switch's own user on its host, or the switch above. A member knows its own job
         alone. held: the jobs of a switch below another."""
         if trusted:
             jobs = tuple(controller.jobs()) if held is None else held
             return cls(jobs, tuple(controller.waiting()), everything=True)
-        match None if query.incarnation is None else controller.standing(query.incarnation):
+        match None if query.incarnation is None else controller.membership_state(query.incarnation):
             case Running() as running:
                 return cls(running=(running,))
             case Waiting() as waiting:
@@ -46,57 +46,57 @@ class Shown:
 
 def status_answer(
     controller: Controller,
-    query: messages.StatusQuery,
-    shown: Shown,
+    query: control_messages.StatusQuery,
+    visible: VisibleJobs,
     snapshot: HostSnapshot,
     counters: dict[str, int],
     held: tuple[Running, ...] = (),
-) -> messages.StatusAnswer:
+) -> control_messages.StatusAnswer:
     """The answer to a query. counters: of the control plane. held: the jobs of a switch below another."""
     below = sum(stream.window_slots for running in held for stream in running.admitted.job.streams)
-    return messages.StatusAnswer(
+    return control_messages.StatusAnswer(
         token=query.token,
         slots=controller.slots,
         free_slots=controller.free_slots() - below,
         running=sum(1 for _ in controller.jobs()) + len(held),
         gathering=sum(1 for _ in controller.waiting()),
-        details=shown.details,
+        details=visible.details,
         jobs=[
             _job_status(running, snapshot if running.admitted.name == query.job else HostSnapshot())
-            for running in shown.running
+            for running in visible.running
         ],
         waiting={
-            gathering.name: messages.Gathering(
-                messages.places(gathering.present), list(gathering.missing), gathering.reason
+            gathering.name: control_messages.JobGathering(
+                control_messages.rank_addresses(gathering.present), list(gathering.missing), gathering.reason
             )
-            for gathering in shown.waiting
+            for gathering in visible.waiting
         },
-        control_counters=counters if shown.details else {},
+        control_counters=counters if visible.details else {},
         data_counters=snapshot.counters,
         switches={
             offer.name: f"{offer.address[0]}:{offer.address[1]}"
             for offer in controller.switches.offers
-            if shown.details
+            if visible.details
         },
     )
 
 
-def _job_status(running: Running, snapshot: HostSnapshot) -> messages.JobStatus:
+def _job_status(running: Running, snapshot: HostSnapshot) -> control_messages.JobStatus:
     """Slot versions: unfinished ones first."""
     job, demand = running.admitted.job, running.demand or SlotDemand(0, priority=BEST_EFFORT)
     views = sorted(snapshot.slots.items(), key=lambda item: len(item[1].ranks) == job.workers)
-    return messages.JobStatus(
+    return control_messages.JobStatus(
         name=running.admitted.name,
         job_id=job.job_id,
         generation=job.generation,
         workers=job.workers,
         elements=job.elements,
         streams=[(stream.first_slot, stream.window_slots) for stream in job.streams],
-        members=messages.places(running.admitted.members),
-        departed=messages.gone(running.departed),
+        members=control_messages.rank_addresses(running.admitted.members),
+        departed=control_messages.departed_members(running.departed),
         slots=[
-            messages.SlotStatus(slot, version, view.chunk, list(view.ranks))
-            for (slot, version), view in views[: messages.SLOTS_REPORTED_MAX]
+            control_messages.SlotStatus(slot, version, view.chunk, list(view.ranks))
+            for (slot, version), view in views[: control_messages.SLOTS_REPORTED_MAX]
         ],
         priorities=[stream.priority for stream in job.streams],
         asked_slots=demand.slots,

@@ -9,7 +9,7 @@ from transport.bounded.packets import HEADER_BYTES, MAGIC, PathConfig
 from transport.bounded.party import BoundedParty
 from transport.bounded.table import BOUNDED
 from transport.collectives.party import CollectiveParty
-from transport.group.contract import Ask
+from transport.group.contract import CallRequest
 from transport.group.host_group import HostGroup
 from transport.group.staging import Staged
 from transport.meshes.udp import UdpMesh
@@ -47,7 +47,7 @@ class BoundedGroup(HostGroup):
         party = BoundedGroupParty(exact, lossy)
         super().__init__(mesh, party, party.submit, **kept)
 
-    def _begin(self, ask: Ask, staged: Staged, result: object, **more: Any) -> "Future[Any]":
+    def _begin(self, ask: CallRequest, staged: Staged, result: object, **more: Any) -> "Future[Any]":
         if ask.tensors:
             more["name"] = tuple(tensor.name for tensor in ask.tensors)
         return super()._begin(ask, staged, result, **more)

@@ -19,7 +19,7 @@ from switchagg.description import COMBINING, Kind
 from switchagg.errors import as_line
 from switchagg.layout import shares_of
 from switchagg.native.native_codec import begin_in_c
-from transport.group.contract import Array, Ask, named
+from transport.group.contract import Array, CallRequest, tensors_of
 from transport.group.staging import SWITCH, Staged, stage
 
 KEYS = 1 << 55
@@ -55,7 +55,7 @@ class RoundKeys:
         return _KEYED + key * _ROUNDS, call_key(self._seed, self._rank, _KEYED + key, self._again[place])
 
 
-Begin = Callable[[Ask, Array], "Future[Any]"]
+Begin = Callable[[CallRequest, Array], "Future[Any]"]
 
 
 class CodedSums:
@@ -74,7 +74,7 @@ class CodedSums:
         self._elements, self._workers = elements, compression.workers
         self._thread = ThreadPoolExecutor(1, f"codec {self._spec.name}", use_ieee_arithmetic)
 
-    def staged(self, ask: Ask, array: Array) -> Staged | None:
+    def staged(self, ask: CallRequest, array: Array) -> Staged | None:
         """What is coded in place of an array: floats as a switch takes them; None if the call isn't coded at all.
 
         Raises ValueError for a mean, and a key that is too large.
@@ -88,22 +88,22 @@ class CodedSums:
         staged = stage(array, ask.op, SWITCH, f"codec {self._spec.name}")
         return staged if self._by_rows(ask, staged.wire) or self._remembered(ask, staged.wire) else None
 
-    def _by_rows(self, ask: Ask, wire: Array) -> bool:
+    def _by_rows(self, ask: CallRequest, wire: Array) -> bool:
         """Whether it is summed by the rounds of a row codec alone."""
         return not self._remembered(ask, wire) and self._spec.codes_rows(wire.dtype, len(wire))
 
-    def _remembered(self, ask: Ask, wire: Array) -> bool:
+    def _remembered(self, ask: CallRequest, wire: Array) -> bool:
         one = self._compression
         if ask.kind != "allreduce" or not (one.remembers or one.stepwise):
             return False
         return one.takes(wire.dtype, len(wire), ask.tensors is not None)
 
-    def sum(self, ask: Ask, staged: Staged, result: object) -> "Future[Any]":
+    def sum(self, ask: CallRequest, staged: Staged, result: object) -> "Future[Any]":
         """Sum what was staged; the future resolves to `result`, in the codec's thread. Raises ValueError for tensors
         that can't be summed."""
         wire, codec = staged.wire, self._spec.row_codec
         if self._remembered(ask, wire):
-            tensors = named(wire, ask, self._compression)
+            tensors = tensors_of(wire, ask, self._compression)
             steps = self._compression.rounds(wire, tensors, self._keys.made)
             key, random = self._keys.of(ask.key)
             rounds = plain_rounds(steps, self._elements, self._workers, random, begin_in_c)
@@ -128,7 +128,9 @@ class CodedSums:
         """Begin nothing any more; calls in progress end with the group's own."""
         self._thread.shutdown(wait=False)
 
-    def _step(self, rounds: Iterator[Reduction], ask: Ask, finish: Callable[[], None], future: "Future[Any]") -> None:
+    def _step(
+        self, rounds: Iterator[Reduction], ask: CallRequest, finish: Callable[[], None], future: "Future[Any]"
+    ) -> None:
         """One round, and the next when it has ended. In the codec's thread."""
         try:
             one = next(rounds, None)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from switchagg.codecs.array_codec import Tensor, Tensors
 from switchagg.codecs.compression import Compression
-from switchagg.description import Shown
+from switchagg.description import CallSignature
 from transport.collectives.plan import shard
 
 Array = NDArray[Any]
@@ -37,10 +37,9 @@ class AllreduceGroup(Protocol):
     AggregationFailed, as all later ones do then; what can't be is ValueError at once.
 
     key: read where `matching` is "key"; default: the running number of the call. priority: lower is more urgent; an
-    urgent call overtakes others that are in progress, unless `matching` is "order". asked: what the caller was asked
-    for, where that is another operation or type (an index of `switchagg.description.ASKED`). Ranks whose calls differ,
-    in size, type, operation or `asked`, all fail, with an error that names both sides.
-    """
+    urgent call overtakes others that are in progress, unless `matching` is "order". requested_op: the caller's
+    operation and type, where the array has another (an index of `switchagg.description.REQUESTED_OPS`). Ranks whose
+    calls differ, in size, type, operation or `requested_op`, all fail, with an error that names both sides."""
 
     @property
     def rank(self) -> int: ...
@@ -85,7 +84,7 @@ class AllreduceGroup(Protocol):
         *,
         key: int | None = None,
         priority: int = 0,
-        asked: int = 0,
+        requested_op: int = 0,
         tensors: Tensors | None = None,
     ) -> "Future[Any]":
         """Combine the arrays of all ranks; the array on every rank. tensors: what lies in it, for codecs that remember
@@ -107,7 +106,7 @@ class AllreduceGroup(Protocol):
 class Group(AllreduceGroup, Protocol):
     """All collectives. What `open_group` returns; also a context manager, which closes it.
 
-    shown: what the ranks compare, where the caller was asked for another call; parameter servers take none. row: floats
+    signature: what the ranks compare, where the caller requested another call; parameter servers take none. row: floats
     of a call share an exponent within so many values from the array's begin; 1 where they don't.
     """
 
@@ -121,14 +120,20 @@ class Group(AllreduceGroup, Protocol):
         *,
         key: int | None = None,
         priority: int = 0,
-        asked: int = 0,
-        shown: Shown | None = None,
+        requested_op: int = 0,
+        signature: CallSignature | None = None,
         tensors: Tensors | None = None,
     ) -> "Future[Any]":
         """As `AllreduceGroup`."""
 
     def reduce_scatter(
-        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, shown: Shown | None = None
+        self,
+        array: Array,
+        op: str = "sum",
+        *,
+        key: int | None = None,
+        priority: int = 0,
+        signature: CallSignature | None = None,
     ) -> "Future[Array]":
         """Combine; a rank has its own shard then (`own_shard`), to which the future resolves. The rest is undefined."""
 
@@ -140,27 +145,33 @@ class Group(AllreduceGroup, Protocol):
         *,
         key: int | None = None,
         priority: int = 0,
-        shown: Shown | None = None,
+        signature: CallSignature | None = None,
     ) -> "Future[Array]":
         """Combine; rank `root` has the result in its array then. What the others' arrays hold is undefined."""
 
     def all_gather(
-        self, array: Array, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
+        self, array: Array, *, key: int | None = None, priority: int = 0, signature: CallSignature | None = None
     ) -> "Future[Array]":
         """Every rank has filled its own shard, and has all then."""
 
     def broadcast(
-        self, array: Array, root: int = 0, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
+        self,
+        array: Array,
+        root: int = 0,
+        *,
+        key: int | None = None,
+        priority: int = 0,
+        signature: CallSignature | None = None,
     ) -> "Future[Array]":
         """The array of rank `root` on every rank."""
 
     def barrier(self, *, key: int | None = None, priority: int = 0) -> "Future[None]":
         """Done when every rank has called it."""
 
-    def compare(self, shown: Shown) -> "Future[None]":
+    def compare(self, signature: CallSignature) -> "Future[None]":
         """Done when every rank has made this call, which another library carries out: nothing but it is sent."""
 
-    def ask(self, ask: "Ask", array: Array) -> "Future[Any]":
+    def submit(self, request: "CallRequest", array: Array) -> "Future[Any]":
         """Make the call that is described, of this array."""
 
     def give_up(self, reason: str) -> None:
@@ -172,7 +183,7 @@ class Group(AllreduceGroup, Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-class Ask(NamedTuple):
+class CallRequest(NamedTuple):
     """One call of a group, but for its array."""
 
     kind: str
@@ -180,12 +191,12 @@ class Ask(NamedTuple):
     key: int | None = None
     priority: int = 0
     root: int = 0
-    asked: int = 0
-    shown: Shown | None = None
+    requested_op: int = 0
+    signature: CallSignature | None = None
     tensors: Tensors | None = None
 
 
-def named(array: Array, ask: Ask, compression: Compression) -> Tensors | None:
+def tensors_of(array: Array, ask: CallRequest, compression: Compression) -> Tensors | None:
     """What lies in the array that travels for a call, for a codec; None: it has no names."""
     if ask.tensors is None:
         remembers = compression.remembers or compression.stepwise
@@ -196,18 +207,27 @@ def named(array: Array, ask: Ask, compression: Compression) -> Tensors | None:
     return ask.tensors
 
 
-def whole(ask: Ask) -> Ask:
+def with_integers(ask: CallRequest) -> CallRequest:
     """The call with its numbers as whole numbers. Raises ValueError for what is none."""
-    kind, op, key, priority, root, asked, shown, tensors = ask
+    kind, op, key, priority, root, requested_op, signature, tensors = ask
     if type(priority) is type(root) is int and (key is None or type(key) is int):
         return ask
     try:
-        return Ask(kind, op, None if key is None else index(key), index(priority), index(root), asked, shown, tensors)
+        return CallRequest(
+            kind,
+            op,
+            None if key is None else index(key),
+            index(priority),
+            index(root),
+            requested_op,
+            signature,
+            tensors,
+        )
     except TypeError:
         raise ValueError(f"key {key}, priority {priority}, root {root}: whole numbers") from None
 
 
-def checked(ask: Ask, array: Array, workers: int, ops: Collection[str] = ("sum", "max")) -> Ask:
+def checked(ask: CallRequest, array: Array, workers: int, ops: Collection[str] = ("sum", "max")) -> CallRequest:
     """The call, its numbers as whole numbers. Raises ValueError for what no collective can do."""
     flags, dtype = array.flags, array.dtype
     if array.ndim != 1 or not flags.c_contiguous or not flags.writeable:
@@ -216,7 +236,7 @@ def checked(ask: Ask, array: Array, workers: int, ops: Collection[str] = ("sum",
         raise ValueError(f"op '{ask.op}': one of {', '.join(ops)}")
     if dtype.kind not in "biufc" or not dtype.isnative:
         raise ValueError(f"dtype {dtype}: numbers of this machine's byte order")
-    ask = whole(ask)
+    ask = with_integers(ask)
     if not 0 <= ask.root < workers:
         raise ValueError(f"root {ask.root}: 0 to {workers - 1}")
     return ask

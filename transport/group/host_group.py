@@ -14,13 +14,13 @@ from switchagg.errors import AggregationFailed, SwitchaggError
 from transport.bounded.group_party import BoundedGroupParty
 from transport.collectives.auto import AutoParty
 from transport.collectives.party import CollectiveParty
-from transport.group.asking import AskingGroup
 from transport.group.coded_sums import CodedSums, RoundKeys
-from transport.group.contract import Array, Ask, Matching, checked
+from transport.group.contract import Array, CallRequest, Matching, checked
+from transport.group.group_base import GroupBase
 from transport.group.staging import Restore, Staged
 from transport.meshes.loop import CREDIT_BYTES, MeshLoop
 from transport.meshes.mesh import Mesh, Party
-from transport.worker.last_words import last_words, listen
+from transport.worker.exit_reason import exit_reason, listen
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ Submit = Callable[..., Any]
 """submit(kind, array, op, now_ns=, key=, priority=, root=): begins a call of the party, and returns it."""
 
 
-class HostGroup(AskingGroup):
+class HostGroup(GroupBase):
     """A group whose ranks talk to each other, or to servers: a `contract.Group`. Made by `open_group`; `close` it.
 
     mesh, party: the group's from now on. submit: how the party begins a call. Doesn't survive a fork: in a child every
@@ -81,8 +81,8 @@ class HostGroup(AskingGroup):
         atexit.register(self.close)
         listen()
 
-    def ask(self, ask: Ask, array: Array) -> "Future[Any]":
-        """See `AskingGroup`."""
+    def submit(self, ask: CallRequest, array: Array) -> "Future[Any]":
+        """See `GroupBase`."""
         return self._call(ask, array, self.result_of(ask, array))
 
     @property
@@ -123,7 +123,7 @@ class HostGroup(AskingGroup):
             return
         self._closed = True
         atexit.unregister(self.close)
-        if words := last_words():
+        if words := exit_reason():
             self._tell(f"rank {self.rank} left with {words}").wait(1.0)
         self._loop.close()
         if self._coded is not None:
@@ -131,7 +131,7 @@ class HostGroup(AskingGroup):
 
     # Private
 
-    def _staged(self, ask: Ask, array: Array) -> tuple[Ask, Staged]:
+    def _staged(self, ask: CallRequest, array: Array) -> tuple[CallRequest, Staged]:
         """What the party is asked, and on what. Raises ValueError for what this method can't do."""
         return checked(ask, array, self.workers), Staged(array, ask.op, None)
 
@@ -151,12 +151,12 @@ class HostGroup(AskingGroup):
         """This rank's codec has failed: the others wait for it in vain."""
         self._tell(f"rank {self.rank}: {reason}")
 
-    def _plain(self, ask: Ask, array: Array) -> "Future[Any]":
+    def _plain(self, ask: CallRequest, array: Array) -> "Future[Any]":
         """Begin a call, whatever the codec is."""
         ask, staged = self._staged(ask, array)
         return self._begin(ask, staged, array)
 
-    def _call(self, ask: Ask, array: Array, result: object, **more: Any) -> "Future[Any]":
+    def _call(self, ask: CallRequest, array: Array, result: object, **more: Any) -> "Future[Any]":
         """Begin a call; its future resolves to `result`. more: further arguments of `submit`."""
         if os.getpid() != self._pid:
             raise SwitchaggError(
@@ -170,17 +170,17 @@ class HostGroup(AskingGroup):
                     return self._coded.sum(ask, coded, result)
         return self._begin(ask, staged, result, **more)
 
-    def _begin(self, ask: Ask, staged: Staged, result: object, **more: Any) -> "Future[Any]":
+    def _begin(self, ask: CallRequest, staged: Staged, result: object, **more: Any) -> "Future[Any]":
         """Begin a call that has been checked, as it is."""
-        kind, _, key, priority, root, asked, shown, _ = ask
-        told = shown or (asked if kind == "allreduce" else root)
+        kind, _, key, priority, root, requested_op, signature, _ = ask
+        parameters = signature or (requested_op if kind == "allreduce" else root)
         wire, op, restore, _ = staged
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # it can't be cancelled: the other ranks count on this one
 
         def order(now_ns: int) -> None:
             try:
-                call = self._submit(kind, wire, op, now_ns=now_ns, key=key, priority=priority, root=told, **more)
+                call = self._submit(kind, wire, op, now_ns=now_ns, key=key, priority=priority, root=parameters, **more)
             except ValueError as error:
                 future.set_exception(error)
                 return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from switchagg.written import choices
 from transport.collectives.collective import Look
-from transport.links.table import links_with
+from transport.links.link_kinds import links_with
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -32,7 +32,7 @@ SERVERS: Adds = {"sum": _BOTH, "max": _BOTH, "avg": frozenset({"float32", "float
 How = Literal["as it is", "viewed", "widened", "sign turned", "ordered"]
 
 
-class Route(NamedTuple):
+class Conversion(NamedTuple):
     """What is combined in place of an array, and by which operation."""
 
     how: How
@@ -41,25 +41,25 @@ class Route(NamedTuple):
 
 
 @lru_cache
-def _route(kind: str, size: int, name: str, op: str, natively: frozenset[str]) -> Route | None:
+def _route(kind: str, size: int, name: str, op: str, natively: frozenset[str]) -> Conversion | None:
     """kind, size, name: of a dtype. natively: what the carrier combines by `op`."""
     if name in natively:
-        return Route("as it is", name, op)
+        return Conversion("as it is", name, op)
     same_size = f"int{8 * size}"
     if op in ("sum", "avg") and kind == "c" and f"float{4 * size}" in natively:
-        return Route("viewed", f"float{4 * size}", op)
+        return Conversion("viewed", f"float{4 * size}", op)
     if op == "sum" and kind == "u" and same_size in natively:
-        return Route("viewed", same_size, op)
+        return Conversion("viewed", same_size, op)
     if op == "max" and kind == "u" and same_size in natively:
-        return Route("sign turned", same_size, op)
+        return Conversion("sign turned", same_size, op)
     if kind == "b" and op in ("sum", "max"):
-        return Route("widened", "int32", "max")
+        return Conversion("widened", "int32", "max")
     if kind in "iu" and size < 4 and "int32" in natively:
-        return Route("widened", "int32", op)
+        return Conversion("widened", "int32", op)
     if kind == "f" and size < 4 and "float32" in natively:
-        return Route("widened", "float32", op)
+        return Conversion("widened", "float32", op)
     if op == "max" and kind == "f" and size <= 4:
-        return Route("ordered", "int32", op)
+        return Conversion("ordered", "int32", op)
     return None
 
 
@@ -73,7 +73,7 @@ class Staged(NamedTuple):
     unit: int = 1
 
 
-def route_of(dtype: "np.dtype[Any]", op: str, adds: Adds, carrier: str) -> Route:
+def conversion_of(dtype: "np.dtype[Any]", op: str, adds: Adds, carrier: str) -> Conversion:
     """How arrays of a type travel. Raises ValueError, naming the carrier, for what it can't do."""
     route = _route(dtype.kind, dtype.itemsize, dtype.name, op, adds.get(op, frozenset()))
     if route is None:
@@ -84,7 +84,7 @@ def route_of(dtype: "np.dtype[Any]", op: str, adds: Adds, carrier: str) -> Route
 def stage(array: Array, op: str, adds: Adds, carrier: str) -> Staged:
     """What travels for an array. Raises ValueError, naming the carrier, for what it can't do."""
     dtype = array.dtype
-    how, name, wire_op = route_of(dtype, op, adds, carrier)
+    how, name, wire_op = conversion_of(dtype, op, adds, carrier)
     wire: Array
     if how == "as it is":
         return Staged(array, wire_op, None)

@@ -14,16 +14,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from switchagg.description import COMBINING, Kind, Shown
+from switchagg.description import COMBINING, CallSignature, Kind
 from switchagg.layout import shares_of
-from transport.group.asking import AskingGroup
-from transport.group.contract import Array, Ask, Matching, checked
+from transport.group.contract import Array, CallRequest, Matching, checked
+from transport.group.group_base import GroupBase
 from transport.group.staging import SWITCH, Restore, Staged, stage
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 
-class SwitchGroup(AskingGroup):
+class SwitchGroup(GroupBase):
     """One rank's place: a `contract.Group`. Made by `join`, or on a session, which it owns then.
 
     What travels for each type: `staging`. float32 and float64 have the error bound of `switchagg.codecs.fixed_point`;
@@ -54,8 +54,8 @@ class SwitchGroup(AskingGroup):
         """Join a job on the switch whose control address is given, as SwitchSession does. Raises JobError."""
         return cls(SwitchSession.join(switch, job, rank, workers, options, cancelled))
 
-    def ask(self, ask: Ask, array: Array) -> "Future[Any]":
-        """See `AskingGroup`."""
+    def submit(self, ask: CallRequest, array: Array) -> "Future[Any]":
+        """See `GroupBase`."""
         mean = ask.kind == "allreduce" and ask.op == "avg" and self.partial and array.dtype.kind == "f"
         ask = checked(ask, array, self.workers, ("sum", "max", "avg") if mean else ("sum", "max"))
         if ask.kind in COMBINING:
@@ -63,11 +63,11 @@ class SwitchGroup(AskingGroup):
         else:
             staged = Staged(array.view(np.int32) if ask.kind == "barrier" else array, "sum", None)
         kind = cast(Kind, ask.kind)
-        shown = ask.shown or Shown(kind, ask.op, array.dtype, len(array), ask.root, ask.asked)
+        signature = ask.signature or CallSignature(kind, ask.op, array.dtype, len(array), ask.root, ask.requested_op)
         chosen = min(self.classes, key=lambda one: (abs(one - ask.priority), one))
         shares, tensors = shares_of(kind, ask.root, staged.unit), self._session.tensors_of(staged.wire, ask)
         op, result = "avg" if mean else staged.op, self.result_of(ask, array)
-        done = self._session.call(staged.wire, op, shown, shares, priority=chosen, tensors=tensors)
+        done = self._session.call(staged.wire, op, signature, shares, priority=chosen, tensors=tensors)
         if staged.restore is None and result is staged.wire:
             return done
         future: Future[Any] = Future()

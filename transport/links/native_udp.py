@@ -1,4 +1,4 @@
-"""NativeUdp: the C side of a UdpLink (switchagg/native/network/udp.h), for the native loops.
+"""NativeUdp: the C side of a UdpLink (switchagg/native/network/udp_link.h), for the native loops.
 
 UdpLink still makes, probes and closes the socket and its eventfd; while a NativeUdp carries the packets, the link
 itself must neither send nor receive. What happened is written back into the link: `counters`, `gso`, `gso_fallback`,
@@ -11,9 +11,9 @@ import socket
 
 from switchagg.errors import JobError
 from switchagg.native import library
-from transport.links import udp
+from transport.links import udp_link
 from transport.links.link import Address
-from transport.links.udp import UDP_COUNTERS, UdpLink
+from transport.links.udp_link import UDP_COUNTERS, UdpLink
 
 RECEIVE_MESSAGES_GRO = 8
 """Messages, each of up to 64 kB, of one receive: 128 packets, half a window, where bundles have 16."""
@@ -33,7 +33,7 @@ class NativeAddress(ctypes.Structure):
     ]
 
 
-class Options(ctypes.Structure):
+class NativeUdpOptions(ctypes.Structure):
     """`struct sa_udp_options`."""
 
     _fields_ = [
@@ -49,7 +49,7 @@ class Options(ctypes.Structure):
     ]
 
 
-class State(ctypes.Structure):
+class NativeUdpState(ctypes.Structure):
     """`struct sa_udp_state`."""
 
     _fields_ = [
@@ -90,7 +90,7 @@ class NativeUdp:
     def __init__(self, link: UdpLink, datagram_bytes: int) -> None:
         self._library = _declared()
         self._link = link
-        options = Options(
+        options = NativeUdpOptions(
             link.fileno(),
             link.gso,
             link.gro,
@@ -99,7 +99,7 @@ class NativeUdp:
             max(RECEIVE_BYTES_LEAST, datagram_bytes + 1),
             link.socket_priority,
             link.credit_bytes,
-            udp.GSO_RETRY_NS,
+            udp_link.GSO_RETRY_NS,
         )
         self.handle: int | None = self._library.sa_udp_new(ctypes.byref(options))
         if not self.handle:
@@ -134,11 +134,11 @@ class NativeUdp:
 
 
 def _declared() -> ctypes.CDLL:
-    """The library with the functions of udp.h declared. Raises `library.CoreMissing`."""
+    """The library with the functions of udp_link.h declared. Raises `library.CoreMissing`."""
     loaded = library.load()
     pointer = ctypes.c_void_p
-    loaded.sa_udp_new.restype, loaded.sa_udp_new.argtypes = pointer, [ctypes.POINTER(Options)]
+    loaded.sa_udp_new.restype, loaded.sa_udp_new.argtypes = pointer, [ctypes.POINTER(NativeUdpOptions)]
     loaded.sa_udp_free.restype, loaded.sa_udp_free.argtypes = None, [pointer]
     loaded.sa_udp_counters.restype, loaded.sa_udp_counters.argtypes = ctypes.POINTER(ctypes.c_uint64), [pointer]
-    loaded.sa_udp_state.restype, loaded.sa_udp_state.argtypes = ctypes.POINTER(State), [pointer]
+    loaded.sa_udp_state.restype, loaded.sa_udp_state.argtypes = ctypes.POINTER(NativeUdpState), [pointer]
     return loaded

@@ -89,7 +89,7 @@ class Mesh(Protocol):
 
     @property
     def link(self) -> str:
-        """What carries the messages: a name in `transport.links.table`."""
+        """What carries the messages: a name in `transport.links.link_kinds`."""
 
     @property
     def classes(self) -> tuple[int, ...]:

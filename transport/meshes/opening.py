@@ -1,5 +1,5 @@
-"""Meshes by the name of their link (`transport.links.table`), and ports that are bound before their address is sent to
-others."""
+"""Meshes by the name of their link (`transport.links.link_kinds`), and ports that are bound before their address is
+sent to others."""
 
 import contextlib
 import ipaddress
@@ -12,8 +12,8 @@ from typing import Any
 
 from switchagg.errors import JobError
 from transport.links.link import Address
-from transport.links.table import LINKS, links_with
-from transport.links.udp import UdpLink
+from transport.links.link_kinds import LINKS, links_with
+from transport.links.udp_link import UdpLink
 from transport.meshes.handshake import TOKEN_CHARACTERS_MIN
 from transport.meshes.mesh import Mesh, checked_classes
 from transport.meshes.tcp_gathering import listen

@@ -30,7 +30,7 @@ from switchagg.wire import Bundle
 from transport.links.framing import RELIABLE_BYTES
 from transport.links.link import Address, LinkClosed
 from transport.links.outages import BEAT_NS, NEIGHBOUR_S
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 from transport.meshes.handshake import MAGIC, Kind, kind_of, unknown_senders_text
 from transport.meshes.hello import ANYBODY, TELL_S, Hello, Meeting, disagreement
 from transport.meshes.mesh import (

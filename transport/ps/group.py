@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from switchagg.description import COMBINING, KINDS
 from switchagg.errors import AggregationFailed, JobError
-from transport.group.contract import Array, Ask, checked, whole
+from transport.group.contract import Array, CallRequest, checked, with_integers
 from transport.group.host_group import HostGroup
 from transport.group.staging import SERVERS, Staged, as_carried, stage
 from transport.links.link import Address
@@ -105,7 +105,7 @@ class PsGroup(HostGroup):
             self._left.wait(self._linger_s)
             super().close()
 
-    def _staged(self, ask: Ask, array: Array) -> tuple[Ask, Staged]:
+    def _staged(self, ask: CallRequest, array: Array) -> tuple[CallRequest, Staged]:
         if ask.kind in KINDS:
             ask = checked(ask, array, self.workers, tuple(OPS))
             combines = ask.kind in COMBINING
@@ -115,7 +115,7 @@ class PsGroup(HostGroup):
             ):  # a complex number's two floats would fall into two shards
                 ask = ask._replace(kind="allreduce")
         else:
-            ask, staged = whole(ask), Staged(array, ask.op, None)
+            ask, staged = with_integers(ask), Staged(array, ask.op, None)
         op_of(ask.kind, staged.wire, staged.op, ask.root, None, self.workers)
         return ask, staged
 
@@ -145,16 +145,16 @@ class PsClient(PsGroup):
 
     def init(self, key: int, array: Array, *, root: int = 0) -> "Future[Array]":
         """All workers call it once per tensor: the root's values become the servers' weights, and go to all."""
-        return self._call(Ask("init", "sum", key, 0, root), array, array)
+        return self._call(CallRequest("init", "sum", key, 0, root), array, array)
 
     def push_pull(self, key: int, gradient: Array, weights: Array, *, priority: int = 0) -> "Future[Array]":
         """The servers apply the gradient, when the mode says so, and the weights come back; one at a time per key."""
         op_of("push_pull", gradient, "sum", 0, weights, self.workers)
-        return self._call(Ask("push_pull", "sum", key, priority), gradient, weights, target=weights)
+        return self._call(CallRequest("push_pull", "sum", key, priority), gradient, weights, target=weights)
 
     def pull(self, key: int, weights: Array, *, priority: int = 0) -> "Future[Array]":
         """The weights as they are now."""
-        return self._call(Ask("pull", "sum", key, priority), weights, weights)
+        return self._call(CallRequest("pull", "sum", key, priority), weights, weights)
 
 
 class PsServerHost:

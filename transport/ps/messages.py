@@ -3,8 +3,8 @@
      0 u16 magic "PS" | 2 u8 version | 3 u8 kind | 4 u64 key | 12 u32 slice | 16 u32 slices of the call
     20 u64 elements of the call | 28 u32 elements of the slice | 32 u32 PUSH, RESULT: clock; ANSWER: workers in the sum,
     or the delay of a gradient that was applied by itself: how many others were since its sender was last sent weights
-    36 u8 dtype + 8 asked (`ASKED`) | 37 u8 op | 38 u16 source | 40 u16 sink | 42 u16 root, RESULT: workers in the sum
-    44 i32 priority
+    36 u8 dtype + 8 requested_op (`REQUESTED_OPS`) | 37 u8 op | 38 u16 source | 40 u16 sink | 42 u16 root, RESULT:
+    workers in the sum 44 i32 priority
 
 Numbers are big-endian; values have the sender's byte order, which all members share (it is part of the hello).
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from switchagg.description import asked_text
+from switchagg.description import requested_op_text
 
 MAGIC = 0x5053
 VERSION = 2
@@ -93,7 +93,7 @@ class Head(NamedTuple):
     sink: int = 0
     root: int = 0
     priority: int = 0
-    asked: int = 0
+    requested_op: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -104,10 +104,10 @@ class Head(NamedTuple):
     def call(self) -> tuple[int, ...]:
         """What all workers must agree on."""
         sizes = (self.elements, self.slices, self.slice_elements)
-        return (self.op, self.asked, self.dtype, *sizes, self.root, self.source, self.sink)
+        return (self.op, self.requested_op, self.dtype, *sizes, self.root, self.source, self.sink)
 
     def pack(self) -> bytes:
-        return _HEAD.pack(MAGIC, VERSION, *self[:7], self.dtype | self.asked << 3, *self[8:-1])
+        return _HEAD.pack(MAGIC, VERSION, *self[:7], self.dtype | self.requested_op << 3, *self[8:-1])
 
 
 def unpack(head: bytes) -> Head | None:
@@ -142,7 +142,7 @@ def shown(head: Head) -> str:
         Op.GRADIENT: "push_pull",
         Op.PULL: "pull",
     }.get(head.op)
-    op, dtype = asked_text(head.asked, head.op.name.lower(), DTYPES[head.dtype].name)
+    op, dtype = requested_op_text(head.requested_op, head.op.name.lower(), DTYPES[head.dtype].name)
     if name is None:
         to_one = "reduce_scatter" if head.root == EVERYBODY else "reduce"
         name = ("allreduce" if head.sink == EVERYBODY else to_one) + f" ({op})"

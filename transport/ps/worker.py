@@ -132,10 +132,9 @@ class PsWorker:
         kind: one of KINDS. The result comes in place, or into `target`, of the same type and length ("push_pull":
         gradients in array, weights in target). key: 0 … 2**63 - 1, the same on all ranks, and free again when the call
         has ended; None: the running number of such calls. "init", "push_pull" and "pull" need one: the tensor's. root:
-        the source of "broadcast" and "init"; who gets a "reduce"; of an allreduce, its `ASKED`. op: "sum",
-        "max", or "avg", which divides by the number of workers in the sum. priority: lower is more urgent. After a
-        failure the call fails at once. ValueError for what isn't defined.
-        """
+        the source of "broadcast" and "init"; who gets a "reduce"; of an allreduce, its index of `REQUESTED_OPS`. op:
+        "sum", "max", or "avg", which divides by the number of workers in the sum. priority: lower is more urgent. After
+        a failure the call fails at once. ValueError for what isn't defined."""
         code = op_of(kind, array, op, root, target, self.config.workers)
         number = self._number(kind, key)
         shards = kind in ("reduce_scatter", "all_gather")
@@ -156,7 +155,7 @@ class PsWorker:
             sink=slices[0].sink,
             root=root if kind in (*description.ROOTED, "init") else EVERYBODY,
             priority=max(min(priority, (1 << 31) - 1), URGENT + 1),
-            asked=root if kind == "allreduce" else 0,
+            requested_op=root if kind == "allreduce" else 0,
         )
         self._made += key is None
         call = PsCall(kind, number, head, slices, array if target is None else target)

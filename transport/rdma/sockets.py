@@ -4,7 +4,7 @@ import os
 import socket
 
 from switchagg.errors import JobError
-from transport.links.udp import IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, UdpLink
+from transport.links.udp_link import IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, UdpLink
 
 _IPV6_MTU_DISCOVER = 23
 _SOL_UDP = 17

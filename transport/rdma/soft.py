@@ -20,7 +20,7 @@ from switchagg.errors import JobError
 from switchagg.native import library
 from transport.links.link import Address, LinkClosed
 from transport.links.native_udp import NativeAddress, native_address
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 from transport.rdma.sockets import default_segments, prepare
 from transport.rdma.verbs import (
     DEFAULTS,

@@ -17,13 +17,13 @@ from switchagg.job import JobConfig
 from switchagg.native import library
 from transport.links.link import Address
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, ROCE_PORT, QueuePairEnd, mtu_for, switch_ends
 from transport.rdma.sockets import prepare
-from transport.switch.ends import Log, OnFailure, SwitchEnd, bound
+from transport.switch.daemon_options import WILDCARDS, DaemonOptions
 from transport.switch.host import Uplink
-from transport.switch.loop import IDLE_S, CommandLoop, Port
-from transport.switch.options import WILDCARDS, DaemonOptions
+from transport.switch.switch_endpoints import Log, OnFailure, SwitchEndpoint, bound
+from transport.switch.switch_loop import IDLE_S, CommandLoop, SwitchPort
 
 DATAGRAM_BYTES_MAX = 32 + 4096 + 4
 """Headers, MTU, ICRC."""
@@ -66,7 +66,7 @@ class Peer(ctypes.Structure):
     ]
 
 
-class RdmaSwitchLoop(CommandLoop[Port]):
+class RdmaSwitchLoop(CommandLoop[SwitchPort]):
     """Runs a native data plane for RDMA workers behind a UdpLink; jobs come by `admit_ends`. See CommandLoop.
 
     link: bound to one address, which the ICRC covers. packets: most of a message that results are joined to.
@@ -152,10 +152,10 @@ class RdmaSwitchLoop(CommandLoop[Port]):
         if end < 0:
             raise OSError(-end, f"the switch's socket: {os.strerror(-end)}")
 
-    def _open_port(self, number: int, address: Address) -> Port:
+    def _open_port(self, number: int, address: Address) -> SwitchPort:
         raise AssertionError("queue pairs take the place of ports")
 
-    def _free_port(self, port: Port) -> None:
+    def _free_port(self, port: SwitchPort) -> None:
         raise AssertionError("queue pairs take the place of ports")
 
     def _loop_counters(self) -> dict[str, int]:
@@ -177,7 +177,7 @@ class RdmaSwitchLoop(CommandLoop[Port]):
             self.stop()
 
 
-def open_switch(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEnd:
+def open_switch(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEndpoint:
     """The switch's end, of a native plane."""
     plane = NativePlane(options.slots, options.slot_elements)
     link = bound(
@@ -190,7 +190,7 @@ def open_switch(options: DaemonOptions, log: Log, on_failure: OnFailure) -> Swit
     except BaseException:
         link.close()
         raise
-    return SwitchEnd(host, link.address, Choice(NativePlane.name, {}), link.slowness, host)
+    return SwitchEndpoint(host, link.address, Choice(NativePlane.name, {}), link.slowness, host)
 
 
 @lru_cache(maxsize=1)

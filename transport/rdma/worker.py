@@ -35,9 +35,9 @@ from transport.rdma.verbs import (
     WCStatus,
     WorkCompletion,
 )
-from transport.worker.ends import Admission
-from transport.worker.loop import ROWS_PER_ASK, ROWS_PER_TURN, CallLoop
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
+from transport.worker.worker_endpoints import Admission
+from transport.worker.worker_loop import ROWS_PER_ASK, ROWS_PER_TURN, CallLoop
 
 RING_FRAMES = 1024
 """Frames that may wait to leave: four windows of the default size. More wait in the endpoint, where priority counts."""
@@ -73,7 +73,7 @@ def open_worker(options: JoinOptions, host: str) -> "RdmaWorkerEnd":
 
 class RdmaWorkerEnd:
     """Made before the join, which tells the switch its `queue_pair`; connected after it, by the loop that uses it and
-    closes it. A `transport.worker.ends.WorkerEnd`.
+    closes it. A `transport.worker.worker_endpoints.WorkerEndpoint`.
 
     provider: of `provider.PROVIDERS`. bind: own address; port: the soft provider's. places: slot versions of the job
     to be, mtu: bytes of its frames. dscp: of its packets. packets: most of a message. One thread uses it; `wake` may be
@@ -130,11 +130,11 @@ class RdmaWorkerEnd:
         self.await_results(self._receives)
 
     def slowness(self) -> str:
-        """See `WorkerEnd.slowness`."""
+        """See `WorkerEndpoint.slowness`."""
         return ""
 
     def loop(self, admission: Admission) -> "RdmaWorkerLoop":
-        """See `WorkerEnd.loop`."""
+        """See `WorkerEndpoint.loop`."""
         assert admission.queue_pair is not None
         self.connect(admission.switch, admission.queue_pair)
         return RdmaWorkerLoop(

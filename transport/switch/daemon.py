@@ -1,4 +1,4 @@
-"""The switch daemon: a data plane on a link (`SwitchEnd`) and its control plane (`ControlServer`), a thread each.
+"""The switch daemon: a data plane on a link (`SwitchEndpoint`) and its control plane (`ControlServer`), a thread each.
 
 `run_switch` is the body of the command `switchagg switch`; `SwitchDaemon` is the same for programs and tests.
 """
@@ -29,11 +29,11 @@ from switchagg.membership import (
     MemberLeft,
 )
 from switchagg.sharing.tree_controller import TreeController
+from transport.control.control_server import ControlServer, Leaf
 from transport.control.leaf import LeafAgent, LeafPlace
-from transport.control.server import ControlServer, Leaf
 from transport.links.addresses import check_own, parse_endpoint
-from transport.switch.ends import SwitchEnd
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
+from transport.switch.switch_endpoints import SwitchEndpoint
 
 POLL_S = 0.1
 """Longest wait of the control thread: how late a lease may end, and how soon a stop is seen."""
@@ -107,9 +107,9 @@ class SwitchDaemon:
         self._server.routes = options.kind.bare and DATAPLANES[self.dataplane.name].routes
         self._thread = threading.Thread(target=self._run, name="switch-control", daemon=True)
 
-    def _open(self, options: DaemonOptions) -> SwitchEnd:
+    def _open(self, options: DaemonOptions) -> SwitchEndpoint:
         """The data plane, bound: at a free port where that is allowed and the port asked for is taken."""
-        opener: Callable[..., SwitchEnd] = options.kind.opener("switch")
+        opener: Callable[..., SwitchEndpoint] = options.kind.opener("switch")
         try:
             return opener(options, self._log, self._on_failure)
         except SwitchaggError as error:

@@ -7,7 +7,7 @@ import pytest
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError
 from transport.links.addresses import parse_endpoint
-from transport.switch.options import AUTO
+from transport.switch.daemon_options import AUTO
 from transport.testing.jobs import Job
 from transport.testing.joined import JoinedSwitch
 from transport.testing.switches import Switch, SwitchUnderTest

@@ -9,11 +9,11 @@ from switchagg.aggregator import SlotView
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.membership import Address
-from transport.control import messages
-from transport.control.client import ControlClient
+from transport.control import control_messages
+from transport.control.control_client import ControlClient
 from transport.control.snapshots import SLOTS_NS
 from transport.links.addresses import parse_endpoint
-from transport.switch.options import DATA_PORT
+from transport.switch.daemon_options import DATA_PORT
 from transport.testing.switches import SwitchUnderTest
 
 JOIN_S = 10.0
@@ -80,9 +80,9 @@ class JoinedSwitch(SwitchUnderTest):
         return None if view is None else SlotView(view.chunk, tuple(view.ranks))
 
     def _client(self, name: str, job: JobConfig, rank: int, address: Address) -> ControlClient:
-        wish = messages.Join(
+        wish = control_messages.Join(
             job=name,
-            place=messages.Place(rank, *address),
+            place=control_messages.RankAddress(rank, *address),
             workers=job.workers,
             elements=job.elements,
             streams=len(job.streams),
@@ -97,10 +97,10 @@ class JoinedSwitch(SwitchUnderTest):
         )
         return ControlClient(self.control, wish, lambda gone: None, self._on_end, lambda: None)
 
-    def _on_end(self, dead: list[messages.Place], reason: str) -> None:
+    def _on_end(self, dead: list[control_messages.RankAddress], reason: str) -> None:
         self.log.append(f"the switch ended a job: {reason}")
 
-    def _ask(self, job_id: int | None = None) -> messages.StatusAnswer:
+    def _ask(self, job_id: int | None = None) -> control_messages.StatusAnswer:
         """The status, with the slots of this job; of none, as any job's member."""
         name, clients = self._members[next(iter(self._members)) if job_id is None else job_id]
         try:

@@ -17,9 +17,9 @@ from switchagg.errors import SwitchaggError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.membership import Address
 from switchagg.wire import Packet
-from transport.switch.ends import SwitchEnd
+from transport.switch.daemon_options import AUTO, LOOPBACK, DaemonOptions
 from transport.switch.host import Uplink
-from transport.switch.options import AUTO, LOOPBACK, DaemonOptions
+from transport.switch.switch_endpoints import SwitchEndpoint
 from transport.testing.jobs import Job
 from transport.testing.packets import bytes_of, describe
 
@@ -206,7 +206,7 @@ class Switch(SwitchUnderTest):
     ) -> None:
         super().__init__()
         options = DaemonOptions(bind_data=address, dataplane=dataplane, slots=slots, elements=elements)
-        end: SwitchEnd = options.kind.opener("switch")(options, self.log.append, self._note_failure)
+        end: SwitchEndpoint = options.kind.opener("switch")(options, self.log.append, self._note_failure)
         self._host = end.host
         self.address, self.dataplane = end.address, end.choice.name
         self._host.start()

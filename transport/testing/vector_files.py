@@ -7,7 +7,7 @@ import pytest
 
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import SwitchaggError
-from transport.switch.options import AUTO
+from transport.switch.daemon_options import AUTO
 from transport.testing.fixtures import control_of, dataplanes_of
 from transport.testing.jobs import Unexpected
 from transport.testing.vectors import run_live, suits

@@ -15,7 +15,7 @@ from torch.autograd import profiler
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 
 from switchagg.codecs.compression import Compression
-from switchagg.description import Kind, Shown
+from switchagg.description import CallSignature, Kind
 from switchagg.errors import JobError
 from switchagg.job import MAX_CHILDREN
 from transport.group.contract import Group
@@ -30,7 +30,7 @@ from transport.torch.calls.tensor_layout import (
     array_dtype,
     compared,
     refuse_type,
-    shown,
+    signature_of,
     size_bytes,
 )
 from transport.torch.calls.traffic import GLOO, TrafficCounts
@@ -202,13 +202,13 @@ class SwitchProcessGroup(Collectives):
                 if calls is None:
                     if results and results[0].layout == torch.strided:
                         refuse_type(kind, op, results[0].dtype)
-                    seen = shown(kind, op, tensors[0].dtype, sum(t.numel() for t in tensors)) if tensors else None
+                    seen = signature_of(kind, op, tensors[0].dtype, sum(t.numel() for t in tensors)) if tensors else None
                     return self.by_gloo(seen, forward, results, size_bytes(tensors))
                 for tensor, _ in [place for part in parts if part.layout for place in part.layout.takes]:
                     refuse_shared(tensor)
                 if fault := self._unnamed(parts):
                     return self.reducer.refused(fault, parts, results)
-        size = sum(part.shown.elements * part.shown.dtype.itemsize for part in parts if part.kind != "compare")
+        size = sum(part.signature.elements * part.signature.dtype.itemsize for part in parts if part.kind != "compare")
         self.traffic.count(kind, self._method.method, size)
         # PyTorch passes -1 ms for "none given".
         limit_s = options.timeout.total_seconds() if options.timeout > timedelta(0) else None
@@ -260,7 +260,9 @@ class SwitchProcessGroup(Collectives):
             *(self._what, options.backups, options.close_after_ns),
         )
 
-    def by_gloo(self, seen: Shown | None, forward: Forward, results: list[torch.Tensor], size_bytes: int) -> dist.Work:
+    def by_gloo(
+        self, seen: CallSignature | None, forward: Forward, results: list[torch.Tensor], size_bytes: int
+    ) -> dist.Work:
         """The Work of a collective that Gloo carries out, which fails as soon as the ranks turn out to differ.
 
         seen: the call that ranks compare, once the group is joined, except in callbacks, where calls have no order.

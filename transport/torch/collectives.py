@@ -18,7 +18,7 @@ from torch._compile import _disable_dynamo
 from torch.distributed.distributed_c10d import BarrierOptions, BroadcastOptions, ProcessGroup, ReduceOp
 
 from switchagg.codecs.array_codec import Tensors
-from switchagg.description import ROOTED, Kind, Shown
+from switchagg.description import ROOTED, CallSignature, Kind
 from transport.torch.calls import tensor_layout
 from transport.torch.calls.reducer import Reducer
 from transport.torch.calls.tensor_layout import (
@@ -28,7 +28,7 @@ from transport.torch.calls.tensor_layout import (
     ReduceOperation,
     op_of,
     real,
-    shown,
+    signature_of,
     size_bytes,
 )
 from transport.torch.calls.traffic import GLOO, TrafficCounts
@@ -62,7 +62,7 @@ def _elsewhere(kind: Kind, *names: str) -> Callable[..., dist.Work]:
         if root is None:
             root = next((value for value in values if isinstance(value, int)), 0) if kind in ROOTED else 0
         even = len(tensors) == 1 and not any(isinstance(value, list) and value for value in values)
-        seen = shown(kind, ReduceOperation(), tensors[0].dtype, tensors[0].numel() if even else 0, root)
+        seen = signature_of(kind, ReduceOperation(), tensors[0].dtype, tensors[0].numel() if even else 0, root)
         forward = partial(group.delegate, names, (outputs, inputs, *args), kwargs)
         return group.by_gloo(seen, forward, _tensors(outputs), size_bytes(tensors))
 
@@ -92,7 +92,9 @@ class Collectives(ProcessGroup):
         """The Work of a collective: by the group's calls that `build` gives, or else by Gloo, through `forward`."""
 
     @abstractmethod
-    def by_gloo(self, seen: Shown | None, forward: Forward, results: list[torch.Tensor], size_bytes: int) -> dist.Work:
+    def by_gloo(
+        self, seen: CallSignature | None, forward: Forward, results: list[torch.Tensor], size_bytes: int
+    ) -> dist.Work:
         """The Work of a collective that Gloo carries out. seen: what the ranks compare."""
 
     @abstractmethod

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.errors import AggregationFailed
-from transport.group.contract import Array, Ask, Matching, checked
+from transport.group.contract import Array, CallRequest, Matching, checked
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
@@ -55,11 +55,11 @@ class TorchGroup:
         *,
         key: int | None = None,
         priority: int = 0,
-        asked: int = 0,
+        requested_op: int = 0,
         tensors: Tensors | None = None,
     ) -> "Future[Any]":
-        """See `AllreduceGroup`. key, priority and asked aren't read."""
-        ask = checked(Ask("allreduce", op, key, priority), array, self.workers)
+        """See `AllreduceGroup`. key, priority and requested_op aren't read."""
+        ask = checked(CallRequest("allreduce", op, key, priority), array, self.workers)
         future: Future[Any] = Future()
         if self._closed:
             self._fail(RuntimeError("the group was closed"), future)

@@ -29,11 +29,11 @@ from switchagg.job import ELEMENTS_MTU_1500, FRIENDLY
 from transport.group.contract import Group
 from transport.group.method_name import MethodName, parse
 from transport.links.addresses import facing, parse_endpoint, resolve_host
-from transport.links.table import LINKS, links_with
+from transport.links.link_kinds import LINKS, links_with
 
 if TYPE_CHECKING:
     from transport.meshes.opening import BoundPlace
-    from transport.worker.options import JoinOptions
+    from transport.worker.join_options import JoinOptions
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ class SwitchOptions:
     def join_options(self, timeout_s: float) -> "JoinOptions":
         """The options of a session with the switch, joined within timeout_s. Raises JobError for options that can't be
         together, DistBackendError as `name`."""
-        from transport.worker.options import JoinOptions  # pulls in ZeroMQ: only for those who use the switch
+        from transport.worker.join_options import JoinOptions  # pulls in ZeroMQ: only for those who use the switch
 
         name = self.name
         if self.bounded:
@@ -430,11 +430,13 @@ class Rendezvous:
             join_options = options.join_options(self._join_limit_s)
             job = f"{self.job}/{lane}"
             if options.fallback:
-                from transport.group.opening import open_moving_group  # every host method: only where one may be used
+                from transport.group.group_opening import (
+                    open_fallback_group,
+                )  # every host method: only where one may be used
 
                 addresses = _addresses(places)
                 join_options = replace(join_options, token=self._token(places))
-                session = open_moving_group(
+                session = open_fallback_group(
                     options.switch, job, self.rank, addresses, join_options, options.fallback, place, peer_failed
                 )
             else:
@@ -471,7 +473,7 @@ class Rendezvous:
             if self.options.backups or self.options.close_after_ns:
                 raise JobError(f"SWITCHAGG_BACKUPS, SWITCHAGG_CLOSE_AFTER_NS: {self.method} has none; leave them out")
             addresses = _addresses(places)
-            from transport.group.opening import GroupOptions, open_group  # only host methods need it
+            from transport.group.group_opening import GroupOptions, open_group  # only host methods need it
 
             codec, elements = self.method.codec or None, self.options.elements or None
             times = self._join_limit_s, self.timeout_s if self.method.method == "ps" else CALLS_S

@@ -1,4 +1,5 @@
-"""CodedCalls: a session's sums through a codec that remembers parameters, or takes several collectives for a sum.
+"""CodedSessionCalls: a session's sums through a codec that remembers parameters, or takes several collectives for a
+sum.
 
 A switch matches the calls of a class by their number, so all ranks must begin them in the same order. A codec of
 several collectives would begin its second when its first has ended, on each rank at another time: so it has its class
@@ -17,24 +18,24 @@ from switchagg.codecs import FIXED_POINT, Array
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.float_environment import use_ieee_arithmetic
-from switchagg.description import Shown
+from switchagg.description import CallSignature
 from switchagg.errors import as_line
 from switchagg.layout import EVERYONE, Shares, shares_of
 
 
-class Asked(NamedTuple):
+class SessionCall(NamedTuple):
     """A call of a session, but for how it is coded."""
 
     array: Array
     op: str
-    shown: Shown
+    signature: CallSignature
     shares: Shares = EVERYONE
     priority: int | None = None
     stream: int | None = None
 
 
 Submit = Callable[..., "Future[Any]"]
-"""submit(*asked, codec=, residual=): begins a call of the session; without a codec, as sums of its size are coded."""
+"""submit(*call, codec=, residual=): begins a call of the session; without a codec, as sums of its size are coded."""
 
 
 def _future() -> "Future[Any]":
@@ -47,12 +48,12 @@ def _future() -> "Future[Any]":
 class _Waiting:
     """A call in the queue of its class. rounds None: it is one collective, which the codec doesn't touch."""
 
-    asked: Asked
+    call: SessionCall
     rounds: Iterator[Reduction] | None
     future: "Future[Any]" = field(default_factory=_future)
 
 
-class CodedCalls:
+class CodedSessionCalls:
     """Of one session. Thread-safe.
 
     submit: of the session. lane: the class of a (priority, stream). fail: ends the job on all ranks, for the reason
@@ -72,21 +73,21 @@ class CodedCalls:
         self._made: dict[int, int] = {}
         self._thread = ThreadPoolExecutor(1, f"codec {compression.spec.name}", use_ieee_arithmetic)
 
-    def begin(self, asked: Asked, tensors: Tensors | None) -> "Future[Any]":
+    def begin(self, call: SessionCall, tensors: Tensors | None) -> "Future[Any]":
         """See `SwitchSession.call`."""
         one = self.compression
         with self._lock:
-            lane, rounds = self._lane(asked.priority, asked.stream), None
-            array, sums = asked.array, asked.shown.kind == "allreduce" and asked.op in ("sum", "avg")
+            lane, rounds = self._lane(call.priority, call.stream), None
+            array, sums = call.array, call.signature.kind == "allreduce" and call.op in ("sum", "avg")
             if sums and one.takes(array.dtype, array.size, tensors is not None):
                 number = self._made[lane] = self._made.get(lane, 0) + 1
                 rounds = one.rounds(array, tensors, lane << 48 | number)
             if not one.stepwise:
-                return self._submit(*asked) if rounds is None else self._at_once(_Waiting(asked, rounds))
+                return self._submit(*call) if rounds is None else self._at_once(_Waiting(call, rounds))
             queue = self._queues.setdefault(lane, deque())
             if rounds is None and not queue:
-                return self._submit(*asked)
-            waiting = _Waiting(asked, rounds)
+                return self._submit(*call)
+            waiting = _Waiting(call, rounds)
             queue.append(waiting)
             if len(queue) == 1:
                 self._later(partial(self._step, lane, waiting))
@@ -100,18 +101,18 @@ class CodedCalls:
         """A sum of one collective: in order, so it needs no queue. Raises what the session refuses."""
         assert waiting.rounds is not None
         try:
-            part = self._reduce(waiting.asked, next(waiting.rounds))
+            part = self._reduce(waiting.call, next(waiting.rounds))
         except BaseException:
             waiting.rounds.close()  # type: ignore[attr-defined]
             raise
         part.add_done_callback(partial(self._came, partial(self._step, None, waiting), None, waiting))
         return waiting.future
 
-    def _reduce(self, asked: Asked, one: Reduction) -> "Future[Any]":
-        op = asked.op if one.op == "sum" else one.op
-        shown = asked.shown._replace(kind=one.kind, op=op, dtype=one.array.dtype, elements=one.array.size)
+    def _reduce(self, call: SessionCall, one: Reduction) -> "Future[Any]":
+        op = call.op if one.op == "sum" else one.op
+        signature = call.signature._replace(kind=one.kind, op=op, dtype=one.array.dtype, elements=one.array.size)
         shares = shares_of(one.kind)
-        step = Asked(one.array, op, shown, shares, asked.priority, asked.stream)
+        step = SessionCall(one.array, op, signature, shares, call.priority, call.stream)
         return self._submit(*step, codec=one.codec or FIXED_POINT, residual=one.residual)
 
     # In the codec's thread
@@ -121,7 +122,7 @@ class CodedCalls:
         try:
             assert waiting.rounds is not None
             one = next(waiting.rounds, None)
-            part = None if one is None else self._reduce(waiting.asked, one)
+            part = None if one is None else self._reduce(waiting.call, one)
         except BaseException as error:
             self._fail(
                 f"codec {self.compression.spec.name}: {as_line(error)}"
@@ -143,7 +144,7 @@ class CodedCalls:
         if lane is not None:
             self._let_in(lane)
         if failure is None:
-            waiting.future.set_result(waiting.asked.array)
+            waiting.future.set_result(waiting.call.array)
         else:
             waiting.future.set_exception(failure)
 
@@ -154,7 +155,7 @@ class CodedCalls:
             while queue and queue[0].rounds is None:
                 plain = queue.popleft()
                 try:
-                    part = self._submit(*plain.asked)
+                    part = self._submit(*plain.call)
                 except BaseException as error:
                     plain.future.set_exception(error)
                     continue

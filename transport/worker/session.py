@@ -34,7 +34,7 @@ from switchagg.codecs import FIXED_POINT, Array, Codec
 from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.rounding import call_key
-from switchagg.description import DESCRIBED_WORKERS_MOST, Shown
+from switchagg.description import DESCRIBED_WORKERS_MOST, CallSignature
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import MODULUS, JobConfig
@@ -43,17 +43,17 @@ from switchagg.native import library
 from switchagg.native.native_codec import missing
 from switchagg.priority import class_of
 from switchagg.wire import frame_bytes
-from transport.control import messages
-from transport.control.client import ControlClient
-from transport.group.contract import Ask, Matching, named
+from transport.control import control_messages
+from transport.control.control_client import ControlClient
+from transport.group.contract import CallRequest, Matching, tensors_of
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.worker.call_ledger import Call, CallLedger
-from transport.worker.coded_calls import Asked, CodedCalls
+from transport.worker.coded_calls import CodedSessionCalls, SessionCall
 from transport.worker.early_results import EarlyResults
-from transport.worker.ends import Admission, WorkerEnd
-from transport.worker.last_words import last_words, listen
-from transport.worker.loop import CallLoop, WorkerLoop, all_of
-from transport.worker.options import JoinOptions
+from transport.worker.exit_reason import exit_reason, listen
+from transport.worker.join_options import JoinOptions
+from transport.worker.worker_endpoints import Admission, WorkerEndpoint
+from transport.worker.worker_loop import CallLoop, WorkerLoop, all_of
 from transport.zeromq.keys import as_keys
 
 logger = logging.getLogger(__name__)
@@ -100,8 +100,8 @@ class SwitchSession:
 
     def __init__(
         self,
-        end: WorkerEnd,
-        wish: messages.Join,
+        end: WorkerEndpoint,
+        request: control_messages.Join,
         switch: str,
         options: JoinOptions,
         cancelled: threading.Event | None = None,
@@ -111,37 +111,37 @@ class SwitchSession:
         self._switch = switch
         self._lock = threading.RLock()  # guards the next four
         self._calls = CallLedger(())
-        self._departed: list[messages.Gone] = []
+        self._departed: list[control_messages.DepartedMember] = []
         self._failure: AggregationFailed | None = None
         self._closed = False
         self._departed_ns = 0
         self._stall = _Stall()
         self._slowness: Callable[[], str] = end.slowness
         self._loop: CallLoop[Any] | None = None
-        spec, seed = options.codec_spec.for_workers(wish.workers), options.codec_seed
+        spec, seed = options.codec_spec.for_workers(request.workers), options.codec_seed
         self._codec = spec.row_codec or FIXED_POINT
         self._least = spec.least if self._codec.lossy else 0
         self._codec_seed = seed
-        self.compression = Compression(spec, wish.place.rank, wish.workers, seed) if spec.lossy else None
-        self._coded: CodedCalls | None = None
+        self.compression = Compression(spec, request.place.rank, request.workers, seed) if spec.lossy else None
+        self._coded: CodedSessionCalls | None = None
         if self.compression is not None and (self.compression.remembers or self.compression.stepwise):
-            self._coded = CodedCalls(self._submit, self.compression, self._lane, self._failed)
+            self._coded = CodedSessionCalls(self._submit, self.compression, self._lane, self._failed)
         self._split_calls = options.split_calls
         self.core = _chosen_core(options)
-        self.name, self.link = wish.job, wish.link
-        self.rank = wish.place.rank
+        self.name, self.link = request.job, request.link
+        self.rank = request.place.rank
         if self.rank == 0 and options.codec_spec.warning:
             logger.warning("%s", options.codec_spec.warning)
-        self.workers = wish.workers
-        self._address = (wish.place.host, wish.place.port)
+        self.workers = request.workers
+        self._address = (request.place.host, request.place.port)
         self._generation: int | None = None
         keys = as_keys(options.keys)
-        self._client = ControlClient(switch, wish, self._on_departure, self._on_end, self._on_beat, keys=keys)
+        self._client = ControlClient(switch, request, self._on_departure, self._on_end, self._on_beat, keys=keys)
         self._client.start()
         try:
-            admitted = self._admission(wish.timeout_ns / 1e9 + ANSWER_MARGIN_S, cancelled)
+            admitted = self._admission(request.timeout_ns / 1e9 + ANSWER_MARGIN_S, cancelled)
             self.job: JobConfig = replace(admitted.config(), retry_limit=options.retries, congestion=options.congestion)
-            if unknown := _unknown(wish, admitted, options.kind.label if end.queue_pair else ""):
+            if unknown := _unknown(request, admitted, options.kind.label if end.queue_pair else ""):
                 raise JobError(f"the switch at {switch} knows no {unknown}: it is older than this side")
             if admitted.narrowed and self.rank == 0:
                 self._warn(admitted.narrowed)
@@ -154,7 +154,7 @@ class SwitchSession:
             self._lease_ns = admitted.lease_ns
             self._data = (admitted.host or resolve_host(parse_endpoint(switch)[0]), admitted.port)
             self._packet_bytes = frame_bytes(self.job.elements) + options.kind.framing.packet_bytes
-            loop = self._open_loop(end, admitted, wish.incarnation)
+            loop = self._open_loop(end, admitted, request.incarnation)
         except BaseException as error:
             self._client.leave([], str(error), LEAVE_S if isinstance(error, SwitchaggError) else 0.0)
             self._client.close()
@@ -167,9 +167,9 @@ class SwitchSession:
         atexit.register(self.close)
         listen()
 
-    def _open_loop(self, end: WorkerEnd, admitted: messages.Admitted, secret: int) -> CallLoop[Any]:
+    def _open_loop(self, end: WorkerEndpoint, admitted: control_messages.Admitted, secret: int) -> CallLoop[Any]:
         """What carries our packets."""
-        theirs = messages.queue_pair_end(admitted.queue_pairs[self.rank]) if end.queue_pair else None
+        theirs = control_messages.queue_pair_end(admitted.queue_pairs[self.rank]) if end.queue_pair else None
         native = self.core == "native"
         place = Admission(self.job, self.rank, self._data, native, self._on_stream_failed, theirs, secret)
         return end.loop(replace(place, wire_rank=admitted.wire_rank))
@@ -200,13 +200,13 @@ class SwitchSession:
         options = replace(options, keys=as_keys(options.keys))
         own = options.bind or facing(resolve_host(host), port)
         try:
-            end: WorkerEnd = options.kind.opener("worker")(options, own)
+            end: WorkerEndpoint = options.kind.opener("worker")(options, own)
         except ValueError as error:
             raise JobError(str(error)) from None
         try:
-            wish = messages.Join(
+            request = control_messages.Join(
                 job=job,
-                place=messages.Place(rank, *end.address),
+                place=control_messages.RankAddress(rank, *end.address),
                 workers=workers,
                 elements=options.packet_elements,
                 streams=options.stream_count,
@@ -216,22 +216,22 @@ class SwitchSession:
                 windows=options.windows,
                 priorities=list(options.priorities),
                 link=options.link,
-                queue_pair=messages.queue_pair(end.queue_pair) if end.queue_pair else None,
+                queue_pair=control_messages.queue_pair(end.queue_pair) if end.queue_pair else None,
                 codec=options.codec_spec.told(options.codec_seed),
                 packets_held=end.packets_held,
                 split=options.split_calls,
                 congestion=options.congestion,
                 via=options.via,
                 job_priority=options.job_priority,
-                movable=options.movable,
-                patient=options.patient,
+                can_fall_back=options.can_fall_back,
+                wait_for_slots=options.wait_for_slots,
                 weight=options.weight,
                 slots_least=options.slots_least,
                 sparing=options.sparing,
                 backups=options.backups,
                 close_after_ns=options.close_after_ns,
             )
-            return cls(end, wish, switch, options, cancelled)
+            return cls(end, request, switch, options, cancelled)
         except BaseException:
             end.close()
             raise
@@ -244,50 +244,49 @@ class SwitchSession:
         priority: int | None = None,
         *,
         key: int | None = None,
-        asked: int = 0,
+        requested_op: int = 0,
         tensors: Tensors | None = None,
     ) -> "Future[Any]":
         """Combine `array` over all ranks, in place; the future resolves to the array, or to AggregationFailed.
 
         array: 1-D, C-contiguous, writable; float32, float64, int32, int64 for op "sum", int32 for "max", and of partial
         sums floats for "avg", the mean of the ranks in each chunk (Q6); it belongs to the session until the future is
-        done. priority: a class that one of the streams has; default: the least urgent
-        of them. The streams of a class take turns; stream: that one instead. Every rank must make the same calls of
-        a class in the same order; calls of different classes may come in any. key: names the array for codecs that
-        remember parameters, if tensors don't. asked, tensors: see `AllreduceGroup`. Ranks whose calls differ all fail,
-        with an error that names both (W12). Futures resolve in the loop's thread, or in one that waits for them: what
-        is chained to one must be quick. Raises ValueError for an array, stream or priority that can't be.
-        """
-        shown = Shown("allreduce", op, array.dtype, array.size, 0, asked)
+        done. priority: a class that one of the streams has; default: the least urgent of them. The streams of a class
+        take turns; stream: that one instead. Every rank must make the same calls of a class in the same order; calls of
+        different classes may come in any. key: names the array for codecs that remember parameters, if tensors don't.
+        requested_op, tensors: see `AllreduceGroup`. Ranks whose calls differ all fail, with an error that names both
+        (W12). Futures resolve in the loop's thread, or in one that waits for them: what is chained to one must be
+        quick. Raises ValueError for an array, stream or priority that can't be."""
+        signature = CallSignature("allreduce", op, array.dtype, array.size, 0, requested_op)
         if self._coded is not None:
-            tensors = self.tensors_of(array, Ask("allreduce", op, key, tensors=tensors))
-        return self.call(array, op, shown, priority=priority, stream=stream, tensors=tensors)
+            tensors = self.tensors_of(array, CallRequest("allreduce", op, key, tensors=tensors))
+        return self.call(array, op, signature, priority=priority, stream=stream, tensors=tensors)
 
-    def tensors_of(self, wire: Array, ask: Ask) -> Tensors | None:
+    def tensors_of(self, wire: Array, request: CallRequest) -> Tensors | None:
         """What lies in an array that travels for a call, for `call`."""
-        return None if self._coded is None else named(wire, ask, self._coded.compression)
+        return None if self._coded is None else tensors_of(wire, request, self._coded.compression)
 
     def call(
         self,
         array: Array,
         op: str,
-        shown: Shown,
+        signature: CallSignature,
         shares: Shares = EVERYONE,
         *,
         priority: int | None = None,
         stream: int | None = None,
         tensors: Tensors | None = None,
     ) -> "Future[Any]":
-        """Any collective. shares: who gives and who gets the values. shown: what the ranks compare."""
+        """Any collective. shares: who gives and who gets the values. signature: what the ranks compare."""
         if self._coded is None:
-            return self._submit(array, op, shown, shares, priority, stream)
-        return self._coded.begin(Asked(array, op, shown, shares, priority, stream), tensors)
+            return self._submit(array, op, signature, shares, priority, stream)
+        return self._coded.begin(SessionCall(array, op, signature, shares, priority, stream), tensors)
 
     def _submit(
         self,
         array: Array,
         op: str,
-        shown: Shown,
+        signature: CallSignature,
         shares: Shares,
         priority: int | None,
         stream: int | None,
@@ -319,7 +318,7 @@ class SwitchSession:
             places = ledger.begin(priority, stream, cut)
             if self._departed:  # before packets leave: the sums of who has left may be complete with them
                 self._check_departures()
-            words = shown.words(ledger.made_before(places)) if described else None
+            words = signature.words(ledger.made_before(places)) if described else None
             futures = []
             for place, call in zip(places, calls, strict=True):
                 call.description = words
@@ -343,7 +342,7 @@ class SwitchSession:
         if self._closed:
             raise JobError(f"job {self.name}, rank {self.rank}: the session is closed")
         try:
-            return messages.as_dict(self._client.query(self.name).result(STATUS_S))
+            return control_messages.as_dict(self._client.query(self.name).result(STATUS_S))
         except TimeoutError:
             raise JobError(f"no answer from switch {self._switch} within {STATUS_S:g} s") from None
 
@@ -390,7 +389,7 @@ class SwitchSession:
             # Only now has every finished call been counted: its caller may have come here before `_finished` ran.
             with self._lock:
                 finished = self._calls.finished()
-            self._client.leave(finished, str(self._failure or "") or last_words(), LEAVE_S)
+            self._client.leave(finished, str(self._failure or "") or exit_reason(), LEAVE_S)
             self._client.close()
 
     def __enter__(self) -> "SwitchSession":
@@ -401,7 +400,7 @@ class SwitchSession:
 
     # Private: any thread
 
-    def _admission(self, timeout_s: float, cancelled: threading.Event | None) -> messages.Admitted:
+    def _admission(self, timeout_s: float, cancelled: threading.Event | None) -> control_messages.Admitted:
         """Wait for it. Raises JobError, TimeoutError."""
         if cancelled is None:
             return self._client.admitted.result(timeout_s)
@@ -467,14 +466,14 @@ class SwitchSession:
 
     # Private: called in the control thread
 
-    def _on_departure(self, departed: list[messages.Gone]) -> None:
+    def _on_departure(self, departed: list[control_messages.DepartedMember]) -> None:
         with self._lock:
             self._departed = departed
             self._departed_ns = time.monotonic_ns()
         if self._loop is not None:
             self._check_departures()
 
-    def _on_end(self, dead: list[messages.Place], reason: str) -> None:
+    def _on_end(self, dead: list[control_messages.RankAddress], reason: str) -> None:
         ranks = tuple(place.rank for place in dead)
         if self.rank in ranks:
             reason += "; this rank was taken for dead: was it stopped, or in one long call that holds the GIL?"
@@ -509,10 +508,10 @@ class SwitchSession:
             stall.asked_ns = now_ns
             self._client.query(self.name).add_done_callback(lambda answer: self._diagnose(stall, answer))
 
-    def _diagnose(self, stall: _Stall, answer: "Future[messages.StatusAnswer]") -> None:
+    def _diagnose(self, stall: _Stall, answer: "Future[control_messages.StatusAnswer]") -> None:
         """If no unfinished slot holds our contribution, our packets or the switch's are lost (C13)."""
         slots = self._slots(answer)
-        if slots is None or len(slots) >= messages.SLOTS_REPORTED_MAX or stall is not self._stall:
+        if slots is None or len(slots) >= control_messages.SLOTS_REPORTED_MAX or stall is not self._stall:
             return
         if any(self.rank in slot.ranks for slot in slots if len(slot.ranks) < self.workers):
             stall.strikes = 0
@@ -538,7 +537,7 @@ class SwitchSession:
         waited = f"no result in {event.timeouts} timeouts in a row"
         self._client.query(self.name).add_done_callback(partial(self._blame, waited, event))
 
-    def _blame(self, waited: str, event: StreamFailed | None, answer: "Future[messages.StatusAnswer]") -> None:
+    def _blame(self, waited: str, event: StreamFailed | None, answer: "Future[control_messages.StatusAnswer]") -> None:
         """Fail with the ranks that the switch lacks: in the event's chunk, or else in the one that lacks the fewest."""
         if (slots := self._slots(answer)) is None:
             return
@@ -559,19 +558,19 @@ class SwitchSession:
             detail = f"{waited}; missing at the switch: {', '.join(str(self._places[rank]) for rank in missing)}"
         self._failed(detail, missing, event)
 
-    def _slots(self, answer: "Future[messages.StatusAnswer]") -> list[messages.SlotStatus] | None:
+    def _slots(self, answer: "Future[control_messages.StatusAnswer]") -> list[control_messages.SlotStatus] | None:
         """This job's slots in an answer; None if there was none."""
         jobs = answer.result().jobs if answer.exception() is None else []
         return next((job.slots for job in jobs if job.generation == self.job.generation), None)
 
 
-def _unknown(wish: messages.Join, admitted: messages.Admitted, pairs: str) -> str:
+def _unknown(request: control_messages.Join, admitted: control_messages.Admitted, pairs: str) -> str:
     """What of a wish a switch has overlooked, or "". pairs: what needs queue pairs, or ""."""
-    if wish.priorities and admitted.priorities != wish.priorities:
+    if request.priorities and admitted.priorities != request.priorities:
         return "priority classes"
-    if pairs and len(admitted.queue_pairs) != wish.workers:
+    if pairs and len(admitted.queue_pairs) != request.workers:
         return pairs
-    partial_sums = (wish.backups, wish.close_after_ns) == (admitted.backups, admitted.close_after_ns)
+    partial_sums = (request.backups, request.close_after_ns) == (admitted.backups, admitted.close_after_ns)
     return "" if partial_sums else "partial sums"
 
 

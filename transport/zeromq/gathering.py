@@ -28,7 +28,7 @@ from transport.meshes.handshake import (
     unknown_senders_text,
 )
 from transport.meshes.hello import TELL_S, Hello, disagreement, unpack
-from transport.zeromq.sockets import Connection, Sockets, text
+from transport.zeromq.zmq_sockets import Sockets, ZmqConnection, text
 
 CONTROL = b"switchagg mesh 2"
 """First of the three frames of the meshes' own messages; a member's message has two."""
@@ -57,7 +57,7 @@ def parse_control(frames: Sequence[zmq.Frame]) -> tuple[bytes, bytes] | None:
     return frames[1].bytes, frames[2].bytes
 
 
-class Gathering:
+class ZmqGathering:
     """Connects one member to all others; made, run, and kept for those that come later.
 
     early: messages of members that were done before us, with their sender and its identity. flows: their further
@@ -98,7 +98,7 @@ class Gathering:
         self.early: list[tuple[int, bytes, list[zmq.Frame]]] = []
         self.flows: dict[bytes, int] = {}
 
-    def run(self) -> dict[int, tuple[Connection, bytes]]:
+    def run(self) -> dict[int, tuple[ZmqConnection, bytes]]:
         """Connection and identity of every other member. Raises JobError: which members are missing and why, or what
         doesn't fit."""
         try:
@@ -110,7 +110,7 @@ class Gathering:
                         connection.socket.send_multipart([CONTROL, BYE, str(error).encode()[:1000]], zmq.NOBLOCK)
             raise
 
-    def _run(self) -> dict[int, tuple[Connection, bytes]]:
+    def _run(self) -> dict[int, tuple[ZmqConnection, bytes]]:
         connections = dict.fromkeys(self._connections.values())
         while True:
             for connection in connections:
@@ -131,7 +131,7 @@ class Gathering:
                 pause_s = min(pause_s, LEFT_S / 4)
             connections = self._sockets.poll(max(0.0, pause_s))[1]
 
-    def _check(self, connection: Connection) -> None:
+    def _check(self, connection: ZmqConnection) -> None:
         member = self._member_of[connection]
         for came_up in connection.read_monitor():
             self._answered.discard(member)

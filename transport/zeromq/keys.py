@@ -50,7 +50,7 @@ class Keys:
     def secure_server(self, listening: "zmq.Socket[bytes]") -> None:
         """Let in only holders of allowed keys; before the socket is bound. Raises JobError without a server's secret.
 
-        The context needs an `Authenticator` (transport.zeromq.sockets), which checks clients' keys.
+        The context needs an `Authenticator` (transport.zeromq.zmq_sockets), which checks clients' keys.
         """
         if self.server_secret is None:
             raise JobError(f"keys in {self.folder}: {SERVER}{_SECRET} is missing, which a listening side needs")

@@ -18,7 +18,7 @@ from emulation.sweep.sweep_axes import SweepAxes
 from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_name
-from transport.links.table import LINKS
+from transport.links.link_kinds import LINKS
 
 COMMA = re.compile(r",(?!\s*\w+=)")  # not between a codec's options
 _METHOD, _VARIANT = re.compile("[@~+]"), re.compile("(.*?)(?::([^:=]*))?", re.DOTALL)

@@ -13,9 +13,9 @@ from emulation.bench.allreduce.exact_inputs import tensors_of
 from emulation.bench.allreduce.rank_messages import OpenMethod, RankPlace
 from emulation.bounds import elements_of
 from emulation.errors import RunFailed
-from transport.group.opening import GroupOptions, open_group
-from transport.links.table import LINKS
-from transport.worker.options import JoinOptions
+from transport.group.group_opening import GroupOptions, open_group
+from transport.links.link_kinds import LINKS
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 Array = NDArray[Any]

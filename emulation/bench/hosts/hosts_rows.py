@@ -16,7 +16,7 @@ from emulation.bounds import NetworkParameters, coded_share, loads, payload_shar
 from emulation.certificate.fidelity import rate_text
 from switchagg.description import COMBINING, KINDS
 from transport.group.method_name import MethodName
-from transport.links.table import LINKS
+from transport.links.link_kinds import LINKS
 
 SCHEMA = "switchagg-hosts-2"
 ELEMENTS = 360

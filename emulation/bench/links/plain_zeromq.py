@@ -29,7 +29,7 @@ class PlainEnd:
         self._socket.set(zmq.RCVTIMEO, RECEIVE_MS)
         self._socket.set(zmq.SNDTIMEO, RECEIVE_MS)
         if way.endswith("bounded"):
-            from transport.zeromq.sockets import ZeroMqOptions
+            from transport.zeromq.zmq_sockets import ZeroMqOptions
 
             options = ZeroMqOptions()
             self._socket.set(zmq.SNDHWM, options.queue_messages)

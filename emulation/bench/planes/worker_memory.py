@@ -12,9 +12,9 @@ from switchagg.call import array_call
 from switchagg.dataplane.native import NativePlane
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import frame_bytes
-from transport.links.udp import UdpLink
-from transport.switch.native_loop import NativeSwitchLoop
-from transport.worker.native_loop import NativeWorkerLoop
+from transport.links.udp_link import UdpLink
+from transport.switch.native_switch_loop import NativeSwitchLoop
+from transport.worker.native_worker_loop import NativeWorkerLoop
 
 LOOPBACK = ("127.0.0.1", 0)
 WINDOW, ELEMENTS = 256, 360

@@ -124,7 +124,7 @@ def _started_here(plan: HostsPlan, ranks: int) -> int:
     """Ranks on this machine, by torchrun, and a switch if one is wanted and none is named. The exit code."""
     from emulation.cli.runs.profile import run_to_end, torchrun
     from transport.switch.daemon import SwitchDaemon
-    from transport.switch.options import DaemonOptions
+    from transport.switch.daemon_options import DaemonOptions
 
     links = {name.link for name in plan.names if name.is_switch}
     variables, daemon = {}, None

@@ -19,7 +19,7 @@ from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_sums
-from switchagg.description import DESCRIBED_WORKERS_MOST, Shown
+from switchagg.description import DESCRIBED_WORKERS_MOST, CallSignature
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import UNCONTROLLED, JobConfig
 from switchagg.layout import Shares
@@ -174,7 +174,7 @@ class AggregationHost:
         done: Done,
         priority: int | None,
         shares: Shares,
-        signature: Shown,
+        signature: CallSignature,
         coded: Reduction | None,
     ) -> None:
         """Begin a collective in place, described (W12); calls of a class take its streams in turn, as in a session.
@@ -191,7 +191,7 @@ class AggregationHost:
         done: Done,
         priority: int | None,
         shares: Shares,
-        signature: Shown,
+        signature: CallSignature,
         coded: Reduction | None,
     ) -> None:
         job, shares = self._job, shares._replace(routed=self._routed)

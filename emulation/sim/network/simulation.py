@@ -36,7 +36,7 @@ from switchagg.job import FRIENDLY, JobConfig, StreamConfig
 from switchagg.layout import shares_of
 from switchagg.priority import BEST_EFFORT
 from transport.group.coded_sums import RoundKeys
-from transport.group.contract import Ask, named
+from transport.group.contract import CallRequest, tensors_of
 from transport.meshes.mesh import Party
 from transport.meshes.reliable import ReliableConfig
 
@@ -382,13 +382,13 @@ class Simulation(ABC):
             self._enter(rank, call, None)
             return
         compression, keys = self._compressions[rank], self._keys[rank]
-        ask = Ask(kind, key=key, tensors=tensors)
+        ask = CallRequest(kind, key=key, tensors=tensors)
         if (
             kind == "allreduce"
             and (compression.remembers or compression.stepwise)
             and compression.takes(array.dtype, array.size, tensors is not None)
         ):
-            steps = compression.rounds(array, named(array, ask, compression), keys.made)
+            steps = compression.rounds(array, tensors_of(array, ask, compression), keys.made)
             first, random = keys.of(key)
             if self.codes_in_rounds:
                 steps = plain_rounds(steps, self.config.elements, self.config.workers, random)

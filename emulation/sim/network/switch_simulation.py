@@ -19,7 +19,7 @@ from emulation.topologies.topology_kinds import trees
 from switchagg.aggregator import Parent
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
-from switchagg.description import Shown
+from switchagg.description import CallSignature
 from switchagg.endpoint import Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import MODULUS, JobConfig
@@ -59,7 +59,7 @@ class EndpointSimulation(Simulation):
         )
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
-        signature = Shown(call.kind, call.op, call.array.dtype, call.array.size, call.root)
+        signature = CallSignature(call.kind, call.op, call.array.dtype, call.array.size, call.root)
         shares = shares_of(call.kind, call.root)
         self.hosts[rank].launch(call.array, call.op, call.done, call.priority, shares, signature, call.coded)
 

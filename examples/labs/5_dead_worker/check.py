@@ -13,7 +13,7 @@ from queue import Empty, Queue
 from threading import Thread
 
 from transport.switch.daemon import SwitchDaemon
-from transport.switch.options import DaemonOptions
+from transport.switch.daemon_options import DaemonOptions
 
 WORKERS, STEPS, DIES, AT_STEP = 3, 12, 1, 3
 LEASE_S = 1.0

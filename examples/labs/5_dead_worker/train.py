@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 from switchagg.errors import AggregationFailed  # noqa: F401
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 SWITCH = os.environ.get("SWITCHAGG_SWITCH", "tcp://127.0.0.1:5555")

@@ -19,7 +19,7 @@ struct sa_switch;
 
 enum sa_direction { SA_UP, SA_DOWN, SA_DIRECTIONS };
 
-/* Field by field as `SwitchConfig` in transport/switch/native_loop.py. */
+/* Field by field as `SwitchConfig` in transport/switch/native_switch_loop.py. */
 struct sa_switch_config {
     struct sa_udp *udp;     /* these two stay the caller's and must outlive the switch */
     struct sa_plane *plane;
@@ -34,7 +34,7 @@ struct sa_switch_config {
     uint32_t datagram_bytes; /* the largest packet of a job */
 };
 
-/* The order is that of `SWITCH_COUNTERS` in transport/switch/native_loop.py. */
+/* The order is that of `SWITCH_COUNTERS` in transport/switch/native_switch_loop.py. */
 enum sa_switch_counter {
     SA_DROP_UNKNOWN_SENDER,
     SA_DROP_QUEUE_FULL, /* on the way down: the port's queue, or its outbox */

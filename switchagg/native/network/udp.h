@@ -1,4 +1,4 @@
-/* Bundles of datagrams over a non-blocking UDP socket that the caller opens and closes (transport/links/udp.py's
+/* Bundles of datagrams over a non-blocking UDP socket that the caller opens and closes (transport/links/udp_link.py's
    UdpLink): UDP_SEGMENT, UDP_GRO, sendmmsg and recvmmsg, with UdpLink's error rules and counters.
 
    Guarantees: no function but sa_udp_wait sleeps, and none but sa_udp_new allocates. Datagrams are never resized; those
@@ -22,7 +22,7 @@ struct sa_address {
 };
 _Static_assert(sizeof(struct sa_address) == 24, "compared by bytes");
 
-/* Field by field as `native_udp.Options`. */
+/* Field by field as `native_udp.NativeUdpOptions`. */
 struct sa_udp_options {
     int32_t descriptor;
     uint32_t gso; /* whether the socket takes UDP_SEGMENT */
@@ -108,7 +108,7 @@ int64_t sa_now_ns(void);
 /* SA_UDP_COUNTERS numbers, valid as long as `udp`. */
 const uint64_t *sa_udp_counters(const struct sa_udp *udp);
 
-/* Field by field as `native_udp.State`. */
+/* Field by field as `native_udp.NativeUdpState`. */
 struct sa_udp_state {
     uint32_t gso;              /* still in use */
     int32_t send_errno;        /* of the newest refused send, 0 if none; `refused` is its destination */

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from switchagg.codecs.compression import Compression
-from switchagg.description import COMBINING, asked_text
+from switchagg.description import COMBINING, requested_op_text
 from transport.group.contract import Array, Group
 from transport.torch.calls.completions import CompletionPool
 from transport.torch.calls.deadlines import DEADLINES
@@ -370,28 +370,30 @@ def _called_by_join() -> bool:
 
 def _begin(group: Group, part: GroupCall, array: Array) -> "Future[Any]":
     """Make the group's call."""
-    kind, op, shown, _, tensors = part
+    kind, op, signature, _, tensors = part
     if kind == "allreduce":
-        told: dict[str, Any] = {"asked": shown.asked} if group.method == "ps" else {"shown": shown}
-        return group.allreduce(array, op, tensors=tensors, **told)
+        described: dict[str, Any] = (
+            {"requested_op": signature.requested_op} if group.method == "ps" else {"signature": signature}
+        )
+        return group.allreduce(array, op, tensors=tensors, **described)
     if kind == "reduce_scatter":
-        return group.reduce_scatter(array, op, shown=shown)
+        return group.reduce_scatter(array, op, signature=signature)
     if kind == "all_gather":
-        return group.all_gather(array, shown=shown)
+        return group.all_gather(array, signature=signature)
     if kind == "broadcast":
-        return group.broadcast(array, shown.root, shown=shown)
+        return group.broadcast(array, signature.root, signature=signature)
     if kind == "reduce":
-        return group.reduce(array, op, shown.root, shown=shown)
-    return group.barrier() if kind == "barrier" else group.compare(shown)
+        return group.reduce(array, op, signature.root, signature=signature)
+    return group.barrier() if kind == "barrier" else group.compare(signature)
 
 
 def _named(parts: Sequence[GroupCall], number: int) -> str:
     """A call, for errors: "allreduce 7 (sum, 5 elements)"."""
     if not parts:
         return f"call {number}"
-    first = parts[0].shown
-    op = [asked_text(first.asked, first.op, "")[0]] if first.kind in COMBINING else []
-    elements = sum(part.shown.elements for part in parts)
+    first = parts[0].signature
+    op = [requested_op_text(first.requested_op, first.op, "")[0]] if first.kind in COMBINING else []
+    elements = sum(part.signature.elements for part in parts)
     return f"{first.kind} {number} ({', '.join([*op, f'{elements} elements'])})"
 
 

@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import ReduceOp
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]  # documented, not exported
 
 from switchagg.codecs import array_codec
-from switchagg.description import COMBINING, ROOTED, Kind, Shown, asked_for
+from switchagg.description import COMBINING, ROOTED, CallSignature, Kind, requested_op_index
 from transport.group.staging import SWITCH, tensor_dtype
 
 GATHERED_BYTES_MAX = 1 << 16
@@ -98,7 +98,7 @@ class GroupCall(NamedTuple):
 
     kind: str
     op: str
-    shown: Shown
+    signature: CallSignature
     layout: TensorLayout | None = None
     tensors: array_codec.Tensors | None = None
 
@@ -176,7 +176,7 @@ def all_gather(outputs: Tensors, shard: torch.Tensor, ranks: RankContext) -> lis
     takes = tuple((output, place * k) for place, output in enumerate(outputs))
     home = outputs[0] if len(outputs) == 1 else None
     layout = TensorLayout(n * k, shard.dtype, ((shard, rank * k),), takes, home)
-    return [GroupCall("all_gather", "sum", shown("all_gather", ReduceOperation(""), shard.dtype, n * k), layout)]
+    return [GroupCall("all_gather", "sum", signature_of("all_gather", ReduceOperation(""), shard.dtype, n * k), layout)]
 
 
 def broadcast(tensor: torch.Tensor, root: int, ranks: RankContext, source: torch.Tensor | None = None) -> GroupCall:
@@ -185,26 +185,26 @@ def broadcast(tensor: torch.Tensor, root: int, ranks: RankContext, source: torch
     takes = ((tensor, 0),) if ranks.rank != root or source is not None else ()
     layout = TensorLayout(tensor.numel(), tensor.dtype, gives, takes, tensor)
     return GroupCall(
-        "broadcast", "sum", shown("broadcast", ReduceOperation(""), tensor.dtype, tensor.numel(), root), layout
+        "broadcast", "sum", signature_of("broadcast", ReduceOperation(""), tensor.dtype, tensor.numel(), root), layout
     )
 
 
 def barrier() -> GroupCall:
-    return GroupCall("barrier", "sum", shown("barrier", ReduceOperation(""), torch.uint8, 0))
+    return GroupCall("barrier", "sum", signature_of("barrier", ReduceOperation(""), torch.uint8, 0))
 
 
 def compared(parts: list[GroupCall], ranks: RankContext) -> list[GroupCall]:
     """Add a comparison where a host method's ranks could finish before they know that their roots differ."""
     first = next((part for part in parts if part.kind in ROOTED), None)
-    return parts if first is None or ranks.switch else [GroupCall("compare", "sum", first.shown), *parts]
+    return parts if first is None or ranks.switch else [GroupCall("compare", "sum", first.signature), *parts]
 
 
-def shown(kind: Kind, op: ReduceOperation, dtype: torch.dtype, elements: int, root: int = 0) -> Shown:
+def signature_of(kind: Kind, op: ReduceOperation, dtype: torch.dtype, elements: int, root: int = 0) -> CallSignature:
     """The signature of a collective, which ranks compare."""
     name = str(dtype).removeprefix("torch.")
     carried = "max" if op.wire == "max" else "sum"
-    return Shown(
-        kind, carried, array_dtype(dtype), elements, root, asked_for(op.name, name, carried if op.name else "")
+    return CallSignature(
+        kind, carried, array_dtype(dtype), elements, root, requested_op_index(op.name, name, carried if op.name else "")
     )
 
 
@@ -277,10 +277,10 @@ def _combined(
 ) -> GroupCall:
     """A call that the group combines. rank_range: the part of the array that this rank has afterwards."""
     if kind == "allreduce" and _divided(op, layout.dtype, ranks):
-        return GroupCall(kind, op.name, shown(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
+        return GroupCall(kind, op.name, signature_of(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
     before, after = _around(op, rank_range, ranks.workers)
     layout = layout._replace(before=before, after=after if layout.takes else None)
-    return GroupCall(kind, op.wire, shown(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
+    return GroupCall(kind, op.wire, signature_of(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
 
 
 def _packed(tensors: list[torch.Tensor], op: ReduceOperation, ranks: RankContext) -> GroupCall:
@@ -297,7 +297,7 @@ def _packed(tensors: list[torch.Tensor], op: ReduceOperation, ranks: RankContext
     before, after = (None, None) if divided else _around(op, (0, end), ranks.workers)
     layout = TensorLayout(end, wire, tuple(places), tuple(places), None, before, after)
     sizes = [tensor.numel() for tensor in tensors]
-    what = shown("allreduce", op, dtype, sum(sizes), zlib.crc32(repr(sizes).encode()) & 0xFF)
+    what = signature_of("allreduce", op, dtype, sum(sizes), zlib.crc32(repr(sizes).encode()) & 0xFF)
     return GroupCall("allreduce", op.name if divided else op.wire, what, layout)
 
 
@@ -370,7 +370,7 @@ def _gathered(
     takes = ((taker, 0),) if root in (-1, rank) else ()
     gives = tuple((tensor, rank * m + start) for tensor, start in gives)
     layout = TensorLayout(n * m, dtype, gives, takes, None, None, combine if takes else None)
-    return GroupCall("all_gather", "sum", shown(kind, op, dtype, m, max(root, 0)), layout)
+    return GroupCall("all_gather", "sum", signature_of(kind, op, dtype, m, max(root, 0)), layout)
 
 
 def _computes(dtype: torch.dtype) -> bool:

@@ -5,7 +5,7 @@
 Commands from other threads run between iterations in this thread, so a data plane never sees two at once. Results of an
 iteration that go to the same workers are joined, so that the link can hand many to the kernel in one call. What a data
 plane puts out must be fresh memory: it is kept until the link takes it. What a loop guarantees to its callers is in
-`CommandLoop`; `transport.switch.native_loop.NativeSwitchLoop` does the same with its iterations in C.
+`CommandLoop`; `transport.switch.native_switch_loop.NativeSwitchLoop` does the same with its iterations in C.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ Place = TypeVar("Place")
 
 
 @dataclass(slots=True, eq=False)
-class Port:
+class SwitchPort:
     """Where one worker is, and the jobs that use it."""
 
     number: int
@@ -56,7 +56,7 @@ class Port:
     jobs: set[int] = field(default_factory=set)
 
 
-PortT = TypeVar("PortT", bound=Port)
+PortT = TypeVar("PortT", bound=SwitchPort)
 
 
 class CommandLoop(ABC, Generic[PortT]):
@@ -285,7 +285,7 @@ class CommandLoop(ABC, Generic[PortT]):
 
 
 @dataclass(slots=True, eq=False)
-class _QueuedPort(Port):
+class _QueuedPort(SwitchPort):
     """A port, and what waits there for room on the link."""
 
     queue: deque[tuple[int | None, Bundle]] = field(default_factory=deque)  # with their TOS

@@ -1,6 +1,6 @@
 """A worker's end of a link: opened before the join, which tells the switch where it is; then a loop uses it.
 
-What opens the ends stands in `transport.links.table`.
+What opens the ends stands in `transport.links.link_kinds`.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from switchagg.endpoint import StreamFailed
 from switchagg.job import JobConfig
 from switchagg.wire import frame_bytes
 from transport.links.link import Address, Link
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 from transport.rdma.places import QueuePairEnd
-from transport.worker.loop import CallLoop, WorkerLoop
-from transport.worker.native_loop import NativeWorkerLoop
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
+from transport.worker.native_worker_loop import NativeWorkerLoop
+from transport.worker.worker_loop import CallLoop, WorkerLoop
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Admission:
     wire_rank: int | None = None
 
 
-class WorkerEnd(Protocol):
+class WorkerEndpoint(Protocol):
     """Bound when made. The loop of `loop` closes it; until then, its opener does."""
 
     @property
@@ -59,7 +59,7 @@ class WorkerEnd(Protocol):
         """Free everything; again does nothing."""
 
 
-class LinkEnd:
+class LinkEndpoint:
     """The end of any `Link`."""
 
     queue_pair = None
@@ -70,7 +70,7 @@ class LinkEnd:
         self.address, self.slowness, self.close = link.address, link.slowness, link.close
 
     def loop(self, admission: Admission) -> CallLoop[Any]:
-        """See `WorkerEnd.loop`."""
+        """See `WorkerEndpoint.loop`."""
         made: Any = NativeWorkerLoop if admission.native else WorkerLoop
         loop: CallLoop[Any] = made(
             self._link,
@@ -83,14 +83,14 @@ class LinkEnd:
         return loop
 
 
-def open_link(options: JoinOptions, host: str) -> WorkerEnd:
+def open_link(options: JoinOptions, host: str) -> WorkerEndpoint:
     """The end of a link that needs only an address. host: our own."""
-    return LinkEnd(options.kind.opener("link")((host, 0)))
+    return LinkEndpoint(options.kind.opener("link")((host, 0)))
 
 
-def open_udp(options: JoinOptions, host: str) -> WorkerEnd:
+def open_udp(options: JoinOptions, host: str) -> WorkerEndpoint:
     """The end of a UdpLink."""
     made: UdpLink = options.kind.opener("link")(
         (host, 0), tos=options.tos, segments_max=options.segments_max, credit_bytes=options.credit
     )
-    return LinkEnd(made, made.packets_held(frame_bytes(options.packet_elements)))
+    return LinkEndpoint(made, made.packets_held(frame_bytes(options.packet_elements)))

@@ -45,11 +45,11 @@ from transport.zeromq.gathering import (
     HELLO,
     LOST,
     REFUSED,
-    Gathering,
+    ZmqGathering,
     parse_control,
 )
 from transport.zeromq.keys import Keys, as_keys
-from transport.zeromq.sockets import Connection, Sockets, ZeroMqOptions
+from transport.zeromq.zmq_sockets import Sockets, ZeroMqOptions, ZmqConnection
 
 ZERO_COPY_BYTES = 1 << 16
 """Data this long or longer is sent from, and received into, memory that is not copied again."""
@@ -74,7 +74,7 @@ class _Flow:
     """A connection to another member. copied: bytes that count as sent, and may be unsent in libzmq; unmarked: those
     with no marker behind them yet. batch: tickets of copied messages that wait for a marker."""
 
-    connection: Connection
+    connection: ZmqConnection
     queue: deque[tuple[bytes, Buffer, int]] = field(default_factory=deque)
     copied: int = 0
     unmarked: int = 0
@@ -95,7 +95,7 @@ class _Peer:
     fading_ns: int | None = None
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> ZmqConnection:
         """The one by which they met."""
         return self.flows[-1].connection
 
@@ -110,8 +110,8 @@ class ZeroMqMesh:
         self,
         mine: Hello,
         sockets: Sockets,
-        peers: dict[int, tuple[Connection, bytes]],
-        gathering: Gathering,
+        peers: dict[int, tuple[ZmqConnection, bytes]],
+        gathering: ZmqGathering,
         classes: tuple[int, ...] = (),
         marks: Sequence[int] = (),
     ) -> None:
@@ -133,7 +133,7 @@ class ZeroMqMesh:
         gathering.early = []
         self._dirty: dict[tuple[int, int], _Flow] = {}  # by flow and member
         self._closed = False
-        self._changed: dict[Connection, None] = dict.fromkeys(self._by_connection)
+        self._changed: dict[ZmqConnection, None] = dict.fromkeys(self._by_connection)
         self._check_ns = 0
         self._returned: deque[int] = deque()  # tickets; any thread of pyzmq appends
         self._watched: dict[int, weakref.ref[memoryview]] = {}
@@ -166,14 +166,14 @@ class ZeroMqMesh:
         sockets = Sockets(addresses[member], options, as_keys(keys), max(options.message_bytes_max, CONTROL_BYTES_MAX))
         try:
             tos = marks[-1] if classes else None
-            gathering = Gathering(mine, terms.key, addresses, sockets, terms.timeout_s, tos)
+            gathering = ZmqGathering(mine, terms.key, addresses, sockets, terms.timeout_s, tos)
             peers = gathering.run()
         except BaseException:
             sockets.close(FADING_S)  # time for the reason to reach the others
             raise
         return cls(mine, sockets, peers, gathering, classes, marks)
 
-    def _flows_to(self, member: int, met: Connection) -> list[_Flow]:
+    def _flows_to(self, member: int, met: ZmqConnection) -> list[_Flow]:
         """One for each class; the connection by which the members met is the last's."""
         flows = []
         for place, tos in enumerate(self._marks[:-1]):

@@ -1,4 +1,5 @@
-"""The switch's end of a link: a data plane and the loop that hosts it, bound, as `transport.links.table` names them."""
+"""The switch's end of a link: a data plane and the loop that hosts it, bound, as `transport.links.link_kinds` names
+them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +17,11 @@ from switchagg.membership import Address
 from switchagg.native.multicast import Multicast
 from switchagg.wire import frame_bytes
 from transport.links.link import Link
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
+from transport.switch.daemon_options import AUTO, XDP, DaemonOptions
 from transport.switch.host import QueuePairHost, RunningHost
-from transport.switch.loop import SwitchLoop
-from transport.switch.native_loop import NativeSwitchLoop
-from transport.switch.options import AUTO, XDP, DaemonOptions
+from transport.switch.native_switch_loop import NativeSwitchLoop
+from transport.switch.switch_loop import SwitchLoop
 from transport.switch.xdp import XdpOptions, XdpSwitch
 
 LinkT = TypeVar("LinkT", bound=Link)
@@ -30,7 +31,7 @@ OnFailure = Callable[[BaseException], None]
 
 
 @dataclass(frozen=True)
-class SwitchEnd:
+class SwitchEndpoint:
     """host: not started yet. address: of the data plane, bound. choice: the data plane, and why nothing faster.
     slowness: as of a `Link`. packets_held: of so many elements, as of a UdpLink. queue_pairs: `host` again, if
     its jobs come by queue pairs."""
@@ -68,20 +69,20 @@ def bound(make: Callable[[], LinkT], remedy: str = "; choose another with --data
         raise SwitchaggError(f"data address: {error}{remedy}") from error
 
 
-def end_of(link: Link, chosen: ChosenPlane, on_failure: OnFailure) -> SwitchEnd:
+def endpoint_of(link: Link, chosen: ChosenPlane, on_failure: OnFailure) -> SwitchEndpoint:
     """Any data plane on any link."""
     host = SwitchLoop(link, chosen.plane, on_failure=on_failure)
-    return SwitchEnd(host, link.address, chosen.choice, link.slowness, packets_held=_packets_held(link))
+    return SwitchEndpoint(host, link.address, chosen.choice, link.slowness, packets_held=_packets_held(link))
 
 
-def open_link(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEnd:
+def open_link(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEndpoint:
     """The end of a link that needs only an address."""
     plane = plane_of(options)
     link: Link = bound(partial(options.kind.opener("link"), options.bind_data))
-    return end_of(link, plane, on_failure)
+    return endpoint_of(link, plane, on_failure)
 
 
-def open_udp(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEnd:
+def open_udp(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEndpoint:
     """The end of a UdpLink, with the loop in C where the data plane is; or the switch in the kernel."""
     if options.plane == XDP:
         kernel = XdpSwitch(
@@ -93,11 +94,11 @@ def open_udp(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchE
             on_failure=on_failure,
         )
         log(f"data plane {XDP}: {kernel.mode}")
-        return SwitchEnd(kernel, kernel.address, Choice(XDP, {}))
+        return SwitchEndpoint(kernel, kernel.address, Choice(XDP, {}))
     chosen = plane_of(options)
     link: UdpLink = bound(partial(options.kind.opener("link"), options.bind_data, segments_max=options.segments_max))
     if not isinstance(chosen.plane, NativePlane):
-        return end_of(link, chosen, on_failure)
+        return endpoint_of(link, chosen, on_failure)
     host = NativeSwitchLoop(
         link,
         chosen.plane,
@@ -106,7 +107,7 @@ def open_udp(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchE
         log=log,
         on_failure=on_failure,
     )
-    return SwitchEnd(host, link.address, chosen.choice, link.slowness, packets_held=_packets_held(link))
+    return SwitchEndpoint(host, link.address, chosen.choice, link.slowness, packets_held=_packets_held(link))
 
 
 def _multicast(interface: str, link: UdpLink, log: Log) -> Multicast | None:

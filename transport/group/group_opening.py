@@ -23,7 +23,7 @@ from transport.group.contract import Array, Group
 from transport.group.host_group import HostGroup, Submit
 from transport.group.method_name import METHODS, host_methods, parse
 from transport.links.link import Address
-from transport.links.table import LINKS, links_with
+from transport.links.link_kinds import LINKS, links_with
 from transport.meshes.hello import Meeting
 from transport.meshes.loop import CREDIT_BYTES
 from transport.meshes.mesh import Mesh
@@ -31,7 +31,7 @@ from transport.meshes.native_tcp import NativeTcpMesh, in_c
 from transport.meshes.opening import BoundPlace, connect_mesh
 
 if TYPE_CHECKING:
-    from transport.worker.options import JoinOptions
+    from transport.worker.join_options import JoinOptions
 
 logger = logging.getLogger(__name__)
 
@@ -71,13 +71,11 @@ class GroupOptions:
     ranks_per_group: of "hierarchical". ps: fields of PsConfig. switch: its control address. codec: how sums of floats
     travel, as `switchagg.codecs.spec` reads it; default: as they are, on a switch "fixed_point". codec_elements: with a
     codec, E of the switch whose bits a host method shall give; default 360. codec_seed: of codecs with random numbers.
-    fallback: of a switch: the host method that calls take while it has no room for the job (`transport.group.moving`).
-    bounded: options of a method with bounded loss, by name, as {"tolerance": 0.02} (`transport.bounded.table`).
-    token: the secret of the job of a host method or a fallback, by which its members know each other; default: the
-    environment's SWITCHAGG_TOKEN.
-    more: what else JoinOptions has, or what the link takes (`transport.meshes.opening.connect_mesh`); of both,
-    priorities: the classes there are.
-    """
+    fallback: of a switch: the host method that calls take while it has no room for the job
+    (`transport.group.fallback_group`). bounded: options of a method with bounded loss, by name, as {"tolerance": 0.02}
+    (`transport.bounded.table`). token: the secret of the job of a host method or a fallback, by which its members know
+    each other; default: the environment's SWITCHAGG_TOKEN. more: what else JoinOptions has, or what the link takes
+    (`transport.meshes.opening.connect_mesh`); of both, priorities: the classes there are."""
 
     timeout_s: float = 30.0
     call_timeout_s: float = CALL_TIMEOUT_S
@@ -153,12 +151,12 @@ def open_group(
         raise
 
 
-def open_moving_group(
+def open_fallback_group(
     switch: str,
     job: str,
     rank: int,
     addresses: Sequence[Address],
-    wish: "JoinOptions",
+    options: "JoinOptions",
     fallback: str,
     bound: BoundPlace | None = None,
     closing: threading.Event | None = None,
@@ -166,7 +164,7 @@ def open_moving_group(
     """Join a job on a switch, to go on by a host method while it has no room. addresses: of that, a (host, port) per
     rank. fallback: its name, perhaps with a link. bound: our own place there. closing: once it is set, the group waits
     for nothing more. Raises JobError."""
-    from transport.group.moving import MovingGroup, Ways
+    from transport.group.fallback_group import FallbackGroup, FallbackPaths
     from transport.group.switch_group import SwitchGroup
 
     try:
@@ -175,30 +173,30 @@ def open_moving_group(
         raise JobError(f"option fallback: {error}") from None
     if name.method not in host_methods() or name.codec or name.schedule:
         raise JobError(f"option fallback '{fallback}': one of {', '.join(host_methods())}, perhaps with a link")
-    if wish.codec != FIXED_POINT.name:
-        raise JobError(f"option fallback: with codec {FIXED_POINT.name} alone; {wish.codec} has a memory of its own")
-    if wish.keys is not None and not LINKS[name.link].keys:
+    if options.codec != FIXED_POINT.name:
+        raise JobError(f"option fallback: with codec {FIXED_POINT.name} alone; {options.codec} has a memory of its own")
+    if options.keys is not None and not LINKS[name.link].keys:
         raise JobError(
             f"option fallback: {name.link} does not encrypt and the switch has keys; use {name.method}@zeromq"
         )
     how = GroupOptions(
-        timeout_s=wish.timeout_s,
-        call_timeout_s=wish.call_timeout_s,
-        codec=wish.codec,
-        codec_elements=wish.packet_elements,
-        token=wish.token,
-        more={} if wish.keys is None else {"keys": wish.keys},
+        timeout_s=options.timeout_s,
+        call_timeout_s=options.call_timeout_s,
+        codec=options.codec,
+        codec_elements=options.packet_elements,
+        token=options.token,
+        more={} if options.keys is None else {"keys": options.keys},
     )
     join = partial(SwitchGroup.join, switch, job, rank, len(addresses))
     meet = partial(open_group, name.method, name.link, rank, addresses, job=job, options=how, bound=bound)
-    return MovingGroup(job, rank, len(addresses), Ways(join, meet, bound, wish, fallback), closing)
+    return FallbackGroup(job, rank, len(addresses), FallbackPaths(join, meet, bound, options, fallback), closing)
 
 
 def _open_switch_group(
     link: str, rank: int, addresses: Sequence[Address], job: str, how: GroupOptions, bound: BoundPlace | None
 ) -> Group:
     from transport.group.switch_group import SwitchGroup  # pulls in ZeroMQ: only for those who use the switch
-    from transport.worker.options import JoinOptions
+    from transport.worker.join_options import JoinOptions
 
     link, codec = link or JoinOptions.link, how.codec or JoinOptions.codec
     try:
@@ -214,7 +212,7 @@ def _open_switch_group(
     except TypeError as error:
         raise JobError(f"method switch: {error}") from error
     if how.fallback is not None:
-        return open_moving_group(how.switch or "", job, rank, addresses, wish, how.fallback, bound)
+        return open_fallback_group(how.switch or "", job, rank, addresses, wish, how.fallback, bound)
     if how.token:
         raise JobError("option token: members of a job on a switch have none; give the switch keys (option keys)")
     return SwitchGroup.join(how.switch or "", job, rank, len(addresses), wish)

@@ -36,7 +36,7 @@ SLOTS_REPORTED_MAX = 4096
 """Most slot versions in a status answer (about 150 kB); unfinished ones come first."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class RankAddress(msgspec.Struct, frozen=True):
     """A rank and the UDP address of its data plane."""
 
     rank: Small
@@ -47,7 +47,7 @@ class Place(msgspec.Struct, frozen=True):
         return f"rank {self.rank} at {self.host}:{self.port}"
 
 
-class QueuePair(msgspec.Struct, frozen=True):
+class QueuePairAddress(msgspec.Struct, frozen=True):
     """One end of an RDMA queue pair; see QueuePairEnd in transport/rdma/places.py (R3)."""
 
     queue_pair: Count
@@ -57,10 +57,10 @@ class QueuePair(msgspec.Struct, frozen=True):
     any_identification: bool = False
 
 
-class Gone(msgspec.Struct, frozen=True):
+class DepartedMember(msgspec.Struct, frozen=True):
     """A member that left; calls: how many it had finished, by stream (C7)."""
 
-    place: Place
+    place: RankAddress
     calls: Counts
     reason: Text
 
@@ -72,7 +72,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     switch that we send to, "" for this one (C18). job_priority and what follows: as of JoinRequest."""
 
     job: Text
-    place: Place
+    place: RankAddress
     workers: Small
     elements: Small
     streams: Small
@@ -81,7 +81,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     timeout_ns: Count
     windows: Smalls = []
     priorities: Smalls = []
-    queue_pair: QueuePair | None = None
+    queue_pair: QueuePairAddress | None = None
     link: Text = "udp"
     codec: Text = FIXED_POINT.name
     packets_held: Small = 0
@@ -89,8 +89,8 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     via: Text = ""
     congestion: Text = FRIENDLY
     job_priority: Small = BEST_EFFORT
-    movable: bool = False
-    patient: bool = False
+    can_fall_back: bool = msgspec.field(default=False, name="movable")
+    wait_for_slots: bool = msgspec.field(default=False, name="patient")
     weight: Small = 1
     slots_least: Small = 0
     sparing: bool = False
@@ -137,7 +137,7 @@ class Register(msgspec.Struct, frozen=True, tag="register"):
     link: Text = "udp"
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldJob(msgspec.Struct, frozen=True):
     """A job that a switch was told to take; fault: why it could not, or ""."""
 
     job_id: Small
@@ -149,13 +149,13 @@ class SwitchBeat(msgspec.Struct, frozen=True, tag="switch_beat"):
     """Request of a switch: I live, and these are the jobs that I was told to take (C19)."""
 
     incarnation: Count
-    held: Annotated[list[Held], msgspec.Meta(max_length=1 << 16)]
+    held: Annotated[list[HeldJob], msgspec.Meta(max_length=1 << 16)]
 
 
-class Gathering(msgspec.Struct, frozen=True, tag="gathering"):
+class JobGathering(msgspec.Struct, frozen=True, tag="gathering"):
     """Answer: not all ranks have joined yet, or something else prevents the start."""
 
-    present: list[Place]
+    present: list[RankAddress]
     missing: list[Small]
     reason: str
 
@@ -178,9 +178,9 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     host: str
     port: Small
     lease_ns: Count
-    members: list[Place]
+    members: list[RankAddress]
     priorities: Smalls = []
-    queue_pairs: Annotated[list[QueuePair], msgspec.Meta(max_length=64)] = []
+    queue_pairs: Annotated[list[QueuePairAddress], msgspec.Meta(max_length=64)] = []
     narrowed: str = ""
     routes: bool = False
     wire_rank: Small | None = None
@@ -206,7 +206,7 @@ class Alive(msgspec.Struct, frozen=True, tag="alive"):
     """Answer: the job runs; these members have left it. asked_to_leave: why the others should, or "" (C21)."""
 
     generation: Count
-    departed: list[Gone]
+    departed: list[DepartedMember]
     asked_to_leave: str = ""
 
 
@@ -221,11 +221,11 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """Answer: the job has ended; dead: the members that caused it, if any did."""
 
     generation: Count
-    dead: list[Place]
+    dead: list[RankAddress]
     reason: str
 
 
-class Share(msgspec.Struct, frozen=True):
+class JobShare(msgspec.Struct, frozen=True):
     """A job's part at a switch. children: where its ranks there send from. parent: data address of the switch above
     (host "": that of the control address) and our rank there; none at its root. ranks: the job's, below each child."""
 
@@ -242,11 +242,11 @@ class Share(msgspec.Struct, frozen=True):
     congestion: Text = FRIENDLY
 
 
-class Shares(msgspec.Struct, frozen=True, tag="shares"):
+class JobShares(msgspec.Struct, frozen=True, tag="shares"):
     """Answer to a switch below: all that it has to hold, and nothing else (C19)."""
 
     lease_ns: Count
-    jobs: list[Share]
+    jobs: list[JobShare]
 
 
 class Postponed(msgspec.Struct, frozen=True, tag="postponed"):
@@ -286,8 +286,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     workers: int
     elements: int
     streams: list[tuple[int, int]]
-    members: list[Place]
-    departed: list[Gone]
+    members: list[RankAddress]
+    departed: list[DepartedMember]
     slots: list[SlotStatus]
     priorities: list[int] = []
     asked_slots: int = 0
@@ -308,14 +308,16 @@ class StatusAnswer(msgspec.Struct, frozen=True, tag="status_answer"):
     gathering: int
     details: bool
     jobs: list[JobStatus]
-    waiting: dict[str, Gathering]
+    waiting: dict[str, JobGathering]
     control_counters: dict[str, int]
     data_counters: dict[str, int]
     switches: dict[str, str] = {}
 
 
 Request = Join | Heartbeat | Leave | StatusQuery | Register | SwitchBeat
-Answer = Gathering | Admitted | Alive | Refused | Failed | Unknown | StatusAnswer | Shares | Postponed | Redirected
+Answer = (
+    JobGathering | Admitted | Alive | Refused | Failed | Unknown | StatusAnswer | JobShares | Postponed | Redirected
+)
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -343,27 +345,30 @@ def as_dict(message: Request | Answer) -> dict[str, Any]:
     return plain
 
 
-def place(member: Member) -> Place:
+def rank_address(member: Member) -> RankAddress:
     """A member as messages name it: without its secret, the incarnation."""
-    return Place(member.rank, *member.address)
+    return RankAddress(member.rank, *member.address)
 
 
-def places(members: Sequence[Member]) -> list[Place]:
+def rank_addresses(members: Sequence[Member]) -> list[RankAddress]:
     """`place` of each."""
-    return [place(member) for member in members]
+    return [rank_address(member) for member in members]
 
 
-def gone(departures: Sequence[Departure]) -> list[Gone]:
+def departed_members(departures: Sequence[Departure]) -> list[DepartedMember]:
     """Departures as messages name them."""
-    return [Gone(place(departure.member), list(departure.calls), departure.reason) for departure in departures]
+    return [
+        DepartedMember(rank_address(departure.member), list(departure.calls), departure.reason)
+        for departure in departures
+    ]
 
 
-def queue_pair(end: QueuePairEnd) -> QueuePair:
+def queue_pair(end: QueuePairEnd) -> QueuePairAddress:
     """An end of a queue pair as messages name it."""
-    return QueuePair(end.queue_pair, end.psn, end.rkey, end.base, end.any_identification)
+    return QueuePairAddress(end.queue_pair, end.psn, end.rkey, end.base, end.any_identification)
 
 
-def queue_pair_end(queue_pair: QueuePair) -> QueuePairEnd:
+def queue_pair_end(queue_pair: QueuePairAddress) -> QueuePairEnd:
     """The end that a message names."""
     return QueuePairEnd(
         queue_pair.queue_pair, queue_pair.psn, queue_pair.rkey, queue_pair.base, queue_pair.any_identification

@@ -26,23 +26,23 @@ from switchagg.membership import (
     JoinRequest,
     Member,
     MemberLeft,
+    MembershipState,
     Running,
-    Standing,
     Waiting,
 )
 from switchagg.sharing.switches import ROOT
 from switchagg.sharing.tree_controller import TreeController
-from transport.control import messages
+from transport.control import control_messages
+from transport.control.control_sockets import ControlPeer, bound, listen_locally, peer_of
 from transport.control.heartbeats import BEAT_NS
 from transport.control.shares import offer_of, share_message
 from transport.control.snapshots import HostSnapshot, HostSnapshots
-from transport.control.sockets import Peer, bound, listen_locally, peer_of
 from transport.control.stalls import STALL_NS, StallDetector
-from transport.control.status import Shown, status_answer
-from transport.links.table import LINKS
+from transport.control.status import VisibleJobs, status_answer
+from transport.links.link_kinds import LINKS
 from transport.switch.host import QueuePairEnds, QueuePairHost, SwitchHost
 from transport.zeromq.keys import Keys
-from transport.zeromq.sockets import Authenticator, ListeningMonitor, Refusals
+from transport.zeromq.zmq_sockets import Authenticator, ListeningMonitor, Refusals
 
 TURN_MESSAGES_MAX = 1000
 ROUTES_KEPT = 8192
@@ -91,7 +91,9 @@ class ControlServer:
         link: str = "udp",
         keys: Keys | None = None,
     ) -> None:
-        self.counters = dict.fromkeys((*(f"drop_{reason}" for reason in messages.REASONS), "requests", "answers"), 0)
+        self.counters = dict.fromkeys(
+            (*(f"drop_{reason}" for reason in control_messages.REASONS), "requests", "answers"), 0
+        )
         self._controller = controller
         self._host = host
         self._ends = QueuePairEnds(host, queue_pairs, secrets=LINKS[link].secrets)
@@ -134,7 +136,7 @@ class ControlServer:
         refusals.address = f"control plane {self.endpoint}"
         if not self._keyed:
             listen_locally(self._socket, self.endpoint)
-        self._snapshots: HostSnapshots[tuple[Peer, messages.StatusQuery]] = HostSnapshots(host, keys)
+        self._snapshots: HostSnapshots[tuple[ControlPeer, control_messages.StatusQuery]] = HostSnapshots(host, keys)
         self._poller.register(self._snapshots.descriptor, zmq.POLLIN)
 
     def run_once(self, wait_s: float) -> None:
@@ -184,66 +186,66 @@ class ControlServer:
         sender = peer_of(frames[0])
         peer = sender.identity
         try:
-            request = messages.decode_request([frame.bytes for frame in frames[1:]])
+            request = control_messages.decode_request([frame.bytes for frame in frames[1:]])
         except DecodeError as error:
             self.counters[f"drop_{error.reason}"] += 1
             if error.reason == "control_version":  # the other version's client knows our header, if not our messages
-                self._send(peer, messages.Refused(f"control protocol: {error}"))
+                self._send(peer, control_messages.Refused(f"control protocol: {error}"))
             return
         self.counters["requests"] += 1
-        if isinstance(request, messages.StatusQuery):
+        if isinstance(request, control_messages.StatusQuery):
             self._take_query(sender, request)
             return
         now_ns = time.monotonic_ns()
         if self._take_of_switch(sender, request, now_ns):
             return
         match request:
-            case messages.Join() if self.leaf is not None:
-                self._send(peer, messages.Refused(self.leaf.refusal))
+            case control_messages.Join() if self.leaf is not None:
+                self._send(peer, control_messages.Refused(self.leaf.refusal))
                 return
-            case messages.Join():
+            case control_messages.Join():
                 fault = self._ends.fault(request) or self._link_fault(request) or _place_fault(request.place, sender)
                 if fault:
-                    self._send(peer, messages.Refused(fault))
+                    self._send(peer, control_messages.Refused(fault))
                     return
                 self._controller.join(_join_request(request), now_ns)
-            case messages.Heartbeat():
+            case control_messages.Heartbeat():
                 self._controller.heartbeat(request.incarnation, now_ns)
-            case messages.Leave():
+            case control_messages.Leave():
                 self._controller.leave(request.incarnation, request.calls, request.reason)
-        standing = self._controller.standing(request.incarnation)
+        standing = self._controller.membership_state(request.incarnation)
         if standing is not None:
             self._routes[request.incarnation] = peer  # a reconnected peer has a new identity
         self._carry_out()
-        rank = request.place.rank if isinstance(request, messages.Join) else 0
-        self._send(peer, self._answer(standing, brief=isinstance(request, messages.Heartbeat), rank=rank))
+        rank = request.place.rank if isinstance(request, control_messages.Join) else 0
+        self._send(peer, self._answer(standing, brief=isinstance(request, control_messages.Heartbeat), rank=rank))
 
-    def _take_of_switch(self, sender: Peer, request: messages.Request, now_ns: int) -> bool:
+    def _take_of_switch(self, sender: ControlPeer, request: control_messages.Request, now_ns: int) -> bool:
         """Whether it is a request of a switch: then it is served."""
         match request:
-            case messages.Register():
+            case control_messages.Register():
                 self._take_switch(sender, request, now_ns)
-            case messages.SwitchBeat():
+            case control_messages.SwitchBeat():
                 held = {(job.job_id, job.generation): job.fault for job in request.held}
                 if self._controller.beat(request.incarnation, held, now_ns):
                     self._carry_out()
-                    self._tell_switch(request.incarnation, sender.identity)
+                    self._send_shares(request.incarnation, sender.identity)
                 else:
-                    self._send(sender.identity, messages.Unknown())
-            case messages.Leave() if request.incarnation in self._switch_routes:
+                    self._send(sender.identity, control_messages.Unknown())
+            case control_messages.Leave() if request.incarnation in self._switch_routes:
                 del self._switch_routes[request.incarnation]
                 self._controller.withdraw(request.incarnation, request.reason)
                 self._carry_out()
-                self._send(sender.identity, messages.Unknown())
+                self._send(sender.identity, control_messages.Unknown())
             case _:
                 return False
         return True
 
-    def _take_switch(self, sender: Peer, request: messages.Register, now_ns: int) -> None:
+    def _take_switch(self, sender: ControlPeer, request: control_messages.Register, now_ns: int) -> None:
         """A switch wants to be below this one (C18)."""
         peer = sender.identity
         if self.leaf is not None:
-            self._send(peer, messages.Redirected(self.leaf.parent, self.leaf.name))
+            self._send(peer, control_messages.Redirected(self.leaf.parent, self.leaf.name))
             return
         fault = ""
         if request.link != self._link or not LINKS[self._link].trees:
@@ -254,80 +256,84 @@ class ControlServer:
                 f"switch {request.name!r} gives the data address {request.host}, its request comes from {sender.host}"
             )
         if fault:
-            self._send(peer, messages.Refused(fault))
+            self._send(peer, control_messages.Refused(fault))
             return
         fault, again = self._controller.register(offer_of(request), now_ns)
         self._carry_out()
         if fault:
-            self._send(peer, messages.Postponed(fault) if again else messages.Refused(fault))
+            self._send(peer, control_messages.Postponed(fault) if again else control_messages.Refused(fault))
         else:
             self._switch_routes[request.incarnation] = peer
-            self._tell_switch(request.incarnation, peer)
+            self._send_shares(request.incarnation, peer)
 
-    def _tell_switch(self, incarnation: int, peer: bytes) -> None:
+    def _send_shares(self, incarnation: int, peer: bytes) -> None:
         """Send a switch all that it has to hold (C19)."""
         self._switch_routes[incarnation] = peer
         own = [
             share_message(admitted, share, self._data_address)
             for admitted, share in self._controller.shares(incarnation)
         ]
-        self._send(peer, messages.Shares(self._controller.lease_ns, own))
+        self._send(peer, control_messages.JobShares(self._controller.lease_ns, own))
 
-    def _tell_switches(self, names: set[str]) -> None:
+    def _send_shares_to(self, names: set[str]) -> None:
         """The same for these, at once: what they lose before what they get."""
         for offer in self._controller.switches.offers:
             if offer.name in names and (peer := self._switch_routes.get(offer.incarnation)) is not None:
-                self._tell_switch(offer.incarnation, peer)
+                self._send_shares(offer.incarnation, peer)
 
-    def _take_query(self, sender: Peer, query: messages.StatusQuery) -> None:
+    def _take_query(self, sender: ControlPeer, query: control_messages.StatusQuery) -> None:
         """The data plane's host is asked only for those who may know what it says (C14)."""
-        shown = self._shown(sender, query)
-        jobs = {running.admitted.name: running.admitted for running in shown.running}
-        if not shown.details:
+        visible = self._visible_jobs(sender, query)
+        jobs = {running.admitted.name: running.admitted for running in visible.running}
+        if not visible.details:
             self._answer_status(sender, query, HostSnapshot())
         elif not self._snapshots.ask((sender, query), jobs.get(query.job or "")):
             self.counters["drop_busy"] = self.counters.get("drop_busy", 0) + 1  # it will ask again
 
-    def _answer_status(self, sender: Peer, query: messages.StatusQuery, snapshot: HostSnapshot) -> None:
+    def _answer_status(self, sender: ControlPeer, query: control_messages.StatusQuery, snapshot: HostSnapshot) -> None:
         counters = {**self._controller.counters, **self.counters}
-        shown = self._shown(sender, query)
+        visible = self._visible_jobs(sender, query)
         held = () if self.leaf is None else self.leaf.held()
-        self._send(sender.identity, status_answer(self._controller, query, shown, snapshot, counters, held))
+        self._send(sender.identity, status_answer(self._controller, query, visible, snapshot, counters, held))
 
-    def _shown(self, sender: Peer, query: messages.StatusQuery) -> Shown:
+    def _visible_jobs(self, sender: ControlPeer, query: control_messages.StatusQuery) -> VisibleJobs:
         parent = self.leaf is not None and query.incarnation == self.leaf.secret()
         held = None if self.leaf is None else self.leaf.held()
-        return Shown.to(self._controller, query, self._keyed or sender.is_own_user or parent, held)
+        return VisibleJobs.of_query(self._controller, query, self._keyed or sender.is_own_user or parent, held)
 
-    def _link_fault(self, request: messages.Join) -> str:
+    def _link_fault(self, request: control_messages.Join) -> str:
         if request.queue_pair is None and request.link != self._link:
             return f"this switch carries packets over {self._link}, rank {request.place.rank} over {request.link}"
         return LINKS[self._link].elements_fault(request.elements)
 
-    def _answer(self, standing: Standing | None, brief: bool, rank: int = 0) -> messages.Answer:
+    def _answer(self, standing: MembershipState | None, brief: bool, rank: int = 0) -> control_messages.Answer:
         """rank: of the member that shall get it."""
         match standing:
             case None:
-                return messages.Unknown()
+                return control_messages.Unknown()
             case Waiting():
-                return messages.Gathering(messages.places(standing.present), list(standing.missing), standing.reason)
+                return control_messages.JobGathering(
+                    control_messages.rank_addresses(standing.present), list(standing.missing), standing.reason
+                )
             case Running() if brief:
-                gone = messages.gone(standing.departed)
-                return messages.Alive(standing.admitted.job.generation, gone, standing.asked_to_leave)
+                gone = control_messages.departed_members(standing.departed)
+                return control_messages.Alive(standing.admitted.job.generation, gone, standing.asked_to_leave)
             case Running():
                 return self._admitted(standing.admitted, rank)
             case JoinRefused():
-                return messages.Refused(standing.reason, standing.lacks_room)
+                return control_messages.Refused(standing.reason, standing.lacks_room)
             case JobFailed():
-                return messages.Failed(standing.generation, messages.places(standing.dead), standing.reason)
+                return control_messages.Failed(
+                    standing.generation, control_messages.rank_addresses(standing.dead), standing.reason
+                )
 
-    def _admitted(self, event: JobAdmitted, rank: int) -> messages.Admitted:
+    def _admitted(self, event: JobAdmitted, rank: int) -> control_messages.Admitted:
         job, place = event.job, event.place(rank)
         address, wire_rank = self._data_address, None
         if place is not None:
             share, wire_rank = place
             address = share.offer.address if share.offer is not None else address
-        return messages.Admitted(
+        return control_messages.Admitted(
             name=event.name,
             job_id=job.job_id,
             generation=job.generation,
@@ -337,7 +343,7 @@ class ControlServer:
             host=address[0],
             port=address[1],
             lease_ns=self._controller.lease_ns,
-            members=messages.places(event.members),
+            members=control_messages.rank_addresses(event.members),
             priorities=[stream.priority for stream in job.streams],
             queue_pairs=self._ends.of_switch(job),
             narrowed=event.narrowed,
@@ -351,7 +357,7 @@ class ControlServer:
         while (event := self._controller.next_event()) is not None:
             self._carry_out_one(event)
         if len(self._routes) + len(self._switch_routes) > ROUTES_KEPT:
-            self._routes = {key: peer for key, peer in self._routes.items() if self._controller.standing(key)}
+            self._routes = {key: peer for key, peer in self._routes.items() if self._controller.membership_state(key)}
             routes = self._switch_routes.items()
             self._switch_routes = {key: peer for key, peer in routes if self._controller.switches.of(key) is not None}
             self._ends.keep(self._routes)
@@ -367,7 +373,7 @@ class ControlServer:
                     self._controller.fail(event.name, f"the data plane refused the job: {error}")
                     return
                 if event.shares:
-                    self._tell_switches({share.switch for share in event.shares})
+                    self._send_shares_to({share.switch for share in event.shares})
                 else:
                     self._send_admitted(event)
             case JobReady():
@@ -375,33 +381,35 @@ class ControlServer:
             case JobEvicted():
                 with contextlib.suppress(SwitchaggError):  # the loop has ended: it holds no job any more
                     self._host.evict(event.job.job_id)
-                self._tell_switches({share.switch for share in event.shares})
+                self._send_shares_to({share.switch for share in event.shares})
             case JoinRefused() | JobFailed():
                 self._send_all(event.members, self._answer(event, brief=False))
             case MemberLeft():
                 for member in event.members:
-                    self._send_all([member], self._answer(self._controller.standing(member.incarnation), brief=True))
+                    self._send_all(
+                        [member], self._answer(self._controller.membership_state(member.incarnation), brief=True)
+                    )
 
     def _send_admitted(self, event: JobAdmitted) -> None:
         for member in event.members:
             self._send_all([member], self._admitted(event, member.rank))
 
-    def _send_all(self, members: Sequence[Member], answer: messages.Answer) -> None:
+    def _send_all(self, members: Sequence[Member], answer: control_messages.Answer) -> None:
         for member in members:
             peer = self._routes.get(member.incarnation)
             if peer is not None:
                 self._send(peer, answer)
 
-    def _send(self, peer: bytes, answer: messages.Answer) -> None:
+    def _send(self, peer: bytes, answer: control_messages.Answer) -> None:
         """Best effort: a peer that can't take it now asks again."""
         try:
-            self._socket.send_multipart([peer, *messages.encode(answer)], zmq.NOBLOCK)
+            self._socket.send_multipart([peer, *control_messages.encode(answer)], zmq.NOBLOCK)
             self.counters["answers"] += 1
         except zmq.ZMQError:
             self.counters["unsent"] = self.counters.get("unsent", 0) + 1
 
 
-def _place_fault(place: messages.Place, sender: Peer) -> str:
+def _place_fault(place: control_messages.RankAddress, sender: ControlPeer) -> str:
     """Why this is no join of the host that will get the results, or "" (C15): TCP has proved where it comes from."""
     if place.host == sender.host:
         return ""
@@ -411,7 +419,7 @@ def _place_fault(place: messages.Place, sender: Peer) -> str:
     )
 
 
-def _join_request(request: messages.Join) -> JoinRequest:
+def _join_request(request: control_messages.Join) -> JoinRequest:
     alike = (
         "job",
         "workers",
@@ -426,8 +434,8 @@ def _join_request(request: messages.Join) -> JoinRequest:
         "congestion",
         "via",
         "job_priority",
-        "movable",
-        "patient",
+        "can_fall_back",
+        "wait_for_slots",
         "weight",
         "slots_least",
         "sparing",

@@ -21,9 +21,9 @@ from switchagg.priority import marks
 from switchagg.wire import frame_bytes
 from transport.links.framing import DATAGRAM_BYTES_MAX
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 from transport.worker.call_future import CallFuture
-from transport.worker.loop import CallLoop, allow_marks
+from transport.worker.worker_loop import CallLoop, allow_marks
 
 EVENTS_PER_RUN = 64
 

@@ -5,9 +5,8 @@ The endpoint decides everything; the loop gives it packets and the time, sends w
     calls -> receive -> timer -> send -> events -> sleep until a packet, a call, room on the link or a deadline
 
 Futures resolve in this thread, or in one that waits for them: whatever is chained to one must be quick, or it delays
-packets. What a loop owes its callers is in `CallLoop`; `transport.worker.native_loop.NativeWorkerLoop` does the same
-with its iterations in C.
-"""
+packets. What a loop owes its callers is in `CallLoop`; `transport.worker.native_worker_loop.NativeWorkerLoop` does the
+same with its iterations in C."""
 
 import threading
 import time
@@ -47,7 +46,7 @@ CallT = TypeVar("CallT")
 Finish = Callable[[], object]
 
 
-class Carrier(Protocol):
+class PacketCarrier(Protocol):
     """What every loop asks of what carries its packets: a `Link`, or an end of a queue pair."""
 
     @property
@@ -80,7 +79,7 @@ class CallLoop(ABC, Generic[CallT]):
 
     def __init__(
         self,
-        link: Carrier,
+        link: PacketCarrier,
         job: JobConfig,
         rank: int,
         switch_address: Address,

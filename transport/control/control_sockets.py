@@ -13,7 +13,7 @@ import zmq
 
 from switchagg.errors import DecodeError
 from switchagg.priority import MOST_URGENT, tos_of
-from transport.control import messages
+from transport.control import control_messages
 
 MESSAGE_BYTES_MAX = 1 << 20
 """ZeroMQ closes a connection that announces a larger frame, so an unknown peer can't make us allocate it."""
@@ -37,7 +37,7 @@ def bound(zmq_socket: "zmq.Socket[bytes]") -> None:
     zmq_socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
 
 
-def next_answer(dealer: "zmq.Socket[bytes]", switch: str) -> messages.Answer | None:
+def next_answer(dealer: "zmq.Socket[bytes]", switch: str) -> control_messages.Answer | None:
     """The next of this switch that has come; what is none counts as a refusal if only the version is at fault."""
     while True:
         try:
@@ -45,14 +45,14 @@ def next_answer(dealer: "zmq.Socket[bytes]", switch: str) -> messages.Answer | N
         except zmq.Again:
             return None
         try:
-            return messages.decode_answer(frames)
+            return control_messages.decode_answer(frames)
         except DecodeError as error:
             if error.reason == "control_version":
-                return messages.Refused(f"control protocol of switch {switch}: {error}")
+                return control_messages.Refused(f"control protocol of switch {switch}: {error}")
 
 
 @dataclass(frozen=True)
-class Peer:
+class ControlPeer:
     """Where a message came from. identity: of the ROUTER. host: its IPv4 address; "": this host, by the Unix socket.
     user: number of the user that sent it, known only there."""
 
@@ -66,15 +66,15 @@ class Peer:
         return self.user in (0, os.geteuid())
 
 
-def peer_of(identity: "zmq.Frame") -> Peer:
+def peer_of(identity: "zmq.Frame") -> ControlPeer:
     """The peer whose message begins with this frame."""
     try:
         words = str(identity.get("Peer-Address")).split(":")  # over a Unix socket: localhost:user:group:process
     except zmq.ZMQError:  # it has gone already
         words = [""]
     if len(words) == 1:
-        return Peer(identity.bytes, words[0])
-    return Peer(identity.bytes, user=int(words[-3]) if words[-3:-2] and words[-3].isdecimal() else None)
+        return ControlPeer(identity.bytes, words[0])
+    return ControlPeer(identity.bytes, user=int(words[-3]) if words[-3:-2] and words[-3].isdecimal() else None)
 
 
 def listen_locally(router: "zmq.Socket[bytes]", endpoint: str) -> None:

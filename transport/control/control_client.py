@@ -13,10 +13,10 @@ import zmq
 
 from switchagg.errors import DecodeError, JobError, SwitchaggError, as_line
 from switchagg.membership import Address
-from transport.control import messages
+from transport.control import control_messages
+from transport.control.control_sockets import bound, local_endpoint
 from transport.control.heartbeats import BEAT_NS, Heartbeats
 from transport.control.requests import Requests
-from transport.control.sockets import bound, local_endpoint
 from transport.control.stalls import StallDetector
 from transport.links.addresses import parse_endpoint, resolve_host, tcp_fault
 from transport.zeromq.keys import Keys, key_advice
@@ -49,40 +49,42 @@ class ControlClient:
     def __init__(
         self,
         switch: str,
-        wish: messages.Join,
-        on_departure: Callable[[list[messages.Gone]], None],
-        on_end: Callable[[list[messages.Place], str], None],
+        request: control_messages.Join,
+        on_departure: Callable[[list[control_messages.DepartedMember]], None],
+        on_end: Callable[[list[control_messages.RankAddress], str], None],
         on_beat: Callable[[], None],
         heartbeat_s: float = BEAT_NS / 1e9,
         keys: Keys | None = None,
     ) -> None:
         host, port = parse_endpoint(switch)
         self.switch = switch
-        self.admitted: Future[messages.Admitted] = Future()
+        self.admitted: Future[control_messages.Admitted] = Future()
         self.asked_to_leave = ""
         self._peer = resolve_host(host), port
-        self._wish = wish
+        self._request = request
         self._keys = keys
         self._on_departure = on_departure
         self._on_end = on_end
         self._on_beat = on_beat
         self._beats = Heartbeats(round(heartbeat_s * 1e9))
         self._phase = _Phase.JOINING
-        self._heard = False
+        self._answered = False
         self._lease_ns = 0
         self._departed = 0
         self._last_reason = ""
-        self._farewell: tuple[list[int], str] | None = None
+        self._leave_message: tuple[list[int], str] | None = None
         self._left = threading.Event()
         self._stopping = False
-        self._asked: SimpleQueue[tuple[str | None, Future[messages.StatusAnswer]]] = SimpleQueue()
-        self._queries: dict[int, tuple[messages.StatusQuery, Future[messages.StatusAnswer]]] = {}
+        self._query_queue: SimpleQueue[tuple[str | None, Future[control_messages.StatusAnswer]]] = SimpleQueue()
+        self._queries: dict[int, tuple[control_messages.StatusQuery, Future[control_messages.StatusAnswer]]] = {}
         self._token = 0
         self._stalls = StallDetector()
         self._wake_out, self._wake_in = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
-        self._thread = threading.Thread(target=self._run, name=f"control-{wish.job}-{wish.place.rank}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"control-{request.job}-{request.place.rank}", daemon=True
+        )
 
     # Callable from any thread
 
@@ -95,10 +97,10 @@ class ControlClient:
         """Whether the switch has left a request unanswered for a second: it or the path may be down."""
         return self._beats.silent_ns(time.monotonic_ns()) >= SILENT_NS
 
-    def query(self, job: str | None) -> "Future[messages.StatusAnswer]":
+    def query(self, job: str | None) -> "Future[control_messages.StatusAnswer]":
         """Ask for the switch's status, with the slots of this job; wait for the future with a timeout."""
-        future: Future[messages.StatusAnswer] = Future()
-        self._asked.put((job, future))
+        future: Future[control_messages.StatusAnswer] = Future()
+        self._query_queue.put((job, future))
         self._wake()
         return future
 
@@ -107,8 +109,8 @@ class ControlClient:
 
         calls: how many are finished, by stream (C7). Only the first leave message is sent.
         """
-        if self._farewell is None:
-            self._farewell = (list(calls), reason[: messages.TEXT_MAX])
+        if self._leave_message is None:
+            self._leave_message = (list(calls), reason[: control_messages.TEXT_MAX])
         self._wake()
         return self._left.wait(timeout_s)
 
@@ -128,7 +130,7 @@ class ControlClient:
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()  # the process's: each context has two threads
         try:
-            own, peer = self._wish.place.host, self._peer  # from the data address (C15)
+            own, peer = self._request.place.host, self._peer  # from the data address (C15)
             with contextlib.closing(Requests(context, own, peer, self.switch, self._keys, self._wake_in)) as requests:
                 self._serve(requests)
         except SwitchaggError as error:
@@ -143,7 +145,7 @@ class ControlClient:
             self._wake_out.close()
 
     def _serve(self, requests: Requests) -> None:
-        deadline_ns = time.monotonic_ns() + self._wish.timeout_ns
+        deadline_ns = time.monotonic_ns() + self._request.timeout_ns
         while not self._stopping:
             now_ns = time.monotonic_ns()
             self._send_queries(requests)
@@ -162,58 +164,58 @@ class ControlClient:
         """Send the queries that were asked for since the last time."""
         with contextlib.suppress(Empty):
             while True:
-                job, future = self._asked.get_nowait()
+                job, future = self._query_queue.get_nowait()
                 self._token += 1
-                query = messages.StatusQuery(self._token, job, self._wish.incarnation)
+                query = control_messages.StatusQuery(self._token, job, self._request.incarnation)
                 self._queries[self._token] = query, future
                 requests.send(query)
 
     def _send_due(self, requests: Requests, now_ns: int) -> None:
         """Send what repeats itself, if it is due."""
-        if self._farewell is not None and self._phase in (_Phase.JOINING, _Phase.RUNNING):
+        if self._leave_message is not None and self._phase in (_Phase.JOINING, _Phase.RUNNING):
             self._phase = _Phase.LEAVING
             self._beats.hurry()
         if self._phase is _Phase.ENDED or now_ns < self._beats.due_ns:
             return
         requests.send(self._due_request(), fresh=self._beats.fresh)
-        self._beats.sent(now_ns)
+        self._beats.note_sent(now_ns)
         if self._phase is _Phase.RUNNING:
             self._on_beat()
 
-    def _due_request(self) -> messages.Request:
+    def _due_request(self) -> control_messages.Request:
         match self._phase:
             case _Phase.JOINING:
-                return self._wish
+                return self._request
             case _Phase.RUNNING:
-                return messages.Heartbeat(self._wish.incarnation)
+                return control_messages.Heartbeat(self._request.incarnation)
             case _:
-                assert self._farewell is not None
-                return messages.Leave(self._wish.incarnation, *self._farewell)
+                assert self._leave_message is not None
+                return control_messages.Leave(self._request.incarnation, *self._leave_message)
 
-    def _receive_answer(self, answer: messages.Answer) -> None:
-        self._heard = True
-        self._beats.answered()
+    def _receive_answer(self, answer: control_messages.Answer) -> None:
+        self._answered = True
+        self._beats.note_answer()
         match answer:
-            case messages.StatusAnswer():
+            case control_messages.StatusAnswer():
                 if (query := self._queries.pop(answer.token, None)) is not None:
                     query[1].set_result(answer)
-            case messages.Gathering():
+            case control_messages.JobGathering():
                 ranks = ", ".join(map(str, answer.missing))
                 self._last_reason = answer.reason or f"waiting for ranks {ranks}"
-            case messages.Admitted() if self._phase is _Phase.JOINING:
+            case control_messages.Admitted() if self._phase is _Phase.JOINING:
                 self._lease_ns = answer.lease_ns
                 self._phase = _Phase.RUNNING
                 self.admitted.set_result(answer)
-            case messages.Alive() if self._phase is _Phase.RUNNING:
+            case control_messages.Alive() if self._phase is _Phase.RUNNING:
                 self.asked_to_leave = answer.asked_to_leave
                 if len(answer.departed) > self._departed:
                     self._departed = len(answer.departed)
                     self._on_departure(answer.departed)
-            case messages.Refused():
+            case control_messages.Refused():
                 self._end([], answer.reason, lacks_room=answer.lacks_room)
-            case messages.Failed():
+            case control_messages.Failed():
                 self._end(answer.dead, answer.reason)
-            case messages.Unknown():
+            case control_messages.Unknown():
                 self._end([], f"switch {self.switch} does not know this job any more: it was restarted")
 
     def _check_silence(self, now_ns: int, deadline_ns: int) -> None:
@@ -224,17 +226,17 @@ class ControlClient:
         if self._phase is _Phase.RUNNING and silent_ns >= self._lease_ns:
             self._end([], f"switch {self.switch} has not answered for {silent_ns / 1e9:.1f} s: it or the path is down")
         elif self._phase is _Phase.JOINING and now_ns >= deadline_ns:
-            waited = f"within {self._wish.timeout_ns / 1e9:g} s"
-            if not self._heard:
+            waited = f"within {self._request.timeout_ns / 1e9:g} s"
+            if not self._answered:
                 self._end([], f"no answer from switch {self.switch} {waited}: {_why_silent(self._peer, self._keys)}")
             elif now_ns >= deadline_ns + round(JOIN_GRACE_S * 1e9):
                 self._end([], f"switch {self.switch} did not admit the job {waited}: {self._last_reason}")
 
-    def _end(self, dead: list[messages.Place], reason: str, *, lacks_room: bool = False) -> None:
+    def _end(self, dead: list[control_messages.RankAddress], reason: str, *, lacks_room: bool = False) -> None:
         phase, self._phase = self._phase, _Phase.ENDED
         self._left.set()
         if phase is _Phase.JOINING or not self.admitted.done():
-            detail = f"job {self._wish.job!r}, rank {self._wish.place.rank}: {reason}"
+            detail = f"job {self._request.job!r}, rank {self._request.place.rank}: {reason}"
             self.admitted.set_exception(JobError(detail, lacks_room=lacks_room))
         elif phase is _Phase.RUNNING:
             self._on_end(dead, reason)
@@ -246,8 +248,8 @@ class ControlClient:
 
     def _fail_queries(self) -> None:
         futures = [future for _, future in self._queries.values()]
-        while not self._asked.empty():
-            futures.append(self._asked.get()[1])
+        while not self._query_queue.empty():
+            futures.append(self._query_queue.get()[1])
         for future in futures:
             future.set_exception(JobError(f"switch {self.switch}: the session was closed"))
         self._queries.clear()
@@ -259,7 +261,7 @@ def query_status(
     timeout_s: float = 5.0,
     keys: Keys | None = None,
     incarnation: int | None = None,
-) -> messages.StatusAnswer:
+) -> control_messages.StatusAnswer:
     """Ask a switch once, without joining (C14). incarnation: of one who may know more. Raises JobError if no answer
     comes in time."""
     host, port = parse_endpoint(switch)
@@ -270,16 +272,16 @@ def query_status(
         host = resolve_host(host)
         local = local_endpoint(host, port) if keys is None else ""
         dealer.connect(local or f"tcp://{host}:{port}")
-        dealer.send_multipart(messages.encode(messages.StatusQuery(1, job, incarnation)))
+        dealer.send_multipart(control_messages.encode(control_messages.StatusQuery(1, job, incarnation)))
         deadline_ns = time.monotonic_ns() + round(timeout_s * 1e9)
         while dealer.poll(max(0, (deadline_ns - time.monotonic_ns()) // 1_000_000)):
             try:
-                answer = messages.decode_answer(dealer.recv_multipart())
+                answer = control_messages.decode_answer(dealer.recv_multipart())
             except DecodeError as error:
                 raise JobError(f"{switch} answers, but is no switch of this version: {error}") from error
-            if isinstance(answer, messages.StatusAnswer):
+            if isinstance(answer, control_messages.StatusAnswer):
                 return answer
-            if isinstance(answer, messages.Refused):
+            if isinstance(answer, control_messages.Refused):
                 raise JobError(answer.reason)
     raise JobError(f"no answer from switch {switch} within {timeout_s:g} s: {_why_silent((host, port), keys)}")
 

@@ -10,12 +10,12 @@ from switchagg.job import MAX_ELEMENTS, MAX_SLOTS
 from switchagg.membership import Address
 from switchagg.sharing.quota import PeerQuota
 from transport.links.addresses import parse_endpoint
-from transport.links.kind import LinkKind
-from transport.links.table import LINKS, links_with
-from transport.links.udp import SEGMENTS_HARD_MAX
+from transport.links.link_kind import LinkKind
+from transport.links.link_kinds import LINKS, links_with
+from transport.links.udp_link import SEGMENTS_HARD_MAX
 from transport.rdma.places import PACKETS_DEFAULT
 from transport.switch.impairments import Impairments
-from transport.worker.options import SEGMENTS_MAX
+from transport.worker.join_options import SEGMENTS_MAX
 from transport.zeromq.keys import Keys
 
 LOOPBACK, ANY = "127.0.0.1", "0.0.0.0"
@@ -46,8 +46,8 @@ class DaemonOptions:
     the bound one, or, when bound to 0.0.0.0, the host they reach the control plane at. lease_s: silence after which a
     worker is dead. interfaces: for XDP, by name; (): those that have the data address. impairments: what the links of
     an emulated switch do; only NATIVE has them (XDP loss alone), so AUTO then means NATIVE. link: what carries packets
-    (`transport.links.table`); over "rdma" bind_data is an address of this host's own with port 4791. packets: most of
-    an RDMA message of results. keys: of the control plane, and of packets over a link that has keys: encrypt and let in
+    (`transport.links.link_kinds`); over "rdma" bind_data is an address of this host's own with port 4791.
+    packets: most of an RDMA message of results. keys: of the control plane, and of packets over a link that has keys: encrypt and let in
     only whom they allow. peer_quota: what the jobs of one address may have (C16);
     None: the default. segments_max: as of a UdpLink. multicast: the interface where the kernel copies results
     for all workers of a job (`switchagg.native.multicast`); "": each is sent to each worker. parent: control address of

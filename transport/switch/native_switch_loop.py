@@ -21,10 +21,10 @@ from switchagg.native.multicast import Multicast
 from switchagg.wire import frame_bytes
 from transport.links.link import Address
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
-from transport.links.udp import UdpLink
+from transport.links.udp_link import UdpLink
 from transport.switch.host import Uplink
 from transport.switch.impairments import FULL_FRAME_BYTES, RATE_MAX_BPS, Impairments, LinkImpairments
-from transport.switch.loop import IDLE_S, QUEUE_BYTES_MAX, CommandLoop, Port
+from transport.switch.switch_loop import IDLE_S, QUEUE_BYTES_MAX, CommandLoop, SwitchPort
 
 SWITCH_COUNTERS = (
     "drop_unknown_sender",
@@ -109,7 +109,7 @@ class SwitchConfig(ctypes.Structure):
     ]
 
 
-class NativeSwitchLoop(CommandLoop[Port]):
+class NativeSwitchLoop(CommandLoop[SwitchPort]):
     """Runs a NativePlane on a UdpLink; see CommandLoop. Raises JobError for another link or data plane.
 
     multicast: copies what goes to several workers of a job, where they can be reached so; what is decided, is logged.
@@ -178,12 +178,12 @@ class NativeSwitchLoop(CommandLoop[Port]):
         if self._multicast is not None:
             self._multicast.evict(job_id)
 
-    def _open_port(self, number: int, address: Address) -> Port:
+    def _open_port(self, number: int, address: Address) -> SwitchPort:
         if self._library.sa_switch_set_port(self._switch, number, ctypes.byref(native_address(address))):
             raise MemoryError(f"no memory for port {number}")
-        return Port(number, address)
+        return SwitchPort(number, address)
 
-    def _free_port(self, port: Port) -> None:
+    def _free_port(self, port: SwitchPort) -> None:
         self._library.sa_switch_clear_port(self._switch, port.number)
 
     def _loop_counters(self) -> dict[str, int]:

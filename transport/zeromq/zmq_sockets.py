@@ -185,7 +185,7 @@ class ListeningMonitor:
         self._listening.disable_monitor()
 
 
-class Connection:
+class ZmqConnection:
     """A DEALER to one address, and what is known of the connection.
 
     up: the handshake is done. ups: how often that was so. trouble: what went wrong last, as a text.
@@ -288,7 +288,7 @@ class Sockets:
         self._keys, self._frame_bytes = keys, frame_bytes
         self._closed = False
         self._wake_lock = threading.Lock()
-        self._connections: dict[Socket, Connection] = {}
+        self._connections: dict[Socket, ZmqConnection] = {}
         self._wanting: set[Socket] = set()
         self.address: Address
         self.context: zmq.Context[Socket] = zmq.Context()
@@ -336,19 +336,19 @@ class Sockets:
     def _zap_socket(self) -> Socket | None:
         return None if self._authenticator is None else self._authenticator.socket
 
-    def connect(self, address: Address, source: str = "", tos: int | None = None) -> Connection:
+    def connect(self, address: Address, source: str = "", tos: int | None = None) -> ZmqConnection:
         """Connect to an address, and again whenever the connection is lost; messages wait for it meanwhile.
 
         source: own address to connect from; "": the kernel's choice. tos: None for the options'. Raises JobError.
         """
         options = self.options if tos is None else replace(self.options, tos=tos)
-        connection = Connection(self.context, address, options, self._keys, self._frame_bytes, source)
+        connection = ZmqConnection(self.context, address, options, self._keys, self._frame_bytes, source)
         for polled in (connection.socket, connection.monitor):
             self._connections[polled] = connection
             self._poller.register(polled, zmq.POLLIN)
         return connection
 
-    def disconnect(self, connection: Connection, linger_ms: int = 0) -> None:
+    def disconnect(self, connection: ZmqConnection, linger_ms: int = 0) -> None:
         """Close a connection for good."""
         for polled in (connection.socket, connection.monitor):
             if self._connections.pop(polled, None) is not None:
@@ -356,13 +356,13 @@ class Sockets:
         self._wanting.discard(connection.socket)
         connection.close(linger_ms)
 
-    def want_room(self, connection: Connection, wanted: bool) -> None:
+    def want_room(self, connection: ZmqConnection, wanted: bool) -> None:
         """Whether `poll` shall end when the connection takes a message again."""
         if wanted != (connection.socket in self._wanting) and connection.socket in self._connections:
             self._poller.modify(connection.socket, zmq.POLLIN | (zmq.POLLOUT if wanted else 0))
             (self._wanting.add if wanted else self._wanting.discard)(connection.socket)
 
-    def poll(self, timeout_s: float | None) -> tuple[bool, dict[Connection, None]]:
+    def poll(self, timeout_s: float | None) -> tuple[bool, dict[ZmqConnection, None]]:
         """Sleep until something comes, a `wake`, or the timeout: (whether one of the former two, connections with
         changes or room, in order).
 
@@ -371,7 +371,7 @@ class Sockets:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         timeout_ms = None if timeout_s is None else max(0, -(-round(timeout_s * 1e6) // 1000))
         while True:
-            came, connections = False, dict[Connection, None]()
+            came, connections = False, dict[ZmqConnection, None]()
             ready = self._poller.poll(timeout_ms)
             for polled, _ in ready:
                 if polled is self._monitor.socket:

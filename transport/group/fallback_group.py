@@ -1,4 +1,4 @@
-"""MovingGroup: a job's calls through the switch while that has slots for it, by a host method while it has not.
+"""FallbackGroup: a job's calls through the switch while that has slots for it, by a host method while it has not.
 
 Calls of a class are numbered, alike on all ranks. To move, the ranks agree on a number for each class, the largest that
 any of them has come to: calls below it end where the others began them, the rest go the new way. They agree over the
@@ -22,12 +22,12 @@ from switchagg.description import COMBINING
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.membership import TIMEOUT_NS_MAX
 from switchagg.priority import BEST_EFFORT, class_of
-from transport.group.asking import AskingGroup
-from transport.group.contract import Array, Ask, Group, Matching, checked, own_shard
-from transport.group.staging import SWITCH, route_of
+from transport.group.contract import Array, CallRequest, Group, Matching, checked, own_shard
+from transport.group.group_base import GroupBase
+from transport.group.staging import SWITCH, conversion_of
 from transport.group.switch_group import SwitchGroup
 from transport.meshes.opening import BoundPlace
-from transport.worker.options import JoinOptions
+from transport.worker.join_options import JoinOptions
 
 logger = logging.getLogger(__name__)
 
@@ -46,44 +46,46 @@ _TELL = 8 << _NUMBERS
 
 
 @dataclass(frozen=True)
-class Ways:
+class FallbackPaths:
     """join(options, cancelled): the switch's; raises JobError. meet: opens the host method's group. place: the port
     that it will take, closed if it never does. wish: how to join. told: the host method's name."""
 
     join: Callable[[JoinOptions, threading.Event], SwitchGroup]
     meet: Callable[[], Group]
     place: BoundPlace | None
-    wish: JoinOptions
-    told: str
+    options: JoinOptions
+    host_method: str
 
 
-class _Held(NamedTuple):
+class _DelayedCall(NamedTuple):
     lane: int
     number: int
-    ask: Ask
+    ask: CallRequest
     array: Array
     future: "Future[Any]"
 
 
-class MovingGroup(AskingGroup):
-    """One rank's place: a `contract.Group`. Made by `open_moving_group` on all ranks; `close` it."""
+class FallbackGroup(GroupBase):
+    """One rank's place: a `contract.Group`. Made by `open_fallback_group` on all ranks; `close` it."""
 
     method = "switch"
     matching: Matching = "class"
     compression = None
 
-    def __init__(self, job: str, rank: int, workers: int, ways: Ways, closing: threading.Event | None = None) -> None:
+    def __init__(
+        self, job: str, rank: int, workers: int, ways: FallbackPaths, closing: threading.Event | None = None
+    ) -> None:
         """Join, or where the switch has no room begin without it. Raises JobError."""
         self.job, self.rank, self.workers = job, rank, workers
-        self._ways = replace(ways, wish=replace(ways.wish, movable=True))
+        self._ways = replace(ways, options=replace(ways.options, can_fall_back=True))
         self._pid = os.getpid()
-        wish = ways.wish
+        wish = ways.options
         self.row = wish.packet_elements
         self.classes = tuple(sorted({class_of(each) for each in wish.priorities or (BEST_EFFORT,)}))
         self._lock = threading.RLock()  # guards all of the following; around what must be in order of number
         self._made = dict.fromkeys(self.classes, 0)
         self._first = dict(self._made)  # number of each class from which on calls go the present way
-        self._held: list[_Held] | None = None  # while the ranks agree
+        self._delayed: list[_DelayedCall] | None = None  # while the ranks agree
         self._pending: list[Future[Any]] = []  # of the present way
         self._earlier_pending: list[Future[Any]] = []
         self._moves = {"moves_to_hosts": 0, "moves_to_switch": 0}
@@ -95,11 +97,11 @@ class MovingGroup(AskingGroup):
         self._hosts: Group | None = None
         self._joined: SwitchGroup | None = None  # in the background
         try:
-            self._switch = ways.join(self._ways.wish, self._closing)
+            self._switch = ways.join(self._ways.options, self._closing)
         except JobError as error:
             if not error.lacks_room:
                 raise
-            self._say(f"begins with {ways.told}, without the switch: {error}")
+            self._say(f"begins with {ways.host_method}, without the switch: {error}")
             self._hosts = ways.meet()
         self._present: Group = self._switch or cast(Group, self._hosts)
         self._earlier = self._present
@@ -158,8 +160,8 @@ class MovingGroup(AskingGroup):
 
     # Private: any thread
 
-    def ask(self, ask: Ask, array: Array) -> "Future[Any]":
-        """See `AskingGroup`: begun where its number belongs, or held while the ranks agree on that."""
+    def submit(self, ask: CallRequest, array: Array) -> "Future[Any]":
+        """See `GroupBase`: begun where its number belongs, or held while the ranks agree on that."""
         if os.getpid() != self._pid:
             raise SwitchaggError(
                 f"job {self.job}, rank {self.rank}: this group belongs to process {self._pid}; a forked child must "
@@ -167,32 +169,32 @@ class MovingGroup(AskingGroup):
             )
         ask = checked(ask, array, self.workers)
         if ask.kind in COMBINING:  # what any way refuses gets no number
-            route_of(array.dtype, ask.op, SWITCH, "the switch")
+            conversion_of(array.dtype, ask.op, SWITCH, "the switch")
         lane = min(self.classes, key=lambda one: (abs(one - ask.priority), one))
         with self._lock:
             number = self._made[lane]
             self._made[lane] = number + 1
-            if self._held is None:
+            if self._delayed is None:
                 return self._begin(lane, number, ask, array)
             future: Future[Any] = Future()
             future.set_running_or_notify_cancel()
-            self._held.append(_Held(lane, number, ask, array, future))
+            self._delayed.append(_DelayedCall(lane, number, ask, array, future))
             return future
 
-    def _begin(self, lane: int, number: int, ask: Ask, array: Array) -> "Future[Any]":
+    def _begin(self, lane: int, number: int, ask: CallRequest, array: Array) -> "Future[Any]":
         """Begin a call; under the lock."""
         early = number < self._first[lane]
         pending = self._earlier_pending if early else self._pending
         while pending and pending[0].done():
             pending.pop(0)
         asked = ask._replace(priority=lane, key=lane << _NUMBERS | number)
-        future = (self._earlier if early else self._present).ask(asked, array)
+        future = (self._earlier if early else self._present).submit(asked, array)
         pending.append(future)
         return future
 
     def _release(self) -> None:
         """Begin what was held; under the lock."""
-        held, self._held = self._held or [], None
+        held, self._delayed = self._delayed or [], None
         for lane, number, ask, array, future in held:
             try:
                 done = self._begin(lane, number, ask, array)
@@ -232,7 +234,7 @@ class MovingGroup(AskingGroup):
                 hosts.close()
             self._close_first()
         if self._agree(lambda: int(self._is_drained()), self._hosts, "moves_to_hosts"):
-            self._say(f"leaves the switch and goes on with {self._ways.told}: {reason}")
+            self._say(f"leaves the switch and goes on with {self._ways.host_method}: {reason}")
             while not self._is_drained() and not self._closing.wait(LOOK_S / 10):
                 pass
             if not self._closing.is_set():
@@ -262,10 +264,10 @@ class MovingGroup(AskingGroup):
 
     def _rejoin(self) -> None:
         """Wait for slots, in a thread of its own."""
-        patient = replace(self._ways.wish, patient=True, timeout_s=TIMEOUT_NS_MAX / 1e9)
+        unlimited = replace(self._ways.options, wait_for_slots=True, timeout_s=TIMEOUT_NS_MAX / 1e9)
         while not self._closing.is_set():
             try:
-                joined = self._joined = self._ways.join(patient, self._closing)
+                joined = self._joined = self._ways.join(unlimited, self._closing)
                 if self._closing.is_set():
                     joined.close()
                 self._close_first()
@@ -279,7 +281,7 @@ class MovingGroup(AskingGroup):
         if not _same(self._tell(ready())) or self._stays:
             return False
         with self._lock:
-            self._held = []
+            self._delayed = []
             made = [self._made[lane] for lane in self.classes]
         table = self._tell(ready(), made)
         with self._lock:

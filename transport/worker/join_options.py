@@ -11,8 +11,8 @@ from switchagg.errors import JobError
 from switchagg.job import CONGESTION, FRIENDLY, MAX_PARTIAL, MAX_RTO_NS, STREAMS_MAX, JobConfig
 from switchagg.membership import TIMEOUT_NS_MAX, WEIGHT_MAX
 from switchagg.priority import BEST_EFFORT, class_of
-from transport.links.kind import LinkKind
-from transport.links.table import LINKS, links_with
+from transport.links.link_kind import LinkKind
+from transport.links.link_kinds import LINKS, links_with
 from transport.rdma.provider import RdmaOptions
 from transport.zeromq.keys import Keys
 
@@ -62,16 +62,14 @@ class JoinOptions:
     if it is only in Python, so is the core. codec_seed: of codecs that draw random numbers (F10). split_calls: a call
     of more packets than the smallest window of its class uses all streams of the class at once, on every rank: for ways
     that are longer than a window; elsewhere later calls only wait for it. via: name of the switch that this rank sends
-    to, where there are some below the one it joins; "": that one. congestion: "friendly", windows follow the marks
-    of packets, fairly beside TCP (G6), "dctcp", "reno" or "none", on every rank. job_priority: 0, most urgent, to 7:
-    which of the jobs that can leave gives its slots to another. movable: this job can, as who joins goes on without the
-    switch (`transport.group.moving`). patient: wait for slots as long as timeout_s says. weight: of
-    the job's share where slots are short; slots_least: with so many it begins, too; 0: with all its windows only.
-    sparing: it leaves room for more jobs (C25), as groups of one program.
-    backups: so many ranks a sum doesn't wait for; close_after_ns: nor for any so long after one's own values; 0: for
-    all (Q1). Then the core is Python's. token: of the host method by which a job goes on without the switch, as of
-    GroupOptions.
-    """
+    to, where there are some below the one it joins; "": that one. congestion: "friendly", windows follow the marks of
+    packets, fairly beside TCP (G6), "dctcp", "reno" or "none", on every rank. job_priority: 0, most urgent, to 7: which
+    of the jobs that can leave gives its slots to another. can_fall_back: this job can, as who joins goes on without the
+    switch (`transport.group.fallback_group`). wait_for_slots: wait as long as timeout_s says. weight: of the job's
+    share where slots are short; slots_least: with so many it begins, too; 0: with all its windows only. sparing: it
+    leaves room for more jobs (C25), as groups of one program. backups: so many ranks a sum doesn't wait for;
+    close_after_ns: nor for any so long after one's own values; 0: for all (Q1). Then the core is Python's. token: of
+    the host method by which a job goes on without the switch, as of GroupOptions."""
 
     elements: int | None = None
     streams: int | None = None
@@ -94,8 +92,8 @@ class JoinOptions:
     via: str = ""
     congestion: str = FRIENDLY
     job_priority: int = BEST_EFFORT
-    movable: bool = False
-    patient: bool = False
+    can_fall_back: bool = False
+    wait_for_slots: bool = False
     weight: int = 1
     slots_least: int = 0
     sparing: bool = False

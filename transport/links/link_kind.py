@@ -49,9 +49,9 @@ class LinkKind:
     mesh: str = ""
     """open_mesh(member, addresses, options, bound, **fields of `Meeting`) -> Mesh; "": it carries no messages."""
     switch: str = ""
-    """open_switch(options: DaemonOptions, log, on_failure) -> SwitchEnd; "": it carries no switch."""
+    """open_switch(options: DaemonOptions, log, on_failure) -> SwitchEndpoint; "": it carries no switch."""
     worker: str = ""
-    """open_worker(options: JoinOptions, host) -> WorkerEnd."""
+    """open_worker(options: JoinOptions, host) -> WorkerEndpoint."""
 
     def opener(self, end: str) -> Any:
         """What opens an end: "link", "place", "mesh", "switch" or "worker"."""

@@ -6,7 +6,7 @@ from types import TracebackType
 
 CHARACTERS = 300
 
-_told: list[str] = []
+_reasons: list[str] = []
 
 
 @lru_cache(maxsize=1)
@@ -15,15 +15,15 @@ def listen() -> None:
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        _told[:] = [_text(error)]
+        _reasons[:] = [_text(error)]
         before(kind, error, traceback)
 
     sys.excepthook = hook
 
 
-def last_words() -> str:
+def exit_reason() -> str:
     """ "RuntimeError: its first line", of the exception that ends the program; "" if none does."""
-    return _told[0] if _told else ""
+    return _reasons[0] if _reasons else ""
 
 
 def _text(error: BaseException) -> str:

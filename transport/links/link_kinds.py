@@ -4,7 +4,7 @@ Importing the table loads no link: entries name what opens them, and facts come 
 """
 
 from transport.links.framing import IP_TCP_BYTES, IP_UDP_BYTES, RELIABLE_BYTES, Framing
-from transport.links.kind import LinkKind
+from transport.links.link_kind import LinkKind
 from transport.rdma import places
 
 LINKS = {
@@ -24,11 +24,11 @@ LINKS = {
             Framing(IP_TCP_BYTES, stream=True),
             keys=True,
             secrets=True,
-            link="transport.zeromq.link:ZeroMqLink",
+            link="transport.zeromq.zmq_link:ZeroMqLink",
             place="transport.meshes.opening:bind_shared",
-            mesh="transport.zeromq.mesh:open_mesh",
-            switch="transport.zeromq.link:open_switch",
-            worker="transport.zeromq.link:open_worker",
+            mesh="transport.zeromq.zmq_mesh:open_mesh",
+            switch="transport.zeromq.zmq_link:open_switch",
+            worker="transport.zeromq.zmq_link:open_worker",
         ),
         LinkKind(
             "udp",
@@ -39,11 +39,11 @@ LINKS = {
             impairments=True,
             trees=True,
             packets=True,
-            link="transport.links.udp:UdpLink",
+            link="transport.links.udp_link:UdpLink",
             place="transport.meshes.opening:bind_udp",
             mesh="transport.meshes.udp:open_mesh",
-            switch="transport.switch.ends:open_udp",
-            worker="transport.worker.ends:open_udp",
+            switch="transport.switch.switch_endpoints:open_udp",
+            worker="transport.worker.worker_endpoints:open_udp",
         ),
         LinkKind(
             "rdma",

@@ -25,13 +25,13 @@ from switchagg.wire import Bundle
 from transport.links.addresses import resolve_host, with_secret
 from transport.links.framing import DATAGRAM_BYTES_MAX
 from transport.links.link import Address, Arrival, LinkClosed
-from transport.switch.ends import Log, OnFailure, SwitchEnd, bound, end_of, plane_of
-from transport.switch.options import DaemonOptions
-from transport.worker.ends import Admission, LinkEnd, WorkerEnd
-from transport.worker.loop import CallLoop
-from transport.worker.options import JoinOptions
+from transport.switch.daemon_options import DaemonOptions
+from transport.switch.switch_endpoints import Log, OnFailure, SwitchEndpoint, bound, endpoint_of, plane_of
+from transport.worker.join_options import JoinOptions
+from transport.worker.worker_endpoints import Admission, LinkEndpoint, WorkerEndpoint
+from transport.worker.worker_loop import CallLoop
 from transport.zeromq.keys import Keys, as_keys
-from transport.zeromq.sockets import Connection, Socket, Sockets, ZeroMqOptions
+from transport.zeromq.zmq_sockets import Socket, Sockets, ZeroMqOptions, ZmqConnection
 
 BUNDLE_BYTES_MAX = 1 << 17
 """Most of one message: a longer bundle goes as several."""
@@ -81,11 +81,11 @@ class ZeroMqLink:
     ) -> None:
         self._closed = False
         self._counts = dict.fromkeys(ZEROMQ_COUNTERS, 0)
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[Address, ZmqConnection] = {}
         self.secret = 0
         self._inbound: dict[Address, bytes | None] = {}  # identity of a peer that connected to us; None: disconnected
         self._members: dict[Address, bytes | None] = {}  # the same, of those with a secret
-        self._full: set[Connection] = set()
+        self._full: set[ZmqConnection] = set()
         self._inbound_full = False  # the queue of a peer that connected to us was full
         self._listening = listening
         self._sockets = Sockets(bind, options, keys, options.message_bytes_max, listening=listening)
@@ -193,7 +193,7 @@ class ZeroMqLink:
         connection.socket.send(part.data, zmq.NOBLOCK)
         return True
 
-    def _connection_to(self, to: Address) -> Connection | None:
+    def _connection_to(self, to: Address) -> ZmqConnection | None:
         """The connection to a peer, moved to the end of the least-recently-used order; None for an impossible
         address."""
         connection = self._connections.pop(to, None)
@@ -296,7 +296,7 @@ class ZeroMqLink:
             if until is not None:
                 timeout_s = max(0.0, until - time.monotonic())
 
-    def _check(self, connection: Connection) -> bool:
+    def _check(self, connection: ZmqConnection) -> bool:
         """Read its monitor; whether something has arrived on it, or it takes messages again."""
         connection.read_monitor()
         came = bool(connection.socket.poll(0, zmq.POLLIN))
@@ -335,7 +335,7 @@ class ZeroMqLink:
         counts[f"{direction}_bytes"] += size_bytes
 
 
-class _WorkersEnd(LinkEnd):
+class _WorkersEnd(LinkEndpoint):
     """The end of a link whose messages prove which member they are of."""
 
     _link: ZeroMqLink
@@ -345,16 +345,16 @@ class _WorkersEnd(LinkEnd):
         return super().loop(admission)
 
 
-def open_worker(options: JoinOptions, host: str) -> WorkerEnd:
+def open_worker(options: JoinOptions, host: str) -> WorkerEndpoint:
     """A worker's end, which doesn't listen."""
     zeromq_options = replace(OPTIONS, tos=options.tos)
     return _WorkersEnd(ZeroMqLink((host, 0), options=zeromq_options, keys=as_keys(options.keys), listening=False))
 
 
-def open_switch(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEnd:
+def open_switch(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEndpoint:
     """The switch's end."""
     plane = plane_of(options)
-    return end_of(bound(partial(ZeroMqLink, options.bind_data, keys=options.keys), remedy=""), plane, on_failure)
+    return endpoint_of(bound(partial(ZeroMqLink, options.bind_data, keys=options.keys), remedy=""), plane, on_failure)
 
 
 ZEROMQ_COUNTERS = (
