@@ -193,14 +193,14 @@ class Controller:
             if home.awaited:
                 awaited = ", ".join(map(repr, sorted(home.awaited)))
                 return Waiting(home.admitted.name, home.admitted.members, (), f"switches {awaited} have yet to take it")
-            return home.standing
+            return home.membership_state
         reason = home.claim_on(incarnation) or (home.contradicted if home.missing else self._obstacle(home))
         return Waiting(home.name, members_of(home.seats), home.missing, reason)
 
     def jobs(self) -> Iterator[Running]:
         """The running jobs, oldest first."""
         for job in self._jobs.values():
-            yield job.standing
+            yield job.membership_state
 
     def waiting(self) -> Iterator[Waiting]:
         """The gatherings, oldest first."""

@@ -12,7 +12,7 @@ Fits = Callable[[Jobs], object]
 
 
 class LeavingController(Controller):
-    """See `Controller`. Jobs that can go on without the switch are asked to leave by their members' `standing`."""
+    """See `Controller`. Jobs that can go on without the switch are asked to leave by their members' `membership_state`."""
 
     def join(self, request: JoinRequest, now_ns: int) -> None:
         """See `Controller`."""

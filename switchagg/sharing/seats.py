@@ -162,7 +162,7 @@ class RunningJob:
         return frozenset(share.switch for share in self.admitted.shares) or frozenset((ROOT,))
 
     @property
-    def standing(self) -> Running:
+    def membership_state(self) -> Running:
         """Of its members."""
         wish = next(iter(self.seats.values())).request
         demand = SlotDemand(wish.slots, wish.weight, wish.job_priority, wish.slots_least or wish.slots)

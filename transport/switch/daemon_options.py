@@ -37,41 +37,43 @@ SLOTS = 4096
 
 @dataclass(frozen=True)
 class DaemonOptions:
-    """A switch on this host. Raises SwitchaggError for what can't be.
-
-    bind_control: "tcp://host:port"; bind_data: (host, port); port 0 takes any. any_control_port, any_data_port: a free
-    one where the port is taken. dataplane: AUTO or a name of DATAPLANES.
-    slots, elements: the switch's memory, in slots and int32 values of each; elements None: what the link's jobs have by
-    default, or the data plane's most. advertise: data address told to workers, if it isn't the one they see: by default
-    the bound one, or, when bound to 0.0.0.0, the host they reach the control plane at. lease_s: silence after which a
-    worker is dead. interfaces: for XDP, by name; (): those that have the data address. impairments: what the links of
-    an emulated switch do; only NATIVE has them (XDP loss alone), so AUTO then means NATIVE. link: what carries packets
-    (`transport.links.link_kinds`); over "rdma" bind_data is an address of this host's own with port 4791.
-    packets: most of an RDMA message of results. keys: of the control plane, and of packets over a link that has keys: encrypt and let in
-    only whom they allow. peer_quota: what the jobs of one address may have (C16);
-    None: the default. segments_max: as of a UdpLink. multicast: the interface where the kernel copies results
-    for all workers of a job (`switchagg.native.multicast`); "": each is sent to each worker. parent: control address of
-    the switch that this one is below (H1); "": none. name: of such a switch, by which workers say that they send to it.
-    """
+    """A switch on this host. Raises SwitchaggError for what can't be."""
 
     bind_control: str = f"tcp://{LOOPBACK}:{CONTROL_PORT}"
+    """\"tcp://host:port"; port 0 takes any."""
     bind_data: Address = (LOOPBACK, DATA_PORT)
+    """(host, port); port 0 takes any. Over "rdma" an address of this host itself, with port 4791."""
     dataplane: str = AUTO
+    """AUTO or a name of DATAPLANES."""
     slots: int = SLOTS
     elements: int | None = None
+    """int32 values of a slot; None: the default of the link's jobs, or the data plane's most."""
     advertise: Address | None = None
+    """Data address for the workers; None: the bound one, or if that is 0.0.0.0 the host of the control address."""
     lease_s: float = 4.0
+    """A worker that is silent for so long is dead."""
     interfaces: Sequence[str] = ()
+    """For XDP, by name; (): those that have the data address."""
     impairments: Impairments | None = None
+    """Links of an emulated switch; only NATIVE has them (XDP loss alone), so AUTO then means NATIVE."""
     link: str = "udp"
+    """A name of `transport.links.link_kinds`."""
     packets: int = PACKETS_DEFAULT
+    """Most packets of an RDMA message of results."""
     keys: Keys | None = None
+    """They encrypt the control plane, and packets over a link that has keys; only clients that they allow get in."""
     peer_quota: PeerQuota | None = None
+    """Most jobs and slots of one address (C16); None: the default."""
     segments_max: int = SEGMENTS_MAX
+    """As of a UdpLink."""
     multicast: str = ""
+    """Interface where the kernel copies results for all workers of a job (`switchagg.native.multicast`); "": none."""
     parent: str = ""
+    """Control address of the switch above this one (H1); "": none."""
     name: str = ""
+    """The name below a parent, by which workers say that they send to this switch."""
     any_control_port: bool = False
+    """Whether to take a free port where the control port is taken."""
     any_data_port: bool = False
 
     def __post_init__(self) -> None:
