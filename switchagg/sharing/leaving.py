@@ -12,7 +12,7 @@ Fits = Callable[[Jobs], object]
 
 
 class LeavingController(Controller):
-    """See `Controller`. Jobs that can go on without the switch are asked to leave by their members' `membership_state`."""
+    """See `Controller`. A `membership_state` asks the members of jobs that can go on without the switch to leave."""
 
     def join(self, request: JoinRequest, now_ns: int) -> None:
         """See `Controller`."""
