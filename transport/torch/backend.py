@@ -202,7 +202,9 @@ class SwitchProcessGroup(Collectives):
                 if calls is None:
                     if results and results[0].layout == torch.strided:
                         refuse_type(kind, op, results[0].dtype)
-                    seen = signature_of(kind, op, tensors[0].dtype, sum(t.numel() for t in tensors)) if tensors else None
+                    seen = (
+                        signature_of(kind, op, tensors[0].dtype, sum(t.numel() for t in tensors)) if tensors else None
+                    )
                     return self.by_gloo(seen, forward, results, size_bytes(tensors))
                 for tensor, _ in [place for part in parts if part.layout for place in part.layout.takes]:
                     refuse_shared(tensor)
