@@ -180,7 +180,7 @@ def row_groups(built: dict[str, Any]) -> dict[str, list[Row]]:
         ("Wire bytes per rank, sent", [_wire(s, "tx") for s in summaries]),
         ("Wire bytes per rank, received", [_wire(s, "rx") for s in summaries]),
         *_server_rows(summaries),
-        *_way_rows(methods),
+        *_call_path_rows(methods),
         ("Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]),
         *([("Gradients lost", list(map(_lost, methods)))] if lost else []),
     ]
@@ -341,20 +341,20 @@ def _server_rows(summaries: list[dict[str, Any]]) -> list[Row]:
     ]
 
 
-def _way_rows(methods: list[dict[str, Any]]) -> list[Row]:
-    """Which way PyTorch's calls took; none where nobody counted them."""
+def _call_path_rows(methods: list[dict[str, Any]]) -> list[Row]:
+    """The path that PyTorch's calls took (switch, gloo, …); no row where no method counted its calls."""
     if not any("ways" in entry for entry in methods):
         return []
-    return [("Calls of a rank, by their way", [_ways(entry.get("ways", {})) for entry in methods])]
+    return [("Calls of each rank, by path", [_ways(entry.get("ways", {})) for entry in methods])]
 
 
 def _ways(ways: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[str, str]:
     taken: dict[str, list[tuple[str, int, int]]] = {}
-    for kind, by_way in sorted(ways.items()):
-        for way, count in by_way.items():
-            taken.setdefault(way, []).append((kind, count["calls"], count["bytes"]))
-    shares = [f"{way} {wording.bytes_text(sum(size for *_, size in kinds))}" for way, kinds in taken.items()]
-    calls = [f"{way}: " + ", ".join(f"{calls} {kind}" for kind, calls, _ in kinds) for way, kinds in taken.items()]
+    for kind, by_path in sorted(ways.items()):
+        for path, count in by_path.items():
+            taken.setdefault(path, []).append((kind, count["calls"], count["bytes"]))
+    shares = [f"{path} {wording.bytes_text(sum(size for *_, size in kinds))}" for path, kinds in taken.items()]
+    calls = [f"{path}: " + ", ".join(f"{calls} {kind}" for kind, calls, _ in kinds) for path, kinds in taken.items()]
     return ", ".join(shares) or "–", "; ".join(calls)  # noqa: RUF001
 
 

@@ -199,7 +199,7 @@ def test_what_pytorch_s_calls_took_has_a_row_where_it_was_counted() -> None:
         "broadcast": {"gloo": {"calls": 1, "bytes": 8}, "switch": {"calls": 2, "bytes": 16}},
     }
     built = document(SCENARIO, "sim", [result("ring", 150_000_000), result("switch", 100_000_000, ways=ways)])
-    assert dict(table_rows(built))["Calls of a rank, by their way"] == [
+    assert dict(table_rows(built))["Calls of each rank, by path"] == [
         ("–", ""),  # noqa: RUF001
         ("switch 86.0 MB, gloo 8 B", "switch: 12 all_gather, 2 broadcast; gloo: 1 broadcast"),
     ]

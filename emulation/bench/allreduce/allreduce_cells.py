@@ -105,89 +105,89 @@ class AllreduceCell:
         self.blocks.append(block)
 
 
-def measure(wish: BenchRequest, log: Log, on_row: OnRow) -> dict[str, Any]:
+def measure(request: BenchRequest, log: Log, on_row: OnRow) -> dict[str, Any]:
     """Runs one network; returns its entry of the document. on_row gets each row as soon as its size is done.
 
     A method that fails is given up with its reason, and the others go on, on new ranks. Raises UnfitError, RunFailed if
     the network itself can't be had.
     """
-    for method in wish.methods:
-        if wish.dtype != "float32" and method.method.codec:
-            log(f"{method.name}: {wish.dtype} travels as without a codec")
+    for method in request.methods:
+        if request.dtype != "float32" and method.method.codec:
+            log(f"{method.name}: {request.dtype} travels as without a codec")
         elif (spec := method.method.spec) is not None and spec.warning:
             log(f"{method.name}: {spec.warning}")
     failures: dict[str, str] = {}
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     entry: dict[str, Any] = {}
-    while methods := [m for m in wish.methods if m.name not in failures and not _beaten(m, wish, entry)]:
+    while methods := [m for m in request.methods if m.name not in failures and not _beaten(m, request, entry)]:
         try:
             # XDP on a port changes what other methods may send there, so it has the network to itself
             for apart in (False, True):
                 chosen = [method for method in methods if (method.variant == "xdp") == apart]
-                if chosen and any((method.name, size) not in rows for method in chosen for size in wish.sizes):
-                    _run(wish, chosen, log, rows, on_row, entry)
+                if chosen and any((method.name, size) not in rows for method in chosen for size in request.sizes):
+                    _run(request, chosen, log, rows, on_row, entry)
             break
         except MethodFailed as error:
             failures[error.method.name] = str(error)
-            log(f"{wish.scenario.title}: {error}; going on without it")
+            log(f"{request.scenario.title}: {error}; going on without it")
     ordered = [rows[key] for key in sorted(rows, key=lambda key: (key[1], key[0]))]
-    return {**wish.record, "failures": failures, "rows": ordered, **entry}
+    return {**request.record, "failures": failures, "rows": ordered, **entry}
 
 
-def _beaten(method: BenchMethod, wish: BenchRequest, entry: dict[str, Any]) -> bool:
+def _beaten(method: BenchMethod, request: BenchRequest, entry: dict[str, Any]) -> bool:
     """Whether another congestion control was chosen for its kind, before a method failed."""
     tried = entry.get("tried", {}).get(method.kind)
-    return tried is not None and method in wish.rivals and tried["chosen"] != method.name
+    return tried is not None and method in request.rivals and tried["chosen"] != method.name
 
 
 def _run(
-    wish: BenchRequest,
+    request: BenchRequest,
     methods: list[BenchMethod],
     log: Log,
     rows: dict[tuple[str, int], dict[str, Any]],
     on_row: OnRow,
     entry: dict[str, Any],
 ) -> None:
-    scenario = wish.scenario
+    scenario = request.scenario
     log(f"{scenario.title}: building the network, starting {scenario.topology.workers} ranks")
-    with RunningScenario(scenario, wish.loss_by) as network:
-        switches = {method: _start_switch(network, method, wish) for method in methods if method.method.is_switch}
+    with RunningScenario(scenario, request.loss_by) as network:
+        switches = {method: _start_switch(network, method, request) for method in methods if method.method.is_switch}
         entry.setdefault("network", network.facts)
-        with Ranks(network, wish.dtype, max(*wish.sizes, PROBE_BYTES), _patience_s(wish)) as ranks:
-            bench = Bench(wish, network, switches, ranks)
+        with Ranks(network, request.dtype, max(*request.sizes, PROBE_BYTES), _patience_s(request)) as ranks:
+            bench = Bench(request, network, switches, ranks)
             facts = entry.setdefault("methods", {})
             for method in sorted(methods, key=lambda one: one.method.is_switch):  # importing torch delays heartbeats
                 facts[method.name] = bench.open(method)
-            if wish.rivals and "tried" not in entry:
+            if request.rivals and "tried" not in entry:
                 methods, tried = bench.keep_better(methods, log)
                 entry.setdefault("tried", {}).update(tried)
-            for size in wish.sizes:
+            for size in request.sizes:
                 missing = [method for method in methods if (method.name, size) not in rows]
                 for method, cell in bench.size(missing, size, log).items():
-                    rows[method.name, size] = row(method.cell(scenario, size), method, wish.dtype, cell)
+                    rows[method.name, size] = row(method.cell(scenario, size), method, request.dtype, cell)
                     on_row(rows[method.name, size])
-        if wish.loss_by == BY_LINKS:
+        if request.loss_by == BY_LINKS:
             entry["link_packets"] = network.lost
 
 
-def _start_switch(network: RunningScenario, method: BenchMethod, wish: BenchRequest) -> RunningSwitch:
+def _start_switch(network: RunningScenario, method: BenchMethod, request: BenchRequest) -> RunningSwitch:
     """Raises MethodFailed."""
     try:
-        return network.start_switch(method.cell(wish.scenario, max(wish.sizes)), method.method, method.name)
+        return network.start_switch(method.cell(request.scenario, max(request.sizes)), method.method, method.name)
     except Exception as error:
         raise MethodFailed(method, str(error)) from error
 
 
-def _patience_s(wish: BenchRequest) -> float:
+def _patience_s(request: BenchRequest) -> float:
     """Longest time an operation may take."""
-    slowest = max(_expected_s(wish, method, max(wish.sizes)) for method in wish.methods)
+    slowest = max(_expected_s(request, method, max(request.sizes)) for method in request.methods)
     return PATIENCE_S + SLOW_FACTOR * slowest
 
 
-def _expected_s(wish: BenchRequest, method: BenchMethod, size_bytes: int) -> float:
+def _expected_s(request: BenchRequest, method: BenchMethod, size_bytes: int) -> float:
     """How long an operation takes at its bound, or at least."""
-    network = wish.scenario.network
-    most = algbw_bound(method.method, wish.dtype, network) if network.rate_bps else UNSHAPED_BYTES_PER_S
+    network = request.scenario.network
+    most = algbw_bound(method.method, request.dtype, network) if network.rate_bps else UNSHAPED_BYTES_PER_S
     return LEAST_OPERATION_S + size_bytes / most
 
 
@@ -195,25 +195,25 @@ class Bench:
     """The blocks of operations on one network's ranks."""
 
     def __init__(
-        self, wish: BenchRequest, network: RunningScenario, switches: dict[BenchMethod, RunningSwitch], ranks: Ranks
+        self, request: BenchRequest, network: RunningScenario, switches: dict[BenchMethod, RunningSwitch], ranks: Ranks
     ) -> None:
-        self._wish, self._network, self._switches, self._ranks = wish, network, switches, ranks
+        self._request, self._network, self._switches, self._ranks = request, network, switches, ranks
         self._opened = 0
         self._number = 0  # of the next operation: every one has numbers of its own
 
     def open(self, method: BenchMethod) -> dict[str, Any]:
         """Opens a method on all ranks; returns what rank 0 reports to use."""
-        wish, switch = self._wish, self._switches.get(method)
-        cell = method.cell(wish.scenario, max(wish.sizes))
-        order = OpenMethod(method, cell, self._opened, wish.segments_max, switch.control if switch else "")
+        request, switch = self._request, self._switches.get(method)
+        cell = method.cell(request.scenario, max(request.sizes))
+        order = OpenMethod(method, cell, self._opened, request.segments_max, switch.control if switch else "")
         self._opened += 1
         return dict(self._ranks.ask(order, 90.0)[0].facts)
 
     def keep_better(self, methods: Sequence[BenchMethod], log: Log) -> tuple[list[BenchMethod], dict[str, Any]]:
         """Without the rivals that another of BEST beats; and what all of them took."""
         tried: dict[str, Any] = {}
-        kept = list(methods)
-        for kind in sorted({rival.kind for rival in self._wish.rivals} & {method.kind for method in methods}):
+        remaining = list(methods)
+        for kind in sorted({rival.kind for rival in self._request.rivals} & {method.kind for method in methods}):
             rivals = [method for method in methods if method.kind == kind and method.variant in BEST]
             cells = {method: AllreduceCell() for method in rivals}
             for _ in range(PROBE_OPERATIONS):
@@ -227,28 +227,28 @@ class Bench:
                 "median_ns": {method.name: medians[method] for method in rivals},
                 "chosen": best.name,
             }
-            log(f"{self._wish.scenario.title}: {best.name} is the better {kind}")
+            log(f"{self._request.scenario.title}: {best.name} is the better {kind}")
             for method in rivals:
-                if method is not best and method in self._wish.rivals:
-                    kept.remove(method)
+                if method is not best and method in self._request.rivals:
+                    remaining.remove(method)
                     self._ranks.ask(CloseMethod(method), 30.0)
-        return kept, tried
+        return remaining, tried
 
     def size(self, methods: Sequence[BenchMethod], size_bytes: int, log: Log) -> dict[BenchMethod, AllreduceCell]:
         """All methods at one size, in rounds."""
-        wish, iterations = self._wish, self._wish.scenario.workload.iterations
+        request, iterations = self._request, self._request.scenario.workload.iterations
         cells = {method: AllreduceCell() for method in methods}
-        expected_s = {method: _expected_s(wish, method, size_bytes) for method in methods}
-        rounds = min(wish.pace.rounds, iterations or wish.pace.rounds)
-        longest_s = rounds * sum(max(wish.pace.cell_s / rounds, time_s) for time_s in expected_s.values())
-        log(f"{self._wish.scenario.title}: {size_bytes} bytes, {len(methods)} methods, about {longest_s:.0f} s")
+        expected_s = {method: _expected_s(request, method, size_bytes) for method in methods}
+        rounds = min(request.pace.rounds, iterations or request.pace.rounds)
+        longest_s = rounds * sum(max(request.pace.cell_s / rounds, time_s) for time_s in expected_s.values())
+        log(f"{self._request.scenario.title}: {size_bytes} bytes, {len(methods)} methods, about {longest_s:.0f} s")
         for turn in range(rounds):
             shift = turn % max(1, len(methods))
             for method in (*methods[shift:], *methods[:shift]):
                 if not iterations:
                     if any(turn >= enough and expected_s[method] > time_s for time_s, enough in LONG):
                         continue
-                    share_s = wish.pace.cell_s / rounds
+                    share_s = request.pace.cell_s / rounds
                     count = bandwidths.operations_for(share_s, expected_s[method], 1, OPERATIONS_PER_BLOCK)
                 else:
                     count = iterations * (turn + 1) // rounds - iterations * turn // rounds
@@ -262,11 +262,11 @@ class Bench:
         star, switch, warmup = (
             self._network.star,
             self._switches.get(method),
-            self._wish.scenario.workload.warmup_iterations,
+            self._request.scenario.workload.warmup_iterations,
         )
         machine, before = Machine(list(star.pids.values()), os.getpid()), NetworkTraffic.of(star)
         switch_cpu_ns = switch.cpu_ns() if switch else 0
-        warmup_bytes = min(size_bytes, self._wish.pace.warmup_bytes)
+        warmup_bytes = min(size_bytes, self._request.pace.warmup_bytes)
         watch_cpu = expected_s * 1e9 >= WATCHED_NS
         answers = self._ranks.ask(
             RunOperations(method, size_bytes, count, warmup, warmup_bytes, self._number, watch_cpu),

@@ -116,14 +116,14 @@ class AllreduceRank:
             for number in range(order.warmup)
         ]
         first = contestant.counters()
-        found = [
+        counts = [
             self._operation(name, order.size_bytes // 4, order.first + number, order.watch_cpu)
             for number in range(order.operations)
         ]
         last = contestant.counters()
         wrong = sum(operation.wrong for operation in before)
-        found[0] = msgspec.structs.replace(found[0], wrong=found[0].wrong + wrong)
-        return OperationsMeasured(found, {name: last[name] - first.get(name, 0) for name in last}, _resident_bytes())
+        counts[0] = msgspec.structs.replace(counts[0], wrong=counts[0].wrong + wrong)
+        return OperationsMeasured(counts, {name: last[name] - first.get(name, 0) for name in last}, _resident_bytes())
 
     def _operation(self, name: str, elements: int, number: int, watch_cpu: bool) -> Operation:
         contestant, array, check = self._contestants[name], self._array[:elements], self._checks[name]

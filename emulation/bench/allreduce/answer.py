@@ -12,7 +12,7 @@ from emulation.certificate.speedups import BEYOND_BOUND_FACTOR
 from emulation.report.wording import bound_text, bytes_text, count_text, faster_text, speedup_text, times_text
 from transport.group.method_name import parse, traffic
 
-OURS = ("switch:native", "switch:batched")
+SWITCHES = ("switch:native", "switch:batched")
 WORKERS = 4
 """Of the network that the headline is of, or the nearest number to it."""
 
@@ -34,7 +34,7 @@ def over_gloo(network: Network) -> dict[int, float]:
     return {
         row["size_bytes"]: gloo[row["size_bytes"]] / row["time_ns"]["median"]
         for row in network["rows"]
-        if row["name"] in OURS and row["size_bytes"] in gloo
+        if row["name"] in SWITCHES and row["size_bytes"] in gloo
     }
 
 
@@ -48,10 +48,10 @@ def bound(network: Network) -> float:
 def answer(built: dict[str, Any]) -> dict[str, Any] | None:
     """number, bound, what, stamp and further sentences; None where Gloo or the switch wasn't measured."""
     networks = shaped(built["parts"].get("allreduce", []))
-    found = [(network, times) for network in networks if (times := over_gloo(network))]
-    if not found:
+    ratios = [(network, times) for network in networks if (times := over_gloo(network))]
+    if not ratios:
         return None
-    network, times = min(found, key=lambda each: (abs(_workers(each[0]) - WORKERS), -_rate(each[0])))
+    network, times = min(ratios, key=lambda each: (abs(_workers(each[0]) - WORKERS), -_rate(each[0])))
     size = max(times)
     where = f"{bytes_text(size)} on {_workers(network)} workers at {rate_text(_rate(network))}"
     most = bound(network)
@@ -61,7 +61,7 @@ def answer(built: dict[str, Any]) -> dict[str, Any] | None:
         "bound": bound_text(times[size], most),
         "what": f"Allreduce of {where} through the switch, beside Gloo with the better of two congestion controls.",
         "stamp": _stamp(network, size),
-        "sentences": [*(beyond if times[size] > BEYOND_BOUND_FACTOR * most else []), _longest(found), _slower(found)],
+        "sentences": [*(beyond if times[size] > BEYOND_BOUND_FACTOR * most else []), _longest(ratios), _slower(ratios)],
     }
 
 
@@ -78,31 +78,31 @@ def _stamp(network: Network, size: int) -> dict[str, str]:
     rows = network["rows"]
     if wrong := sum(row["wrong_elements"] for row in rows):
         return {"kind": "invalid", "word": "WRONG", "text": f"{count_text(wrong)} elements of sums were wrong."}
-    row = next(row for row in rows if row["name"] in OURS and row["size_bytes"] == size)
+    row = next(row for row in rows if row["name"] in SWITCHES and row["size_bytes"] == size)
     text = f"Every element of every sum was checked. The switch was limited by {row['limited_by']}"
     if row["limited_by"] == "cpu":
         return {"kind": "virtual", "word": "EXACT, NOT AT SPEED", "text": f"{text}, so this says more of the machine."}
     return {"kind": "valid", "word": "EXACT", "text": f"{text}; the median of {row['time_ns']['count']} operations."}
 
 
-def _longest(found: Sequence[tuple[Network, dict[int, float]]]) -> str:
+def _longest(ratios: Sequence[tuple[Network, dict[int, float]]]) -> str:
     """The range over all rates, for each number of workers."""
     parts = []
-    for workers in sorted({_workers(network) for network, _ in found}):
-        here = [(network, times) for network, times in found if _workers(network) == workers]
-        ratios = [times[max(times)] for _, times in here]
-        between = times_text(min(ratios))
-        if len(ratios) > 1:
-            between = f"{min(ratios):.2f} to {times_text(max(ratios))}"
+    for workers in sorted({_workers(network) for network, _ in ratios}):
+        here = [(network, times) for network, times in ratios if _workers(network) == workers]
+        longest_ratios = [times[max(times)] for _, times in here]
+        between = times_text(min(longest_ratios))
+        if len(longest_ratios) > 1:
+            between = f"{min(longest_ratios):.2f} to {times_text(max(longest_ratios))}"
         parts.append(f"{between} with {workers} workers (bound {times_text(bound(here[0][0]))})")
     return f"The longest arrays, over all rates: {', '.join(parts)}."
 
 
-def _slower(found: Sequence[tuple[Network, dict[int, float]]]) -> str:
+def _slower(ratios: Sequence[tuple[Network, dict[int, float]]]) -> str:
     """Where it doesn't pay; a hundredth is noise."""
     lost = [
         f"{bytes_text(size)} on {_workers(network)} workers at {rate_text(_rate(network))} ({times_text(ratio)})"
-        for network, times in found
+        for network, times in ratios
         for size, ratio in sorted(times.items())
         if faster_text(ratio).endswith("slower")
     ]

@@ -75,7 +75,7 @@ def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tupl
     BEST. A method named with its variant is no rival, and measured in any case; `kernel` is this machine's default.
     Raises ScenarioError.
     """
-    found: list[BenchMethod] = []
+    parsed_methods: list[BenchMethod] = []
     named: set[BenchMethod] = set()
     rivals: set[BenchMethod] = set()
     for word in (word.strip() for word in COMMA.split(words)):
@@ -96,8 +96,8 @@ def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tupl
             rivals |= {BenchMethod(method, name) for name in BEST}
         else:
             variants = [check_control(name) for name in congestion_control]
-        found += [BenchMethod(method, name) for name in variants]
-    return list(dict.fromkeys(found)), rivals - named
+        parsed_methods += [BenchMethod(method, name) for name in variants]
+    return list(dict.fromkeys(parsed_methods)), rivals - named
 
 
 def cut(word: str) -> tuple[str, str]:

@@ -38,13 +38,13 @@ class ExactInputs:
         turns = -(-(elements_most + self.PERIOD) // self.PERIOD)
         combine = {"max": np.max, "min": np.min}.get(op, np.sum)
         self._patterns = patterns
-        self._mine = np.tile(patterns[rank].astype(dtype), turns)
+        self._rank_input = np.tile(patterns[rank].astype(dtype), turns)
         self._sums = np.tile((combine(patterns, axis=0) // each).astype(dtype), turns)
 
     def fill(self, array: Array, operation: int) -> None:
         """Write this rank's input."""
         at = operation % self.PERIOD
-        np.copyto(array, self._mine[at : at + len(array)])
+        np.copyto(array, self._rank_input[at : at + len(array)])
 
     def of_all(self, elements: int, operation: int) -> list[Array]:
         """Every rank's input."""
@@ -52,7 +52,7 @@ class ExactInputs:
 
     def of(self, rank: int, elements: int, operation: int, first: int = 0) -> Array:
         """A rank's input, or so many elements of it from `first` on."""
-        pattern = np.roll(self._patterns[rank], -(first + operation)).astype(self._mine.dtype)
+        pattern = np.roll(self._patterns[rank], -(first + operation)).astype(self._rank_input.dtype)
         return np.resize(pattern, elements)
 
     def combined(self, elements: int, operation: int) -> Array:
@@ -111,14 +111,14 @@ class SumCheck:
         self._spec = spec if spec is not None and spec.lossy and not self._tolerance else None
         self._least = spec.least if spec is not None else 0
         self._lossy = bool(self._tolerance) or self._spec is not None
-        self._made = 0
+        self._operations = 0
 
     def wrong(self, array: Array, operation: int) -> int:
         """How many elements are not what they must be."""
         if self._spec is None or len(array) < self._least:
             return self._numbers.wrong(array, operation, self._tolerance if len(array) >= self._least else 0.0)
-        self._made += 1
-        if self._made > 1:
+        self._operations += 1
+        if self._operations > 1:
             return 0
         arrays, spec = self._numbers.of_all(len(array), operation), self._spec
         ranks = [Compression(spec, rank, self._workers) for rank in range(self._workers)]
