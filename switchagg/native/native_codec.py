@@ -78,7 +78,7 @@ def begin(codec: Codec, dtype: "np.dtype[Any]", elements: int, workers: int) -> 
 
 class NativeCodec:
     """The `Coding` of a call whose values are all coded at once, in order: the same bits as the codec's own, in less
-    time. For words of 32 bits. Raises library.CoreMissing."""
+    time. It is for words of 32 bits. Raises library.CoreMissing."""
 
     def __init__(self, codec: Codec, shape: CallShape) -> None:
         self._shape = shape

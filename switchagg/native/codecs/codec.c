@@ -4,7 +4,7 @@
 
 #include "abi.h"
 
-/* A new codec: its file, and a name here. */
+/* A new codec has a file, and a name here. */
 #define SA_CODECS(CODEC) \
     CODEC(fixed_point) CODEC(plain) CODEC(raw) CODEC(wide_fixed_point) \
     CODEC(lanes16) CODEC(lanes10) CODEC(lanes8) CODEC(lanes6) CODEC(lanes5) CODEC(lanes4) \

@@ -29,18 +29,18 @@ struct sa_coding {
     uint32_t half;     /* h: a lane holds 0 to 2h (F9, F11 to F13) */
     uint32_t ranks;    /* how many contributions a decoded sum holds */
     uint32_t random;   /* lanes are rounded at random (F10), not to the nearest */
-    uint64_t key;      /* of the random numbers: another one for each rank and call */
+    uint64_t key;      /* seeds the random numbers: another one for each rank and call */
 };
 
 struct sa_codec {
     const char *name;
-    uint32_t rounds;    /* of agreement before the values: 0 or 1 */
-    uint32_t lane_bits; /* of a codec with several values in a word; else 0 */
+    uint32_t rounds;    /* rounds that agree on codes before the values: 0 or 1 */
+    uint32_t lane_bits; /* bits per lane if words hold several values; else 0 */
     uint32_t levels;    /* of its lanes: h; 0: the greatest that so many workers allow */
     enum sa_rounding rounding;
     uint32_t (*width)(enum sa_dtype dtype, uint32_t elements);
 
-    /* This rank's code of a row of `count` values; NULL without agreement. */
+    /* Returns this rank's code of a row of `count` values; NULL without agreement. */
     int32_t (*prepare)(const struct sa_coding *coding, const uint8_t *values, uint64_t count);
 
     /* Write the 4 * elements payload bytes that carry `count` values, at most a row, as a row padded with zeros does.

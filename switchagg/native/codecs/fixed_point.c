@@ -73,7 +73,7 @@ static double power64(int32_t exponent) {
     return power;
 }
 
-/* The power of two for a row, in two parts. */
+/* Splits the power of two for a row in two parts. */
 struct shift {
     int32_t near, rest;
 };

@@ -133,7 +133,7 @@ static int32_t prepare_sign(const struct sa_coding *coding, const uint8_t *value
     return greatest >= INFINITE ? SA_CODE_GREATEST : code_of(greatest ? bits_of(1) : 0);
 }
 
-/* To the nearest fp16, ties to even: to 11 bits, or to a multiple of 2^-24. */
+/* Rounds to the nearest fp16, ties to even: to 11 bits, or to a multiple of 2^-24. */
 SA_INLINE float as_fp16(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -184,7 +184,7 @@ struct scaling {
     uint32_t below; /* of signs: the largest magnitude that becomes 0, as bits */
 };
 
-/* To an integer, ties to even. */
+/* Rounds to an integer, ties to even. */
 #ifdef __clang__
 #define NEAREST(value) ((int32_t)__builtin_rintf(value))
 #else

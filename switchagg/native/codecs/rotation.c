@@ -53,9 +53,9 @@ SA_VECTORISED static void flip(const sa_float32_at *from, uint32_t count, uint32
 
 /* ---- stages: a, b -> a + b, a - b, of values that lie `apart` */
 
-/* A stage of neighbours, in blocks. Sums go into a block's first half and differences into the second: the stages of
-   the next distances are the same step again, and after BLOCK_STAGES of them each value is where it was. So vectors are
-   shuffled in one way only. */
+/* Does a stage of neighbours, in blocks. Sums go into a block's first half and differences into the second: the stages
+   of the next distances are the same step again, and after BLOCK_STAGES of them each value is where it was. So vectors
+   are shuffled in one way only. */
 SA_VECTORISED static void mix_neighbours(float *x, uint32_t count) {
     for (float *end = x + count; x < end; x += BLOCK) {
         float y[BLOCK];
@@ -102,7 +102,7 @@ SA_VECTORISED static void mix8(float *restrict a, float *restrict b, float *rest
     }
 }
 
-/* Stages from `apart` to below `end`, of a whole row, with room behind it, or of `end` values. */
+/* Does the stages from `apart` to below `end`, of a whole row, with room behind it, or of `end` values. */
 static void mix(float *x, uint32_t count, uint32_t apart, uint32_t end) {
     if (apart == 1 && end > 1 && (end < count || count % BLOCK == 0)) { /* else what lies behind would be mixed, too */
         uint32_t stage = 0;

@@ -17,7 +17,7 @@ struct sa_spares {
     uint64_t size_bytes;
 };
 
-/* NULL: no memory. */
+/* Returns NULL without memory. */
 struct sa_spare *sa_spares_take(struct sa_spares *spares, uint64_t size_bytes);
 
 /* spares: NULL if they are gone already. spare: may be NULL. */

@@ -30,7 +30,8 @@ struct compiler {
     int64_t segment_elements;              /* elements of a segment, at most */
     int64_t *ends;             /* sorted, each once; the place of a piece is that of its beginning */
     uint32_t end_count, nodes, arriving;
-    int32_t *writers, *readers; /* of each piece, then of the empty range at each end; readers: into `reader_list` */
+    int32_t *writers, *readers; /* for each piece, then for the empty range at each end; readers point into
+                                   `reader_list` */
     int32_t *waited_by;        /* of each node: the last that was found to wait for it */
     struct reader *reader_list;
     uint32_t reader_count, reader_most;
@@ -110,7 +111,7 @@ static uint32_t place_of(const struct compiler *compiler, int64_t end) {
     return low;
 }
 
-/* The pieces of a range: the first, and how many. */
+/* Returns the first piece of a range, and how many there are. */
 static uint32_t pieces_of(const struct compiler *compiler, int64_t low, int64_t high, uint32_t *first) {
     *first = place_of(compiler, low);
     if (low == high) {

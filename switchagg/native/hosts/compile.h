@@ -22,7 +22,7 @@ struct sa_program *sa_program_compile(const struct sa_operations *operations, ui
 
 /* The program of member `turn` of a plan that looks alike from all members: its operations are member 0's with `turn`
    added to all members and to the numbers of the pieces of the array, as many as members. It uses the memory of member
-   0's program, `first`. Pieces must have elements, and all the same number of segments. NULL: no memory. */
+   0's program, `first`. Pieces must have elements, and all the same number of segments. Returns NULL without memory. */
 struct sa_program *sa_program_turned(const struct sa_program *first, uint32_t turn);
 void sa_program_free(struct sa_program *program);
 

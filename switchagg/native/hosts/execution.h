@@ -44,7 +44,7 @@ static inline struct sa_range sa_program_range(const struct sa_program *program,
     return (struct sa_range){program->lows[node], program->highs[node]};
 }
 
-/* Whom member 0 calls by this number. */
+/* Returns the member that member 0 calls by this number. */
 static inline uint32_t sa_program_member(const struct sa_program *program, uint32_t member) {
     uint32_t turned = member + program->turn;
     return turned < program->members ? turned : turned - program->members;
@@ -89,12 +89,13 @@ enum sa_node_flag { SA_ARRIVED = 1, SA_PLACED = 2, SA_CLAIMED = 4, SA_READY = 8 
 
 enum sa_unfit { SA_UNFIT_NONE, SA_UNFIT_UNEXPECTED, SA_UNFIT_TWICE, SA_UNFIT_SIZE };
 
-/* program, array and scratch, aligned to their elements, stay the caller's and must outlive it. NULL: no memory. */
+/* program, array and scratch, aligned to their elements, stay the caller's and must outlive it. Returns NULL without
+   memory. */
 struct sa_execution *sa_execution_new(const struct sa_program *program, uint8_t *array, uint8_t *scratch,
                                       uint32_t dtype, uint32_t combine);
 void sa_execution_free(struct sa_execution *execution);
 
-/* Begin: before anything else, once. */
+/* Begin; the caller calls it once, before anything else. */
 void sa_execution_start(struct sa_execution *execution);
 
 /* The node of a message; -1: there is none. */

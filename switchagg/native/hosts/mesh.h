@@ -42,7 +42,7 @@ enum sa_gone { SA_GONE_CLOSED, SA_GONE_ERROR, SA_GONE_LEFT, SA_GONE_NO_MESSAGE }
 /* Field by field as `MeshEvent`. */
 struct sa_mesh_event {
     uint32_t kind, member;
-    uint32_t connection; /* of RECEIVED and WANTS_MEMORY */
+    uint32_t connection; /* head of RECEIVED and WANTS_MEMORY */
     uint32_t reason;     /* of GONE: enum sa_gone */
     int32_t number;
     uint32_t head_bytes;
@@ -62,7 +62,7 @@ struct sa_mesh_outgoing {
     uint8_t head[SA_HEAD_BYTES_MAX];
 };
 
-/* An execution in a mesh. */
+/* An execution that a mesh runs. */
 struct sa_running {
     struct sa_execution *execution;
     int64_t ticket;
@@ -114,7 +114,7 @@ struct sa_mesh {
 };
 
 /* wake: a non-blocking eventfd, the caller's. classes: `flows` of them, the most urgent first; of one flow, none may be
-   given. counters: SA_MESH_COUNTERS numbers, the caller's. NULL: no memory, or no descriptor. */
+   given. counters: SA_MESH_COUNTERS numbers, the caller's. Returns NULL without memory or a descriptor. */
 struct sa_mesh *sa_mesh_new(uint32_t members, uint32_t flows, const uint8_t *classes, uint64_t message_bytes_max,
                             int wake, uint64_t *counters);
 

@@ -30,7 +30,7 @@ struct sa_messages {
     struct sa_message *unused;
 };
 
-/* A message whose header says how long head and data are. NULL: no memory. */
+/* A message whose header says how long head and data are. Returns NULL without memory. */
 struct sa_message *sa_messages_take(struct sa_messages *messages, uint8_t kind, uint32_t head_bytes,
                                     uint64_t size_bytes);
 void sa_messages_give(struct sa_messages *messages, struct sa_message *message);

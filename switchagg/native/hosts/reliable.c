@@ -112,7 +112,7 @@ struct sa_reliable_message *sa_sender_returned(struct sa_sender *sender) {
 
 /* Sending. */
 
-/* Until the first probe. */
+/* Returns the time until the first probe. */
 static int64_t patience_ns(const struct sa_sender *sender) {
     const struct sa_timeout *timeout = &sender->timeout;
     if (!timeout->srtt_ns) return timeout->rto_ns;
@@ -345,7 +345,7 @@ static bool is_early(const struct sa_receiver *receiver, uint64_t number) {
     return at < receiver->range_count && receiver->ranges[at].start <= number;
 }
 
-/* The next segment in order. */
+/* Takes the next segment in order. */
 static void take(struct sa_receiver *receiver, struct sa_reliable_message *ended) {
     receiver->expected++;
     if (!ended) return;
@@ -361,7 +361,7 @@ static void take_early(struct sa_receiver *receiver) {
     while (receiver->expected < end) take(receiver, receiver->early[receiver->expected & receiver->early_mask]);
 }
 
-/* Memory for segments up to `number`, and for another range. */
+/* Makes room for segments up to `number`, and for another range. */
 static int make_room(struct sa_receiver *receiver, uint64_t number) {
     uint64_t needed = number - receiver->expected;
     if (!receiver->early || needed > receiver->early_mask) {

@@ -14,7 +14,7 @@
 #define SA_RELIABLE_BYTES 32u /* the header of a frame */
 #define SA_HEAD_BYTES_MAX 64u
 
-/* As `ReliableConfig` in Python. */
+/* It matches `ReliableConfig` in Python. */
 struct sa_reliable_config {
     uint32_t segment_bytes, window_segments, ack_every_segments, retry_limit;
     int64_t rto_initial_ns, rto_min_ns, rto_max_ns, delayed_ack_ns;
@@ -67,7 +67,8 @@ struct sa_sacked {
 struct sa_sender {
     const struct sa_reliable_config *config;
     uint64_t first, next;                            /* all below have arrived; number of the next new segment */
-    struct sa_flight *flights;                       /* of segments first ... next - 1, by the lower bits of numbers */
+    struct sa_flight *flights;                       /* flights of segments first ... next - 1, by the lower bits of
+                                                        numbers */
     uint32_t mask;
     bool has_probe, probe_due;
     struct sa_flights in_flight, lost;               /* by order of sending; to be sent again */
@@ -131,7 +132,7 @@ int sa_receiver_receive(struct sa_receiver *receiver, const struct sa_segment *s
 int sa_receiver_next(struct sa_receiver *receiver, int64_t now_ns, struct sa_ack *ack);
 void sa_receiver_handle_timer(struct sa_receiver *receiver, int64_t now_ns);
 
-/* The next whole message in order, or NULL. */
+/* Returns the next whole message in order, or NULL. */
 static inline struct sa_reliable_message *sa_receiver_message(struct sa_receiver *receiver) {
     struct sa_reliable_message *message = receiver->arrived;
     if (message && !(receiver->arrived = message->after)) receiver->arrived_end = &receiver->arrived;

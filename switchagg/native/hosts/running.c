@@ -17,7 +17,7 @@ static void write32(uint8_t *bytes, uint32_t value) {
     for (int i = 0; i < 4; i++) bytes[i] = (uint8_t)(value >> (24 - 8 * i));
 }
 
-/* As `flow_of` in switchagg/priority.py. */
+/* It matches `flow_of` in switchagg/priority.py. */
 static uint32_t flow_of(const struct sa_mesh *mesh, int32_t priority) {
     int32_t kind = priority < 0 ? 0 : priority > LEAST_URGENT ? LEAST_URGENT : priority;
     for (uint32_t flow = 0; flow < mesh->flows; flow++)

@@ -20,7 +20,8 @@ static bool happens(uint64_t packet, enum draw which, uint64_t probability) {
     return probability && draw(packet, which) >> 1 < probability;
 }
 
-/* 0 ... below - 1. The bias, below / 2^64, is negligible; the remainder is the same on every machine. */
+/* Draws a number of 0 ... below - 1. The bias, below / 2^64, is negligible; the remainder is the same on every
+   machine. */
 static int64_t uniform(uint64_t packet, enum draw which, int64_t below) {
     return (int64_t)(draw(packet, which) % (uint64_t)below);
 }

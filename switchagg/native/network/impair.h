@@ -33,7 +33,7 @@ struct sa_fate {
 /* Whether any fault or delay is configured. */
 bool sa_impairs(const struct sa_impairment *impairment);
 
-/* The key of one port (its number) and direction (0 up, 1 down). */
+/* Returns the key of one port (its number) and direction (0 up, 1 down). */
 uint64_t sa_impair_key(uint64_t seed, uint32_t port, uint32_t direction);
 
 /* Corruption flips a burst of 1 to 15 bits. The receiver's UDP checksum (P5) finds every such burst: the 16-bit ones'-

@@ -127,7 +127,7 @@ static void append(struct sa_queue *queue, struct sa_packet *packet) {
     queue->occupied |= 1u << class;
 }
 
-/* The first packet of the most urgent class, or NULL. */
+/* Returns the first packet of the most urgent class, or NULL. */
 static struct sa_packet *take_first(struct sa_queue *queue) {
     if (!queue->occupied) return NULL;
     uint32_t class = 31u - (uint32_t)__builtin_clz(queue->occupied);

@@ -9,14 +9,8 @@
 
 /* The bytes of a datagram; a broadcast's packets to all ports share one. */
 struct sa_buffer {
-    struct sa_buffer *next; /* of the free ones */
-    uint32_t references;
-    uint32_t size;
-    uint8_t bytes[];
-};
-
-struct sa_packet {
-    struct sa_packet *next; /* in its class, or of the free ones */
+    struct sa_buffer *next; /* next buffer */ uint32_t references; uint32_t size; uint8_t bytes[]; }; struct sa_packet {
+                               struct sa_packet *next; /* in its class, or of the free ones */
     struct sa_buffer *buffer;
     uint32_t port;      /* the caller's */
     uint8_t direction;  /* the caller's */
@@ -26,7 +20,8 @@ struct sa_packet {
 
 struct sa_pool;
 
-/* Room for `packets` datagrams of up to `buffer_bytes`. Unused memory is never touched. NULL: no memory. */
+/* Makes room for `packets` datagrams of up to `buffer_bytes`. Unused memory is never touched. Returns NULL without
+   memory. */
 struct sa_pool *sa_pool_new(uint32_t packets, uint32_t buffer_bytes);
 void sa_pool_free(struct sa_pool *pool);
 uint32_t sa_pool_buffer_bytes(const struct sa_pool *pool);
@@ -34,10 +29,11 @@ uint32_t sa_pool_buffer_bytes(const struct sa_pool *pool);
 /* A packet with a buffer of its own, filled from `bytes` unless that is NULL. NULL: the pool is exhausted.
    size is at most sa_pool_buffer_bytes. */
 struct sa_packet *sa_pool_take(struct sa_pool *pool, const uint8_t *bytes, uint32_t size, uint8_t tos);
-/* Another packet with the same bytes, TOS, port and direction, which must not be written from now on. NULL as above. */
+/* Another packet with the same bytes, TOS, port and direction, which must not be written from now on. Returns NULL as
+   above. */
 struct sa_packet *sa_pool_share(struct sa_pool *pool, const struct sa_packet *packet);
 void sa_pool_give(struct sa_pool *pool, struct sa_packet *packet);
-/* Packets in use. */
+/* Returns how many packets are in use. */
 uint32_t sa_pool_used(const struct sa_pool *pool);
 
 #define SA_CLASSES 8u
@@ -75,7 +71,7 @@ enum sa_enqueued { SA_QUEUED, SA_QUEUED_MARKED, SA_QUEUE_FULL };
 
 void sa_queue_init(struct sa_queue *queue, const struct sa_queue_config *config);
 
-/* Class of a packet: DSCP >> 3, the higher the more urgent. */
+/* Returns the class of a packet: DSCP >> 3, the higher the more urgent. */
 static inline uint32_t sa_class(uint8_t tos) { return tos >> 5; }
 
 /* Add a packet at the tail of its class. Above the class's byte limit it is refused and stays the caller's: packets of

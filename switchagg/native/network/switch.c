@@ -16,7 +16,7 @@ static struct port *port_of(const struct sa_switch *sw, uint32_t number) {
     return number < sw->ports_size ? sw->ports[number] : NULL;
 }
 
-/* Make room for one more port, of this number, in all arrays that grow with them. 0, or -1: no memory. */
+/* Make room for one more port, of this number, in all arrays that grow with them. Returns 0, or -1 without memory. */
 static int reserve_ports(struct sa_switch *sw, uint32_t number) {
     if (number >= sw->ports_size) {
         uint32_t size = number < 32 ? 64 : 2 * number;

@@ -1,4 +1,4 @@
-/* The user-space switch: a native data plane on a UDP socket, with a queue and impairments per port and direction.
+/* The user-space switch runs a native data plane on a UDP socket, with a queue and impairments per port and direction.
 
    up:   receive -> [queue, rate] -> [impairments] -> data plane down: data plane -> [queue, rate] -> [impairments] ->
    outbox of the port -> send
@@ -55,7 +55,7 @@ enum sa_switch_counter {
 
 #define SA_PORTS_MAX 65536u
 
-/* NULL: no memory. */
+/* Returns NULL without memory. */
 struct sa_switch *sa_switch_new(const struct sa_switch_config *config);
 void sa_switch_free(struct sa_switch *sw);
 
@@ -65,8 +65,9 @@ int sa_switch_set_port(struct sa_switch *sw, uint32_t number, const struct sa_ad
 /* Remove a port and drop all that waits for it. The caller has evicted its jobs from the plane. */
 void sa_switch_clear_port(struct sa_switch *sw, uint32_t number);
 
-/* Whether results for several workers of a job are sent once, to its group (SA_GROUP), which the kernel copies for each.
-   IPv4. Without a queue, a rate or impairments down; while a port has a backlog each gets its own. */
+/* Whether results for several workers of a job are sent once, to its group (SA_GROUP), which the kernel copies for
+   each. Addresses are IPv4. Without a queue, a rate or impairments down; while a port has a backlog each gets its
+   own. */
 void sa_switch_multicast(struct sa_switch *sw, uint32_t job_id, bool on);
 
 /* Serve until `wake` is written (1), CLOCK_MONOTONIC is until_ns (0), or an error: -errno. The caller may use ports,

@@ -19,8 +19,8 @@
 
 struct lane {
     struct sa_queue queue;
-    uint64_t key;    /* of its faults */
-    uint64_t number; /* of its next packet */
+    uint64_t key;    /* key of the lane's faults */
+    uint64_t number; /* number of the next packet */
     bool scheduled;  /* its queue's next departure is on the timeline */
 };
 
@@ -39,7 +39,7 @@ struct group {
     uint32_t count; /* ports */
     uint32_t size;
     uint32_t rows;
-    uint32_t first; /* of its frames */
+    uint32_t first; /* size of a frame */
     uint64_t streams; /* whose results it has, as bits */
     uint8_t tos;
     struct sa_address address; /* of its multicast */

@@ -19,7 +19,7 @@ struct sa_timeline {
     uint64_t pushed;
 };
 
-/* Make room for `capacity` entries. 0, or -1: no memory, and nothing has changed. */
+/* Make room for `capacity` entries. Returns 0, or -1 without memory, and nothing has changed. */
 int sa_timeline_reserve(struct sa_timeline *timeline, uint32_t capacity);
 void sa_timeline_free(struct sa_timeline *timeline);
 

@@ -88,7 +88,7 @@ int sa_udp_send(struct sa_udp *udp, struct sa_udp_message *messages, uint32_t co
 bool sa_udp_has_room(const struct sa_udp *udp);
 uint32_t sa_udp_credit_bytes(const struct sa_udp *udp);
 
-/* The socket. */
+/* Returns the socket's descriptor. */
 int sa_udp_descriptor(const struct sa_udp *udp);
 
 /* Receive what has arrived, at most `receive_messages`: *arrivals[0 .. return value), or -errno. Where GRO's last
@@ -105,7 +105,7 @@ int sa_udp_wait(struct sa_udp *udp, int wake, int64_t until_ns, bool writable);
 
 int64_t sa_now_ns(void);
 
-/* SA_UDP_COUNTERS numbers, valid as long as `udp`. */
+/* Returns SA_UDP_COUNTERS numbers, which are valid as long as `udp`. */
 const uint64_t *sa_udp_counters(const struct sa_udp *udp);
 
 /* Field by field as `native_udp.NativeUdpState`. */

@@ -52,10 +52,10 @@ int sa_rdma_free_domain(struct sa_rdma *rdma, uint32_t domain);
 int64_t sa_rdma_register(struct sa_rdma *rdma, uint32_t domain, uint64_t address, uint64_t length, uint32_t access);
 int sa_rdma_deregister(struct sa_rdma *rdma, uint32_t key);
 
-/* The number of a new completion queue. */
+/* Returns the number of a new completion queue. */
 int64_t sa_rdma_create_cq(struct sa_rdma *rdma, uint32_t capacity);
 int sa_rdma_destroy_cq(struct sa_rdma *rdma, uint32_t cq);
-/* Up to `most` completions. Waits for the first until until_ns; 0: doesn't wait. Returns how many. */
+/* Takes up to `most` completions. Waits for the first until until_ns; 0: doesn't wait. Returns how many. */
 int sa_rdma_poll(struct sa_rdma *rdma, uint32_t cq, struct sa_completion *completions, uint32_t most, int64_t until_ns);
 /* Make the present waiting sa_rdma_poll of this queue, or else the next one, return soon. */
 int sa_rdma_interrupt(struct sa_rdma *rdma, uint32_t cq);

@@ -1,4 +1,4 @@
-/* Memory regions: which bytes of this process may be read or written under which key. Pure; not thread-safe.
+/* Memory regions: which bytes of this process may be read or written under which key. It is pure; the caller locks it.
 
    A key is (index in the table) << 8 | a byte that differs from the last one of this index, never 0; so the key of a
    deregistered region is recognised as wrong for the next 255 regions of its index. lkey and rkey are the same number;

@@ -51,8 +51,8 @@ int sa_rdma_wire_connect(const struct sa_rdma_wire *wire, struct sa_rdma_port *p
 bool sa_rdma_wire_send(struct sa_rdma_wire *wire, struct sa_rdma_port *port, int64_t now_ns);
 bool sa_rdma_wire_answer(struct sa_rdma_wire *wire, struct sa_rdma_port *port);
 
-/* Gives what has arrived to the queue pairs among `ports` (at number mod ports_size, a power of two). How many packets,
-   or -errno. */
+/* Gives what has arrived to the queue pairs among `ports` (at number mod ports_size, a power of two). Returns how many
+   packets there were, or -errno. */
 int64_t sa_rdma_wire_receive(struct sa_rdma_wire *wire, struct sa_rdma_port **ports, uint32_t ports_size, int64_t now_ns);
 
 #endif

@@ -55,7 +55,7 @@ enum sa_uc_counter {
 };
 
 /* plane stays the caller's. own: the switch's address. packets: most packets of one message of results, 1 to
-   SA_UC_PACKETS_MAX. NULL: no memory. */
+   SA_UC_PACKETS_MAX. Returns NULL without memory. */
 SA_EXPORT struct sa_uc_plane *sa_uc_plane_new(struct sa_plane *plane, const struct sa_address *local, uint32_t packets);
 SA_EXPORT void sa_uc_plane_free(struct sa_uc_plane *rdma);
 
@@ -79,7 +79,7 @@ SA_EXPORT uint32_t sa_uc_plane_lay_out(struct sa_uc_plane *rdma, uint32_t segmen
 /* Count `packets` packets of a layout as lost: the socket had no room. */
 SA_EXPORT void sa_uc_plane_lost(struct sa_uc_plane *rdma, uint32_t packets);
 
-/* SA_UC_COUNTERS numbers, valid as long as `rdma`. */
+/* Returns SA_UC_COUNTERS numbers, which are valid as long as `rdma`. */
 SA_EXPORT const uint64_t *sa_uc_plane_counters(const struct sa_uc_plane *rdma);
 
 #endif

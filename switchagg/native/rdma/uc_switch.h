@@ -10,7 +10,8 @@
 
 struct sa_uc_switch;
 
-/* Plane and socket stay the caller's. wake: an eventfd. segments: datagrams of one GSO send. NULL: no memory. */
+/* Plane and socket stay the caller's. wake: an eventfd. segments: datagrams of one GSO send. Returns NULL without
+   memory. */
 SA_EXPORT struct sa_uc_switch *sa_uc_switch_new(struct sa_uc_plane *rdma, struct sa_udp *udp, int wake,
                                                     uint32_t segments);
 SA_EXPORT void sa_uc_switch_free(struct sa_uc_switch *sw);

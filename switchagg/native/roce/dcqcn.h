@@ -1,7 +1,7 @@
 /* DCQCN (Zhu et al., SIGCOMM 2015): the rate of one queue pair, cut when a CNP reports that its packets met congestion,
    and raised again step by step; and when a receiver sends a CNP. Pure state machines in integers: their inputs are
-   bytes and the time; the same on every machine. No allocation, no clock. Times are nanoseconds from any origin, not
-   negative, never decreasing. A single thread at a time may use it. */
+   bytes and the time; the same on every machine. It has no clock, and allocates nothing. Times are nanoseconds from any
+   origin, not negative, never decreasing. A single thread at a time may use it. */
 #ifndef SWITCHAGG_DCQCN_H
 #define SWITCHAGG_DCQCN_H
 
@@ -24,7 +24,7 @@ struct sa_dcqcn_config {
 
 #define SA_ALPHA_ONE (1u << 20) /* 1.0 for alpha */
 
-/* The reaction point: the sender's side. */
+/* The reaction point is the sender's side. */
 struct sa_dcqcn {
     struct sa_dcqcn_config config;
     uint64_t current_bps; /* Rc: may be sent at */
@@ -64,7 +64,7 @@ void sa_dcqcn_sent(struct sa_dcqcn *rp, uint64_t bytes, int64_t now_ns);
    that comes first; now_ns if it is more than 0. */
 int64_t sa_dcqcn_next_ns(struct sa_dcqcn *rp, uint64_t burst_bytes, int64_t now_ns);
 
-/* The notification point: the receiver's side, one per queue pair. All zeros at first. */
+/* The notification point is the receiver's side, one per queue pair. All zeros at first. */
 struct sa_cnp_gate {
     int64_t last_ns;
     uint64_t marked; /* packets that came with CE, and the CNPs for them */

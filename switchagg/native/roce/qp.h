@@ -266,7 +266,7 @@ void sa_qp_receive(struct sa_qp *qp, const struct sa_roce_packet *packet, bool m
 int64_t sa_qp_deadline_ns(struct sa_qp *qp, int64_t now_ns);
 void sa_qp_tick(struct sa_qp *qp, int64_t now_ns);
 
-/* The duration of an RNR timer code. */
+/* Returns the duration of an RNR timer code. */
 int64_t sa_rnr_timer_ns(uint32_t code);
 
 /* ---- for the files of the queue pair itself: qp.c, qp_request.c, qp_respond.c */

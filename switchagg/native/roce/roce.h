@@ -1,5 +1,6 @@
 /* RoCEv2 packets as in the payload of UDP port 4791: BTH, then RETH or AETH, ImmDt, payload, pad, ICRC (InfiniBand
-   Architecture Specification, volume 1, chapter 9 and annex A17). Pure: no socket, no clock, no allocation.
+   Architecture Specification, volume 1, chapter 9 and annex A17). The functions are pure: they have no socket and no
+   clock, and allocate nothing.
 
    All lengths are checked: sa_roce_parse never reads beyond `size` bytes, and a packet it accepts has all the headers
    of its opcode. Numbers are in host byte order here, big-endian on the wire; only the ICRC is stored little-endian.

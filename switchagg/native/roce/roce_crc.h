@@ -11,11 +11,11 @@
 /* As zlib's crc32(crc, bytes, size): 0 to begin with, the last result to continue. */
 uint32_t sa_crc32(uint32_t crc, const uint8_t *bytes, size_t size);
 
-/* The CRC of `head` and then `rest`, as one. Where a short head would be left to the tables, which fall out of the
+/* Returns the CRC of `head` and `rest` joined. Where a short head would be left to the tables, which fall out of the
    cache between packets, it is folded together with the beginning of the rest. head_bytes is at most 112. */
 uint32_t sa_crc32_joined(const uint8_t *head, size_t head_bytes, const uint8_t *rest, size_t rest_bytes);
 
-/* The same as sa_crc32 by tables alone, for comparison. */
+/* Computes sa_crc32 by tables alone, for comparison. */
 uint32_t sa_crc32_portable(uint32_t crc, const uint8_t *bytes, size_t size);
 
 /* The product of two registers modulo the CRC's polynomial. */

@@ -28,7 +28,7 @@ void *sa_directory_find(const struct sa_directory *directory, const struct sa_ad
     return directory->count ? entry_of(directory, address)->value : NULL;
 }
 
-/* Move all entries to a new table of `size` entries, which may be the present size. 0, or -1: no memory. */
+/* Move all entries to a new table of `size` entries, which may be the present size. Returns 0, or -1 without memory. */
 static int resize(struct sa_directory *directory, uint32_t size) {
     struct sa_directory moved = {calloc(size, sizeof *moved.entries), size, directory->count};
     if (!moved.entries) return -1;

@@ -91,7 +91,7 @@ static void combine(enum sa_values action, uint32_t *sums, const uint8_t *values
 
 /* ---- packets */
 
-/* Whether a packet's place is one of the job's; SA_ABSORBED if it is (S1). Host byte order. */
+/* Whether a packet's place is one of the job's; SA_ABSORBED if it is (S1). Fields are in host byte order. */
 SA_INLINE enum sa_outcome place_fault(const struct share *share, const struct sa_header *header) {
     if (header->generation != share->generation) return SA_DROP_GENERATION;
     if (header->stream >= share->stream_count) return SA_DROP_STREAM;
@@ -137,7 +137,7 @@ static void address(const struct share *share, uint32_t kind, uint32_t rank, boo
     }
 }
 
-/* The header of a packet as a result's (S6, G3). */
+/* Writes the header of a packet's result (S6, G3). */
 SA_INLINE void result_header(const uint8_t *datagram, uint32_t elements, uint32_t marked, uint8_t *out) {
     memcpy(out, datagram, SA_HEADER_BYTES);
     out[3] = (uint8_t)((out[3] | SA_RESULT) & ~SA_RETRANSMISSION);

@@ -1,6 +1,6 @@
 /* The native data plane: S1 to S8 and H1 to H5 of PROTOCOL.md for several jobs, one packet at a time, no allocation per
-   packet. A pure function of (registers, packet): no clock, no threads, no randomness. A single thread at a time may use a
-   plane. */
+   packet. It is a pure function of (registers, packet): it has no clock, no threads, no randomness. A single thread at
+   a time may use a plane. */
 #ifndef SWITCHAGG_PLANE_H
 #define SWITCHAGG_PLANE_H
 
@@ -21,7 +21,7 @@ struct sa_parent {
     uint32_t rank;
 };
 
-/* What one packet causes: a result with values, of `size` bytes, and a bare one, each for some ports or none (S6). */
+/* A packet causes a result with values, of `size` bytes, and a bare one, each for some ports or none (S6). */
 struct sa_results {
     struct sa_targets valued;
     struct sa_targets bare;
@@ -34,7 +34,7 @@ struct sa_ranks {
     uint32_t count;
 };
 
-/* Consecutive results of a bundle with the same targets. Field by field as `RUN` in dataplane/native.py. */
+/* A run is consecutive results of a bundle with the same targets. Field by field as `RUN` in dataplane/native.py. */
 struct sa_run {
     uint32_t count; /* packets that caused results, at least 1 */
     uint32_t size;  /* of a result with values */
@@ -43,12 +43,13 @@ struct sa_run {
     struct sa_ranks bare;
 };
 
-/* NULL: no memory. Registers are allocated per admitted job; Python's check_admission decides whether a job fits. */
+/* Returns NULL without memory. Registers are allocated per admitted job; Python's check_admission decides whether a job
+   fits. */
 SA_EXPORT struct sa_plane *sa_plane_new(void);
 SA_EXPORT void sa_plane_free(struct sa_plane *plane);
 
 /* Take a job, or a new generation of one, that Python's check_admission has accepted; ports[rank], of so many ranks
-   here. parent: of a switch below another, else NULL. 0, or -1: no memory, and nothing has changed. */
+   here. parent: of a switch below another, else NULL. Returns 0, or -1 without memory, and nothing has changed. */
 SA_EXPORT int sa_plane_admit(struct sa_plane *plane, const struct sa_job *job, const uint32_t *ports, uint32_t ranks,
                              const struct sa_parent *parent);
 SA_EXPORT void sa_plane_evict(struct sa_plane *plane, uint32_t job_id);
@@ -77,7 +78,7 @@ SA_EXPORT int sa_plane_seen(const struct sa_plane *plane, uint32_t slot, uint32_
    evicted. */
 SA_EXPORT uint8_t *sa_plane_registers(struct sa_plane *plane, uint32_t job_id, uint64_t *size_bytes);
 
-/* SA_OUTCOMES_ALL numbers, valid as long as the plane. */
+/* Returns SA_OUTCOMES_ALL numbers, which are valid as long as the plane. */
 SA_EXPORT const uint64_t *sa_plane_counters(const struct sa_plane *plane);
 
 #endif

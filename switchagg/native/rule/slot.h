@@ -67,7 +67,7 @@ SA_INLINE struct sa_decision sa_leaf_accept(uint32_t *held, uint64_t *seen, uint
     return decision;
 }
 
-/* The same for the parent's result of a chunk (H5). */
+/* Does the same for the parent's result of a chunk (H5). */
 SA_INLINE struct sa_decision sa_leaf_take(uint32_t held, uint64_t *seen, uint64_t full, uint32_t chunk) {
     struct sa_decision decision = {SA_DROP_PARENT_CHUNK, SA_KEEP};
     if (chunk != held) return decision;
@@ -77,12 +77,12 @@ SA_INLINE struct sa_decision sa_leaf_take(uint32_t held, uint64_t *seen, uint64_
     return (struct sa_decision){SA_BROADCAST, SA_WRITE};
 }
 
-/* The chunk number in `held` of an unused slot version: two windows before its first chunk (S7). */
+/* Returns the chunk number in `held` of an unused slot version: two windows before its first chunk (S7). */
 SA_INLINE uint32_t sa_first_held(uint32_t offset, uint32_t version, uint32_t window) {
     return offset + (version - 2u) * window;
 }
 
-/* S4 for one value. Unsigned: sums wrap modulo 2^32. */
+/* Applies S4 to one value. Unsigned: sums wrap modulo 2^32. */
 SA_INLINE uint32_t sa_combine(enum sa_values action, uint32_t sum, uint32_t value) {
     if (action == SA_WRITE) return value;
     if (action == SA_ADD) return sum + value;

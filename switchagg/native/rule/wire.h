@@ -1,4 +1,4 @@
-/* Packet layout: rules P1 to P6 of PROTOCOL.md. Compiled for user space and, by clang, for BPF. */
+/* The packet layout follows rules P1 to P6 of PROTOCOL.md. Compiled for user space and, by clang, for BPF. */
 #ifndef SWITCHAGG_WIRE_H
 #define SWITCHAGG_WIRE_H
 
@@ -46,7 +46,8 @@ typedef __s64 int64_t;
 #define SA_OP_SUM 0u
 #define SA_OP_MAX 1u
 
-/* Who gives values for a chunk, and who gets its result. Who gives none sends a bare packet (P2). */
+/* The route says which ranks give values for a chunk, and which get its result. A rank that gives none sends a bare
+   packet (P2). */
 #define SA_ROUTE_ALL 0u        /* all give, all get */
 #define SA_ROUTE_TO_OWNER 1u   /* all but the owner give, it alone gets their sum */
 #define SA_ROUTE_FROM_OWNER 2u /* the owner alone gives, all others get */
@@ -56,7 +57,7 @@ typedef __s64 int64_t;
 #define SA_GROUP 239u
 #define SA_GROUP_WITHOUT 128u
 
-/* As on the wire: big-endian. Naturally aligned, so that no field needs packing. */
+/* Fields are big-endian, as on the wire. Naturally aligned, so that no field needs packing. */
 struct sa_header {
     uint32_t kind; /* magic, wire version, op, route, owner, flags */
     uint16_t job;
@@ -140,7 +141,8 @@ SA_INLINE uint32_t sa_mark_contribution(uint8_t *datagram, uint32_t size, uint32
     return tos & ~1u;
 }
 
-/* Why a datagram of `size` >= SA_HEADER_BYTES bytes is no packet (P6); SA_ABSORBED if it is one. Host byte order. */
+/* Why a datagram of `size` >= SA_HEADER_BYTES bytes is no packet (P6); SA_ABSORBED if it is one. Fields are in host
+   byte order. */
 SA_INLINE enum sa_outcome sa_fault(uint32_t kind, uint32_t elements, uint32_t size) {
     if (kind >> 16 != SA_MAGIC) return SA_DROP_MAGIC;
     if ((kind >> 12 & 15u) != SA_WIRE_VERSION) return SA_DROP_WIRE_VERSION;

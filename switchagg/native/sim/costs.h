@@ -27,8 +27,8 @@ struct sim_processor {
 void sim_processor_init(struct sim_processor *processor, struct sa_sim *sim,
                         void (*finish)(void *host, const struct sim_task *task), void *host);
 
-/* Finish a task after all before it and what its message takes: at once, if it is idle and that is nothing. Without memory
-   the run ends. */
+/* Finish a task after all before it and what its message takes: at once, if it is idle and that is nothing. The run
+   ends if there is no memory. */
 void sim_processor_run(struct sim_processor *processor, struct sim_task task);
 void sim_processor_end(struct sim_processor *processor, struct sim_messages *messages);
 

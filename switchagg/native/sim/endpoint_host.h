@@ -7,7 +7,7 @@
 #include "sim/host.h"
 #include "worker/endpoint.h"
 
-/* A tree's part. As `TreeFacts` in emulation/sim/engine/engine_library.py. to: of the frames of each stream. */
+/* A tree's part. It matches `TreeFacts` in emulation/sim/engine/engine_library.py. to: of the frames of each stream. */
 struct sim_tree {
     struct sa_endpoint *endpoint;
     const uint32_t *to;
@@ -17,7 +17,7 @@ struct sim_tree {
 struct sim_worker;
 
 /* number: what Python is told of it, once it has events. classes: those of its streams, ascending; by_class: each has a
-   credit of its own. NULL: no memory. The endpoints live longer than the worker does. */
+   credit of its own. Returns NULL without memory. The endpoints live longer than the worker does. */
 SA_EXPORT struct sim_worker *sa_sim_worker(struct sa_sim *sim, struct sim_link *link, uint32_t address, uint32_t number,
                                            const struct sim_tree *trees, uint32_t tree_count, const uint32_t *classes,
                                            uint32_t class_count, uint32_t by_class);

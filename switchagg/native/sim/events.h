@@ -10,7 +10,7 @@
 
 #include "sim/body.h"
 
-/* The action of an event. It takes over the hold on the body, which is NULL of a timer. */
+/* The function that happens at an event. It takes over the hold on the body, which is NULL of a timer. */
 typedef void (*sim_action)(void *object, struct sim_body *body, uint32_t sender, uint32_t to);
 
 struct sim_entry {
@@ -71,7 +71,7 @@ struct sim_queue {
     struct sim_upcoming upcoming[SIM_UPCOMING];
 };
 
-/* least_ns: no frame arrives in it sooner than so long after it was sent. 0, or -1: no memory. */
+/* least_ns: no frame arrives in it sooner than so long after it was sent. Returns 0, or -1 without memory. */
 int sim_queue_add_lane(struct sim_queue *queue, struct sim_lane *lane, int64_t least_ns);
 
 /* In a lane, after those that are there: a frame that would arrive before the last of them goes beside it. */

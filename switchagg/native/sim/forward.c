@@ -40,7 +40,7 @@ static struct sim_link *hashed(struct sim_paths *paths, uint32_t sender, uint32_
     return paths->links[choice->place];
 }
 
-/* The one with the shortest queue; equal ones in turn. */
+/* Returns the link with the shortest queue; equal ones take turns. */
 static struct sim_link *sprayed(struct sim_paths *paths, int64_t ready_ns) {
     uint32_t first = paths->turn, best = first;
     uint64_t least = UINT64_MAX;
@@ -153,7 +153,7 @@ static void look_at_host(void *object, const struct sim_entry *entry, uint32_t s
         node->look(node, entry, step);
 }
 
-/* At a link to hosts. */
+/* Does the same at a link to hosts. */
 static void hand_over(void *object, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sa_sim *sim = object;
     uint32_t address = to & SIM_NODE_MASK;

@@ -1,5 +1,6 @@
 /* Switches: they forward every frame by its address, over one link or several, and give frames for themselves to a data
-   plane. As `SimulatedSwitch` of emulation/sim/network/switched_network.py and emulation/sim/spines/paths.py. */
+   plane. It matches `SimulatedSwitch` of emulation/sim/network/switched_network.py and
+   emulation/sim/spines/paths.py. */
 #ifndef SWITCHAGG_SIM_FORWARD_H
 #define SWITCHAGG_SIM_FORWARD_H
 
@@ -24,7 +25,7 @@ struct sim_paths {
     uint32_t room, chosen;
 };
 
-/* The way to an address: one of both. */
+/* The route to an address is one of both. */
 struct sim_port {
     struct sim_link *link;
     struct sim_paths *paths;
@@ -50,7 +51,7 @@ SA_EXPORT struct sim_paths *sa_sim_paths(struct sa_sim *sim, struct sim_link *co
 /* Sets the receiver at a link's end: a switch, or, NULL, the hosts by the frames' addresses. */
 SA_EXPORT void sa_sim_lead_to(struct sim_link *link, struct sim_switch *to);
 
-/* The way from a switch to its next address, by one of both. 0, or -1: no memory. */
+/* Sets the route from a switch to its next address, by one of both. Returns 0, or -1 without memory. */
 SA_EXPORT int sa_sim_route(struct sim_switch *at, struct sim_link *link, struct sim_paths *paths);
 SA_EXPORT void sa_sim_aggregate(struct sim_switch *at, struct sa_plane *plane, uint32_t address, uint32_t room_bytes);
 

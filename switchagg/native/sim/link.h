@@ -10,8 +10,9 @@ typedef unsigned __int128 sim_units; /* of 1/rate ns */
 
 enum sim_fault { SIM_DROP_QUEUE, SIM_DROP_FIRST, SIM_LOST, SIM_DUPLICATED, SIM_HELD_BACK, SIM_CORRUPTED, SIM_FAULTS };
 
-/* As `LinkFacts` in emulation/sim/engine/engine_library.py. ecn_bytes, drop_bytes: -1: none. words: of random.Random(seed), 624
-   and the place of the next; NULL: a link without faults. strict: whether it serves classes strictly. */
+/* It matches `LinkFacts` in emulation/sim/engine/engine_library.py. ecn_bytes, drop_bytes: -1: none. words: of
+   random.Random(seed), 624 and the place of the next; NULL: a link without faults. strict: whether it serves classes
+   strictly. */
 struct sim_link_facts {
     uint64_t rate_bps;
     int64_t delay_ns, queue_bytes, ecn_bytes, drop_bytes;
@@ -83,7 +84,7 @@ struct sim_strict *sim_strict_new(struct sim_link *link);
 void sim_strict_free(struct sim_strict *strict);
 uint64_t sim_pausing_backlog_bytes(const struct sim_link *link, int64_t now_ns);
 
-/* NULL: no memory. act, object: what happens to frames that arrive. */
+/* Returns NULL without memory. act, object: what happens to frames that arrive. */
 struct sim_link *sim_link_new(struct sa_sim *sim, const struct sim_link_facts *facts);
 void sim_link_lead_to(struct sim_link *link, sim_action act, void *object, sim_look look);
 

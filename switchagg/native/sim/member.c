@@ -28,7 +28,8 @@ struct incoming {
     struct sa_receiver receiver;
 } __attribute__((aligned(64)));
 
-/* A priority class has this for itself; without classes there is one. First what every acknowledgement looks at. */
+/* A priority class has this for itself; without classes there is one. The first members are those that every
+   acknowledgement looks at. */
 struct flow {
     struct sim_message *departing;
     uint32_t repeating_count;
@@ -116,7 +117,7 @@ static void stop(struct sim_member *member, int result) {
     if (result == -ECANCELED && !member->group->facts.report) member->sim->notice(member->number);
 }
 
-/* To a party in Python. */
+/* Reports to a party in Python. */
 static void report(struct sim_member *member, enum sim_report what, uint32_t peer, uint64_t message) {
     int64_t deadline_ns = member->group->facts.report(member->member, what, peer, message);
     if (deadline_ns == SIM_BROKEN_OFF)
@@ -195,7 +196,8 @@ static struct flow *flow_of(struct sim_member *member, int32_t priority) {
     return &member->flows[member->strict ? class_of(priority) : 0];
 }
 
-/* From the calls to the queues, from the queues to the connections. A party in Python has filled the queues. */
+/* Moves messages from the calls to the queues, and from the queues to the connections. A party in Python has filled the
+   queues. */
 static void feed(struct sim_member *member) {
     uint32_t flows = member->strict ? SIM_CLASSES : 1;
     struct sim_waiting entry = {0};
@@ -215,7 +217,7 @@ static void feed(struct sim_member *member) {
 
 /* ---- sending */
 
-/* Up to so many frames of a connection. */
+/* Sends up to so many frames of a connection. */
 static uint32_t put(struct sim_member *member, struct outgoing *out, uint32_t limit) {
     struct sa_sim *sim = member->sim;
     struct sa_segment segment;
@@ -370,7 +372,7 @@ static void after_input(struct sim_member *member, struct outgoing *out) {
     sim_alarm_set(&out->alarm, sa_sender_deadline_ns(&out->sender));
 }
 
-/* A message for the party. */
+/* Gives the party a message. */
 static void hand(struct sim_member *member, uint32_t from, struct sim_message *message, bool is_last) {
     struct sa_reliable_message *reliable = &message->reliable;
     if (member->group->facts.report)

@@ -35,7 +35,8 @@ struct sim_group_facts {
 struct sim_group;
 struct sim_member;
 
-/* NULL: no memory. Freed with the simulation. number: what Python is told of a member, once calls have ended or failed. */
+/* Returns NULL without memory. Freed with the simulation. number: what Python is told of a member, once calls have
+   ended or failed. */
 SA_EXPORT struct sim_group *sa_sim_group(struct sa_sim *sim, const struct sim_group_facts *facts);
 
 /* From the start: as of `HostCosts` in emulation/sim/host_costs.py; 0: nothing, and as much as links. */

@@ -11,7 +11,7 @@ struct sim_mersenne {
     uint32_t at;
 };
 
-/* 0 <= x < 1, with 53 bits. */
+/* Draws 0 <= x < 1, with 53 bits. */
 double sim_mersenne_next(struct sim_mersenne *state);
 
 #endif

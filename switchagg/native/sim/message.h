@@ -24,7 +24,7 @@ struct sim_messages {
     struct sim_message *idle;
 };
 
-/* values: NULL stands for zeros. NULL: no memory. */
+/* values: NULL stands for zeros. Returns NULL without memory. */
 struct sim_message *sim_message_new(struct sim_messages *messages, uint32_t head_bytes, const uint8_t *values,
                                     uint64_t size_bytes);
 

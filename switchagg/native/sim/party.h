@@ -24,7 +24,7 @@ struct sim_failed {
     uint8_t local_call[SIM_CALL_BYTES], remote_call[SIM_CALL_BYTES];
 };
 
-/* A call of one member. array, scratch: NULL without values. As `CallFacts` in emulation/sim/engine/
+/* A call of one member. array, scratch: NULL without values. It matches `CallFacts` in emulation/sim/engine/
    compiled_group.py. */
 struct sim_call_facts {
     uint8_t head[SIM_CALL_BYTES];
@@ -88,7 +88,7 @@ static inline int64_t sim_party_deadline_ns(const struct sim_party *party) {
     return party->calls ? party->deadline_ns : -1;
 }
 
-/* The head of a node's message. */
+/* Writes the head of a node's message. */
 void sim_party_head(const struct sim_call *call, uint32_t node, uint8_t *head);
 
 #endif

@@ -5,8 +5,8 @@
 
 #include "sim/link.h"
 
-/* As `PfcFacts` in emulation/sim/engine/compiled_lossless.py. classes: a bit for each that is lossless. red_most_bytes: -1:
-   marks are the links' own. */
+/* It matches `PfcFacts` in emulation/sim/engine/compiled_lossless.py. classes: a bit for each that is lossless.
+   red_most_bytes: -1: marks are the links' own. */
 struct sim_pfc_facts {
     int64_t xoff_bytes, xon_bytes, red_least_bytes, red_most_bytes;
     double red_chance;
@@ -18,7 +18,7 @@ struct sim_ingress;
 
 SA_EXPORT struct sim_pfc *sa_sim_pfc(struct sa_sim *sim, const struct sim_pfc_facts *facts);
 
-/* Let a link's classes be paused. words: of the random numbers of its marks. NULL: no memory. */
+/* Let a link's classes be paused. words: of the random numbers of its marks. Returns NULL without memory. */
 SA_EXPORT struct sim_pausing *sa_sim_pausing(struct sim_link *link, struct sim_pfc *pfc, const uint32_t *words);
 
 /* The buffer where a link comes in at a switch, to which it leads already; reverse: on which pauses travel. */

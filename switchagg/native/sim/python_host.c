@@ -26,7 +26,7 @@ static void let_go(const struct frame *frame) {
 
 static void end(struct sim_body *body) { let_go(frame_of(body)); }
 
-/* The number of a frame with one body; there is a next one, too. 0, or -1: no memory. */
+/* The number of a frame with one body; there is a next one, too. Returns 0, or -1 without memory. */
 static int take(struct sim_python *python, uint32_t *number) {
     if (python->count == python->room) {
         uint32_t room = python->room ? 2 * python->room : FRAMES_FIRST;

@@ -22,14 +22,14 @@ struct sim_python {
     uint32_t (*damage)(uint32_t frame, uint32_t as, uint32_t burst, uint32_t first_bit);
 };
 
-/* NULL: no memory. arrive: a frame is there, at an address of such a host. damage: Python keeps the frame, with these bits
-   flipped, as another, whose CRC-32 it returns. */
+/* Returns NULL without memory. arrive: a frame is there, at an address of such a host. damage: Python keeps the frame,
+   with these bits flipped, as another, whose CRC-32 it returns. */
 SA_EXPORT struct sim_python *sa_sim_python(struct sa_sim *sim,
                                            void (*arrive)(uint32_t frame, uint32_t sender, uint32_t to),
                                            uint32_t (*damage)(uint32_t frame, uint32_t as, uint32_t burst,
                                                               uint32_t first_bit));
 
-/* Whether anybody is at an address; and let it be one of such a host. 0, or -1: no memory. */
+/* Whether anybody is at an address; and let it be one of such a host. Returns 0, or -1 without memory. */
 SA_EXPORT uint32_t sa_sim_attached(const struct sa_sim *sim, uint32_t address);
 SA_EXPORT int sa_sim_python_at(struct sim_python *python, uint32_t address);
 

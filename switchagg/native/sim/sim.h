@@ -37,7 +37,7 @@ struct sim_node {
     void (*look)(struct sim_node *node, const struct sim_entry *entry, uint32_t step);
 };
 
-/* As `SimEvent` in emulation/sim/engine/engine_library.py: what a trace has of an event. */
+/* It matches `SimEvent` in emulation/sim/engine/engine_library.py: what a trace has of an event. */
 struct sim_record {
     int64_t time_ns;
     uint32_t sender, to;
@@ -76,7 +76,7 @@ static inline void sim_schedule(struct sa_sim *sim, int64_t time_ns, sim_action 
 /* Let the node be freed with the simulation. */
 void sim_own(struct sa_sim *sim, struct sim_node *node);
 
-/* Let the node take frames for this address. 0, or -1: no memory. */
+/* Let the node take frames for this address. Returns 0, or -1 without memory. */
 int sim_attach(struct sa_sim *sim, uint32_t address, struct sim_node *node);
 
 /* A new body; NULL, and the run ends: no memory. */
@@ -85,7 +85,7 @@ struct sim_body *sim_body(struct sa_sim *sim, uint32_t room_bytes);
 SA_EXPORT struct sa_sim *sa_sim_new(uint32_t traced_bytes, void (*notice)(uint32_t host), void (*due)(uint64_t number));
 SA_EXPORT void sa_sim_free(struct sa_sim *sim);
 
-/* Let `due(number)` happen at time_ns; sender, to, content: as a trace has it. 0, or -1: no memory. */
+/* Let `due(number)` happen at time_ns; sender, to, content: as a trace has it. Returns 0, or -1 without memory. */
 SA_EXPORT int sa_sim_schedule(struct sa_sim *sim, int64_t time_ns, uint64_t number, uint32_t sender, uint32_t to,
                               uint64_t content);
 SA_EXPORT uint32_t sa_sim_pending(const struct sa_sim *sim);

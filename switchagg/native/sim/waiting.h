@@ -31,7 +31,7 @@ static inline int sim_deque_grow(struct sim_deque *deque) {
     return 0;
 }
 
-/* Behind all, or before them; without memory the run ends. */
+/* Queues it behind all, or before them; the run ends if there is no memory. */
 static inline void sim_deque_put(struct sa_sim *sim, struct sim_deque *deque, struct sim_waiting waiting, int first) {
     if ((!deque->places || deque->count > deque->mask) && sim_deque_grow(deque)) {
         sim->queue.lacking = 1;

@@ -4,7 +4,8 @@
 
 #include "sim/link.h"
 
-/* As `WatchedBytes` in emulation/sim/engine/engine_library.py. job: of a packet of method switch, as it says; else -1. */
+/* It matches `WatchedBytes` in emulation/sim/engine/engine_library.py. job: of a packet of method switch, as it says;
+   else -1. */
 struct sim_counted {
     uint64_t bytes; /* on the wire */
     int32_t job;
@@ -13,7 +14,7 @@ struct sim_counted {
 
 struct sim_watch;
 
-/* Count frames that are sent from now on, as they arrive. NULL: no memory. */
+/* Count frames that are sent from now on, as they arrive. Returns NULL without memory. */
 SA_EXPORT struct sim_watch *sa_sim_watch(struct sim_link *link);
 
 /* The counts since the last call, by job, or sender and flow; returns how many there are. They are valid until the next

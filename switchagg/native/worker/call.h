@@ -45,7 +45,7 @@ struct sa_call {
 
 /* How a call is laid out in chunks. */
 struct sa_call_form {
-    /* Op, route and owner of a chunk's packets: sa_kind without flags. */
+    /* Returns op, route and owner of a chunk's packets: sa_kind without flags. */
     uint32_t (*kind)(struct sa_call *call, uint64_t position);
 
     /* Write the payload of a chunk that is ready and not yet answered, and for which this rank gives values. */
@@ -54,11 +54,11 @@ struct sa_call_form {
     /* Take the result of a chunk, once for each that this rank gets, in any order. */
     void (*write)(struct sa_call *call, uint64_t position, const uint8_t *payload);
 
-    /* The same of a result without values. */
+    /* Does the same for a result without values. */
     void (*pass)(struct sa_call *call, uint64_t position);
 };
 
-/* How many codes a call stores. */
+/* Returns how many codes a call stores. */
 uint64_t sa_call_codes(const struct sa_coding *coding, const struct sa_submission *submission);
 
 /* `codes`: room for sa_call_codes of them. */

@@ -68,7 +68,7 @@ SA_EXPORT uint32_t sa_endpoint_next_event(struct sa_endpoint *endpoint, struct s
 
 /* ---- commands */
 
-/* extra: bytes behind it, for its codes or words. NULL: no memory. */
+/* extra: bytes behind it, for its codes or words. Returns NULL without memory. */
 static struct sa_running *sa_running_new(const struct sa_submission *submission, uint64_t extra) {
     uint64_t bytes = sizeof(struct sa_running) + extra;
     struct sa_running *running = malloc(bytes);

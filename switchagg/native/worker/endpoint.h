@@ -71,13 +71,13 @@ enum sa_endpoint_counter {
     SA_ENDPOINT_COUNTERS
 };
 
-/* wire_rank: the worker's index among what sends to its switch (H1). NULL: no memory. */
+/* wire_rank: the worker's index among what sends to its switch (H1). Returns NULL without memory. */
 struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t rank, uint32_t wire_rank);
 void sa_endpoint_free(struct sa_endpoint *endpoint);
 uint32_t sa_endpoint_frame_bytes(const struct sa_endpoint *endpoint);
 
-/* Queue a call. The array must stay until the call's event, or until the endpoint is freed. 0, or -1: no memory, and
-   nothing has changed. */
+/* Submit a call: it is queued. The array must stay until the call's event, or until the endpoint is freed. 0, or -1: no
+   memory, and nothing has changed. */
 int sa_endpoint_submit(struct sa_endpoint *endpoint, const struct sa_submission *submission);
 
 /* Take `rows` datagrams of `size` bytes each, back to back. congested: they came marked CE (G8). */
@@ -106,10 +106,10 @@ uint32_t sa_endpoint_has_event(const struct sa_endpoint *endpoint);
 /* Take the oldest event not yet taken; returns its kind. */
 uint32_t sa_endpoint_next_event(struct sa_endpoint *endpoint, struct sa_event *event);
 
-/* -1: nothing in flight. */
+/* Returns -1 if nothing is in flight. */
 int64_t sa_endpoint_next_deadline_ns(const struct sa_endpoint *endpoint);
 
-/* SA_ENDPOINT_COUNTERS numbers, valid as long as the endpoint. */
+/* Returns SA_ENDPOINT_COUNTERS numbers, which are valid as long as the endpoint. */
 const uint64_t *sa_endpoint_counters(const struct sa_endpoint *endpoint);
 
 /* Bytes the endpoint holds beyond the callers' arrays. */

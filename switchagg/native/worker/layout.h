@@ -43,7 +43,7 @@ static inline void sa_layout_begin(struct sa_layout *layout, uint32_t width, uin
     layout->run = run < 1 ? 1 : run > SA_RUN_MAX ? SA_RUN_MAX : run;
 }
 
-/* The first unit of a shard: shard * units / shards, without an overflow. */
+/* Returns the first unit of a shard: shard * units / shards, without an overflow. */
 static inline uint64_t sa_shard_begin(const struct sa_layout *layout, uint32_t shard) {
     uint64_t shard_units = layout->units / layout->shards;
     uint32_t rest = (uint32_t)(layout->units % layout->shards);

@@ -29,14 +29,15 @@ struct sa_small {
 /* R, if a call of so many float32 in fixed point, summed over all ranks for all, is small; else 0. */
 uint32_t sa_small_rows(uint32_t elements, uint32_t workers, uint64_t count);
 
-/* Bytes of a struct sa_small. */
+/* Returns the bytes of a struct sa_small. */
 uint64_t sa_small_bytes(uint32_t elements, uint32_t rows);
 
 /* coding: of wide_fixed_point. small: sa_small_bytes of memory. */
 void sa_small_init(struct sa_call *call, const struct sa_coding *coding, const struct sa_submission *submission,
                    struct sa_small *small);
 
-/* Write what the head has of this call, 3 * rows codes: its own, the predicted ones, their negatives. Once. */
+/* Write what the head has of this call, 3 * rows codes: its own, the predicted ones, their negatives. The call does so
+   once. */
 void sa_small_predict(struct sa_call *call, const struct sa_predictions *predictions, int32_t *codes);
 
 /* Take what the head's result has of it; whether all ranks predicted the agreed codes. If not, there are more chunks. */

@@ -105,12 +105,12 @@ struct sa_window {
     struct sa_waiting_event failure;
 };
 
-/* windows: those of all streams, of which those before this one are initialised. 0, or -1: no memory. */
+/* windows: those of all streams, of which those before this one are initialised. Returns 0, or -1 without memory. */
 int sa_window_init(struct sa_window *windows, const struct sa_job *job, uint32_t stream);
 void sa_window_end(struct sa_window *window);
 uint64_t sa_window_bytes(const struct sa_window *window);
 
-/* Go on as if all chunks below `chunk` had been answered, with nothing submitted yet. For tests. */
+/* Go on as if all chunks below `chunk` had been answered, with nothing submitted yet. It exists for tests. */
 void sa_window_start_at(struct sa_window *window, uint64_t chunk);
 
 /* Append a call, with at least one chunk unless it is described; its `call` is set. */

@@ -37,7 +37,7 @@ struct events {
 };
 
 struct sa_worker {
-    pthread_mutex_t loop_mutex; /* held by who runs the loop; guards what follows, as far as `lock` */
+    pthread_mutex_t loop_mutex; /* held by the thread that runs the loop; guards the members up to `lock` */
     struct sa_endpoint *endpoint;
     struct sa_udp *udp;
     int wake;
@@ -53,18 +53,19 @@ struct sa_worker {
     uint32_t unsent_rows;
     uint32_t unsent_size;
     struct queue draining;
-    int error;            /* of a send by a submitter: for who runs the loop next */
+    int error;            /* a send by a submitter failed: the next thread in the loop returns it */
     pthread_mutex_t lock; /* guards the next four */
     struct queue submitted;
-    struct events left; /* found by a thread that waits for another call: the background thread hands them out */
+    struct events left; /* a thread that waits for another call met them: the background thread hands them out */
     bool armed;            /* a packet wakes the background thread */
     int wakeup, signals;   /* an eventfd that wakes it, and the epoll of both */
-    bool handed_out;       /* the background thread's own: its last run gave out events */
+    bool handed_out;       /* only for the background thread: its last run handed out events */
     atomic_uint pending;   /* calls submitted, whose events haven't been found */
     atomic_bool active;    /* there have been calls lately: the background thread looks now and then */
     atomic_bool waiting;   /* there are submissions */
     atomic_bool called;
-    atomic_bool given_out; /* events, since somebody waited: his own may be among them */
+    atomic_bool given_out; /* events were handed out since a thread began to wait: those of its call may be among them
+                              */
     atomic_bool closed;
     atomic_bool sleeping;  /* the loop sleeps, or is about to: the thread that clears it writes the eventfd */
 };
@@ -139,8 +140,8 @@ static void wake_background(struct sa_worker *worker) {
     pthread_mutex_unlock(&worker->lock);
 }
 
-/* Nobody runs the loop: a packet shall wake the background thread; or, once somebody does, it shall not. A timer instead,
-   which would leave more time to wait for a call, costs 20 us each time it is set on a virtual machine. */
+/* While no thread runs the loop, a packet wakes the background thread (on); while one does, it doesn't. A timer
+   instead, which would leave more time to wait for a call, costs 20 us each time it is set on a virtual machine. */
 static void arm(struct sa_worker *worker, bool on) {
     pthread_mutex_lock(&worker->lock);
     if (on != worker->armed && worker->signals >= 0) {
@@ -151,8 +152,8 @@ static void arm(struct sa_worker *worker, bool on) {
     pthread_mutex_unlock(&worker->lock);
 }
 
-/* The thread that has unlocked the loop mutex calls it: a call that another thread submitted meanwhile hasn't been sent, so that no packet
-   would wake the background thread for it. */
+/* A thread that has unlocked the loop mutex wakes the background thread for calls that other threads submitted
+   meanwhile: they haven't been sent, so that no packet would wake it. */
 static void pass_on(struct sa_worker *worker) {
     if (atomic_load(&worker->waiting))
         wake_background(worker);
@@ -264,7 +265,7 @@ static int send_unsent(struct sa_worker *worker, uint32_t *rows) {
 }
 
 /* Take frames from the endpoint, unless the credit is used up: no urgent frame can pass those taken already. With a
-   credit, a bundle at a time. */
+   credit, it takes a bundle at a time. */
 static void take_frames(struct sa_worker *worker, int64_t now_ns) {
     uint32_t limit = sa_udp_credit_bytes(worker->udp) ? worker->rows_per_send : worker->rows_per_take;
     worker->out_of_credit = !sa_udp_has_room(worker->udp);
@@ -360,7 +361,7 @@ SA_EXPORT int sa_worker_submit(struct sa_worker *worker, const struct sa_submiss
     if (result) return -1;
     atomic_fetch_add(&worker->pending, 1);
     atomic_store(&worker->waiting, true);
-    if (pthread_mutex_trylock(&worker->loop_mutex)) { /* who runs the loop sends it, or sees it is pending when he ends */
+    if (pthread_mutex_trylock(&worker->loop_mutex)) { /* the thread in the loop sends it, or sees it before it ends */
         wake(worker);
         return 0;
     }
@@ -380,8 +381,8 @@ SA_EXPORT int sa_worker_submit(struct sa_worker *worker, const struct sa_submiss
     return 0;
 }
 
-/* Whether the call's event has been found by another thread, and not yet handed out; it is taken. With the loop mutex, since
-   then no one finds it meanwhile. */
+/* Whether another thread has met the call's event, and it isn't handed out yet; it is removed. The caller holds the
+   loop mutex, so that no other thread meets it meanwhile. */
 static bool was_left(struct sa_worker *worker, uint64_t call) {
     struct events *left = &worker->left;
     bool is_left = false;
@@ -394,7 +395,7 @@ static bool was_left(struct sa_worker *worker, uint64_t call) {
     return is_left;
 }
 
-/* Run the loop, with the loop mutex. As sa_worker_wait. */
+/* Run the loop with the loop mutex held, as sa_worker_wait says. */
 static int run_for(struct sa_worker *worker, uint64_t call, int64_t until_ns) {
     if (was_left(worker, call)) return SA_FINISHED;
     for (;;) {
@@ -467,7 +468,7 @@ static void sleep_idle(struct sa_worker *worker, int64_t until_ns) {
     pthread_mutex_unlock(&worker->lock);
 }
 
-/* Run the loop, with the loop mutex, while calls are pending. As sa_worker_run. */
+/* Run the loop with the loop mutex held while calls are pending, as sa_worker_run says. */
 static int run_pending(struct sa_worker *worker, int64_t until_ns, struct sa_event *events, uint32_t room) {
     atomic_store(&worker->given_out, false); /* nobody else runs the loop now */
     while (atomic_load(&worker->pending) && !atomic_load(&worker->called)) {

@@ -1,4 +1,4 @@
-/* The data plane `xdp`: the switch rule in the kernel, on any Linux box.
+/* The data plane `xdp` runs the switch rule in the kernel, on any Linux box.
 
    sa_switch (XDP, on every port) takes the datagrams sent to the switch's address and nothing else: it checks them (P5,
    P6, S1), applies S2 to S5 (H2 to H5 below another switch) under the lock of the slot version, and drops them, but for a
@@ -174,7 +174,7 @@ SA_INLINE uint32_t folded(uint64_t sum) {
 
 SA_INLINE uint32_t address_sum(uint32_t address) { return (address & 0xffff) + (address >> 16); }
 
-/* Sum of a whole packet in the scratch, `size` bytes, a multiple of 4. */
+/* Returns the sum of a whole packet in the scratch, `size` bytes, a multiple of 4. */
 SA_INLINE uint64_t packet_sum(struct scratch *scratch, uint32_t size) {
     uint64_t sum = 0;
     for (uint32_t block = 0; block < SA_CHECKSUM_BLOCKS; block++) {
@@ -201,7 +201,7 @@ SA_INLINE uint32_t blocks_of(const struct scratch *scratch) {
     return (SA_BE16(*(const volatile uint16_t *)&scratch->header.elements) + SA_BLOCK - 1) / SA_BLOCK;
 }
 
-/* S4 for a packet, in a loop of its own for each action. */
+/* Applies S4 to a packet, in a loop of its own for each action. */
 SA_INLINE void combine(enum sa_values action, struct slot *slot, const struct scratch *scratch) {
     uint32_t blocks = blocks_of(scratch);
     for (uint32_t block = 0; block < SA_ELEMENTS / SA_BLOCK; block++) {
@@ -345,7 +345,7 @@ SA_INLINE int is_ours(uint32_t address) {
     return 0;
 }
 
-/* The impairments of a port; 0: none. */
+/* Returns the impairments of a port; 0: none. */
 SA_INLINE struct impairment *impairment_of(uint32_t ifindex) {
     return configuration.impaired ? bpf_map_lookup_elem(&impairments, &ifindex) : 0;
 }

@@ -209,7 +209,7 @@ uint8_t *p4_engine_registers(struct p4_engine *engine, uint32_t group) {
     return engine->registers[group];
 }
 
-/* `cells` zeros more than there are, at least doubled. NULL: no memory. */
+/* `cells` zeros more than there are, at least doubled. Returns NULL without memory. */
 static void *grown(void *cell, uint64_t *cells, uint64_t wanted, uint64_t size) {
     uint64_t room = cell && wanted < 2 * *cells ? 2 * *cells : wanted;
     uint8_t *more = cell ? realloc(cell, room * size) : zeros(room, size);

@@ -108,7 +108,7 @@ uint64_t p4_random(struct p4_engine *engine) {
     return state ^ state >> 31;
 }
 
-/* The high half of a * b. */
+/* Returns the high half of a * b. */
 static uint64_t high_half(uint64_t a, uint64_t b) {
     uint64_t a0 = (uint32_t)a, a1 = a >> 32, b0 = (uint32_t)b, b1 = b >> 32;
     uint64_t middle = a1 * b0 + (a0 * b0 >> 32), other = a0 * b1 + (uint32_t)middle;

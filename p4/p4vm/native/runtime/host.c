@@ -338,7 +338,7 @@ EXPORT void p4_host_free(struct host *host) {
 }
 
 /* ports: for each its socket, number, bytes of the longest packet it sends, file descriptors of its captures or -1.
-   control: a file descriptor, or -1. started_ns: CLOCK_MONOTONIC. NULL: no memory. */
+   control: a file descriptor, or -1. started_ns: CLOCK_MONOTONIC. Returns NULL without memory. */
 EXPORT struct host *p4_host_new(const struct calls *calls, uint32_t ports, const int32_t (*about)[5], int32_t control,
                                 uint32_t frame, uint64_t started_ns) {
     struct host *host = calloc(1, sizeof *host);

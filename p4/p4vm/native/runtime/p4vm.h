@@ -34,7 +34,7 @@ enum p4_error {
     P4_ERRORS,
 };
 
-/* As `COUNTS` in native/native_engine.py. */
+/* It matches `COUNTS` in native/native_engine.py. */
 enum p4_count {
     P4_RECEIVED,
     P4_SENT,
@@ -53,7 +53,7 @@ enum p4_count {
     P4_COUNTS,
 };
 
-/* As `HASHES` in c_code/c_externs.py. */
+/* It matches `HASHES` in c_code/c_externs.py. */
 enum p4_hash {
     P4_CRC32,
     P4_CRC32_CUSTOM,
@@ -65,7 +65,7 @@ enum p4_hash {
     P4_XOR16,
 };
 
-/* As `STANDARD` in c_code/c_program.py. */
+/* It matches `STANDARD` in c_code/c_program.py. */
 enum p4_standard {
     P4_INGRESS_PORT,
     P4_EGRESS_SPEC,
@@ -276,9 +276,9 @@ static inline int p4_turn(struct p4_engine *engine) {
     return P4_DROP;
 }
 
-/* H of the bytes. */
+/* Returns the hash of the bytes. */
 uint64_t p4_hash(struct p4_engine *engine, enum p4_hash algorithm, const uint8_t *data, uint64_t size);
-/* The hash of them and the packet's payload. */
+/* Returns the hash of them and the packet's payload. */
 uint64_t p4_hash_payload(struct p4_engine *engine, enum p4_hash algorithm, const uint8_t *data, uint64_t size);
 /* The result of `hash`. */
 static inline uint64_t p4_within(uint64_t hashed, uint64_t low, uint64_t limit) {
@@ -291,7 +291,7 @@ uint64_t p4_random(struct p4_engine *engine);
 int p4_random_between(struct p4_engine *engine, uint64_t low, uint64_t high, int negatives, uint64_t *result);
 void p4_count(struct p4_engine *engine, uint32_t counter, uint64_t index);
 uint32_t p4_meter_color(struct p4_engine *engine, uint32_t meter, uint64_t index);
-/* NULL: no memory. */
+/* Returns NULL without memory. */
 uint64_t *p4_record(struct p4_engine *engine, struct p4_records *records, uint32_t id, uint32_t limbs);
 /* Note a failed assert or assume: P4_DROP. */
 int p4_failed(struct p4_engine *engine, enum p4_count which, uint32_t id);
@@ -324,7 +324,7 @@ const struct p4_replicas *p4_directory_find(const struct p4_directory *directory
 
 /* ---- for native/native_engine.py */
 
-/* NULL: no memory. */
+/* Returns NULL without memory. */
 P4_EXPORT struct p4_engine *p4_engine_new(const struct p4_program *program);
 P4_EXPORT void p4_engine_free(struct p4_engine *engine);
 P4_EXPORT void p4_engine_reset(struct p4_engine *engine);
@@ -337,7 +337,7 @@ P4_EXPORT const struct p4_output *p4_engine_outputs(const struct p4_engine *engi
 P4_EXPORT const uint8_t *p4_engine_data(const struct p4_engine *engine);
 P4_EXPORT const uint64_t *p4_engine_counts(const struct p4_engine *engine);
 
-/* 0, or -1: no memory. */
+/* Returns 0, or -1 without memory. */
 P4_EXPORT int p4_engine_set_table(struct p4_engine *engine, int value_set, uint32_t table, uint32_t count,
                                   const uint64_t *values, const uint64_t *masks, const uint64_t *bounds,
                                   const struct p4_entry *entries, const uint64_t *arguments, uint64_t argument_count);

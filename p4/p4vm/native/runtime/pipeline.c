@@ -264,7 +264,7 @@ static void run_egress(struct p4_engine *engine, void *state, uint32_t port, uin
     engine->data_size += (uint64_t)size;
 }
 
-/* The copies of a list, each of a state of its own. */
+/* Makes the copies of a list, each of a state of its own. */
 static void run_list(struct p4_engine *engine, const struct p4_replicas *list, const void *state, uint32_t passes,
                      uint32_t truncate) {
     for (uint32_t i = 0; i < list->count; i++) {

@@ -35,7 +35,7 @@ static uint32_t buckets_for(uint32_t count) {
     return size;
 }
 
-/* Number the distinct masks, in the order of their first entries. 0, or -1: no memory. */
+/* Number the distinct masks, in the order of their first entries. Returns 0, or -1 without memory. */
 static int form_groups(struct p4_table *table, const uint64_t *masks) {
     uint32_t size = buckets_for(table->count), *seen = calloc(size, sizeof *seen);
     if (!seen) return -1;

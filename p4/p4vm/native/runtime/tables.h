@@ -55,7 +55,8 @@ struct p4_profile {
     uint32_t *chosen; /* slots of members; UINT32_MAX: there is none */
 };
 
-/* Replace everything. masks, values: as keys; all are copied. 0, or -1: no memory, and nothing has changed. */
+/* Replace everything. masks, values: as keys; all are copied. Returns 0, or -1 without memory, and nothing has
+   changed. */
 int p4_table_set(struct p4_table *table, uint32_t count, const uint64_t *values, const uint64_t *masks,
                  const uint64_t *bounds, const struct p4_entry *entries, const uint64_t *arguments,
                  uint64_t argument_count);
@@ -68,7 +69,7 @@ const struct p4_entry *p4_table_find(const struct p4_table *table, const uint64_
 struct p4_call p4_table_call(const struct p4_table *table, const struct p4_profile *profile,
                              const struct p4_entry *entry, uint64_t hash);
 
-/* calls: member_count of (action, first limb); firsts and chosen as in the struct. 0, or -1: no memory. */
+/* calls: member_count of (action, first limb); firsts and chosen as in the struct. Returns 0, or -1 without memory. */
 int p4_profile_set(struct p4_profile *profile, uint32_t member_count, const uint32_t *calls, const uint64_t *arguments,
                    uint64_t argument_count, uint32_t group_count, const uint32_t *firsts, const uint32_t *chosen);
 void p4_profile_free(struct p4_profile *profile);
