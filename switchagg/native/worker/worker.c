@@ -64,8 +64,7 @@ struct sa_worker {
     atomic_bool active;    /* there have been calls lately: the background thread looks now and then */
     atomic_bool waiting;   /* there are submissions */
     atomic_bool called;
-    atomic_bool given_out; /* events were handed out since a thread began to wait: those of its call may be among them
-                              */
+    atomic_bool given_out; /* events, since a thread began to wait: its call's may be among them */
     atomic_bool closed;
     atomic_bool sleeping;  /* the loop sleeps, or is about to: the thread that clears it writes the eventfd */
 };
