@@ -28,8 +28,7 @@ struct incoming {
     struct sa_receiver receiver;
 } __attribute__((aligned(64)));
 
-/* A priority class has this for itself; without classes there is one. The first members are those that every
-   acknowledgement looks at. */
+/* A priority class; without classes there is one. Acknowledgements look at the first members. */
 struct flow {
     struct sim_message *departing;
     uint32_t repeating_count;
@@ -196,8 +195,7 @@ static struct flow *flow_of(struct sim_member *member, int32_t priority) {
     return &member->flows[member->strict ? class_of(priority) : 0];
 }
 
-/* Moves messages from the calls to the queues, and from the queues to the connections. A party in Python has filled the
-   queues. */
+/* Moves messages from calls to queues, and from queues to connections. A party in Python has filled the queues. */
 static void feed(struct sim_member *member) {
     uint32_t flows = member->strict ? SIM_CLASSES : 1;
     struct sim_waiting entry = {0};

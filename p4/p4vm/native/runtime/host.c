@@ -83,7 +83,7 @@ struct host {
     uint32_t ports;
     struct port *port;
     struct pollfd *polled; /* ports, then the control socket */
-    int16_t *seat;         /* number of a port -> index, -1: none */
+    int16_t *index_of_port; /* number of a port -> index, -1: none */
     uint32_t frame;        /* longest packet that is taken */
     uint8_t *frames, *batch;
     uint64_t started_ns, no_port;
@@ -189,12 +189,12 @@ static int send_due(struct host *host, struct port *port) {
 }
 
 static void put(struct host *host, uint32_t number, const uint8_t *data, uint32_t size) {
-    int seat = number <= UINT16_MAX ? host->seat[number] : -1;
-    if (seat < 0) {
+    int index = number <= UINT16_MAX ? host->index_of_port[number] : -1;
+    if (index < 0) {
         host->no_port++;
         return;
     }
-    struct port *port = &host->port[seat];
+    struct port *port = &host->port[index];
     struct queue *queue = &port->queue;
     if (size > port->longest || size < ETHERNET) {
         port->counters.not_sent++;
@@ -331,7 +331,7 @@ EXPORT void p4_host_free(struct host *host) {
     }
     free(host->port);
     free(host->polled);
-    free(host->seat);
+    free(host->index_of_port);
     free(host->frames);
     free(host->batch);
     free(host);
@@ -346,20 +346,20 @@ EXPORT struct host *p4_host_new(const struct calls *calls, uint32_t ports, const
     host->calls = *calls, host->ports = ports, host->frame = frame, host->started_ns = started_ns;
     host->port = calloc(ports, sizeof *host->port);
     host->polled = calloc(ports + 1, sizeof *host->polled);
-    host->seat = malloc((UINT16_MAX + 1) * sizeof *host->seat);
+    host->index_of_port = malloc((UINT16_MAX + 1) * sizeof *host->index_of_port);
     host->frames = malloc((size_t)BATCH * frame);
     host->batch = malloc((size_t)BATCH * (frame + TAG));
-    if (!host->port || !host->polled || !host->seat || !host->frames || !host->batch) {
+    if (!host->port || !host->polled || !host->index_of_port || !host->frames || !host->batch) {
         p4_host_free(host);
         return NULL;
     }
-    memset(host->seat, 0xff, (UINT16_MAX + 1) * sizeof *host->seat);
+    memset(host->index_of_port, 0xff, (UINT16_MAX + 1) * sizeof *host->index_of_port);
     for (uint32_t i = 0; i < ports; i++) {
         struct port *port = &host->port[i];
         port->fd = about[i][0], port->number = (uint32_t)about[i][1], port->longest = (uint32_t)about[i][2];
         capture_start(&port->in, about[i][3]);
         capture_start(&port->out, about[i][4]);
-        host->seat[about[i][1]] = (int16_t)i;
+        host->index_of_port[about[i][1]] = (int16_t)i;
         host->polled[i] = (struct pollfd){.fd = port->fd, .events = POLLIN};
         port->queue.depth = 1;
         port->queue.reported_depth = UINT32_MAX;
