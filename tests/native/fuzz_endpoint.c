@@ -120,7 +120,7 @@ static void set_value(const struct call *call, uint8_t *array, uint32_t index, u
 
 /* Who owns value `index` of a call that has owners. */
 static uint32_t owner_of(const struct call *call, uint32_t index) {
-    if (call->owner != SA_EACH) return call->owner;
+    if (call->owner != SA_EACH_RANK) return call->owner;
     uint32_t owner = 0;
     while (index >= (owner + 1) * call->count / job.workers) owner++;
     return owner;
@@ -185,7 +185,7 @@ static void take_events(uint32_t rank) {
         }
         CHECK(!workers[rank].stream_failed[event.stream]);
         if (event.kind == SA_CALLS_DIFFER) /* in truth they never do */
-            CHECK(forged && event.rank < job.workers && memcmp(event.theirs, event.mine, sizeof event.mine));
+            CHECK(forged && event.rank < job.workers && memcmp(event.remote_words, event.local_words, sizeof event.local_words));
         else
             CHECK(event.kind == SA_STREAM_FAILED && event.timeouts == job.retry_limit + 1);
         workers[rank].stream_failed[event.stream] = failed = true;
@@ -201,7 +201,7 @@ static void step_define(void) {
     uint32_t choice = byte(), seed = byte();
     call->stream = choice % job.stream_count;
     call->dtype = (enum sa_dtype)(choice >> 2 & 3);
-    if (choice & 128) call->route = 1 + seed % 2, call->owner = seed & 2 ? SA_EACH : seed % job.workers;
+    if (choice & 128) call->route = 1 + seed % 2, call->owner = seed & 2 ? SA_EACH_RANK : seed % job.workers;
     call->routed = seed % 8 != 7;
     if (call->route == SA_ROUTE_FROM_OWNER) call->dtype = SA_UINT8;
     uint32_t bytes = sa_value_bytes(call->dtype);
