@@ -140,7 +140,7 @@ def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[
         ("fuzz_plane", "slot.h", "| (distance ? 0 : *marked)", ""),
         ("fuzz_plane", "slot.h", "before ? SA_KEEP : SA_ZERO", "SA_KEEP"),
         ("fuzz_plane", "slot.h", "if (chunk != held) return decision;", "if (chunk > held) return decision;"),
-        ("fuzz_plane", "slot.h", "*asked = 0;", ""),
+        ("fuzz_plane", "slot.h", "*requesters = 0;", ""),
         ("fuzz_endpoint", "layout.h", "end - span.low < layout->width ? end - span.low :", ""),
         ("fuzz_qp", "rdma_memory.c", "(region->access & access) != access", "access > 3"),
         ("fuzz_endpoint", "endpoint.c", "(uint32_t)slot->chunk != SA_BE32(header.chunk) ||", ""),
