@@ -28,9 +28,9 @@ from transport.links.link_kinds import LINKS
 from transport.ps.coded import PushCodec
 
 LONG_BYTES = 1 << 28
-"""Of a long array, where a codec's bytes aren't in proportion to its values."""
+"""The size of a long array, where a codec's bytes aren't in proportion to its values."""
 _WEIGHED = tuple(name for name, collective in COLLECTIVES.items() if collective.in_auto)
-"""What `auto` chooses from."""
+"""The methods that `auto` chooses from."""
 SLICE_BYTES = 65_536
 """An array of `ps` is cut into slices, for all its servers, where it is longer."""
 
@@ -60,12 +60,12 @@ class NetworkParameters:
     calls_at_once: int = 0
 
     def links(self, method: str) -> Topology:
-        """Those that a method has."""
+        """The links that a method has."""
         return topology(self.fabric, self.workers, servers_of(method, self.servers), LinkSettings(self.rate_bps))
 
     def ways(self, method: str) -> tuple[Topology, ...]:
-        """Those links once for each top that has an equal part of what a method sends: of the switch its trees; of the
-        others all, as if their flows spread perfectly, which a hash of each does not."""
+        """The links, once for each top that carries an equal part of a method's bytes: for the switch its trees; for
+        other methods all tops, as if flows spread perfectly, which a hash of each does not."""
         links, placement = self.links(method), self.fabric.placement
         if METHODS[method].end == "switch":
             return trees(links, placement, self.trees)
@@ -201,8 +201,8 @@ def _all_links(method: str, network: NetworkParameters) -> Busiest:
 def _pair_arrays(
     method: str, network: NetworkParameters, links: Topology, kind: Kind
 ) -> Iterator[tuple[tuple[str, str], Fraction]]:
-    """What nodes send to each other. In a tree of switches every child sends its parent a whole array, and gets one,
-    whatever the kind (H2)."""
+    """The arrays that nodes send to each other. In a tree of switches every child sends its parent a whole array, and
+    gets one, whatever the kind (H2)."""
     if METHODS[method].end == "switch" and len(links.aggregators) > 1:
         for parent, children in links.children.items():
             for child in children:
@@ -230,8 +230,8 @@ def _atp_pair_arrays(links: Topology) -> Iterator[tuple[tuple[str, str], Fractio
 
 
 def _shares_of_servers(network: NetworkParameters) -> Iterator[tuple[Hop, list[int], list[int]]]:
-    """Of `ps`, how often a link carries what is pushed to each server, and what answers each worker: a server's share
-    of an array."""
+    """How often a link of `ps` carries a server's share of an array, pushed to each server and as an answer to each
+    worker."""
     links = network.folded.links("ps")
     servers = links.servers or links.workers
     values: Counter[tuple[Hop, str]] = Counter()
@@ -244,8 +244,8 @@ def _shares_of_servers(network: NetworkParameters) -> Iterator[tuple[Hop, list[i
 
 
 def _loads_with_backups(network: NetworkParameters) -> Mapping[Hop, tuple[Fraction, Fraction]]:
-    """Of `ps`, before some worker has its answers: what is pushed, without what a server doesn't wait for, and what
-    comes back, without others' answers."""
+    """The load of `ps` before some worker has its answers: pushes that a server waits for, and that worker's
+    answers."""
     return {
         hop: (
             Fraction(sum(max(0, arrays - network.backups) for arrays in values), len(values)),
@@ -257,7 +257,7 @@ def _loads_with_backups(network: NetworkParameters) -> Mapping[Hop, tuple[Fracti
 
 @cache
 def busiest(method: str, network: NetworkParameters) -> Busiest:
-    """What no long array of the method can pass faster: the most bytes over the rate that transports them."""
+    """The bottleneck of the method's long arrays: the most bytes over the rate that transports them."""
     links = network.links(method)
     if method == "ps" and network.backups:
         links = network.folded.links(method)
@@ -274,7 +274,7 @@ def busiest(method: str, network: NetworkParameters) -> Busiest:
 
 
 def connections(method: str, network: NetworkParameters, kind: Kind = "allreduce") -> Iterator[Busiest]:
-    """Those of hosts, where each has a rate of its own: what no other way makes up for."""
+    """The connections of hosts, where a connection has its own rate: no other path compensates for it."""
     if not network.flow_bps:
         return
     if method == "auto":  # the one whose connections have least to carry
@@ -306,8 +306,8 @@ def transfers(method: str, network: NetworkParameters, kind: Kind = "allreduce",
 
 @dataclass(frozen=True)
 class Needs:
-    """Of a call, at least, in ns. link: on the busiest link or connection; host: of a host, for its transfers; push,
-    answer: of links, one after the other, where servers answer a call when all of it is there."""
+    """The least times of a call, in ns. link: on the busiest link or connection; host: of a host, for its transfers;
+    push, answer: of links, one after the other, where servers answer a call when all of it is there."""
 
     link_ns: float
     host_ns: float
@@ -316,20 +316,20 @@ class Needs:
 
     @property
     def alone_ns(self) -> float:
-        """Of a call that has the network for itself."""
+        """The time of a call alone on the network."""
         return max(self.link_ns, self.host_ns, self.push_ns + self.answer_ns)
 
     @property
     def late_share(self) -> float:
-        """Of link_ns: how much longer links take for a call alone since answers come late."""
+        """The part of link_ns by which links take longer for a call alone since answers come late."""
         return max(0.0, (self.push_ns + self.answer_ns) / self.link_ns - 1)
 
 
 def needs(
     name: MethodName, size_bytes: float, link_ns: float, network: NetworkParameters, kind: Kind = "allreduce"
 ) -> Needs:
-    """Of a call that the busiest link carries in link_ns: what the bound, fidelity level `formula` and the model of
-    schedules have in common."""
+    """The needs of a call that the busiest link carries in link_ns: the bound, fidelity level `formula` and the model
+    of schedules share them."""
     host_ns = 0
     if network.transfer_ns:
         host_ns = network.transfer_ns * transfers(name.method, network, kind, short=size_bytes <= SLICE_BYTES)
@@ -341,7 +341,7 @@ def needs(
 
 @cache
 def _one_after_the_other(network: NetworkParameters) -> tuple[float, float, float]:
-    """Of `ps`, arrays over the rate of the busiest link: that are pushed, that come back, and in all."""
+    """Arrays of `ps` over the rate of the busiest link: pushed arrays, answers, and all arrays."""
     links, busy = network.folded.links("ps"), (0.0, 0.0, 0.0)
     for hop, values, answers in _shares_of_servers(network):
         share = len(values) * max(1, links.settings(hop).rate_bps)
@@ -351,8 +351,8 @@ def _one_after_the_other(network: NetworkParameters) -> tuple[float, float, floa
 
 
 def _of_calls(calls: Sequence[Needs], network: NetworkParameters) -> float:
-    """Of calls beside each other, so many at once: what is busiest is never idle. Whatever is pushed before the longest
-    call is pushed before its answer, and what is pushed behind it is answered after that."""
+    """The time of concurrent calls, so many at once: the busiest resource is never idle. Pushes before the longest
+    call's push precede its answer, and pushes behind it are answered after that."""
     both_ns = sum(min(needs.push_ns, needs.answer_ns) for needs in calls)
     longest_ns = max(needs.push_ns + needs.answer_ns - min(needs.push_ns, needs.answer_ns) for needs in calls)
     together_ns = max(
@@ -363,7 +363,7 @@ def _of_calls(calls: Sequence[Needs], network: NetworkParameters) -> float:
 
 
 def bound(name: MethodName, size_bytes: int, network: NetworkParameters, calls: Sequence[int] = ()) -> Bound:
-    """Of allreduces of so many bytes of floats in all. calls: of each; (): there is one."""
+    """The bound of allreduces of so many bytes of floats in all. calls: bytes of each call; (): there is one call."""
     least = bound_of_links(name, size_bytes, network)
     moved: list[tuple[int, Kind]] = [(size, "allreduce") for size in calls or (size_bytes,)]
     return _with_hosts(least, name, moved, network)
@@ -379,7 +379,7 @@ def _with_hosts(least: Bound, name: MethodName, calls: Sequence[tuple[int, Kind]
 
 
 def bound_of_links(name: MethodName, size_bytes: int, network: NetworkParameters) -> Bound:
-    """Of links and connections alone."""
+    """The bound by links and connections alone."""
     if _codes_pushes(name, network):
         return _bound_of_pushes(name, size_bytes, network)
     codec = _codec(name, network.workers)
@@ -399,7 +399,7 @@ def bound_of_links(name: MethodName, size_bytes: int, network: NetworkParameters
 
 
 def bound_together(name: MethodName, moved: Mapping[Kind, int], size_bytes: int, network: NetworkParameters) -> Bound:
-    """Of calls of several kinds, in any order and at the same time: a link carries the bytes of all of them.
+    """The bound of calls of several kinds, in any order and at the same time: a link carries the bytes of all of them.
 
     moved: bytes of the arrays of each kind, float32. size_bytes: what the factor refers to. All-gathers carry values as
     they are, without exponents.

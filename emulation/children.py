@@ -112,13 +112,13 @@ class Child(Generic[ReportT]):
         return signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
 
     def last_line(self) -> str:
-        """Of its stderr."""
+        """The last lines of the child's stderr."""
         text = os.pread(self.log.fileno(), os.fstat(self.log.fileno()).st_size, 0).decode(errors="replace")
         lines = text.strip().splitlines()
         return lines[-1].strip() if lines else "it wrote nothing"
 
     def why_it_ended(self) -> str:
-        """One line, once its pipe has ended."""
+        """The reason in one line, once the child's pipe has ended."""
         try:
             status = self.process.wait(5)
         except subprocess.TimeoutExpired:
@@ -180,8 +180,8 @@ def gather(
 ) -> list[Any]:
     """The next report of every child. Raises ChildFailed in one line; whatever `check`, called at every turn, raises.
 
-    timeout_s counts as `Patience` says. beside: other processes that the children wait for. Of several causes the first
-    is named: a child that was killed before those that only noticed.
+    timeout_s counts as `Patience` says. beside: other processes that the children wait for. The error names the first
+    of several causes: a child that was killed, before children that only noticed.
     """
     reports: dict[int, Any] = {}
 
@@ -236,7 +236,7 @@ def serve(config: type[Config], orders: Any, begin: Callable[[Config], Callable[
     """A child's main function: `begin` with the configuration in argv[1], then an answer to every command until stdin
     ends.
 
-    orders: the union of all its commands. What can't be done is reported as `CommandFailed`, and the status is 1.
+    orders: the union of all its commands. A command that fails is reported as `CommandFailed`, and the status is 1.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

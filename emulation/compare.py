@@ -39,7 +39,7 @@ RUNNER_MODULES = {"mininet": "emulation.mininet.mininet_run", "sim": "emulation.
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison left behind. `document` is what `results.json` holds, `host` what `host.json` holds."""
+    """The results of a comparison. `document` is what `results.json` holds, `host` what `host.json` holds."""
 
     document: dict[str, Any]
     host: dict[str, Any]
@@ -96,7 +96,7 @@ def _only_simulated(scenario: Scenario, fault: str) -> ScenarioError:
 
 
 def _mininet_missing() -> str | None:
-    """What keeps Mininet from running, with what to do; None if nothing does."""
+    """The reason why Mininet can't run, with the remedy; None if it can."""
     reason: str | None = importlib.import_module(RUNNER_MODULES["mininet"]).missing()
     return reason
 
@@ -217,7 +217,8 @@ def prepare(folder: Path, methods: Sequence[MethodName]) -> None:
 
 
 def problems(built: dict[str, Any]) -> list[str]:
-    """What must not be overlooked in a finished comparison: one line each, worst first. Empty if all is well."""
+    """The problems of a finished comparison that must not be overlooked: a line each, worst first. Empty if all is
+    well."""
     faults = []
     for entry in built["methods"]:
         if unequal_ranks(entry):

@@ -1,4 +1,4 @@
-"""What a run may end with."""
+"""The errors with which a run may end."""
 
 
 class ScenarioError(Exception):

@@ -54,7 +54,7 @@ def interface_bytes(name: str) -> tuple[int, int]:
 
 
 def installed_version(name: str) -> str | None:
-    """Of a distribution, which is not imported; None if it isn't installed."""
+    """The version of a distribution, which is not imported; None if it isn't installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

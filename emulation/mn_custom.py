@@ -3,11 +3,11 @@
     sudo mn --custom emulation/mn_custom.py --topo switchagg,4 --switch switchagg --host switchagg \\
         --controller none --link tc,bw=100 --test pingall
 
-topos `switchagg,WORKERS`, `switchagg_exercise,FOLDER` (one of the P4 tutorials); switches
-`switchagg[,dataplane=NAME]` (bridge and switch daemon), `switchagg_bridge` (bridge
-alone), `switchagg_p4` (a P4 program, see P4Switch); hosts `switchagg`. `mn` runs under the system's Python: this file
-needs nothing but Mininet, and starts the daemon with `$SWITCHAGG_PYTHON`, else the repository's `.venv`. What
-`--link tc,…` was asked for and the kernel did not do is refused when the switch starts.
+topos `switchagg,WORKERS`, `switchagg_exercise,FOLDER` (one of the P4 tutorials); switches `switchagg[,dataplane=NAME]`
+(bridge and switch daemon), `switchagg_bridge` (bridge alone), `switchagg_p4` (a P4 program, see P4Switch); hosts
+`switchagg`. `mn` runs under the system's Python: this file needs nothing but Mininet, and starts the daemon with
+`$SWITCHAGG_PYTHON`, else the repository's `.venv`. The switch refuses to start where the kernel did not set what
+`--link tc,…` requests.
 
     sudo mn --custom emulation/mn_custom.py --topo single,2 --host switchagg --controller none \\
         --switch switchagg_p4,program=prog.p4,commands=entries.txt --test pingall
@@ -104,8 +104,8 @@ class P4Switch(mn_nodes.AggSwitch):
         self.start_process()
 
     def attach(self, intf: Any) -> None:
-        """The program starts again, with this port, too: entries are those of its files, and registers are empty. Its
-        captures and its log go on beside the earlier ones, in `pcaps-1`, `s1.log-1` and so on."""
+        """The program starts again, with this port, too: entries are those of its files, and registers are empty. The
+        captures and the log continue in new files, `pcaps-1`, `s1.log-1` and so on; the earlier files stay."""
         self._mn_port(intf)
         self.end_process()
         self._attached += 1
@@ -115,7 +115,7 @@ class P4Switch(mn_nodes.AggSwitch):
         raise UnfitError(f"{self.name}: a program keeps its ports; take the link down: net.configLinkStatus(…, 'down')")
 
     def p4(self, *commands: str) -> str:
-        """What commands for the running switch print."""
+        """The output of commands for the running switch."""
         words = [word for command in commands for word in ("-c", command)]
         done = patience.run([*self.command, "cli", "--control", self.control, *words], 60, env=_environment())
         return done.stdout + done.stderr

@@ -1,6 +1,6 @@
 """Cells of a study or a sweep, worked on by processes of this machine or by Ray on several, each yielded as it ends.
 
-What does the work is a function of a module, so that other processes find it. It gives a result or raises RunFailed.
+The work is a function of a module, so that other processes find it. It gives a result or raises RunFailed.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ END_S = 5.0
 """How long a process that was told to end may take to end what it has started."""
 
 FIRST_BYTES = 1_000_000_000
-"""What a process takes, as long as none has shown more."""
+"""The memory that a process is assumed to take until one has taken more."""
 
 
 def worked(
     work: Callable[[Cell], Result], cells: Sequence[Cell], jobs: int, ray: bool = False
 ) -> Iterator[tuple[Cell, Result]]:
-    """Each cell with its result, as they end. jobs: processes at most, fewer while memory is short; ray: as many as a
-    Ray cluster has cores. What has been started ends with the iterator. Raises RunFailed."""
+    """Cells with their results, as they end. jobs: processes at most, fewer while memory is short; ray: as many as a
+    Ray cluster has cores. Started processes end with the iterator. Raises RunFailed."""
     return by_ray(work, cells) if ray else by_processes(work, cells, jobs)
 
 
 def cores() -> int:
-    """That this process may use."""
+    """The cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -50,7 +50,7 @@ def time_left(start_s: float, done: int, total: int) -> str:
 
 
 def by_processes(work: Callable[[Cell], Result], cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Result]]:
-    """One process: this one."""
+    """All cells run in this process."""
     if jobs == 1 or len(cells) < 2:
         for cell in cells:
             yield cell, work(cell)
@@ -140,7 +140,7 @@ def by_ray(work: Callable[[Cell], Result], cells: Sequence[Cell]) -> Iterator[tu
 
 
 def _worked_or_why_not(work: Callable[[Cell], Result], cell: Cell) -> Result | RunFailed:
-    """What a task of Ray raises comes back as a traceback in the message."""
+    """An exception in a task of Ray comes back as a traceback in the message."""
     try:
         return work(cell)
     except RunFailed as error:

@@ -39,7 +39,7 @@ SCHEMA = "switchagg-results-2"
 
 @dataclass(frozen=True)
 class IterationRecord:
-    """One training iteration, over all ranks."""
+    """A training iteration, over all ranks."""
 
     iteration: int  # 0 …
     start_ns: int  # since the start of training
@@ -62,7 +62,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class MethodResult:
-    """What one method did in one run. Lists per rank have `workers` entries."""
+    """The measurements of a method in a run. Lists per rank have `workers` entries."""
 
     method: MethodName
     backend: str  # "mininet" | "sim"
@@ -87,7 +87,7 @@ class MethodResult:
     wire_rx_bytes_per_server: list[int] = field(default_factory=list)  # … over the same iterations
     # Bytes of the arrays of each kind of collective in an iteration; empty: allreduces of the gradients
     collective_bytes: Mapping[Kind, int] = field(default_factory=dict)
-    # What PyTorch's calls took on rank 0, over the whole run: kind -> way -> "calls" and "bytes"; in Mininet
+    # The routes of PyTorch's calls on rank 0, over the whole run: kind -> route -> "calls" and "bytes"; in Mininet
     ways: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
     flows: list[dict[str, Any]] = field(default_factory=list)  # beside the job, and the links that they share with it
     shared_links: list[dict[str, Any]] = field(default_factory=list)
@@ -97,7 +97,8 @@ class MethodResult:
     # Of a method that may lose gradients for good: shares of values lost on their way "up" to who sums and of sums on
     # their way "down", "late_packets", "stopped_transfers"; whole run; empty: nothing may be lost
     gradient_loss: Mapping[str, float] = field(default_factory=dict)
-    # Of sums that may lack some ranks: "ranks_mean", "ranks_least", "chunks"; rank 0's, whole run; empty: none may
+    # Counters of sums that may lack some ranks: "ranks_mean", "ranks_least", "chunks"; rank 0's, whole run; empty: no
+    # sum may
     partial_sums: Mapping[str, float] = field(default_factory=dict)
     # [first, end) of the counted iterations of each block, where methods took turns; and with which others
     blocks: list[tuple[int, int]] = field(default_factory=list)
@@ -225,7 +226,7 @@ def _of_codec(scenario: Scenario, method: MethodName) -> dict[str, Any]:
 
 
 def codec_notes(scenario: Scenario, method: MethodName) -> list[str]:
-    """What a codec leaves alone, in a sentence."""
+    """The sums that a codec doesn't code, in a sentence."""
     spec = method.spec
     if spec is None:
         hook = f"PyTorch's {method.codec} hook codes what DDP sums, and divides before it sums; nothing else."
@@ -240,10 +241,11 @@ def codec_notes(scenario: Scenario, method: MethodName) -> list[str]:
 
 def same_bits(scenario: Scenario, method: MethodName, environment: Mapping[str, Any]) -> tuple[str, int] | None:
     """Methods with the same answer must end with the same parameters: one codec, whose sums depend on nothing but the
-    values, in the same packets. None: nothing is promised.
+    values, in the same packets. The result is None where nothing is promised.
 
-    Not of sums below the codec's least size, which methods add as floats; of codecs without feedback, which may round
-    at random; of codecs that leave sums of floats to the method; of schedules, which cut gradients their own way.
+    Exceptions are sums below the codec's least size, which methods add as floats; sums of codecs without feedback,
+    which may round at random; codecs that leave sums of floats to the method; schedules, which cut gradients their own
+    way.
     """
     spec = method.spec if method.codec or not method.in_packets else parse_codec(FIXED_POINT.name)
     codec = spec and spec.row_codec
@@ -275,7 +277,7 @@ def differing(built: dict[str, Any]) -> list[tuple[MethodName, MethodName]]:
 
 
 def _of_servers(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
-    """What the links of parameter servers carried; nothing where none has a link of its own."""
+    """The bytes on the links of parameter servers; {} where servers have no own links."""
     if not result.wire_tx_bytes_per_server:
         return {}
     per_iteration = max(1, result.wire_iterations)
@@ -289,7 +291,7 @@ def _of_servers(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
 
 
 def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) -> dict[str, Any]:
-    """What `results.json` holds (schema: `results_schema.md`). Pure: same results, same document.
+    """The content of `results.json` (schema: `results_schema.md`). Pure: same results, same document.
 
     Methods are values, which `write_json` writes as words.
     """

@@ -61,7 +61,7 @@ SHIPPED_FOLDER = Path(__file__).parent / "scenarios"
 
 @dataclass(frozen=True)
 class Scenario:
-    """One experiment; with `sweep`, several that differ in some of their keys (see `load_variants`).
+    """An experiment; with `sweep`, several that differ in some of their keys (see `load_variants`).
 
     `file` and `folder` are where it came from, for messages and files beside it; they are no part of the results.
     """
@@ -86,7 +86,7 @@ class Scenario:
 
     @property
     def network(self) -> NetworkParameters:
-        """What bounds an allreduce."""
+        """The parameters that bound an allreduce."""
         options = self.topology
         return NetworkParameters(
             options.workers,
@@ -110,7 +110,7 @@ class Scenario:
 
     @cached_property
     def replayed(self) -> ModelProfile | WorkloadGraph:
-        """What `[workload] profile` and the keys beside it name. Raises ProfileError."""
+        """The profile or graph that `[workload] profile` and its related keys name. Raises ProfileError."""
         return load_workload(self.workload, self.topology.workers, Path(self.folder))
 
     @property
@@ -142,8 +142,8 @@ class Scenario:
         return self.methods.mininet if backend == "mininet" else self.methods.sim
 
     def baseline_for(self, backend: str) -> MethodName | None:
-        """The first host method, of float32 if there is one: what the switch is compared with. None if the scenario has
-        only the switch."""
+        """The first host method, of float32 if there is one: what the switch is compared with. The result is None if
+        the scenario has only the switch."""
         hosts = [method for method in self.methods_for(backend) if not method.in_packets]
         return min(hosts, key=lambda method: bool(method.codec), default=None)
 
@@ -155,7 +155,7 @@ _ONLY_IF_SET = {
     "workload": ("compute_jitter", "paced"),
     "topology": (*scenario_checks.UNUSUAL_QUEUES, "sides", "ports", "link_bps"),
 }
-"""What `canonical` has only where it isn't empty or 0."""
+"""Keys that `canonical` has only where they aren't empty or 0."""
 _TOP_KEYS = ("name", "title", "seed")
 
 
@@ -259,8 +259,8 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
 
 
 def _drop_others(values: dict[str, Any]) -> None:
-    """What there is only with other jobs or flows, several spines, hosts that transfers cost something, or a profile;
-    and what a profile makes useless; a fidelity level."""
+    """Keys are dropped that only other jobs or flows, several spines, host costs, a profile or a fidelity level need,
+    and those that a profile makes useless."""
     if values["virtual_time"]["fidelity_level"] == PACKET:
         del values["virtual_time"]
     if values["topology"]["ranks_per_host"] == 1:

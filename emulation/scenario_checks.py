@@ -1,4 +1,4 @@
-"""What keys of a scenario can't be together, where whole tables meet: the fault in words, behind the file's name."""
+"""Rules over keys of several tables of a scenario: the fault in words, behind the file's name."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def fault(scenario: Scenario) -> str:
 
 
 def _queues(scenario: Scenario) -> str:
-    """What queues do that Linux's don't."""
+    """Rules for queue features that Linux lacks."""
     topology, methods = scenario.topology, scenario.methods
     if topology.congestion_control in RDMA_CONTROLS and methods.mininet:
         where = f"[topology] congestion_control: {topology.congestion_control}"
@@ -88,7 +88,7 @@ def _queues(scenario: Scenario) -> str:
 
 
 def _pauses(scenario: Scenario) -> str:
-    """What goes with links that can be paused."""
+    """Rules for links that can be paused."""
     topology, faults = scenario.topology, scenario.faults
     where = f"[topology] pfc_bytes: {topology.pfc_bytes}"
     if not topology.pfc_bytes:
@@ -181,7 +181,7 @@ def _shared_nics(scenario: Scenario) -> str:
 
 
 def _costs(scenario: Scenario) -> str:
-    """What transfers cost hosts."""
+    """Rules for the cost of transfers on hosts."""
     key = next((name for name, value in vars(scenario.hosts).items() if value), "")
     if not key:
         return ""
@@ -236,7 +236,7 @@ def _hosts(scenario: Scenario) -> str:
 
 
 def _partial_sums(scenario: Scenario) -> str:
-    """What goes with sums at the switch that may lack some ranks."""
+    """Rules for sums at the switch that may lack some ranks."""
     switch, topology = scenario.switch, scenario.topology
     if not switch.partial:
         return ""
@@ -266,7 +266,7 @@ def _partial_sums(scenario: Scenario) -> str:
 
 
 def _jobs(scenario: Scenario) -> str:
-    """What goes with other jobs."""
+    """Rules for other jobs."""
     jobs, workers = scenario.jobs, scenario.topology.workers
     if jobs and scenario.methods.mininet:
         return "[[jobs]]: other jobs are in virtual time alone; allowed: [methods] mininet = [], and --on sim"
@@ -293,7 +293,7 @@ def _jobs(scenario: Scenario) -> str:
 
 
 def _profile(scenario: Scenario) -> str:
-    """What goes with a model as numbers."""
+    """Rules for a model as numbers."""
     workload = scenario.workload
     if not workload.profile:
         key = next((key for key in OF_PROFILES if getattr(workload, key) != OF_PROFILES[key]), None)
@@ -306,7 +306,7 @@ def _profile(scenario: Scenario) -> str:
 
 
 def graph_fault(scenario: Scenario) -> str:
-    """What goes with a workload graph, whose collectives are more than sums of gradients."""
+    """Rules for a workload graph, whose collectives are more than sums of gradients."""
     for method in scenario.methods.sim:
         unsuited = method.method == "ps" or METHODS[method.method].loses or METHODS[method.method].trailer_bytes
         if method.schedule or method.codec or unsuited:
@@ -322,7 +322,7 @@ def graph_fault(scenario: Scenario) -> str:
 
 
 def _samples(scenario: Scenario) -> str:
-    """Each worker learns from samples of its own."""
+    """Workers learn from different samples."""
     workers, batch = scenario.topology.workers, scenario.workload.batch_per_worker
     kind = WORKLOADS[scenario.workload.name]
     if kind.samples is None or scenario.workload.profile or workers * batch <= kind.samples:
@@ -340,7 +340,7 @@ def hosts_of(jobs: Sequence[JobOptions]) -> int:
 
 
 def _parallel(scenario: Scenario) -> str:
-    """What goes with a model that no rank has all of."""
+    """Rules for a model that no rank holds entirely."""
     kind = WORKLOADS[scenario.workload.name]
     if kind.workers and scenario.topology.workers not in kind.workers:
         return (
@@ -362,7 +362,7 @@ def _parallel(scenario: Scenario) -> str:
 
 
 def _synchronisation(scenario: Scenario) -> str:
-    """What goes with a training method: DDP over a process group."""
+    """Rules for a training method: DDP over a process group."""
     if not scenario.workload.synchronisation:
         return ""
     where = f"[workload] synchronisation: {scenario.workload.synchronisation}: not with"
@@ -378,7 +378,7 @@ def _synchronisation(scenario: Scenario) -> str:
 
 
 def _servers(scenario: Scenario) -> str:
-    """What of a mode of `ps` belongs to it alone."""
+    """Rules for keys that belong to a single mode of `ps`."""
     ps, workers = scenario.ps, scenario.topology.workers
     if ps.staleness and ps.mode != SSP:
         return f"[ps] staleness: {ps.staleness} is not possible with mode = '{ps.mode}'; allowed: 0, or mode = '{SSP}'"

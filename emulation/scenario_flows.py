@@ -62,7 +62,7 @@ def own_hosts(flows: Sequence[FlowOptions]) -> int:
 
 
 def user_of(flows: Sequence[FlowOptions], place: int, number: int) -> str:
-    """What a flow is called as a user of links: those that have an end go by their kind, others are numbered by it."""
+    """A flow's name as a user of links: flows that end are named by their kind, others by kind and number."""
     kind = flows[place].kind
     if not flows[place].endless:
         return kind
@@ -70,7 +70,7 @@ def user_of(flows: Sequence[FlowOptions], place: int, number: int) -> str:
 
 
 class FlowPath(NamedTuple):
-    """Of a flow without end, or of all those that an entry has from one source: who they are as a user of links."""
+    """The path of a flow without end, or of all flows that an entry has from one source, as a user of links."""
 
     place: int  # of the entry
     number: int  # of the flow, or of the source
@@ -79,7 +79,8 @@ class FlowPath(NamedTuple):
 
 
 def flow_ways(flows: Sequence[FlowOptions], links: Topology, hosts: Sequence[str], members: int) -> list[FlowPath]:
-    """Of all flows, those of an entry in the order of their numbers. hosts: by number, the first `members` the job's.
+    """The paths of all flows; an entry's flows are in the order of their numbers. hosts: by number, the first `members`
+    are the job's.
 
     Flows take the sources of their entry in turn. Hops: those of all ways, where these may lead over any of several
     tops.
@@ -135,7 +136,7 @@ def web_size_bytes(chance: float, most_bytes: int) -> int:
 
 
 def mean_web_bytes(most_bytes: int, steps: int = 1_000) -> float:
-    """Of the sizes that `web_size_bytes` gives."""
+    """The mean of the sizes that `web_size_bytes` gives."""
     return sum(web_size_bytes((step + 0.5) / steps, most_bytes) for step in range(steps)) / steps
 
 
@@ -212,7 +213,7 @@ class Arrivals:
 
 
 def flows_fault(flows: Sequence[FlowOptions], workers: int, mininet: bool) -> str:
-    """What is wrong with them, behind the file's name; "" if nothing is."""
+    """The fault of flows, as text behind the file's name; "" if there is none."""
     for flow in flows:
         for key in ("to_rank", "from_rank"):
             if getattr(flow, key) >= workers:

@@ -61,7 +61,7 @@ def _probability(about: str) -> Any:
 
 
 def dataplane_names() -> tuple[str, ...]:
-    """What `dataplane` may say."""
+    """The values of `dataplane`."""
     return ("auto", *DATAPLANES)
 
 
@@ -225,8 +225,8 @@ class LinkTail:
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong on every link, per packet and independently, drawn from the scenario's seed in `sim`; ranks that
-    are slow, and links whose delay has a tail."""
+    """Faults of every link, per packet and independent, drawn from the scenario's seed in `sim`; slow ranks, and links
+    whose delay has a tail."""
 
     loss: float = _probability("A packet is lost")
     duplicate: float = _probability("It comes twice")
@@ -245,7 +245,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class ComputeDistribution:
-    """What a rank takes for an iteration is drawn anew for each."""
+    """A rank's time for an iteration is drawn anew for each iteration."""
 
     distribution: str = _choice(MISSING, COMPUTE_DISTRIBUTIONS, "Its shape")
     mean_ns: int = _integer(MISSING, 1, COMPUTE_NS_MOST, "ns", "Its mean")
@@ -254,7 +254,7 @@ class ComputeDistribution:
 
 @dataclass(frozen=True)
 class ComputeJitter:
-    """What each rank takes for each iteration, times a factor of mean 1; what is below 0 is 0."""
+    """A rank's time for an iteration is multiplied by a factor of mean 1; a negative factor is 0."""
 
     deviation: float = _float(MISSING, 0.0, 10.0, "times", "Standard deviation over mean")
     distribution: str = _choice("lognormal", COMPUTE_DISTRIBUTIONS, "Its shape")
@@ -262,7 +262,7 @@ class ComputeJitter:
 
 @dataclass(frozen=True)
 class WorkloadOptions:
-    """What is trained: real models on real data, one share per worker; or, in virtual time, a model as numbers."""
+    """The training: real models on real data, a share per worker; or, in virtual time, a model as numbers."""
 
     name: str = _choice("digits", workload_names, "Model and data")
     # enough for digits to pass 97 %
@@ -450,7 +450,7 @@ class BoundedLoss:
     optireduce_runs: int = _integer(20, 1, 100_000, "calls", "Reliable ones of a size, which measure its time-out")
 
     def options(self, method: str) -> dict[str, Any]:
-        """Of one method, by their names there."""
+        """The options of a method, by their names in `transport.bounded`."""
         options = {
             name.removeprefix(f"{method}_"): value for name, value in vars(self).items() if name.startswith(method)
         }

@@ -31,7 +31,7 @@ def percentile(values: Sequence[int], part: float) -> int:
 
 
 def times(done: Sequence[FinishedFlow], unfinished: int, seconds: float) -> dict[str, Any]:
-    """What became of flows that have an end, as `results_schema.md` has it; those that are unfinished beside."""
+    """Times of flows that end, as `results_schema.md` has them, and the number of unfinished flows."""
     all_ns = [flow.time_ns for flow in done]
     document = {
         "goodput_bps": [sum(flow.size_bytes for flow in done) * 8 / seconds],
@@ -72,12 +72,12 @@ def shared_link(
 
 
 def busiest_shared(entry: dict[str, Any]) -> dict[str, Any] | None:
-    """Of a method's results: the link direction, of those that others used, too, that carried most bytes."""
+    """The link direction that carried most bytes, among those that other users share, from a method's results."""
     return max(entry.get("shared_links") or (), key=lambda link: sum(link["bytes"].values()), default=None)
 
 
 def part_of_job(link: dict[str, Any]) -> float:
-    """Of a shared link's bytes, from 0 to 1."""
+    """Shares of a shared link's bytes, from 0 to 1."""
     return float(link["bytes"].get(JOB, 0) / (sum(link["bytes"].values()) or 1))
 
 

@@ -35,7 +35,7 @@ def union_ns(intervals: Sequence[tuple[int, int]]) -> int:
 
 @dataclass(frozen=True)
 class Span:
-    """One thing a rank did. Times count from the start of training; those of one track may overlap on `network` only.
+    """An action of a rank. Times count from the start of training; those of one track may overlap on `network` only.
 
     size_bytes, priority: of a transfer (lower is more urgent; None where the schedule knows none).
     """
@@ -57,14 +57,14 @@ def is_recorded(iteration: int, warmup_iterations: int, rank: int) -> bool:
 
 
 def with_median(spans: Iterable[Span], durations_ns: Mapping[int, int], warmup_iterations: int) -> list[Span]:
-    """Of all that were kept, those of the few iterations and of the median one. durations_ns: by iteration."""
+    """The spans of the first few iterations and of the median iteration. durations_ns: by iteration."""
     counted = {iteration: ns for iteration, ns in durations_ns.items() if iteration >= warmup_iterations}
     middle = nearest_median(counted, counted)
     return [span for span in spans if span.iteration in (middle, *range(warmup_iterations + KEPT_ITERATIONS))]
 
 
 def nearest_median(durations_ns: Mapping[int, int], among: Iterable[int]) -> int | None:
-    """Of some iterations, the first whose duration is nearest to the median of all; None of none. durations_ns: by
+    """The first iteration whose duration is nearest to the median of all; None if there are none. durations_ns: by
     iteration."""
     known = [iteration for iteration in sorted(among) if iteration in durations_ns]
     if not known:
@@ -115,9 +115,10 @@ def write_trace(path: Path, timelines: Mapping[MethodName, Sequence[Span]]) -> N
 
 
 def of_one_iteration(spans: Iterable[Span], iteration: int, rank: int = 0) -> list[Span]:
-    """One rank's spans of an iteration: times from the start of its forward pass.
+    """A rank's spans of an iteration: times from the start of its forward pass.
 
-    What reaches into the next iteration is kept whole, and so is the beginning of that iteration's forward pass.
+    Spans that reach into the next iteration are kept entirely, and so is the beginning of that iteration's forward
+    pass.
     """
     selected = [span for span in spans if (span.rank, span.iteration) == (rank, iteration)]
     begin_ns = min((span.start_ns for span in selected), default=0)

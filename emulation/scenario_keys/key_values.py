@@ -1,4 +1,4 @@
-"""What a scenario's keys may hold: each value checked against its field's metadata, and refused in one line."""
+"""The values that a scenario's keys allow: a value is checked against its field's metadata, and refused in one line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _check_line(value: Any, where: str) -> str:
 
 
 def build_fields(values: Mapping[str, Any], kind: Any, where: str) -> Any:
-    """One of `emulation.scenario_tables` from a table. where: what stands before a key in messages."""
+    """A dataclass of `emulation.scenario_tables` from a table. where: the text before a key in messages."""
     fields = {entry.name: entry for entry in dataclasses.fields(kind)}
     for key in values:
         if key not in fields:
@@ -70,7 +70,7 @@ def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
 
 
 def check_tables(value: Any, kind: Any, where: str) -> tuple[Any, ...]:
-    """One of `emulation.scenario_tables` from each of a list of tables."""
+    """A dataclass of `emulation.scenario_tables` from each table of a list."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(table, dict) for table in value):
         raise ScenarioError(f"{where.rstrip(': ')}: {shortened(value)} is not allowed; allowed: a list of tables")
     return tuple(build_fields(table, kind, where) for table in value)
@@ -122,7 +122,7 @@ def _check_racks(value: Any, where: str) -> int | tuple[int, ...]:
 
 
 def _check_rates(value: Any, where: str) -> tuple[tuple[str, int], ...]:
-    """Of a table, or of the pairs that results have."""
+    """Rates from a table, or from the pairs that results have."""
     pairs: Any = value.items() if isinstance(value, dict) else value
     listed = isinstance(value, (dict, list, tuple))
     if not listed or any(not isinstance(pair, (list, tuple)) or len(pair) != 2 for pair in pairs):
@@ -153,7 +153,7 @@ WORDS = {
     "name": "up to 100 letters, digits and . _ -",
     "text": "one line of text",
 }
-"""What keys of each kind hold, but numbers and choices."""
+"""The values of keys of each kind, except numbers and choices."""
 _CHECKS = {
     "training": _check_training,
     "racks": _check_racks,
@@ -165,7 +165,7 @@ _CHECKS = {
 
 
 def allowed(rule: Mapping[str, Any]) -> str:
-    """What a field's metadata allows, in words."""
+    """The values that a field's metadata allows, in words."""
     kind = rule["kind"]
     if kind is tuple:
         return f"a list of {', '.join(METHODS)}"

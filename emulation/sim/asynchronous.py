@@ -93,7 +93,7 @@ class AsynchronousTraining(Training):
 
 
 class AsynchronousRank(RankClock):
-    """One rank: its buckets are gradients on their way out, and weights when they are back."""
+    """A rank whose buckets are gradients on their way out, and weights when they are back."""
 
     def __init__(self, training: AsynchronousTraining, rank: int) -> None:
         super().__init__(training, rank)

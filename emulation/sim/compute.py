@@ -48,7 +48,7 @@ class ComputeTimes:
             self.planned_ns = max(self._compute_ns) if isinstance(self._compute_ns, tuple) else self._compute_ns
 
     def ns(self, rank: int, iteration: int) -> int:
-        """What a rank takes for an iteration."""
+        """A rank's time for an iteration."""
         compute_ns = self._compute_ns
         if isinstance(compute_ns, ComputeDistribution):
             source = random.Random(f"{self._seed} compute {rank} {iteration}")

@@ -21,7 +21,7 @@ from transport.group.method_name import METHODS, MethodName
 from transport.schedule.scheduler import parse_policy
 
 PROBE_BYTES = 100_000
-"""Of an allreduce by packets whose wall-clock time says what longer ones would take: their cost is linear in bytes."""
+"""The size of an allreduce by packets whose wall-clock time predicts longer ones: the cost is linear in bytes."""
 
 _MEANS = {
     PACKET: "Time is virtual and exact; no certificate is needed.",

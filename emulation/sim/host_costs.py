@@ -1,9 +1,10 @@
-"""What communicating costs a rank's host, and how fast one connection can be: by default nothing, and as its link.
+"""The cost of communication for a rank's host, and the rate of a connection: by default no cost, and the link's rate.
 
 A *transfer* is all that a host sends to one peer in one step of one call: a message of a collective's plan, however
 many segments it travels in; a worker's part of a call for one server, and its answer; a call for the switch, and its
-result. Each takes the sender's host `transfer_ns` before it leaves and the receiver's as much before it is used, one
-after the other on each host: the overhead o of LogP (Culler et al., 1993), at both ends. What has come goes first.
+result. A transfer occupies the sender's host for `transfer_ns` before it leaves and the receiver's host for as long
+before it is used, one after the other on each host: the overhead o of LogP (Culler et al., 1993), at both ends.
+Received messages go first.
 """
 
 from collections import Counter
@@ -60,7 +61,7 @@ class Processor:
 
 
 class FlowPacer:
-    """One connection's frames at flow_bps at most: each begins when that of the one before it would have ended."""
+    """A connection's frames at flow_bps at most: a frame begins when the frame before it would have ended."""
 
     def __init__(self, flow_bps: int) -> None:
         self._rate = flow_bps

@@ -70,7 +70,7 @@ class Schedule:
 
     @property
     def first_layer_bytes(self) -> int:
-        """Of the transfers that hold gradients of the first layer."""
+        """The transfers that hold gradients of the first layer."""
         tensors = self.profile.tensors
         return sum(t.size_bytes for t in self.transfers if any(tensors[part.tensor].layer == 0 for part in t.parts))
 
@@ -98,7 +98,7 @@ class LayeredTraining(Training):
         self.clocks = [LayeredRank(self, rank) for rank in range(self.workers)]
 
     def _tensor(self, part: Part) -> Tensor:
-        """What a part is to a codec."""
+        """The tensor of a part, as a codec sees it."""
         (tensor,) = self.replicas.tensors[part.tensor]
         size = part.high - part.low
         return tensor if size == math.prod(tensor.shape) else Tensor(f"{tensor.name}[{part.low}:{part.high}]", (size,))
@@ -119,7 +119,7 @@ class LayeredTraining(Training):
 
 
 class LayeredRank:
-    """One rank's way through the iterations. An iteration begins with the forward pass of its first layer."""
+    """A rank's run through the iterations. An iteration begins with the forward pass of its first layer."""
 
     def __init__(self, training: LayeredTraining, rank: int) -> None:
         self.iteration = 0
@@ -171,7 +171,7 @@ class LayeredRank:
         self._network.schedule(self._network.now_ns + forward_ns, self._layer_done)
 
     def _lasts_ns(self, profile_ns: int) -> int:
-        """What lasts so long in the profile, on this rank in this iteration."""
+        """The duration on this rank in this iteration of work that lasts so long in the profile."""
         compute = self._training.compute
         return profile_ns * compute.ns(self._rank, self.iteration) // max(1, compute.planned_ns)
 

@@ -1,4 +1,4 @@
-"""What the model of `transport.schedule.model` predicts for a method's schedule on a scenario's links."""
+"""The prediction of `transport.schedule.model` for a method's schedule on a scenario's links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transport.schedule.scheduler import Policy, Profile
 
 
 def predicted(scenario: Scenario, name: MethodName, policy: Policy, profile: Profile) -> Prediction:
-    """One iteration in the steady state. profile: of a rank; its times are those of computing alone."""
+    """An iteration in the steady state. profile: of a rank; its times are those of computing alone."""
     network, links = scenario.network, scenario.links(name.method)
     ways = [links.path(worker, links.root) for worker in links.workers]
     latency_ns = 4.0 * max(sum(links.settings(hop).delay_ns for hop in way) for way in ways)
@@ -26,7 +26,8 @@ def predicted(scenario: Scenario, name: MethodName, policy: Policy, profile: Pro
     way = MessageCost(latency_ns / 2, 1.0, SEGMENT_BYTES)
 
     def later_ns(size_bytes: int) -> float:
-        """What hosts add to a call alone; where calls take turns, all beside its bytes, since nothing hides it."""
+        """The hosts' addition to a call alone; where calls take turns, all time except its bytes', since nothing hides
+        that time."""
         needed, alone_ns = call_ns(plain, hosts, "allreduce", size_bytes, way)
         if network.calls_at_once:
             return max(0.0, alone_ns - needed.link_ns - latency_ns)

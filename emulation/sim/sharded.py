@@ -1,9 +1,9 @@
 """Training under FSDP2 in virtual time: parameters are gathered unit by unit, gradients reduce-scattered.
 
-What a rank does is a program (`ShardedRank._iteration`), in the order in which FSDP2 does it: a unit's parameters are
+A rank runs a program (`ShardedRank._iteration`), in the order in which FSDP2 does it: a unit's parameters are
 all-gathered before its forward and again before its backward pass, the next unit's while this one computes; after a
 unit's backward pass its gradients are reduce-scattered, one unit after the other, while the backward pass goes on. The
-root's parameters stay gathered. Each rank steps its own shards alone.
+root's parameters stay gathered. A rank steps its shards alone.
 
 Gradients are real, and so is what a rank computes them with: what all-gathers brought it. They are computed when the
 backward pass begins.
@@ -34,7 +34,8 @@ ROOT = "root"
 
 @dataclass(frozen=True)
 class ComputeSegment:
-    """What a rank computes in one go, in the order of the forward pass, all of one unit. Shares are of both passes."""
+    """A piece of uninterrupted computing of a rank, in the order of the forward pass, within a unit. Shares are of both
+    passes."""
 
     unit: str
     forward_share: float
@@ -82,7 +83,7 @@ class UnitTransfer:
 
 
 Step = int | UnitTransfer
-"""What a rank's program waits for: a duration in ns, or the end of a transfer."""
+"""The event that a rank's program waits for: a duration in ns, or the end of a transfer."""
 
 
 class ShardedTraining(Training):
@@ -117,7 +118,8 @@ class ShardedTraining(Training):
         return self._finished[iteration] == self.workers
 
     def _evaluate(self, iteration: int) -> None:
-        """Of all ranks' shards, without sending them; after the last iteration they are gathered, and hashed."""
+        """The model is evaluated on all ranks' shards, without sending them; after the last iteration they are
+        gathered, and hashed."""
         for unit in self.units.parameters:
             unit_values = np.concatenate([rank.shards.arrays[unit] for rank in self.ranks])
             self.ranks[0].fill(unit, unit_values)
@@ -140,7 +142,7 @@ class ShardedTraining(Training):
 
 
 class ProgramRank(RankClock):
-    """One rank's way through the iterations: a program that waits for time to pass and for transfers to end."""
+    """A rank's run through the iterations: a program that waits for time to pass and for transfers to end."""
 
     def __init__(self, training: Training, rank: int) -> None:
         super().__init__(training, rank)
@@ -159,7 +161,7 @@ class ProgramRank(RankClock):
         self._go()
 
     def _iteration(self) -> Generator[Step, None, None]:
-        """Its program, up to the step of the optimiser."""
+        """The rank's program, up to the step of the optimiser."""
         raise NotImplementedError
 
     def _computing(self, name: str, share: float) -> int:
@@ -214,7 +216,7 @@ class ProgramRank(RankClock):
 
 
 class ShardedRank(ProgramRank):
-    """One rank under FSDP2."""
+    """A rank under FSDP2."""
 
     def __init__(self, training: ShardedTraining, rank: int) -> None:
         super().__init__(training, rank)
@@ -227,7 +229,7 @@ class ShardedRank(ProgramRank):
         self.shards = Shards(training.replicas.workloads[rank], shards, training.layouts, rank)
 
     def _packed(self, unit: str, arrays: Sequence[Array] | dict[int, Array]) -> Array:
-        """Of what there is for each parameter of the model."""
+        """The entries of a list with one entry per parameter of the model."""
         return self._sharded.layouts[unit].pack([arrays[index] for index in self._sharded.units.parameters[unit]])
 
     def fill(self, unit: str, array: Array) -> None:

@@ -1,6 +1,6 @@
 """Runs one method of a scenario in virtual time: real training, packet-exact communication, given compute time.
 
-What an iteration's forward and backward pass take is a number of the scenario. Without a schedule gradients leave in
+The scenario gives the time of an iteration's forward and backward pass. Without a schedule gradients leave in
 DDP's buckets (`training.py`), with one as the schedule decides (`layers.py`).
 """
 
@@ -24,7 +24,7 @@ from emulation.scenario_flows import own_hosts
 from emulation.scenario_tables import BEST, ENDLESS, KERNEL, PACKET, RDMA_CONTROLS, SAME
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.compute import ComputeTimes
-from emulation.sim.engine.engine_choice import AUTO, PYTHON, lacking_beside
+from emulation.sim.engine.engine_choice import AUTO, PYTHON, further_job_unsupported
 from emulation.sim.fidelity_level import FidelityLevel, fidelity_level_of
 from emulation.sim.host_costs import HostCosts
 from emulation.sim.layers import LayeredTraining, Schedule
@@ -70,7 +70,7 @@ TRAININGS = {
 
 
 def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress) -> MethodResult:
-    """One method of a scenario; deterministic if the scenario gives compute_ns.
+    """The run of a scenario's method, which is deterministic if the scenario gives compute_ns.
 
     progress(done, total, note) after each iteration of all ranks. out_dir stays empty: the result holds everything.
     RunFailed, in one line, if the workload can't be had or a call is given up.
@@ -138,7 +138,7 @@ def _replicas(scenario: Scenario, method: MethodName) -> Replicas:
 
 
 def _profile_notes(scenario: Scenario) -> list[str]:
-    """That nothing learns, and where the numbers are from."""
+    """Notes that nothing is trained, and on the source of the numbers."""
     replayed = scenario.replayed
     if isinstance(replayed, WorkloadGraph):
         sources, more = replayed.source, replayed.notes
@@ -205,7 +205,7 @@ def _engine(scenario: Scenario, method: str, config: SimulationConfig) -> str:
     its = dataclasses.replace(config, codec="")
     jobs = (method if job.method == SAME else job.method for job in scenario.jobs if not job.profile)
     of_python = scenario.flows or scenario.jobs or METHODS[method].loses  # hosts that C's pauses don't know
-    lacks = bool(scenario.topology.pfc_bytes and of_python) or any(lacking_beside(job, its) for job in jobs)
+    lacks = bool(scenario.topology.pfc_bytes and of_python) or any(further_job_unsupported(job, its) for job in jobs)
     return PYTHON if lacks else AUTO
 
 
@@ -280,7 +280,7 @@ def _schedule(scenario: Scenario, name: MethodName, policy: Policy, profile: Pro
 
 
 def _cost(scenario: Scenario, name: MethodName) -> LinearCost:
-    """Of one transfer alone, measured in virtual time."""
+    """The cost of a transfer alone, measured in virtual time."""
     sizes = (SMALL_BYTES, LARGE_BYTES)
     spec = name.spec and dataclasses.replace(name.spec, feedback="", momentum=0.0, least=0, warmup=0)
     config = dataclasses.replace(

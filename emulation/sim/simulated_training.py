@@ -32,7 +32,7 @@ SILENT_S = 10
 
 
 class Clock(Protocol):
-    """One rank's way through the iterations, and what a result is made of. Lists have an entry per iteration.
+    """A rank's run through the iterations, and the records of its result. Lists have an entry per iteration.
 
     skipped: iterations without computing, whose result was there.
     wire_bytes: (sent, received) at the start and at the end of what is counted.
@@ -51,7 +51,7 @@ class Clock(Protocol):
 
 
 class RankClock:
-    """One rank's way through the iterations: its events in virtual time and what they took."""
+    """A rank's run through the iterations: its events in virtual time and their durations."""
 
     def __init__(self, training: Training, rank: int) -> None:
         self.iteration = 0
@@ -235,27 +235,27 @@ class Training:
 
     @property
     def collective_bytes(self) -> dict[Kind, int]:
-        """Of the arrays of each kind of collective in an iteration, where there are others than allreduces."""
+        """Bytes of the arrays of each kind of collective in an iteration, where not all are allreduces."""
         return {}
 
     @property
     def call_bytes(self) -> tuple[int, ...]:
-        """Of each allreduce of gradients in an iteration; (): of calls of several kinds."""
+        """Bytes of each allreduce of gradients in an iteration; (): there are calls of several kinds."""
         return () if self.collective_bytes else tuple(4 * bucket.elements for bucket in self.replicas.buckets)
 
     def facts(self) -> dict[str, Any]:
-        """What is to be known of the schedule; of DDP's own nothing."""
+        """Facts about the schedule; DDP's default has none."""
         return {}
 
     def _layout(self) -> dict[str, Any]:
-        """What is reduced together, and when."""
+        """The groups of gradients that are reduced together, and their times."""
         return {
             "bucket_ready_ns": self.replicas.ready_ns(self.compute.planned_ns),
             "bucket_elements": [bucket.elements for bucket in self.replicas.buckets],
         }
 
     def result(self, method: MethodName, notes: Sequence[str]) -> MethodResult:
-        """What the run measured; parameters of all ranks are hashed now."""
+        """The run's measurements; parameters of all ranks are hashed now."""
         records = self.records()
         wire = [(end[0] - start[0], end[1] - start[1]) for start, end in (clock.wire_bytes for clock in self.clocks)]
         return MethodResult(
@@ -299,7 +299,8 @@ class Training:
     def records(self) -> list[IterationRecord]:
         """An iteration lasts from the end of the one before to its own end, both on the slowest rank.
 
-        That is: the slowest of those that a sum waits for. Backup workers take rounds in bursts, without waiting.
+        The time is that of the slowest rank that a sum waits for. Backup workers take rounds in bursts, without
+        waiting.
         """
         spare = self.simulation.backups
         ends_ns = [
@@ -324,7 +325,7 @@ class Training:
         ]
 
     def _environment(self, method: MethodName) -> dict[str, Any]:
-        """What the network was, and what its links did to frames; all of it follows from scenario and code."""
+        """The network's facts and its links' fault counters; all of it follows from scenario and code."""
         config = self.simulation.config
         environment: dict[str, Any] = {
             "link": {"rate_bps": config.link.rate_bps, "delay_ns": config.link.delay_ns},

@@ -46,7 +46,7 @@ Array = TypeVar("Array", NDArray[np.float32], SizeOnlyArray)
 
 
 def joined(parts: Sequence[Array]) -> Array:
-    """One array that joins several, all size-only or none; a single array is returned as it is."""
+    """An array that joins several, all size-only or none; a single array is returned as it is."""
     first = parts[0]
     if len(parts) == 1:
         return first

@@ -51,7 +51,7 @@ class TensorTraining(Training):
 
 
 class TensorClock(ProgramRank):
-    """One rank."""
+    """A rank that computes with its part of the tensors."""
 
     def __init__(self, training: TensorTraining, replicas: TensorReplicas, rank: int) -> None:
         super().__init__(training, rank)

@@ -1,7 +1,8 @@
-"""A cell: one method of one scenario on one backend. What it came to is kept in a file named after all that decides it.
+"""A cell: one method of one scenario on one backend. The cell's result is stored in a file named after all inputs that
+decide it.
 
-That is the scenario with every default filled in, seed included, the backend, and the code: the bytes of our packages,
-without those that only show results, and the versions of Python, NumPy and PyTorch.
+These inputs are the scenario with every default filled in, seed included, the backend, and the code: the bytes of our
+packages, without those that only show results, and the versions of Python, NumPy and PyTorch.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class SweepCell:
 
 @cache
 def version(backend: str) -> str:
-    """Of the code that decides a backend's results."""
+    """The hash of the code that decides a backend's results."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         for path in _sources(package, EXCLUDED[backend]):
@@ -94,8 +95,8 @@ def _sources(package: str, excluded: tuple[str, ...]) -> Iterator[Path]:
 
 
 def work(cell: SweepCell) -> dict[str, Any]:
-    """What a cell came to: `entry`, as in a results.json of it alone, `timeline` and `seconds`; or why it failed,
-    `error`. Raises RunFailed if this machine has other code than that where the sweep was started."""
+    """A cell's result: `entry`, as in a results.json of it alone, `timeline` and `seconds`; or `error`, the reason why
+    it failed. Raises RunFailed if this machine has other code than that where the sweep was started."""
     if version(cell.backend) != cell.version:
         raise RunFailed(
             f"{platform.node()} has another version of switchagg, NumPy or PyTorch than the machine where the sweep "
@@ -138,7 +139,7 @@ class Store:
         self._path(cell).unlink(missing_ok=True)
 
     def entry(self, cell: SweepCell) -> tuple[dict[str, Any], list[Span], float]:
-        """Of a cell that is there: its entry of a document, not yet compared, its timeline, and seconds it took."""
+        """A stored cell: its entry of a document, not yet compared, its timeline, and the seconds that it took."""
         record = self._read(cell)
         assert record is not None, f"{cell.title} hasn't been run"
         method = parse_method(record["entry"]["method"], virtual=cell.backend == "sim")
@@ -148,7 +149,7 @@ class Store:
         return self.folder / f"{cell.key}.json"
 
     def _read(self, cell: SweepCell) -> dict[str, Any] | None:
-        """None: not there, or not whole."""
+        """The record is None if the file is missing or cut off."""
         try:
             record = json.loads(self._path(cell).read_text(encoding="utf-8"))
             return dict(record) if (record["schema"], record["key"]) == (SCHEMA, cell.key) else None

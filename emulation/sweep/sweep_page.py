@@ -1,4 +1,4 @@
-"""What a sweep shows: sweep.json, sweep.html and a figure, drawn from one document.
+"""The output of a sweep: sweep.json, sweep.html and a figure, drawn from one document.
 
 The first axis runs along a table's columns and a figure's x axis; for each combination of the others there is a table
 and a pair of plots of their own. Seeds are no axis here: medians are over them, bands from the least to the most.
@@ -55,7 +55,8 @@ def values_text(point: Mapping[str, Value]) -> str:
 
 
 def own_fifo(method: MethodName, methods: Sequence[MethodName]) -> MethodName | None:
-    """What a scheduled method is compared with: itself sending first come, first served (`wfbp`), or as DDP does."""
+    """The method with which a scheduled method is compared: the same method that sends first come, first served
+    (`wfbp`), or as DDP does."""
     if not method.schedule or method.policy == "wfbp":
         return None
     candidates = (replace(method, schedule=schedule) for schedule in ("wfbp", ""))
@@ -79,7 +80,7 @@ def of_run(point: Point, built: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def build(scenario: Scenario, backend: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What sweep.json holds: the axes, and per run, per method, the summary and the speed-ups. Pure."""
+    """The content of sweep.json: the axes, and per run, per method, the summary and the speed-ups. Pure."""
     return {
         "schema": SCHEMA,
         "name": scenario.name,
@@ -132,12 +133,12 @@ class SeedGroup:
         return median(medians), min(medians), max(medians)
 
     def speedup(self, method: MethodName) -> float | None:
-        """Of an iteration over the baseline, as it may be quoted."""
+        """The speed-up of an iteration over the baseline, as it may be quoted."""
         return _median(entry["comparison"] and entry["comparison"]["headline"]["speedup"] for entry in self.of(method))
 
     @property
     def limit(self) -> float | None:
-        """Of every method's speed-up of an iteration over the baseline: communication is free."""
+        """The limit of every method's speed-up of an iteration over the baseline: communication is free."""
         comparisons = [
             entry["comparison"] for run in self.runs for entry in run["methods"].values() if entry["comparison"]
         ]
@@ -310,7 +311,7 @@ def _lines(
     look: dict[str, Any],
     panels: tuple[Any, Any],
 ) -> None:
-    """One method in both plots of a facet."""
+    """A method in both plots of a facet."""
     times = [
         (x, iteration_ns) for x, place in zip(at, places, strict=True) if (iteration_ns := place.iterations_ns(method))
     ]

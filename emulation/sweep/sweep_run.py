@@ -56,7 +56,7 @@ class SweepRun:
 
     @property
     def cells(self) -> list[SweepCell]:
-        """Each once, whatever their names: equal ones are one."""
+        """The cells without repetitions: equal cells of different names are one cell."""
         return list({cell.key: cell for run in self.runs for cell in run.cells}.values())
 
 
@@ -121,8 +121,8 @@ def run(sweep: SweepRun, jobs: int, ray: bool, log: Log) -> None:
 
 @dataclass
 class SweepOutcome:
-    """What came out, beside the files. verdict: the worst; None if no run has one; unequal: ranks or methods differ
-    that must not; problems: a line each."""
+    """The outcome of a sweep. verdict: the worst; None if no run has a verdict; unequal: ranks or methods differ that
+    must not; problems: a line each."""
 
     document: dict[str, Any]
     report: Path

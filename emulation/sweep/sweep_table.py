@@ -12,13 +12,13 @@ Row = dict[str, Any]
 
 CSV, PARQUET = "results.csv", "results.parquet"
 COMPARED = ("iteration_speedup", "communication_speedup", "communication_speedup_bound", "beyond_bound")
-"""Of a comparison with the baseline."""
+"""Keys of a comparison with the baseline."""
 QUOTED = ("speedup", "limit", "at_equal_compute")
-"""Of an iteration's speed-up as it may be quoted: in a table `headline_speedup` and so on."""
+"""Keys of an iteration's speed-up as it may be quoted: in a table `headline_speedup` and so on."""
 
 
 def row(entry: Mapping[str, Any]) -> Row:
-    """What a document's entry of a method has in a table: its summary, spreads as NAME (the median), NAME_p10 and
+    """A method's row in a table, from its entry in a document: its summary, spreads as NAME (the median), NAME_p10 and
     NAME_p90, tables as NAME_KEY; and the speed-ups over the baseline of the same scenario."""
     columns: Row = {"method": str(entry["method"])}
     columns["verdict"] = entry["verdict"]

@@ -1,7 +1,7 @@
 """Leaf and spine: a leaf switch for each rack, and spine switches, each of which joins them all.
 
-One spine stands for as many as there are, over which everything is spread perfectly: its links have the rate of all of
-a leaf's together. Several divide that rate equally.
+A single spine models several spines over which traffic is spread perfectly: its links have the rate of all of a leaf's
+together. Several spines divide that rate equally.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Which switches of a topology aggregate for a job: policies, an entry each. A new one is a function and an entry."""
+"""The policies that choose the switches which aggregate for a job, an entry each. A new one is a function and an
+entry."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def every_joining_switch(topology: Topology) -> tuple[str, ...]:
 
 
 def lowest_common_switch(topology: Topology) -> tuple[str, ...]:
-    """The lowest switch that has all workers below it. The others forward."""
+    """The lowest switch that has all workers below it. The other switches forward."""
     if topology.graph:
         return ()
     first, *_ = topology.workers
@@ -45,8 +46,8 @@ PLACEMENTS: dict[str, Callable[[Topology], tuple[str, ...]]] = {
     EVERY: every_joining_switch,
     SINGLE: lowest_common_switch,
 }
-"""policy(topology): the switches that aggregate, in the order of `Topology.switches`. One of them must be above all
-others and above all workers, the root; the parent of any other is the nearest above it."""
+"""policy(topology): the switches that aggregate, in the order of `Topology.switches`. A switch among them, the root,
+must be above all others and above all workers; the parent of any other switch is the nearest above it."""
 
 
 def placement_names() -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Hosts with more than a rank and a link: several ranks, as GPUs of a server are, and several NICs, between which they
 forward.
 
-What joins a host's ranks (NVSwitch, PCIe) and its NICs is a node like a switch. It forwards, so what leaves the host
-shares the NIC; with `inside_sums` it aggregates as well (NVLink SHARP).
+The bus that joins a host's ranks (NVSwitch, PCIe) and its NICs is a node like a switch. It forwards, so what leaves the
+host shares the NIC; with `inside_sums` it aggregates as well (NVLink SHARP).
 """
 
 from __future__ import annotations

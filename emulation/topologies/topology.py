@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 
 Hop = tuple[str, str]
-"""One direction of a link: the nodes that frames come from and go to."""
+"""A direction of a link: the nodes that frames come from and go to."""
 EVERY, SINGLE = "every", "one"  # of `placement`
 HASH, SPRAY = "hash", "spray"
 PATHS = (SPRAY, HASH)
@@ -24,7 +24,7 @@ PATHS = (SPRAY, HASH)
 
 @dataclass(frozen=True)
 class Fabric:
-    """What joins the hosts of a network. kind: a name of `table`.
+    """The network that joins hosts. kind: a name of `topology_kinds`.
 
     racks: how many, or how many workers each has, where the kind has racks. oversubscription: the rate of a rack's
     workers together over that of its up-link, 1 or more. placement: which switches aggregate, a name of `placement`.
@@ -58,7 +58,8 @@ STAR = Fabric()
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """Of both directions of a link. rate_bps: of Ethernet frames; delay_ns: one way; queue_bytes: at either end."""
+    """The settings of both directions of a link. rate_bps: of Ethernet frames; delay_ns: one way; queue_bytes: at
+    either end."""
 
     rate_bps: int
     delay_ns: int = 0
@@ -160,7 +161,7 @@ class Topology:
 
     @property
     def hops(self) -> Iterator[tuple[Hop, LinkSettings]]:
-        """Both directions of every link, in the order of the links."""
+        """The two directions of every link, in the order of the links."""
         for link in self.links:
             yield (link.a, link.b), link.settings
             yield (link.b, link.a), link.settings
@@ -236,7 +237,7 @@ class Topology:
         return list(pairwise(nodes))
 
     def settings(self, hop: Hop) -> LinkSettings:
-        """Of the link that a direction belongs to."""
+        """The settings of the link that a direction belongs to."""
         return self._settings[hop]
 
     @cached_property

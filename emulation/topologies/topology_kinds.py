@@ -18,7 +18,7 @@ from emulation.topologies.torus import torus
 
 @dataclass(frozen=True)
 class TopologyKind:
-    """One topology, as everything else knows it.
+    """A topology's entry in the table: its builder and its properties.
 
     build(fabric, workers, servers, settings): with at least one worker; settings: of every host's link, and what other
     links derive theirs from. ValueError, in one line for the user, for numbers that it can't have. summary: in reports,
@@ -120,7 +120,7 @@ def over_each_top(network: Topology, placement: str) -> tuple[Topology, ...]:
 
 def trees(network: Topology, placement: str, most: int = 0, first: int = 0) -> tuple[Topology, ...]:
     """The trees by which a job may sum, over a network's tops in turn, from number first on. most: of them; 0: as many
-    as there are tops. Their roots differ: where no top is one, as for workers of one rack, there is one tree."""
+    as there are tops. The roots differ: where no top is a root, as for workers of one rack, there is one tree."""
     every = over_each_top(network, placement)
     turns = [every[(first + number) % len(every)] for number in range(min(most or len(every), len(every)))]
     return tuple({tree.root: tree for tree in reversed(turns)}.values())[::-1]

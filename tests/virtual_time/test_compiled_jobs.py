@@ -192,5 +192,5 @@ def test_jobs_and_flows_are_event_for_event_those_of_python(tmp_path: Path) -> N
 )
 def test_jobs_beside_whose_switches_c_lacks(method: str, changes: dict[str, Any], why: str) -> None:
     config = SimulationConfig(2, LinkConfig(10**9), **{"dataplane": "native", "engine": "auto", **changes})
-    assert why in engine_choice.lacking_beside(method, config)
-    assert bool(why) == bool(engine_choice.lacking_beside(method, config))
+    assert why in engine_choice.further_job_unsupported(method, config)
+    assert bool(why) == bool(engine_choice.further_job_unsupported(method, config))

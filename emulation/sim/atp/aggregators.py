@@ -65,7 +65,7 @@ class Aggregators:
         self._held: dict[int, Update] = {}
 
     def take(self, update: Update, below: int) -> Iterator[Update]:
-        """What a packet on its way up causes to be sent on. below: ranks of its job whose packets pass this switch."""
+        """The packets that a packet on its path up causes. below: ranks of its job whose packets pass this switch."""
         held = self._held.get(update.index)
         if update.resend:
             yield from self._flush(update, held)
@@ -122,9 +122,9 @@ class Aggregators:
 
 class Preemptive(Aggregators):
     """After the abstract of "Efficient Data-Plane Memory Scheduling for In-Network Aggregation" (ESA, arXiv
-    2201.06398): aggregators are taken from the less urgent. What one held goes on to the server, which adds it as any
-    part; what of the chunk comes later, and can't be complete here, is flushed by whoever misses the result. A chunk
-    whose sum has gone up gives way to any other.
+    2201.06398): aggregators are taken from the less urgent. The evicted partial sum goes on to the server, which adds
+    it as any part; later packets of the chunk can't be complete here, and a rank that misses the result flushes them. A
+    chunk whose sum has gone up gives way to any other.
     """
 
     def __init__(self, count: int) -> None:
@@ -167,7 +167,7 @@ class ChunkSum:
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """What the server holds for a slot version."""
+    """The server's state for a slot version."""
 
     chunk: int
     ranks: int
@@ -219,7 +219,7 @@ class Fallback:
         return place.result
 
     def _countable(self, update: Update, counted: int) -> bool:
-        """Not if some of its ranks are counted: which part of the sum is whose can't be told apart any more."""
+        """A packet isn't added if some of its ranks are counted: the parts of a sum can't be separated any more."""
         return not update.ranks & counted
 
     def _following(self, slot: int) -> int:
@@ -231,7 +231,7 @@ class Fallback:
 
 
 class Indexes:
-    """Which aggregator each slot of a job uses: by a hash, none twice in the job while there are as many.
+    """The aggregator of each slot of a job: chosen by a hash, none twice in the job while there are as many.
 
     of: by slot. Workers and server compute the same ones.
     """

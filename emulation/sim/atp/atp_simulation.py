@@ -104,7 +104,7 @@ class _Admitted:
 
 
 class AtpPlane:
-    """What a switch of a simulation does with packets for it: aggregators that all jobs share."""
+    """The data plane of a simulated switch: aggregators that all jobs share."""
 
     def __init__(self, aggregators: Aggregators) -> None:
         self.aggregators = aggregators
@@ -119,7 +119,7 @@ class AtpPlane:
         self._jobs[job] = _Admitted(above, tuple(below))
 
     def process(self, bundle: Bundle, port: int) -> list[Output]:
-        """Of one packet (1, size): what it causes to be sent, and where to."""
+        """The outputs that one packet (1, size) causes, with their ports."""
         header = headers(bundle)[0]
         if int(header["kind"]) & FLAG_RESULT:
             ranks, index, _ = trailer_of(bundle)
@@ -161,7 +161,7 @@ class AtpHost(AggregationHost):
 
 
 class AtpServer:
-    """The parameter server's host. Its computing takes no time; switches spread its results."""
+    """The parameter server's host. The server computes in no time; switches multicast the results."""
 
     def __init__(self, link: SimulatedLink, fallback: Fallback, ends: tuple[int, int]) -> None:
         self.fallback = fallback

@@ -17,7 +17,7 @@ EVENTS_AT_ONCE = 1 << 18
 """Between two looks at signals: some milliseconds."""
 
 ALL_BYTES = (1 << 32) - 1
-"""Of frames in a trace: all their bytes."""
+"""The trace hashes all bytes of frames."""
 
 
 class CompiledClock(VirtualClock):
@@ -42,7 +42,7 @@ class CompiledClock(VirtualClock):
 
     @cached_property
     def hosts(self) -> PythonHosts:
-        """Those that aren't in C."""
+        """The events that aren't in C."""
         return PythonHosts(self, self._trace is not None)
 
     def schedule(self, time_ns: int, action: Action, frame: Any = None, sender: int = 0, to: int = 0) -> None:
@@ -100,7 +100,7 @@ class CompiledClock(VirtualClock):
         return self._trace is not None
 
     def guarded(self, happen: Callable[..., None], *arguments: Any) -> bool:
-        """Let something happen that C asks for. What it raises ends the run, and comes out of it: False."""
+        """Let something happen that C asks for. An exception ends the run, which raises it: False."""
         if self._failed is not None:
             return False
         self.now_ns = self.state.now_ns

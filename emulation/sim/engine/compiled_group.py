@@ -1,4 +1,4 @@
-"""What the members of a job on links in C have in common: their connections, and the functions of `sim/member.h`."""
+"""The shared state of a job's members on links in C: their connections, and the functions of `sim/member.h`."""
 
 import ctypes
 from collections.abc import Callable
@@ -17,7 +17,7 @@ MEMBER_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint32, ctypes.c_uin
 COMBINE = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
 
 CALL_BYTES = 36
-"""Of a head: what describes the call. Its priority follows."""
+"""The bytes of a head that describe the call. The priority follows."""
 
 CANCELED = -125
 CACHED_NODES = 12_000_000
@@ -98,7 +98,7 @@ def declared() -> ctypes.CDLL:
 
 
 class CompiledGroup:
-    """What the members of a job have in common. connections: as of a `MeshHost`; first: the first member's address.
+    """The shared state of a job's members. connections: as of a `MeshHost`; first: the first member's address.
 
     told: what parties in Python are told, by member; without, calls are C's.
     """

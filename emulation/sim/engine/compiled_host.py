@@ -68,5 +68,5 @@ class CompiledHost(AggregationHost):
 
 
 def _parts(endpoint: Endpoint | TreeEndpoints) -> Sequence[NativeEndpoint]:
-    """Of each tree."""
+    """The facts of each tree."""
     return cast(Sequence[NativeEndpoint], endpoint.parts if isinstance(endpoint, TreeEndpoints) else [endpoint])

@@ -17,7 +17,7 @@ from switchagg.wire import frame_bytes
 
 
 class CompiledLink:
-    """One direction, as `SimulatedLink`; seed: as there. Counters are read in place."""
+    """A direction of a link in C, with the attributes of `SimulatedLink`. Counters are read in place."""
 
     def __init__(self, clock: CompiledClock, config: LinkConfig, seed: str, strict: bool) -> None:
         self.config, self.network, self.strict = config, clock, strict
@@ -91,7 +91,7 @@ class CompiledLink:
         return take
 
     def share(self, users: int) -> None:
-        """So many addresses are at the host it comes from."""
+        """The host that the link leaves has so many addresses."""
         self._state.users = users
 
     def lead_to(self, switch: int | None) -> None:

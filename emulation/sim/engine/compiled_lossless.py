@@ -105,7 +105,7 @@ class CompiledPausableLink(CompiledLink):
 
     @property
     def paused_since_ns(self) -> list[int | None]:
-        """Of each class, as of `PausableLink`."""
+        """A counter of each class, as of `PausableLink`."""
         return [None if since_ns < 0 else since_ns for since_ns in self._pauses.paused_since_ns]
 
     def paused_ns(self, *kinds: int) -> int:

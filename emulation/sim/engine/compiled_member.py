@@ -27,8 +27,8 @@ CALLS_DIFFER, TOO_EARLY, STUCK, UNANSWERED, WRONG_MESSAGE = range(1, 6)
 class CompiledMember(CollectiveParty):
     """A member's calls, and the host that carries their messages: as a CollectiveParty on a `MeshHost`.
 
-    at: its group, its uplink (a CompiledLink), and a notice, called when calls have ended or failed. What C can't
-    combine (16 bits, the maximum of floats) NumPy does, message by message.
+    at: its group, its uplink (a CompiledLink), and a notice, called when calls have ended or failed. NumPy combines,
+    message by message, the types that C can't (16 bits, the maximum of floats).
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class CompiledMember(CollectiveParty):
         return AggregationFailed(words, job=self._job, missing=missing)
 
     def receive_frame(self, _frame: object, _sender: int, _to: int) -> None:
-        """Not called: its frames stay in C."""
+        """The method is never called: frames stay in C."""
         raise AssertionError("a frame from C")
 
     def pump(self) -> None:

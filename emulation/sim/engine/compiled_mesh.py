@@ -61,7 +61,7 @@ class CompiledMeshHost:
         group.hosts[member] = self
 
     def happened(self, what: int, peer: int, number: int) -> None:
-        """What C says: see `enum sim_report`."""
+        """C reports an event: see `enum sim_report`."""
         party, group, now_ns = self.party, self._group, self._clock.now_ns
         if what in (MESSAGE, LAST_MESSAGE):
             head, data = group.under_way.pop(number)
@@ -105,7 +105,7 @@ class CompiledMeshHost:
             self._begins = begins
 
     def receive(self, _frame: object, _sender: int, _to: int) -> None:
-        """Not called: its frames stay in C."""
+        """The method is never called: frames stay in C."""
         raise AssertionError("a frame from C")
 
     @property

@@ -1,6 +1,6 @@
-"""Which packet engine a simulation runs on: C where that has all it needs, else Python.
+"""The packet engine of a simulation: the engine in C where it can simulate all that the job needs, else Python.
 
-`SWITCHAGG_SIM_ENGINE=python` or `compiled` asks for one, where a scenario leaves it open.
+`SWITCHAGG_SIM_ENGINE=python` or `compiled` chooses an engine where a scenario leaves it open.
 """
 
 import os
@@ -21,8 +21,8 @@ VARIABLE = "SWITCHAGG_SIM_ENGINE"
 PYTHON, COMPILED, AUTO = "python", "compiled", "auto"
 
 
-def lacking(config: SimulationConfig) -> str:
-    """What of a simulation of method `switch` the engine in C lacks; "" if nothing."""
+def unsupported(config: SimulationConfig) -> str:
+    """The reason why the engine in C can't simulate this job of method `switch`; "": it can."""
     if missing := library.missing():
         return missing
     spec = parse_sums(config.codec).for_workers(config.workers) if config.codec else None
@@ -37,8 +37,8 @@ def lacking(config: SimulationConfig) -> str:
     return native_codec.missing(spec.row_codec)
 
 
-def lacking_of_hosts(config: SimulationConfig) -> str:
-    """What of a host method's simulation the engine in C lacks; "" if nothing."""
+def hosts_unsupported(config: SimulationConfig) -> str:
+    """The reason why the engine in C can't simulate this job of a host method; "": it can."""
     if missing := library.missing():
         return missing
     if config.tcp:
@@ -46,17 +46,17 @@ def lacking_of_hosts(config: SimulationConfig) -> str:
     return ""
 
 
-def lacking_beside(method: str, config: SimulationConfig) -> str:
-    """What it lacks of another job, on the network of one that runs there; "" if nothing. Its hosts may be Python's."""
+def further_job_unsupported(method: str, config: SimulationConfig) -> str:
+    """The reason why a further job can't join a network in C; "": it can. The job's hosts may be in Python."""
     if not METHODS[method].packets:
         return ""
-    return lacking(config) if method == "switch" else f"it has no switches of {method}"
+    return unsupported(config) if method == "switch" else f"it has no switches of {method}"
 
 
 def network(
-    config: SimulationConfig, topology: Topology, lacks: Callable[[SimulationConfig], str] = lacking
+    config: SimulationConfig, topology: Topology, lacks: Callable[[SimulationConfig], str] = unsupported
 ) -> SwitchedNetwork:
-    """The network of a simulation, of the engine that it runs on. JobError: C is asked for, and can't."""
+    """The simulation's network, in the chosen engine. JobError: C is requested and can't simulate it."""
     wanted = config.engine
     if wanted == AUTO:
         wanted = os.environ.get(VARIABLE, AUTO)

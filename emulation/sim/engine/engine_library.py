@@ -159,7 +159,7 @@ def random_words(seed: str) -> ctypes.Array[ctypes.c_uint32]:
 
 
 def there(pointer: int | None) -> int:
-    """What C has made. Raises MemoryError."""
+    """An object that C has created. Raises MemoryError."""
     if not pointer:
         raise MemoryError("no memory for the simulation")
     return pointer

@@ -17,7 +17,7 @@ AHEAD, BODILESS = 1, 2
 
 
 class PythonHosts:
-    """Of one network. `receivers`: what an address does with a frame (frame, sender, to)."""
+    """The Python hosts of one network. `receivers`: what an address does with a frame (frame, sender, to)."""
 
     def __init__(self, clock: "CompiledClock", traced: bool) -> None:
         self.receivers: dict[int, Action] = {}
@@ -71,7 +71,7 @@ class PythonHosts:
             self._frames.append(frame)
 
     def _content(self, frame: Any) -> int:
-        """What a trace has of it."""
+        """The frame's part of a trace."""
         return zlib.crc32(getattr(frame, "data", frame))
 
     def _arrive(self, number: int, sender: int, to: int) -> None:

@@ -1,4 +1,4 @@
-"""What one call of a collective is, alone on idle links: how long it takes, and how much of each link."""
+"""The cost of one collective call alone on idle links: how long it takes, and how much of each link."""
 
 from dataclasses import dataclass
 

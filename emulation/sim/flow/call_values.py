@@ -1,4 +1,4 @@
-"""What calls without packets do to arrays: sums of all ranks, in the order of ranks."""
+"""The effect of calls without packets on arrays: sums of all ranks, in the order of ranks."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,7 +23,8 @@ def combine(arrays: Sequence[Array], op: str = "sum") -> None:
 
 
 def carry_out(kind: Kind, arrays: Sequence[Array], op: str, root: int) -> None:
-    """A collective in place. What a rank doesn't get is left as it was, or is what another got."""
+    """A collective in place. Elements that a rank doesn't receive keep their values, or have those that another rank
+    received."""
     workers = len(arrays)
     if kind in ("allreduce", "reduce", "reduce_scatter"):
         combine(arrays, op)

@@ -32,7 +32,7 @@ class ReadyMessage(NamedTuple):
 
 
 class Actor(Protocol):
-    """What a member does. Each method returns the messages that are ready by then."""
+    """A member's program. Methods return the messages that are ready by then."""
 
     done: bool
 
@@ -127,11 +127,11 @@ class Carriage:
 
     @property
     def flow_byte_ns(self) -> float:
-        """Of a connection, at least."""
+        """The least time per byte of a connection."""
         return 8e9 / self.costs.flow_bps if self.costs.flow_bps else 0.0
 
     def frames(self, size_bytes: int) -> int:
-        """That a message is cut into."""
+        """The number of frames of a message."""
         return max(1, -(-size_bytes // self.segment_bytes))
 
 
@@ -139,7 +139,7 @@ _ARRIVED, _IDLE, _LEFT, _HANDED, _PROCESSED = range(5)
 
 
 class IdleNetworkCall:
-    """One call. `run` it once."""
+    """A call on an otherwise idle network. `run` is called once."""
 
     def __init__(self, actors: Sequence[Actor], network: FlowNetwork, members: Sequence[str], how: Carriage) -> None:
         self._actors, self._network, self._members, self._how = actors, network, members, how
@@ -222,7 +222,7 @@ class IdleNetworkCall:
         self._at(self._host_ns[member], then, member, other, message)
 
     def _hand(self, now_ns: float, member: int) -> None:
-        """What has come goes first: a host without anything else to do begins the next message."""
+        """Received messages go first: a host without any of them begins the next message."""
         requests, queue = self._requests[member], self._queues[member]
         while requests and not self._tasks[member]:
             if requests[0].begins:

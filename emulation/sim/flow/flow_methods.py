@@ -42,9 +42,10 @@ from transport.ps.messages import HEAD_BYTES as PS_HEAD_BYTES
 from transport.ps.sharding import Sharding
 
 WORKERS_MOST = 4096
-"""Of a job of the switch."""
+"""The stream of a job of the switch."""
 MESSAGES_MOST = 10_000
-"""Of one call, about so many are followed one by one; of longer ones phases, where ranks are alike."""
+"""About so many messages of a call are followed one by one; longer calls are computed by phases, where ranks are
+alike."""
 PAIRS_MOST = 64
 """Workers up to which windows of connections are those of all that cross a port; above, none limits."""
 
@@ -234,7 +235,7 @@ class SwitchFlow(FlowSimulation):
         return max(class_of(s.priority) for s in self.job.streams) if call.priority is None else call.priority
 
     def array_call(self, call: SimulatedCall) -> ArrayCall:
-        """What the switch does with an array, and how that is coded, as `AggregationHost.launch` decides."""
+        """The switch's call for an array, with its codec, as `AggregationHost.launch` decides."""
         array = np.empty(call.array.size, call.array.dtype) if isinstance(call.array, SizeOnlyArray) else call.array
         shares = shares_of(call.kind, call.root)._replace(routed=self._routed)
         if call.coded is None:

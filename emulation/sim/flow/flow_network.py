@@ -20,7 +20,7 @@ from emulation.topologies.topology import Hop, Topology
 DIGITS = 4
 """Links whose loads are equal to so many digits of the busiest one's count as one."""
 SOON_NS = 0.5
-"""What is less far away is here: times are whole nanoseconds."""
+"""A nearer event counts as now: times are whole nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -193,5 +193,5 @@ class FlowNetwork:
             self._wait()
 
     def faults(self) -> dict[str, int]:
-        """None happen here."""
+        """Flows have no such events."""
         return dict.fromkeys(("drop_queue", "drop_first", "lost", "duplicated", "held_back", "corrupted"), 0)

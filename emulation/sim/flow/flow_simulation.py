@@ -46,12 +46,13 @@ _PACKETS_ALONE: dict[str, Callable[[SimulationConfig], object]] = {
     ),
     "hosts forward, and frames take any of the shortest ways": lambda config: TOPOLOGIES[config.fabric.kind].forwards,
 }
-"""What depends on packets, whatever the method."""
+"""A feature that depends on packets, whatever the method; "" if the job has none."""
 
 
 @dataclass(eq=False)
 class FlowCall:
-    """One call of all ranks. lane: what runs one after the other; None: beside all others."""
+    """A call of all ranks. lane: calls of a lane run one after the other; None: the call runs at the same time as all
+    others."""
 
     name: Hashable
     lane: Hashable
@@ -118,7 +119,7 @@ class FlowSimulation(Simulation):
 
     @abstractmethod
     def shape_of(self, call: SimulatedCall) -> CallLoad:
-        """Of a call alone on idle links."""
+        """The load of a call alone on idle links."""
 
     def place(self, rank: int, call: SimulatedCall) -> tuple[Hashable, Hashable, int]:
         """(what all ranks' calls of this one have in common, lane, key of random rounding)."""
@@ -150,7 +151,7 @@ class FlowSimulation(Simulation):
         kind: Kind,
         tensors: Any,
     ) -> None:
-        """As of `Simulation`. Of a SizeOnlyArray times and bytes alone are computed, unless a codec asks for zeros."""
+        """As of `Simulation`. A SizeOnlyArray has times and bytes alone, unless a codec needs zeros."""
         if isinstance(array, SizeOnlyArray) and self._compressions is None:
             self.begin(rank, SimulatedCall(cast(Any, array), op, done, priority, key, kind))
         else:
@@ -213,7 +214,7 @@ class FlowSimulation(Simulation):
         return formula_shape(self.method, self.config, call.kind, call.array.nbytes, call.array.dtype, self.flows.links)
 
     def _with_hosts(self, shape: CallLoad) -> CallLoad:
-        """What hosts have to do with it behind what links have."""
+        """The hosts' work for the call, behind the links' work."""
         if not self.flows.hosts:
             return shape
         worked_ns = np.zeros(len(self.flows.hosts))
@@ -221,7 +222,7 @@ class FlowSimulation(Simulation):
         return replace(shape, busy_ns=np.concatenate([shape.busy_ns, worked_ns]))
 
     def variant(self, call: SimulatedCall) -> tuple[Hashable, ...]:
-        """What else a call's shape depends on."""
+        """Further inputs of a call's load."""
         return ()
 
     def _reached(self, together: FlowCall, shape: CallLoad, ends: CompletionTimes, mark: float) -> None:
@@ -269,7 +270,7 @@ class FlowSimulation(Simulation):
         return int(self._sent_bytes[member]), int(self._received_bytes[member])
 
     def retransmissions(self) -> int:
-        """None happen here."""
+        """Flows have no such events."""
         return 0
 
     def switch_counters(self) -> dict[str, int]:
@@ -277,7 +278,7 @@ class FlowSimulation(Simulation):
         return {}
 
     def drop_checksum(self) -> int:
-        """None happen here."""
+        """Flows have no such events."""
         return 0
 
     @cached_property

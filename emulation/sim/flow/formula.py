@@ -41,7 +41,7 @@ class MessageCost:
 def call_ns(
     name: MethodName, network: NetworkParameters, kind: Kind, size_bytes: float, way: MessageCost
 ) -> tuple[Needs, float]:
-    """What a call of size_bytes per rank needs, and how long it takes alone."""
+    """The needs of a call of size_bytes per rank, and its time alone."""
     built = network.links(name.method)
     routed = name.is_switch and len(built.aggregators) > 1
     carried_kind: Kind = "allreduce" if routed or kind == "barrier" else kind
@@ -67,7 +67,8 @@ def call_ns(
 def formula_shape(
     method: str, config: SimulationConfig, kind: Kind, size_bytes: int, dtype: "np.dtype[np.generic]", links: int
 ) -> CallLoad:
-    """Of a call of size_bytes per rank. links: of the network. `auto` has the ring's formula."""
+    """The load of a call of size_bytes per rank. links: the number of the network's links. `auto` has the ring's
+    formula."""
     name = parse("ring" if method == "auto" else method)
     if name.is_switch:
         name = replace(name, codec=config.codec)

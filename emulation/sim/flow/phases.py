@@ -96,7 +96,7 @@ class Chains:
         self._above = np.array([[names[above] for _, above in way] for way in ways])
 
     def links(self, to: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of the ways from each member to `to`: (pairs, links), a row for each link on any; and how many levels each
+        """The paths from each member to `to`: (pairs, links), a row for each link on a path; and how many levels a path
         goes up."""
         same = self._above == self._above[to]
         levels = same.argmax(axis=1) + 1

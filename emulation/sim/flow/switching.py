@@ -17,7 +17,7 @@ from switchagg.layout import RUN_MAX, Layout, Shares
 from switchagg.wire import HEADER_BYTES, Route, frame_bytes
 
 PACKETS_MOST = 50_000
-"""Of a longer call only so many are counted one by one: the rest goes on at the pace of the second half of them."""
+"""A longer call has so many packets counted one by one: the remaining packets follow at the pace of the second half."""
 
 
 class Tree:
@@ -127,8 +127,8 @@ def _late(shares: Shares, rows: int, window: int, workers: int) -> dict[int, int
 
 
 def _order(first: int, data: int, group: int) -> Iterator[int]:
-    """What each packet is: -1 one that waits for nothing, else of which group's agreement it needs; a group's own is
-    sent a whole group ahead (W4)."""
+    """The kind of each packet: -1: it waits for nothing; else the number of the group whose agreed exponent it needs;
+    scale chunks are sent a whole group ahead (W4)."""
     yield from [-1] * first
     if not group:
         yield from [-1] * data

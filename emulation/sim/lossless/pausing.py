@@ -34,10 +34,10 @@ class Red:
 
 @dataclass(frozen=True)
 class PfcConfig:
-    """Of every port. classes: those that are lossless. headroom_bytes, None: what a link to it can still bring after a
-    pause, in frames of at most frame_bytes. strict: the most urgent class is served first; else all that wait have the
-    same part of a link (enhanced transmission selection, IEEE 802.1Qaz, with equal weights). stuck_ns: a port paused
-    for so long, from whose buffer nothing left, is a deadlock.
+    """The flow control of every port. classes: the lossless classes. headroom_bytes, None: what a link to it can still
+    bring after a pause, in frames of at most frame_bytes. strict: the most urgent class is served first; else all that
+    wait have the same part of a link (enhanced transmission selection, IEEE 802.1Qaz, with equal weights). stuck_ns: a
+    port paused for so long, from whose buffer nothing left, is a deadlock.
 
     ValueError if xon_bytes is above xoff_bytes.
     """
@@ -75,7 +75,7 @@ class Charge:
         self.frames = 0
 
     def left(self) -> None:
-        """One of them has."""
+        """A frame has left."""
         self.frames -= 1
         if not self.frames:
             self.port.release(self)
@@ -92,13 +92,13 @@ class HostBacklog:
         self._then = then
 
     def left(self) -> None:
-        """One of them has."""
+        """A frame has left."""
         self.frames -= 1
         self._then()
 
 
 class Charges:
-    """What the frame that a switch, or a host, is working on now is charged to; one for all of a network."""
+    """The charge of the frame that a switch or a host works on now; a network has one object."""
 
     def __init__(self) -> None:
         self.now: Charge | HostBacklog | None = None
@@ -278,8 +278,8 @@ class IngressPort:
         link.port = self
 
     def arrived(self, size_bytes: int, frame: Any, sender: int, to: int) -> None:
-        """A frame whose last bit is there. What the switch sends because of it holds its room until it has left; what
-        it sends nothing for, because it was folded into a sum or dropped, holds none."""
+        """A frame whose last bit is there. The frame's buffer space is held until the frames that the switch sends for
+        it have left; a frame that is folded into a sum or dropped holds no space."""
         kind = BEST_EFFORT - (to >> CLASS_SHIFT & CLASS_MASK)
         if kind not in self._pfc.classes:
             self.link.receive(frame, sender, to)

@@ -18,15 +18,15 @@ PAYLOAD_BYTES = 1024  # at the usual MTU of Ethernet
 
 
 class DcqcnPacket(TransportSegment):
-    """Of a queue pair: UDP, the base transport header, and its checksum around the payload. cwr: its receiver shall
-    acknowledge at once; again, of an acknowledgement: go back to what it is up to."""
+    """A packet of a queue pair: UDP, the base transport header, and its checksum around the payload. cwr: its receiver
+    shall acknowledge at once; again, of an acknowledgement: go back to what it is up to."""
 
     __slots__ = ()
     header_bytes = 8 + 12 + 4
 
 
 def rdma_bytes_of(segment_bytes: int) -> int:
-    """Of a packet: the largest MTU of RoCE that fits where a segment of TCP does; at least 256."""
+    """The payload bytes of a packet: the largest MTU of RoCE that fits where a segment of TCP does; at least 256."""
     room = segment_bytes + TCP_BYTES - DcqcnPacket.header_bytes
     return next((size for size in MTUS if size <= room), MTUS[-1])
 
@@ -79,7 +79,7 @@ class SimulatedQueuePair:
         return self.received * self.payload_bytes
 
     def write(self, packets: int | None) -> None:
-        """So many more to send; None: without end."""
+        """The application writes so many more units; None: without end."""
         self._end = None if packets is None or self._end is None else self._end + packets
         self.ended_ns = None
         if self.opened_ns >= 0:
@@ -156,7 +156,7 @@ class SimulatedQueuePair:
         self._pump()
 
     def _put(self, packet: DcqcnPacket) -> None:
-        """Of data, into the host's queue."""
+        """A data packet enters the host's queue."""
         self._queue.send(packet, packet.wire_bytes, self._nodes[0], self._ways[0] | ECT)
 
     def _pump(self) -> None:

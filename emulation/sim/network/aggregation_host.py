@@ -1,4 +1,4 @@
-"""Hosts that drive the sans-IO protocols. Their computing takes no virtual time, but what `HostCosts` says."""
+"""Hosts that drive the sans-IO protocols. Hosts compute in no virtual time, except for `HostCosts`."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ CREDIT_NS = 1_000_000  # a host keeps about this much sending time in its queue,
 
 
 class Alarm:
-    """One timer that may be set earlier at any time. It may ring early: ask again what is due, and set it again."""
+    """A timer that may be set earlier at any time. It may ring early: ask again what is due, and set it again."""
 
     def __init__(self, network: VirtualClock, ring: Done) -> None:
         self._network = network

@@ -151,7 +151,7 @@ class BoundedSimulation(HostSimulation):
             super().begin(rank, call)
 
     def _counted(self) -> Counter[str]:
-        """Of all members' parties."""
+        """The counters of all members' parties."""
         return sum((host.party.counters for host in self._bounded), Counter())
 
     def gradient_loss(self) -> dict[str, float]:
@@ -165,7 +165,7 @@ class BoundedSimulation(HostSimulation):
         return document
 
     def _packets(self) -> tuple[list[list[int]], list[list[int]]]:
-        """Of values, that left each host and that came: others, droppable ones."""
+        """Packets of values that left each host and that arrived: other packets, droppable packets."""
         return [host.left for host in self._bounded], [host.arrived for host in self._bounded]
 
     def retransmissions(self) -> int:

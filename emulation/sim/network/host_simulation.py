@@ -10,7 +10,7 @@ from emulation.sim.engine import engine_choice
 from emulation.sim.engine.compiled_group import CompiledGroup
 from emulation.sim.engine.compiled_member import CompiledMember
 from emulation.sim.engine.compiled_network import CompiledNetwork
-from emulation.sim.engine.engine_choice import lacking_of_hosts
+from emulation.sim.engine.engine_choice import hosts_unsupported
 from emulation.sim.network.aggregation_host import Done
 from emulation.sim.network.mesh_host import MemberHost
 from emulation.sim.network.simulation import SimulatedCall, Simulation, SimulationConfig
@@ -47,7 +47,7 @@ class HostSimulation(Simulation):
         if (
             isinstance(self.shared, CompiledNetwork)
             and config.engine != engine_choice.PYTHON
-            and not lacking_of_hosts(config)
+            and not hosts_unsupported(config)
         ):
             group = CompiledGroup(self.shared.time, connections, self.first, config.credit_bytes)
             group.has_costs(config.costs)
@@ -70,7 +70,7 @@ class HostSimulation(Simulation):
             self._done.append({})
 
     def _network(self) -> SwitchedNetwork:
-        return engine_choice.network(self.config, self.topology, lacking_of_hosts)
+        return engine_choice.network(self.config, self.topology, hosts_unsupported)
 
     def _array(self, array: NDArray[Any] | SizeOnlyArray) -> NDArray[Any]:
         if not self._in_c:

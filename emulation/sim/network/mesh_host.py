@@ -33,14 +33,14 @@ from transport.meshes.mesh import Outgoing, Party
 from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
 
 Connections = Callable[[int, int], ReliableConfig]
-"""What the connection from one member to another is like."""
+"""The configuration of the connection from a member to another."""
 
 Begins = Callable[[bytes], bool]
 """Whether a message is the first of a transfer, by its head."""
 
 
 class MemberHost(Protocol):
-    """What simulations ask of a `MeshHost`, or of what stands in for it."""
+    """The interface of a `MeshHost` for simulations; hosts in C have it, too."""
 
     @property
     def drop_checksum(self) -> int:
@@ -67,7 +67,8 @@ class _Departing(NamedTuple):
 
 
 class ClassFlow:
-    """What a priority class has for itself; without classes there is one. uplink: once it has been given something."""
+    """The state of a priority class; without classes there is one object. uplink: None until the class has a
+    message."""
 
     __slots__ = ("departing", "queue", "repeating", "uplink")
 
@@ -79,7 +80,8 @@ class ClassFlow:
 
 
 class MeshHost:
-    """One member. After any input of the party `notice` is called, to take its events: it may give the party new calls.
+    """A member of a host method. After any input of the party `notice` is called, to take its events: it may give the
+    party new calls.
 
     `pump` after the party was given something to do. credit_bytes bounds what was taken from a queue and isn't out.
     first: a member's address is that and its number. On a StrictLink messages' frames have the class of their priority.
@@ -194,7 +196,7 @@ class MeshHost:
         self.pump()
 
     def _cost_ns(self, head: bytes) -> int:
-        """What a message takes its host, at either end."""
+        """The host's time for a message, at either end."""
         return self._costs.transfer_ns if self._costs.transfer_ns and self._begins(head) else 0
 
     def _feed(self) -> None:

@@ -49,7 +49,7 @@ class PsSimulation(Simulation):
             host.pump()  # hellos, and the first heartbeat
 
     def _network(self) -> SwitchedNetwork:
-        return engine_choice.network(self.config, self.topology, engine_choice.lacking_of_hosts)
+        return engine_choice.network(self.config, self.topology, engine_choice.hosts_unsupported)
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
         priority = BEST_EFFORT if call.priority is None else call.priority

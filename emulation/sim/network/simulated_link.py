@@ -1,4 +1,4 @@
-"""One direction of a cable: rate, delay, a drop-tail queue, and seeded faults per packet.
+"""A direction of a cable: rate, delay, a drop-tail queue, and seeded faults per packet.
 
 Serialisation is exact: the instant at which the link falls idle is kept as whole nanoseconds and a remainder in
 units of 1/rate_bps ns, so n frames sent back to back take ceil(bits·10⁹/rate) ns at any rate, with no drift at
@@ -7,9 +7,9 @@ units of 1/rate_bps ns, so n frames sent back to back take ceil(bits·10⁹/rate
 Bytes are counted as Linux's shapers count them: the datagram with its Ethernet, IP and UDP headers, without preamble,
 checksum and gap of the physical layer.
 
-A tail of the delay is what a queue of other traffic ahead of ours adds, as long as it lasts. Such traffic comes in
-bursts, so neighbouring packets are late together: the extra delay is drawn once for each burst, not for each packet. It
-is lognormal, so its median and the ratio of its 99th percentile to that say all: sigma = ln(p99 / p50) / 2.326.
+A tail of the delay is what a queue of other traffic ahead of ours adds, as long as it lasts. Background traffic comes
+in bursts, so neighbouring packets are late together: the extra delay is drawn once for each burst, not for each packet.
+It is lognormal, so its median and the ratio of its 99th percentile to that say all: sigma = ln(p99 / p50) / 2.326.
 (OptiReduce measures public clouds by this ratio.) A queue is a queue: frames keep their order, and those that piled up
 behind a long delay leave at the link's rate.
 """
@@ -34,17 +34,23 @@ IP_BYTES = 20
 UDP_FRAMING_BYTES = ETHERNET_BYTES + IP_UDP_BYTES
 BURST_BITS_MAX = 15  # a 16-bit ones'-complement sum finds every burst up to this length
 REORDER_SPAN_FRAMES = 8  # a packet that is held back arrives up to so many full frames late
-CLASS_SHIFT = 16
-AHEAD = 1 << 15  # in the `to` of a frame for `send_ahead`
-NODE_MASK = AHEAD - 1
-CLASS_MASK = 7
-ECT = 1 << 20  # in the `to` of a frame whose sender knows ECN, and …
-CE = 1 << 21  # … of one that met congestion on its way
-DROPPABLE = 1 << 22  # in the `to` of a frame that a queue may drop first
+# A frame's destination `to` is one integer: bits 0 … 14 are the node's number, bit 15 the flag AHEAD, bits 16 … 18 the
+# priority class as its distance from best effort, and bits 20 … 22 the flags ECT, CE and DROPPABLE. The engine in C
+# uses the same bits.
+NODE_MASK = (1 << 15) - 1
+AHEAD = 1 << 15
+"""The frame goes before all queued frames (`send_ahead`)."""
+CLASS_SHIFT, CLASS_MASK = 16, 7
+ECT = 1 << 20
+"""The sender understands ECN."""
+CE = 1 << 21
+"""The frame met congestion."""
+DROPPABLE = 1 << 22
+"""A full queue drops the frame first."""
 
 
 def addressed(node: int, priority: int) -> int:
-    """The `to` of a frame for a node, with its priority class in the upper bits; best effort is the bare number."""
+    """A frame's destination integer, from a node's number and a priority class; best effort adds no bits."""
     return node | (BEST_EFFORT - class_of(priority)) << CLASS_SHIFT
 
 
@@ -63,7 +69,7 @@ class Tail:
 
     @property
     def sigma(self) -> float:
-        """Of the delay's logarithm."""
+        """The standard deviation of the delay's logarithm."""
         return math.log(self.ratio) / NORMAL_P99
 
 
@@ -170,8 +176,8 @@ class Bodiless(Protocol):
 
 
 class Origin(NamedTuple):
-    """Whose a frame is. job: of a packet of method `switch`, as it says; else the address of its sender, and flow: the
-    number of its connection, or 0."""
+    """The owner of a frame. job: the job id in a packet of method `switch`; of other frames sender: an address, and
+    flow: the number of the connection, or 0."""
 
     job: int | None
     sender: int = 0
@@ -179,7 +185,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(frame: Any, sender: int) -> tuple[Origin, int]:
-    """Of a frame, and its bytes on the wire; of one that is damaged as its receiver sees it."""
+    """The owner of a frame, and its bytes on the wire; a damaged frame counts as its receiver sees it."""
     damaged = frame.__class__ is CorruptedFrame
     if frame.shape is not None if damaged else frame.__class__ is np.ndarray:
         data = frame.data if damaged else frame[0]
@@ -188,7 +194,7 @@ def origin_of(frame: Any, sender: int) -> tuple[Origin, int]:
 
 
 class SimulatedLink:
-    """One direction between two nodes; hands each frame to `receive(frame, sender, to)` when its last bit is there.
+    """A direction between two nodes, which hands a frame to `receive(frame, sender, to)` when the last bit arrives.
 
     strict: whether it serves priority classes apart. seed makes the faults: the same seed and the same sends give the
     same faults on every machine. A duplicated packet's copy and a packet held back arrive late by up to
@@ -272,7 +278,7 @@ class SimulatedLink:
         return True
 
     def send_ahead(self, frame: Any, size_bytes: int, ready_ns: int, sender: int, to: int) -> bool:
-        """As `send`, past what waits, as acknowledgements go where queues are fair. What comes later is behind it."""
+        """As `send`, past what waits, as acknowledgements go where queues are fair. Later frames are behind it."""
         if self._free_ns <= ready_ns:
             return self.send(frame, size_bytes, ready_ns, sender, to)
         cost_ns, remainder = divmod(size_bytes * 8_000_000_000, self._rate)
@@ -295,7 +301,7 @@ class SimulatedLink:
         self.network.schedule(arrival_ns, self._arrives(size_bytes), frame, sender, to)
 
     def _arrives(self, _size_bytes: int) -> Action:
-        """What takes a frame at the other end."""
+        """The receiver of a frame at the other end."""
         return self.receive
 
     def _deliver_with_faults(self, arrival_ns: int, frame: Any, size_bytes: int, sender: int, to: int) -> None:

@@ -45,74 +45,91 @@ MESSAGE_BYTES = 45 * 1448  # 65,160: whole frames of MTU 1500
 
 @dataclass(frozen=True)
 class SimulationConfig:
-    """workers: 1 … 4,096, through switches of at most 64 children. link: both directions of a host's link, each with
-    faults of its own drawn from seed. fabric: what joins hosts; other links are derived from theirs. place: the job's
-    part of a network that it shares: its workers, servers and aggregating switches; None: a network of its own, with
-    so many others' hosts.
-
-    switch_latency_ns: of each switch, from a frame's last bit in to its place in the output queue. elements,
-    window_slots, streams, dataplane: of the switch method; priorities, windows: class and window of each of its
-    streams, where they differ; trees: over how many tops of the network it sums, its streams in turn (0: as many as
-    there are and it has streams for); split_calls: whether a long call uses all streams of its class; congestion: as of
-    JobConfig. user: what the job is called where links are shared. job_id, first_slot, pool_slots (of each of its data
-    planes; 0: what the job needs): where several jobs share them; first_slot None: it waits until it is given some.
-    aggregators: of each switch, of `atp` and `esa`; 0: as many as slot versions. priority: of the job, of `esa`. codec:
-    of sums of floats, as switchagg.codecs.spec reads it; "": as they are, through a switch in fixed point. codec_seed:
-    of codecs with random numbers. strict_priority: links serve priority classes strictly (`StrictLink`), else all
-    frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not yet on its
-    link), group (ranks per group of `hierarchical`; 0: chosen): of host methods. servers (0: one on every worker), ps
-    (other fields of PsConfig): of `ps`. tcp: congestion control of host methods' connections, TCP's or RoCE's, which
-    are as in `SimulatedTcpMesh`; "": a window each. bounded: options of a method with bounded loss. costs: what
-    transfers cost hosts. pfc: of links that can be paused. trace: hash all events. engine: `python` or `compiled`, of a
-    network of its own; `auto`: compiled where it can (`emulation.sim.engine.engine_choice`).
-
-    rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
-    is below that of real hosts (5 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
-    virtual time there is none.
-    """
+    """A job's simulation: its size, the links and topology, and the options of its method."""
 
     workers: int
+    """1 … 4,096; a switch has at most 64 children."""
     link: LinkConfig
+    """The settings of both directions of a host's link; each direction draws its faults from `seed`."""
     fabric: Fabric = STAR
+    """The topology; the rates of its other links are derived from the hosts'."""
     place: Topology | None = None
+    """The job's workers, servers and aggregating switches in a shared network; None: the job has its own network."""
     other_hosts: int = 0
+    """Hosts of other jobs and flows in the job's own network."""
     tail_rank: int = -1
+    """The rank whose host's link alone has the delay tail; -1: every link has it."""
     switch_latency_ns: int = 0
+    """A switch's delay from a frame's last bit in to the frame's place in the output queue."""
     seed: int = 1
     elements: int = 360
+    """int32 values per packet of the switch method."""
     window_slots: int = 256
+    """The window of a stream of the switch method."""
     streams: int = 2
     dataplane: str = "batched"
+    """A name of `DATAPLANES`; all of them give the same results."""
     rto_min_ns: int = 1_000_000
+    """Switch and host methods share the value, so that neither waits longer for the same loss. The floor is below that
+    of real hosts (5 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick; virtual time has no
+    tick."""
     retry_limit: int = 30
+    """Timeouts in a row after which a call fails, of switch and host methods alike."""
     reliable: ReliableConfig = field(default_factory=ReliableConfig)
+    """Connections of host methods."""
     message_bytes: int = MESSAGE_BYTES
+    """The largest message of host methods, with its head."""
     credit_bytes: int | None = 1 << 20
+    """Bytes of host methods that have left a host's queue and are not yet on its link."""
     servers: int = 0
+    """The servers of `ps`; 0: a server on every worker's host."""
     ps: Mapping[str, Any] = field(default_factory=dict)
+    """Other fields of PsConfig."""
     bounded: Mapping[str, Any] = field(default_factory=dict)
+    """Options of a method with bounded loss."""
     tcp: str = ""
+    """Congestion control of host methods' connections, TCP's or RoCE's (`SimulatedTcpMesh`); "": a window each."""
     group: int = 0
+    """Ranks per group of `hierarchical`; 0: the method chooses."""
     trace: bool = False
+    """All events are hashed."""
     priorities: tuple[int, ...] = ()
+    """The class of each stream; (): best effort for all."""
     windows: tuple[int, ...] = ()
+    """The slots of each stream; (): `window_slots` for all."""
     strict_priority: bool = False
+    """Links serve priority classes strictly (`StrictLink`), else all frames in order."""
     codec: str = ""
+    """For sums of floats, as switchagg.codecs.spec reads it; "": float32, through a switch in fixed point."""
     codec_seed: int = 0
+    """The seed of codecs with random numbers."""
     trees: int = 0
+    """Tops of the network over which a sum is spread, stream by stream; 0: as many as there are and streams allow."""
     split_calls: bool = False
+    """A long call uses all streams of its class."""
     congestion: str = FRIENDLY
+    """As of JobConfig."""
     backups: int = 0
+    """Workers for which a sum doesn't wait."""
     close_after_ns: int = 0
+    """The longest time that a sum waits; 0: until all but the backups are there."""
     user: str = "job"
+    """The job's name where links are shared."""
     job_id: int = 1
     first_slot: int | None = 0
+    """The job's first slot where jobs share data planes; None: the job waits until it is given slots."""
     pool_slots: int = 0
+    """Slots of each of its data planes; 0: as many as the job needs."""
     aggregators: int = 0
+    """The aggregators of a switch, for `atp` and `esa`; 0: as many as slot versions."""
     priority: int = 0
+    """The job's priority, for `esa`."""
     costs: HostCosts = FREE
+    """The time that transfers cost hosts."""
     pfc: PfcConfig | None = None
+    """Links that can be paused; None: links drop."""
     engine: str = "python"
+    """`python` or `compiled`, for a job with its own network; `auto`: compiled where possible (`engine_choice`)."""
 
     def job(self) -> JobConfig:
         """Streams side by side."""
@@ -167,7 +184,8 @@ class SimulationConfig:
         )
 
     def connection(self, window_bytes: int) -> ReliableConfig:
-        """One of a host method, of at most so large a window, with the timeouts of the job."""
+        """The configuration of a host method's connection, with a window of at most so many bytes and the job's
+        timeouts."""
         segment_bytes, most = self.reliable.segment_bytes, self.reliable.window_bytes
         window_bytes = max(min(window_bytes, most), min(2 * segment_bytes, most))
         return replace(
@@ -216,7 +234,7 @@ class SimulationConfig:
 
 
 class SimulatedCall(NamedTuple):
-    """One rank's part in a call. priority: lower is more urgent; None: as urgent as any. key: what calls of all ranks
+    """A rank's part in a call. priority: lower is more urgent; None: as urgent as any. key: what calls of all ranks
     are matched by; None: their order. kind, root: of any other collective, by what has it. coded: the step of a codec
     that it is, and how a switch codes it.
     """
@@ -265,11 +283,11 @@ class Simulation(ABC):
         self._tcp = SimulatedTcpMesh(config.tcp, self.uplinks, self.first, segment_bytes, every, config.seed)
 
     def _network(self) -> SwitchedNetwork:
-        """One of its own."""
+        """The job's own network."""
         return self.config.network(self.topology)
 
     def _prepare_calls(self) -> None:
-        """Whose turn it is, and what each rank needs to code sums, if they are coded."""
+        """The order of calls, and each rank's codec state, if sums are coded."""
         self._call_turns = CallTurns(self.config.costs.calls_at_once)
         codec, workers, seed = self.config.codec, self.config.workers, self.config.codec_seed
         self._compressions: list[Compression] | None = None
@@ -403,7 +421,7 @@ class Simulation(ABC):
             self._enter(rank, call, None)
 
     def _array(self, array: NDArray[Any] | SizeOnlyArray) -> NDArray[Any]:
-        """What stands for a call's array."""
+        """The array that a call sums."""
         return array.zeros() if isinstance(array, SizeOnlyArray) else array
 
     def _enter(self, rank: int, call: SimulatedCall, steps: Iterator[Reduction] | None) -> None:
@@ -455,7 +473,7 @@ class Simulation(ABC):
 
     @abstractmethod
     def switch_counters(self) -> dict[str, int]:
-        """What the data plane counted, and frames that failed their checksum; empty if nothing aggregates."""
+        """Counters of the data plane, and frames that failed their checksum; empty if no switch aggregates."""
 
     @abstractmethod
     def drop_checksum(self) -> int:
@@ -479,7 +497,7 @@ class Simulation(ABC):
         return []
 
     def gradient_loss(self) -> dict[str, float]:
-        """What a method that may lose some has lost of gradients and sums; {} of others."""
+        """The lost parts of gradients and sums, for a method with bounded loss; {} for other methods."""
         return {}
 
     def partial_sums(self) -> dict[str, float]:
@@ -487,5 +505,5 @@ class Simulation(ABC):
         return {}
 
     def faults(self) -> dict[str, int]:
-        """What the network's links did to frames, summed over all of them."""
+        """Fault counters, summed over all of the network's links."""
         return self.shared.faults()

@@ -1,7 +1,7 @@
 """A link whose output queue serves priority classes strictly, the most urgent first, each in the order of arrival.
 
-What is on the wire is never interrupted: an urgent frame waits at most for the rest of one frame, and for its own
-class. A frame's class is in its address, as a datagram's is in the DSCP: see `addressed`.
+A frame on the wire is never interrupted: an urgent frame waits at most for the end of another frame, and for its class.
+A frame's class is in its address, as a datagram's is in the DSCP: see `addressed`.
 """
 
 from collections import deque
@@ -25,8 +25,8 @@ class StrictLink(SimulatedLink):
     """As `SimulatedLink`, with a queue of queue_bytes for each class, whose own length decides what is dropped; marks
     depend on what all classes hold. With frames of one class it does what `SimulatedLink` does.
 
-    The frame whose turn it is next is chosen at the instant the wire falls idle. What arrives in the very nanosecond in
-    which that happens counts as arrived, in the order of the events.
+    The frame whose turn it is next is chosen at the instant the wire falls idle. A frame that arrives in the same
+    nanosecond counts as arrived, in the order of the events.
     """
 
     strict = True
@@ -122,7 +122,7 @@ class StrictLink(SimulatedLink):
 
 
 class ClassQueue:
-    """One class's part of a StrictLink, for a host that keeps a credit of bytes in each."""
+    """A class's part of a StrictLink, for a host that keeps a credit of bytes in each class."""
 
     def __init__(self, network: VirtualClock, link: StrictLink, kind: int) -> None:
         self.config = link.config

@@ -121,7 +121,7 @@ class SwitchSimulation(EndpointSimulation):
         return self.shared.plane(config.pool_slots or self.job.slots[1], config.elements, config.dataplane)
 
     def _parts(self) -> Iterator[tuple[JobConfig, Topology]]:
-        """What the job is at the switches of each tree."""
+        """The job as the switches of each tree know it."""
         return zip(jobs_of(self.job, len(self.trees)), self.trees, strict=True)
 
     def _endpoint(self, rank: int) -> Endpoint | TreeEndpoints:

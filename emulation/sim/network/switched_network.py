@@ -1,6 +1,6 @@
 """A topology's links and switches, each of them once, in virtual time: what jobs and other flows share.
 
-Whoever sends or receives has an *address*, a small integer: `to` and `sender` of frames. A host may have several, one
+Every sender and receiver has an *address*, a small integer: `to` and `sender` of frames. A host may have several, one
 for each job that has a member there, and an aggregating switch has one. Switches forward by address.
 """
 
@@ -42,8 +42,9 @@ HOST_QUEUE_BYTES = 1 << 18  # credit of an uplink, two jumbo frames, and acknowl
 
 
 class SimulatedSwitch:
-    """Forwards every frame to the port it is addressed to, damaged ones too: checking is the receiver's work. Of frames
-    for itself its data plane takes one packet at a time, as they arrive; results enter the queues of their ports.
+    """Forwards every frame to the port it is addressed to, damaged ones too: checking is the receiver's work. The data
+    plane processes frames that are addressed to the switch, a packet at a time, as they arrive; results enter the
+    queues of their ports.
 
     `ports[address]` is the link on the way there, or those of several ways; latency_ns is the time from a frame's last
     bit in to its place in the queue. Packets of method `switch` are arrays (1, size) uint8, whose bytes begin after the
@@ -183,7 +184,8 @@ class SwitchedNetwork:
         return f"{self.users_at.get(address, '')} {self._names[address]}"
 
     def path(self, sender: str, to: str, ends: tuple[int, int], flow: int = 0) -> list[Hop]:
-        """What frames of a flow between these addresses cross, in order; where each has its own way, of one of them."""
+        """The links that frames of a flow between these addresses cross, in order; where frames take several paths, one
+        of these."""
         nodes = [sender]
         while nodes[-1] != to:
             hops = self.topology.next_hops(nodes[-1], to)
@@ -225,16 +227,16 @@ class SwitchedNetwork:
         """Some of its jobs check their sums: arrays without values are zeros from now on."""
 
     def array(self, array: NDArray[Any] | SizeOnlyArray, filled: bool = False) -> NDArray[Any]:
-        """What a method `switch` sums for a call's array. filled: its values are asked for."""
+        """The array that method `switch` sums for a call. filled: the call needs its values."""
         return array.zeros() if isinstance(array, SizeOnlyArray) else array
 
     def faults(self) -> dict[str, int]:
-        """What the links did to frames, summed over all of them."""
+        """Fault counters, summed over all links."""
         links = list(self.links.values())
         return {name: sum(link.faults[name] for link in links) for name in links[0].faults}
 
     def _build_link(self, hop: Hop, settings: LinkSettings) -> SimulatedLink:
-        """One direction. A host never overflows its own queue: `HostUplink` waits instead."""
+        """A direction of a link. A host never overflows its own queue: `HostUplink` waits instead."""
         hosts, (sender, to) = self.topology.hosts, hop
         queue_bytes, drop_bytes, name = settings.queue_bytes, self._link.drop_bytes, f"{sender} to {to}"
         common = self._link
@@ -263,7 +265,7 @@ class SwitchedNetwork:
 
 
 def _shared(actions: dict[int, Action]) -> Action:
-    """Of a host with several addresses: by what a frame is addressed to."""
+    """A host with several addresses hands a frame to the receiver of its address."""
 
     def receive(frame: object, sender: int, to: int) -> None:
         actions[to & NODE_MASK](frame, sender, to)

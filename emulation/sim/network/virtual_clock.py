@@ -10,7 +10,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-# What happens at an event: action(frame, sender, to). Timers get (None, 0, 0): one shape keeps the loop short.
+# The action of an event: action(frame, sender, to). Timers get (None, 0, 0): one shape keeps the loop short.
 Action = Callable[[Any, int, int], None]
 
 

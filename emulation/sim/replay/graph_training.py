@@ -73,7 +73,7 @@ class Groups:
 
     @property
     def all(self) -> list[Simulation]:
-        """Each once."""
+        """The simulations, without repetitions."""
         simulations = [self.world, *self.of_members.values(), *self.pairs.values()]
         return list({id(simulation): simulation for simulation in simulations}.values())
 
@@ -102,12 +102,12 @@ class GraphTraining(Training):
 
     @property
     def gradient_bytes(self) -> int:
-        """Of all arrays that rank 0 sends or receives, whatever they hold."""
+        """Bytes of all arrays that rank 0 sends or receives, whatever their content."""
         return sum(self.graph.moved(0).values())
 
     @property
     def collective_bytes(self) -> dict[Kind, int]:
-        """Of collectives of all ranks; the bound of a run is of these."""
+        """Bytes of collectives of all ranks; a run's bound counts these."""
         totals: dict[Kind, int] = dict.fromkeys(BOUNDED, 0)
         for operation in self.graph.program(0):
             if operation.group == WORLD and operation.kind in BOUNDED:
@@ -126,7 +126,7 @@ class GraphTraining(Training):
 
 
 class GraphRank(RankClock):
-    """One rank's way through its program, again and again."""
+    """A rank's repeated run through its program."""
 
     def __init__(self, training: GraphTraining, rank: int) -> None:
         super().__init__(training, rank)
@@ -175,7 +175,7 @@ class GraphRank(RankClock):
             self._compute(unit)
 
     def _freed(self, places: tuple[int, ...]) -> list[int]:
-        """Those of them that wait for nothing more."""
+        """The operations that wait for nothing more."""
         for place in places:
             self._waits[place] -= 1
         return [place for place in places if not self._waits[place]]

@@ -36,12 +36,12 @@ class SizeOnlyReplicas:
         """There is nothing to judge."""
 
     def parameter_hashes(self) -> list[str]:
-        """None: there are no values."""
+        """The result is None: there are no values."""
         return []
 
 
 class ProfileReplicas(SizeOnlyReplicas):
-    """Those of a model profile. bucket_bytes: as of `Replicas`; 1: a bucket for each tensor."""
+    """Size-only replicas of a model profile. bucket_bytes: as of `Replicas`; 1: a bucket for each tensor."""
 
     def __init__(self, model: ModelProfile, workers: int, bucket_bytes: int) -> None:
         buckets = model.buckets(bucket_bytes)

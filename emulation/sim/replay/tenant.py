@@ -13,7 +13,7 @@ from emulation.sim.replay.graph_training import POINT_TO_POINT, GraphRank, Graph
 
 ENDLESS = 1 << 60
 JOB_IDS = 1_000
-"""Of the pairs of a tenant that send to each other."""
+"""The largest number of a tenant's pairs that send to each other."""
 
 
 class ReplayedJob:
@@ -41,7 +41,7 @@ class ReplayedJob:
         self._ranks = [GraphRank(training, rank) for rank in range(graph.ranks)]
 
     def ns(self, rank: int, _iteration: int) -> int:
-        """What a rank computes for."""
+        """A rank's compute time."""
         return self.graph.compute_ns(rank)
 
     def report_progress(self) -> None:

@@ -28,7 +28,7 @@ Sums = NDArray[np.int32]
 
 
 class OtherJob:
-    """One entry of `[[jobs]]`: in_flight sums of size_bytes at once, each followed by computing for compute_ns, from
+    """An entry of `[[jobs]]`: in_flight sums of size_bytes at once, each followed by computing for compute_ns, from
     start_ns until stop_ns, or so many sums; `ended` is called when the last is complete on all ranks."""
 
     def __init__(self, options: JobOptions, simulation: Simulation, seed: int, ended: Callable[[], None]) -> None:

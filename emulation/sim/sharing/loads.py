@@ -1,4 +1,4 @@
-"""What links carried and held over time, in at most 200 bins of equal length, whatever the length of a run."""
+"""The load and backlog of links over time, in at most 200 bins of equal length, whatever the length of a run."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,8 @@ FIRST_BIN_NS = 100_000
 
 
 class Loads:
-    """What has left all links' queues, and what is in them, sampled from now on. bin_ns doubles when bins are full."""
+    """The bytes that have left all links' queues, and those in the queues, sampled from now on. bin_ns doubles when
+    bins are full."""
 
     def __init__(self, network: SwitchedNetwork) -> None:
         self.bin_ns = FIRST_BIN_NS
@@ -21,7 +22,7 @@ class Loads:
         self._time.schedule(self._time.now_ns + self.bin_ns, self._sample)
 
     def bytes(self, name: str) -> list[int]:
-        """Of a direction of a link, "from-to", in each bin."""
+        """The bytes of a direction of a link, "from-to", in each bin."""
         totals = self._totals[name]
         return [now - before for now, before in zip(totals, [0, *totals], strict=False)]
 

@@ -11,7 +11,7 @@ Flow = tuple[int, int, int]
 
 
 class HashedPaths:
-    """Each flow takes one link, by a hash of it and of the seed, as ECMP: so flows may collide while a link is idle.
+    """A flow takes a link by a hash of the flow and of the seed, as ECMP: so flows may collide while a link is idle.
 
     name: of who has an address, so that a flow keeps its link whatever addresses others have.
     """
@@ -21,7 +21,7 @@ class HashedPaths:
         self._chosen: dict[Flow, int] = {}
 
     def place(self, flow: Flow) -> int:
-        """Of a flow's link among all."""
+        """The place of a flow's link among all links."""
         if flow not in self._chosen:
             sender, to, number = flow
             key = f"{self._seed} path {self._name(sender)} {self._name(to)} {number}"
@@ -42,12 +42,12 @@ class HashedPaths:
 
 
 class SprayedPaths(HashedPaths):
-    """Each frame takes the link with the shortest queue here, whatever flow it is of; equal ones in turn."""
+    """A frame takes the link with the shortest queue here, whatever its flow; equal links take turns."""
 
     _turn = 0
 
     def place(self, _flow: Flow) -> int:
-        """Of one of a flow's links: they are alike."""
+        """The place of any of a flow's links: they are alike."""
         return 0
 
     def link(self, _frame: Any, ready_ns: int, _sender: int, _to: int) -> SimulatedLink:

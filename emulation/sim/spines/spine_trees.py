@@ -15,7 +15,7 @@ IDS_APART = 1 << 12
 
 
 def jobs_of(job: JobConfig, trees: int) -> tuple[JobConfig, ...]:
-    """What a job is at each of its trees: stream s is of tree s mod trees, and there stream s div trees.
+    """The job at each of its trees: stream s belongs to tree s mod trees, and is stream s div trees there.
 
     Slot ranges lie tree by tree, since a switch that is in several takes each for a job of its own.
     """
@@ -44,7 +44,7 @@ class TreeEndpoints:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Of all of them."""
+        """The counters of all trees together."""
         return sum((Counter(endpoint.counters) for endpoint in self._endpoints), Counter())
 
     def submit(self, stream: int, call: Call) -> None:
@@ -57,7 +57,8 @@ class TreeEndpoints:
         self._by_job.get(job_of(bundle[0]), self._endpoints[0]).receive(bundle, now_ns, congested)
 
     def frames_to_send(self, now_ns: int, limit: int = 64, kind: int | None = None) -> Bundle:
-        """Of one tree: of those with the most urgent class, which take turns, the next that has any."""
+        """The frames of a tree: the trees with the most urgent class take turns, and the next tree that has frames
+        sends."""
         for priority in self._classes if kind is None else (kind,):
             for endpoint in self._turns:
                 if len(bundle := endpoint.frames_to_send(now_ns, limit, priority)):

@@ -53,7 +53,7 @@ class BackgroundTraffic:
             self._await(place, iter(Arrivals.of(options, len(sources), rate_bps, seed, place)))
 
     def counters(self, place: int) -> dict[str, int]:
-        """What the senders counted, all together."""
+        """The counters of all senders together."""
         total = dict(self._ended_counters[place])
         for connection in (*self.connections[place], *self.running[place]):
             for name, count in connection.counters.items():

@@ -10,7 +10,7 @@ NO_LIMIT = float("inf")
 
 @dataclass(slots=True)
 class Acked:
-    """What one acknowledgement told. Counts are segments; in_flight: sent, and neither received nor thought lost.
+    """The facts of an acknowledgement. Counts are segments; in_flight: sent, and neither received nor thought lost.
 
     rtt_ns: of a segment sent once, or None. delayed: the receiver may have waited with it. rate_delivered in
     rate_interval_ns: a sample of the rate (draft-cheng-iccrg-delivery-rate-estimation), 0: none; prior_delivered: those
@@ -62,7 +62,8 @@ class CongestionControl(ABC):
 
     @abstractmethod
     def on_ack(self, acked: Acked) -> None:
-        """An acknowledgement came. Of a control that doesn't conserve: outside of a reduction, and something new."""
+        """An acknowledgement came. An acknowledgement of new data reaches a control that doesn't conserve, outside of a
+        reduction."""
 
     @abstractmethod
     def on_congestion(self, now_ns: int, in_flight: int) -> None:

@@ -79,7 +79,7 @@ class TcpConnection:
             self._pump()
 
     def write(self, segments: int | None) -> None:
-        """So many more to send; None: without end."""
+        """The application writes so many more units; None: without end."""
         self.sender.write(segments)
         self.ended_ns = None
         if self._open:
@@ -98,12 +98,12 @@ class TcpConnection:
 
     @property
     def payload_bytes(self) -> int:
-        """Of a segment."""
+        """The wire bytes of a segment."""
         return self.sender.payload_bytes
 
     @property
     def counters(self) -> dict[str, int]:
-        """Of the sender."""
+        """The sender's counters."""
         return self.sender.counters
 
     @property
@@ -167,7 +167,7 @@ class Connections:
         self._by_flow[connection.flow] = connection
 
     def remove(self, flow: int) -> None:
-        """What still comes is dropped."""
+        """Later frames of the flow are dropped."""
         del self._by_flow[flow]
 
     def receive(self, frame: TransportSegment, sender: int, to: int) -> None:

@@ -7,8 +7,8 @@ from emulation.sim.traffic.segments import TransportSegment
 
 
 class Content(NamedTuple):
-    """What a segment carries of a message. head_bytes: how much of the message is its head, in its last segment; else
-    -1. left: called when that is on the link."""
+    """A segment's part of a message. head_bytes: the bytes of the message's head, in its last segment; else -1. left:
+    called when the last segment is on the link."""
 
     piece: memoryview
     head_bytes: int = -1
@@ -16,7 +16,7 @@ class Content(NamedTuple):
 
 
 class Messages:
-    """Both ends of a connection's messages, in order. size: bytes of a segment."""
+    """The messages of a connection, at both ends, in order. size: bytes of a segment."""
 
     def __init__(self, size: int) -> None:
         self._size = size

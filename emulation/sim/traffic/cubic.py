@@ -20,7 +20,8 @@ def cube_root(value: int) -> int:
 
 
 def inflection_ns(below: float) -> int:
-    """K: after how long a window that is so many segments below W_max is there again. Whole, so the same everywhere."""
+    """K: after how long a window that is so many segments below W_max is there again. The result is an integer, so it
+    is the same everywhere."""
     return cube_root(int(below / C * 2**20) * 10**27 >> 20)
 
 

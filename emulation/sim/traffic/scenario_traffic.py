@@ -43,7 +43,7 @@ class ScenarioTraffic:
             link.watch()
 
     def _shared_links(self) -> list[SharedLink]:
-        """Those that data of flows cross and the job does, too."""
+        """The link directions that both the flows' data and the job cross."""
         job, links, topology = self._job, self.network.links, self.network.topology
         flows, members = [entry.options for entry in self.traffic.entries], job.topology.members
         ways = flow_ways(flows, topology, job.topology.hosts, len(members))

@@ -1,4 +1,4 @@
-"""What TCP connections put on links: data segments of one size, and acknowledgements, both without contents."""
+"""The segments of TCP connections: data segments of one size, and acknowledgements, both without contents."""
 
 import struct
 from copy import copy
@@ -56,7 +56,7 @@ class TransportSegment:
 
     @property
     def data(self) -> bytes:
-        """What a trace of events records of it."""
+        """The segment's part of a trace of events."""
         blocks = sum(self.blocks, ())
         return struct.pack(f">2q3?2q{len(blocks)}q", self.flow, self.number, self.cwr, self.ece, self.again,
                            self.payload_bytes, self.upto, *blocks)  # fmt: skip

@@ -85,7 +85,7 @@ class TcpSender:
         self.control.on_start(rtt_ns)
 
     def write(self, segments: int | None) -> None:
-        """So many more to send."""
+        """The application writes so many more segments."""
         self._end = None if segments is None or self._end is None else self._end + segments
 
     @property
@@ -120,7 +120,7 @@ class TcpSender:
             self.control.on_ack(acked)
 
     def next_segment(self, now_ns: int) -> TransportSegment | None:
-        """What is to be sent now, or None: then `next_deadline_ns` or an acknowledgement is next."""
+        """The segment to be sent now, or None: then `next_deadline_ns` or an acknowledgement is next."""
         lost = self._lost
         while lost and not ((entry := self._transmissions.get(lost[0])) and entry.lost):
             lost.popleft()

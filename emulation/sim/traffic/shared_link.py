@@ -13,7 +13,7 @@ QUEUE_NS = 1_000_000  # between two looks at the queue
 
 @dataclass
 class SharedLink:
-    """One direction of a link. user_of: who a frame is of. equals: those of whom each should have
+    """A direction of a link. user_of: the owner of a frame. equals: those of whom each should have
     the same, once all have begun, at from_ns; spread: or those of them that cross it, a link of several on their way.
     `watch` when all hosts are attached.
     """

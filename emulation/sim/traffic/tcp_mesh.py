@@ -43,7 +43,7 @@ class MessageConnection(TcpConnection):
         self._messages.on_acknowledged(self.sender.unacknowledged)
 
     def messages(self) -> list[tuple[bytes, memoryview]]:
-        """Those that are whole since the last call: head and data."""
+        """The messages that are complete since the last call: head and data."""
         return self._messages.complete_messages(self.receiver.upto)
 
     def _send(self, segment: TransportSegment) -> None:
@@ -76,7 +76,7 @@ class MessagePair(SimulatedQueuePair):
         self._messages.on_acknowledged(self._acknowledged)
 
     def messages(self) -> list[tuple[bytes, memoryview]]:
-        """Those that are whole since the last call: head and data."""
+        """The messages that are complete since the last call: head and data."""
         return self._messages.complete_messages(self.received)
 
     def _put(self, packet: DcqcnPacket) -> None:
@@ -87,7 +87,7 @@ class MessagePair(SimulatedQueuePair):
 
 @dataclass(frozen=True)
 class SimulatedTcpMesh:
-    """What the members of a job have in common. uplinks: of their hosts; a member's address is `first` and its number.
+    """The shared state of a job's members. uplinks: of their hosts; a member's address is `first` and its number.
 
     name: of a congestion control, of TCP or of RoCE. every: segments that receivers merge, as they do that arrive close
     to each other.
