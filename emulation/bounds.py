@@ -417,7 +417,9 @@ def _together(
     elements = elements_of(name, network.elements, network.mtu_bytes)
     plain = float(payload_share(name, elements, network.mtu_bytes))
     efficiency = {kind: plain if kind == "all_gather" else plain * share for kind in moved}
-    routed = not name.in_packets or (name.is_switch and LINKS[name.link].bare)  # else all send all values to all (W15)
+    routed = not name.in_packets or (
+        name.is_switch and LINKS[name.link].header_only
+    )  # else all send all values to all (W15)
     of_kind = {kind: loads(name.method, network, kind if routed else "allreduce") for kind in moved}
     exactly = {kind: Fraction(size) for kind, size in moved.items()}
     arrays = {hop: sum(of_kind[kind][hop] * exactly[kind] for kind in moved) for hop, _ in links.hops}

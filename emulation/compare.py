@@ -20,8 +20,8 @@ from emulation.scenario_checks import paced_fault
 from emulation.timeline import Span, write_trace
 from emulation.topologies.topology import SINGLE
 from p4vm.planes.program import PROGRAM_VARIABLE
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.dataplane.self_test import Choice, fastest, fault
-from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import MethodName
 
 Progress = Callable[[str, int, int, str], None]

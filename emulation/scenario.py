@@ -47,9 +47,9 @@ from emulation.sweep.sweep_axes import SEED, Point, SweepAxes, Value
 from emulation.sweep.sweep_axes import parse as parse_sweep
 from emulation.topologies.topology import SPRAY, STAR, LinkSettings, Topology
 from emulation.topologies.topology_kinds import topology
+from switchagg.option_syntax import choices
 from switchagg.priority import CLASSES
 from switchagg.wire import frame_bytes
-from switchagg.written import choices
 from transport.group.method_name import METHODS, MethodName
 from transport.links.link_kinds import LINKS
 from transport.ps.config import BACKUP

@@ -20,7 +20,7 @@ from emulation.scenario_tables import (
 from emulation.topologies.topology import HASH, SPRAY, STAR
 from emulation.topologies.topology_kinds import TOPOLOGIES
 from emulation.training.tasks.workload_kinds import DDP, WORKLOADS
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.job import MAX_CHILDREN, MAX_PARTIAL
 from transport.group.method_name import METHODS
 from transport.links.ethernet import ETHERNET_BYTES
@@ -259,8 +259,8 @@ def _partial_sums(scenario: Scenario) -> str:
                 return f"[methods] {backend}: {method}: schedules have no partial sums; allowed: without one"
             if method.spec and (method.spec.row_codec is None or method.spec.feedback == "ef21"):
                 return f"[methods] {backend}: {method}: its sums need all ranks; allowed: codecs of rows, without +ef21"
-            if not LINKS[method.link].bare:
-                able = ", ".join(name for name in links_with("switch") if LINKS[name].bare)
+            if not LINKS[method.link].header_only:
+                able = ", ".join(name for name in links_with("switch") if LINKS[name].header_only)
                 return f"[methods] {backend}: {method}: {where}: its packets are all of one size; allowed: {able}"
     return ""
 

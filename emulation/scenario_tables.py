@@ -16,7 +16,7 @@ from emulation.topologies.placement import placement_names
 from emulation.topologies.topology import EVERY, PATHS, SPRAY, Fabric
 from emulation.topologies.topology_kinds import topology_names
 from emulation.training.tasks.workload_kinds import workload_names
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.job import CONGESTION, FRIENDLY
 from transport.group.method_name import MethodName, host_methods
 from transport.group.method_name import parse as parse_method

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from switchagg.aggregator import Aggregator, Decision, SlotView, Verdict
     from switchagg.call import make_call
     from switchagg.dataplane.contract import DataPlane, Output
-    from switchagg.dataplane.table import DATAPLANES
+    from switchagg.dataplane.plane_kinds import DATAPLANES
     from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
     from switchagg.errors import AggregationFailed, DecodeError, JobError, SwitchaggError
     from switchagg.job import JobConfig, StreamConfig
@@ -52,7 +52,7 @@ __all__ = [
     "make_call",
 ]
 
-_HOMES = ("errors", "job", "wire", "aggregator", "dataplane.table", "dataplane.contract", "call", "endpoint")
+_HOMES = ("errors", "job", "wire", "aggregator", "dataplane.plane_kinds", "dataplane.contract", "call", "endpoint")
 
 
 def __getattr__(name: str) -> Any:

@@ -24,7 +24,7 @@ class Verdict(Enum):
     REPLY = "reply"
     BROADCAST = "broadcast"
     UP = "up"
-    REMIND = "remind"
+    RESEND = "resend"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class SlotView:
     """What a slot's version holds, for diagnosis: the chunk number (modulo 2**32) and the ranks seen.
 
     The rank after the last says, at a switch with a parent, that its result is there (H1), of a partial sum that the
-    chunk is closed (Q2).
+    chunk is finalised (Q2).
     """
 
     chunk: int
     ranks: tuple[int, ...]
 
 
-def _is_bare(packet: Packet) -> bool:
+def _is_header_only(packet: Packet) -> bool:
     """Whether it gives nothing though all ranks do (Q1)."""
     return packet.route is Route.ALL and not len(packet.values)
 
@@ -188,7 +188,7 @@ class Aggregator:
         if packet.route and not packet.owner < len(ports) > 1:
             return "owner"
         gives = packet.result or self._givers(packet) >> packet.rank & 1
-        if len(packet.values) != (job.elements if gives else 0) and not (job.partial and _is_bare(packet)):
+        if len(packet.values) != (job.elements if gives else 0) and not (job.partial and _is_header_only(packet)):
             return "elements"
         return ""
 
@@ -243,19 +243,19 @@ class Aggregator:
         if reason := self._out_of_turn(packet):
             return Decision(Verdict.DROP, (), f"drop_{reason}")
         fresh = packet.chunk != held
-        if _is_bare(packet):
-            return Decision(Verdict.DROP, (), "drop_early") if fresh else self._take_bare(packet)
+        if _is_header_only(packet):
+            return Decision(Verdict.DROP, (), "drop_early") if fresh else self._take_header_only(packet)
         if fresh and seen and (waiting := everyone & ~(self._having(packet) | bit)):
-            return self._remind(packet, waiting)
+            return self._resend(packet, waiting)
         before = 0 if fresh else seen
         self._held[version][slot] = packet.chunk
         if fresh:
             self._have[version][slot] = 0
         marked = self._marked[version][slot] = packet.marked or (not fresh and self._marked[version][slot])
         packet = packet if packet.marked == marked else replace(packet, marked=marked)
-        again, closed = bool(before & bit), before > everyone
+        again, finalised = bool(before & bit), before > everyone
         now = self._seen[version][slot] = before | bit
-        if closed:
+        if finalised:
             if again or packet.retransmission:
                 return self._answer(packet, self._combine(packet, read=True), again=True)
             return Decision(Verdict.DROP, (), "drop_late")
@@ -280,8 +280,8 @@ class Aggregator:
     def _window(self, packet: Packet) -> int:
         return self._jobs[packet.job].job.streams[packet.stream].window_slots
 
-    def _take_bare(self, packet: Packet) -> Decision:
-        """A pass, or a request to close, of the chunk held (Q3, Q5)."""
+    def _take_header_only(self, packet: Packet) -> Decision:
+        """An abstention, or a request to finalise, of the chunk held (Q3, Q5)."""
         slot, version, everyone = packet.slot, packet.version, self._jobs[packet.job].everyone
         seen = self._seen[version][slot]
         if packet.close and 0 < seen <= everyone:
@@ -293,9 +293,9 @@ class Aggregator:
             return Decision(Verdict.DROP, (), "drop_late" if packet.close and seen else "drop_early")
         self._seen[version][slot] |= 1 << packet.rank
         self._have[version][slot] |= 1 << packet.rank
-        return Decision(Verdict.DROP, (), "passed")
+        return Decision(Verdict.DROP, (), "abstained")
 
-    def _remind(self, packet: Packet, waiting: int) -> Decision:
+    def _resend(self, packet: Packet, waiting: int) -> Decision:
         """Give the result of the chunk held to a rank that may lack it, for which one of a later chunk waits (Q4)."""
         slot, version, admitted = packet.slot, packet.version, self._jobs[packet.job]
         if self._seen[version][slot] <= admitted.everyone:
@@ -312,7 +312,7 @@ class Aggregator:
             close=False,
             marked=self._marked[version][slot],
         )
-        return Decision(Verdict.REMIND, ((result, (admitted.ports[rank],)),), "remind")
+        return Decision(Verdict.RESEND, ((result, (admitted.ports[rank],)),), "resend")
 
     def _send_up(self, packet: Packet, parent: Parent, values: Values, *, again: bool) -> Decision:
         """What a packet of a chunk causes that all children gave, and the parent hasn't answered (H3, H4)."""
@@ -342,11 +342,11 @@ class Aggregator:
         """What a packet of a complete chunk causes; again: its rank was in already (S5, S6)."""
         ports = self._jobs[packet.job].ports
         ranks = (packet.rank,) if again else range(len(ports))
-        bare_to = 0 if packet.route is Route.ALL else self._givers(packet)
+        header_only_to = 0 if packet.route is Route.ALL else self._givers(packet)
         result = replace(packet, values=values, result=True, retransmission=False, close=False)
         sends = (
-            (result, tuple(ports[rank] for rank in ranks if not bare_to >> rank & 1)),
-            (replace(result, values=values[:0]), tuple(ports[rank] for rank in ranks if bare_to >> rank & 1)),
+            (result, tuple(ports[rank] for rank in ranks if not header_only_to >> rank & 1)),
+            (replace(result, values=values[:0]), tuple(ports[rank] for rank in ranks if header_only_to >> rank & 1)),
         )
         return Decision(
             Verdict.REPLY if again else Verdict.BROADCAST,

@@ -29,10 +29,10 @@ from switchagg.membership import (
     Running,
     Waiting,
 )
-from switchagg.sharing.numbers import Generations, JobIds
+from switchagg.sharing.job_members import GatheringJob, Jobs, MemberRecord, RunningJob, members_of
+from switchagg.sharing.job_numbers import Generations, JobIds
 from switchagg.sharing.quota import Holding, PeerQuota
-from switchagg.sharing.room import Beside, KeptRange, Range, fitted, overlap
-from switchagg.sharing.seats import GatheringJob, Jobs, RunningJob, Seat, members_of
+from switchagg.sharing.slot_allocator import Range, ReservedRange, SwitchOccupancy, fitted, overlap
 from switchagg.sharing.switches import ROOT, Share, Switches, limits
 
 WAITING_MAX = 1024
@@ -80,7 +80,7 @@ class Controller:
         self._stopped = ""
         self._gatherings: dict[str, GatheringJob] = {}
         self._jobs: dict[str, RunningJob] = {}
-        self._kept: dict[str, KeptRange] = {}
+        self._reserved: dict[str, ReservedRange] = {}
         self._now_ns = 0
         self._home: dict[int, GatheringJob | RunningJob] = {}
         self._ended: dict[int, JoinRefused | JobFailed] = {}
@@ -95,11 +95,11 @@ class Controller:
             self.heartbeat(request.incarnation, now_ns)  # C2: asked again
             return
         self.counters["joins"] += 1
-        seat = Seat(request, now_ns, now_ns)
+        record = MemberRecord(request, now_ns, now_ns)
         if reason := self._fault(request):
-            self._refuse(request.job, [seat], reason, self._is_too_large(request))
+            self._refuse(request.job, [record], reason, self._is_too_large(request))
             return
-        self._place(seat)
+        self._place(record)
         self._admit_what_can_be()
 
     def heartbeat(self, incarnation: int, now_ns: int) -> None:
@@ -108,9 +108,9 @@ class Controller:
         if home is None:
             self.counters["unknown_senders"] += incarnation not in self._ended
             return
-        seat = home.seat_of(incarnation)
-        seat.heard_ns = now_ns
-        self._settle_claims(home, seat, now_ns)
+        record = home.member_of(incarnation)
+        record.heard_ns = now_ns
+        self._settle_claims(home, record, now_ns)
 
     def leave(self, incarnation: int, calls: Sequence[int], reason: str) -> None:
         """A member goes on its own. calls: how many it has finished, by stream; reason: why, or "" (C7)."""
@@ -118,16 +118,16 @@ class Controller:
         if home is None:
             self.counters["unknown_senders"] += incarnation not in self._ended
             return
-        seat = home.seat_of(incarnation)
+        record = home.member_of(incarnation)
         if isinstance(home, GatheringJob):
-            self._forget(home, [seat])
+            self._forget(home, [record])
         else:
             self.counters["left"] += 1
-            departure = Departure(seat.member, tuple(calls), reason)
+            departure = Departure(record.member, tuple(calls), reason)
             home.departures.append(departure)
-            del home.seats[seat.request.rank], self._home[incarnation]
-            if home.seats:
-                stay = tuple(other.member for other in home.seats.values())
+            del home.members[record.request.rank], self._home[incarnation]
+            if home.members:
+                stay = tuple(other.member for other in home.members.values())
                 self._events.append(MemberLeft(home.admitted.name, departure, stay))
             else:
                 self._evict(home)
@@ -145,7 +145,7 @@ class Controller:
         """The switch stops: every job fails and every join, also a later one, is refused with this reason (C10)."""
         self._stopped = reason
         for gathering in list(self._gatherings.values()):
-            self._drop(gathering, gathering.all_seats, reason)
+            self._drop(gathering, gathering.all_members, reason)
         for job in list(self._jobs.values()):
             self._fail(job, (), reason)
 
@@ -155,17 +155,17 @@ class Controller:
         self.switches.expire(now_ns)
         self._end_jobs_of_lost()
         for job in list(self._jobs.values()):
-            dead = tuple(seat.member for seat in job.seats.values() if self._silent(seat, now_ns))
+            dead = tuple(record.member for record in job.members.values() if self._silent(record, now_ns))
             if dead:
                 names = ", ".join(map(str, dead))
                 self._fail(job, dead, f"{names}: no heartbeat for {self.lease_ns / 1e9:g} s (dead, stopped or cut off)")
         for gathering in list(self._gatherings.values()):
-            self._forget(gathering, [seat for seat in gathering.all_seats if self._silent(seat, now_ns)])
+            self._forget(gathering, [record for record in gathering.all_members if self._silent(record, now_ns)])
         self._admit_what_can_be()
         for gathering in list(self._gatherings.values()):
             if self._deadline_ns(gathering) <= now_ns:
                 reason = gathering.timeout_reason("" if gathering.missing else self._obstacle(gathering))
-                self._drop(gathering, gathering.all_seats, reason, self._lacks_room(gathering))
+                self._drop(gathering, gathering.all_members, reason, self._lacks_room(gathering))
 
     # Outputs
 
@@ -176,10 +176,10 @@ class Controller:
     def next_deadline_ns(self) -> int | None:
         """When `handle_timer` has something to do, if no message comes before; None: never."""
         deadlines = self.switches.deadlines_ns()
-        deadlines += [seat.heard_ns + self.lease_ns for job in self._jobs.values() for seat in job.seats.values()]
+        deadlines += [record.heard_ns + self.lease_ns for job in self._jobs.values() for record in job.members.values()]
         for gathering in self._gatherings.values():
             deadlines.append(self._deadline_ns(gathering))
-            deadlines += [seat.heard_ns + self.lease_ns for seat in gathering.all_seats]
+            deadlines += [record.heard_ns + self.lease_ns for record in gathering.all_members]
         return min(deadlines, default=None)
 
     # Getters
@@ -195,7 +195,7 @@ class Controller:
                 return Waiting(home.admitted.name, home.admitted.members, (), f"switches {awaited} have yet to take it")
             return home.membership_state
         reason = home.claim_on(incarnation) or (home.contradicted if home.missing else self._obstacle(home))
-        return Waiting(home.name, members_of(home.seats), home.missing, reason)
+        return Waiting(home.name, members_of(home.members), home.missing, reason)
 
     def jobs(self) -> Iterator[Running]:
         """The running jobs, oldest first."""
@@ -205,7 +205,7 @@ class Controller:
     def waiting(self) -> Iterator[Waiting]:
         """The gatherings, oldest first."""
         for gathering in self._gatherings.values():
-            yield Waiting(gathering.name, members_of(gathering.seats), gathering.missing, self._obstacle(gathering))
+            yield Waiting(gathering.name, members_of(gathering.members), gathering.missing, self._obstacle(gathering))
 
     def free_slots(self) -> int:
         """Slots of the controller's own switch that belong to no job."""
@@ -219,7 +219,7 @@ class Controller:
             return self._stopped
         if fault := request.fault(self.slots, self.elements_max, self._workers_max):
             return fault
-        hosts = [seat.request.address[0] for one in self._gatherings.values() for seat in one.all_seats]
+        hosts = [record.request.address[0] for job in self._gatherings.values() for record in job.all_members]
         if len(hosts) >= WAITING_MAX:
             return f"{WAITING_MAX} members are waiting already"
         return self._quota.joins_fault(request.address[0], hosts.count(request.address[0]), request.streams)
@@ -235,22 +235,22 @@ class Controller:
         """Of a job: more than one switch has ports for only where there are others below."""
         return MAX_WORKERS if len(self.switches) else MAX_CHILDREN
 
-    def _place(self, seat: Seat) -> None:
+    def _place(self, record: MemberRecord) -> None:
         """Give a member its place in the gathering: its rank, or a claim on it behind who has it (C3)."""
-        request = seat.request
+        request = record.request
         gathering = self._gatherings.setdefault(request.job, GatheringJob(request.job))
         if reason := gathering.contradiction_of(request):
-            self._refuse(request.job, [seat], reason)
+            self._refuse(request.job, [record], reason)
             return
-        gathering.add(seat, self._now_ns)
+        gathering.add(record, self._now_ns)
         self._home[request.incarnation] = gathering
 
-    def _place_again(self, claims: Iterable[Seat]) -> None:
+    def _place_again(self, claims: Iterable[MemberRecord]) -> None:
         for claim in claims:
             del self._home[claim.request.incarnation]
             self._place(claim)
 
-    def _settle_claims(self, home: GatheringJob | RunningJob, holder: Seat, now_ns: int) -> None:
+    def _settle_claims(self, home: GatheringJob | RunningJob, holder: MemberRecord, now_ns: int) -> None:
         """A heartbeat that a rank's holder can't have sent before a later join for it refuses that join (C3, C4)."""
         kind = "running" if isinstance(home, RunningJob) else "gathering"
         gathering = self._gatherings.get(holder.request.job)
@@ -270,39 +270,40 @@ class Controller:
     def _admit(self, gathering: GatheringJob) -> None:
         shares = self.switches.tree(gathering.vias)
         assert not isinstance(shares, str)
-        wish, narrowed = self._fitted(gathering, shares)
+        request, narrowed = self._fitted(gathering, shares)
         place = self._range(gathering, shares)
         assert place is not None
         first, count = place[0], place[1] - place[0]
-        if count < wish.slots and not wish.sparing:
-            narrowed = f"windows have {count} slots in all, not {wish.slots}: its share, or what the switch has free"
+        if count < request.slots and not request.sparing:
+            narrowed = f"windows have {count} slots in all, not {request.slots}: its share, or what the switch has free"
         generation = self._generations.new(job.admitted.job.generation for job in self._jobs.values())
         job_id = self._job_ids.new({job.admitted.job.job_id for job in self._jobs.values()})
-        job = wish.narrowed(count).config(job_id, generation, first)
+        job = request.narrowed(count).config(job_id, generation, first)
         below = {share.switch for share in shares} - {ROOT}
-        admitted = JobAdmitted(gathering.name, job, members_of(gathering.seats), narrowed, shares if below else ())
-        running = RunningJob(admitted, gathering.seats, wish, self._now_ns, awaited=below)
+        admitted = JobAdmitted(gathering.name, job, members_of(gathering.members), narrowed, shares if below else ())
+        running = RunningJob(admitted, gathering.members, request, self._now_ns, awaited=below)
         self._jobs[gathering.name] = running
-        self._kept.pop(gathering.name, None)
+        self._reserved.pop(gathering.name, None)
         del self._gatherings[gathering.name]
-        for seat in running.seats.values():
-            self._home[seat.request.incarnation] = running
+        for record in running.members.values():
+            self._home[record.request.incarnation] = running
         self._place_again(chain.from_iterable(gathering.claims.values()))  # they gather for the next start (C4)
         self.counters["admitted"] += 1
         self._events.append(admitted)
 
-    def _range(self, gathering: GatheringJob, shares: Sequence[Share], gone: Jobs = ()) -> Range | None:
+    def _range(self, gathering: GatheringJob, shares: Sequence[Share], leaving: Jobs = ()) -> Range | None:
         """Which slots it would get at all its switches, once some jobs are gone; None: no room."""
-        wish, switches = self._fitted(gathering, shares)[0], frozenset(share.switch for share in shares)
-        beside = [job for job in self._jobs.values() if job not in gone and job.switches & switches]
-        kept = self._kept.get(gathering.name)
-        if kept is not None and kept.fits(wish, switches):
-            return None if any(overlap(kept.place, job.admitted.job.slots) for job in beside) else kept.place
-        waiting = (one.request for one in self._gatherings.values() if self._waits_for_room(one))
-        others = chain(gathering.leavers, waiting, (job.request for job in gone))  # looked at only if need be
+        request, switches = self._fitted(gathering, shares)[0], frozenset(share.switch for share in shares)
+        jobs = [job for job in self._jobs.values() if job not in leaving and job.switches & switches]
+        reserved = self._reserved.get(gathering.name)
+        if reserved is not None and reserved.fits(request, switches):
+            return None if any(overlap(reserved.slots, job.admitted.job.slots) for job in jobs) else reserved.slots
+        waiting = (other.request for other in self._gatherings.values() if self._waits_for_room(other))
+        rivals = chain(gathering.leavers, waiting, (job.request for job in leaving))  # looked at only if need be
         slots = limits(shares, self.slots, self.elements_max)[0]
         room = self._quota.room(self.slots, gathering.holding.hosts, self._holdings)
-        return Beside(beside, switches, slots, self._kept).range_for(wish, others, self._quota.job_slots, room)
+        occupancy = SwitchOccupancy(jobs, switches, slots, self._reserved)
+        return occupancy.range_for(request, rivals, self._quota.job_slots, room)
 
     def _fitted(self, gathering: GatheringJob, shares: Sequence[Share]) -> tuple[JoinRequest, str]:
         return fitted(gathering, shares, self._packets_held(gathering.request.elements), self._quota.job_slots)
@@ -315,7 +316,7 @@ class Controller:
         """What keeps a complete gathering from being admitted, or ""."""
         earlier = self._jobs.get(gathering.name)
         if earlier is not None:
-            who = ", ".join(str(seat.member) for seat in earlier.seats.values())
+            who = ", ".join(str(record.member) for record in earlier.members.values())
             return f"job {gathering.name!r} still runs, with {who}"
         shares = self._shares(gathering)
         if isinstance(shares, str):
@@ -324,8 +325,8 @@ class Controller:
         if place is not None:
             wanted = gathering.holding.of(place[1] - place[0])
             return self._quota.fault(self.slots, wanted, self._holdings)
-        if gathering.name in self._kept:
-            return str(self._kept[gathering.name])
+        if gathering.name in self._reserved:
+            return str(self._reserved[gathering.name])
         return (
             f"{gathering.holding.slots} slots in a row are needed and {self.free_slots()} of {self.slots} are free, "
             f"beside {len(self._jobs)} jobs; wait for one to end, ask for a smaller window, or give the switch more"
@@ -346,7 +347,7 @@ class Controller:
 
     def _deadline_ns(self, gathering: GatheringJob) -> int:
         """When the gathering is given up: at its first member's timeout, or earlier if all it lacks is room (C5)."""
-        end_ns = min(seat.joined_ns + seat.request.timeout_ns for seat in gathering.seats.values())
+        end_ns = min(record.joined_ns + record.request.timeout_ns for record in gathering.members.values())
         if not self._waits_for_room(gathering) or gathering.request.wait_for_slots:
             return end_ns
         return min(end_ns, gathering.complete_ns + ROOM_LEASES * self.lease_ns)
@@ -354,26 +355,25 @@ class Controller:
     def _waits_for_room(self, gathering: GatheringJob) -> bool:
         return not gathering.missing and gathering.name not in self._jobs
 
-    def _silent(self, seat: Seat, now_ns: int) -> bool:
-        return now_ns - seat.heard_ns >= self.lease_ns
+    def _silent(self, record: MemberRecord, now_ns: int) -> bool:
+        return now_ns - record.heard_ns >= self.lease_ns
 
-    def _drop(self, gathering: GatheringJob, seats: Iterable[Seat], reason: str, lacks_room: bool = False) -> None:
+    def _drop(self, job: GatheringJob, records: list[MemberRecord], reason: str, lacks_room: bool = False) -> None:
         """Refuses these waiting members."""
-        seats = list(seats)
-        self._forget(gathering, seats)
-        self._refuse(gathering.name, seats, reason, lacks_room)
+        self._forget(job, records)
+        self._refuse(job.name, records, reason, lacks_room)
 
-    def _forget(self, gathering: GatheringJob, seats: Iterable[Seat]) -> None:
+    def _forget(self, gathering: GatheringJob, records: Iterable[MemberRecord]) -> None:
         """Removes these waiting members without notifying them."""
-        for seat in reversed(list(seats)):
-            del self._home[seat.request.incarnation]
-            self._place_again(gathering.remove(seat))
-        if not gathering.seats:
+        for record in reversed(list(records)):
+            del self._home[record.request.incarnation]
+            self._place_again(gathering.remove(record))
+        if not gathering.members:
             del self._gatherings[gathering.name]
 
-    def _refuse(self, name: str, seats: list[Seat], reason: str, lacks_room: bool = False) -> None:
-        self.counters["refused"] += len(seats)
-        refused = JoinRefused(name, tuple(seat.member for seat in seats), reason, lacks_room)
+    def _refuse(self, name: str, records: list[MemberRecord], reason: str, lacks_room: bool = False) -> None:
+        self.counters["refused"] += len(records)
+        refused = JoinRefused(name, tuple(record.member for record in records), reason, lacks_room)
         self._remember(refused)
         self._events.append(refused)
 
@@ -381,9 +381,9 @@ class Controller:
         """Evicts, then notifies all members, also the dead: they may only have been cut off (C6, C8)."""
         self.counters["failed"] += 1
         admitted = job.admitted
-        failed = JobFailed(admitted.name, admitted.job.generation, members_of(job.seats), dead, reason)
-        for seat in job.seats.values():
-            del self._home[seat.request.incarnation]
+        failed = JobFailed(admitted.name, admitted.job.generation, members_of(job.members), dead, reason)
+        for record in job.members.values():
+            del self._home[record.request.incarnation]
         self._evict(job)
         self._remember(failed)
         self._events.append(failed)

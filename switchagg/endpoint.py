@@ -24,7 +24,7 @@ from switchagg.description import WORDS, difference
 from switchagg.job import MAX_CHILDREN, MODULUS, JobConfig
 from switchagg.priority import class_of
 from switchagg.rto import RetransmissionTimeout
-from switchagg.window import Running, Window
+from switchagg.window import CallInFlight, Window
 from switchagg.wire import (
     FLAG_RESULT,
     FLAG_RETRANSMISSION,
@@ -126,7 +126,7 @@ class Endpoint:
         if size < HEADER_BYTES:
             self._count("drop_short", count)
             return
-        awaited: dict[int, tuple[Running, list[int], list[int]]] = {}
+        awaited: dict[int, tuple[CallInFlight, list[int], list[int]]] = {}
         touched: dict[int, Window] = {}
         for row, fields in enumerate(headers(bundle).tolist()):
             window = self._window_of(fields, size)
@@ -214,7 +214,8 @@ class Endpoint:
         self.counters[name] = self.counters.get(name, 0) + packets
 
     def _gives(self, kind: int) -> bool:
-        """Whether this rank gives values for a chunk of this kind (`wire.kind_of`); else its packets are bare."""
+        """Whether this rank gives values for a chunk of this kind (`wire.kind_of`); else its packets are
+        header-only."""
         return bool(givers(kind, -1) >> self.wire_rank & 1)
 
     def _window_of(self, fields: tuple[int, ...], size: int) -> Window | None:
@@ -266,7 +267,7 @@ class Endpoint:
             if isinstance(running.describes, SmallCall) and not window.differs:
                 self._decide(window, running)
 
-    def _decide(self, window: Window, head: Running) -> None:
+    def _decide(self, window: Window, head: CallInFlight) -> None:
         """Whether the data that was sent with this head counts, or goes again (W16)."""
         assert isinstance(head.call, ChunkedCall)
         assert isinstance(head.describes, SmallCall)
@@ -277,7 +278,7 @@ class Endpoint:
             window.lengthen(head.describes)
         window.raise_limit()
 
-    def _judge(self, window: Window, running: Running) -> None:
+    def _judge(self, window: Window, running: CallInFlight) -> None:
         assert isinstance(running.call, ChunkedCall)
         told = running.call.array.view(np.uint32)[: WORDS * self.job.workers].reshape(-1, WORDS).tolist()
         mine = told[self.rank]

@@ -11,7 +11,7 @@ MAX_CHILDREN = 64
 """Most workers or switches that send to one switch: ranks are bits of a 64-bit word."""
 
 MAX_PARTIAL = MAX_CHILDREN - 1
-"""Most workers of a job with partial sums: bit n of what a switch has seen says that a chunk is closed (Q1)."""
+"""Most workers of a job with partial sums: bit n of what a switch has seen says that a chunk is finalised (Q1)."""
 
 MAX_ELEMENTS = 16_000
 """Largest E: 64,020 bytes in one UDP datagram (at most 65,507)."""
@@ -64,9 +64,9 @@ class JobConfig:
     nanoseconds (rule W7): the initial value covers a cold start, the floor lies above the scheduler tick of a busy
     machine (4 ms at HZ=250; a timeout too early costs four packets), the ceiling keeps a job that waits for a slow rank
     from resending too rarely once the rank is there. retry_limit: timeouts in a row without any result before a stream
-    gives up (rule W9). With backups or close_after_ns sums are *partial* (Q1 to Q8): a chunk is closed with the values
-    of all workers but so many, or so long after a worker sent its own (0: never). congestion: how windows follow marks,
-    one of `CONGESTION` (G6).
+    gives up (rule W9). With backups or close_after_ns sums are *partial* (Q1 to Q8): a chunk is finalised with the
+    values of all workers but so many, or so long after a worker sent its own (0: never). congestion: how windows follow
+    marks, one of `CONGESTION` (G6).
     """
 
     job_id: int

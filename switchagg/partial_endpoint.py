@@ -1,4 +1,4 @@
-"""A worker's end of a job with partial sums: it takes results before its own values are there, and passes (rule Q7)."""
+"""A worker's endpoint for partial sums: it takes results before its own values are there, and abstains (rule Q7)."""
 
 import heapq
 from collections import deque
@@ -53,18 +53,18 @@ def endpoint_of(job: JobConfig, rank: int, wire_rank: int | None = None) -> Endp
 
 
 class PartialEndpoint(Endpoint):
-    """counters: also `early` results, which came before their chunks were sent, `early_refused`, `passed`, `closed`,
-    and `chunks_of_m`: data chunks of partial sums that hold the values of m ranks, of calls that are complete."""
+    """counters: also `early` results, which came before their chunks were sent, `early_refused`, `abstained`,
+    `finalise_requests`, and `chunks_of_m`: data chunks of partial sums that hold the values of m ranks, of calls
+    that are complete."""
 
     def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> None:
         super().__init__(job, rank, wire_rank)
-        self._bare: deque[tuple[Window, int, int]] = (
-            deque()
-        )  # passes and requests to close: (window, chunk, CLOSE or 0)
+        self._header_only: deque[tuple[Window, int, int]] = deque()
+        """Abstentions and requests to finalise: (window, chunk, CLOSE or 0)."""
         self._early: list[list[tuple[int, Values]]] = [[] for _ in job.streams]  # heaps of chunks no call has taken
         self._early_bytes = 0
         self._closing: deque[tuple[int, Window, int]] = deque()  # (when to ask, window, chunk)
-        self._asked: set[tuple[int, int]] = set()  # (stream, chunk): to be closed
+        self._asked: set[tuple[int, int]] = set()  # (stream, chunk): to be finalised
         self._now_ns = 0
         self._presence = job.elements - job.presence + self.wire_rank // 32, self.wire_rank % 32
 
@@ -88,14 +88,16 @@ class PartialEndpoint(Endpoint):
             window, chunk = found
             if _flies(window, chunk):
                 if fields[0] & MAX_BIT or not int(values[row, place]) >> bit & 1:
-                    self._bare.append((window, chunk, 0))  # what this rank gave may never have come to the switch
+                    self._header_only.append(
+                        (window, chunk, 0)
+                    )  # what this rank gave may never have come to the switch
                 continue
             start = row + 1
             if chunk == window.chunk[chunk % window.window]:
                 self._keep(window, chunk, values[row])
             else:
                 self.counters["duplicates"] += 1
-                self._bare.append((window, chunk, 0))
+                self._header_only.append((window, chunk, 0))
         if start < count:
             super().receive(bundle[start:], now_ns, congested)
         for window in self._windows:
@@ -107,13 +109,13 @@ class PartialEndpoint(Endpoint):
         while self._closing and self._closing[0][0] <= now_ns:
             _, window, chunk = self._closing.popleft()
             if _flies(window, chunk):
-                self._bare.append((window, chunk, CLOSE))
+                self._header_only.append((window, chunk, CLOSE))
                 self._asked.add((window.stream, chunk))
         self._asked = {(stream, chunk) for stream, chunk in self._asked if _flies(self._windows[stream], chunk)}
 
     def frames_to_send(self, now_ns: int, limit: int = 64, kind: int | None = None) -> Bundle:
         self._now_ns = now_ns
-        if self._bare:
+        if self._header_only:
             frames = self._passes(limit, kind)
             if len(frames):
                 return frames
@@ -168,7 +170,7 @@ class PartialEndpoint(Endpoint):
         heapq.heappush(self._early[window.stream], (chunk, values.astype(np.int32)))
         self._early_bytes += 4 * len(values)
         self._count("early", 1)
-        self._bare.append((window, chunk, 0))
+        self._header_only.append((window, chunk, 0))
 
     def _take_early(self, window: Window) -> None:
         """Give calls what came before they had sent it."""
@@ -187,19 +189,19 @@ class PartialEndpoint(Endpoint):
         self._complete(window)
 
     def _passes(self, limit: int, kind: int | None) -> Bundle:
-        """Bare frames that are due, of one class."""
-        due = [one for one in self._bare if kind is None or class_of(one[0].priority) == kind][:limit]
+        """Header-only frames that are due, of one class."""
+        due = [one for one in self._header_only if kind is None or class_of(one[0].priority) == kind][:limit]
         frames = np.empty((len(due), HEADER_BYTES), np.uint8)
         if not due:
             return frames
-        if len(due) == len(self._bare):
-            self._bare.clear()
+        if len(due) == len(self._header_only):
+            self._header_only.clear()
         else:
             for one in due:
-                self._bare.remove(one)
+                self._header_only.remove(one)
         buffer, job = frames.data.cast("B"), self.job
         for row, (window, chunk, close) in enumerate(due):
-            self._count("closed" if close else "passed", 1)
+            self._count("finalise_requests" if close else "abstained", 1)
             slot = window.first_slot + chunk % window.window
             rank, flags = self.wire_rank | close, kind_of(0, version_flag(window, chunk))
             header = (flags, job.job_id, slot, job.generation, window.stream, rank, 0, chunk % MODULUS)

@@ -88,7 +88,7 @@ class CongestionWindow:
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class CallInFlight:
     """A submitted call: its chunks are base … end - 1 of the stream, `missing` of them without a result.
 
     describes: the call that follows it, of which it is the description or the head (W12, W16).
@@ -114,7 +114,7 @@ class Window:
         self.first_slot = config.first_slot
         self.window = window
         self.priority = config.priority
-        self.running: deque[Running] = deque()
+        self.running: deque[CallInFlight] = deque()
         self.failed = False
         self.differs = False  # another worker describes a call differently: no later one is complete (W12)
         self.timeouts = 0  # in a row, without any result
@@ -152,7 +152,7 @@ class Window:
 
     def submit(self, call: Call, *, describes: Call | None = None) -> None:
         """Append a call, with at least one chunk unless it is described (W3, W12)."""
-        self.running.append(Running(call, self._end, self._end + call.chunks, call.chunks, describes))
+        self.running.append(CallInFlight(call, self._end, self._end + call.chunks, call.chunks, describes))
         self._end += call.chunks
         self.raise_limit()
 
@@ -211,7 +211,7 @@ class Window:
         heapq.heappush(self._free, chunk + self.window)
         self.chunk[chunk % self.window] = chunk + self.window
 
-    def call_of(self, chunk: int) -> Running:
+    def call_of(self, chunk: int) -> CallInFlight:
         """The running call of a chunk in flight."""
         for running in self.running:
             if chunk < running.end:
@@ -270,7 +270,7 @@ class Window:
             self._reserve = self.window - self.congestion.chunks
         self._unmarked = 0
 
-    def next_complete(self) -> Running | None:
+    def next_complete(self) -> CallInFlight | None:
         """Take off the first call that is complete; None if there is none.
 
         None beyond a description that is still missing results: until it is judged, no later sum counts (W12).

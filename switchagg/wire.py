@@ -45,7 +45,7 @@ class Op(IntEnum):
 
 
 class Route(IntEnum):
-    """Who gives values for a chunk, and who gets its result. Who gives none sends a bare packet (P2)."""
+    """Who gives values for a chunk, and who gets its result. Who gives none sends a header-only packet (P2)."""
 
     ALL = 0
     """All give, all get: allreduce."""
@@ -88,7 +88,7 @@ MARKED = 128
 @dataclass(frozen=True, slots=True, eq=False)
 class Packet:
     """One packet in meaning. slot, version, chunk: see `JobConfig.place`; chunk is modulo 2**32; values (E,) int32,
-    or (0,) of a bare packet; owner: a rank, 0 with route ALL; marked: it met congestion (G1)."""
+    or (0,) of a header-only packet; owner: a rank, 0 with route ALL; marked: it met congestion (G1)."""
 
     job: int
     generation: int
@@ -135,15 +135,15 @@ def encode(packet: Packet) -> bytes:
     return bytes(frame)
 
 
-def decode(data: bytes | bytearray | memoryview, bare: bool = False) -> Packet:
-    """The packet in these bytes. bare: as of `fault`.
+def decode(data: bytes | bytearray | memoryview, header_only: bool = False) -> Packet:
+    """The packet in these bytes. header_only: as of `fault`.
 
     Raises DecodeError, with a reason of `REASONS`, for anything else: every byte string does one or the other (P6).
     """
     if len(data) < HEADER_BYTES:
         raise DecodeError("short", f"{len(data)} bytes")
     kind, job, slot, generation, stream, rank, elements, chunk = _STRUCT.unpack_from(data)
-    reason = fault(kind, elements, len(data), bare)
+    reason = fault(kind, elements, len(data), header_only)
     if reason:
         raise DecodeError(reason)
     values = np.frombuffer(data, dtype=">i4", offset=HEADER_BYTES).astype(np.int32)
@@ -217,16 +217,16 @@ KINDS = frozenset(
 """All values the first 32 bits of a packet can have."""
 
 
-def fault(kind: int, elements: int, size: int, bare: bool = False) -> str:
-    """Why a datagram of `size` bytes with these header fields is no packet, or "" (P6). bare: packets with route ALL
-    may be, as in jobs with partial sums (Q1)."""
+def fault(kind: int, elements: int, size: int, header_only: bool = False) -> str:
+    """Why a datagram of `size` bytes with these header fields is no packet, or "" (P6). header_only: packets with route
+    ALL may be, as in jobs with partial sums (Q1)."""
     if kind not in KINDS:
         if kind >> 16 != MAGIC:
             return "magic"
         if kind >> 12 & 15 != WIRE_VERSION:
             return "wire_version"
         return "op" if kind & ROUTE_BITS == ROUTE_BITS else "flags"
-    least = 0 if bare or kind & ROUTE_BITS else 1
+    least = 0 if header_only or kind & ROUTE_BITS else 1
     if not least <= elements <= MAX_ELEMENTS or size != frame_bytes(elements):
         return "length"
     return ""

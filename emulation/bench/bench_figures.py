@@ -17,7 +17,7 @@ from emulation.bench.targets import IN_SWITCH, loss_shares
 from emulation.certificate.fidelity import rate_text
 from emulation.report.comparison_figures import STYLE
 from emulation.report.svg import INK, WIDTH, tip, tips
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from transport.group.method_name import METHODS, traffic
 from transport.links.link_kinds import LINKS
 

@@ -12,7 +12,7 @@ import typer
 from emulation.cli.outcomes import outcomes
 from emulation.cli.runs.hosts import hosts
 from emulation.cli.start.completion import method_names
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 
 app = typer.Typer(
     name="bench",

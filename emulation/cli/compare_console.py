@@ -28,7 +28,7 @@ from emulation.scenario_tables import AUTO
 from emulation.sweep import sweep_page
 from emulation.sweep import sweep_run as sweeping
 from emulation.sweep.sweep_axes import Point
-from switchagg.written import choices
+from switchagg.option_syntax import choices
 
 EXIT_DONE, EXIT_FAILED = 0, 1
 EXIT_OF_VERDICT = {INVALID: 3, DISTURBED: 4}

@@ -40,8 +40,8 @@ from emulation.cli.start.version import show_version
 from emulation.cli.study import app as study
 from emulation.reproduce.reproduce_command import reproduce
 from emulation.scenario_keys.scenario_command import ReferenceCommand, scenario
-from switchagg.dataplane.table import DATAPLANES
-from switchagg.written import choices
+from switchagg.dataplane.plane_kinds import DATAPLANES
+from switchagg.option_syntax import choices
 
 app = typer.Typer(
     name="switchagg",

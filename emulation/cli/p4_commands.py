@@ -15,7 +15,7 @@ import typer
 from emulation.cli.bmv2.tools import tools
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, at_first_signal, outcomes, stop
 from emulation.cli.p4_generate import generate
-from switchagg.written import choices
+from switchagg.option_syntax import choices
 
 if TYPE_CHECKING:
     from p4vm.control.switch import Switch

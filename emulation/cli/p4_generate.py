@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
-from switchagg.written import choices
+from switchagg.option_syntax import choices
 
 if TYPE_CHECKING:
     from p4vm.planes.traffic import Faults, Shape

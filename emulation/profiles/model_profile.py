@@ -16,7 +16,7 @@ import msgspec
 
 from emulation.profiles.buckets import Bucket, bucket_layout
 from emulation.profiles.profile_errors import ProfileError, read_text
-from switchagg.written import choices
+from switchagg.option_syntax import choices
 from transport.schedule.profile import LayerProfile, Profile, TensorProfile
 
 MODELS_FOLDER = Path(__file__).parent / "models"

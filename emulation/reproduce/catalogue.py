@@ -7,7 +7,7 @@ import pkgutil
 
 from emulation.reproduce import results
 from emulation.reproduce.published import Published, ReproduceError
-from switchagg.written import choices
+from switchagg.option_syntax import choices
 
 
 def _modules() -> dict[str, str]:

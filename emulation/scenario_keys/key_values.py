@@ -18,7 +18,7 @@ from emulation.scenario_tables import (
     Straggler,
     TopologyOptions,
 )
-from switchagg.written import choices, meant
+from switchagg.option_syntax import choices, meant
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_method
 

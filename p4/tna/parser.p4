@@ -1,5 +1,5 @@
 // Ethernet, IPv4 without options or fragments, UDP; to our port the header of P1, and values if it is a whole packet of
-// 32; none if it is bare (P2). Lengths are compared before anything is taken: what is cut short on the wire, the hardware's parser drops.
+// 32; none if it is header-only (P2). Lengths are compared before anything is taken: what is cut short on the wire, the hardware's parser drops.
 
 #define LENGTH_LEAST 28
 #define LENGTH_WHOLE (28 + 4 * ELEMENTS)

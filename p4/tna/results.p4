@@ -1,5 +1,5 @@
 // S6, egress: a result goes from where the packet was sent to, to its sender (REPLY) or to each worker, by the copy's
-// rank, with values or bare; and congestion: ECN-capable results that meet a queue at or above a depth leave marked CE (RFC 3168).
+// rank, with values or header-only; and congestion: ECN-capable results that meet a queue at or above a depth leave marked CE (RFC 3168).
 
 #define RECEIVES(first, i) \
     (FROM_OWNER, first + i, first + i): strip(); \

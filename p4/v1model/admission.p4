@@ -114,12 +114,12 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
                 bit<64> owner = 64w1 << hdr.chunk.owner;
                 bit<64> givers = hdr.chunk.route == FROM_OWNER ? owner : meta.full & ~owner;
                 if (givers & meta.rank == 0) {
-                    meta.bare = 1;
+                    meta.header_only = 1;
                 } else {
                     meta.mask = givers;
                 }
             }
-            if (meta.bare == 1 && meta.pass == 0) { // routes.p4: it has values in later passes
+            if (meta.header_only == 1 && meta.pass == 0) { // routes.p4: it has values in later passes
                 if (hdr.chunk.elements != 0) {
                     meta.outcome = DROP_ELEMENTS;
                 }

@@ -44,7 +44,7 @@ control Layout(inout headers_t hdr, inout metadata_t meta, in standard_metadata_
                 if (hdr.values0.isValid()) {
                     hash(sum, HashAlgorithm.csum16, 16w0, { UDP_COVERS, hdr.udp.checksum }, 32w0x10000);
                 } else if (hdr.chunk.elements == 0) {
-                    hash(sum, HashAlgorithm.csum16, 16w0, { BARE_COVERS, hdr.udp.checksum }, 32w0x10000);
+                    hash(sum, HashAlgorithm.csum16, 16w0, { HEADER_COVERS, hdr.udp.checksum }, 32w0x10000);
                 }
                 if (sum != 0) {
                     meta.outcome = DROP_CHECKSUM;

@@ -50,7 +50,7 @@ struct metadata_t {
     bit<16> first_slot;
     bit<16> last_offset; // of the stream's range
     bit<64> rank;       // the bitmap of this one
-    bit<1>  bare;       // its rank gives no values
+    bit<1>  header_only;       // its rank gives no values
     bit<64> mask;       // of those seen before, the ranks whose values the sums are; if its rank gives none, all
 
 #ifdef LEAF

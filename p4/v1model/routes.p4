@@ -1,4 +1,4 @@
-// Packets without values (P2). Inside the switch all packets have values: a bare one gets zeros when it comes in, and the
+// Packets without values (P2). Inside the switch all packets have values: a header-only one gets zeros when it comes in, and the
 // result of who gave values loses them when it leaves (S6).
 
 #define ZERO(block, lane) hdr.values##block.v##lane = 0;

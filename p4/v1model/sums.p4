@@ -24,7 +24,7 @@
     if (meta.pass == block) { \
         if (meta.before & meta.mask == 0) { \
             write##block(); \
-        } else if (meta.before & meta.rank != 0 || meta.bare == 1) { \
+        } else if (meta.before & meta.rank != 0 || meta.header_only == 1) { \
             read##block(); \
         } else if (hdr.chunk.op == 0) { \
             add##block(); \

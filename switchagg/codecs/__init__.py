@@ -29,7 +29,7 @@ from switchagg.codecs.sparse.nonzero import NonZero
 from switchagg.codecs.sparse.powersgd import PowerSgd
 from switchagg.codecs.sparse.randomk import RandomK
 from switchagg.codecs.sparse.sketch import Sketch
-from switchagg.written import choices
+from switchagg.option_syntax import choices
 
 FIXED_POINT = FixedPoint()
 PLAIN = Plain()

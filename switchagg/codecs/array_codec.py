@@ -67,7 +67,8 @@ class ArrayShape:
 
 
 class ArrayCodec(ABC):
-    """A way to sum float32 arrays. A subclass is a frozen dataclass: its fields are options (`switchagg.written`).
+    """A way to sum float32 arrays. A subclass is a frozen dataclass: its fields are options
+    (`switchagg.option_syntax`).
 
     adds: what travels is summed on the way, by a switch for one; else it is gathered. rounds: collectives that depend
     on each other. needs_feedback: without error feedback it doesn't converge. masks: it forgets the momentum of what it

@@ -20,7 +20,7 @@ Parts = tuple[Tensor, ...]
 """The tensors of an array."""
 
 
-class Kept:
+class TensorMemory:
     """float32 values of each tensor, zeros at first, in memory as the arrays have it that they belong to."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ def is_of(name: str, names: Collection[str] | None) -> bool:
 class Feedback(Protocol):
     """Around a sum. kept: by its name in a saved state."""
 
-    kept: dict[str, Kept]
+    kept: dict[str, TensorMemory]
 
     def before(self, array: Array, tensors: Parts, exact: bool) -> Array | None:
         """Turn the array into what is to be summed, in place; where its residual goes. exact: nothing will be lost."""
@@ -106,7 +106,7 @@ class ErrorFeedback:
     """v = g + e is summed; e <- what was lost of v (EF). checked: the codec leaves no NaN in it."""
 
     def __init__(self, checked: bool) -> None:
-        self._residual, self._checked = Kept(), checked
+        self._residual, self._checked = TensorMemory(), checked
         self.kept = {"residual": self._residual}
 
     def before(self, array: Array, tensors: Parts, exact: bool) -> Array | None:
@@ -131,7 +131,7 @@ class MomentumCorrection:
 
     def __init__(self, momentum: float, masks: bool, nesterov: bool = False) -> None:
         self._momentum, self._masks, self._nesterov = np.float32(momentum), masks, nesterov
-        self._velocity, self._residual = Kept(), Kept()
+        self._velocity, self._residual = TensorMemory(), TensorMemory()
         self.kept = {"velocity": self._velocity, "residual": self._residual}
 
     def before(self, array: Array, tensors: Parts, exact: bool) -> Array | None:
@@ -165,7 +165,7 @@ class Difference:
     lost, h = g."""
 
     def __init__(self) -> None:
-        self._own, self._total, self._lost = Kept(), Kept(), Kept()
+        self._own, self._total, self._lost = TensorMemory(), TensorMemory(), TensorMemory()
         self.kept = {"own": self._own, "total": self._total}
 
     def before(self, array: Array, tensors: Parts, exact: bool) -> Array | None:

@@ -13,7 +13,7 @@ import numpy as np
 from switchagg.codecs import ARRAY_CODECS, CODECS, names
 from switchagg.codecs.array_codec import ArrayCodec
 from switchagg.codecs.codec import Codec
-from switchagg.written import choices, count, decimal, describe, option, parse
+from switchagg.option_syntax import choices, count, decimal, describe, option, parse
 
 FEEDBACK = ("ef", "ef21")
 """Error feedback: e <- v - C(v) of v = g + e; and EF21: h <- h + C(g - h), the mean of h is applied."""

@@ -39,9 +39,9 @@ HALF = MODULUS // 2
 
 ROUTED = ROUTE_BITS | OWNER_BITS
 
-REPLY, REPLY_BARE, UP, UP_AGAIN, REMIND = -1, -2, -3, -4, -5
-"""Instead of a kind's ROUTED bits: the result goes to the sender alone, with values or bare; or sums to the parent; or,
-REMIND - rank, the result of the chunk held to this rank."""
+REPLY, REPLY_HEADER_ONLY, UP, UP_AGAIN, RESEND = -1, -2, -3, -4, -5
+"""Instead of a kind's ROUTED bits: the result goes to the sender alone, with values or header-only; or sums to the
+parent; or, RESEND - rank, the result of the chunk held to this rank."""
 
 
 class _Share:
@@ -74,20 +74,20 @@ class _Share:
                     self.ahead[index + version] = 2 * stream.window_slots
 
     def receivers(self, to: int, port: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The ports of a result with values, and of its bare one; to: a kind's ROUTED bits, or REPLY … (S6, H3); port:
-        the sender's."""
+        """The ports of a result with values, and of its header-only one; to: a kind's ROUTED bits, or REPLY … (S6, H3);
+        port: the sender's."""
         if not to:
             return self.ports, ()
-        if to <= REMIND:
-            return (self.ports[REMIND - to],), ()
+        if to <= RESEND:
+            return (self.ports[RESEND - to],), ()
         if to < 0:
             above = self.parent.port if self.parent else 0
-            return {REPLY: ((port,), ()), REPLY_BARE: ((), (port,))}.get(to, ((above,), ()))
-        bare = givers(to, self.full)
+            return {REPLY: ((port,), ()), REPLY_HEADER_ONLY: ((), (port,))}.get(to, ((above,), ()))
+        header_only = givers(to, self.full)
         ranks = range(len(self.ports))
         return (
-            tuple(self.ports[rank] for rank in ranks if not bare >> rank & 1),
-            tuple(self.ports[rank] for rank in ranks if bare >> rank & 1),
+            tuple(self.ports[rank] for rank in ranks if not header_only >> rank & 1),
+            tuple(self.ports[rank] for rank in ranks if header_only >> rank & 1),
         )
 
 
@@ -99,12 +99,12 @@ def _places(numbers: list[int]) -> slice | list[int]:
 class _Group:
     """Rows of one bundle, one job, whose values are still to be combined, and results still to be copied out.
 
-    bare: they have no values.
+    header_only: they have no values.
     """
 
-    def __init__(self, share: _Share, bare: bool) -> None:
+    def __init__(self, share: _Share, header_only: bool) -> None:
         self.share = share
-        self.bare = bare
+        self.header_only = header_only
         self.touched: set[int] = set()
         self.clear: list[int] = []
         self.write: tuple[list[int], list[int]] = ([], [])
@@ -122,7 +122,7 @@ class _Group:
             if end < len(sends) and sends[end][2] == sends[start][2]:
                 continue
             run, to = sends[start:end], sends[start][2]
-            valued, bare = self.share.receivers(to, port)
+            valued, header_only = self.share.receivers(to, port)
             rows = [row for row, _, _ in run]
             marks = [self.share.marked[index] for _, index, _ in run]
             turned = self.share.partial or any(marks)  # else the headers' bytes of ranks are right as they are
@@ -132,18 +132,18 @@ class _Group:
                 payload(frames)[:] = sums[_places([index for _, index, _ in run])]
                 if to in (UP, UP_AGAIN):
                     self._turn_up(frames, again=to == UP_AGAIN)
-                elif to <= REMIND:
+                elif to <= RESEND:
                     headers(frames)["chunk"] = [self.share.held[index] for _, index, _ in run]
                     headers(frames)["kind"] &= ~ROUTED & 0xFFFFFFFF
                 if turned:
                     self._turn_ranks(frames, marks)
                 outputs.append(Output(frames, valued))
-            if bare:
+            if header_only:
                 frames = _results(bundle, rows, HEADER_BYTES)
                 headers(frames)["elements"] = 0
                 if turned:
                     self._turn_ranks(frames, marks)
-                outputs.append(Output(frames, bare))
+                outputs.append(Output(frames, header_only))
             start = end
 
     def _combine(self, values: NDArray[np.int32]) -> None:
@@ -315,7 +315,7 @@ def _decide(group: _Group, row: int, index: int, rank: int, kind: int, chunk: in
     if not before & bit:
         group.sends.append((row, index, kind & ROUTED))
         return "broadcast"
-    group.sends.append((row, index, REPLY_BARE if kind & ROUTE_BITS and gave & bit else REPLY))
+    group.sends.append((row, index, REPLY_HEADER_ONLY if kind & ROUTE_BITS and gave & bit else REPLY))
     return "reply"
 
 
@@ -325,14 +325,14 @@ def _decide_partly(group: _Group, row: int, index: int, rank: int, kind: int, ch
     distance, seen = (chunk - share.held[index]) % MODULUS, share.seen[index]
     if distance and distance != share.ahead[index]:
         return _out_of_turn(distance)
-    if group.bare and not kind & ROUTE_BITS:
-        return "drop_early" if distance else _decide_bare(group, row, index, rank)
+    if group.header_only and not kind & ROUTE_BITS:
+        return "drop_early" if distance else _decide_header_only(group, row, index, rank)
     if distance and seen and (waiting := share.full & ~(_having(share, index) | bit)):
         if seen <= share.full:
             return "drop_early"
         group.touched.add(index)
-        group.sends.append((row, index, REMIND - (waiting & -waiting).bit_length() + 1))
-        return "remind"
+        group.sends.append((row, index, RESEND - (waiting & -waiting).bit_length() + 1))
+        return "resend"
     group.touched.add(index)
     if distance:
         share.held[index], share.have[index], share.marked[index] = chunk, 0, 0
@@ -344,7 +344,7 @@ def _decide_partly(group: _Group, row: int, index: int, rank: int, kind: int, ch
     if before > share.full:
         if not again and not kind & FLAG_RETRANSMISSION:
             return "drop_late"
-        group.sends.append((row, index, REPLY_BARE if kind & ROUTE_BITS and gave & bit else REPLY))
+        group.sends.append((row, index, REPLY_HEADER_ONLY if kind & ROUTE_BITS and gave & bit else REPLY))
         return "reply"
     if gave & bit and not again:
         target = group.write if not before & gave else group.maximum if kind & MAX_BIT else group.add
@@ -368,8 +368,8 @@ def _having(share: _Share, index: int) -> int:
     return share.have[index] | (share.seen[other] if following else 0)
 
 
-def _decide_bare(group: _Group, row: int, index: int, rank: int) -> str:
-    """A pass, or a request to close, of the chunk held (Q3, Q5)."""
+def _decide_header_only(group: _Group, row: int, index: int, rank: int) -> str:
+    """An abstention, or a request to finalise, of the chunk held (Q3, Q5)."""
     share, bit = group.share, 1 << (rank & RANK_BITS)
     seen = share.seen[index]
     if rank & CLOSE and 0 < seen <= share.full:
@@ -381,7 +381,7 @@ def _decide_bare(group: _Group, row: int, index: int, rank: int) -> str:
         return "drop_late" if rank & CLOSE and seen else "drop_early"
     share.seen[index] |= bit
     share.have[index] |= bit
-    return "passed"
+    return "abstained"
 
 
 def _send_up(group: _Group, row: int, index: int, bit: int, *, again: bool) -> str:

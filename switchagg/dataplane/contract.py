@@ -39,8 +39,8 @@ class DataPlane(Protocol):
     def process(self, bundle: Bundle, port: int) -> list[Output]:
         """Decide on every row of a bundle (m, size) that came in by `port`; never raises, for any bytes.
 
-        With a route a packet may cause two results, with values and bare ones, in an output each and never to the same
-        port. Each port gets the results of a bundle in the order of the packets that caused them.
+        With a route a packet may cause two results, with values and header-only ones, in an output each and never to
+        the same port. Each port gets the results of a bundle in the order of the packets that caused them.
         """
 
     def seen(self, slot: int, version: int) -> SlotView:

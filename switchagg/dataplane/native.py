@@ -19,7 +19,9 @@ from switchagg.wire import HEADER_BYTES, Bundle, frame_bytes
 RANKS = np.dtype([("first", np.uint32), ("count", np.uint32)])
 """`struct sa_ranks`."""
 
-RUN = np.dtype([("count", np.uint32), ("size", np.uint32), ("job_id", np.uint32), ("valued", RANKS), ("bare", RANKS)])
+RUN = np.dtype(
+    [("count", np.uint32), ("size", np.uint32), ("job_id", np.uint32), ("valued", RANKS), ("header-only", RANKS)]
+)
 """`struct sa_run`."""
 
 REGISTERS = np.dtype([("seen", np.uint64), ("held", np.uint32), ("marked", np.uint32)])
@@ -117,7 +119,7 @@ class NativePlane:
         if size <= HEADER_BYTES:
             largest = max((frame_bytes(admitted.job.elements) for admitted in self._jobs.values()), default=0)
         results = np.empty(rows * (largest + HEADER_BYTES), np.uint8)
-        bare = results[rows * largest :].reshape(rows, HEADER_BYTES)
+        header_only = results[rows * largest :].reshape(rows, HEADER_BYTES)
         runs = np.empty(rows, RUN)
         out = results.ctypes.data
         count = self._library.sa_plane_process(
@@ -131,18 +133,20 @@ class NativePlane:
             runs.ctypes.data,
         )
         outputs = []
-        start = bare_start = 0
-        for packets, result_bytes, job_id, (first, valued_to), (bare_first, bare_to) in runs[:count].tolist():
+        start = header_only_start = 0
+        for packets, result_bytes, job_id, (first, valued_to), (header_only_first, header_only_to) in runs[
+            :count
+        ].tolist():
             ports = self._jobs[job_id].receivers
             if valued_to:
                 end = start + packets * result_bytes
                 frames = results[start:end].reshape(packets, result_bytes)
                 outputs.append(Output(frames, ports[first : first + valued_to]))
                 start = end
-            if bare_to:
-                frames = bare[bare_start : bare_start + packets]
-                outputs.append(Output(frames, ports[bare_first : bare_first + bare_to]))
-                bare_start += packets
+            if header_only_to:
+                frames = header_only[header_only_start : header_only_start + packets]
+                outputs.append(Output(frames, ports[header_only_first : header_only_first + header_only_to]))
+                header_only_start += packets
         return outputs
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from switchagg.dataplane.contract import DataPlane
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import SwitchaggError
 from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.wire import HEADER_BYTES, Bundle, Op, Packet, Route, encode

@@ -16,7 +16,7 @@ import numpy as np
 
 from switchagg.aggregator import Parent, SlotView, check_admission, first_held
 from switchagg.dataplane.contract import Output
-from switchagg.dataplane.table import check_partial
+from switchagg.dataplane.plane_kinds import check_partial
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native import bpf

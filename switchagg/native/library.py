@@ -53,7 +53,7 @@ LEAF_OUTCOMES = (
 )
 """Further ones of a data plane below another switch (H2 to H5), in the order of `enum sa_outcome`."""
 
-PARTIAL_OUTCOMES = ("remind", "passed", "drop_late")
+PARTIAL_OUTCOMES = ("resend", "abstained", "drop_late")
 """Further ones of jobs with partial sums (Q1 to Q5), in the order of `enum sa_outcome`."""
 
 ENDPOINT_COUNTERS = (

@@ -1,11 +1,11 @@
 """TreeController: a controller whose switch is the root of others. Rules C18 to C20 of PROTOCOL.md."""
 
 from switchagg.membership import JobAdmitted, JobReady
-from switchagg.sharing.dividing import DividingController
+from switchagg.sharing.rebalancing_controller import RebalancingController
 from switchagg.sharing.switches import ROOT, Held, Share, SwitchOffer
 
 
-class TreeController(DividingController):
+class TreeController(RebalancingController):
     """See `DividingController`; in addition inputs from switches below: `register`, `beat`, `withdraw`."""
 
     def register(self, offer: SwitchOffer, now_ns: int) -> tuple[str, bool]:

@@ -14,7 +14,7 @@ from transport.testing.joined import JoinedSwitch
 from transport.testing.packets import describe, difference
 from transport.testing.switches import Port, Switch, SwitchUnderTest
 
-DROP, REPLY, BROADCAST, UP, REMIND = Verdict
+DROP, REPLY, BROADCAST, UP, RESEND = Verdict
 """The verdicts of a switch (S5, H3, Q4)."""
 
 pytest_plugins = ["transport.testing.fixtures", "transport.testing.vector_files"]
@@ -23,8 +23,8 @@ __all__ = [
     "ANY",
     "BROADCAST",
     "DROP",
-    "REMIND",
     "REPLY",
+    "RESEND",
     "UP",
     "Job",
     "JobConfig",

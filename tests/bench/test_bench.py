@@ -23,7 +23,7 @@ from emulation.errors import RunFailed
 from emulation.mininet.launch import BY_LINKS, BY_SWITCH
 from emulation.scenario import ScenarioError, canonical
 from emulation.scenario import parse as parse_scenario
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.native import library
 from tests.html_page import checked
 from transport.group.method_name import parse

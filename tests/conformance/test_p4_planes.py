@@ -10,7 +10,7 @@ from p4vm.planes.bmv2 import Bmv2Plane
 from p4vm.planes.p4 import P4Plane
 from switchagg.aggregator import Parent
 from switchagg.dataplane.contract import DataPlane
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, encode

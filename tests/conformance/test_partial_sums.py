@@ -8,7 +8,7 @@ import pytest
 
 from conformance.test_random_traffic import OTHERS, Traffic, check_agreement
 from switchagg.aggregator import Parent
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import MAX_PARTIAL, JobConfig, StreamConfig
 from switchagg.native.library import PARTIAL_OUTCOMES
@@ -19,7 +19,7 @@ SIZES = (2, 8, 17)
 
 
 class PartialTraffic(Traffic):
-    """Most jobs have partial sums; their workers pass, and ask for chunks to be closed."""
+    """Most jobs have partial sums; their workers abstain, and ask for chunks to be finalised."""
 
     def __init__(self, seed: int, elements: Sequence[int], routes: bool, parent: Parent | None = None) -> None:
         super().__init__(seed, elements, routes, parent)
@@ -31,9 +31,9 @@ class PartialTraffic(Traffic):
             self.jobs[job_id] = replace(job, workers=workers, **how), ports
 
     def strange(self, packet: Packet, port: int) -> tuple[Packet, int]:
-        bare = {"values": packet.values[:0], "route": Route.ALL, "owner": 0}
+        header_only = {"values": packet.values[:0], "route": Route.ALL, "owner": 0}
         if (choice := self.rng.random()) < 0.7:
-            return replace(packet, **bare, close=choice < 0.3), port
+            return replace(packet, **header_only, close=choice < 0.3), port
         return super().strange(packet, port)
 
 

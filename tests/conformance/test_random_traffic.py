@@ -15,7 +15,7 @@ from dataplane_names import WITHOUT_P4
 
 from switchagg.aggregator import Parent
 from switchagg.dataplane.contract import DataPlane
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import DecodeError
 from switchagg.job import MAX_CHILDREN, MODULUS, JobConfig, StreamConfig
 from switchagg.native.library import LEAF_OUTCOMES
@@ -312,7 +312,7 @@ class Watch:
         if place in self.crossed and packet.chunk < NEAR:
             reached[f"{outcome} after the wrap-around"] += 1
         reached[f"{outcome} of {job.workers} workers"] += 1
-        reached[f"{outcome} of {packet.route.name}, {'values' if packet.values.size else 'bare'}"] += 1
+        reached[f"{outcome} of {packet.route.name}, {'values' if packet.values.size else 'header-only'}"] += 1
         reached[f"{outcome} of {job.elements} elements, {packet.op.name}"] += 1
         if job.generation != self.first_generations[packet.job]:
             reached[f"{outcome} in a later generation"] += 1
@@ -333,7 +333,10 @@ def test_traffic_reaches_every_verdict_and_reason() -> None:
         reached += watch.reached
     drops = "short magic wire_version op flags length result job generation stream slot rank port owner elements"
     verdicts = ("absorbed", "broadcast", "reply")
-    kinds = ["ALL, values", *(f"{route.name}, {size}" for route in list(Route)[1:] for size in ("values", "bare"))]
+    kinds = [
+        "ALL, values",
+        *(f"{route.name}, {size}" for route in list(Route)[1:] for size in ("values", "header-only")),
+    ]
     wanted = [
         *(f"drop_{name}" for name in (*drops.split(), "older", "early", "duplicate")),
         *verdicts,

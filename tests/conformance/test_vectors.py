@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from dataplane_names import IN_PROCESS
 
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from transport.testing.jobs import Unexpected
 from transport.testing.vectors import PlaneTarget, run_vector, suits
 

@@ -177,16 +177,16 @@ def test_padding_of_a_short_frame_is_not_payload(plane: XdpPlane) -> None:
     assert plane.counters == {"absorbed": 1}
 
 
-def test_a_padded_bare_packet_causes_results_without_padding(plane: XdpPlane) -> None:
-    """S6: sa_deliver gives frames the size that they say they have, here the bare one that it sends last."""
+def test_a_padded_header_only_packet_causes_results_without_padding(plane: XdpPlane) -> None:
+    """S6: sa_deliver gives frames the size that they say they have, here the header-only one that it sends last."""
     given = Packet(5, 9, 0, 0, Op.SUM, 0, 0, 0, np.arange(8, dtype=np.int32), route=Route.FROM_OWNER)
-    bare = replace(given, rank=1, values=given.values[:0])
+    header_only = replace(given, rank=1, values=given.values[:0])
     assert run(plane, frame_of(encode(given), address_of(1), plane.SWITCH)) == bpf.XDP_DROP
     program, deliver = (plane._switch.object.program(name) for name in ("sa_switch", "sa_deliver"))
-    verdict, frame, _ = bpf.run(program, frame_of(encode(bare), address_of(2), plane.SWITCH) + bytes(11))
+    verdict, frame, _ = bpf.run(program, frame_of(encode(header_only), address_of(2), plane.SWITCH) + bytes(11))
     assert (verdict, len(frame)) == (bpf.XDP_PASS, 62 + 11)
     _, made, _ = bpf.run(deliver, frame, room=200)
-    assert made[42:] == encode(replace(bare, result=True))
+    assert made[42:] == encode(replace(header_only, result=True))
     assert (made[16:18], made[38:40]) == (b"\0\x30", b"\0\x1c")
 
 

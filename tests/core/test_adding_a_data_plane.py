@@ -14,8 +14,8 @@ from emulation.compare import choose_plane
 from emulation.scenario import load
 from emulation.sim.simulated_run import run_method
 from switchagg.dataplane.batched import BatchedPlane
+from switchagg.dataplane.plane_kinds import DATAPLANES, PlaneKind
 from switchagg.dataplane.self_test import Choice, fastest
-from switchagg.dataplane.table import DATAPLANES, PlaneKind
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 

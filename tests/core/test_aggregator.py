@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from switchagg.aggregator import Aggregator, Parent, Verdict, first_held, older
-from switchagg.dataplane.table import DATAPLANES, check_parent
+from switchagg.dataplane.plane_kinds import DATAPLANES, check_parent
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, Route

@@ -20,8 +20,8 @@ from switchagg.membership import (
     Waiting,
 )
 from switchagg.sharing.quota import PeerQuota
-from switchagg.sharing.redivision import Divisible, redivision
-from switchagg.sharing.room import gaps, range_for, shares_of
+from switchagg.sharing.rebalancing import SlotDistribution, best_rebalance
+from switchagg.sharing.slot_allocator import gaps, range_for, shares_of
 from switchagg.sharing.slot_shares import SlotDemand, max_min
 from switchagg.sharing.switches import SwitchOffer
 from switchagg.sharing.tree_controller import TreeController
@@ -360,8 +360,8 @@ def test_divisions_serve_all_better_each_time_until_all_have_their_shares() -> N
                 running[name] = (wishes[name], place)
         waiting = {name: (wish, 0) for name, wish in wishes.items() if name not in running}
         for step in itertools.count():
-            what = Divisible(SLOTS, fixed, running, waiting)
-            if (division := redivision(what)) is None:
+            what = SlotDistribution(SLOTS, fixed, running, waiting)
+            if (division := best_rebalance(what)) is None:
                 break
             assert step < 5
             steps += 1

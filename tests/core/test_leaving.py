@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from switchagg.membership import Event, JobAdmitted, JobEvicted, JobFailed, JoinRefused, JoinRequest, Running, Waiting
-from switchagg.sharing.leaving import LeavingController
+from switchagg.sharing.preempting_controller import PreemptingController
 from switchagg.sharing.quota import PeerQuota
 
 SECOND = 1_000_000_000
@@ -19,7 +19,7 @@ class World:
 
     def __init__(self) -> None:
         draw = partial(next, itertools.count(7))
-        self.controller = LeavingController(256, 360, draw, LEASE, SECOND, PeerQuota(slots=1 << 16))
+        self.controller = PreemptingController(256, 360, draw, LEASE, SECOND, PeerQuota(slots=1 << 16))
         self.now_ns = 0
         self.numbers: dict[str, int] = {}
         self._next = itertools.count(1)

@@ -11,8 +11,8 @@ from dataplane_names import WITHOUT_P4
 
 from switchagg.dataplane import self_test
 from switchagg.dataplane.contract import DataPlane, Output
+from switchagg.dataplane.plane_kinds import DATAPLANES, Make
 from switchagg.dataplane.self_test import Choice, fastest, fault
-from switchagg.dataplane.table import DATAPLANES, Make
 from switchagg.errors import JobError
 from switchagg.native import library
 from switchagg.wire import MARKED, RANK_AT

@@ -67,7 +67,7 @@ def test_layout_is_the_documented_one() -> None:
     assert encode(packet) == bytes.fromhex(GOLDEN)
 
 
-def test_layout_of_a_bare_packet_with_a_route() -> None:
+def test_layout_of_a_header_only_packet_with_a_route() -> None:
     """P2: magic, then 0010 1 10 110101 110: version 2, MAX, FROM_OWNER, owner 53, RETRANSMISSION and VERSION."""
     data = bytes.fromhex("5341 2dae 1234 5678 9abcdef0 0c 3f 0000 fedcba98")
     packet = decode(data)

@@ -16,7 +16,7 @@ from simulation.partial_rules import AddsLate, TakesOverAtOnce, TakesOverWhatAll
 
 from exhaustive.test_tiny_world import SWITCH, Explorer, Make, Tiny
 from switchagg.dataplane.contract import DataPlane
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, decode, encode
 
@@ -25,7 +25,8 @@ PLANES = [name for name in WITHOUT_P4 if DATAPLANES[name].partial]
 
 @dataclass(frozen=True)
 class World(Tiny):
-    """slow: workers whose values come at any time; absent: never. closes: workers may ask for chunks to be closed."""
+    """slow: workers whose values come at any time; absent: never. closes: workers may ask for chunks to be
+    finalised."""
 
     racks: tuple[tuple[int, ...], ...] = ((0, 1, 2),)
     backups: int = 1
@@ -51,7 +52,9 @@ class World(Tiny):
         return [plane]
 
     def packet(self, worker: int, chunk: int, **how: bool) -> tuple[int, int, bytes]:
-        values = np.array([(chunk + 1) * 16**worker, 1 << worker] if not how.pop("bare", False) else [], np.int32)
+        values = np.array(
+            [(chunk + 1) * 16**worker, 1 << worker] if not how.pop("header-only", False) else [], np.int32
+        )
         place = self.job.place(0, chunk)
         return SWITCH, worker, encode(Packet(1, 7, 0, worker, Op.SUM, *place, chunk, values, **how))
 
@@ -83,8 +86,8 @@ class PartialExplorer(Explorer):
         chunks = range(world.total)
         self._first = [[number(worker, chunk) for chunk in chunks] for worker in everyone]
         self._again = [[number(worker, chunk, retransmission=True) for chunk in chunks] for worker in everyone]
-        self._pass = [[number(worker, chunk, bare=True) for chunk in chunks] for worker in everyone]
-        self._close = [[number(worker, chunk, bare=True, close=True) for chunk in chunks] for worker in everyone]
+        self._pass = [[number(worker, chunk, header_only=True) for chunk in chunks] for worker in everyone]
+        self._close = [[number(worker, chunk, header_only=True, close=True) for chunk in chunks] for worker in everyone]
 
     def explore(self, budget: int, *, until_wrong: bool = False) -> None:
         world = self.tiny

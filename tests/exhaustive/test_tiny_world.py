@@ -21,7 +21,7 @@ from simulation.published_rule import PublishedLeaf, PublishedRule
 
 from switchagg.aggregator import Parent, SlotView
 from switchagg.dataplane.contract import DataPlane
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, decode, encode
 
@@ -144,7 +144,7 @@ class Explorer:
             plane: DataPlane = pickle.loads(self._frozen[switch])
             sent = []
             for source, data in [(source, data) for to, source, data in packets if to == place]:
-                packet = decode(data, bare=True)
+                packet = decode(data, header_only=True)
                 held = plane.seen(packet.slot, packet.version).chunk
                 for ahead in far:
                     forged = np.frombuffer(encode(replace(packet, chunk=(held + ahead) % MODULUS)), np.uint8)
@@ -217,7 +217,7 @@ class Explorer:
 
     def _view(self, switch: int, packet: int) -> SlotView:
         """The slot version of a packet in a switch."""
-        fields = decode(self._packets[packet][2], bare=True)
+        fields = decode(self._packets[packet][2], header_only=True)
         return pickle.loads(self._frozen[switch]).seen(fields.slot, fields.version)
 
     def result(self, packet: int) -> tuple[int, int]:

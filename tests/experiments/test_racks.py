@@ -13,7 +13,7 @@ from emulation.report.wording import topology_text
 from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
 from emulation.topologies.topology import Fabric, LinkSettings, Topology
 from emulation.topologies.topology_kinds import topology
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from transport.group.method_name import parse as parse_method
 
 RATE_BPS = 200_000_000

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from switchagg.call import array_call, make_call
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library

@@ -312,14 +312,14 @@ static void receive(uint32_t rank, const uint8_t *bundle, uint32_t rows, uint32_
 
 static void deliver(struct datagram *datagram) {
     if (datagram->to_switch) {
-        uint8_t out[FRAME_BYTES + 4], bare[20];
+        uint8_t out[FRAME_BYTES + 4], header_only[20];
         struct sa_results results;
         enum sa_outcome outcome =
-            sa_plane_accept(plane, datagram->bytes, datagram->size, 4 + datagram->rank, out, bare, &results);
+            sa_plane_accept(plane, datagram->bytes, datagram->size, 4 + datagram->rank, out, header_only, &results);
         if (outcome != SA_BROADCAST && outcome != SA_REPLY) return;
         for (uint32_t i = 0; i < results.valued.count; i++)
             under_way(out, results.size, false, results.valued.ports[i] - 4);
-        for (uint32_t i = 0; i < results.bare.count; i++) under_way(bare, 20, false, results.bare.ports[i] - 4);
+        for (uint32_t i = 0; i < results.header_only.count; i++) under_way(header_only, 20, false, results.header_only.ports[i] - 4);
         return;
     }
     /* with it, as one bundle, what else waits for the same worker */

@@ -33,7 +33,7 @@ struct model_slot {
     uint32_t held;
     bool seen[64], marked;
     bool asked[64], answered; /* below another switch; once its result is here it is the one contribution */
-    bool zero; /* the first packet was bare: what is taken is combined with zeros */
+    bool zero; /* the first packet was header-only: what is taken is combined with zeros */
     uint32_t taken; /* contributions, in the order of their arrival */
     struct contribution contributions[64];
 };
@@ -99,12 +99,12 @@ static enum sa_outcome model_unknown_sender(const uint8_t *datagram, uint32_t po
     return SA_ABSORBED;
 }
 
-/* What a result is: with the values of `elements`, or bare. */
+/* What a result is: with the values of `elements`, or header-only. */
 struct model_results {
-    uint8_t valued[SIZE_MAX_BYTES], bare[20];
+    uint8_t valued[SIZE_MAX_BYTES], header_only[20];
     uint32_t size;                        /* of the one with values */
-    uint32_t valued_ports[64], bare_ports[64]; /* to whom, in the order of ranks */
-    uint32_t valued_count, bare_count;
+    uint32_t valued_ports[64], header_only_ports[64]; /* to whom, in the order of ranks */
+    uint32_t valued_count, header_only_count;
 };
 
 static void model_values(const struct model_slot *slot, uint32_t elements, uint8_t *result) {
@@ -150,15 +150,15 @@ static void model_results(const struct model_job *job, const struct model_slot *
     memcpy(results->valued, datagram, 20);
     results->valued[3] = (uint8_t)(1 | (datagram[3] & ~4));
     results->valued[13] = (uint8_t)(datagram[13] % 128 + (slot->marked ? 128 : 0));
-    memcpy(results->bare, results->valued, 20);
+    memcpy(results->header_only, results->valued, 20);
     put(results->valued, 14, 2, job->elements);
-    put(results->bare, 14, 2, 0);
+    put(results->header_only, 14, 2, 0);
     results->size = 20 + 4 * job->elements;
     model_values(slot, job->elements, results->valued);
     for (uint32_t rank = 0; rank < job->workers; rank++) {
         if (again && rank != datagram[13] % 64) continue;
         if (datagram[2] / 2 % 4 && model_gives(datagram, rank))
-            results->bare_ports[results->bare_count++] = job->ports[rank];
+            results->header_only_ports[results->header_only_count++] = job->ports[rank];
         else
             results->valued_ports[results->valued_count++] = job->ports[rank];
     }
@@ -262,41 +262,41 @@ static void run_singly(const uint8_t *rows, uint32_t count, uint32_t size, uint3
         static const uint32_t no_port;
         static struct model_results expected;
         uint32_t room = largest_result();
-        uint8_t *datagram = exactly(skew + size), *out = exactly(skew + room), *bare = exactly(skew + 20);
+        uint8_t *datagram = exactly(skew + size), *out = exactly(skew + room), *header_only = exactly(skew + 20);
         memcpy(datagram + skew, rows + row * size, size);
         memset(out, 0xa5, skew + room);
-        memset(bare, 0xa5, skew + 20);
+        memset(header_only, 0xa5, skew + 20);
         enum sa_outcome wanted = model_accept(rows + row * size, size, port, &expected);
         counted[wanted]++;
         struct sa_results results = {{&no_port, 77}, {&no_port, 77}, 77};
-        CHECK(sa_plane_accept(plane, datagram + skew, size, port, out + skew, bare + skew, &results) == wanted);
+        CHECK(sa_plane_accept(plane, datagram + skew, size, port, out + skew, header_only + skew, &results) == wanted);
         CHECK(size == 0 || memcmp(datagram + skew, rows + row * size, size) == 0);
         bool sent = sa_sends(wanted);
         if (sent) {
             CHECK(results.size == expected.size);
             CHECK(same_ports(expected.valued_ports, expected.valued_count, results.valued.ports, results.valued.count));
-            CHECK(same_ports(expected.bare_ports, expected.bare_count, results.bare.ports, results.bare.count));
+            CHECK(same_ports(expected.header_only_ports, expected.header_only_count, results.header_only.ports, results.header_only.count));
         } else {
-            CHECK(results.valued.ports == &no_port && results.bare.ports == &no_port && results.size == 77);
+            CHECK(results.valued.ports == &no_port && results.header_only.ports == &no_port && results.size == 77);
         }
         if (!sent || !expected.valued_count) memset(expected.valued, 0xa5, sizeof expected.valued);
-        if (!sent || !expected.bare_count) memset(expected.bare, 0xa5, sizeof expected.bare);
+        if (!sent || !expected.header_only_count) memset(expected.header_only, 0xa5, sizeof expected.header_only);
         CHECK(room == 0 || memcmp(out + skew, expected.valued, sent && expected.valued_count ? expected.size : room) == 0);
-        CHECK(memcmp(bare + skew, expected.bare, 20) == 0);
+        CHECK(memcmp(header_only + skew, expected.header_only, 20) == 0);
         free(datagram);
         free(out);
-        free(bare);
+        free(header_only);
     }
 }
 
 static void run_bundle(const uint8_t *rows, uint32_t count, uint32_t size, uint32_t port, uint32_t skew) {
     uint32_t room = count * largest_result();
-    uint8_t *bundle = exactly(skew + count * size), *out = exactly(skew + room), *bare = exactly(skew + 20 * count);
+    uint8_t *bundle = exactly(skew + count * size), *out = exactly(skew + room), *header_only = exactly(skew + 20 * count);
     struct sa_run *runs = (struct sa_run *)exactly(count * sizeof *runs);
     memcpy(bundle + skew, rows, count * size);
-    uint32_t runs_made = sa_plane_process(plane, bundle + skew, count, size, port, out + skew, bare + skew, runs);
+    uint32_t runs_made = sa_plane_process(plane, bundle + skew, count, size, port, out + skew, header_only + skew, runs);
     uint32_t run = 0, in_run = 0;
-    const uint8_t *valued_at = out + skew, *bare_at = bare + skew;
+    const uint8_t *valued_at = out + skew, *header_only_at = header_only + skew;
     for (uint32_t row = 0; row < count; row++) {
         static struct model_results expected;
         enum sa_outcome wanted = model_accept(rows + row * size, size, port, &expected);
@@ -309,27 +309,27 @@ static void run_bundle(const uint8_t *rows, uint32_t count, uint32_t size, uint3
         }
         in_run++;
         CHECK(run < runs_made);
-        const struct model_job *job = live_job(field(expected.bare, 4, 2));
+        const struct model_job *job = live_job(field(expected.header_only, 4, 2));
         CHECK(runs[run].job_id == job->id && runs[run].size == expected.size);
         uint32_t twice[128];
         for (uint32_t i = 0; i < 2 * job->workers; i++) twice[i] = job->ports[i % job->workers];
         if (job->leaf) twice[job->workers] = job->parent_port;
-        struct sa_ranks valued = runs[run].valued, to_bare = runs[run].bare;
+        struct sa_ranks valued = runs[run].valued, to_header_only = runs[run].header_only;
         CHECK(same_ports(expected.valued_ports, expected.valued_count, twice + valued.first, valued.count));
-        CHECK(same_ports(expected.bare_ports, expected.bare_count, twice + to_bare.first, to_bare.count));
+        CHECK(same_ports(expected.header_only_ports, expected.header_only_count, twice + to_header_only.first, to_header_only.count));
         if (valued.count) {
             CHECK(memcmp(valued_at, expected.valued, expected.size) == 0);
             valued_at += expected.size;
         }
-        if (to_bare.count) {
-            CHECK(memcmp(bare_at, expected.bare, 20) == 0);
-            bare_at += 20;
+        if (to_header_only.count) {
+            CHECK(memcmp(header_only_at, expected.header_only, 20) == 0);
+            header_only_at += 20;
         }
     }
     CHECK(runs_made ? run + 1 == runs_made && in_run == runs[run].count : run == 0 && in_run == 0);
     free(bundle);
     free(out);
-    free(bare);
+    free(header_only);
     free(runs);
 }
 

@@ -149,7 +149,7 @@ def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[
         "any newer chunk taken",
         "no bound for the rank",
         "marks of other ranks forgotten",
-        "a bare packet clears nothing",
+        "a header-only packet clears nothing",
         "a result of an older chunk taken",
         "asks of the chunk before",
         "last row written whole",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from switchagg.dataplane.native import NativePlane, plane_library
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.library import load, missing

@@ -19,7 +19,7 @@ from p4vm.planes.traffic import USUAL, Arrived, Evicted, Faults, Lost, Shape, St
 from p4vm.planes.traffic_files import stf, vector
 from p4vm.python.engine import PythonEngine
 from p4vm.stf.run import Result, run_text
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from transport.testing.vectors import PlaneTarget, run_vector
 
 PROGRAM = folder() / "v1model" / "switchagg.p4"

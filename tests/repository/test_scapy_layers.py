@@ -19,7 +19,7 @@ from scapy.packet import Raw
 LAYERS = importlib.import_module("switchagg_scapy")
 SENT = Packet(1, 7, 2, 3, Op.MAX, 9, 1, 4294967295, np.array([1, -2, 2**31 - 1, -(2**31)], np.int32), False, True)
 
-BARE = replace(SENT, values=SENT.values[:0], route=Route.TO_OWNER, owner=37)
+HEADER_ONLY = replace(SENT, values=SENT.values[:0], route=Route.TO_OWNER, owner=37)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def built(layers: ModuleType, **changes: object) -> object:
 
 def test_builds_our_bytes(layers: ModuleType) -> None:
     assert bytes(built(layers)) == encode(SENT)
-    assert bytes(built(layers, routing="TO_OWNER", owner=37, values=[])) == encode(BARE)
+    assert bytes(built(layers, routing="TO_OWNER", owner=37, values=[])) == encode(HEADER_ONLY)
     assert bytes(built(layers, elements=360))[14:16] == b"\x01\x68"  # also what is wrong can be sent
 
 
@@ -48,8 +48,14 @@ def test_reads_our_bytes(layers: ModuleType) -> None:
     assert (chunk.op, chunk.elements, chunk.chunk) == (1, 4, 4294967295)
     assert str(chunk.flags) == "VERSION+RETRANSMISSION"
     assert chunk.values == SENT.values.tolist()
-    bare = UDP(bytes(UDP(sport=6000, dport=layers.PORT) / encode(BARE)))[layers.Chunk]
-    assert (bare.op, bare.routing, bare.owner, bare.elements, bare.values) == (1, 1, 37, 0, [])
+    header_only = UDP(bytes(UDP(sport=6000, dport=layers.PORT) / encode(HEADER_ONLY)))[layers.Chunk]
+    assert (header_only.op, header_only.routing, header_only.owner, header_only.elements, header_only.values) == (
+        1,
+        1,
+        37,
+        0,
+        [],
+    )
     assert bytes(frame[UDP].payload) == encode(SENT)
 
 

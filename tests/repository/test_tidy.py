@@ -46,7 +46,7 @@ CORE = {
     "partial_endpoint",
     "description",
     "layout",
-    "written",
+    "option_syntax",
 }
 # Time, chance and input are parameters of the core; see ARCHITECTURE.md.
 NOT_IN_CORE = {"time", "random", "socket", "threading", "asyncio", "logging"}
@@ -292,7 +292,7 @@ def wrong_import(name: str, target: str) -> str | None:
         return f"{package} is imported only in {', '.join(HOMES[package]) or 'tests'}"
     if path.parent.as_posix() == "switchagg" and path.stem in CORE:
         return wrong_in_core(path.stem, target)
-    if path.is_relative_to("switchagg/codecs") or path.is_relative_to("switchagg/written"):
+    if path.is_relative_to("switchagg/codecs") or path.is_relative_to("switchagg/option_syntax/"):
         return wrong_in_core("codecs", target)
     if top in NEEDS and package not in NEEDS[top] | sys.stdlib_module_names:
         if target.startswith("switchagg.errors") or (name.startswith(PLANES) and package == "switchagg"):

@@ -108,18 +108,18 @@ def test_malformed(tmp_path: Path) -> None:
 
 
 def test_routes(tmp_path: Path) -> None:
-    """Who owns what; bare packets, also several in one datagram, are no malformed ones."""
+    """Who owns what; header-only packets, also several in one datagram, are no malformed ones."""
     given = Packet(1, 7, 2, 0, Op.SUM, 9, 1, 5, VALUES, route=Route.TO_OWNER, owner=37)
-    bare = dataclasses.replace(given, rank=37, values=VALUES[:0])
-    result, more = dataclasses.replace(bare, result=True), dataclasses.replace(bare, chunk=6, slot=10)
-    frames = [sent_by(0, encode(given)), sent_by(37, encode(bare) + encode(more)), sent_to(0, encode(result))]
+    header_only = dataclasses.replace(given, rank=37, values=VALUES[:0])
+    result, more = dataclasses.replace(header_only, result=True), dataclasses.replace(header_only, chunk=6, slot=10)
+    frames = [sent_by(0, encode(given)), sent_by(37, encode(header_only) + encode(more)), sent_to(0, encode(result))]
     fields = [f"switchagg.{name}" for name in ("route", "owner", "chunk", "hint")]
     rows = shown(frames, [*fields, "_ws.col.Info", "_ws.expert.group"], tmp_path)
     assert rows[0][:4] == ["1", "37", "5", "contribution"]
-    assert rows[1][:4] == ["1,1", "37,37", "5,6", "contribution, bare,contribution, bare"]
+    assert rows[1][:4] == ["1,1", "37,37", "5,6", "contribution, header-only,contribution, header-only"]
     one = "SUM TO_OWNER 37 job 1 rank 37 stream 2"
-    assert rows[1][4:] == [f"2 packets: {one} chunks 5-6 slots 9.1-10.1 contribution, bare", ""]
-    hint = "result to rank 0, caused by rank 37: BROADCAST, bare"
+    assert rows[1][4:] == [f"2 packets: {one} chunks 5-6 slots 9.1-10.1 contribution, header-only", ""]
+    hint = "result to rank 0, caused by rank 37: BROADCAST, header-only"
     assert rows[2][3:] == [hint, f"{one} chunk 5 slot 9.1 {hint}", ""]
 
 

@@ -15,7 +15,7 @@ from emulation.cli.main import app
 from emulation.report import wording
 from emulation.scenario import parse as parse_scenario
 from emulation.sim.simulated_run import run_method
-from switchagg.written import option, size
+from switchagg.option_syntax import option, size
 from transport.group.method_name import parse
 from transport.schedule.model import Network, predict
 from transport.schedule.plan import Transfer, numbered, whole

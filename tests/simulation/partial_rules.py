@@ -17,7 +17,7 @@ class _Late(Aggregator):
 
 
 class AddsLate(ReferencePlane):
-    """What comes when a chunk is closed is added all the same: who asks again gets another sum than the others."""
+    """What comes when a chunk is finalised is added all the same: who asks again gets another sum than the others."""
 
     name = "adds late"
     rule: type[Aggregator] = _Late
@@ -34,7 +34,7 @@ class _Sent(Aggregator):
 
 
 class TakesOverWhatAllHaveSent(AddsLate):
-    """A closed chunk is taken over when all ranks have been seen: one whose result was lost asks in vain for ever."""
+    """A finalised chunk is taken over when all ranks have been seen: who lost the result asks in vain for ever."""
 
     name = "takes over what all have sent"
     rule = _Sent

@@ -7,8 +7,8 @@ import pytest
 
 from simulation.world import MS, Faults, World
 from switchagg.call import make_call
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.dataplane.reference import ReferencePlane
-from switchagg.dataplane.table import DATAPLANES
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.window import Window

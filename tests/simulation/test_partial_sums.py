@@ -20,7 +20,7 @@ from simulation.world import ANY_ORDER, MS, NEVER_NS, Drawn, SimulatedJob, World
 from switchagg.call import make_call
 from switchagg.calls.partial_call import PartialCall
 from switchagg.dataplane.contract import DataPlane
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.job import MODULUS
 from switchagg.partial_endpoint import endpoint_of
 from switchagg.wire import Op, Packet, Values
@@ -42,7 +42,7 @@ class Named:
 
     def sent(self, packet: Packet, rank: int) -> None:
         if len(packet.values):
-            self.ops[self._key(packet)] = packet.op  # a reminder has that of the packet that caused it
+            self.ops[self._key(packet)] = packet.op  # a resent result has that of the packet that caused it
             self.sent_by.setdefault(self._key(packet), {})[rank] = packet.values
 
     def combined(self, packet: Packet, below: object) -> None:
@@ -156,7 +156,7 @@ def test_every_kind_of_packet_is_met() -> None:
         counters = [world.planes[0].counters, *(end.counters for job in world.jobs for end in job.endpoints)]
         for name, count in (item for each in counters for item in each.items()):
             total[name] = total.get(name, 0) + count
-    names = "broadcast reply remind passed drop_late early closed"
+    names = "broadcast reply resend abstained drop_late early finalise_requests"
     assert all(total.get(name, 0) > 5 for name in names.split()), total
     assert lacking > 20
     assert "early_refused" not in total

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from switchagg.call import make_call
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.library import missing

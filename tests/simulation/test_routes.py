@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from switchagg.aggregator import Aggregator
 from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.dataplane.reference import ReferencePlane
-from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.wire import OWNERS, Op, Packet, Route, Values, decode, encode
 
@@ -155,7 +155,7 @@ def test_no_packet_reads_what_another_job_left(dataplane: str, packets: list[tup
 
 
 class Keeps(Aggregator):
-    """A wrong rule: a bare packet leaves the sums as they are also where it is a chunk's first (S4)."""
+    """A wrong rule: a header-only packet leaves the sums as they are also where it is a chunk's first (S4)."""
 
     def _combine(self, packet: Packet, *, clear: bool = False, write: bool = False, read: bool) -> Values:
         return super()._combine(packet, write=write, read=read)

@@ -17,7 +17,7 @@ from simulation.published_rule import PublishedLeaf
 from simulation.test_simulation import replayable
 from simulation.world import ANY_ORDER, IN_ORDER_LOSS, AnyEndpoint, Faults, World
 from switchagg.dataplane.contract import DataPlane
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.endpoint import Endpoint
 from switchagg.native.library import missing
 from switchagg.native.native_endpoint import NativeEndpoint

@@ -18,7 +18,7 @@ from test_native_impair import fates
 from test_switch_loop import EchoPlane
 
 from switchagg.call import make_call
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.priority import tos_of
@@ -61,7 +61,7 @@ def contribution(rank: int, chunk: int) -> Packet:
 
 @requires_native
 @pytest.mark.parametrize("name", LOOPS)
-def test_each_rank_gets_values_or_a_bare_result(name: str) -> None:
+def test_each_rank_gets_values_or_a_header_only_result(name: str) -> None:
     links = [UdpLink(("127.0.0.1", 0)) for _ in range(WORKERS)]
     with closing(links[0]), closing(links[1]), closing(links[2]), switch_of(name, links) as switch:
         for rank, link in enumerate(links):
@@ -116,6 +116,6 @@ def test_w10_results_of_both_sizes_have_the_class_of_their_stream(name: str) -> 
                 rank.sendto(encode(packet), link.address)
             for number, rank in enumerate(ranks):
                 data, ((_, _, mark),), _, _ = rank.recvmsg(2048, socket.CMSG_SPACE(4))
-                bare = (number == 0) == (route is Route.FROM_OWNER)
-                assert len(data) == (HEADER_BYTES if bare else frame_bytes(ELEMENTS))
+                header_only = (number == 0) == (route is Route.FROM_OWNER)
+                assert len(data) == (HEADER_BYTES if header_only else frame_bytes(ELEMENTS))
                 assert mark[0] == tos

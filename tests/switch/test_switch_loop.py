@@ -21,7 +21,7 @@ import transport.switch.switch_loop
 from switchagg.aggregator import Parent, SlotView
 from switchagg.dataplane.contract import Output
 from switchagg.dataplane.native import NativePlane
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.description import CallSignature
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from transport.control.control_client import query_status

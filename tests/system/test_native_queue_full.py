@@ -22,7 +22,7 @@ PACKETS = 128
 
 SWITCH_PROGRAM = """
 import json, sys
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.job import JobConfig, StreamConfig
 from transport.switch.impairments import parse_impairments
 from transport.switch.native_switch_loop import NativeSwitchLoop

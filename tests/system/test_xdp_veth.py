@@ -272,7 +272,8 @@ def send_and_wait(switch: XdpSwitch, sending: list[socket.socket], packet: Packe
 @pytest.mark.parametrize("offload", ["on", "off"])
 @pytest.mark.parametrize(("mtu", "elements"), [(1500, 360), (9000, 2200)], ids=["mtu1500", "jumbo"])
 def test_results_of_routes(mtu: int, elements: int, offload: str, gro: bool) -> None:
-    """S6: in two sizes, whoever's packet completes the chunk, bare or not; lengths and checksums are right (P5)."""
+    """S6: in two sizes, whoever's packet completes the chunk, header-only or not; lengths and checksums are right
+    (P5)."""
     with star(2, mtu=mtu, gro=gro) as net, contextlib.ExitStack() as ends:
         net.switch.sh(f"for p in p0 p1; do ethtool -K $p tso off; ethtool -K $p tx {offload}; done")
         net.nodes[0].sh(f"ethtool -K eth0 tx {offload}")
@@ -282,10 +283,10 @@ def test_results_of_routes(mtu: int, elements: int, offload: str, gro: bool) -> 
             giver = owner if route is Route.FROM_OWNER else 1 - owner
             values = np.arange(chunk, chunk + elements, dtype=np.int32)
             packet = Packet(5, 9, 0, giver, Op.SUM, chunk % 2, chunk // 2 % 2, chunk, values, route=route, owner=owner)
-            bare = dataclasses.replace(packet, rank=1 - giver, values=values[:0])
-            for each in (packet, bare) if giver != last else (bare, packet):
+            header_only = dataclasses.replace(packet, rank=1 - giver, values=values[:0])
+            for each in (packet, header_only) if giver != last else (header_only, packet):
                 send_and_wait(switch, sending, each)
-            for each in (packet, bare):  # and again: what is lost is repaired for the one who asks
+            for each in (packet, header_only):  # and again: what is lost is repaired for the one who asks
                 sending[each.rank].sendto(encode(dataclasses.replace(each, retransmission=True)), AT)
             for receiver, raw in enumerate(arriving):
                 carried = values[:0] if receiver == giver else values

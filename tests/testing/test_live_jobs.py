@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from dataplane_names import WITHOUT_P4
 
-from switchagg.dataplane import table
+from switchagg.dataplane import plane_kinds
 from switchagg.dataplane.contract import Output
+from switchagg.dataplane.plane_kinds import PlaneKind
 from switchagg.dataplane.reference import ReferencePlane
-from switchagg.dataplane.table import PlaneKind
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.testing import (
     ANY,
     BROADCAST,
     DROP,
-    REMIND,
     REPLY,
+    RESEND,
     UP,
     Job,
     Op,
@@ -80,7 +80,7 @@ FAULTS: dict[str, tuple[Callable[[Output], Sequence[Output]], str]] = {
 def test_a_fault_of_the_switch_is_found_and_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     fault, says = FAULTS[name]
     kind = PlaneKind("faulty", lambda slots, elements: FaultyPlane(slots, elements, fault), "")
-    monkeypatch.setitem(table.DATAPLANES, "faulty", kind)
+    monkeypatch.setitem(plane_kinds.DATAPLANES, "faulty", kind)
     with Switch("faulty") as switch:
         two = switch.job(workers=2, elements=2)
         two.contribute(0, 0, [1, 2])
@@ -111,7 +111,7 @@ def test_routes_marks_generations_and_parents(job: MakeJob) -> None:
     two = job(elements=3)
     two.contribute(0, 0, 5, route=Route.FROM_OWNER, owner=0)
     two.contribute(1, 0, route=Route.FROM_OWNER, owner=0)
-    two.expect(BROADCAST, 5)  # bare for rank 0, which gave
+    two.expect(BROADCAST, 5)  # header-only for rank 0, which gave
     two.contribute(0, 1, [1, -5, 3], op=Op.MAX, tos=3)  # CE (G2)
     two.contribute(1, 1, [0, -4, 9], op=Op.MAX)
     two.expect(BROADCAST, [1, -4, 9], marked=True)
@@ -132,7 +132,7 @@ def test_routes_marks_generations_and_parents(job: MakeJob) -> None:
 
 
 @pytest.mark.dataplane("reference")
-def test_a_reminder_is_told_packet_by_packet(job: MakeJob) -> None:
+def test_a_resent_result_is_told_packet_by_packet(job: MakeJob) -> None:
     three = job(workers=3, elements=2, window=1, backups=1)
     for chunk in range(2):
         three.contribute(0, chunk, [1, 1])
@@ -140,8 +140,8 @@ def test_a_reminder_is_told_packet_by_packet(job: MakeJob) -> None:
         three.expect(BROADCAST, [3, 3])
     three.contribute(0, 2, [1, 1], op=Op.MAX)
     with pytest.raises(SwitchaggError, match="say with expect_packets"):
-        three.expect(REMIND, 3)
-    three.expect_packets({2: three.contribution(0, 0, [3, 3], op=Op.MAX, result=True)}, counted="remind")
+        three.expect(RESEND, 3)
+    three.expect_packets({2: three.contribution(0, 0, [3, 3], op=Op.MAX, result=True)}, counted="resend")
 
 
 def test_any_values_are_those_that_came(job: MakeJob) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from dataplane_names import WITHOUT_P4
 
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.native.library import missing
 from switchagg.testing import JoinedSwitch, Op, Packet, Route, describe, difference, encode
 from switchagg.wire import HEADER_BYTES
@@ -21,7 +21,7 @@ pytest_plugins = ["pytester"]
 PLUGIN = ("-p", "switchagg.testing", "-p", "no:cacheprovider")
 
 VECTORS = Path(__file__).parent.parent / "vectors"
-NUMBERED = ("s1_unknown_senders", "s2_takeover", "s7_generation", "s7_admission", "s8_jobs", "q2_closed")
+NUMBERED = ("s1_unknown_senders", "s2_takeover", "s7_generation", "s7_admission", "s8_jobs", "q2_finalised")
 """Vectors with several jobs and streams, generations, slots of nobody, what slots hold, partial sums, refusals."""
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "packet_test"
@@ -80,7 +80,7 @@ def test_golden_packets_run_live(pytester: pytest.Pytester) -> None:
         ["more.stf:10: packet 1 *: nothing that the file expects is this:", "*to port 1: result *"]
     )
     done.stdout.fnmatch_lines(["wrong.stf:*: expect 0 *", "*expected 9, received 8"])
-    partial = pytester.runpytest(*PLUGIN, "--dataplane", "p4", "-rs", str(VECTORS / "q2_closed.stf"))
+    partial = pytester.runpytest(*PLUGIN, "--dataplane", "p4", "-rs", str(VECTORS / "q2_finalised.stf"))
     partial.assert_outcomes(skipped=1)
     partial.stdout.fnmatch_lines(["*data plane p4 has no trees, or no partial sums"])
 

@@ -50,7 +50,7 @@ def test_nobody_waits_for_a_slow_rank() -> None:
     result = trained(scenario("backups = 1"), "switch~lanes8+ef")
     assert 60_000_000 < mean_ns(result) < 1.5 * 60_000_000
     assert len(set(result.parameter_hash_per_rank)) == 1
-    assert result.switch_counters["passed"] > 0
+    assert result.switch_counters["abstained"] > 0
     held = result.partial_sums
     assert (held["ranks_mean"], held["ranks_least"]) == (2, 2)
 

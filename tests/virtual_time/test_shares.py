@@ -13,7 +13,7 @@ from switchagg.description import WORDS
 from switchagg.wire import frame_bytes
 
 WORKERS, ELEMENTS, RATE_BPS = 4, 360, 200_000_000
-FULL, BARE = (frame_bytes(elements) + UDP_FRAMING_BYTES for elements in (ELEMENTS, 0))
+FULL, HEADER_ONLY = (frame_bytes(elements) + UDP_FRAMING_BYTES for elements in (ELEMENTS, 0))
 ROWS = 300
 SIZE = WORKERS * ROWS * ELEMENTS
 
@@ -56,18 +56,18 @@ DESCRIBED = -(-WORDS * WORKERS // ELEMENTS)
 def test_one_alone_fills_its_busier_direction(kind: str, full: int) -> None:
     seconds, sent, arrays = timed([kind])
     check(kind, arrays)
-    assert sent == [(full * ROWS + DESCRIBED) * FULL + (WORKERS - full) * ROWS * BARE] * WORKERS
+    assert sent == [(full * ROWS + DESCRIBED) * FULL + (WORKERS - full) * ROWS * HEADER_ONLY] * WORKERS
     bound = (WORKERS - 1) * ROWS * FULL * 8 / RATE_BPS
     assert bound / seconds > 0.95
 
 
 def test_both_at_once_fill_both_directions() -> None:
-    """n/(n-1) of the longer alone, and what bare packets take: one for each with values."""
+    """n/(n-1) of the longer alone, and what header-only packets take: one for each with values."""
     seconds, sent, arrays = timed(["reduce_scatter", "all_gather"])
     check("reduce_scatter", arrays[:WORKERS])
     check("all_gather", arrays[WORKERS:])
-    assert sent == [(WORKERS * ROWS + 2 * DESCRIBED) * FULL + WORKERS * ROWS * BARE] * WORKERS
-    assert WORKERS * ROWS * (FULL + BARE) * 8 / RATE_BPS / seconds > 0.95
+    assert sent == [(WORKERS * ROWS + 2 * DESCRIBED) * FULL + WORKERS * ROWS * HEADER_ONLY] * WORKERS
+    assert WORKERS * ROWS * (FULL + HEADER_ONLY) * 8 / RATE_BPS / seconds > 0.95
 
 
 @pytest.mark.parametrize("kind", ["reduce_scatter", "all_gather"])

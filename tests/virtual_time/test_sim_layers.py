@@ -141,8 +141,8 @@ def test_wire_bytes_are_those_of_the_iterations_counted(method: str) -> None:
     given = scenario(**{"topology.rate_bps": 200_000_000})
     plain, _ = train(given, f"{method}+bsp")
     urgent, _ = train(given, f"{method}+bytescheduler:partition=64kB,credit=128kB")
-    for ours, bare in zip(urgent.wire_tx_bytes_per_rank, plain.wire_tx_bytes_per_rank, strict=True):
-        assert ours == pytest.approx(bare, rel=0.09)  # slices have a description, and end in half-empty packets
+    for ours, header_only in zip(urgent.wire_tx_bytes_per_rank, plain.wire_tx_bytes_per_rank, strict=True):
+        assert ours == pytest.approx(header_only, rel=0.09)  # slices have a description, and end in half-empty packets
 
 
 def test_without_overlap_an_iteration_is_compute_and_then_communication() -> None:

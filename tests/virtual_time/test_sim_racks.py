@@ -15,7 +15,7 @@ from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.network.timing import time_allreduce
 from emulation.topologies.topology import Fabric
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import AggregationFailed
 from transport.group.method_name import parse as parse_method
 

@@ -20,7 +20,7 @@ from udp_relay import UdpRelay
 
 import transport.worker.worker_loop
 from switchagg.call import array_call, make_call
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library

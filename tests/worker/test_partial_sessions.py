@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from switchagg.dataplane.batched import BatchedPlane
-from switchagg.dataplane.table import DATAPLANES, check_partial
+from switchagg.dataplane.plane_kinds import DATAPLANES, check_partial
 from switchagg.description import CallSignature
 from switchagg.errors import JobError
 from switchagg.layout import shares_of

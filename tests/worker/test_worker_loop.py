@@ -19,7 +19,7 @@ from faulty_link import FaultyLink
 
 import transport.worker.worker_loop
 from switchagg.call import make_call
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import JobConfig, StreamConfig

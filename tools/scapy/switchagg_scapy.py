@@ -37,7 +37,7 @@ FLAGS = ["RESULT", "VERSION", "RETRANSMISSION"]
 
 
 class Chunk(Packet):
-    """A contribution, or with the flag RESULT the switch's answer. values: signed 32-bit integers; none: it is bare."""
+    """A contribution, or with the flag RESULT the switch's answer. values: signed 32-bit integers, or none."""
 
     name = "switchagg"
     fields_desc = [  # noqa: RUF012

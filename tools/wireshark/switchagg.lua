@@ -101,10 +101,10 @@ end
 -- has no values, for its rank gives none, or got none (P2, S6).
 local function verdict(buffer, at, pinfo)
     local job, rank = buffer(at + 4, 2):uint(), buffer(at + 13, 1):bitfield(2, 6)
-    local bare = buffer(at + 14, 2):uint() == 0 and ", bare" or ""
+    local header_only = buffer(at + 14, 2):uint() == 0 and ", header-only" or ""
     if buffer(at + 3, 1):bitfield(7, 1) == 0 then
         if not pinfo.visited then ranks[endpoint(job, pinfo.src, pinfo.src_port)] = rank end
-        return "contribution" .. bare .. (buffer(at + 3, 1):bitfield(5, 1) == 1 and ", sent again" or "")
+        return "contribution" .. header_only .. (buffer(at + 3, 1):bitfield(5, 1) == 1 and ", sent again" or "")
     end
     local place = pinfo.number .. " " .. at
     if not hints[place] then
@@ -117,7 +117,7 @@ local function verdict(buffer, at, pinfo)
             hints[place] = "result to rank " .. receiver .. ", which caused it: BROADCAST or REPLY"
         end
     end
-    return hints[place] .. bare
+    return hints[place] .. header_only
 end
 
 local function add_header(buffer, at, tree)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
-from switchagg.written import choices
+from switchagg.option_syntax import choices
 from transport.collectives.collective import Look
 from transport.links.link_kinds import links_with
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import ELEMENTS_MTU_1500
 from transport.links.framing import Framing
@@ -19,7 +19,7 @@ class LinkKind:
     can carry a worker's packets, fastest first. only_plane: the one data plane its switch can have; "": all in user
     space. in_kernel: whether data planes in the kernel serve it. impairments: whether the switch emulates bad ones.
     keys: whether it encrypts (CURVE). secrets: whether its switch knows members by their joins' secrets (C15).
-    messages: whether packets are joined to messages. bare: whether it carries packets of any size (P2).
+    messages: whether packets are joined to messages. header_only: whether it carries packets of any size (P2).
     trees: whether its switches may be below others (H1). packets: whether its mesh carries packets that may be lost,
     too (`UdpMesh.carry_packets`).
     congestion_control: whether its mesh lets one choose TCP's (`transport.meshes.tcp_gathering.TcpOptions`).
@@ -38,7 +38,7 @@ class LinkKind:
     keys: bool = False
     secrets: bool = False
     messages: bool = False
-    bare: bool = True
+    header_only: bool = True
     trees: bool = False
     packets: bool = False
     congestion_control: bool = False

@@ -5,7 +5,7 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from switchagg.written import choices
+from switchagg.option_syntax import choices
 from transport.ps.coded import PushCodec
 
 BSP, BACKUP, SSP, ASP, DC_ASGD = "bsp", "backup", "ssp", "asp", "dc_asgd"

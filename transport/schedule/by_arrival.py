@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from switchagg.written import option, per_byte, size, time_ns
+from switchagg.option_syntax import option, per_byte, size, time_ns
 from transport.schedule.plan import Transfer, fifo
 from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from switchagg.written import count, one_of, option, size
+from switchagg.option_syntax import count, one_of, option, size
 from transport.schedule.order import layer_order
 from transport.schedule.plan import Transfer, numbered, sliced, whole
 from transport.schedule.policy import Point, Policy, Tunable

@@ -1,7 +1,7 @@
 """What a schedule is: its name, its options and how they are written, its plans, and what reports say of it. Pure.
 
 A policy is written as in a method's name, `p3` or `bytescheduler:partition=1MB,credit=4MB`; `table.parse_policy` reads
-it. How options are written: `switchagg.written`.
+it. How options are written: `switchagg.option_syntax`.
 """
 
 from abc import ABC, abstractmethod
@@ -31,7 +31,8 @@ class Tunable(NamedTuple):
 
 @dataclass(frozen=True)
 class Policy(ABC):
-    """A schedule. A subclass is a frozen dataclass: its fields are its options, made by `switchagg.written.option`.
+    """A schedule. A subclass is a frozen dataclass: its fields are its options, made by
+    `switchagg.option_syntax.option`.
 
     name: as in a method's name. label, summary: how reports name it, and what they say it does, as a clause. urgent:
     whether its transfers differ in priority. reads_graph: whether its plan needs the inputs of the profile's layers.

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from switchagg.written import describe
+from switchagg.option_syntax import describe
 from transport.schedule.plan import Lanes, Part, Transfer, class_lanes, classes_of, tensors_of
 from transport.schedule.policy import Policy
 from transport.schedule.profile import LayerProfile, LinearCost, Profile, TensorProfile, fit_cost

@@ -1,6 +1,6 @@
 """The table of all schedules; reading one as it is written, and planning by it."""
 
-from switchagg.written import parse
+from switchagg.option_syntax import parse
 from transport.schedule.by_arrival import Bsp, Fusion, MgWfbp, Wfbp
 from transport.schedule.by_urgency import P3, ByteScheduler, TicTac
 from transport.schedule.plan import Transfer

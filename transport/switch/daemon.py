@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError, as_line
 from switchagg.membership import (
     Event,
@@ -104,7 +104,7 @@ class SwitchDaemon:
         if options.any_data_port and options.bind_data[1] not in (0, self.data_address[1]):
             self._log(f"data port {options.bind_data[1]} is taken: this switch's is {self.data_address[1]}")
         self._leaf = self._below(options, advertised, end.packets_held(options.slot_elements))
-        self._server.routes = options.kind.bare and DATAPLANES[self.dataplane.name].routes
+        self._server.routes = options.kind.header_only and DATAPLANES[self.dataplane.name].routes
         self._thread = threading.Thread(target=self._run, name="switch-control", daemon=True)
 
     def _open(self, options: DaemonOptions) -> SwitchEndpoint:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from switchagg.dataplane.table import DATAPLANES, check_parent
+from switchagg.dataplane.plane_kinds import DATAPLANES, check_parent
 from switchagg.errors import SwitchaggError
 from switchagg.job import MAX_ELEMENTS, MAX_SLOTS
 from switchagg.membership import Address

@@ -10,8 +10,8 @@ from p4vm.planes.bmv2 import Bmv2Plane
 from p4vm.planes.p4 import P4Plane
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.native import NativePlane
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.dataplane.self_test import Choice, fastest
-from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.membership import Address
 from switchagg.native.multicast import Multicast

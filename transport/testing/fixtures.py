@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError
 from transport.links.addresses import parse_endpoint
 from transport.switch.daemon_options import AUTO

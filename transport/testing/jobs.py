@@ -80,8 +80,9 @@ class Job:
         self.config = self._admit(replace(self.config, generation=generation))
 
     def contribution(self, rank: int, chunk: int, values: ArrayLike = (), *, stream: int = 0, **fields: Any) -> Packet:
-        """What a rank sends for a chunk of a stream, by the rules. values: int32, one for all or one each; none: a bare
-        packet. fields: of a Packet, which may be wrong ones: `op`, `route`, `owner`, `generation`, `slot`, …"""
+        """What a rank sends for a chunk of a stream, by the rules. values: int32, one for all or one each; none: a
+        header-only packet. fields: of a Packet, which may be wrong ones: `op`, `route`, `owner`, `generation`,
+        `slot`, …"""
         slot, version = self.config.place(stream, chunk)
         packet = Packet(
             self.config.job_id,
@@ -116,7 +117,7 @@ class Job:
 
         values: of the results, one for all or one each, or ANY; not for DROP. counted: the counter that has to have
         counted it, like "absorbed" or "drop_generation". fields: of the result, where they aren't those of the packet
-        sent, like `marked`. Raises Unexpected. REMIND is about another packet than the one sent: `expect_packets`.
+        sent, like `marked`. Raises Unexpected. RESEND is about another packet than the one sent: `expect_packets`.
         """
         __tracebackhide__ = True
         if verdict is Verdict.DROP:
@@ -124,12 +125,14 @@ class Job:
             return
         sent = self._sent()
         try:
-            packet = replace(decode(sent.data, bare=True), result=verdict is not Verdict.UP, retransmission=False)
+            packet = replace(
+                decode(sent.data, header_only=True), result=verdict is not Verdict.UP, retransmission=False
+            )
         except DecodeError as error:
             raise SwitchaggError(f"{verdict.name} of what is no packet ({error}): use expect_packets") from error
         packet = replace(packet, **fields)
-        if verdict is Verdict.REMIND:
-            raise SwitchaggError("REMIND is about an earlier chunk: say with expect_packets what comes where")
+        if verdict is Verdict.RESEND:
+            raise SwitchaggError("RESEND is about an earlier chunk: say with expect_packets what comes where")
         if verdict is Verdict.UP:
             if self.parent is None:
                 raise SwitchaggError("UP: the job has no parent; make it with parent_rank=…")
@@ -172,7 +175,7 @@ class Job:
         return array.astype(np.int32)
 
     def _gives(self, packet: Packet, rank: int) -> bool:
-        """Whether a route makes a rank give values: its result is bare (S6)."""
+        """Whether a route makes a rank give values: its result is header-only (S6)."""
         everyone = (1 << len(self.workers)) - 1
         gives = givers(kind_of(packet.op, 0, packet.route, packet.owner), everyone) >> rank & 1
         return packet.route is not Route.ALL and bool(gives)

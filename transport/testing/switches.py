@@ -196,9 +196,9 @@ class SwitchUnderTest(ABC):
 class Switch(SwitchUnderTest):
     """A switch of ours in this process, without a controller: a data plane and its event loop on a UDP socket.
 
-    dataplane: a name of `switchagg.dataplane.table`, or "auto", the fastest that passes its self-test; `dataplane` is
-    what it became. slots, elements: its memory, in slots and int32 values of each. address: port 0 takes any. log: what
-    the loop said. Raises SwitchaggError for what can't be.
+    dataplane: a name of `switchagg.dataplane.plane_kinds`, or "auto", the fastest that passes its self-test;
+    `dataplane` is what it became. slots, elements: its memory, in slots and int32 values of each. address: port 0 takes
+    any. log: what the loop said. Raises SwitchaggError for what can't be.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import SwitchaggError
 from transport.switch.daemon_options import AUTO
 from transport.testing.fixtures import control_of, dataplanes_of

@@ -13,7 +13,7 @@ import numpy as np
 
 from switchagg.aggregator import Parent, SlotView
 from switchagg.dataplane.contract import DataPlane
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.wire import HEADER_BYTES, JOB_AT

@@ -145,7 +145,10 @@ class JoinOptions:
         """Raise JobError for what can't go with sums that lack some ranks."""
         spec = self.codec_spec
         for wrong, what in (
-            (not self.kind.bare, f"link {self.link}: its packets are all of one size; take {_links_with_bare()}"),
+            (
+                not self.kind.header_only,
+                f"link {self.link}: its packets are all of one size; take {_links_with_header_only()}",
+            ),
             (self.core == "native", "core native: the Python core alone has them; take auto"),
             (spec.row_codec is None, f"codec {self.codec}: it needs all ranks; take one of rows, as fixed_point"),
             (spec.feedback == "ef21", f"codec {self.codec}: its totals need every rank's difference; take +ef"),
@@ -212,8 +215,8 @@ class JoinOptions:
         return CREDIT_BYTES if self.credit_bytes is None and self.priorities else self.credit_bytes
 
 
-def _links_with_bare() -> str:
-    return " or ".join(name for name in links_with("switch") if LINKS[name].bare)
+def _links_with_header_only() -> str:
+    return " or ".join(name for name in links_with("switch") if LINKS[name].header_only)
 
 
 def retry_limit_for(

@@ -15,7 +15,7 @@ from emulation.errors import RunFailed
 from emulation.scenario import Scenario, ScenarioError
 from emulation.scenario_tables import Methods
 from emulation.sweep.sweep_axes import SweepAxes
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_name
 from transport.links.link_kinds import LINKS

@@ -161,7 +161,7 @@ def bound_ns(setting: RowContext, name: MethodName, size: int) -> float | None:
     arrays = plan.kind.factor(setting.workers)  # of an all-to-all
     if kind in KINDS:
         network = NetworkParameters(setting.workers, plan.link_bps, setting.mtu_bytes, ELEMENTS)
-        routed = not name.in_packets or LINKS[name.link].bare
+        routed = not name.in_packets or LINKS[name.link].header_only
         arrays = float(max(loads(name.method, network, kind if routed else "allreduce").values()))
     of_rank = arrays * size / share * 8e9 / plan.link_bps
     if not name.is_switch:

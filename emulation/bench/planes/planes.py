@@ -20,7 +20,7 @@ from emulation.bench import bandwidths
 from emulation.bench.planes.worker_memory import worker_memory
 from switchagg.call import array_call, make_call
 from switchagg.dataplane.native import RUN, NativePlane
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.errors import SwitchaggError
 from switchagg.job import JobConfig, StreamConfig
@@ -161,8 +161,8 @@ def _native(traffic: BundleTraffic, budget_s: float) -> list[float]:
     process, handle = plane._library.sa_plane_process, plane._plane
     size = HEADER_BYTES + 4 * traffic.job.elements
     results, runs = np.empty((WINDOW, size), np.uint8), np.empty(WINDOW, RUN)
-    bare = np.empty((WINDOW, HEADER_BYTES), np.uint8)
-    out = [ctypes.c_void_p(memory.ctypes.data) for memory in (results, bare, runs)]
+    header_only = np.empty((WINDOW, HEADER_BYTES), np.uint8)
+    out = [ctypes.c_void_p(memory.ctypes.data) for memory in (results, header_only, runs)]
     # A rank's bundles lie one behind the other, at the same places in every turn: the first ones' beginnings will do.
     ranks = [(ctypes.c_void_p(rows.ctypes.data), port) for rows, port in next(traffic.turns())[: traffic.job.workers]]
 

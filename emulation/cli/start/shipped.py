@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
-from switchagg.written import choices
+from switchagg.option_syntax import choices
 
 PROGRAMS = "p4"
 _PACKAGE = Path(__file__).resolve().parents[2]

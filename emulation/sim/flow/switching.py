@@ -69,11 +69,11 @@ def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree, flow
     """call: of any rank, its array may be one without values. window: slots of its stream. flow_byte_ns: of a worker's
     connection, at least."""
     first, data, rounds = packets(call, job, window)
-    wire, bare = frame_bytes(job.elements) + UDP_FRAMING_BYTES, HEADER_BYTES + UDP_FRAMING_BYTES
+    wire, header_only = frame_bytes(job.elements) + UDP_FRAMING_BYTES, HEADER_BYTES + UDP_FRAMING_BYTES
     total = first + data + (-(-data // job.elements) if rounds else 0)
     route = call.shares.route if call.shares.routed else Route.ALL
     share = (job.workers - 1) / job.workers
-    most, least = wire * share + bare * (1 - share), bare * share + wire * (1 - share)
+    most, least = wire * share + header_only * (1 - share), header_only * share + wire * (1 - share)
     up_bytes, down_bytes = {Route.ALL: (wire, wire), Route.TO_OWNER: (most, least)}.get(route, (least, most))
     per_packet, pace_ns = tree.busy_ns(wire, up_bytes, down_bytes)
     trip_ns = wire * tree.byte_ns + tree.rest_ns
@@ -89,8 +89,8 @@ def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree, flow
         late = _late(call.shares, max(1, data // job.workers), window, job.workers)
         done = np.full(tree.workers, back)
         for rank, packets_late in late.items():
-            done[rank] += packets_late * (wire - bare) * tree.slowest_ns
-        left += max([0, *late.values()]) * (wire - bare) * tree.slowest_ns
+            done[rank] += packets_late * (wire - header_only) * tree.slowest_ns
+        left += max([0, *late.values()]) * (wire - header_only) * tree.slowest_ns
     sent_bytes: Any = total * wire
     received: Any = total * wire
     if route is not Route.ALL:
@@ -99,7 +99,7 @@ def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree, flow
             np.full(tree.workers, round(before + data * per_chunk)) for per_chunk in (up_bytes, down_bytes)
         )
         if rooted:
-            of_root, of_others = (wire, bare) if route is Route.FROM_OWNER else (bare, wire)
+            of_root, of_others = (wire, header_only) if route is Route.FROM_OWNER else (header_only, wire)
             sent_bytes[:], received[:] = before + data * of_others, before + data * of_root
             sent_bytes[call.shares.owner], received[call.shares.owner] = (
                 before + data * of_root,
@@ -111,10 +111,10 @@ def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree, flow
 def _late(shares: Shares, rows: int, window: int, workers: int) -> dict[int, int]:
     """By how many packets with values which ranks are late or early, where shards take turns of so many rows.
 
-    A rank's bare packets for others' rows wait behind its own with values. So in an all-gather nothing but the first
-    run comes before rank 0 has sent that, whose own link is idle until then; in a reduce-scatter the rows of the last
-    run are all complete at once, and on their way to the last rank while the others have nothing left to get. With a
-    root, who gets values has them a packet later than others their bare one.
+    A rank's header-only packets for others' rows wait behind its own with values. So in an all-gather nothing but the
+    first run comes before rank 0 has sent that, whose own link is idle until then; in a reduce-scatter the rows of the
+    last run are all complete at once, and on their way to the last rank while the others have nothing left to get. With
+    a root, who gets values has them a packet later than others their header-only one.
     """
     gives = shares.route is Route.FROM_OWNER
     if shares.owner is not None:

@@ -18,7 +18,7 @@ from emulation.topologies.topology import Topology
 from emulation.topologies.topology_kinds import trees
 from switchagg.aggregator import Parent
 from switchagg.dataplane.contract import DataPlane
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.description import CallSignature
 from switchagg.endpoint import Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed

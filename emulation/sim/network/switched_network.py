@@ -30,7 +30,7 @@ from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.spines.paths import HashedPaths, SprayedPaths
 from emulation.topologies.topology import SPRAY, Hop, LinkSettings, Topology
 from switchagg.dataplane.contract import DataPlane
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.job import JobConfig
 from switchagg.partial_endpoint import endpoint_of
 from switchagg.wire import FLAG_RESULT, FLAGS_AT, MARKED, RANK_AT

@@ -61,7 +61,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         layout.apply(hdr, meta, standard);
         if (meta.outcome == UNDECIDED) {
             admission.apply(hdr, meta);
-            if (meta.bare == 1 && meta.pass == 0) {
+            if (meta.header_only == 1 && meta.pass == 0) {
                 fill.apply(hdr, meta);
             }
         }

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 import switchagg
 from switchagg.aggregator import Parent, SlotView, check_admission, first_held
-from switchagg.dataplane.table import DATAPLANES, check_parent, check_partial
+from switchagg.dataplane.plane_kinds import DATAPLANES, check_parent, check_partial
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native.library import LEAF_OUTCOMES, OUTCOMES

@@ -28,7 +28,7 @@ from p4vm.planes.program import (
     room,
 )
 from p4vm.planes.traffic import Admitted, Arrived, Evicted, Lost, Shape, Step
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import SwitchaggError
 from switchagg.job import JobConfig
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from switchagg.codecs.gathered.topk import TopK
-from switchagg.written import count, decimal, option, share
+from switchagg.option_syntax import count, decimal, option, share
 
 _STAGES = 5
 

@@ -25,7 +25,7 @@ from switchagg.codecs.gathered.packing import (
 )
 from switchagg.codecs.gathered.topk import chosen_bytes
 from switchagg.description import Kind
-from switchagg.written import option, positive, share
+from switchagg.option_syntax import option, positive, share
 
 _TYPICAL = 0.01
 """Of values beyond a threshold that nothing is known of, to say how many bits it takes."""

@@ -15,7 +15,7 @@ from switchagg.codecs.codec import Array
 from switchagg.codecs.gathered.choosing import greatest, kept, spans
 from switchagg.codecs.gathered.packing import Chosen, add_up, gather_chosen, position_words
 from switchagg.description import Kind
-from switchagg.written import option, share
+from switchagg.option_syntax import option, share
 
 
 def chosen_bytes(values: int, most: int) -> float:

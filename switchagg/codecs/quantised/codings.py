@@ -58,7 +58,7 @@ class Signs(LaneScales):
         return np.where(magnitudes > self._thresholds[rows], signs, np.int32(0))
 
 
-class Threshold(Signs):
+class ThresholdCoding(Signs):
     """What is as large as s, or larger, is sent as s: 1.5 mean magnitudes, but no more than the largest, rounded down,
     so that each row in which a rank has something gives something."""
 

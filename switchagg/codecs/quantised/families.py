@@ -6,7 +6,7 @@ import numpy as np
 
 from switchagg.codecs.codec import CallShape, Codec, Coding
 from switchagg.codecs.lanes import Lanes, LaneScales
-from switchagg.codecs.quantised.codings import BrainHalves, Clipped, Halves, Signs, Threshold, Vote
+from switchagg.codecs.quantised.codings import BrainHalves, Clipped, Halves, Signs, ThresholdCoding, Vote
 
 
 class Ternary(Lanes):
@@ -21,7 +21,7 @@ class TwoBit(Lanes):
 
     family, widths, levels, random = "twobit", (8, 6, 5, 4), 1, False
     needs_feedback = True
-    coding = Threshold
+    coding = ThresholdCoding
 
 
 class OneBit(Lanes):

@@ -22,7 +22,7 @@ from switchagg.codecs.sparse.blocks import (
     summed,
 )
 from switchagg.description import Kind
-from switchagg.written import count, option, share
+from switchagg.option_syntax import count, option, share
 
 
 def weights(blocks: Blocks, workers: int) -> Array:

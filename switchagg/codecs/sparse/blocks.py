@@ -15,7 +15,7 @@ from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.codec import Array, Codec
 from switchagg.codecs.lanes import WIDTHS, Lanes
 from switchagg.codecs.rotated.rows import Rotated
-from switchagg.written import one_of, option
+from switchagg.option_syntax import one_of, option
 
 _INNER: dict[str, Codec] = {codec.name: codec for codec in (*map(Lanes, WIDTHS), *map(Rotated, WIDTHS))}
 

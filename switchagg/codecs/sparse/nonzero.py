@@ -22,7 +22,7 @@ from switchagg.codecs.sparse.blocks import (
     summed,
 )
 from switchagg.description import Kind
-from switchagg.written import count, option
+from switchagg.option_syntax import count, option
 
 _WORKERS_MAX = 255
 """That a lane of 8 bits counts."""

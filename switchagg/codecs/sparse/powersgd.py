@@ -18,7 +18,7 @@ from switchagg.codecs.gathered.choosing import spans
 from switchagg.codecs.rounding import draws
 from switchagg.codecs.sparse.blocks import spoil
 from switchagg.description import Kind
-from switchagg.written import count, decimal, option
+from switchagg.option_syntax import count, decimal, option
 
 _SPANNED = 1e-6
 """What is left of a vector, as a part of it, when it lies in the span of others."""

@@ -27,7 +27,7 @@ from switchagg.codecs.sparse.blocks import (
     summed,
 )
 from switchagg.description import Kind
-from switchagg.written import count, option, share
+from switchagg.option_syntax import count, option, share
 
 
 def drawn(blocks: int, chosen: int, key: int) -> tuple[Chosen, NDArray[np.int64]]:

@@ -18,7 +18,7 @@ from switchagg.codecs.gathered.choosing import greatest, kept, spans
 from switchagg.codecs.rounding import draws
 from switchagg.codecs.sparse.blocks import Chosen, spoil
 from switchagg.description import Kind
-from switchagg.written import decimal, option, share
+from switchagg.option_syntax import decimal, option, share
 
 _LEAST = 1024
 """Tensors of fewer values travel as they are."""

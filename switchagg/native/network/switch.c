@@ -259,7 +259,7 @@ static void flush_results(struct sa_switch *sw) {
     for (uint32_t g = 0; g < sw->group_count; g++) send_group(sw, &sw->groups[g]);
     send_messages(sw); /* before the arena is written again */
     sw->result_count = sw->group_count = 0;
-    sw->arena_used = sw->bare_used = 0;
+    sw->arena_used = sw->header_only_used = 0;
     sw->flush_due = false;
 }
 
@@ -295,14 +295,14 @@ static void add_result(struct sa_switch *sw, const uint8_t *bytes, uint32_t size
     if (++group->rows == sw->rows_per_flush) sw->flush_due = true;
 }
 
-/* A packet causes up to two results: with values, and bare. */
+/* A packet causes up to two results: with values, and header-only. */
 static void decide_in_arena(struct sa_switch *sw, const uint8_t *datagram, uint32_t size, uint32_t port, uint8_t tos) {
     uint32_t room = size > SA_HEADER_BYTES ? size : sw->config.datagram_bytes;
     if (sw->arena_used + room > ARENA_BYTES || sw->result_count + 2 > RESULTS_MAX || sw->group_count + 2 > GROUPS_MAX)
         flush_results(sw);
     struct sa_results results;
-    uint8_t *out = sw->arena + sw->arena_used, *bare = sw->bare[sw->bare_used];
-    enum sa_outcome outcome = sa_plane_accept(sw->config.plane, datagram, size, port, out, bare, &results);
+    uint8_t *out = sw->arena + sw->arena_used, *header_only = sw->header_only[sw->header_only_used];
+    enum sa_outcome outcome = sa_plane_accept(sw->config.plane, datagram, size, port, out, header_only, &results);
     if (!sa_sends(outcome)) return;
     bool ordered = outcome == SA_BROADCAST || outcome == SA_SUMS_UP;
     uint64_t stream = ordered ? UINT64_C(1) << (datagram[offsetof(struct sa_header, stream)] & 63) : 0;
@@ -310,9 +310,9 @@ static void decide_in_arena(struct sa_switch *sw, const uint8_t *datagram, uint3
         add_result(sw, out, results.size, &results.valued, tos, stream);
         sw->arena_used += results.size;
     }
-    if (results.bare.count) {
-        add_result(sw, bare, SA_HEADER_BYTES, &results.bare, tos, stream);
-        sw->bare_used++;
+    if (results.header_only.count) {
+        add_result(sw, header_only, SA_HEADER_BYTES, &results.header_only, tos, stream);
+        sw->header_only_used++;
     }
     if (sw->flush_due) flush_results(sw);
 }
@@ -414,18 +414,18 @@ static void enter_links(struct sa_switch *sw, const struct sa_packet *result, co
 
 static void decide_in_pool(struct sa_switch *sw, const uint8_t *datagram, uint32_t size, uint32_t port, uint8_t tos,
                            int64_t time_ns) {
-    struct sa_packet *result = sa_pool_take(sw->pool, NULL, sa_pool_buffer_bytes(sw->pool), tos), *bare = NULL;
+    struct sa_packet *result = sa_pool_take(sw->pool, NULL, sa_pool_buffer_bytes(sw->pool), tos), *header_only = NULL;
     struct sa_results results;
     uint8_t *out = result ? result->buffer->bytes : sw->arena; /* without memory the data plane still sums it */
-    enum sa_outcome outcome = sa_plane_accept(sw->config.plane, datagram, size, port, out, sw->bare[0], &results);
+    enum sa_outcome outcome = sa_plane_accept(sw->config.plane, datagram, size, port, out, sw->header_only[0], &results);
     if (sa_sends(outcome)) {
         if (result) result->buffer->size = results.size;
-        if (results.bare.count) bare = sa_pool_take(sw->pool, sw->bare[0], SA_HEADER_BYTES, tos);
+        if (results.header_only.count) header_only = sa_pool_take(sw->pool, sw->header_only[0], SA_HEADER_BYTES, tos);
         enter_links(sw, result, &results.valued, time_ns);
-        enter_links(sw, bare, &results.bare, time_ns);
+        enter_links(sw, header_only, &results.header_only, time_ns);
     }
     if (result) sa_pool_give(sw->pool, result);
-    if (bare) sa_pool_give(sw->pool, bare);
+    if (header_only) sa_pool_give(sw->pool, header_only);
 }
 
 /* tos: as it came; its ECN bits are also those of results, but for a contribution's CE, which becomes a mark (G2). */

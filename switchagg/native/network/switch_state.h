@@ -67,8 +67,8 @@ struct sa_switch {
     /* results not yet sent */
     uint8_t *arena;
     uint32_t arena_used;
-    uint8_t bare[RESULTS_MAX][SA_HEADER_BYTES]; /* those without values, apart: each kind lies back to back */
-    uint32_t bare_used;
+    uint8_t header_only[RESULTS_MAX][SA_HEADER_BYTES]; /* those without values, apart: each kind lies back to back */
+    uint32_t header_only_used;
     uint32_t rows_per_flush;
     bool flush_due; /* a group's results fill their sends */
     uint32_t result_count;

@@ -127,7 +127,7 @@ static enum sa_uc_counter refused(const struct uc_job *job, struct member *membe
     return member->granted ? SA_UC_COUNTERS : SA_UC_DROP_KEY;
 }
 
-/* A frame whose results would partly be bare, which fill no MTU (R1, R4). */
+/* A frame whose results would partly be header-only, which fill no MTU (R1, R4). */
 static bool has_route(const uint8_t *frame, uint32_t size) {
     struct sa_header header;
     memcpy(&header, frame, sizeof header);
@@ -183,10 +183,10 @@ static enum sa_uc_counter take(struct sa_uc_plane *rdma, uint8_t *datagram, uint
     if (sa_is_ce(tos)) sa_mark_contribution(datagram + (packet.payload - datagram), packet.payload_bytes, tos);
 
     struct sa_results results;
-    uint8_t bare[SA_HEADER_BYTES];
+    uint8_t header_only[SA_HEADER_BYTES];
     uint8_t *out = rdma->frames + (size_t)rdma->result_count * SA_ROCE_MTU_MAX;
     enum sa_outcome outcome =
-        sa_plane_accept(rdma->plane, packet.payload, packet.payload_bytes, packet.queue_pair, out, bare, &results);
+        sa_plane_accept(rdma->plane, packet.payload, packet.payload_bytes, packet.queue_pair, out, header_only, &results);
     if (outcome == SA_BROADCAST) keep(rdma, job, BROADCAST, tos);
     if (outcome == SA_REPLY) keep(rdma, job, rank, tos);
     return SA_UC_COUNTERS;

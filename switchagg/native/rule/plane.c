@@ -130,10 +130,10 @@ static void address(const struct share *share, uint32_t kind, uint32_t rank, boo
     struct sa_targets owner_targets = {&share->ports[owner], 1}, other_targets = {&share->ports[owner + 1], share->ranks - 1};
     if (outcome == SA_REPLY) {
         results->valued = gives ? none : sender;
-        results->bare = gives ? sender : none;
+        results->header_only = gives ? sender : none;
     } else {
         results->valued = sa_route(kind) == SA_ROUTE_TO_OWNER ? owner_targets : other_targets;
-        results->bare = sa_route(kind) == SA_ROUTE_TO_OWNER ? other_targets : owner_targets;
+        results->header_only = sa_route(kind) == SA_ROUTE_TO_OWNER ? other_targets : owner_targets;
     }
 }
 
@@ -214,7 +214,7 @@ static void partial_header(const struct registers *registers, const uint8_t *dat
 
 /* A packet of a job with partial sums that has values, or a route but ALL; S1 has let it pass. */
 __attribute__((noinline)) static enum sa_outcome accept_partly(struct share *share, const struct sa_header *header,
-                                                               const uint8_t *datagram, uint8_t *out, uint8_t *bare,
+                                                               const uint8_t *datagram, uint8_t *out, uint8_t *header_only,
                                                                struct sa_results *results) {
     uint32_t index, *sums = sums_of(share, header, &index), rank = header->rank & SA_RANK_BITS;
     const struct registers *registers = &share->registers[index], *other = &share->registers[index ^ 1];
@@ -225,29 +225,29 @@ __attribute__((noinline)) static enum sa_outcome accept_partly(struct share *sha
         sa_partial_accept(&slot, following, two_windows, header->kind, header->chunk, header->rank, &waiting);
     combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->values);
     if (!sa_sends(decision.outcome)) return decision.outcome;
-    uint32_t to = decision.outcome == SA_REMIND ? (uint32_t)__builtin_ctzll(waiting) : rank;
+    uint32_t to = decision.outcome == SA_RESEND ? (uint32_t)__builtin_ctzll(waiting) : rank;
     *results = (struct sa_results){{&share->ports[to], 1}, {NULL, 0}, SA_HEADER_BYTES + 4 * share->elements};
     if (decision.outcome == SA_BROADCAST) results->valued = (struct sa_targets){share->ports, share->ranks};
-    if (decision.outcome != SA_REMIND && sa_route(header->kind) != SA_ROUTE_ALL)
+    if (decision.outcome != SA_RESEND && sa_route(header->kind) != SA_ROUTE_ALL)
         address(share, header->kind, rank, header->elements != 0, decision.outcome, results);
     if (results->valued.count) {
         partial_header(registers, datagram, share->elements, out);
-        if (decision.outcome == SA_REMIND) {
-            struct sa_header reminder;
-            memcpy(&reminder, out, sizeof reminder);
-            reminder.kind &= SA_BE32(~(SA_ROUTE_BITS | 63u << 3));
-            reminder.chunk = SA_BE32(registers->held);
-            memcpy(out, &reminder, sizeof reminder);
+        if (decision.outcome == SA_RESEND) {
+            struct sa_header resent;
+            memcpy(&resent, out, sizeof resent);
+            resent.kind &= SA_BE32(~(SA_ROUTE_BITS | 63u << 3));
+            resent.chunk = SA_BE32(registers->held);
+            memcpy(out, &resent, sizeof resent);
         }
         emit(sums, out + SA_HEADER_BYTES, share->values);
     }
-    if (results->bare.count) partial_header(registers, datagram, 0, bare);
+    if (results->header_only.count) partial_header(registers, datagram, 0, header_only);
     return decision.outcome;
 }
 
-/* A datagram of a wrong length, unless it is a bare one with route ALL of a job with partial sums (Q1). The header is in
+/* A datagram of a wrong length, unless it is a header-only one with route ALL of a job with partial sums (Q1). The header is in
    host byte order as far as sa_fault needs it. */
-__attribute__((noinline)) static enum sa_outcome accept_bare(struct sa_plane *plane, struct sa_header *header,
+__attribute__((noinline)) static enum sa_outcome accept_header_only(struct sa_plane *plane, struct sa_header *header,
                                                              const uint8_t *datagram, uint32_t size, uint32_t port,
                                                              uint8_t *out, struct sa_results *results) {
     struct share *share = plane->by_id[SA_BE16(header->job)];
@@ -261,7 +261,7 @@ __attribute__((noinline)) static enum sa_outcome accept_bare(struct sa_plane *pl
     if (fault != SA_DROP_ELEMENTS) return fault;
     uint32_t index, *sums = sums_of(share, header, &index);
     struct sa_partial slot = partial_of(share, index);
-    enum sa_outcome outcome = sa_partial_bare(&slot, header->chunk, header->rank);
+    enum sa_outcome outcome = sa_partial_header_only(&slot, header->chunk, header->rank);
     if (outcome != SA_BROADCAST) return outcome;
     *results = (struct sa_results){{share->ports, share->ranks}, {NULL, 0}, SA_HEADER_BYTES + 4 * share->elements};
     partial_header(&share->registers[index], datagram, share->elements, out);
@@ -273,14 +273,14 @@ __attribute__((noinline)) static enum sa_outcome accept_bare(struct sa_plane *pl
 
 /* Decide on a datagram of at least a header. routed: whether the route isn't ALL. */
 SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const uint8_t *datagram, uint32_t size,
-                                     uint32_t port, uint8_t *out, uint8_t *bare, struct sa_results *results) {
+                                     uint32_t port, uint8_t *out, uint8_t *header_only, struct sa_results *results) {
     struct sa_header header;
     memcpy(&header, datagram, sizeof header);
     header.kind = SA_BE32(header.kind);
     if (!routed) header.kind &= ~SA_ROUTE_BITS; /* they are zero: now the compiler knows */
     header.elements = SA_BE16(header.elements);
     enum sa_outcome fault = sa_fault(header.kind, header.elements, size);
-    if (fault == SA_DROP_LENGTH) return accept_bare(plane, &header, datagram, size, port, out, results);
+    if (fault == SA_DROP_LENGTH) return accept_header_only(plane, &header, datagram, size, port, out, results);
     if (fault != SA_ABSORBED) return fault;
     header.job = SA_BE16(header.job);
     header.slot = SA_BE16(header.slot);
@@ -291,7 +291,7 @@ SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const 
     fault = membership_fault(share, &header, port);
     if (fault != SA_ABSORBED) return fault;
     if (share->apart)
-        return share->partial ? accept_partly(share, &header, datagram, out, bare, results)
+        return share->partial ? accept_partly(share, &header, datagram, out, header_only, results)
                               : accept_at_leaf(share, &header, datagram, out, results);
 
     uint32_t slot = header.slot - share->first_slot, version = header.kind & SA_VERSION ? 1 : 0;
@@ -304,7 +304,7 @@ SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const 
     combine(decision.values, sums, values, share->values);
     if (decision.outcome != SA_BROADCAST && decision.outcome != SA_REPLY) return decision.outcome;
     results->size = SA_HEADER_BYTES + 4 * share->elements;
-    results->bare = (struct sa_targets){NULL, 0};
+    results->header_only = (struct sa_targets){NULL, 0};
     uint32_t rank = header.rank & SA_RANK_BITS;
     results->valued = (struct sa_targets){&share->ports[rank], 1};
     if (routed)
@@ -315,23 +315,23 @@ SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const 
         result_header(datagram, share->elements, registers->marked, out);
         emit(sums, out + SA_HEADER_BYTES, share->values);
     }
-    if (results->bare.count) result_header(datagram, 0, registers->marked, bare);
+    if (results->header_only.count) result_header(datagram, 0, registers->marked, header_only);
     return decision.outcome;
 }
 
 /* Apart, so that packets with route ALL pay nothing for the others. */
 __attribute__((noinline)) static enum sa_outcome accept_routed(struct sa_plane *plane, const uint8_t *datagram,
                                                                uint32_t size, uint32_t port, uint8_t *out,
-                                                               uint8_t *bare, struct sa_results *results) {
-    return accept_one(true, plane, datagram, size, port, out, bare, results);
+                                                               uint8_t *header_only, struct sa_results *results) {
+    return accept_one(true, plane, datagram, size, port, out, header_only, results);
 }
 
 enum sa_outcome sa_plane_accept(struct sa_plane *plane, const uint8_t *datagram, uint32_t size, uint32_t port,
-                                uint8_t *out, uint8_t *bare, struct sa_results *results) {
+                                uint8_t *out, uint8_t *header_only, struct sa_results *results) {
     enum sa_outcome outcome = SA_DROP_SHORT;
     if (size >= SA_HEADER_BYTES)
-        outcome = datagram[2] & SA_ROUTE_BITS >> 8 ? accept_routed(plane, datagram, size, port, out, bare, results)
-                                                   : accept_one(false, plane, datagram, size, port, out, bare, results);
+        outcome = datagram[2] & SA_ROUTE_BITS >> 8 ? accept_routed(plane, datagram, size, port, out, header_only, results)
+                                                   : accept_one(false, plane, datagram, size, port, out, header_only, results);
     plane->counters[outcome]++;
     return outcome;
 }
@@ -353,23 +353,23 @@ static struct sa_ranks ranks_of(const struct share *share, const struct sa_targe
 }
 
 uint32_t sa_plane_process(struct sa_plane *plane, const uint8_t *bundle, uint32_t rows, uint32_t size, uint32_t port,
-                          uint8_t *out, uint8_t *bare, struct sa_run *runs) {
+                          uint8_t *out, uint8_t *header_only, struct sa_run *runs) {
     struct sa_results last = {.size = 0};
     uint32_t count = 0;
     for (uint32_t row = 0; row < rows; row++) {
         struct sa_results results;
         const uint8_t *datagram = bundle + (uint64_t)row * size;
-        enum sa_outcome outcome = sa_plane_accept(plane, datagram, size, port, out, bare, &results);
+        enum sa_outcome outcome = sa_plane_accept(plane, datagram, size, port, out, header_only, &results);
         if (!sa_sends(outcome)) continue;
         if (results.valued.count) out += results.size;
-        if (results.bare.count) bare += SA_HEADER_BYTES;
-        if (!same_targets(&results.valued, &last.valued) || !same_targets(&results.bare, &last.bare)) {
+        if (results.header_only.count) header_only += SA_HEADER_BYTES;
+        if (!same_targets(&results.valued, &last.valued) || !same_targets(&results.header_only, &last.header_only)) {
             const struct share *share = share_of(plane, datagram);
             last = results;
             runs[count++] = (struct sa_run){.size = results.size,
                                             .job_id = share->job_id,
                                             .valued = ranks_of(share, &results.valued),
-                                            .bare = ranks_of(share, &results.bare)};
+                                            .header_only = ranks_of(share, &results.header_only)};
         }
         runs[count - 1].count++;
     }

@@ -21,10 +21,10 @@ struct sa_parent {
     uint32_t rank;
 };
 
-/* A packet causes a result with values, of `size` bytes, and a bare one, each for some ports or none (S6). */
+/* A packet causes a result with values (`size` bytes) and a header-only one, each for some ports or none (S6). */
 struct sa_results {
     struct sa_targets valued;
-    struct sa_targets bare;
+    struct sa_targets header_only;
     uint32_t size;
 };
 
@@ -40,7 +40,7 @@ struct sa_run {
     uint32_t size;  /* of a result with values */
     uint32_t job_id;
     struct sa_ranks valued; /* count 0: these packets caused none */
-    struct sa_ranks bare;
+    struct sa_ranks header_only;
 };
 
 /* Returns NULL without memory. Registers are allocated per admitted job; Python's check_admission decides whether a job
@@ -55,16 +55,16 @@ SA_EXPORT int sa_plane_admit(struct sa_plane *plane, const struct sa_job *job, c
 SA_EXPORT void sa_plane_evict(struct sa_plane *plane, uint32_t job_id);
 
 /* Decide on one datagram and count it. For outcomes with sa_sends `results` says what is sent where, `out` (room for a
-   packet of any admitted job) holds the result with values and `bare` (SA_HEADER_BYTES) the bare one, if there are any; else
+   packet of any admitted job) holds the result with values and `header_only` (SA_HEADER_BYTES) the header-only one, if there are any; else
    all are untouched. Nothing may overlap. Defined for any bytes, at any alignment. */
 SA_EXPORT enum sa_outcome sa_plane_accept(struct sa_plane *plane, const uint8_t *datagram, uint32_t size, uint32_t port,
-                                          uint8_t *out, uint8_t *bare, struct sa_results *results);
+                                          uint8_t *out, uint8_t *header_only, struct sa_results *results);
 
 /* The same for `rows` datagrams of `size` bytes, back to back. `out` (room for `rows` packets of any admitted job) gets the
-   results with values, `bare` (rows * SA_HEADER_BYTES) the bare ones, each in order and back to back, `runs` (up to `rows`
+   results with values, `header_only` (rows * SA_HEADER_BYTES) the header-only ones, each in order and back to back, `runs` (up to `rows`
    entries) where they go. Returns the number of runs. */
 SA_EXPORT uint32_t sa_plane_process(struct sa_plane *plane, const uint8_t *bundle, uint32_t rows, uint32_t size,
-                                    uint32_t port, uint8_t *out, uint8_t *bare, struct sa_run *runs);
+                                    uint32_t port, uint8_t *out, uint8_t *header_only, struct sa_run *runs);
 
 /* From now on packets are headers without the values that they speak of, and so are results: for simulations of what takes
    how long. Nothing is summed, all else is as ever. */

@@ -46,7 +46,7 @@ typedef __s64 int64_t;
 #define SA_OP_SUM 0u
 #define SA_OP_MAX 1u
 
-/* The route says which ranks give values for a chunk, and which get its result. A rank that gives none sends a bare
+/* The route says which ranks give values for a chunk, and which get its result. A rank that gives none sends a header-only
    packet (P2). */
 #define SA_ROUTE_ALL 0u        /* all give, all get */
 #define SA_ROUTE_TO_OWNER 1u   /* all but the owner give, it alone gets their sum */
@@ -103,8 +103,8 @@ enum sa_outcome {
     SA_DROP_PARENT_DUPLICATE,
     SA_DROP_ROUTE,
     /* Outcomes of a job with partial sums (Q1 to Q5), in the order of `PARTIAL_OUTCOMES`. */
-    SA_REMIND,
-    SA_PASSED,
+    SA_RESEND,
+    SA_ABSTAINED,
     SA_DROP_LATE,
     SA_OUTCOMES_ALL
 };
@@ -112,7 +112,7 @@ enum sa_outcome {
 /* Whether a packet with this outcome causes others. */
 SA_INLINE int sa_sends(enum sa_outcome outcome) {
     return outcome == SA_BROADCAST || outcome == SA_REPLY || outcome == SA_SUMS_UP || outcome == SA_SUMS_UP_AGAIN ||
-           outcome == SA_REMIND;
+           outcome == SA_RESEND;
 }
 
 SA_INLINE uint32_t sa_kind(uint32_t op, uint32_t route, uint32_t owner, uint32_t flags) {

@@ -104,18 +104,18 @@ static void take_mark(struct sa_sim *sim, struct sim_body **body, uint32_t *to) 
 static void process(struct sim_switch *at, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sa_sim *sim = at->sim;
     if (!at->valued) at->valued = sim_body(sim, sim->size_only ? SA_HEADER_BYTES : at->room_bytes);
-    if (!at->bare) at->bare = sim_body(sim, SA_HEADER_BYTES);
+    if (!at->header_only) at->header_only = sim_body(sim, SA_HEADER_BYTES);
     if (sim_body_is_broken(body)) {
         at->drop_checksum++;
-    } else if (at->valued && at->bare) {
+    } else if (at->valued && at->header_only) {
         take_mark(sim, &body, &to);
         struct sa_results results;
         enum sa_outcome outcome =
-            sa_plane_accept(at->plane, body->data, body->length, sender, at->valued->data, at->bare->data, &results);
+            sa_plane_accept(at->plane, body->data, body->length, sender, at->valued->data, at->header_only->data, &results);
         if (sa_sends(outcome)) { /* a result has the class of the frame that caused it (S6), and its ECN bits (G4) */
             uint32_t bits = to & ~SIM_NODE_MASK;
             send_results(at, &at->valued, &results.valued, results.size, bits);
-            send_results(at, &at->bare, &results.bare, SA_HEADER_BYTES, bits);
+            send_results(at, &at->header_only, &results.header_only, SA_HEADER_BYTES, bits);
         }
     }
     sim_body_let_go(&sim->pool, body);

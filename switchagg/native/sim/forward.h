@@ -40,7 +40,7 @@ struct sim_switch {
     uint32_t port_count, port_room;
     struct sa_plane *plane;
     uint32_t address, room_bytes; /* of its packets at most */
-    struct sim_body *valued, *bare; /* for the next results */
+    struct sim_body *valued, *header_only; /* for the next results */
 };
 
 SA_EXPORT struct sim_link *sa_sim_link(struct sa_sim *sim, const struct sim_link_facts *facts);

@@ -170,7 +170,7 @@ static void sa_count_rejected(struct sa_endpoint *endpoint, const struct sa_head
     endpoint->counters[counter]++;
 }
 
-/* Whether this rank gives values for a chunk; else its packets are bare. */
+/* Whether this rank gives values for a chunk; else its packets are header-only. */
 static int sa_gives(const struct sa_endpoint *endpoint, uint32_t kind) {
     return sa_givers(kind, ~0ull) >> endpoint->header.rank & 1u;
 }

@@ -4,7 +4,7 @@
    P6, S1), applies S2 to S5 (H2 to H5 below another switch) under the lock of the slot version, and drops them, but for a
    packet that completes its chunk or asks for a result again: that one becomes the result (S6), or the sums for the
    parent, and goes up to sa_deliver (tc ingress of the same port), which sends a copy to each target. An XDP redirect would be shorter, but bypasses the queueing
-   discipline of the port, and with it the shaper. Results of a route have two sizes, and a bare packet may cause one
+   discipline of the port, and with it the shaper. Results of a route have two sizes, and a header-only packet may cause one
    with values, for which XDP has no room in the buffers of small frames: sa_deliver makes both, from the slot.
    Built twice: SA_ELEMENTS is the most elements per packet. */
 #include "rule/wire.h"
@@ -518,14 +518,14 @@ __attribute__((noinline)) int sa_send(struct __sk_buff *skb, uint64_t targets, u
     return 0;
 }
 
-/* The result of a route (S6) in the frame, with values or bare; the scratch has its header. Returns what `result_sum`
+/* The result of a route (S6) in the frame, with values or header-only; the scratch has its header. Returns what `result_sum`
    says, or a negative number: there is no memory, which is counted, or nobody waits for it any more. Not inlined, as
    above. */
-__attribute__((noinline)) int sa_reshape(struct __sk_buff *skb, uint32_t bare) {
+__attribute__((noinline)) int sa_reshape(struct __sk_buff *skb, uint32_t header_only) {
     uint32_t zero = 0, elements = 0;
     struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
     if (!scratch) return -1;
-    if (!bare) {
+    if (!header_only) {
         uint32_t job_id = SA_BE16(scratch->header.job);
         struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
         if (!job) return -1;

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from switchagg.codecs.spec import CodecSpec
-from switchagg.written import count, option
+from switchagg.option_syntax import count, option
 from transport.torch.training.flat_tensors import FlatTensors
 from transport.torch.training.od_sgd import OdSgd, OneStepDelay
 from transport.torch.training.replica import PendingCollectives, Replica

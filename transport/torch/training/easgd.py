@@ -9,7 +9,7 @@ learning with Elastic Averaging SGD*, NeurIPS 2015, its synchronous form with an
 from dataclasses import dataclass
 from typing import Any
 
-from switchagg.written import count, decimal, option
+from switchagg.option_syntax import count, decimal, option
 from transport.torch.training.flat_tensors import FlatTensors
 from transport.torch.training.replica import PendingCollectives, Replica
 from transport.torch.training.training_method import AttachedMethod, TrainingMethod

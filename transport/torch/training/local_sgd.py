@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from switchagg.written import count, one_of, option
+from switchagg.option_syntax import count, one_of, option
 from transport.torch.training.replica import Replica
 from transport.torch.training.training_method import AttachedMethod, TrainingMethod
 

@@ -5,7 +5,7 @@ Lin et al., *Don't Use Large Mini-batches, Use Local SGD*, ICLR 2020.
 
 from dataclasses import dataclass
 
-from switchagg.written import count, option
+from switchagg.option_syntax import count, option
 from transport.torch.training.local_sgd import LocalSgd
 
 

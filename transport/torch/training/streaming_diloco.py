@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from switchagg.written import count, decimal, option
+from switchagg.option_syntax import count, decimal, option
 from transport.torch.training.diloco import DiLoCo, OuterOptimizer
 from transport.torch.training.flat_tensors import FlatTensors
 from transport.torch.training.replica import PendingCollectives, Replica

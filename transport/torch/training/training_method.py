@@ -17,14 +17,14 @@ import torch
 
 from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.spec import CodecSpec, parse_codec
-from switchagg.written import describe
+from switchagg.option_syntax import describe
 from transport.torch.feedback import codec_state, load_codec_state
 from transport.torch.training.replica import Replica
 
 
 @dataclass(frozen=True)
 class TrainingMethod(ABC):
-    """Options of a method, each made by `switchagg.written.option`. It raises ValueError for bad options.
+    """Options of a method, each made by `switchagg.option_syntax.option`. It raises ValueError for bad options.
 
     name: as it is written. label, summary: how reports name it, and what they say it does, as a clause. allreduces:
     whether that is how ranks exchange. exactly: why what it sums mustn't be coded by the process group; "": it may.

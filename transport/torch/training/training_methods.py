@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from switchagg.written import parse
+from switchagg.option_syntax import parse
 from transport.torch.training.cd_sgd import CdSgd
 from transport.torch.training.diloco import DiLoCo
 from transport.torch.training.dpsgd import DPsgd

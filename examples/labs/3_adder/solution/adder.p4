@@ -44,7 +44,7 @@ control Sums(inout headers_t hdr, in metadata_t meta) {
     apply {
         if (meta.before & meta.mask == 0) {
             write(); // the first values of a chunk replace what the registers held
-        } else if (meta.before & meta.rank != 0 || meta.bare == 1) {
+        } else if (meta.before & meta.rank != 0 || meta.header_only == 1) {
             read(); // sent again, or without values: it adds nothing, but its result needs the sums
         } else if (hdr.chunk.op == 0) {
             add();

@@ -5,13 +5,13 @@ from functools import partial
 
 from switchagg.controller import ROOM_LEASES, Controller
 from switchagg.membership import JoinRequest
-from switchagg.sharing.seats import GatheringJob, Jobs, RunningJob
+from switchagg.sharing.job_members import GatheringJob, Jobs, RunningJob
 
 Fits = Callable[[Jobs], object]
 """What there is room for once these are gone; None: nothing."""
 
 
-class LeavingController(Controller):
+class PreemptingController(Controller):
     """See `Controller`. A `membership_state` asks the members of jobs that can go on without the switch to leave."""
 
     def join(self, request: JoinRequest, now_ns: int) -> None:
@@ -41,16 +41,16 @@ class LeavingController(Controller):
         return min(end_ns, gathering.complete_ns) if self._waits_in_vain(gathering) else end_ns
 
     def _waits_in_vain(self, gathering: GatheringJob) -> bool:
-        wish, shares = gathering.request, self._shares(gathering) if self._waits_for_room(gathering) else ""
-        if isinstance(shares, str) or wish.wait_for_slots or gathering.leavers or gathering.name in self._kept:
+        request, shares = gathering.request, self._shares(gathering) if self._waits_for_room(gathering) else ""
+        if isinstance(shares, str) or request.wait_for_slots or gathering.leavers or gathering.name in self._reserved:
             return False
         switches = frozenset(share.switch for share in shares)
         beside = (job for job in self._jobs.values() if job.switches & switches)
-        return wish.can_fall_back or not any(self._may_end(job) or job.is_divisible for job in beside)
+        return request.can_fall_back or not any(self._may_end(job) or job.can_rebalance for job in beside)
 
     def _may_end(self, job: RunningJob) -> bool:
         """Whether a job leaves, or has a rank that may be dead: its last heartbeat, of two a second, is long ago."""
-        quiet = any(self._now_ns - seat.heard_ns >= self._claim_ns for seat in job.seats.values())
+        quiet = any(self._now_ns - record.heard_ns >= self._claim_ns for record in job.members.values())
         return bool(quiet or job.asked_to_leave or job.departures)
 
     def _make_room(self, now_ns: int) -> None:
@@ -58,20 +58,20 @@ class LeavingController(Controller):
         running = list(self._jobs.values())
         for gathering in self._gatherings.values():
             shares = self._shares(gathering) if self._waits_for_room(gathering) else ""
-            if isinstance(shares, str) or gathering.name in self._kept:
+            if isinstance(shares, str) or gathering.name in self._reserved:
                 continue
             wanted = gathering.holding
             fits = partial(self._range, gathering, shares)
             if fits([]) is not None or self._quota.fault(self.slots, wanted, [job.holding for job in running]):
                 continue
-            for job in who_leaves(gathering.request.job_priority, running, fits):
+            for job in jobs_to_preempt(gathering.request.job_priority, running, fits):
                 job.asked_to_leave = f"more urgent job {gathering.name!r} needs its slots"
                 job.leaves_by_ns = now_ns + ROOM_LEASES * self.lease_ns
                 gathering.leavers.append(job.request)
                 gathering.complete_ns = now_ns + self.lease_ns
 
 
-def who_leaves(priority: int, running: Sequence[RunningJob], fits: Fits) -> list[RunningJob]:
+def jobs_to_preempt(priority: int, running: Sequence[RunningJob], fits: Fits) -> list[RunningJob]:
     """The jobs to ask, beside those that were, so that one of this priority fits; [] where asking wouldn't help.
 
     running: oldest first. Less urgent jobs that can go on without the switch: the least urgent first, of those the

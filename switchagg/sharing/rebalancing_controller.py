@@ -8,10 +8,10 @@ from typing import Any
 
 from switchagg.controller import ROOM_LEASES
 from switchagg.membership import JoinRequest
-from switchagg.sharing.leaving import LeavingController
-from switchagg.sharing.redivision import Divisible, Division, redivision
-from switchagg.sharing.room import KeptRange, overlap
-from switchagg.sharing.seats import RunningJob
+from switchagg.sharing.job_members import RunningJob
+from switchagg.sharing.preempting_controller import PreemptingController
+from switchagg.sharing.rebalancing import Rebalance, SlotDistribution, best_rebalance
+from switchagg.sharing.slot_allocator import ReservedRange, overlap
 from switchagg.sharing.switches import limits
 
 SETTLED_LEASES = 2
@@ -30,7 +30,7 @@ FAILED_KEPT = 4096
 Switches = frozenset[str]
 
 
-class DividingController(LeavingController):
+class RebalancingController(PreemptingController):
     """See `Controller`. Jobs that can go on without the switch, and with other numbers of slots, are asked to leave and
     come back; one division at a time."""
 
@@ -39,13 +39,13 @@ class DividingController(LeavingController):
         self._failed: dict[str, int] = {}
         self._freed_ns = -FREE_LEASES * self.lease_ns
         self._movers: tuple[str, ...] = ()
-        self._seen: dict[Switches, Divisible] = {}  # where nothing was worth moving
+        self._seen: dict[Switches, SlotDistribution] = {}  # where nothing was worth moving
 
     def next_deadline_ns(self) -> int | None:
         """See `Controller`."""
-        deadlines = [kept.until_ns for kept in self._kept.values()]
-        if not self._kept:
-            settled = [self._settled_ns(job) for job in self._jobs.values() if job.is_divisible]
+        deadlines = [reserved.until_ns for reserved in self._reserved.values()]
+        if not self._reserved:
+            settled = [self._settled_ns(job) for job in self._jobs.values() if job.can_rebalance]
             deadlines += [due_ns for due_ns in (self._free_ns, *settled) if settled and due_ns > self._now_ns]
         first = super().next_deadline_ns()
         return min(deadlines if first is None else [*deadlines, first], default=None)
@@ -54,28 +54,30 @@ class DividingController(LeavingController):
 
     def _admit_what_can_be(self) -> None:
         """See `Controller`; before that slots are divided anew, where that is worth it."""
-        self._end_division()
-        if not self._kept:
-            places = dict.fromkeys(job.switches for job in self._jobs.values() if job.is_divisible)
-            self._seen = {switches: what for switches, what in self._seen.items() if switches in places}
+        self._end_rebalance()
+        if not self._reserved:
+            places = dict.fromkeys(job.switches for job in self._jobs.values() if job.can_rebalance)
+            self._seen = {switches: distribution for switches, distribution in self._seen.items() if switches in places}
             for switches in places:
-                if (division := self._division(switches)) is not None:
-                    self._begin(division, switches)
+                if (rebalance := self._rebalance_at(switches)) is not None:
+                    self._begin(rebalance, switches)
                     break
         super()._admit_what_can_be()
 
-    def _end_division(self) -> None:
+    def _end_rebalance(self) -> None:
         """Keeps slots no longer: after a time, and where a more urgent job took some."""
         stay = [job for job in self._jobs.values() if not job.asked_to_leave]
-        for name, kept in list(self._kept.items()):
-            if any(job.switches & kept.switches and overlap(job.admitted.job.slots, kept.place) for job in stay):
-                del self._kept[name]
-        if self._movers and not self._kept:  # all that moved are there
+        for name, reserved in list(self._reserved.items()):
+            if any(
+                job.switches & reserved.switches and overlap(job.admitted.job.slots, reserved.slots) for job in stay
+            ):
+                del self._reserved[name]
+        if self._movers and not self._reserved:  # all that moved are there
             for name in self._movers:
                 self._failed.pop(name, None)
             self._movers = ()
-        if any(kept.until_ns <= self._now_ns for kept in self._kept.values()):
-            self._kept.clear()
+        if any(reserved.until_ns <= self._now_ns for reserved in self._reserved.values()):
+            self._reserved.clear()
             for name in self._movers:
                 self._failed[name] = self._failed.pop(name, 0) + 1
             self._movers = ()
@@ -91,36 +93,36 @@ class DividingController(LeavingController):
     def _free_ns(self) -> int:
         return self._freed_ns + FREE_LEASES * self.lease_ns
 
-    def _division(self, switches: Switches) -> Division | None:
+    def _rebalance_at(self, switches: Switches) -> Rebalance | None:
         """Of the slots of jobs that have exactly these switches."""
         beside = [job for job in self._jobs.values() if job.switches & switches]
         move = [
             job
             for job in beside
-            if job.is_divisible and job.switches == switches and self._settled_ns(job) <= self._now_ns
+            if job.can_rebalance and job.switches == switches and self._settled_ns(job) <= self._now_ns
         ]
         waiting = self._waiting_at(switches) if move else {}
         if not move or (self._now_ns < self._free_ns and not waiting):
             return None
         shares = move[0].admitted.shares
-        what = Divisible(
+        distribution = SlotDistribution(
             limits(shares, self.slots, self.elements_max)[0] if shares else self.slots,
             [job.admitted.job.slots for job in beside if job not in move],
             {job.admitted.name: (job.request, job.admitted.job.slots) for job in move},
             waiting,
             self._quota.job_slots,
         )
-        if self._seen.get(switches) == what:
+        if self._seen.get(switches) == distribution:
             return None
-        division = redivision(what)
-        if division is None or not self._within_quota(division):
-            self._seen[switches] = what
+        rebalance = best_rebalance(distribution)
+        if rebalance is None or not self._within_quota(rebalance):
+            self._seen[switches] = distribution
             return None
-        return division
+        return rebalance
 
     def _waiting_at(self, switches: Switches) -> dict[str, tuple[JoinRequest, int]]:
         """By job, what those ask for that lack nothing but slots there, and what they would have without a division."""
-        found = {}
+        requests = {}
         for gathering in self._gatherings.values():
             shares = self._shares(gathering) if self._waits_for_room(gathering) and not gathering.leavers else ""
             if isinstance(shares, str) or frozenset(share.switch for share in shares) != switches:
@@ -128,13 +130,13 @@ class DividingController(LeavingController):
             least = gathering.holding
             if self._quota.room(self.slots, least.hosts, self._holdings) >= least.slots:
                 first, end = self._range(gathering, shares) or (0, 0)
-                found[gathering.name] = (self._fitted(gathering, shares)[0], end - first)
-        return found
+                requests[gathering.name] = (self._fitted(gathering, shares)[0], end - first)
+        return requests
 
-    def _within_quota(self, division: Division) -> bool:
+    def _within_quota(self, rebalance: Rebalance) -> bool:
         """Whether no host has more than its quota then (C16)."""
-        counts = {name: end - first for name, (first, end) in division.ranges.items()}
-        stay = [job.holding for name, job in self._jobs.items() if name not in division.movers]
+        counts = {name: end - first for name, (first, end) in rebalance.ranges.items()}
+        stay = [job.holding for name, job in self._jobs.items() if name not in rebalance.movers]
         for name, slots in counts.items():
             one = self._jobs[name] if name in self._jobs else self._gatherings[name]
             wanted = one.holding.of(slots)
@@ -143,17 +145,17 @@ class DividingController(LeavingController):
             stay.append(wanted)
         return True
 
-    def _begin(self, division: Division, switches: Switches) -> None:
+    def _begin(self, rebalance: Rebalance, switches: Switches) -> None:
         """Asks the movers to leave, and keeps what they shall come back to."""
         until_ns = self._now_ns + KEPT_LEASES * self.lease_ns
-        self._movers = division.movers
-        for name, place in division.ranges.items():
+        self._movers = rebalance.movers
+        for name, place in rebalance.ranges.items():
             one = self._jobs[name] if name in self._jobs else self._gatherings[name]
-            self._kept[name] = KeptRange(place, switches, one.request.job_priority, until_ns)
+            self._reserved[name] = ReservedRange(place, switches, one.request.job_priority, until_ns)
             if name in self._gatherings:  # given up a lease later, for it may find other slots then
                 self._gatherings[name].complete_ns = until_ns + (1 - ROOM_LEASES) * self.lease_ns
-        for name in division.movers:
-            job, (first, end) = self._jobs[name], division.ranges.get(name, (0, 0))
+        for name in rebalance.movers:
+            job, (first, end) = self._jobs[name], rebalance.ranges.get(name, (0, 0))
             job.asked_to_leave = f"slots are divided anew: {end - first} are its share, it has {job.holding.slots}"
 
     def _settled_ns(self, job: RunningJob) -> int:

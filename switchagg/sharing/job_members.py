@@ -13,7 +13,7 @@ CONTRADICTIONS_SHOWN_MAX = 3
 
 
 @dataclass(slots=True)
-class Seat:
+class MemberRecord:
     """A member's place in a gathering or job: its request, when it came, and when it was last heard."""
 
     request: JoinRequest
@@ -31,8 +31,8 @@ class GatheringJob:
     """The seats of a job's next start, by rank."""
 
     name: str
-    seats: dict[int, Seat] = field(default_factory=dict)
-    claims: dict[int, list[Seat]] = field(default_factory=dict)
+    members: dict[int, MemberRecord] = field(default_factory=dict)
+    claims: dict[int, list[MemberRecord]] = field(default_factory=dict)
     """By rank: joins that came while another had it, in order (C3)."""
     complete_ns: int = 0
     """When the last rank came."""
@@ -44,7 +44,7 @@ class GatheringJob:
     @property
     def request(self) -> JoinRequest:
         """Of any member: what all say alike."""
-        return next(iter(self.seats.values())).request
+        return next(iter(self.members.values())).request
 
     @property
     def workers(self) -> int:
@@ -55,68 +55,68 @@ class GatheringJob:
     def holding(self) -> Holding:
         """What it will need at least."""
         slots = self.request.slots_least or self.request.slots
-        return Holding(slots, tuple(seat.request.address[0] for seat in self.seats.values()))
+        return Holding(slots, tuple(record.request.address[0] for record in self.members.values()))
 
     @property
     def vias(self) -> list[tuple[str, Address]]:
         """Of a complete one: each rank's switch, and where it sends from."""
-        requests = (self.seats[rank].request for rank in sorted(self.seats))
+        requests = (self.members[rank].request for rank in sorted(self.members))
         return [(request.via, request.address) for request in requests]
 
-    def seat_of(self, incarnation: int) -> Seat:
+    def member_of(self, incarnation: int) -> MemberRecord:
         """Of a member that has one, or a claim."""
-        return _seat_of(self.all_seats, incarnation)
+        return _member_of(self.all_members, incarnation)
 
     @property
-    def all_seats(self) -> list[Seat]:
+    def all_members(self) -> list[MemberRecord]:
         """Those of all ranks, then the claims."""
-        return [*self.seats.values(), *chain.from_iterable(self.claims.values())]
+        return [*self.members.values(), *chain.from_iterable(self.claims.values())]
 
     def contradiction_of(self, request: JoinRequest) -> str:
         """Where a join contradicts one of another rank, or ""; kept for those who wait for it (C1)."""
-        others = [other.request for rank, other in self.seats.items() if rank != request.rank]
+        others = [other.request for rank, other in self.members.items() if rank != request.rank]
         if reason := next(filter(None, map(request.contradiction, others)), ""):
             self.contradictions[request.rank] = reason
         return reason
 
-    def add(self, seat: Seat, now_ns: int) -> None:
+    def add(self, record: MemberRecord, now_ns: int) -> None:
         """Give the seat its rank, or a claim on it where another has it."""
-        rank = seat.request.rank
-        if rank in self.seats:
-            self.claims.setdefault(rank, []).append(seat)
+        rank = record.request.rank
+        if rank in self.members:
+            self.claims.setdefault(rank, []).append(record)
             return
-        self.seats[rank], self.complete_ns = seat, now_ns
+        self.members[rank], self.complete_ns = record, now_ns
         self.contradictions.pop(rank, None)
 
-    def remove(self, seat: Seat) -> list[Seat]:
+    def remove(self, record: MemberRecord) -> list[MemberRecord]:
         """Remove a seat or a claim; returns the claims on its rank, which have no place any more."""
-        rank = seat.request.rank
-        if self.seats[rank] is seat:
-            del self.seats[rank]
+        rank = record.request.rank
+        if self.members[rank] is record:
+            del self.members[rank]
             return self.claims.pop(rank, [])
-        self.claims[rank].remove(seat)
+        self.claims[rank].remove(record)
         return []
 
-    def claims_behind(self, holder: Seat, until_ns: int) -> list[Seat]:
+    def claims_behind(self, holder: MemberRecord, until_ns: int) -> list[MemberRecord]:
         """Seats and claims of the holder's rank that joined after it, by until_ns."""
         rank = holder.request.rank
-        seats = [self.seats[rank], *self.claims.get(rank, [])] if rank in self.seats else []
-        behind = seats[seats.index(holder) + 1 :] if holder in seats else seats
-        return [seat for seat in behind if seat.joined_ns <= until_ns]
+        records = [self.members[rank], *self.claims.get(rank, [])] if rank in self.members else []
+        behind = records[records.index(holder) + 1 :] if holder in records else records
+        return [record for record in behind if record.joined_ns <= until_ns]
 
     def claim_on(self, incarnation: int) -> str:
         """Whom a claim waits for, or ""."""
-        seat = self.seat_of(incarnation)
-        holder = self.seats[seat.request.rank]
-        return "" if holder is seat else f"{holder.member} has that rank and lives, as far as is known"
+        record = self.member_of(incarnation)
+        holder = self.members[record.request.rank]
+        return "" if holder is record else f"{holder.member} has that rank and lives, as far as is known"
 
     def timeout_reason(self, obstacle: str) -> str:
         """Why it is given up. obstacle: what a complete one lacks."""
         if not self.missing:
             return f"job {self.name!r} can't start: {obstacle}"
-        waited_ns = min(seat.request.timeout_ns for seat in self.seats.values())
+        waited_ns = min(record.request.timeout_ns for record in self.members.values())
         ranks = ("rank " if len(self.missing) == 1 else "ranks ") + ", ".join(map(str, self.missing))
-        present = ", ".join(map(str, members_of(self.seats)))
+        present = ", ".join(map(str, members_of(self.members)))
         late = f"did not join job {self.name!r} within {waited_ns / 1e9:g} s"
         refused = f"; refused: {self.contradicted}" if self.contradictions else ""
         return f"{ranks} of {self.workers} {late}; present: {present}{refused}"
@@ -124,7 +124,7 @@ class GatheringJob:
     @property
     def missing(self) -> tuple[int, ...]:
         """Ranks that have not come."""
-        return tuple(rank for rank in range(self.workers) if rank not in self.seats)
+        return tuple(rank for rank in range(self.workers) if rank not in self.members)
 
     @property
     def contradicted(self) -> str:
@@ -137,7 +137,7 @@ class RunningJob:
     """A job from its admission to its eviction."""
 
     admitted: JobAdmitted
-    seats: dict[int, Seat]
+    members: dict[int, MemberRecord]
     request: JoinRequest
     """Of any member: what all say alike, with windows that fit all receive buffers (C17)."""
     since_ns: int
@@ -150,7 +150,7 @@ class RunningJob:
     """When it fails if it hasn't, for a more urgent one (C21)."""
 
     @property
-    def is_divisible(self) -> bool:
+    def can_rebalance(self) -> bool:
         """Whether it can come back with another number of slots, and hasn't been asked to (C24)."""
         return (
             self.request.can_fall_back and self.request.slots_least > 0 and not self.asked_to_leave and not self.awaited
@@ -164,13 +164,13 @@ class RunningJob:
     @property
     def membership_state(self) -> Running:
         """Of its members."""
-        wish = next(iter(self.seats.values())).request
-        demand = SlotDemand(wish.slots, wish.weight, wish.job_priority, wish.slots_least or wish.slots)
+        request = next(iter(self.members.values())).request
+        demand = SlotDemand(request.slots, request.weight, request.job_priority, request.slots_least or request.slots)
         return Running(self.admitted, tuple(self.departures), self.asked_to_leave, demand)
 
-    def seat_of(self, incarnation: int) -> Seat:
+    def member_of(self, incarnation: int) -> MemberRecord:
         """Of a member that has one."""
-        return _seat_of(self.seats.values(), incarnation)
+        return _member_of(self.members.values(), incarnation)
 
     @property
     def holding(self) -> Holding:
@@ -184,10 +184,10 @@ class RunningJob:
 Jobs = Collection[RunningJob]
 
 
-def members_of(seats: dict[int, Seat]) -> tuple[Member, ...]:
+def members_of(records: dict[int, MemberRecord]) -> tuple[Member, ...]:
     """By rank."""
-    return tuple(seats[rank].member for rank in sorted(seats))
+    return tuple(records[rank].member for rank in sorted(records))
 
 
-def _seat_of(seats: Iterable[Seat], incarnation: int) -> Seat:
-    return next(seat for seat in seats if seat.request.incarnation == incarnation)
+def _member_of(records: Iterable[MemberRecord], incarnation: int) -> MemberRecord:
+    return next(record for record in records if record.request.incarnation == incarnation)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from switchagg.membership import JoinRequest
-from switchagg.sharing.room import Range, gaps, range_for, shares_of
+from switchagg.sharing.slot_allocator import Range, gaps, range_for, shares_of
 
 GAIN = 4
 """A job moves to gain a quarter of its slots, or more, and at least one for each stream."""
@@ -20,7 +20,7 @@ MARGIN = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class Rebalance:
     """movers: running jobs that shall leave, by name. ranges: of those that find room then, and of those that wait."""
 
     movers: tuple[str, ...]
@@ -28,7 +28,7 @@ class Division:
 
 
 @dataclass(frozen=True, slots=True)
-class Divisible:
+class SlotDistribution:
     """The slots of a switch, or of several at once. fixed: ranges of jobs that can't move. running: those that can,
     with their ranges. waiting: those that would begin, with the number of slots that they could have now. most: of any
     job."""
@@ -40,62 +40,71 @@ class Divisible:
     most: int | None = None
 
 
-def redivision(what: Divisible) -> Division | None:
+def best_rebalance(distribution: SlotDistribution) -> Rebalance | None:
     """The best that moving jobs would bring; None: nothing that is worth it.
 
     Tried are to move, until all have what they should: those that gain; also those that have much more than they
     should; all that have more; all. No job loses its place for one as urgent.
     """
-    held = {job: end - first for job, (_, (first, end)) in sorted(what.running.items())}
-    wishes = {job: wish for job, (wish, _) in (*sorted(what.running.items()), *what.waiting.items())}
-    now = held | {job: count for job, (_, count) in what.waiting.items()}
-    shares = shares_of(sum(gaps(what.slots, what.fixed)), list(wishes.values()), what.most)
-    gain = [job for job in held if is_worth(wishes[job], held[job], shares[job])]
-    lose = [job for job in held if is_worth(wishes[job], shares[job], held[job])]
+    held = {job: end - first for job, (_, (first, end)) in sorted(distribution.running.items())}
+    requests = {
+        job: request for job, (request, _) in (*sorted(distribution.running.items()), *distribution.waiting.items())
+    }
+    now = held | {job: count for job, (_, count) in distribution.waiting.items()}
+    shares = shares_of(sum(gaps(distribution.slots, distribution.fixed)), list(requests.values()), distribution.most)
+    gain = [job for job in held if is_worth(requests[job], held[job], shares[job])]
+    lose = [job for job in held if is_worth(requests[job], shares[job], held[job])]
     more = [job for job in held if held[job] > shares[job]]
-    best, measure = None, _served(wishes, now)
+    best, measure = None, _served(requests, now)
     for movers in (gain, gain + lose, gain + more, list(held)):
-        ranges = _laid_out(what, movers)
-        after = now | dict.fromkeys((*movers, *what.waiting), 0) | {job: end - at for job, (at, end) in ranges.items()}
-        gainers = [wishes[job].job_priority for job in wishes if is_worth(wishes[job], now[job], after[job])]
-        out = [wishes[job].job_priority for job in movers if job not in ranges]
-        reached = _served(wishes, after)
+        ranges = _laid_out(distribution, movers)
+        after = (
+            now
+            | dict.fromkeys((*movers, *distribution.waiting), 0)
+            | {job: end - at for job, (at, end) in ranges.items()}
+        )
+        gainers = [requests[job].job_priority for job in requests if is_worth(requests[job], now[job], after[job])]
+        out = [requests[job].job_priority for job in movers if job not in ranges]
+        reached = _served(requests, after)
         if not gainers or (out and min(out) <= min(gainers)) or not _is_more(reached, measure):
             continue
-        moved = tuple(job for job in movers if ranges.get(job) != what.running[job][1])
-        best, measure = Division(moved, ranges), reached
-        if not any(is_worth(wishes[job], after[job], shares[job]) for job in wishes):
+        moved = tuple(job for job in movers if ranges.get(job) != distribution.running[job][1])
+        best, measure = Rebalance(moved, ranges), reached
+        if not any(is_worth(requests[job], after[job], shares[job]) for job in requests):
             break
     return best if best is not None and best.movers else None
 
 
-def is_worth(wish: JoinRequest, had: int, has: int) -> bool:
+def is_worth(request: JoinRequest, had: int, has: int) -> bool:
     """Whether a job should move to have other slots."""
-    return has >= had + max(-(-had // GAIN), wish.streams)
+    return has >= had + max(-(-had // GAIN), request.streams)
 
 
-def _laid_out(what: Divisible, movers: Sequence[str]) -> dict[str, Range]:
+def _laid_out(distribution: SlotDistribution, movers: Sequence[str]) -> dict[str, Range]:
     """A range for each mover and each that waits, if there is room: the most urgent first, of these who shall have
     most."""
-    taken = [*what.fixed, *(place for job, (_, place) in what.running.items() if job not in movers)]
-    wishes = [*(what.running[job][0] for job in movers), *(wish for wish, _ in what.waiting.values())]
-    shares = shares_of(sum(gaps(what.slots, taken)), wishes, what.most)
+    occupied = [*distribution.fixed, *(place for job, (_, place) in distribution.running.items() if job not in movers)]
+    requests = [
+        *(distribution.running[job][0] for job in movers),
+        *(request for request, _ in distribution.waiting.values()),
+    ]
+    shares = shares_of(sum(gaps(distribution.slots, occupied)), requests, distribution.most)
     placed: dict[str, Range] = {}
-    for wish in sorted(wishes, key=lambda one: (one.job_priority, -shares[one.job])):
-        place = range_for(wish, shares[wish.job], what.slots, [*taken, *placed.values()])
+    for request in sorted(requests, key=lambda one: (one.job_priority, -shares[one.job])):
+        place = range_for(request, shares[request.job], distribution.slots, [*occupied, *placed.values()])
         if place is not None:
-            placed[wish.job] = place
+            placed[request.job] = place
     return placed
 
 
-def _served(wishes: Mapping[str, JoinRequest], counts: Mapping[str, int]) -> list[float]:
+def _served(requests: Mapping[str, JoinRequest], counts: Mapping[str, int]) -> list[float]:
     """How well all are served, to compare: of each class, the most urgent first, how many have slots, and the sum of
     weight · (1 + 1/2 + … + 1/slots). Of so many slots each next one adds most where max-min gives it."""
     measure: list[float] = []
-    for priority in sorted({wish.job_priority for wish in wishes.values()}):
-        those = [job for job, wish in wishes.items() if wish.job_priority == priority]
-        measure.append(sum(counts[job] > 0 for job in those))
-        measure.append(sum(wishes[job].weight * _harmonic(counts[job]) for job in those))
+    for priority in sorted({request.job_priority for request in requests.values()}):
+        jobs = [job for job, request in requests.items() if request.job_priority == priority]
+        measure.append(sum(counts[job] > 0 for job in jobs))
+        measure.append(sum(requests[job].weight * _harmonic(counts[job]) for job in jobs))
     return measure
 
 

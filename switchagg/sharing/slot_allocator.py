@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from switchagg.membership import JoinRequest
-from switchagg.sharing.seats import GatheringJob, RunningJob
+from switchagg.sharing.job_members import GatheringJob, RunningJob
 from switchagg.sharing.slot_shares import SlotDemand, max_min
 from switchagg.sharing.switches import Share
 
@@ -20,37 +20,37 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRange:
+class ReservedRange:
     """Slots that are kept for a job that will begin there, or come back (C24). priority: its class."""
 
-    place: Range
+    slots: Range
     switches: frozenset[str]
     priority: int
     until_ns: int
 
     def __str__(self) -> str:
-        return f"slots {self.place[0]} to {self.place[1] - 1} are kept for it; the jobs that have them shall move"
+        return f"slots {self.slots[0]} to {self.slots[1] - 1} are kept for it; the jobs that have them shall move"
 
-    def fits(self, wish: JoinRequest, switches: frozenset[str]) -> bool:
+    def fits(self, request: JoinRequest, switches: frozenset[str]) -> bool:
         """Whether it is what a job can have that asks for this, there."""
-        count = self.place[1] - self.place[0]
-        least = wish.narrowed(wish.slots_least).slots if wish.slots_least else wish.slots
-        return self.switches == switches and least <= count <= wish.slots
+        count = self.slots[1] - self.slots[0]
+        least = request.narrowed(request.slots_least).slots if request.slots_least else request.slots
+        return self.switches == switches and least <= count <= request.slots
 
 
-def first_fit(count: int, slots: int, taken: Iterable[Range]) -> int | None:
+def first_fit(count: int, slots: int, occupied: Iterable[Range]) -> int | None:
     """First slot of the lowest free range of `count` of `slots`, or None."""
     first = 0
-    for start, end in sorted(taken):
+    for start, end in sorted(occupied):
         if start - first >= count:
             return first
         first = max(first, end)
     return first if slots - first >= count else None
 
 
-def gaps(slots: int, taken: Collection[Range]) -> list[int]:
+def gaps(slots: int, occupied: Collection[Range]) -> list[int]:
     """How many slots in a row are free, before each range taken and behind the last."""
-    edges = [(0, 0), *sorted((min(start, slots), min(end, slots)) for start, end in taken), (slots, slots)]
+    edges = [(0, 0), *sorted((min(start, slots), min(end, slots)) for start, end in occupied), (slots, slots)]
     reached = accumulate((end for _, end in edges), max)
     return [max(0, start - before) for (start, _), before in zip(edges[1:], reached, strict=False)]
 
@@ -60,61 +60,65 @@ def overlap(one: Range, other: Range) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
-def range_for(wish: JoinRequest, share: int, slots: int, taken: Collection[Range]) -> Range | None:
+def range_for(request: JoinRequest, share: int, slots: int, occupied: Collection[Range]) -> Range | None:
     """What a job gets: all that it asks for, or, if it takes fewer, its share, or what is free in a row of that, and
     not less than its least; in whole slots of its windows. None: no room for it."""
-    count = wish.slots
-    if wish.slots_least:
-        count = min(max(share, wish.slots_least), max(gaps(slots, taken)), wish.slots)
-        if count < wish.slots_least or wish.narrowed(count).slots > count:
+    count = request.slots
+    if request.slots_least:
+        count = min(max(share, request.slots_least), max(gaps(slots, occupied)), request.slots)
+        if count < request.slots_least or request.narrowed(count).slots > count:
             return None
-        while (whole := wish.narrowed(count).slots) < count:
+        while (whole := request.narrowed(count).slots) < count:
             count = whole
-    first = first_fit(count, slots, taken)
+    first = first_fit(count, slots, occupied)
     return None if first is None else (first, first + count)
 
 
-def shares_of(slots: int, wishes: Sequence[JoinRequest], most: int | None = None) -> dict[str, int]:
+def shares_of(slots: int, requests: Sequence[JoinRequest], most: int | None = None) -> dict[str, int]:
     """By job, how many of so many slots are its by weighted max-min; a job needs its least, or all that it asks for.
     Earlier wishes go first where not all of a class can have that. most: of any job."""
     demands = []
-    for wish in wishes:
-        slots_most = wish.slots if most is None else min(wish.slots, most)
-        least = min(wish.slots_least or wish.slots, slots_most)
-        demands.append(SlotDemand(slots_most, wish.weight, wish.job_priority, least))
-    return dict(zip((wish.job for wish in wishes), max_min(max(slots, 0), demands), strict=True))
+    for request in requests:
+        slots_most = request.slots if most is None else min(request.slots, most)
+        least = min(request.slots_least or request.slots, slots_most)
+        demands.append(SlotDemand(slots_most, request.weight, request.job_priority, least))
+    return dict(zip((request.job for request in requests), max_min(max(slots, 0), demands), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class SwitchOccupancy:
     """What a job finds at its switches. jobs: that have slots at any of them. slots: how many all of them have. kept:
     by job, ranges that none but it gets, unless it is more urgent."""
 
     jobs: Sequence[RunningJob]
     switches: frozenset[str]
     slots: int
-    kept: Mapping[str, KeptRange]
+    reserved: Mapping[str, ReservedRange]
 
-    def range_for(self, wish: JoinRequest, others: Iterable[JoinRequest], most: int | None, room: int) -> Range | None:
+    def range_for(
+        self, request: JoinRequest, others: Iterable[JoinRequest], most: int | None, room: int
+    ) -> Range | None:
         """Its share is that of the slots that can be divided anew, beside those jobs that have them and the others that
         want some. most: of any job; room: of this one (C16)."""
-        divided = [job for job in self.jobs if job.is_divisible and job.switches == self.switches]
+        divided = [job for job in self.jobs if job.can_rebalance and job.switches == self.switches]
         stays = [job.admitted.job.slots for job in self.jobs if job not in divided]
         stays += [
-            one.place
-            for name, one in self.kept.items()
-            if name != wish.job and one.switches & self.switches and one.priority <= wish.job_priority
+            one.slots
+            for name, one in self.reserved.items()
+            if name != request.job and one.switches & self.switches and one.priority <= request.job_priority
         ]
-        taken = [*stays, *(job.admitted.job.slots for job in divided)]
-        if not wish.slots_least or max(gaps(self.slots, taken)) < wish.slots_least:  # whatever its share is
-            return range_for(wish, 0, self.slots, taken)
-        wishes = {one.job: one for one in (*others, *(job.request for job in divided)) if one.job not in self.kept}
-        wishes[wish.job] = wish
-        share = min(shares_of(sum(gaps(self.slots, stays)), list(wishes.values()), most)[wish.job], room)
-        if wish.sparing:
-            free = sum(gaps(self.slots, taken))
+        occupied = [*stays, *(job.admitted.job.slots for job in divided)]
+        if not request.slots_least or max(gaps(self.slots, occupied)) < request.slots_least:  # whatever its share is
+            return range_for(request, 0, self.slots, occupied)
+        requests = {
+            one.job: one for one in (*others, *(job.request for job in divided)) if one.job not in self.reserved
+        }
+        requests[request.job] = request
+        share = min(shares_of(sum(gaps(self.slots, stays)), list(requests.values()), most)[request.job], room)
+        if request.sparing:
+            free = sum(gaps(self.slots, occupied))
             share = min(share, max(free - self.slots // 2, free // SPARED))
-        return range_for(wish, share, self.slots, taken)
+        return range_for(request, share, self.slots, occupied)
 
 
 def fitted(
@@ -125,7 +129,7 @@ def fitted(
     packets_held: how many that of the controller's own switch holds, where those of all its children meet; 0: enough.
     most: slots of any job (C16).
     """
-    requests = [seat.request for seat in gathering.seats.values()]
+    requests = [seat.request for seat in gathering.members.values()]
     bounds = [] if most is None else [(most, "the switch gives a job no more, its --peer-quota")]
     for share in shares:
         held = packets_held if share.offer is None else share.offer.packets_held
@@ -142,9 +146,9 @@ def fitted(
         if request.packets_held
     ]
     slots, whose = min(bounds, default=(0, ""))
-    wish = requests[0]
-    if not bounds or wish.slots <= slots:
-        return wish, ""
-    fitting = wish.narrowed(slots)
+    request = requests[0]
+    if not bounds or request.slots <= slots:
+        return request, ""
+    fitting = request.narrowed(slots)
     fitting = replace(fitting, slots_least=min(fitting.slots_least, fitting.slots))
-    return fitting, f"windows have {fitting.slots} slots in all, not {wish.slots}: {whose}"
+    return fitting, f"windows have {fitting.slots} slots in all, not {request.slots}: {whose}"
