@@ -20,8 +20,8 @@ from switchagg.call import share_of_chunks, share_of_rounds
 from switchagg.codecs import FIXED_POINT, ArrayCodec, Codec
 from switchagg.description import Kind
 from switchagg.wire import HEADER_BYTES, frame_bytes
+from transport.collectives.collective_table import COLLECTIVES, fitting
 from transport.collectives.cost import transfers_most
-from transport.collectives.table import COLLECTIVES, fitting
 from transport.group.method_name import GROUPED, METHODS, MethodName, flows
 from transport.links.framing import Framing
 from transport.links.link_kinds import LINKS

@@ -112,7 +112,7 @@ _ONLY_IF_ANY = (
 
 
 def gradient_delays(counters: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """Over the slices of all workers' gradients, from what each `transport.ps.worker.PsWorker` counted; {} without."""
+    """Over the slices of all workers' gradients, from counters of `transport.ps.ps_worker.PsWorker`; {} without."""
     pushed = sum(counter.get("pushed", 0) for counter in counters)
     if not pushed:
         return {}

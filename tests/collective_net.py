@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from switchagg.native.library import missing
-from transport.collectives.party import CollectiveParty, Finished
-from transport.meshes.mesh import Outgoing
+from transport.collectives.collective_party import CollectiveFinished, CollectiveParty
+from transport.meshes.mesh import OutgoingMessage
 
 
 class ByHand:
@@ -44,11 +44,11 @@ class Net:
         self.parties = [CollectiveParty(m, workers, **options) for m in range(workers)]
         for party in self.parties:
             party.runner = self.runner
-        self.ends: list[list[Finished]] = [[] for _ in self.parties]
+        self.ends: list[list[CollectiveFinished]] = [[] for _ in self.parties]
         self.chance = random.Random(seed)
         self.now_ns = 0
         self.delivered = 0
-        self.fifos: dict[tuple[int, int], deque[Outgoing]] = {}
+        self.fifos: dict[tuple[int, int], deque[OutgoingMessage]] = {}
         self.tickets: list[tuple[int, int]] = []
         self.cut: set[int] = set()  # members that get and give nothing more
 

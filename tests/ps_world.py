@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from transport.meshes.mesh import Outgoing
-from transport.ps.arithmetic import Arithmetic
+from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import PsConfig
-from transport.ps.server import PsServer
-from transport.ps.worker import Array, Finished, PsCall, PsWorker
+from transport.ps.ps_arithmetic import Arithmetic
+from transport.ps.ps_server import PsServer
+from transport.ps.ps_worker import Array, PsCall, PsCallFinished, PsWorker
 
 
 class World:
@@ -39,13 +39,13 @@ class World:
             PsServer(config.workers + s, served, adopt=adopt, calculator=calculator) for s in range(config.servers)
         ]
         self.parties: list[PsWorker | PsServer] = [*self.workers, *self.servers]
-        self.wires: dict[tuple[int, int], deque[Outgoing]] = {}
+        self.wires: dict[tuple[int, int], deque[OutgoingMessage]] = {}
         self.returning: list[tuple[int, int]] = []
         self.dead: set[int] = set()
-        self.finished: dict[int, list[Finished]] = {r: [] for r in range(config.workers)}
-        self.delivered: list[tuple[int, int, Outgoing]] = []
-        self.on_finish: Callable[[int, Finished], None] | None = None
-        self.on_delivery: Callable[[int, int, Outgoing], None] | None = None
+        self.finished: dict[int, list[PsCallFinished]] = {r: [] for r in range(config.workers)}
+        self.delivered: list[tuple[int, int, OutgoingMessage]] = []
+        self.on_finish: Callable[[int, PsCallFinished], None] | None = None
+        self.on_delivery: Callable[[int, int, OutgoingMessage], None] | None = None
         self.deliveries = 0
         self._weights = weights
         for party in self.parties:

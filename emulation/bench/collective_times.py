@@ -18,10 +18,10 @@ from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from transport.collectives.collective import LinkCost
+from transport.collectives.collective_party import HEAD_BYTES
 from transport.collectives.cost import predict
-from transport.collectives.party import HEAD_BYTES
 from transport.group.method_name import host_methods
-from transport.schedule.plan import Part, Transfer
+from transport.schedule.schedule_plan import TensorRange, Transfer
 from transport.schedule.scheduler import Scheduler
 
 Log = Callable[[str], None]
@@ -76,7 +76,7 @@ def link_cost(config: SimulationConfig) -> LinkCost:
 def scheduler_decision(turns: int) -> dict[str, Any]:
     """ns per transfer: a gradient is ready, what may start is asked for, and what has started completes."""
     parts = range(TENSORS * PARTS)
-    plan = [Transfer(key, key // PARTS, (Part(key // PARTS, 0, 1000),), 4000) for key in parts]
+    plan = [Transfer(key, key // PARTS, (TensorRange(key // PARTS, 0, 1000),), 4000) for key in parts]
     durations = []
     for _ in range(turns):
         scheduler = Scheduler(plan)

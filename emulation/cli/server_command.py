@@ -82,7 +82,7 @@ def server(
             stop(f"--link {link}: unknown{choices(link, links_of('ps'))}", EXIT_USAGE)
         if keys is not None and not LINKS[link].keys:
             stop(f"--keys: only {', '.join(links_with('keys'))} has keys, not {link}", EXIT_USAGE)
-        from transport.meshes.opening import job_token, no_token_text
+        from transport.meshes.mesh_opening import job_token, no_token_text
         from transport.ps.group import PsOptions
 
         log = _discard if quiet else _log

@@ -32,8 +32,8 @@ from switchagg.errors import SwitchaggError
 from switchagg.priority import CLASSES
 from transport.group.method_name import MethodName
 from transport.links.link_kinds import LINKS
-from transport.meshes.opening import TOKEN_VARIABLE, new_token
-from transport.rdma.sockets import SEGMENTS_VARIABLE
+from transport.meshes.mesh_opening import TOKEN_VARIABLE, new_token
+from transport.rdma.rdma_sockets import SEGMENTS_VARIABLE
 
 if TYPE_CHECKING:
     from emulation.mininet.emulated_network import EmulatedNetwork

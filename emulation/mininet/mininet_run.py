@@ -39,7 +39,7 @@ from emulation.training.trainer_messages import (
     write_config,
 )
 from switchagg.partial_endpoint import ranks_in
-from transport.bounded.calls import COUNTED, loss_of
+from transport.bounded.bounded_calls import COUNTED, loss_of
 from transport.group.method_name import METHODS, MethodName
 from transport.links.link_kinds import LINKS
 

@@ -20,8 +20,8 @@ from emulation.profiles.graph import COMPUTE, NS_MOST, RANKS_MOST, RECEIVE, SEND
 from emulation.profiles.profile_errors import ProfileError
 from switchagg.description import Kind
 from transport.collectives.collective import Task
-from transport.collectives.plan import Local, Send, shard
-from transport.collectives.table import COLLECTIVES, fitting, plan
+from transport.collectives.collective_plan import LocalCombine, Send, shard
+from transport.collectives.collective_table import COLLECTIVES, fitting, plan
 
 CALC = re.compile(r"(\w+)\s*:\s*calc\s+(\d{1,16})((?:\s+(?:cpu|nic)\s+\d{1,9})*)")
 MESSAGE = re.compile(
@@ -172,7 +172,7 @@ def _collective(
     if count > 1:
         steps = plan(Task(kind, name, position, count, operation.elements)).operations
         for number, step in enumerate(steps):
-            if isinstance(step, Local):
+            if isinstance(step, LocalCombine):
                 ranges = [(step.low, step.high), (step.source, step.source + step.high - step.low)]
                 line = "calc 0"
             elif isinstance(step, Send):

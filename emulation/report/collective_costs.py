@@ -21,8 +21,8 @@ from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from transport.collectives.collective import LinkCost
+from transport.collectives.collective_party import HEAD_BYTES
 from transport.collectives.cost import predict, switch_seconds, textbook
-from transport.collectives.party import HEAD_BYTES
 from transport.group.method_name import METHODS as ALL
 from transport.group.method_name import host_methods, traffic
 

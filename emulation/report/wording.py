@@ -19,7 +19,7 @@ from emulation.topologies.topology_kinds import TOPOLOGIES
 from transport.group.method_name import METHODS, MethodName
 from transport.links.link_kinds import LINKS
 from transport.ps.config import BACKUP, BSP
-from transport.schedule.table import POLICIES
+from transport.schedule.schedule_table import POLICIES
 
 PART_TOLD = 0.03
 """Parts of a shared link that differ by so much are told beside a speed-up."""

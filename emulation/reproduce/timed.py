@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
-from transport.schedule.model import Network, ready_times, serve
 from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile
-from transport.schedule.table import parse_policy
+from transport.schedule.schedule_model import Network, ready_times, serve
+from transport.schedule.schedule_table import parse_policy
 
 
 def allreduce_ns(

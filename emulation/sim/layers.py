@@ -24,13 +24,13 @@ from emulation.sim.size_only import joined
 from emulation.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns
 from switchagg.codecs.array_codec import Tensor
 from switchagg.priority import CLASSES
-from transport.schedule.model import Prediction
+from transport.schedule.schedule_model import Prediction
 from transport.schedule.scheduler import (
     Lanes,
-    Part,
     Policy,
     Profile,
     Scheduler,
+    TensorRange,
     Transfer,
     class_lanes,
     classes_of,
@@ -97,7 +97,7 @@ class LayeredTraining(Training):
         ]
         self.clocks = [LayeredRank(self, rank) for rank in range(self.workers)]
 
-    def _tensor(self, part: Part) -> Tensor:
+    def _tensor(self, part: TensorRange) -> Tensor:
         """The tensor of a part, as a codec sees it."""
         (tensor,) = self.replicas.tensors[part.tensor]
         size = part.high - part.low

@@ -1,4 +1,4 @@
-"""The prediction of `transport.schedule.model` for a method's schedule on a scenario's links."""
+"""The prediction of `transport.schedule.schedule_model` for a method's schedule on a scenario's links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from emulation.sim.flow.formula import MessageCost, call_ns
 from switchagg.priority import CLASSES
 from transport.collectives.execution import SEGMENT_BYTES
 from transport.group.method_name import MethodName, parse
-from transport.schedule.model import Network, Prediction, predict
+from transport.schedule.schedule_model import Network, Prediction, predict
 from transport.schedule.scheduler import Policy, Profile
 
 

@@ -17,7 +17,7 @@ from emulation.training.weight_snapshots import WeightSnapshots
 from emulation.training.workload import RankWorkload
 from transport.ps.config import PsConfig
 from transport.ps.group import PsClient, PsOptions, open_ps_client
-from transport.ps.worker import Array
+from transport.ps.ps_worker import Array
 from transport.torch.ps import PsOptimizer
 
 

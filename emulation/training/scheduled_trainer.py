@@ -18,8 +18,8 @@ from emulation.training.trainer_messages import GROUP_JOB, IterationReport, Modu
 from emulation.training.workload import RankWorkload
 from switchagg.priority import CLASSES
 from transport.group.contract import AllreduceGroup
+from transport.schedule.schedule_table import POLICIES
 from transport.schedule.scheduler import describe
-from transport.schedule.table import POLICIES
 from transport.torch.priority import handle as priority
 from transport.torch.priority.handle import AttachOptions, ForwardWait, PriorityHandle, Records
 from transport.worker.join_options import JoinOptions

@@ -2,7 +2,7 @@
 module is pure.
 
 A rank computes until it needs a collective that isn't done; a collective begins once all its ranks have begun it; the
-network carries collectives one after the other, more urgent ones first within a credit (`transport.schedule.model`). So
+network carries collectives one after the other, more urgent ones first within a credit (`transport.schedule.schedule_model`). So
 it overlaps communication with the backward pass, and with the next forward pass where a schedule allows it.
 """
 
@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.whatif.recorded_run import RecordedCollective, RecordedRun
-from transport.schedule.model import Beside, Carrier, Network
+from transport.schedule.schedule_model import Network, NetworkQueue, TransferOverhead
 
 SETTLING, MEASURED = 3, 8
 """Iterations: those that don't count, and those that do."""
 
-Cost = Callable[[RecordedCollective], tuple[float, Beside]]
+Cost = Callable[[RecordedCollective], tuple[float, TransferOverhead]]
 """The cost of a collective: ns that it occupies the network, and the other times until its sums are there."""
 
 
@@ -76,7 +76,7 @@ def iteration_ns(
     costs = [cost(call) for call in run.collectives]
     places = _places(run)
     credit = None if limits.credit_ns is None else max(1, round(limits.credit_ns))
-    carrier = Carrier(Network(beta_ns_per_byte=1.0, calls_at_once=limits.calls_at_once), credit)
+    carrier = NetworkQueue(Network(beta_ns_per_byte=1.0, calls_at_once=limits.calls_at_once), credit)
     clocks = np.zeros(run.workers)
     count, ends = len(costs), [0.0]
     for iteration, factor in enumerate(scale):

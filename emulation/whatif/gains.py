@@ -24,9 +24,9 @@ from switchagg.description import COMBINING, Kind
 from switchagg.errors import SwitchaggError
 from transport.group.method_name import MethodName, parse
 from transport.ps.config import BSP
-from transport.schedule.model import ALONE, Beside
 from transport.schedule.profile import LinearCost
-from transport.schedule.table import parse_policy
+from transport.schedule.schedule_model import NO_OVERHEAD, TransferOverhead
+from transport.schedule.schedule_table import parse_policy
 
 SCHEMA = "switchagg-whatif-2"
 HOSTS = ("ring", "halving_doubling", "double_tree", "direct")
@@ -143,7 +143,7 @@ def gains(run: RecordedRun, question: Question, progress: Progress = lambda _: N
             "name": run.name,
             "workers": run.workers,
             "compute_ns": run.compute_ns,
-            "slowest_ns": forecast(run, lambda collective: (0.0, ALONE), range(1, question.seeds + 1)).mean_ns,
+            "slowest_ns": forecast(run, lambda collective: (0.0, NO_OVERHEAD), range(1, question.seeds + 1)).mean_ns,
             "exchanged_bytes": run.size_bytes,
             "collectives": len(run.collectives),
             "jitter": run.jitter,
@@ -219,11 +219,11 @@ def rank_costs(
         elif any(collective.priority for collective in run.collectives):
             credit_ns = 1.0  # a switch's streams: urgent calls overtake at once, but for calls that have begun
 
-    def cost(collective: RecordedCollective) -> tuple[float, Beside]:
+    def cost(collective: RecordedCollective) -> tuple[float, TransferOverhead]:
         return of_kind(collective.kind, collective.size_bytes, collective.ranks)
 
     @cache  # many exchanges are alike
-    def of_kind(kind: Kind, size_bytes: int, ranks: int) -> tuple[float, Beside]:
+    def of_kind(kind: Kind, size_bytes: int, ranks: int) -> tuple[float, TransferOverhead]:
         collective = RecordedCollective(kind, size_bytes, ranks, 0, 0)
         call = _cost_of(name, collective, link, collective.size_bytes)
         beta = call.beta_ns_per_byte if weights.windows else call.bound_ns_per_byte
@@ -234,8 +234,8 @@ def rank_costs(
         link_ns = weights.link_time * beta * collective.size_bytes / (1 + needs.late_share)
         # A switch's stream agrees on the next call's scales once this one's are there: no overlap between calls.
         if name.in_packets:
-            return link_ns + after_ns, Beside()
-        return link_ns, Beside(weights.latency * needs.host_ns, link_ns * needs.late_share, after_ns)
+            return link_ns + after_ns, TransferOverhead()
+        return link_ns, TransferOverhead(weights.latency * needs.host_ns, link_ns * needs.late_share, after_ns)
 
     return run, cost, ForecastLimits(credit_ns, int(dict(link.keys).get("hosts.calls_at_once", 0)))
 

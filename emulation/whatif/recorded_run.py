@@ -19,9 +19,9 @@ from emulation.profiles.profile_formats import load
 from emulation.profiles.torch_events import is_trace
 from emulation.profiles.torch_trace import TraceSummary, model_profile, record, skew
 from switchagg.description import COMBINING, COMPARED_KINDS, Kind
-from transport.schedule.plan import Transfer, fifo
 from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile
+from transport.schedule.schedule_plan import Transfer, fifo
 
 BUCKET_BYTES = 25 << 20
 """DDP's default, where a run's own buckets aren't known."""

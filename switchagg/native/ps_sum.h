@@ -1,4 +1,4 @@
-/* The arithmetic of a parameter server on a slice, bit for bit as transport/ps/arithmetic.py does it in NumPy: one
+/* The arithmetic of a parameter server on a slice, bit for bit as transport/ps/ps_arithmetic.py does it in NumPy: one
    rounding per operation, in the order written there, so nothing here may be contracted to fused multiply-adds. Arrays
    may have any alignment and must not overlap. */
 #ifndef SWITCHAGG_PS_SUM_H

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from world import PATH, World
 
-from transport.bounded.calls import BoundedJob
+from transport.bounded.bounded_calls import BoundedJob
+from transport.bounded.bounded_packets import DATA, MISSING, PROBE, STOP, unpacked
+from transport.bounded.bounded_party import BoundedParty
+from transport.bounded.bounded_table import BOUNDED
 from transport.bounded.optireduce import OptiReduce, OptiReduceOptions
-from transport.bounded.packets import DATA, MISSING, PROBE, STOP, unpacked
-from transport.bounded.party import BoundedParty
 from transport.bounded.rules import Dgt, DgtOptions, Exact, Ltp, LtpOptions, Mlt, MltOptions, Rule
-from transport.bounded.table import BOUNDED
 from transport.meshes.mesh import Frame
 
 WORKERS, VALUES = 4, 1000

@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from transport.bounded.packets import (
+from transport.bounded.bounded_packets import (
     AHEAD,
     DATA,
     HEADER_BYTES,
     SEEN_BITS,
+    BoundedHeader,
     PathConfig,
     PathReceiver,
     PathSender,
-    Place,
     packed,
     unpacked,
 )
@@ -19,7 +19,7 @@ CONFIG = PathConfig(block_bytes=8, window_bytes=80, ack_every=4, rto_initial_ns=
 
 
 def test_a_packet_comes_back_as_it_was_and_rubbish_is_none() -> None:
-    place = Place(1 << 63, 7, 1, 3, 9, 100, 2, 42, 5000)
+    place = BoundedHeader(1 << 63, 7, 1, 3, 9, 100, 2, 42, 5000)
     found = unpacked(packed(DATA, 5, 77, 1 << 40, place, b"abcd"))
     assert found is not None
     assert (found.place, found.payload, found.number, found.job, found.flags) == (place, b"abcd", 1 << 40, 77, 5)

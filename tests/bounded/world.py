@@ -4,9 +4,9 @@ import heapq
 import random
 from collections.abc import Callable
 
-from transport.bounded.calls import BoundedJob, Call
-from transport.bounded.packets import PathConfig
-from transport.bounded.party import BoundedParty
+from transport.bounded.bounded_calls import BoundedCall, BoundedJob
+from transport.bounded.bounded_packets import PathConfig
+from transport.bounded.bounded_party import BoundedParty
 from transport.bounded.rules import Rule
 from transport.bounded.transfers import Values
 from transport.meshes.mesh import Frame
@@ -36,7 +36,7 @@ class World:
         ]
         self.now_ns = 0
         self.sent: list[tuple[int, Frame]] = []
-        self.finished: dict[int, list[Call]] = {rank: [] for rank in range(count)}
+        self.finished: dict[int, list[BoundedCall]] = {rank: [] for rank in range(count)}
         self._lose, self._duplicate, self._reorder = lose, duplicate, reorder
         self._random = random.Random(seed)
         self._heap: list[tuple[int, int, int, int, bytes]] = []

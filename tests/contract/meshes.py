@@ -13,12 +13,12 @@ from typing import Any
 from switchagg.native.library import missing
 from transport.links.link import Address
 from transport.links.link_kinds import LINKS, links_with
-from transport.meshes.mesh import Event, Mesh, Place, Received
-from transport.meshes.native_tcp import in_c
-from transport.meshes.opening import connect_mesh
-from transport.meshes.tcp import TcpMesh
-from transport.meshes.udp import UdpMesh, UdpMeshOptions
-from transport.rdma.mesh import RdmaMesh
+from transport.meshes.mesh import Event, Mesh, MessageReceived, Place
+from transport.meshes.mesh_opening import connect_mesh
+from transport.meshes.native_tcp_mesh import in_c
+from transport.meshes.tcp_mesh import TcpMesh
+from transport.meshes.udp_mesh import UdpMesh, UdpMeshOptions
+from transport.rdma.rdma_mesh import RdmaMesh
 from transport.zeromq.zmq_mesh import ZeroMqMesh
 
 LIVENESS_S = 120.0
@@ -148,4 +148,4 @@ def turn(
 
 def received(events: Sequence[Event]) -> list[tuple[int, bytes, bytes]]:
     """(sender, head, data) of the messages among them."""
-    return [(e.sender, e.head, bytes(e.data)) for e in events if isinstance(e, Received)]
+    return [(e.sender, e.head, bytes(e.data)) for e in events if isinstance(e, MessageReceived)]

@@ -16,8 +16,8 @@ import pytest
 from switchagg.errors import JobError
 from tests.contract.meshes import CLASSES, KINDS, LIVENESS_S, MeshKind, connect_all, free_addresses, received, turn
 from transport.links.link import LinkClosed
-from transport.meshes.handshake import VERSION, pack_opening
-from transport.meshes.mesh import HEAD_BYTES_MAX, Event, Lost, Mesh, Received, Sent
+from transport.meshes.mesh import HEAD_BYTES_MAX, Event, MemberLost, Mesh, MessageReceived, MessageSent
+from transport.meshes.mesh_handshake import VERSION, pack_opening
 
 ROOT = Path(__file__).resolve().parents[2]
 Gather = Callable[..., list[Any]]
@@ -76,12 +76,14 @@ def test_messages_of_all_pairs_arrive_once_whole_and_in_order(gather: Gather) ->
                     data = random_bytes(number * 97 % 501, number)
                     mesh.send(to, head, data, number * 4 + to)
                     expected[to].append((mesh.member, head, data))
-    events = turn(meshes, lambda found: all(count(Received, one) >= 75 and count(Sent, one) >= 75 for one in found))
+    events = turn(
+        meshes, lambda found: all(count(MessageReceived, one) >= 75 and count(MessageSent, one) >= 75 for one in found)
+    )
     for mine, wanted, mesh in zip(events, expected, meshes, strict=True):
         for sender in range(4):
             assert [m for m in received(mine) if m[0] == sender] == [m for m in wanted if m[0] == sender]
         assert len(received(mine)) == 75
-        tickets = [event.ticket for event in mine if isinstance(event, Sent)]
+        tickets = [event.ticket for event in mine if isinstance(event, MessageSent)]
         assert sorted(tickets) == sorted(n * 4 + to for n in range(25) for to in range(4) if to != mesh.member)
         sizes = sum(len(data) for _, _, data in wanted)
         assert (mesh.counters["rx_messages"], mesh.counters["rx_bytes"]) == (75, sizes)
@@ -95,7 +97,7 @@ def test_messages_of_different_sizes_do_not_mix(gather: Gather, head_bytes: int)
     sent = [(0, random_bytes(head_bytes, size), random_bytes(size, size)) for size in sizes]
     for ticket, (_, head, data) in enumerate(sent):
         here.send(1, head, data, ticket)
-    events = turn([here, there], lambda found: count(Received, found[1]) >= len(sizes))
+    events = turn([here, there], lambda found: count(MessageReceived, found[1]) >= len(sizes))
     assert received(events[1]) == sent
 
 
@@ -103,8 +105,8 @@ def test_the_longest_message_arrives(gather: Gather) -> None:
     here, there = gather(2)
     data = np.arange(here.message_bytes_max // 4 + 1, dtype=np.uint32).view(np.uint8)[: here.message_bytes_max]
     here.send(1, b"long", data.data, 7)
-    events = turn([here, there], lambda found: count(Received, found[1]) == 1)
-    (message,) = [event for event in events[1] if isinstance(event, Received)]
+    events = turn([here, there], lambda found: count(MessageReceived, found[1]) == 1)
+    (message,) = [event for event in events[1] if isinstance(event, MessageReceived)]
     assert np.array_equal(np.frombuffer(message.data, np.uint8), data)
 
 
@@ -124,7 +126,9 @@ def test_flows_are_in_order_each_by_itself(kind: MeshKind) -> None:
                 data = random_bytes(number * 997 % 3000 + 70_000 * (number % 5 == 0), number)
                 mesh.send(to, bytes([flow]), data, number * 4 + to, flow)
                 expected.setdefault((to, mesh.member, flow), []).append(data)
-    events = turn(meshes, lambda found: all(count(Received, one) >= 40 and count(Sent, one) >= 40 for one in found))
+    events = turn(
+        meshes, lambda found: all(count(MessageReceived, one) >= 40 and count(MessageSent, one) >= 40 for one in found)
+    )
     arrived: dict[tuple[int, int, int], list[bytes]] = {}
     for mesh, mine in zip(meshes, events, strict=True):
         for sender, head, data in received(mine):
@@ -140,13 +144,13 @@ def test_all_that_was_sent_on_any_flow_arrives_before_the_member_is_lost_once(ki
         here.send(1, bytes([flow]), random_bytes(30_000, flow), flow, flow)
     closing = threading.Thread(target=here.close, args=(LIVENESS_S,))
     closing.start()
-    events = turn([there], lambda found: count(Lost, found[0]) > 0)[0]
+    events = turn([there], lambda found: count(MemberLost, found[0]) > 0)[0]
     events += there.receive()
     assert sorted(received(events)) == [(0, bytes([flow]), random_bytes(30_000, flow)) for flow in range(3)]
-    assert isinstance(events[-1], Lost)
-    assert count(Lost, events) == 1
+    assert isinstance(events[-1], MemberLost)
+    assert count(MemberLost, events) == 1
     there.send(0, b"", b"too late", 9, 0)
-    assert Sent(9) in turn([there], lambda found: count(Sent, found[0]) > 0)[0]
+    assert MessageSent(9) in turn([there], lambda found: count(MessageSent, found[0]) > 0)[0]
     closing.join()
     there.close()
 
@@ -171,7 +175,7 @@ def test_messages_that_no_mesh_can_send_are_refused(gather: Gather) -> None:
         with pytest.raises(ValueError):  # noqa: PT011  # the words are the mesh's own
             here.send(to, head, data, 1)
     here.send(1, b"fine", b"", 2)
-    assert received(turn([here, there], lambda found: count(Received, found[1]) == 1)[1]) == [(0, b"fine", b"")]
+    assert received(turn([here, there], lambda found: count(MessageReceived, found[1]) == 1)[1]) == [(0, b"fine", b"")]
 
 
 def test_bursts_in_both_directions_do_not_block_each_other(gather: Gather) -> None:
@@ -182,7 +186,9 @@ def test_bursts_in_both_directions_do_not_block_each_other(gather: Gather) -> No
             for to in range(3):
                 if to != mesh.member:
                     mesh.send(to, ticket.to_bytes(2, "big"), piece, 3 * ticket + to)
-    done = turn(meshes, lambda found: all(count(Received, one) == 60 and count(Sent, one) == 60 for one in found))
+    done = turn(
+        meshes, lambda found: all(count(MessageReceived, one) == 60 and count(MessageSent, one) == 60 for one in found)
+    )
     for mine in done:
         assert all(data == piece for _, _, data in received(mine))
 
@@ -196,10 +202,10 @@ def test_memory_may_change_after_sent(gather: Gather) -> None:
     found: list[Event] = []
     back: list[int] = []
     end = time.monotonic() + LIVENESS_S
-    while len(back) < 40 or count(Received, found) < 40:
+    while len(back) < 40 or count(MessageReceived, found) < 40:
         assert time.monotonic() < end
         for event in here.receive():
-            assert isinstance(event, Sent)
+            assert isinstance(event, MessageSent)
             back.append(event.ticket)
             memory[event.ticket][:] = bytes(100_000)
         found += there.receive()
@@ -220,12 +226,12 @@ def test_data_is_received_into_the_given_memory_or_its_own(gather: Gather) -> No
     data = [random_bytes(size, size) for size in sizes]
     for number, one in enumerate(data):
         here.send(1, bytes([number]), one, number)
-    events = turn([here, there], lambda found: count(Received, found[1]) == 6, [None, place])
+    events = turn([here, there], lambda found: count(MessageReceived, found[1]) == 6, [None, place])
     assert received(events[1]) == [(0, bytes([n]), one) for n, one in enumerate(data)]
     assert len(asked) == len(set(asked))  # at most once each
     assert all(size == sizes[head[0]] and sender == 0 for sender, head, size in asked)
     for event in events[1]:
-        if isinstance(event, Received) and (0, event.head, len(event.data)) in asked:
+        if isinstance(event, MessageReceived) and (0, event.head, len(event.data)) in asked:
             number = event.head[0]
             if number in (0, 3, 5):
                 assert room[number] == data[number]
@@ -235,10 +241,10 @@ def test_received_data_stays_as_it_is(gather: Gather) -> None:
     here, there = gather(2)
     first, second = random_bytes(30_000, 1), random_bytes(30_000, 2)
     here.send(1, b"", first, 1)
-    kept = turn([here, there], lambda found: count(Received, found[1]) == 1)
+    kept = turn([here, there], lambda found: count(MessageReceived, found[1]) == 1)
     for number in range(20):
         here.send(1, b"", second, 2 + number)
-    turn([here, there], lambda found: count(Received, found[1]) == 20)
+    turn([here, there], lambda found: count(MessageReceived, found[1]) == 20)
     assert received(kept[1])[0][2] == first
 
 
@@ -252,7 +258,7 @@ def test_one_receive_is_bounded(gather: Gather) -> None:
     while taken < 300:
         assert time.monotonic() < end
         here.receive()
-        now = count(Received, list(there.receive()))
+        now = count(MessageReceived, list(there.receive()))
         taken += now
         most = max(most, now)
     assert most < 300
@@ -322,7 +328,7 @@ def test_close_delivers_what_was_sent(gather: Gather) -> None:
     events: list[Event] = []
     end = time.monotonic() + LIVENESS_S
     for ticket in itertools.count(2):
-        if count(Lost, events):
+        if count(MemberLost, events):
             break
         assert time.monotonic() < end
         there.send(0, b"", b"more", ticket)
@@ -330,24 +336,24 @@ def test_close_delivers_what_was_sent(gather: Gather) -> None:
         there.wait(0.001)
     closer.join()
     assert received(events) == [(0, bytes([n]), data) for n in range(3)]
-    assert [event.member for event in events if isinstance(event, Lost)] == [0]
+    assert [event.member for event in events if isinstance(event, MemberLost)] == [0]
 
 
 def test_a_lost_member_is_reported_once_and_gets_nothing_more(gather: Gather) -> None:
     one, two, three = gather(3)
     two.close()
     two.close()  # again does nothing
-    events = turn([one, three], lambda found: all(count(Lost, mine) == 1 for mine in found))
+    events = turn([one, three], lambda found: all(count(MemberLost, mine) == 1 for mine in found))
     for mesh, mine in zip((one, three), events, strict=True):
-        (lost,) = [event for event in mine if isinstance(event, Lost)]
+        (lost,) = [event for event in mine if isinstance(event, MemberLost)]
         assert lost.member == 1
         assert lost.reason
         mesh.send(1, b"", b"into the void", 5)
-        assert turn([mesh], lambda found: bool(found[0])) == [[Sent(5)]]
+        assert turn([mesh], lambda found: bool(found[0])) == [[MessageSent(5)]]
     one.send(2, b"", b"still here", 6)
-    events = turn([one, three], lambda found: count(Received, found[1]) == 1)
+    events = turn([one, three], lambda found: count(MessageReceived, found[1]) == 1)
     assert received(events[1]) == [(0, b"", b"still here")]
-    assert count(Lost, events[0] + events[1]) == 0
+    assert count(MemberLost, events[0] + events[1]) == 0
 
 
 PEER = """
@@ -372,9 +378,9 @@ def test_a_killed_process_is_lost_and_its_tickets_come_back(kind: MeshKind, requ
         peer.kill()
         for ticket in range(50):
             mesh.send(1, b"", bytes(100_000), ticket)
-        events = turn([mesh], lambda found: count(Lost, found[0]) == 1 and count(Sent, found[0]) == 50)[0]
-    assert sorted(event.ticket for event in events if isinstance(event, Sent)) == list(range(50))
-    assert [event.member for event in events if isinstance(event, Lost)] == [1]
+        events = turn([mesh], lambda found: count(MemberLost, found[0]) == 1 and count(MessageSent, found[0]) == 50)[0]
+    assert sorted(event.ticket for event in events if isinstance(event, MessageSent)) == list(range(50))
+    assert [event.member for event in events if isinstance(event, MemberLost)] == [1]
 
 
 def test_a_closed_mesh_raises_and_leaves_nothing_open(kind: MeshKind) -> None:
@@ -506,9 +512,9 @@ def test_unknown_connections_delay_no_member(kind: MeshKind) -> None:
                 continue  # nobody listens any more: as good
         for number in range(20):
             members[0].send(1, b"", random_bytes(5000, number), number)
-        events = turn(members, lambda found: count(Received, found[1]) == 20)
+        events = turn(members, lambda found: count(MessageReceived, found[1]) == 20)
         assert [data for _, _, data in received(events[1])] == [random_bytes(5000, n) for n in range(20)]
-        assert not any(isinstance(event, Lost) for mine in events for event in mine)
+        assert not any(isinstance(event, MemberLost) for mine in events for event in mine)
     finally:
         for unknown_sender in unknown_senders:
             unknown_sender.close()

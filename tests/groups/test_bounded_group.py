@@ -13,8 +13,8 @@ from switchagg.errors import AggregationFailed, JobError
 from switchagg.priority import CE
 from tests.contract.meshes import free_addresses
 from tests.groups.test_ps_group import all_at_once
-from transport.bounded.table import BOUNDED
-from transport.collectives.plan import shard
+from transport.bounded.bounded_table import BOUNDED
+from transport.collectives.collective_plan import shard
 from transport.group.bounded_group import BoundedGroup
 from transport.group.group_opening import open_group
 from transport.links.udp_link import UdpLink

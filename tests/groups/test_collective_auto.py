@@ -8,8 +8,8 @@ import pytest
 
 from switchagg.errors import AggregationFailed
 from transport.collectives.auto import AutoParty
+from transport.collectives.collective_party import CollectiveParty
 from transport.collectives.execution import SEGMENT_BYTES
-from transport.collectives.party import CollectiveParty
 
 
 class World:

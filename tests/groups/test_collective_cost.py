@@ -13,11 +13,11 @@ from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
-from transport.collectives.choice import CANDIDATES, Choice, fit, to_words
+from transport.collectives.choice import CANDIDATES, AlgorithmChoice, fit, to_words
 from transport.collectives.collective import LinkCost
+from transport.collectives.collective_party import HEAD_BYTES
 from transport.collectives.cost import predict, switch_seconds, textbook, traffic_factor
 from transport.collectives.halving import blocks
-from transport.collectives.party import HEAD_BYTES
 from transport.group.method_name import host_methods
 
 GIGABIT = 1_000_000_000
@@ -189,12 +189,12 @@ def test_the_fit_finds_latency_and_rate_despite_outliers() -> None:
 
 
 def test_auto_chooses_by_the_model_and_reports_why() -> None:
-    choice = Choice(8, 1_000_000, 8_000_000)
+    choice = AlgorithmChoice(8, 1_000_000, 8_000_000)
     chosen = [choice.algorithm(size) for size in (100, 500_000, 100_000_000)]
     assert chosen == ["recursive_doubling", "halving_doubling", "ring"]
     assert choice.words(500_000).startswith("auto: halving_doubling for 500000 bytes on 8 workers: 11 ms by the model")
     assert "latency of 1000 us and 1 Gb/s (ring " in choice.words(500_000)
-    assert Choice(1, 0, 1).algorithm(1000) == "ring"
+    assert AlgorithmChoice(1, 0, 1).algorithm(1000) == "ring"
 
 
 @pytest.mark.parametrize("workers", [3, 8])

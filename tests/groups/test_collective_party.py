@@ -8,11 +8,11 @@ import pytest
 from collective_net import Net, execution_in, integers, run_once  # noqa: F401
 
 from transport.collectives.collective import Task
+from transport.collectives.collective_party import HEAD_BYTES, LOOKS, PATIENCE, CollectiveParty
+from transport.collectives.collective_plan import Draft
+from transport.collectives.collective_table import program
 from transport.collectives.execution import Execution, ProgramCache, compile_plan
 from transport.collectives.native_execution import NativeExecution
-from transport.collectives.party import HEAD_BYTES, LOOKS, PATIENCE, CollectiveParty
-from transport.collectives.plan import Draft
-from transport.collectives.table import program
 from transport.meshes.mesh import HEAD_BYTES_MAX
 
 SECOND_NS = 1_000_000_000

@@ -7,11 +7,11 @@ import pytest
 from collective_net import execution_in, integers, run_once  # noqa: F401
 
 from switchagg.description import KINDS
-from transport.collectives.collective import Sent, Task
+from transport.collectives.collective import SentVolume, Task
+from transport.collectives.collective_plan import CollectivePlan, Receive, Send, shard
+from transport.collectives.collective_table import COLLECTIVES, fitting, plan, with_kind
 from transport.collectives.halving import blocks, reversed_bits
-from transport.collectives.plan import Plan, Receive, Send, shard
 from transport.collectives.rings import hierarchical_group, torus_sides
-from transport.collectives.table import COLLECTIVES, fitting, plan, with_kind
 from transport.collectives.trees import binary_tree, complementary_trees
 from transport.group.method_name import host_methods
 
@@ -134,11 +134,13 @@ def test_no_rank_leaves_a_barrier_before_all_have_entered(workers: int) -> None:
 # ---- counts
 
 
-def plans(kind: Any, algorithm: str, workers: int, elements: int, root: int = 0, option: int = 0) -> list[Plan]:
+def plans(
+    kind: Any, algorithm: str, workers: int, elements: int, root: int = 0, option: int = 0
+) -> list[CollectivePlan]:
     return [plan(Task(kind, algorithm, member, workers, elements, root, option)) for member in range(workers)]
 
 
-def sent(task: Task) -> Sent | None:
+def sent(task: Task) -> SentVolume | None:
     formula = COLLECTIVES[task.algorithm].kinds[task.kind].sent
     return formula(task) if formula else None
 

@@ -16,7 +16,7 @@ from transport.collectives.native_execution import NativeExecution
 from transport.group.contract import Group
 from transport.group.group_opening import GroupOptions, open_group
 from transport.links.link_kinds import links_with
-from transport.meshes.opening import bind_place
+from transport.meshes.mesh_opening import bind_place
 
 LIVENESS_S = 120.0
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from switchagg.codecs import CODECS
 from switchagg.codecs.spec import FEEDBACK, parse_codec
 from transport.group.method_name import GLOO_CODECS, METHODS, MethodName, links_of, parse
-from transport.schedule.table import POLICIES
+from transport.schedule.schedule_table import POLICIES
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from switchagg.errors import AggregationFailed, JobError
 from transport.control.control_client import query_status
 from transport.group.group_opening import open_group
-from transport.meshes.opening import bind_place
+from transport.meshes.mesh_opening import bind_place
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 

@@ -16,16 +16,16 @@ from switchagg.native.library import missing
 from switchagg.native.programs import CompiledProgram, NativeProgram
 from tests.meshes.test_tcp_mesh import Kind, a_mesh_and_a_bare_peer, frame
 from transport.collectives.collective import Task
+from transport.collectives.collective_party import CollectiveParty
+from transport.collectives.collective_plan import shard
+from transport.collectives.collective_table import COLLECTIVES, plan
 from transport.collectives.execution import SEGMENT_BYTES, compile_plan
 from transport.collectives.native_execution import NativeExecution
-from transport.collectives.party import CollectiveParty
-from transport.collectives.plan import shard
-from transport.collectives.table import COLLECTIVES, plan
 from transport.group.group_opening import open_group
 from transport.meshes.credit_queue import Credited
-from transport.meshes.mesh import Lost, Received, Sent
-from transport.meshes.native_tcp import NativeTcpMesh
-from transport.meshes.tcp import TcpMesh
+from transport.meshes.mesh import MemberLost, MessageReceived, MessageSent
+from transport.meshes.native_tcp_mesh import NativeTcpMesh
+from transport.meshes.tcp_mesh import TcpMesh
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -140,9 +140,9 @@ class Pair:
         self.sends.carry(self.mine.messages_to_send())
         for event in self.sends.receive(self.mine.place):
             self.events.append(event)
-            if isinstance(event, Received):
+            if isinstance(event, MessageReceived):
                 self.mine.receive(event.sender, event.head, event.data, 0)
-            elif isinstance(event, Sent):
+            elif isinstance(event, MessageSent):
                 self.mine.sent(event.ticket)
             else:
                 self.mine.lost(event.member, event.reason, 0)
@@ -234,7 +234,7 @@ def test_messages_of_a_running_call_reach_no_python(pairs: Any) -> None:
     pair.theirs.submit("allreduce", "ring", arrays[1], now_ns=0)
     assert pair.run(1) == []
     assert set(arrays[0]) == set(arrays[1]) == {3}
-    assert [type(event) for event in pair.events] == [Sent]  # of the call
+    assert [type(event) for event in pair.events] == [MessageSent]  # of the call
     counters = pair.mesh.counters
     assert counters["tx_bytes"] == counters["rx_bytes"] == arrays[0].nbytes
     assert counters["rx_messages"] == counters["tx_messages"] == 14
@@ -275,7 +275,7 @@ def test_a_peer_that_dies_within_a_message_is_lost_and_the_array_is_left_alone(p
     while pair.mine.failure is None:
         pair.pump()
     assert "rank 0 lost rank 1 in tree broadcast 0" in str(pair.mine.failure)
-    assert isinstance(pair.events[-1], Lost)
+    assert isinstance(pair.events[-1], MemberLost)
 
 
 def test_after_a_failure_nothing_more_is_received_into_an_array(pairs: Any) -> None:
@@ -291,10 +291,10 @@ def test_after_a_failure_nothing_more_is_received_into_an_array(pairs: Any) -> N
     pair.mine.fail("enough", ())
     array[:] = 7
     pair.out += whole[4000:] + frame(b"next", b"")
-    while not any(isinstance(event, Received) for event in pair.events):
+    while not any(isinstance(event, MessageReceived) for event in pair.events):
         pair.step(10_000)
     assert set(array) == {7}
-    assert [event.head for event in pair.events if isinstance(event, Received)] == [b"next"]
+    assert [event.head for event in pair.events if isinstance(event, MessageReceived)] == [b"next"]
 
 
 def test_a_message_of_a_call_that_is_over_is_kept_for_the_next_of_its_key(pairs: Any) -> None:
@@ -303,7 +303,7 @@ def test_a_message_of_a_call_that_is_over_is_kept_for_the_next_of_its_key(pairs:
         arrays = [np.zeros(10), np.full(10, float(value))]
         if value == 2:
             pair.theirs.submit("broadcast", "tree", arrays[1], now_ns=0, key=1, root=1)
-            while not isinstance(pair.events[-1], Received):
+            while not isinstance(pair.events[-1], MessageReceived):
                 pair.step(10_000)
             pair.mine.submit("broadcast", "tree", arrays[0], now_ns=0, key=1, root=1)
             assert len(pair.mine.events()) == 1

@@ -7,11 +7,11 @@ import pytest
 
 from switchagg.errors import JobError
 from tests.ps_world import World
-from transport.meshes.mesh import Outgoing
+from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import ASP, DC_ASGD, SSP, PsConfig
 from transport.ps.group import open_ps_client
-from transport.ps.messages import Kind, Op, unpack
-from transport.ps.worker import Array
+from transport.ps.ps_messages import PsMessageKind, PsOp, unpack
+from transport.ps.ps_worker import Array
 
 ELEMENTS, TIMES = 5760, 20
 
@@ -21,9 +21,9 @@ def weights_after(config: PsConfig, gradients: list[Array], sizes: dict[int, int
     world = World(config)
     if sizes is not None:
 
-        def seen(sender: int, to: int, message: Outgoing) -> None:
+        def seen(sender: int, to: int, message: OutgoingMessage) -> None:
             head = unpack(message.head)
-            if head is not None and head.kind == Kind.PUSH and head.op == Op.GRADIENT:
+            if head is not None and head.kind == PsMessageKind.PUSH and head.op == PsOp.GRADIENT:
                 sizes[sender] = sizes.get(sender, 0) + len(message.data)
 
         world.on_delivery = seen

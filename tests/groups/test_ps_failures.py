@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tests.ps_world import World, changed
-from transport.meshes.mesh import Outgoing
+from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import ASP, BACKUP, BSP, SSP, PsConfig, config_from_bytes
-from transport.ps.messages import EVERYBODY, Head, Kind, Op, unpack
-from transport.ps.server import PsServer
-from transport.ps.worker import Array, Finished
+from transport.ps.ps_messages import EVERYBODY, Head, PsMessageKind, PsOp, unpack
+from transport.ps.ps_server import PsServer
+from transport.ps.ps_worker import Array, PsCallFinished
 
 LONG_S = 16.0  # above dead_after_s and what an outage so long costs beside
 WORKERS, SERVERS = 3, 2
@@ -110,7 +110,7 @@ def test_a_job_shrinks_at_any_moment(mode: str) -> None:
 def push_three_times(world: World) -> None:
     weights = [np.zeros(7, np.float32) for _ in range(WORKERS)]
 
-    def go_on(rank: int, ended: Finished) -> None:
+    def go_on(rank: int, ended: PsCallFinished) -> None:
         if ended.failure is None and len(world.finished[rank]) < 4:
             world.call(rank, "push_pull", np.ones(7, np.float32), target=weights[rank], key=3)
 
@@ -134,7 +134,7 @@ def test_a_member_that_passes_a_failure_on_is_not_blamed() -> None:
     """One server has lost rank 2; the other learns of it from rank 0."""
     world = World(small())
     world.run()
-    world._deliver_raw(3, 0, Head(Kind.FAIL, root=2).pack(), b"rank 2 is lost")
+    world._deliver_raw(3, 0, Head(PsMessageKind.FAIL, root=2).pack(), b"rank 2 is lost")
     world.run()
     failure = world.workers[1].failure
     assert failure is not None
@@ -200,7 +200,7 @@ def test_a_silent_link_to_a_living_server_times_out() -> None:
     world.wires[0, 1] = type(world.wires[0, 1])(
         message
         for message in world.wires[0, 1]
-        if unpack(message.head)[0] != Kind.PUSH  # type: ignore[index]
+        if unpack(message.head)[0] != PsMessageKind.PUSH  # type: ignore[index]
     )
     world.pass_time(50)
     assert "waiting for server 0" in str(world.finished[0][0].failure)
@@ -209,7 +209,7 @@ def test_a_silent_link_to_a_living_server_times_out() -> None:
 def test_a_stall_of_our_own_process_fails_no_member() -> None:
     server = PsServer(1, PsConfig(1, 1, heartbeat_s=1.0, dead_after_s=5.0))
     server.handle_timer(0)
-    server.receive(0, Head(Kind.BEAT).pack(), b"", 1)
+    server.receive(0, Head(PsMessageKind.BEAT).pack(), b"", 1)
     server.handle_timer(100_000_000_000)
     assert server.failure is None
     for second in range(101, 104):
@@ -226,7 +226,7 @@ def test_an_outage_below_the_limit_fails_no_member() -> None:
     for tenth in range(200):
         server.handle_timer(tenth * 100_000_000)
         if not 10 < tenth < 10 + 10 + 45 + 20:
-            server.receive(0, Head(Kind.BEAT).pack(), b"", tenth * 100_000_000)
+            server.receive(0, Head(PsMessageKind.BEAT).pack(), b"", tenth * 100_000_000)
     assert server.failure is None
 
 
@@ -236,7 +236,7 @@ def test_a_member_that_still_waits_for_others_to_connect_isnt_dead() -> None:
     for second in range(300):
         server.handle_timer(second * 1_000_000_000)
     assert server.failure is None
-    server.receive(0, Head(Kind.BEAT).pack(), b"", 300_000_000_000)
+    server.receive(0, Head(PsMessageKind.BEAT).pack(), b"", 300_000_000_000)
     for second in range(300, 310):
         server.handle_timer(second * 1_000_000_000)
     assert server.failure is not None
@@ -305,7 +305,7 @@ def test_tensors_that_differ_are_named() -> None:
 
 def test_different_numbers_of_workers_or_servers_are_detected() -> None:
     worker = World(small()).workers[1]
-    worker.receive(2, Head(Kind.HELLO).pack(), b"", 5)
+    worker.receive(2, Head(PsMessageKind.HELLO).pack(), b"", 5)
     assert "rank 1: rank 2 takes it for a server" in str(worker.failure)
     assert "than 3 and 2" in str(worker.failure)
 
@@ -382,12 +382,12 @@ def test_garbage_never_stops_a_job_or_ends_only_its_sender(seed: int) -> None:
                 fields[int(random.integers(0, 11))] = int(random.integers(0, 2**15))
             if random.random() < 0.5:
                 fields[8] = EVERYBODY
-            kind = Kind(int(random.choice([1, 2, 2, 2, 3, 4, 7])))
-            spoiled = Head(kind, *fields[:7], Op(int(random.choice([0, 1, 4, 5, 6, 7]))), *fields[8:])
+            kind = PsMessageKind(int(random.choice([1, 2, 2, 2, 3, 4, 7])))
+            spoiled = Head(kind, *fields[:7], PsOp(int(random.choice([0, 1, 4, 5, 6, 7]))), *fields[8:])
             head = spoiled._replace(key=100 + spoiled.key, dtype=int(random.integers(0, 5))).pack()
         to = WORKERS + int(random.integers(SERVERS))
         data = random.bytes(int(random.choice([0, 1, 4, 8, 12, 24])))
-        world.wires.setdefault((2, to), deque()).append(Outgoing(to, head, data, -1))
+        world.wires.setdefault((2, to), deque()).append(OutgoingMessage(to, head, data, -1))
     world.run()
     world.kill(2)
     world.pass_time(1)
@@ -405,7 +405,7 @@ def test_garbage_to_a_worker_is_counted(seed: int) -> None:
     for _ in range(30):
         sender = int(random.choice([0, 3, 4]))  # a worker, or a server of calls there aren't
         key, number = int(random.integers(0, 2)) + 5 * (sender > 0), int(random.integers(0, 9))
-        fake = Head(Kind.ANSWER, (1 << 63) + key, number, 4, 7, int(random.integers(0, 3)), 3, 3)
+        fake = Head(PsMessageKind.ANSWER, (1 << 63) + key, number, 4, 7, int(random.integers(0, 3)), 3, 3)
         world._deliver_raw(sender, 1, fake.pack() if random.random() < 0.6 else random.bytes(48), b"")
         world.step()
     world.run()
@@ -417,7 +417,7 @@ def test_an_answer_of_another_server_is_not_taken() -> None:
     world = World(small())
     arrays = sums(world)
     fake = Head(
-        Kind.ANSWER,
+        PsMessageKind.ANSWER,
         1 << 63,
         0,
         slices=4,
@@ -437,15 +437,15 @@ def test_an_answer_of_another_server_is_not_taken() -> None:
 
 
 RAW = [
-    (Head(Kind.PUSH, 5, 0, 1, 3, 3, dtype=3, source=EVERYBODY), 16, "but with 16 bytes of values"),
-    (Head(Kind.PUSH, 5, 2, 2, 3, 3, dtype=3, source=EVERYBODY), 24, "but with slice 2 of 2"),
-    (Head(Kind.PUSH, 5, 0, 1, 3, 3, dtype=3, source=1), 24, "but with slice 0 of 1 from rank 1"),
-    (Head(Kind.PUSH, 5, 0, 1, 3, 3, op=Op.COPY, source=EVERYBODY), 12, "from rank 65535"),
-    (Head(Kind.PUSH, 5, 0, 1, 3, 3, op=Op.COPY, source=3), 0, "from rank 3"),
-    (Head(Kind.PUSH, 5, 0, 1, 0, 0, op=Op.KEEP, source=1), 0, "but with no values"),
-    (Head(Kind.PUSH, 5, 0, 1, 3, 3, dtype=2, op=Op.KEEP, source=1), 12, "but with int32 values"),
-    (Head(Kind.PUSH, 5, 0, 1, 3, 3, dtype=4, source=EVERYBODY), 3, "but with uint8 values"),
-    (Head(Kind.PUSH, 5, 0, 1, 3, 3, op=Op.PULL, source=EVERYBODY), 0, "no weights before, by init"),
+    (Head(PsMessageKind.PUSH, 5, 0, 1, 3, 3, dtype=3, source=EVERYBODY), 16, "but with 16 bytes of values"),
+    (Head(PsMessageKind.PUSH, 5, 2, 2, 3, 3, dtype=3, source=EVERYBODY), 24, "but with slice 2 of 2"),
+    (Head(PsMessageKind.PUSH, 5, 0, 1, 3, 3, dtype=3, source=1), 24, "but with slice 0 of 1 from rank 1"),
+    (Head(PsMessageKind.PUSH, 5, 0, 1, 3, 3, op=PsOp.COPY, source=EVERYBODY), 12, "from rank 65535"),
+    (Head(PsMessageKind.PUSH, 5, 0, 1, 3, 3, op=PsOp.COPY, source=3), 0, "from rank 3"),
+    (Head(PsMessageKind.PUSH, 5, 0, 1, 0, 0, op=PsOp.KEEP, source=1), 0, "but with no values"),
+    (Head(PsMessageKind.PUSH, 5, 0, 1, 3, 3, dtype=2, op=PsOp.KEEP, source=1), 12, "but with int32 values"),
+    (Head(PsMessageKind.PUSH, 5, 0, 1, 3, 3, dtype=4, source=EVERYBODY), 3, "but with uint8 values"),
+    (Head(PsMessageKind.PUSH, 5, 0, 1, 3, 3, op=PsOp.PULL, source=EVERYBODY), 0, "no weights before, by init"),
 ]
 
 

@@ -19,7 +19,7 @@ from switchagg.errors import AggregationFailed, JobError
 from tests.contract.meshes import free_addresses
 from transport.group.contract import own_shard
 from transport.group.group_opening import open_group
-from transport.meshes.opening import bind_place
+from transport.meshes.mesh_opening import bind_place
 from transport.ps.config import ASP, BACKUP, SSP, PsConfig
 from transport.ps.group import (
     PsClient,

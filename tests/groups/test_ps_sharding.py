@@ -7,14 +7,22 @@ import pytest
 
 from switchagg.native.library import missing
 from tests.ps_world import World
-from transport.ps.arithmetic import NATIVE_DTYPES, Arithmetic, NativeArithmetic, NumpyArithmetic, Step, fastest, maximum
 from transport.ps.config import PsConfig, config_from_bytes
-from transport.ps.memory import POOL_BYTES_MAX, Pool
-from transport.ps.messages import EVERYBODY, HEAD_BYTES, Head, Kind, Op, unpack
-from transport.ps.sharding import Sharding, Slice
+from transport.ps.ps_arithmetic import (
+    NATIVE_DTYPES,
+    Arithmetic,
+    NativeArithmetic,
+    NumpyArithmetic,
+    Step,
+    fastest,
+    maximum,
+)
+from transport.ps.ps_messages import EVERYBODY, HEAD_BYTES, Head, PsMessageKind, PsOp, unpack
+from transport.ps.sharding import ServerSlice, Sharding
+from transport.ps.shared_buffer import POOL_BYTES_MAX, Pool
 
 
-def covered(slices: list[Slice], elements: int) -> bool:
+def covered(slices: list[ServerSlice], elements: int) -> bool:
     """Each element once, in order; numbered from 0."""
     at = 0
     for number, part in enumerate(slices):
@@ -64,10 +72,10 @@ def test_slices_end_where_shards_end(gather: bool) -> None:
 
 
 def test_heads_decode_to_what_was_encoded() -> None:
-    head = Head(Kind.ANSWER, (1 << 64) - 1, 7, 8, 1 << 40, 9, 10, 4, Op.PULL, EVERYBODY, 3, 2, -5)
+    head = Head(PsMessageKind.ANSWER, (1 << 64) - 1, 7, 8, 1 << 40, 9, 10, 4, PsOp.PULL, EVERYBODY, 3, 2, -5)
     assert unpack(head.pack()) == head
     assert len(head.pack()) == HEAD_BYTES == 48
-    good = Head(Kind.BEAT).pack()
+    good = Head(PsMessageKind.BEAT).pack()
     for bad in (b"", good[:-1], good + b"x", b"XX" + good[2:], good[:2] + b"\x09" + good[3:]):
         assert unpack(bad) is None
     for at in (3, 36, 37):  # kind, dtype, op

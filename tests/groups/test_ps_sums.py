@@ -7,12 +7,12 @@ import pytest
 
 from switchagg.description import KINDS, ROOTED
 from tests.ps_world import World
-from transport.meshes.mesh import Outgoing
-from transport.ps.arithmetic import NumpyArithmetic
+from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import BACKUP, PsConfig
-from transport.ps.messages import AUTOMATIC, EVERYBODY, Head, Kind
-from transport.ps.server import PsServer
-from transport.ps.worker import Array, Finished, PsWorker
+from transport.ps.ps_arithmetic import NumpyArithmetic
+from transport.ps.ps_messages import AUTOMATIC, EVERYBODY, Head, PsMessageKind
+from transport.ps.ps_server import PsServer
+from transport.ps.ps_worker import Array, PsCallFinished, PsWorker
 
 
 def values(rank: int, elements: int, dtype: str = "float32", seed: int = 0) -> Array:
@@ -113,7 +113,7 @@ def test_a_key_may_be_used_again_when_its_call_has_ended() -> None:
     world = World(PsConfig(2, 1))
     arrays = [np.ones(3, np.int32), np.ones(3, np.int32)]
 
-    def again(rank: int, ended: Finished) -> None:
+    def again(rank: int, ended: PsCallFinished) -> None:
         assert ended.failure is None
         if len(world.finished[rank]) < 5:
             world.call(rank, "allreduce", arrays[rank], key=9)
@@ -143,7 +143,7 @@ def test_any_n_minus_b_complete_a_sum_and_all_get_the_same(seed: int) -> None:
     arrays = [np.zeros(elements, np.int64) for _ in range(workers)]
     results: list[list[Array]] = [[] for _ in range(workers)]
 
-    def go_on(rank: int, ended: Finished) -> None:
+    def go_on(rank: int, ended: PsCallFinished) -> None:
         assert ended.failure is None
         results[rank].append(ended.call.target.copy())
         assert workers - backups <= ended.call.count <= workers
@@ -198,7 +198,7 @@ def test_a_push_under_way_when_its_round_ends_is_dropped_and_the_next_one_counts
     config = PsConfig(2, 1, mode=BACKUP, backups=1)
     server, workers = PsServer(2, config), [PsWorker(rank, config) for rank in range(2)]
 
-    def deliver(sender: PsWorker | PsServer, number: int) -> list[Outgoing]:
+    def deliver(sender: PsWorker | PsServer, number: int) -> list[OutgoingMessage]:
         messages = sender.messages_to_send()
         for message in messages:
             receiver = server if message.to == 2 else workers[message.to]
@@ -237,7 +237,9 @@ def test_a_push_without_values_for_a_round_that_goes_on_is_a_fault() -> None:
     world = World(PsConfig(3, 1, mode=BACKUP, backups=1))
     world.call(1, "allreduce", np.ones(3, np.int32))
     world.run()
-    head = Head(Kind.PUSH, AUTOMATIC, slices=1, elements=3, slice_elements=3, dtype=2, source=EVERYBODY, sink=EVERYBODY)
+    head = Head(
+        PsMessageKind.PUSH, AUTOMATIC, slices=1, elements=3, slice_elements=3, dtype=2, source=EVERYBODY, sink=EVERYBODY
+    )
     world.servers[0].receive(0, head._replace(root=EVERYBODY).pack(), b"", 0)
     assert "rank 0 calls" in str(world.servers[0].failure)
     assert "with 0 bytes of values" in str(world.servers[0].failure)

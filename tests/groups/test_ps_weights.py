@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.ps_world import World, changed
-from transport.meshes.mesh import Outgoing
-from transport.ps.arithmetic import NumpyArithmetic
+from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import ASP, BACKUP, BSP, DC_ASGD, SSP, PsConfig
-from transport.ps.messages import Kind, Op, unpack
-from transport.ps.server import PsServer
-from transport.ps.worker import Array, Finished
+from transport.ps.ps_arithmetic import NumpyArithmetic
+from transport.ps.ps_messages import PsMessageKind, PsOp, unpack
+from transport.ps.ps_server import PsServer
+from transport.ps.ps_worker import Array, PsCallFinished
 
 Place = tuple[int, int, int]
 """Server, key, slice."""
@@ -52,7 +52,7 @@ def train(world: World, iterations: int, elements: int, keys: int = 1, seed: int
         gradients[rank][key][:] = weights[rank][key] - targets[rank]
         world.call(rank, "push_pull", gradients[rank][key], target=weights[rank][key], key=key, priority=key)
 
-    def go_on(rank: int, ended: Finished) -> None:
+    def go_on(rank: int, ended: PsCallFinished) -> None:
         assert ended.failure is None, ended.failure
         if ended.call.kind == "push_pull":
             got[rank].append(ended.call.target.copy())
@@ -90,13 +90,13 @@ def test_weights_equal_those_of_a_model_given_the_same_order(seed: int) -> None:
     models: dict[Place, Model] = {}
     checked = 0
 
-    def follow(sender: int, to: int, message: Outgoing) -> None:
+    def follow(sender: int, to: int, message: OutgoingMessage) -> None:
         nonlocal checked
         head = unpack(message.head)
         assert head is not None
-        if head.kind == Kind.PUSH and head.op == Op.KEEP and sender == 0:
+        if head.kind == PsMessageKind.PUSH and head.op == PsOp.KEEP and sender == 0:
             models[to, head.key, head.number] = Model(config, np.frombuffer(bytes(message.data), np.float32))
-        elif head.kind == Kind.PUSH and head.op == Op.GRADIENT:
+        elif head.kind == PsMessageKind.PUSH and head.op == PsOp.GRADIENT:
             place = (to, head.key, head.number)
             models[place].push(sender, np.frombuffer(bytes(message.data), np.float32))
             checked += 1
@@ -141,17 +141,17 @@ def test_no_worker_is_ever_further_ahead_than_the_staleness(seed: int) -> None:
     left: set[int] = set()
     most = 0
 
-    def watch(sender: int, to: int, message: Outgoing) -> None:
+    def watch(sender: int, to: int, message: OutgoingMessage) -> None:
         nonlocal most
         head = unpack(message.head)
         assert head is not None
-        if head.kind == Kind.LEAVE:
+        if head.kind == PsMessageKind.LEAVE:
             left.add(sender)
-        if head.op != Op.GRADIENT:
+        if head.op != PsOp.GRADIENT:
             return
-        if head.kind == Kind.PUSH:
+        if head.kind == PsMessageKind.PUSH:
             pushed[to, head.key, head.number][sender] += 1
-        elif head.kind == Kind.ANSWER:
+        elif head.kind == PsMessageKind.ANSWER:
             place = (sender, head.key, head.number)
             begun[place][to] += 1
             ahead = begun[place][to] - min([pushed[place][r] for r in range(workers) if r not in left] or [1 << 30])

@@ -1,11 +1,21 @@
 """A collective that is in no table until this module is imported: all ranks send to rank 0 and get the sum back."""
 
-from transport.collectives import table
-from transport.collectives.collective import Algorithm, Collective, Cost, Costs, Load, Look, Pace, Sent, Task
-from transport.collectives.plan import Draft, Plan
+from transport.collectives import collective_table
+from transport.collectives.collective import (
+    Algorithm,
+    AllreduceLoad,
+    Collective,
+    Cost,
+    Costs,
+    LinkPace,
+    MethodStyle,
+    SentVolume,
+    Task,
+)
+from transport.collectives.collective_plan import CollectivePlan, Draft
 
 
-def _plan(task: Task) -> Plan:
+def _plan(task: Task) -> CollectivePlan:
     draft = Draft(task.member, task.workers, task.elements)
     if task.member:
         draft.send(0, 0, task.elements)
@@ -18,17 +28,17 @@ def _plan(task: Task) -> Plan:
     return draft.plan()
 
 
-def _sent(task: Task) -> Sent:
+def _sent(task: Task) -> SentVolume:
     messages = 1 if task.member else task.workers - 1
-    return Sent(messages, messages * task.elements)
+    return SentVolume(messages, messages * task.elements)
 
 
-def _textbook(load: Load) -> Cost:
+def _textbook(load: AllreduceLoad) -> Cost:
     others = load.workers - 1
     return Cost(2, 2 * others * load.size_bytes, others * load.size_bytes)
 
 
-def _seconds(load: Load, pace: Pace) -> float:
+def _seconds(load: AllreduceLoad, pace: LinkPace) -> float:
     return 2 * pace.alpha + 2 * (load.workers - 1) * load.size_bytes * pace.beta
 
 
@@ -36,7 +46,7 @@ TOY = Collective(
     "toy",
     {"allreduce": Algorithm(_plan, _sent)},
     Costs(_textbook, _seconds),
-    Look("toy star", "everything passes rank 0", "#123456", "8"),
+    MethodStyle("toy star", "everything passes rank 0", "#123456", "8"),
 )
-table.COLLECTIVES[TOY.name] = TOY
-table.NAMES = tuple(table.COLLECTIVES)
+collective_table.COLLECTIVES[TOY.name] = TOY
+collective_table.NAMES = tuple(collective_table.COLLECTIVES)

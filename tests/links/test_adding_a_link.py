@@ -16,7 +16,7 @@ from emulation.cli.main import _check_choices, app
 from transport.group.group_opening import open_group
 from transport.group.method_name import METHODS, MethodName, links_of, parse
 from transport.links.link_kinds import LINKS
-from transport.meshes.opening import bind_place
+from transport.meshes.mesh_opening import bind_place
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 from transport.worker.join_options import JoinOptions

@@ -11,8 +11,8 @@ from transport.links.link import Address
 from transport.links.link_kind import LinkKind
 from transport.links.link_kinds import LINKS
 from transport.links.udp_link import UdpLink
-from transport.meshes.opening import BoundPlace
-from transport.meshes.udp import UdpMesh, UdpMeshOptions
+from transport.meshes.mesh_opening import BoundPlace
+from transport.meshes.udp_mesh import UdpMesh, UdpMeshOptions
 
 HERE = "tests.links.toy_link"
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchagg.errors import DecodeError
-from transport.meshes.handshake import (
+from transport.meshes.mesh_handshake import (
     MESSAGE_BYTES_MAX,
-    Kind,
+    HandshakeKind,
     Listener,
-    Session,
+    PeerSession,
     handshake_key,
     kind_of,
     pack_opening,
@@ -50,13 +50,13 @@ def run(key: bytes = KEY, nonce: bytes = NONCE, place: bytes = b"here") -> dict[
     """All messages of a handshake; key: the dialer's. Raises DecodeError."""
     opening = pack_opening(nonce)
     challenge = LISTENER.challenge(opening, place)
-    dialing = Session.challenged(key, nonce, challenge)
-    proof = dialing.seal(Kind.PROOF, b"hello of the dialer")
+    dialing = PeerSession.challenged(key, nonce, challenge)
+    proof = dialing.seal(HandshakeKind.PROOF, b"hello of the dialer")
     listening, body = LISTENER.session(proof, place)
     assert body == b"hello of the dialer"
-    answer, refusal = listening.seal(Kind.ANSWER, b"hello of the listener"), listening.refusal("words")
-    assert dialing.open(Kind.ANSWER, answer) == b"hello of the listener"
-    assert dialing.open(Kind.REFUSAL, refusal) == b"words"
+    answer, refusal = listening.seal(HandshakeKind.ANSWER, b"hello of the listener"), listening.refusal("words")
+    assert dialing.open(HandshakeKind.ANSWER, answer) == b"hello of the listener"
+    assert dialing.open(HandshakeKind.REFUSAL, refusal) == b"words"
     return {"opening": opening, "challenge": challenge, "proof": proof, "answer": answer, "refusal": refusal}
 
 
@@ -77,9 +77,9 @@ def test_a_message_s_start_gives_its_length_and_a_challenge_is_shorter_than_its_
 def test_who_has_another_key_passes_on_neither_side(key: bytes) -> None:
     with pytest.raises(DecodeError, match="another token"):
         run(key)
-    forged = Session(key, NONCE, LISTENER.challenge(pack_opening(NONCE), b"here")[8:24], True)
+    forged = PeerSession(key, NONCE, LISTENER.challenge(pack_opening(NONCE), b"here")[8:24], True)
     with pytest.raises(DecodeError, match="another token"):
-        LISTENER.session(forged.seal(Kind.PROOF, b""), b"here")
+        LISTENER.session(forged.seal(HandshakeKind.PROOF, b""), b"here")
 
 
 def test_without_a_token_the_job_s_name_is_the_key_and_with_one_it_is_not() -> None:
@@ -94,8 +94,10 @@ def test_without_a_token_the_job_s_name_is_the_key_and_with_one_it_is_not() -> N
         lambda proof: Listener(KEY, SECRET[::-1]).session(proof, b"here"),  # to the next process
         lambda proof: LISTENER.session(proof, b"there"),  # on another connection
         lambda proof: LISTENER.session(proof[:8] + NONCE[::-1] + proof[24:], b"here"),  # for another opening
-        lambda proof: Session.challenged(KEY, NONCE[::-1], run()["challenge"]),  # a listener's
-        lambda proof: Session(KEY, NONCE, run()["challenge"][8:24], True).open(Kind.PROOF, proof),  # to its sender
+        lambda proof: PeerSession.challenged(KEY, NONCE[::-1], run()["challenge"]),  # a listener's
+        lambda proof: PeerSession(KEY, NONCE, run()["challenge"][8:24], True).open(
+            HandshakeKind.PROOF, proof
+        ),  # to its sender
     ],
 )
 def test_what_was_recorded_proves_nothing_elsewhere(replayed: Callable[[bytes], object]) -> None:
@@ -110,12 +112,12 @@ def test_no_byte_of_what_proves_something_may_differ(name: str, at: int, change:
     messages = run()
     damaged = bytearray(messages[name])
     damaged[at % len(damaged)] ^= change
-    dialing = Session.challenged(KEY, NONCE, messages["challenge"])
+    dialing = PeerSession.challenged(KEY, NONCE, messages["challenge"])
     openers: dict[str, Callable[[], object]] = {
-        "challenge": lambda: Session.challenged(KEY, NONCE, damaged),
+        "challenge": lambda: PeerSession.challenged(KEY, NONCE, damaged),
         "proof": lambda: LISTENER.session(damaged, b"here"),
-        "answer": lambda: dialing.open(Kind.ANSWER, damaged),
-        "refusal": lambda: dialing.open(Kind.REFUSAL, damaged),
+        "answer": lambda: dialing.open(HandshakeKind.ANSWER, damaged),
+        "refusal": lambda: dialing.open(HandshakeKind.REFUSAL, damaged),
     }
     with pytest.raises(DecodeError):
         openers[name]()
@@ -126,8 +128,8 @@ def test_bytes_that_are_no_message_are_refused(data: bytes, magic: bool) -> None
     data = b"sahelo" * magic + data
     for read in (
         lambda: LISTENER.session(data, b"here"),
-        lambda: Session.challenged(KEY, NONCE, data),
-        lambda: Session(KEY, NONCE, NONCE, True).open(Kind.ANSWER, data),
+        lambda: PeerSession.challenged(KEY, NONCE, data),
+        lambda: PeerSession(KEY, NONCE, NONCE, True).open(HandshakeKind.ANSWER, data),
     ):
         with pytest.raises(DecodeError):
             read()
@@ -139,4 +141,6 @@ def test_a_wrong_magic_is_detected_at_its_first_byte_and_another_version_is_name
     with pytest.raises(DecodeError, match="it speaks version 9 of the handshake, this member version 3"):
         size_bytes(run()["challenge"].replace(b"sahelo\x01\x03", b"sahelo\x01\x09"))
     newer = pack_opening(NONCE).replace(b"sahelo\x00\x03", b"sahelo\x00\x09")
-    assert kind_of(LISTENER.challenge(newer, b"")) is Kind.CHALLENGE  # by which the newer one sees the difference
+    assert (
+        kind_of(LISTENER.challenge(newer, b"")) is HandshakeKind.CHALLENGE
+    )  # by which the newer one sees the difference

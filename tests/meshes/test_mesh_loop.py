@@ -11,9 +11,18 @@ import pytest
 from switchagg.errors import AggregationFailed
 from tests.contract.meshes import connect_all, free_addresses, tcp
 from transport.links.link import LinkClosed
-from transport.meshes.loop import MeshLoop
-from transport.meshes.mesh import URGENT, Buffer, Event, Lost, Outgoing, Place, Received, Sent
-from transport.meshes.tcp import TcpMesh
+from transport.meshes.mesh import (
+    URGENT,
+    Buffer,
+    Event,
+    MemberLost,
+    MessageReceived,
+    MessageSent,
+    OutgoingMessage,
+    Place,
+)
+from transport.meshes.mesh_loop import MeshLoop
+from transport.meshes.tcp_mesh import TcpMesh
 
 LIVENESS_S = 120.0
 
@@ -58,7 +67,7 @@ class ScriptedParty:
     """Sends the messages that the test queues, and records its inputs."""
 
     def __init__(self) -> None:
-        self.outgoing: list[Outgoing] = []
+        self.outgoing: list[OutgoingMessage] = []
         self.told: list[Any] = []
         self.deadline_ns: int | None = None
         self.fault: Exception | None = None
@@ -77,7 +86,7 @@ class ScriptedParty:
     def lost(self, member: int, reason: str, now_ns: int) -> None:
         self.told.append((member, reason))
 
-    def messages_to_send(self) -> list[Outgoing]:
+    def messages_to_send(self) -> list[OutgoingMessage]:
         out, self.outgoing = self.outgoing, []
         return out
 
@@ -122,12 +131,12 @@ def test_a_flow_waits_for_its_own_credit_alone() -> None:
     mesh, party, ends = ScriptedMesh(), ScriptedParty(), Ends()
     mesh.classes = (0, 7)
     loop = loop_over(mesh, party, ends, credit_bytes=1000)
-    made = [Outgoing(1, b"", bytes(400), ticket, 5) for ticket in range(10)]
-    made += [Outgoing(1, b"", bytes(400), 100 + ticket, 0) for ticket in range(5)]
+    made = [OutgoingMessage(1, b"", bytes(400), ticket, 5) for ticket in range(10)]
+    made += [OutgoingMessage(1, b"", bytes(400), 100 + ticket, 0) for ticket in range(5)]
     loop.submit(lambda now_ns: party.outgoing.extend(made), never)
     until(lambda: len(mesh.sent) == 6)
     assert mesh.sent == [100, 101, 102, 0, 1, 2]
-    mesh.happen(Sent(100))
+    mesh.happen(MessageSent(100))
     until(lambda: len(mesh.sent) == 7)
     assert mesh.sent[6] == 103
     loop.close()
@@ -138,7 +147,7 @@ def test_an_urgent_message_waits_for_the_credit_and_one_message_at_most() -> Non
     loop = loop_over(mesh, party, ends, credit_bytes=1000)
 
     def queue_messages(*messages: tuple[int, int, int]) -> None:
-        made = [Outgoing(1, b"", bytes(size), ticket, priority) for ticket, size, priority in messages]
+        made = [OutgoingMessage(1, b"", bytes(size), ticket, priority) for ticket, size, priority in messages]
         loop.submit(lambda now_ns: party.outgoing.extend(made), never)
 
     queue_messages(*((ticket, 400, 5) for ticket in range(10)))
@@ -149,14 +158,14 @@ def test_an_urgent_message_waits_for_the_credit_and_one_message_at_most() -> Non
     queue_messages((100, 5000, 0), (101, 1, 0))
     time.sleep(0.02)
     assert mesh.sent == [0, 1, 2]
-    mesh.happen(Sent(0))
+    mesh.happen(MessageSent(0))
     until(lambda: len(mesh.sent) == 4)
     assert mesh.sent[3] == 100
     for ticket in (1, 2):
-        mesh.happen(Sent(ticket))
+        mesh.happen(MessageSent(ticket))
     until(lambda: party.told == [0, 1, 2])
     assert mesh.sent == [0, 1, 2, 100]  # 5000 bytes lie below
-    mesh.happen(Sent(100))
+    mesh.happen(MessageSent(100))
     until(lambda: len(mesh.sent) == 8)
     assert mesh.sent[4:] == [101, 3, 4, 5]
     loop.close()
@@ -165,7 +174,11 @@ def test_an_urgent_message_waits_for_the_credit_and_one_message_at_most() -> Non
 def test_urgent_messages_need_no_credit() -> None:
     mesh, party, ends = ScriptedMesh(), ScriptedParty(), Ends()
     loop = loop_over(mesh, party, ends, credit_bytes=1)
-    made = [Outgoing(1, b"", bytes(9), 0), Outgoing(1, b"", bytes(9), 1), Outgoing(1, b"", bytes(9), 2, URGENT)]
+    made = [
+        OutgoingMessage(1, b"", bytes(9), 0),
+        OutgoingMessage(1, b"", bytes(9), 1),
+        OutgoingMessage(1, b"", bytes(9), 2, URGENT),
+    ]
     loop.submit(lambda now_ns: party.outgoing.extend(made[:2]), never)
     until(lambda: mesh.sent == [0])
     loop.submit(lambda now_ns: party.outgoing.extend(made[2:]), never)
@@ -179,11 +192,11 @@ def test_failure_messages_are_sent_even_if_the_user_closes_at_once() -> None:
 
     class Closing(Ends):
         def turned(self) -> None:
-            party.outgoing = [Outgoing(1, b"", b"values", 0), Outgoing(1, b"", b"why", 1, URGENT)]
+            party.outgoing = [OutgoingMessage(1, b"", b"values", 0), OutgoingMessage(1, b"", b"why", 1, URGENT)]
             loop.fail(AggregationFailed("closed", job="j"))
 
     loop = loop_over(mesh, party, Closing())
-    mesh.happen(Received(1, b"", b""))
+    mesh.happen(MessageReceived(1, b"", b""))
     until(lambda: mesh.closed_with is not None)
     assert mesh.sent == [1]
     loop.close()
@@ -192,7 +205,7 @@ def test_failure_messages_are_sent_even_if_the_user_closes_at_once() -> None:
 def test_without_a_credit_everything_is_sent_at_once() -> None:
     mesh, party, ends = ScriptedMesh(), ScriptedParty(), Ends()
     loop = loop_over(mesh, party, ends)
-    made = [Outgoing(1, b"", bytes(10**6), ticket, -ticket) for ticket in range(5)]
+    made = [OutgoingMessage(1, b"", bytes(10**6), ticket, -ticket) for ticket in range(5)]
     loop.submit(lambda now_ns: party.outgoing.extend(made), never)
     until(lambda: len(mesh.sent) == 5)
     assert mesh.sent == [4, 3, 2, 1, 0]
@@ -202,8 +215,8 @@ def test_without_a_credit_everything_is_sent_at_once() -> None:
 def test_events_timers_and_commands_reach_the_party() -> None:
     mesh, party, ends = ScriptedMesh(), ScriptedParty(), Ends()
     loop = loop_over(mesh, party, ends)
-    mesh.happen(Received(1, b"head", b"data"))
-    mesh.happen(Lost(1, "gone"))
+    mesh.happen(MessageReceived(1, b"head", b"data"))
+    mesh.happen(MemberLost(1, "gone"))
     until(lambda: len(party.told) == 2)
     assert party.told == [(1, b"head", b"data"), (1, "gone")]
 
@@ -221,7 +234,7 @@ def test_a_fault_ends_the_loop_and_answers_every_command() -> None:
     mesh, party, ends = ScriptedMesh(), ScriptedParty(), Ends()
     loop = loop_over(mesh, party, ends)
     party.fault = OSError("no such luck")
-    mesh.happen(Received(1, b"", b""))
+    mesh.happen(MessageReceived(1, b"", b""))
     until(lambda: bool(ends.reasons))
     assert isinstance(loop.failure, AggregationFailed)
     assert "member 0: the mesh loop ended: no such luck" in str(loop.failure)
@@ -265,7 +278,7 @@ def test_over_a_real_mesh_no_thread_or_socket_is_left() -> None:
     assert isinstance(one, TcpMesh)
     parties, ends = (ScriptedParty(), ScriptedParty()), (Ends(), Ends())
     loops = [loop_over(mesh, party, end) for mesh, party, end in zip((one, two), parties, ends, strict=True)]
-    loops[0].submit(lambda now_ns: parties[0].outgoing.append(Outgoing(1, b"h", b"hello", 7)), never)
+    loops[0].submit(lambda now_ns: parties[0].outgoing.append(OutgoingMessage(1, b"h", b"hello", 7)), never)
     until(lambda: parties[0].told == [7] and parties[1].told == [(0, b"h", b"hello")])
     loops[0].close()
     until(lambda: parties[1].told[1:] == [(0, "it left")])

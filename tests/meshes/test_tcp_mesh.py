@@ -13,13 +13,13 @@ from switchagg.native.library import missing
 from tests.contract.meshes import KINDS, LIVENESS_S, MeshKind, connect_all, free_addresses, received, turn
 from transport.links.outages import patience_s
 from transport.meshes.credit_queue import Credited, Sends
-from transport.meshes.handshake import Kind as MessageKind
-from transport.meshes.handshake import Session, handshake_key, pack_opening, size_bytes
 from transport.meshes.hello import Hello, unpack
-from transport.meshes.mesh import URGENT, Lost, Outgoing, Received, Sent
-from transport.meshes.native_tcp import NativeTcpMesh
-from transport.meshes.tcp import TcpMesh
+from transport.meshes.mesh import URGENT, MemberLost, MessageReceived, MessageSent, OutgoingMessage
+from transport.meshes.mesh_handshake import HandshakeKind as MessageKind
+from transport.meshes.mesh_handshake import PeerSession, handshake_key, pack_opening, size_bytes
+from transport.meshes.native_tcp_mesh import NativeTcpMesh
 from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of, listen
+from transport.meshes.tcp_mesh import TcpMesh
 
 Kind = type[TcpMesh] | type[NativeTcpMesh]
 
@@ -64,7 +64,7 @@ def a_mesh_and_a_bare_peer(kind: Kind, **options: Any) -> tuple[Any, socket.sock
     key, nonce = handshake_key("", "j"), bytes(16)
     for byte in pack_opening(nonce):  # one byte at a time is an opening too
         peer.sendall(bytes([byte]))
-    session = Session.challenged(key, nonce, read_message(peer))
+    session = PeerSession.challenged(key, nonce, read_message(peer))
     peer.sendall(session.seal(MessageKind.PROOF, Hello("j", "", "tcp", 1, 2, 0).pack()))
     assert unpack(session.open(MessageKind.ANSWER, read_message(peer))) == (Hello("j", "", "tcp", 0, 2), b"")
     joiner.join()
@@ -117,7 +117,7 @@ def test_messages_are_reassembled_from_pieces_of_any_size(kind: Kind, piece: int
 def test_a_member_that_sends_no_messages_is_lost(kind: Kind, nonsense: bytes) -> None:
     mesh, peer = a_mesh_and_a_bare_peer(kind)
     peer.sendall(nonsense)
-    events = turn([mesh], lambda found: any(isinstance(event, Lost) for event in found[0]))[0]
+    events = turn([mesh], lambda found: any(isinstance(event, MemberLost) for event in found[0]))[0]
     assert "it sent what is no message" in events[-1].reason  # type: ignore[union-attr]
     assert received(events) == ([(1, b"ok", b"fine")] if nonsense[8:10] == b"ok" else [])
     assert mesh.receive() == []
@@ -131,8 +131,8 @@ def test_random_bytes_after_the_hello_end_in_a_loss_and_nothing_else(kind: Kind)
         chance = np.random.default_rng(seed)
         peer.sendall(bytes([0, chance.integers(0, 80), 0, 0, 0, 0]) + chance.bytes(int(chance.integers(1, 5000))))
         peer.close()
-        events = turn([mesh], lambda found: any(isinstance(event, Lost) for event in found[0]))[0]
-        assert all(isinstance(event, Received | Lost) for event in events)
+        events = turn([mesh], lambda found: any(isinstance(event, MemberLost) for event in found[0]))[0]
+        assert all(isinstance(event, MessageReceived | MemberLost) for event in events)
         mesh.close()
 
 
@@ -201,7 +201,7 @@ def test_a_forked_child_does_not_keep_the_connections_of_a_process_that_died(kin
         os._exit(0)
     try:
         sockets_of(one, 1)[0].close()  # as the end of its process does
-        turn([two], lambda events: any(type(event) is Lost for event in events[0]))
+        turn([two], lambda events: any(type(event) is MemberLost for event in events[0]))
     finally:
         os.write(tell, b".")
         os.waitpid(child, 0)
@@ -219,10 +219,10 @@ def test_what_is_urgent_waits_for_the_credit_and_one_message_at_most(kind: Kind)
     assert isinstance(sends, Sends)
     data = [bytes([ticket]) * 10**6 for ticket in range(6)]
     sends.set_credit(1_500_000)
-    sends.carry([Outgoing(1, b"h", data[ticket], ticket, 5) for ticket in range(4)])
+    sends.carry([OutgoingMessage(1, b"h", data[ticket], ticket, 5) for ticket in range(4)])
     sends.receive()
     assert sends.waiting_bytes == 2_000_000  # overdrawn by one message
-    sends.carry([Outgoing(1, b"h", data[4], 4, -1), Outgoing(1, b"h", data[5], 5, URGENT)])
+    sends.carry([OutgoingMessage(1, b"h", data[4], 4, -1), OutgoingMessage(1, b"h", data[5], 5, URGENT)])
     sends.receive()
     assert sends.waiting_bytes == 3_000_000
     arrived: list[bytes] = []
@@ -234,7 +234,7 @@ def test_what_is_urgent_waits_for_the_credit_and_one_message_at_most(kind: Kind)
         back += sends.receive()
         mesh.wait(0.01)
     reader.join()
-    assert back == [Sent(ticket) for ticket in (0, 1, 5, 4, 2, 3)]
+    assert back == [MessageSent(ticket) for ticket in (0, 1, 5, 4, 2, 3)]
     assert arrived[0] == b"".join(frame(b"h", data[ticket]) for ticket in (0, 1, 5, 4, 2, 3))
     assert sends.waiting_bytes == 0
     assert (mesh.counters["tx_messages"], mesh.counters["tx_bytes"]) == (6, 6 * 10**6)

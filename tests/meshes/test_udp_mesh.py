@@ -13,8 +13,8 @@ from switchagg.wire import Bundle
 from tests.contract.meshes import KINDS, LIVENESS_S, connect_all, free_addresses, received, turn
 from transport.links.link import Address
 from transport.links.udp_link import UdpLink
-from transport.meshes.mesh import Lost, Received, Sent
-from transport.meshes.udp import UdpMesh, UdpMeshOptions
+from transport.meshes.mesh import MemberLost, MessageReceived, MessageSent
+from transport.meshes.udp_mesh import UdpMesh, UdpMeshOptions
 
 
 class BadLink(UdpLink):
@@ -79,7 +79,7 @@ def test_messages_arrive_in_order_and_once_whatever_the_network_does() -> None:
     for mesh, mine in zip(meshes, done, strict=True):
         for sender in {0, 1, 2} - {mesh.member}:
             assert [data for who, _, data in received(mine) if who == sender] == wanted[sender, mesh.member]
-        assert not any(isinstance(event, Lost) for event in mine)
+        assert not any(isinstance(event, MemberLost) for event in mine)
     assert sum(mesh.counters["retransmitted"] for mesh in meshes) > 10
     assert sum(mesh.counters["drop_unknown_sender"] for mesh in meshes) > 10
     for link in links:
@@ -94,9 +94,9 @@ def test_a_member_that_goes_silent_is_lost_by_the_others() -> None:
     links[1].bad = 1.0  # nothing of it gets through
     one.send(1, b"", b"anyone?", 9)
     begun = time.monotonic()
-    events = turn([one, two], lambda found: any(isinstance(event, Lost) for event in found[0]))[0]
+    events = turn([one, two], lambda found: any(isinstance(event, MemberLost) for event in found[0]))[0]
     assert time.monotonic() - begun >= 0.3
-    assert events == [Sent(9), Lost(1, "nothing came from it for 0.4 s")]
+    assert events == [MessageSent(9), MemberLost(1, "nothing came from it for 0.4 s")]
     one.close()
     two.close(0.0)
 
@@ -108,9 +108,9 @@ def test_silence_is_noticed_and_beats_are_sent_however_often_the_loop_turns() ->
     events, end = [], time.monotonic() + 10
     while not events and time.monotonic() < end:
         events = one.receive()
-        assert two.receive() in ([], [Lost(2, "nothing came from it for 0.4 s")])
+        assert two.receive() in ([], [MemberLost(2, "nothing came from it for 0.4 s")])
         time.sleep(0.005)
-    assert events == [Lost(2, "nothing came from it for 0.4 s")]
+    assert events == [MemberLost(2, "nothing came from it for 0.4 s")]
     for mesh in (one, two, three):
         mesh.close(0.0)
 
@@ -137,10 +137,10 @@ def test_a_restarted_member_is_lost_and_not_taken_for_the_earlier_one(restarted:
     again: list[Any] = []
     second_life = threading.Thread(target=lambda: again.extend(connect_all(KINDS["udp"], places, how)))
     second_life.start()
-    events = turn([one], lambda found: any(isinstance(event, Lost) for event in found[0]))[0]
+    events = turn([one], lambda found: any(isinstance(event, MemberLost) for event in found[0]))[0]
     second_life.join(LIVENESS_S)
     assert f"member {1 - restarted}" in str(again[0])
-    assert events[-1] == Lost(restarted, "it was started again")
+    assert events[-1] == MemberLost(restarted, "it was started again")
     one.close()
 
 
@@ -169,7 +169,7 @@ def test_messages_about_as_long_as_a_segment_arrive(size: int) -> None:
     one.send(1, b"", bytes(size), 1)
     events = turn([one, two], lambda found: bool(found[1]) and bool(found[0]))
     assert received(events[1]) == [(0, b"", bytes(size))]
-    assert events[0] == [Sent(1)]
+    assert events[0] == [MessageSent(1)]
     one.close()
     two.close()
 
@@ -181,7 +181,7 @@ def test_a_message_counts_as_in_flight_until_all_of_it_has_arrived() -> None:
     two.receive()  # takes a part of it
     assert one.wait(5)
     assert one.receive() == []
-    turn([one, two], lambda found: found[0] == [Sent(1)])
+    turn([one, two], lambda found: found[0] == [MessageSent(1)])
     one.close()
     two.close()
 
@@ -214,11 +214,11 @@ def test_an_urgent_message_passes_a_full_socket_of_another_class(monkeypatch: py
         full.setattr(here._links[2], "has_room", lambda: False)
         here.send(1, b"bulk", bytes(5000), 1, 2)
         here.send(1, b"urgent", bytes(5000), 2, 0)
-        found = turn([here, there], lambda events: any(isinstance(event, Received) for event in events[1]))[1]
+        found = turn([here, there], lambda events: any(isinstance(event, MessageReceived) for event in events[1]))[1]
         assert [head for _, head, _ in received(found)] == [b"urgent"]
     here.receive()
     assert there._wait(5.0)  # that class's socket ends it, too
-    found = turn([here, there], lambda events: any(isinstance(event, Received) for event in events[1]))[1]
+    found = turn([here, there], lambda events: any(isinstance(event, MessageReceived) for event in events[1]))[1]
     assert [head for _, head, _ in received(found)] == [b"bulk"]
     here.close()
     there.close()

@@ -17,8 +17,8 @@ from switchagg.errors import JobError
 from tests.contract.meshes import LIVENESS_S, free_addresses
 from transport.group.group_opening import GroupOptions, open_group
 from transport.links.link import Address
-from transport.meshes import handshake
-from transport.meshes.opening import connect_mesh
+from transport.meshes import mesh_handshake
+from transport.meshes.mesh_opening import connect_mesh
 from transport.ps.group import PsOptions, open_ps_server
 from transport.zeromq.gathering import CONTROL, HELLO
 
@@ -33,7 +33,7 @@ WAYS = {
     "servers over zeromq": ("ps", "zeromq"),
 }
 TOKEN, OTHER = "0123456789abcdef" * 4, "fedcba9876543210" * 4
-OPENING = handshake.pack_opening(bytes(range(16)))
+OPENING = mesh_handshake.pack_opening(bytes(range(16)))
 GARBAGE = [
     b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     bytes(2000),

@@ -13,7 +13,7 @@ import pytest
 
 from switchagg.errors import JobError
 from tests.contract.meshes import MeshKind, connect_all, free_addresses, received, send_over_tcp, turn
-from transport.meshes.mesh import Received
+from transport.meshes.mesh import MessageReceived
 from transport.zeromq.keys import Keys, load_keys, make_keys
 from transport.zeromq.zmq_link import ZeroMqLink
 from transport.zeromq.zmq_mesh import ZeroMqMesh
@@ -138,7 +138,7 @@ def test_members_with_the_same_keys_connect_and_exchange_messages(folder: Path) 
         data = bytes(range(256)) * 1000
         for ticket, size in enumerate((0, 10, 100_000, len(data))):
             found[0].send(1, b"h", data[:size], ticket)
-        events = turn(found, lambda seen: sum(isinstance(event, Received) for event in seen[1]) == 4)
+        events = turn(found, lambda seen: sum(isinstance(event, MessageReceived) for event in seen[1]) == 4)
         assert received(events[1]) == [(0, b"h", data[:size]) for size in (0, 10, 100_000, len(data))]
     finally:
         for mesh in found:

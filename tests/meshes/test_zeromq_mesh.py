@@ -16,9 +16,9 @@ import zmq
 from switchagg.errors import JobError
 from tests.contract.meshes import LIVENESS_S, MeshKind, connect_all, free_addresses, received, send_over_tcp, turn
 from transport.links.link import Address
-from transport.meshes.handshake import Kind, Session, handshake_key, pack_opening
 from transport.meshes.hello import Hello
-from transport.meshes.mesh import Event, Lost, Received, Sent
+from transport.meshes.mesh import Event, MemberLost, MessageReceived, MessageSent
+from transport.meshes.mesh_handshake import HandshakeKind, PeerSession, handshake_key, pack_opening
 from transport.zeromq.gathering import BYE, CONTROL, FLOW, HELLO, LOST
 from transport.zeromq.zmq_link import ZeroMqLink
 from transport.zeromq.zmq_mesh import COPIED_BYTES, ZERO_COPY_BYTES, ZeroMqMesh
@@ -36,7 +36,7 @@ def pair() -> Iterator[list[Any]]:
 
 
 def sent(events: list[Event]) -> list[int]:
-    return [event.ticket for event in events if isinstance(event, Sent)]
+    return [event.ticket for event in events if isinstance(event, MessageSent)]
 
 
 def fill(here: ZeroMqMesh, size: int, messages: int) -> list[int]:
@@ -95,7 +95,7 @@ def test_long_data_is_sent_and_received_without_copies(pair: list[Any]) -> None:
     data = np.arange(ZERO_COPY_BYTES, dtype=np.uint8)
     here.send(1, b"", data.data, 1)
     events = turn(pair, lambda found: bool(sent(found[0])) and bool(received(found[1])))
-    (message,) = [event for event in events[1] if isinstance(event, Received)]
+    (message,) = [event for event in events[1] if isinstance(event, MessageReceived)]
     assert isinstance(message.data, memoryview)
     assert message.data.format == "B"
     assert np.array_equal(np.frombuffer(message.data, np.uint8), data)
@@ -109,14 +109,14 @@ def test_tickets_of_a_lost_member_all_come_back(pair: list[Any]) -> None:
     there.close(0.0)
     events = turn([here], lambda found: len(sent(found[0])) + len(first) == 3000)
     assert sorted(first + sent(events[0])) == list(range(3000))
-    assert [event.member for event in events[0] if isinstance(event, Lost)] == [1]
+    assert [event.member for event in events[0] if isinstance(event, MemberLost)] == [1]
 
 
 def test_a_member_is_notified_when_the_other_gives_it_up(pair: list[Any]) -> None:
     here, there = pair
     there._lose(there._peers[0], "it was tested", [])  # as if only this direction had broken
     (lost,) = turn([here], lambda found: bool(found[0]))[0]
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, MemberLost)
     assert lost.member == 1
     assert "it was tested" in lost.reason
 
@@ -131,7 +131,7 @@ def test_a_silent_host_is_lost() -> None:
     try:
         relay.stopped = True
         events = turn([found[0]], lambda seen: bool(seen[0]))
-        assert [event.member for event in events[0] if isinstance(event, Lost)] == [1]
+        assert [event.member for event in events[0] if isinstance(event, MemberLost)] == [1]
     finally:
         relay.close()
         for mesh in found:
@@ -203,8 +203,8 @@ def raw_garbage() -> dict[str, bytes]:
 def foreign_messages(members: int) -> list[list[bytes]]:
     chance = np.random.default_rng(12)
     opening = pack_opening(bytes(16))
-    forged = Session(bytes(32), bytes(16), bytes(16), True)
-    hello = forged.seal(Kind.PROOF, Hello("a", "", "zeromq", 1, members).pack())
+    forged = PeerSession(bytes(32), bytes(16), bytes(16), True)
+    hello = forged.seal(HandshakeKind.PROOF, Hello("a", "", "zeromq", 1, members).pack())
     messages = [
         [b""],
         [b"x"],
@@ -214,7 +214,7 @@ def foreign_messages(members: int) -> list[list[bytes]]:
         [b"a"] * 50,
         [CONTROL, HELLO, hello],
         [CONTROL, HELLO, hello[:-1]],
-        [CONTROL, FLOW, forged.seal(Kind.FLOW, b"\0")],
+        [CONTROL, FLOW, forged.seal(HandshakeKind.FLOW, b"\0")],
         [CONTROL, FLOW, b""],
         [CONTROL, HELLO, opening],
         [CONTROL, HELLO, b""],
@@ -249,13 +249,13 @@ def test_garbage_neither_ends_nor_stalls_a_mesh(pair: list[Any]) -> None:
             events += here.receive()
             here.wait(0.01)
         assert received(events) == [(1, b"h", bytes(ticket * 5000)) for ticket in range(20)]
-        assert not any(isinstance(event, Lost) for event in events)
+        assert not any(isinstance(event, MemberLost) for event in events)
         _, _, challenge = dealer.recv_multipart()  # the opening was answered
-        session = Session.challenged(handshake_key("", "a"), bytes(16), challenge)
-        late = session.seal(Kind.PROOF, Hello("a", "", "zeromq", 1, 2).pack())
+        session = PeerSession.challenged(handshake_key("", "a"), bytes(16), challenge)
+        late = session.seal(HandshakeKind.PROOF, Hello("a", "", "zeromq", 1, 2).pack())
         dealer.send_multipart([CONTROL, HELLO, late])
         turn([here], lambda _: bool(dealer.poll(10)))
-        refusal = session.open(Kind.REFUSAL, dealer.recv_multipart()[2])
+        refusal = session.open(HandshakeKind.REFUSAL, dealer.recv_multipart()[2])
         assert refusal == b"member 0 has begun; nobody else can join"
     finally:
         for unknown_sender in unknown_senders:

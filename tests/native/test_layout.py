@@ -14,9 +14,9 @@ from switchagg.description import WORDS
 from switchagg.native import library, native_endpoint, programs
 from transport.collectives import execution
 from transport.links import native_udp
-from transport.meshes import native_tcp
+from transport.meshes import native_tcp_mesh
 from transport.rdma import dcqcn, soft
-from transport.rdma import switch as rdma_switch
+from transport.rdma import rdma_switch as rdma_switch
 from transport.rdma.verbs import QPState
 from transport.switch import native_switch_loop as native_switch
 
@@ -37,7 +37,7 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "sa_dcqcn_config": dcqcn.DcqcnConfig,
     "sa_dcqcn": dcqcn.DcqcnState,
     "sa_cnp_gate": dcqcn.CnpGate,
-    "sa_uc_peer": rdma_switch.Peer,
+    "sa_uc_peer": rdma_switch.UcPeer,
     "sa_rdma_options": soft.NativeOptions,
     "sa_completion": soft.NativeCompletion,
     "sa_send_request": soft.NativeSend,
@@ -47,8 +47,8 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "sa_label": programs.NativeLabel,
     "sa_program": programs.NativeProgram,
     "sa_operations": programs.NativeOperations,
-    "sa_mesh_event": native_tcp.MeshEvent,
-    "sa_mesh_outgoing": native_tcp.MeshOutgoing,
+    "sa_mesh_event": native_tcp_mesh.MeshEvent,
+    "sa_mesh_outgoing": native_tcp_mesh.MeshOutgoing,
 }
 
 NUMBERS = {
@@ -75,10 +75,10 @@ NUMBERS = {
     "SA_UINT8": native_endpoint.DTYPES.index(np.dtype(np.uint8)),
     "SA_EACH_RANK": native_endpoint.EACH_RANK,
     "sizeof(struct sa_run)": RUN.itemsize,
-    "SA_MESH_COUNTERS": len(native_tcp.COUNTERS),
-    "SA_MESH_SENT": native_tcp.SENT,
-    "SA_MESH_GONE": native_tcp.GONE,
-    "SA_MESH_WANTS_MEMORY": native_tcp.WANTS_MEMORY,
+    "SA_MESH_COUNTERS": len(native_tcp_mesh.COUNTERS),
+    "SA_MESH_SENT": native_tcp_mesh.SENT,
+    "SA_MESH_GONE": native_tcp_mesh.GONE,
+    "SA_MESH_WANTS_MEMORY": native_tcp_mesh.WANTS_MEMORY,
     "SA_COMBINE_MAX": programs.MAX,
     "SA_UNFIT_TWICE": programs.TWICE,
     "SA_UNFIT_SIZE": programs.SIZE,
@@ -151,7 +151,7 @@ def test_every_struct_that_names_a_ctypes_class_is_compared() -> None:
         "SwitchConfig",
         "RUN",
         "DcqcnConfig",
-        "Peer",
+        "UcPeer",
         "NativeOptions",
         "NativeCompletion",
         "NativeSend",

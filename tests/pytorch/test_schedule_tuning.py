@@ -16,13 +16,13 @@ from test_torch_priority import batch, mlp, sgd
 from torch.nn.functional import cross_entropy
 
 from transport.schedule.by_urgency import ByteScheduler
-from transport.schedule.policy import Point
+from transport.schedule.policy import TuningPoint
 from transport.schedule.tuning import CREDIT_BYTES, PARTITION_BYTES, Tuner, missing
 from transport.torch.priority import handle as priority
 from transport.torch.priority import schedule_tuning as priority_tuning
 from transport.torch.priority.schedule_tuning import MEASURED_ITERATIONS, SETTLING_ITERATIONS, ScheduleTuning
 
-FIRST = Point(4_000_000, 16_000_000)
+FIRST = TuningPoint(4_000_000, 16_000_000)
 
 
 class Recorder:
@@ -46,8 +46,10 @@ def test_points_are_the_given_then_random_then_proposed_then_the_best() -> None:
     chosen = tuner.current
     assert PARTITION_BYTES[0] <= chosen.partition_bytes <= PARTITION_BYTES[1]
     assert CREDIT_BYTES[0] <= chosen.credit_bytes <= CREDIT_BYTES[1]
-    assert tuner.observe(100.0) == Point(1 << 17, 1 << 18)
-    assert tuner.observe(100.0) == Point(PARTITION_BYTES[1], CREDIT_BYTES[0])  # within the bounds, whatever is proposed
+    assert tuner.observe(100.0) == TuningPoint(1 << 17, 1 << 18)
+    assert tuner.observe(100.0) == TuningPoint(
+        PARTITION_BYTES[1], CREDIT_BYTES[0]
+    )  # within the bounds, whatever is proposed
     assert not tuner.done
     assert tuner.observe(400.0) == tuner.best == chosen
     assert tuner.done
@@ -56,7 +58,7 @@ def test_points_are_the_given_then_random_then_proposed_then_the_best() -> None:
 
 
 def test_the_same_seed_tries_the_same_points() -> None:
-    def random_points(seed: int) -> list[Point]:
+    def random_points(seed: int) -> list[TuningPoint]:
         tuner = Tuner(FIRST, 10, seed, make=lambda bounds, seed: Recorder([]))
         return [tuner.observe(1.0) for _ in range(3)]
 
@@ -73,7 +75,7 @@ def real() -> None:
 def test_the_real_optimiser_finds_a_fast_point() -> None:
     """Iterations of a made-up network: best near a partition of 512 KiB and a credit of 2 MiB, 1.6 times the first."""
 
-    def iteration_ns(point: Point) -> float:
+    def iteration_ns(point: TuningPoint) -> float:
         off = (math.log2(point.partition_bytes) - 19) ** 2 + (math.log2(point.credit_bytes) - 21) ** 2
         return 1e6 * (1 + off / 30)
 
@@ -118,7 +120,7 @@ def test_ranks_count_alike_and_rank_0_measures(tmp_path: Path) -> None:
     assert tunable is not None
     log = tmp_path / "tuning.csv"
 
-    def make(first: Point, steps: int) -> Tuner:
+    def make(first: TuningPoint, steps: int) -> Tuner:
         return Tuner(first, steps, make=lambda bounds, seed: Recorder([]))
 
     ranks = [ScheduleTuning(tunable, rank, broadcast, log, make_tuner=make, clock=clock) for rank in (0, 1)]
@@ -161,17 +163,17 @@ def test_a_tuned_partition_takes_effect(
 ) -> None:
     """The released ByteScheduler stores the tuned partition where nothing reads it: here transfers change their
     size."""
-    points = [Point(1000, 4000), Point(300, 2000), Point(70_000, 5000)]
+    points = [TuningPoint(1000, 4000), TuningPoint(300, 2000), TuningPoint(70_000, 5000)]
 
     class Scripted(Tuner):
-        def __init__(self, first: Point, steps: int) -> None:
+        def __init__(self, first: TuningPoint, steps: int) -> None:
             super().__init__(first, steps, make=lambda bounds, seed: Recorder([]))
 
-        def _propose(self) -> Point:
+        def _propose(self) -> TuningPoint:
             return points[len(self.tried)]
 
         @property
-        def best(self) -> Point:
+        def best(self) -> TuningPoint:
             return points[1]
 
     monkeypatch.setattr(

@@ -15,7 +15,7 @@ from switchagg.call import rounds_of
 from switchagg.codecs import FIXED_POINT, CallShape
 from switchagg.errors import JobError
 from transport.group.method_name import MethodName, parse
-from transport.meshes.opening import bind_place, connect_mesh
+from transport.meshes.mesh_opening import bind_place, connect_mesh
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, interface_address

@@ -17,8 +17,8 @@ from rdma import fake_pyverbs
 from switchagg.errors import JobError
 from transport.links.link import LinkClosed
 from transport.rdma import hardware
-from transport.rdma.mesh import RdmaMeshOptions
 from transport.rdma.provider import RdmaOptions, open_context
+from transport.rdma.rdma_mesh import RdmaMeshOptions
 from transport.rdma.verbs import (
     AccessFlags,
     Opcode,

@@ -8,7 +8,7 @@ from switchagg.call import make_call
 from switchagg.endpoint import Endpoint
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, encode
-from transport.rdma.messages import Grouping, Run
+from transport.rdma.frame_runs import FrameRun, Grouping
 from transport.rdma.places import elements_for, first_places
 
 JOB = JobConfig(3, 9, 2, elements_for(256), (StreamConfig(100, 6), StreamConfig(50, 4)))
@@ -24,18 +24,18 @@ def frames(chunks: list[tuple[int, int]]) -> np.ndarray:
 def test_a_call_becomes_few_messages() -> None:
     endpoint = Endpoint(JOB, 0)
     endpoint.submit(0, make_call(np.zeros(59 * 20, np.int32), "sum", JOB))
-    assert Grouping(JOB, 4).runs(endpoint.frames_to_send(0)) == [Run(0, 4, 0), Run(4, 2, 4)]
+    assert Grouping(JOB, 4).runs(endpoint.frames_to_send(0)) == [FrameRun(0, 4, 0), FrameRun(4, 2, 4)]
 
 
 def test_a_frame_that_is_not_consecutive_begins_a_message() -> None:
     chunks = [(0, 4), (0, 5), (0, 6), (0, 11), (0, 12), (1, 3), (1, 4), (0, 0), (0, 0)]
     assert Grouping(JOB, 128).runs(frames(chunks)) == [
-        *(Run(0, 3, 4), Run(3, 1, 11), Run(4, 1, 0)),  # chunk 11 ends the second turn
-        *(Run(5, 2, 15), Run(7, 1, 0), Run(8, 1, 0)),
+        *(FrameRun(0, 3, 4), FrameRun(3, 1, 11), FrameRun(4, 1, 0)),  # chunk 11 ends the second turn
+        *(FrameRun(5, 2, 15), FrameRun(7, 1, 0), FrameRun(8, 1, 0)),
     ]
     assert Grouping(JOB, 4).runs(frames([])) == []
     last_then_first = [(0, 11), (1, 0)]  # places 11 and 12, of two streams
-    assert Grouping(JOB, 4).runs(frames(last_then_first)) == [Run(0, 1, 11), Run(1, 1, 12)]
+    assert Grouping(JOB, 4).runs(frames(last_then_first)) == [FrameRun(0, 1, 11), FrameRun(1, 1, 12)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 40)), max_size=30), st.integers(1, 5))

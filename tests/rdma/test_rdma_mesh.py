@@ -11,11 +11,11 @@ import pytest
 from switchagg.errors import JobError
 from switchagg.native import library
 from tests.contract.meshes import KINDS, LIVENESS_S, connect_all, free_addresses, rdma, received, turn
-from transport.meshes.mesh import Lost, Received, Sent
-from transport.meshes.opening import bind_place, connect_mesh
+from transport.meshes.mesh import MemberLost, MessageReceived, MessageSent
+from transport.meshes.mesh_opening import bind_place, connect_mesh
 from transport.meshes.tcp_gathering import exchange
-from transport.rdma.handshake import MeshEnd
-from transport.rdma.mesh import RETURN_AFTER, SLOT_BYTES, SLOTS, RdmaMesh, RdmaMeshOptions
+from transport.rdma.rdma_handshake import MeshQueuePair
+from transport.rdma.rdma_mesh import RETURN_AFTER, SLOT_BYTES, SLOTS, RdmaMesh, RdmaMeshOptions
 from transport.rdma.verbs import Opcode, QPEnd, SendRequest
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
@@ -47,8 +47,8 @@ def test_a_peer_that_does_not_read_gets_no_more_than_its_slots_hold(pair: list[R
     assert sender.credits == 0
     assert here.counters["sends"] == SLOTS
     assert here.counters["no_credit"] > 0
-    events = turn(pair, lambda found: len(of(Received, found[1])) == 4 and len(of(Sent, found[0])) == 4)
-    assert all(bytes(event.data) == data.tobytes() for event in of(Received, events[1]))
+    events = turn(pair, lambda found: len(of(MessageReceived, found[1])) == 4 and len(of(MessageSent, found[0])) == 4)
+    assert all(bytes(event.data) == data.tobytes() for event in of(MessageReceived, events[1]))
     counters = sender.pair.counters
     assert (counters["naks_received"], counters["timeouts"], there._peers[0][0].pair.counters["no_receive"]) == (
         0,
@@ -66,7 +66,7 @@ def test_short_messages_are_one_send_and_long_ones_are_sent_in_pieces(pair: list
     for size, pieces in ((0, 1), (limit, 1), (limit + 1, 2), (3 * SLOT_BYTES, 4)):
         before = here.counters["sends"]
         here.send(1, b"head", bytes(size), 1)
-        events = turn(pair, lambda found: bool(of(Sent, found[0]) and of(Received, found[1])))
+        events = turn(pair, lambda found: bool(of(MessageSent, found[0]) and of(MessageReceived, found[1])))
         assert received(events[1]) == [(0, b"head", bytes(size))]
         assert here.counters["sends"] - before == pieces
     assert sorted(here._free[0]) == list(range(32))
@@ -81,8 +81,10 @@ def test_full_queues_both_ways_do_not_block_each_other(pair: list[RdmaMesh]) -> 
     for mesh in pair:
         mesh.receive()
     time.sleep(0.05)
-    events = turn(pair, lambda found: all(len(of(Received, one)) == 6 and len(of(Sent, one)) == 6 for one in found))
-    assert all(bytes(event.data) == data for mine in events for event in of(Received, mine))
+    events = turn(
+        pair, lambda found: all(len(of(MessageReceived, one)) == 6 and len(of(MessageSent, one)) == 6 for one in found)
+    )
+    assert all(bytes(event.data) == data for mine in events for event in of(MessageReceived, mine))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_a_peer_that_sends_no_message_is_lost(pair: list[RdmaMesh], piece: bytes
     region = here._out_region
     here._peers[1][0].posted.append((None, -1, False))  # type: ignore[arg-type]
     here._peers[1][0].pair.post_send([SendRequest(1 << 41, Opcode.SEND, region.address, len(piece), region.lkey)])
-    (lost,) = of(Lost, turn([there], lambda found: bool(of(Lost, found[0])))[0])
+    (lost,) = of(MemberLost, turn([there], lambda found: bool(of(MemberLost, found[0])))[0])
     assert lost.member == 0
     assert "no message" in lost.reason
     here._peers[1][0].posted.clear()
@@ -108,7 +110,7 @@ def test_more_data_than_announced_is_refused(pair: list[RdmaMesh]) -> None:
     region = here._out_region
     posts = [SendRequest(1 << 41, Opcode.SEND, region.address, size, region.lkey) for size in (8, 6)]
     here._peers[1][0].pair.post_send(posts)
-    (lost,) = of(Lost, turn([there], lambda found: bool(of(Lost, found[0])))[0])
+    (lost,) = of(MemberLost, turn([there], lambda found: bool(of(MemberLost, found[0])))[0])
     assert lost.reason == "it sent 6 bytes where 5 were missing"
 
 
@@ -119,8 +121,8 @@ def test_a_failed_queue_pair_is_a_lost_member() -> None:
     here, there = connect_all(KINDS["rdma"], addresses, [{"job": "b", "options": options}] * 2)
     there._peers[0][0].pair.close()
     here.send(1, b"", b"x", 9)
-    events = turn([here], lambda found: bool(of(Lost, found[0])))[0]
-    assert events == [Sent(9), Lost(1, "its queue pair failed: RETRY_EXC_ERR")]
+    events = turn([here], lambda found: bool(of(MemberLost, found[0])))[0]
+    assert events == [MessageSent(9), MemberLost(1, "its queue pair failed: RETRY_EXC_ERR")]
     del there._peers[0]
     here.close()
     there.close()
@@ -137,11 +139,11 @@ def test_a_peer_that_sends_no_queue_pair_is_named() -> None:
         theirs.close()
         with pytest.raises(JobError, match=r"member 4 has left before|member 4 is gone"):
             exchange({4: ours}, {4: b"12345"}, time.monotonic() + 5, "j")
-    end = MeshEnd(QPEnd("10.1.2.3", 4791, 0xABCDEF, 77), 4096, SLOTS, SLOT_BYTES)
-    assert MeshEnd.unpack(end.pack()) == end
+    end = MeshQueuePair(QPEnd("10.1.2.3", 4791, 0xABCDEF, 77), 4096, SLOTS, SLOT_BYTES)
+    assert MeshQueuePair.unpack(end.pack()) == end
     for wrong in (b"x" * len(end.pack()), end._replace(mtu=1500).pack(), b"sardma" + b"\xff" * (len(end.pack()) - 6)):
         with pytest.raises(JobError):
-            MeshEnd.unpack(wrong)
+            MeshQueuePair.unpack(wrong)
 
 
 def test_missing_hardware_is_reported() -> None:

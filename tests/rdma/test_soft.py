@@ -15,7 +15,7 @@ from switchagg.errors import JobError
 from switchagg.native import library
 from transport.links.link import LinkClosed
 from transport.rdma import soft
-from transport.rdma.sockets import SEGMENTS_VARIABLE
+from transport.rdma.rdma_sockets import SEGMENTS_VARIABLE
 from transport.rdma.verbs import (
     AccessFlags,
     Opcode,

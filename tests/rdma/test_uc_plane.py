@@ -16,7 +16,7 @@ from switchagg.native import library
 from switchagg.wire import Op, Packet, Route, decode, encode
 from transport.links.native_udp import NativeAddress, native_address
 from transport.rdma.places import QueuePairEnd, elements_for, first_places, mtu_for, switch_ends
-from transport.rdma.switch import UC_COUNTERS, Peer, uc_switch_library
+from transport.rdma.rdma_switch import UC_COUNTERS, UcPeer, uc_switch_library
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
 
@@ -57,9 +57,9 @@ class Switch:
         self.plane.admit(job, [end.queue_pair for end in switch_ends(job)])
         own = ctypes.byref(native_address(SWITCH))
         self.handle = self.library.sa_uc_plane_new(self.plane.handle, own, packets)
-        peers = (Peer * job.workers)(
+        peers = (UcPeer * job.workers)(
             *(
-                Peer(native_address((host_of(r), 4791)), e.base, e.queue_pair, e.rkey, e.psn, e.any_identification)
+                UcPeer(native_address((host_of(r), 4791)), e.base, e.queue_pair, e.rkey, e.psn, e.any_identification)
                 for r, e in enumerate(workers)
             )
         )

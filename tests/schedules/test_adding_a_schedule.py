@@ -17,12 +17,12 @@ from emulation.scenario import parse as parse_scenario
 from emulation.sim.simulated_run import run_method
 from switchagg.option_syntax import option, size
 from transport.group.method_name import parse
-from transport.schedule.model import Network, predict
-from transport.schedule.plan import Transfer, numbered, whole
 from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile
+from transport.schedule.schedule_model import Network, predict
+from transport.schedule.schedule_plan import Transfer, numbered, whole
+from transport.schedule.schedule_table import POLICIES
 from transport.schedule.scheduler import describe, parse_policy, plan_transfers
-from transport.schedule.table import POLICIES
 
 SCENARIO = """
 name = "toy"

@@ -6,8 +6,8 @@ import pytest
 from test_scheduler_plan import MS, chain, random_profile
 
 from transport.group.method_name import traffic
-from transport.schedule.model import Beside, Carrier, Network, predict, serve
-from transport.schedule.scheduler import LinearCost, Part, Transfer, plan_transfers
+from transport.schedule.schedule_model import Network, NetworkQueue, TransferOverhead, predict, serve
+from transport.schedule.scheduler import LinearCost, TensorRange, Transfer, plan_transfers
 
 
 def test_bsp_is_compute_and_then_the_network() -> None:
@@ -95,7 +95,7 @@ def test_smaller_grains_let_urgent_transfers_preempt_large_ones() -> None:
 
 
 def test_a_start_up_is_paid_once_per_transfer_whatever_its_pieces() -> None:
-    plan = (Transfer(0, 0, (Part(0, 0, 250),), 1000),)
+    plan = (Transfer(0, 0, (TensorRange(0, 0, 250),), 1000),)
     network = Network(1, overhead_ns=70, grain_bytes=300)
     assert serve(plan, [0.0], network, 1)[0].completed_ns == 1070
 
@@ -111,7 +111,7 @@ def test_priorities_of_one_class_are_served_alike() -> None:
 
 
 def test_serve_sends_every_byte_once_and_equals_in_order() -> None:
-    plan = tuple(Transfer(key, 0, (Part(key, 0, 25),), 100) for key in range(5))
+    plan = tuple(Transfer(key, 0, (TensorRange(key, 0, 25),), 100) for key in range(5))
     found = serve(plan, [0.0, 0.0, 500.0, 0.0, 120.0], Network(1, overhead_ns=10, latency_ns=3), 50)
     assert [(service.key, service.launched_ns, service.completed_ns) for service in found] == [
         (0, 0, 113),
@@ -144,12 +144,12 @@ def test_traffic_of_a_method_relative_to_the_array(method: str, workers: int, se
 def test_calls_that_take_turns_begin_when_the_one_before_has_its_sum() -> None:
     """By hand: 10 ns on the link and 5 until the sum; then two ready at one time, long after the last sum."""
     for at_once, ends in ((0, [15, 25, 35, 115, 125]), (1, [15, 30, 45, 115, 130]), (2, [15, 25, 35, 115, 125])):
-        carrier = Carrier(Network(1.0, calls_at_once=at_once), None)
+        carrier = NetworkQueue(Network(1.0, calls_at_once=at_once), None)
         for key, ready in enumerate((0.0, 1.0, 2.0)):
-            carrier.submit(key, ready, 0, 10, Beside(after_ns=5.0))
+            carrier.submit(key, ready, 0, 10, TransferOverhead(after_ns=5.0))
         carrier.carry(2)
         for key in (3, 4):
-            carrier.submit(key, 100.0, 0, 10, Beside(after_ns=5.0))
+            carrier.submit(key, 100.0, 0, 10, TransferOverhead(after_ns=5.0))
         carrier.carry()
         assert list(carrier.completed.values()) == ends
 
@@ -157,8 +157,8 @@ def test_calls_that_take_turns_begin_when_the_one_before_has_its_sum() -> None:
 def test_hosts_and_answers_are_busy_beside_the_link() -> None:
     """By hand: of two transfers of 10 ns a host has 30 to do with each from its start; or 10 come back after each."""
     found = []
-    for beside in (Beside(host_ns=30.0), Beside(answer_ns=10.0)):
-        carrier = Carrier(Network(1.0), None)
+    for beside in (TransferOverhead(host_ns=30.0), TransferOverhead(answer_ns=10.0)):
+        carrier = NetworkQueue(Network(1.0), None)
         for key in (0, 1):
             carrier.submit(key, 0.0, 0, 10, beside)
         carrier.carry()

@@ -9,13 +9,13 @@ import pytest
 from test_scheduler_plan import COST, WORDS, chain, random_profile
 
 from transport.meshes.credit_queue import CreditQueue
-from transport.schedule.model import launch_order
+from transport.schedule.schedule_model import launch_order
 from transport.schedule.scheduler import (
     Lanes,
     LinearCost,
-    Part,
     Profile,
     Scheduler,
+    TensorRange,
     Transfer,
     class_lanes,
     parse_policy,
@@ -26,7 +26,8 @@ from transport.schedule.scheduler import (
 def transfers_of(*priorities: int, size_bytes: int = 100) -> tuple[Transfer, ...]:
     """One tensor each."""
     return tuple(
-        Transfer(key, priority, (Part(key, 0, size_bytes // 4),), size_bytes) for key, priority in enumerate(priorities)
+        Transfer(key, priority, (TensorRange(key, 0, size_bytes // 4),), size_bytes)
+        for key, priority in enumerate(priorities)
     )
 
 

@@ -10,9 +10,9 @@ from transport.schedule.by_urgency import P3, ByteScheduler, TicTac
 from transport.schedule.scheduler import (
     LayerProfile,
     LinearCost,
-    Part,
     Profile,
     TensorProfile,
+    TensorRange,
     Transfer,
     class_lanes,
     classes_of,
@@ -103,8 +103,8 @@ def test_the_plan_follows_from_profile_and_policy_alone(words: str) -> None:
         assert plan_transfers(words, told, COST) == plan_transfers(parse_policy(words), profile, COST)
 
 
-def whole(*members: int, sizes: tuple[int, ...]) -> tuple[Part, ...]:
-    return tuple(Part(member, 0, sizes[member]) for member in members)
+def whole(*members: int, sizes: tuple[int, ...]) -> tuple[TensorRange, ...]:
+    return tuple(TensorRange(member, 0, sizes[member]) for member in members)
 
 
 SIZES = (1000, 50_000, 90_000)
@@ -206,11 +206,11 @@ def test_fusion_merges_the_gradients_of_one_cycle(words: str, expected: list[lis
 def test_p3_slices_by_forward_order() -> None:
     profile = chain(1000, 40_000, 90_000)
     assert [(transfer.priority, *transfer.parts) for transfer in plan_transfers("p3", profile)] == [
-        (2, Part(2, 0, 40_000)),
-        (2, Part(2, 40_000, 80_000)),
-        (2, Part(2, 80_000, 90_000)),
-        (1, Part(1, 0, 40_000)),  # at the bound: whole
-        (0, Part(0, 0, 1000)),
+        (2, TensorRange(2, 0, 40_000)),
+        (2, TensorRange(2, 40_000, 80_000)),
+        (2, TensorRange(2, 80_000, 90_000)),
+        (1, TensorRange(1, 0, 40_000)),  # at the bound: whole
+        (0, TensorRange(0, 0, 1000)),
     ]
 
 
@@ -219,12 +219,12 @@ def test_bytescheduler_partitions_by_bytes() -> None:
     assert [
         (transfer.size_bytes, *transfer.parts) for transfer in plan_transfers("bytescheduler:partition=17", profile)
     ] == [
-        (16, Part(1, 0, 2)),
-        (16, Part(1, 2, 4)),
-        (8, Part(1, 4, 5)),
-        (16, Part(0, 0, 4)),
-        (16, Part(0, 4, 8)),
-        (8, Part(0, 8, 10)),
+        (16, TensorRange(1, 0, 2)),
+        (16, TensorRange(1, 2, 4)),
+        (8, TensorRange(1, 4, 5)),
+        (16, TensorRange(0, 0, 4)),
+        (16, TensorRange(0, 4, 8)),
+        (8, TensorRange(0, 8, 10)),
     ]
     assert len(plan_transfers("bytescheduler:partition=1", profile)) == 15  # never less than an element
 
@@ -279,13 +279,13 @@ def test_tic_counts_the_transfers_that_unlock_a_layer() -> None:
 
 
 def test_classes_are_finer_where_it_is_more_urgent() -> None:
-    transfers = [Transfer(key, key, (Part(key, 0, 1),), 4) for key in range(16)]
+    transfers = [Transfer(key, key, (TensorRange(key, 0, 1),), 4) for key in range(16)]
     assert classes_of(transfers, 4) == (0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3)
     assert classes_of(transfers, 1) == (0,) * 16
     assert classes_of(transfers, 16) == tuple(range(16))
     assert classes_of([Transfer(0, 7, (), 4), Transfer(1, 7, (), 4), Transfer(2, -3, (), 4)], 8) == (1, 1, 0)
     # Most bytes in the last layer: the early ones keep classes of their own.
-    skewed = [Transfer(key, key, (Part(key, 0, 1),), size) for key, size in enumerate((1, 1, 2, 4, 8, 84))]
+    skewed = [Transfer(key, key, (TensorRange(key, 0, 1),), size) for key, size in enumerate((1, 1, 2, 4, 8, 84))]
     assert classes_of(skewed, 5) == (0, 0, 0, 0, 1, 2)
     assert classes_of(skewed, 6) == (0, 1, 2, 3, 4, 5)
     assert class_lanes(transfers, 2) == (tuple(range(8)), tuple(range(8, 16)))

@@ -14,10 +14,10 @@ import zmq
 
 from emulation.mininet import netns
 from tests.system.xdp_net import CONTROL, SWITCH, Star
-from transport.meshes.mesh import Lost, Mesh, Received
-from transport.meshes.tcp import TcpMesh
+from transport.meshes.mesh import MemberLost, Mesh, MessageReceived
 from transport.meshes.tcp_gathering import TcpOptions
-from transport.meshes.udp import UdpMesh, UdpMeshOptions
+from transport.meshes.tcp_mesh import TcpMesh
+from transport.meshes.udp_mesh import UdpMesh, UdpMeshOptions
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 from transport.worker.join_options import JoinOptions
@@ -125,8 +125,8 @@ def turn(pairs: list[list[Mesh]], until_s: float, busy: list[list[Mesh]]) -> int
         for ends in pairs:
             for mesh in ends:
                 events = mesh.receive()
-                assert not [event for event in events if isinstance(event, Lost)], type(mesh)
-                came += sum(isinstance(event, Received) for event in events)
+                assert not [event for event in events if isinstance(event, MemberLost)], type(mesh)
+                came += sum(isinstance(event, MessageReceived) for event in events)
         for one, two in busy:
             one.send(1, b"", bytes(500), 0)
             two.send(0, b"", bytes(500), 0)

@@ -21,7 +21,7 @@ from emulation.topologies.topology import Fabric
 from switchagg.description import Kind
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.native import library
-from transport.collectives.table import COLLECTIVES
+from transport.collectives.collective_table import COLLECTIVES
 from transport.meshes.reliable import ReliableConfig
 from transport.ps.config import ASYNCHRONOUS, BACKUP, BSP, SSP
 

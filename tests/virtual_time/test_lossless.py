@@ -24,8 +24,8 @@ from emulation.training.replicas import Replicas
 from emulation.training.tasks.workload_kinds import DDP, WORKLOADS
 from emulation.training.workload import Score
 from transport.group.method_name import METHODS, parse
+from transport.schedule.schedule_table import POLICIES
 from transport.schedule.scheduler import LinearCost, Profile
-from transport.schedule.table import POLICIES
 
 HOSTS = [name for name, kind in METHODS.items() if name != "gloo" and not kind.packets and not kind.loses]
 BYTES_MAX = 64_000

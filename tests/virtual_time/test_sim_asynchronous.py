@@ -26,12 +26,12 @@ from emulation.sim.simulated_training import Training
 from emulation.training.replicas import Replicas
 from emulation.training.workload import Score, build_workload
 from transport.group.method_name import parse
-from transport.meshes.mesh import Buffer, Outgoing
+from transport.meshes.mesh import Buffer, OutgoingMessage
 from transport.ps import colocated
-from transport.ps.arithmetic import NumpyArithmetic, Step
-from transport.ps.messages import HEAD_BYTES, Kind, Op, unpack
+from transport.ps.ps_arithmetic import NumpyArithmetic, Step
+from transport.ps.ps_messages import HEAD_BYTES, PsMessageKind, PsOp, unpack
+from transport.ps.ps_worker import PsWorker
 from transport.ps.sharding import Sharding
-from transport.ps.worker import PsWorker
 
 SIZES = (9000, 3, 700)
 RATE = 0.25
@@ -198,18 +198,18 @@ def test_gradients_are_coded_on_their_way_and_weights_are_not(
     mode: str, servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes of every message of a run, and of the links, beside the bounds."""
-    name, told = parse("ps~lanes8+ef"), Counter[Kind]()
+    name, told = parse("ps~lanes8+ef"), Counter[PsMessageKind]()
 
     class Counted(PsWorker):
-        def messages_to_send(self) -> list[Outgoing]:
+        def messages_to_send(self) -> list[OutgoingMessage]:
             messages = super().messages_to_send()
             for head, data in ((unpack(message.head), message.data) for message in messages):
                 assert head is not None
-                told[head.kind] += len(data) * (head.op == Op.GRADIENT)
+                told[head.kind] += len(data) * (head.op == PsOp.GRADIENT)
             return messages
 
         def receive(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
-            told[Kind.ANSWER] += len(data) * (unpack(head).op == Op.GRADIENT)  # type: ignore[union-attr]
+            told[PsMessageKind.ANSWER] += len(data) * (unpack(head).op == PsOp.GRADIENT)  # type: ignore[union-attr]
             super().receive(sender, head, data, now_ns)
 
     for module in (ps_simulation, colocated):
@@ -225,8 +225,8 @@ def test_gradients_are_coded_on_their_way_and_weights_are_not(
         for part in sharding.cut(key, size):
             elements = part.high - part.low
             pushed += 4 * elements if size < 1024 else 4 * 361 * -(-elements // 1440)
-    assert told[Kind.PUSH] == 2 * 3 * pushed
-    assert told[Kind.ANSWER] == 2 * 3 * 4 * sum(sizes)
+    assert told[PsMessageKind.PUSH] == 2 * 3 * pushed
+    assert told[PsMessageKind.ANSWER] == 2 * 3 * 4 * sum(sizes)
     results.append(run_method(given, parse("ps"), tmp_path, lambda *_: None))
     built = document(given, "sim", results)
     assert differing(built) == [], "nothing is promised"

@@ -17,9 +17,9 @@ from emulation.sim.network.timing import time_allreduce
 from emulation.sim.network.virtual_clock import VirtualClock
 from emulation.sim.simulated_run import run_method
 from emulation.topologies.topology import Fabric
-from transport.bounded.packets import Place
-from transport.bounded.table import BOUNDED
-from transport.bounded.transfers import Outgoing, Plan
+from transport.bounded.bounded_packets import BoundedHeader
+from transport.bounded.bounded_table import BOUNDED
+from transport.bounded.transfers import OutgoingTransfer, SendPlan
 from transport.group.method_name import METHODS
 from transport.group.method_name import parse as parse_method
 
@@ -128,8 +128,8 @@ def test_every_value_that_a_queue_dropped_is_counted(ecn_bytes: int | None) -> N
 
 
 def test_what_was_asked_for_again_is_kept() -> None:
-    plan = Plan(np.zeros(2, np.bool_), np.arange(2), 7, np.array([True, False]), probes=True)
-    out = Outgoing(1, Place(0, 0, 0), plan, np.zeros(2, np.float32), 4, (0, 0))
+    plan = SendPlan(np.zeros(2, np.bool_), np.arange(2), 7, np.array([True, False]), probes=True)
+    out = OutgoingTransfer(1, BoundedHeader(0, 0, 0), plan, np.zeros(2, np.float32), 4, (0, 0))
     assert [out.may_drop(out.next_block()) for _ in range(2)] == [True, False]
     out.missing(0, b"\1")
     assert not out.may_drop(out.next_block())

@@ -20,8 +20,8 @@ from emulation.training.replicas import Replicas
 from emulation.training.workload import Score
 from transport.group.method_name import parse as parse_method
 from transport.schedule.by_arrival import MgWfbp
+from transport.schedule.schedule_table import POLICIES
 from transport.schedule.scheduler import LayerProfile, LinearCost, Profile, TensorProfile
-from transport.schedule.table import POLICIES
 from transport.schedule.tuning import Tuner
 
 SIZES = (120_000, 300, 50_000, 1, 4000)  # in order of arrival: most parameters are in the last layers

@@ -26,9 +26,9 @@ from emulation.whatif.whatif_page import about
 from tests.html_page import checked
 from tests.profiles.trace_events import ddp_step, write
 from transport.group.method_name import parse
-from transport.schedule.model import Beside, Network, predict
 from transport.schedule.profile import LinearCost
-from transport.schedule.table import parse_policy
+from transport.schedule.schedule_model import Network, TransferOverhead, predict
+from transport.schedule.schedule_table import parse_policy
 
 LAYERS = ((5_000, 40, 80), (40_000, 100, 200), (70_000, 60, 150), (20_000, 50, 100))
 MODEL = ModelProfile(
@@ -81,7 +81,7 @@ def test_one_rank_is_as_the_model_of_schedules_has_it(text: str) -> None:
     credit_ns = policy.credit_bytes and policy.credit_bytes * cost.beta_ns_per_byte
     found = iteration_ns(
         run.scheduled(policy, cost),
-        lambda each: (0.8 * each.size_bytes, Beside(after_ns=30_000)),
+        lambda each: (0.8 * each.size_bytes, TransferOverhead(after_ns=30_000)),
         np.ones((4, 1)),
         ForecastLimits(credit_ns),
     )
@@ -93,17 +93,19 @@ def test_ranks_wait_for_the_slowest_where_they_need_sums_and_nowhere_else() -> N
     long. It begins at 80, ends at 110, and the rest takes the second rank 80; the first one has waited since 60."""
     blocking = RecordedRun("hand", 2, 100, (RecordedCollective("all_gather", 1, 2, 40, 60),))
     scale = np.array([[1.0, 2.0]] * 3)
-    assert iteration_ns(blocking, lambda _: (30.0, Beside()), scale, settling=0) == 200  # hidden: needed at 120
-    assert iteration_ns(blocking, lambda _: (50.0, Beside()), scale, settling=0) == 210
+    assert (
+        iteration_ns(blocking, lambda _: (30.0, TransferOverhead()), scale, settling=0) == 200
+    )  # hidden: needed at 120
+    assert iteration_ns(blocking, lambda _: (50.0, TransferOverhead()), scale, settling=0) == 210
     at_the_end = RecordedRun("hand", 2, 100, (RecordedCollective("allreduce", 1, 2, 40, 100),))
-    assert iteration_ns(at_the_end, lambda _: (130.0, Beside(after_ns=5.0)), scale, settling=0) == pytest.approx(
-        215, abs=6
-    )
+    assert iteration_ns(
+        at_the_end, lambda _: (130.0, TransferOverhead(after_ns=5.0)), scale, settling=0
+    ) == pytest.approx(215, abs=6)
 
 
 def test_jitter_costs_time_and_seeds_differ_but_methods_share_them() -> None:
     run = of_profile(MODEL, 8)
-    cost = lambda each: (0.1 * each.size_bytes, Beside(after_ns=1_000.0))  # noqa: E731
+    cost = lambda each: (0.1 * each.size_bytes, TransferOverhead(after_ns=1_000.0))  # noqa: E731
     noisy, calm = (forecast(dataclasses.replace(run, jitter=jitter), cost, range(5)) for jitter in (0.1, 0.0))
     assert noisy.mean_ns > 1.05 * calm.mean_ns
     assert noisy.spread > 0
@@ -234,7 +236,7 @@ def test_a_graph_that_only_communicates_is_forecast() -> None:
     )
     run = of_graph(WorkloadGraph("hand", (chain,), (0, 0)))
     assert (run.compute_ns, len(run.collectives), run.collectives[0].chained) == (0, 3, True)
-    cost = lambda each: (float(each.size_bytes), Beside(after_ns=1_000.0))  # noqa: E731
+    cost = lambda each: (float(each.size_bytes), TransferOverhead(after_ns=1_000.0))  # noqa: E731
     assert iteration_ns(run, cost, np.ones((4, 2))) == pytest.approx(400 + 1_000 + 200 + 200 + 1_000)
     document = gains(run, Question((10_000_000_000,), ("switch",)))
     assert [text for label, text in about(document) if label == "run"] == ["hand, 2 workers, communication alone"]

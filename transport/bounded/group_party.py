@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from switchagg.description import Kind
 from switchagg.errors import AggregationFailed
-from transport.bounded.calls import NUMBERED, Call
-from transport.bounded.party import BoundedParty
-from transport.collectives.party import CollectiveParty
-from transport.collectives.table import fitting
-from transport.meshes.mesh import Outgoing
+from transport.bounded.bounded_calls import NUMBERED, BoundedCall
+from transport.bounded.bounded_party import BoundedParty
+from transport.collectives.collective_party import CollectiveParty
+from transport.collectives.collective_table import fitting
+from transport.meshes.mesh import OutgoingMessage
 
 EXACT = "direct"
 
@@ -22,7 +22,7 @@ class BoundedGroupParty:
 
     def __init__(self, exact: CollectiveParty, lossy: BoundedParty) -> None:
         self.exact, self.lossy = exact, lossy
-        self._pending: dict[int, Call] = {}  # sums of float32 that haven't ended
+        self._pending: dict[int, BoundedCall] = {}  # sums of float32 that haven't ended
         self.place, self.receive, self.sent, self.fail = exact.place, exact.receive, exact.sent, exact.fail
 
     @property
@@ -50,7 +50,7 @@ class BoundedGroupParty:
         try:
             call = self.lossy.submit(array, now_ns=now_ns, **how)
         except AggregationFailed:  # a member has left: the call ends with that, as `events` tells
-            call = Call(NUMBERED, 0)
+            call = BoundedCall(NUMBERED, 0)
         self._pending[id(call)] = call
         return call
 
@@ -82,7 +82,7 @@ class BoundedGroupParty:
         self.lossy.lost(member, reason, now_ns)
         self.exact.lost(member, reason, now_ns)
 
-    def messages_to_send(self) -> list[Outgoing]:
+    def messages_to_send(self) -> list[OutgoingMessage]:
         """As of `Party`."""
         return self.exact.messages_to_send()
 

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 
 from switchagg.priority import BEST_EFFORT
-from transport.bounded.rules import BoundedOptions, Exact, Sending, Stage, all_reliable
-from transport.bounded.transfers import Plan
+from transport.bounded.rules import BoundedOptions, CallStage, Exact, Sending, all_reliable
+from transport.bounded.transfers import SendPlan
 
 UNKNOWN_NS = 500_000_000
 """Half of t_B while nothing was measured."""
@@ -80,13 +80,13 @@ class OptiReduce(Exact):
             return self.options.hadamard == "always"
         return self.lost_lately > self.options.hadamard_loss
 
-    def plan(self, sending: Sending) -> Plan:
+    def plan(self, sending: Sending) -> SendPlan:
         """See `Rule`."""
         blocks = sending.blocks
         if sending.index < self.options.runs:
             return all_reliable(blocks)
         unreliable = np.zeros(blocks, np.bool_)
-        return Plan(unreliable, np.arange(blocks), BEST_EFFORT, marked=max(1, blocks // 100), rotated=self.rotates)
+        return SendPlan(unreliable, np.arange(blocks), BEST_EFFORT, marked=max(1, blocks // 100), rotated=self.rotates)
 
     def together(self, stage: int) -> int | None:
         """See `Rule`."""
@@ -96,7 +96,7 @@ class OptiReduce(Exact):
         """See `Rule`."""
         return self._newest_us.get((size, stage), 0)
 
-    def close(self, stage: Stage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
+    def close(self, stage: CallStage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
         """See `Rule`."""
         key = stage.size, stage.number
         if stage.index < self.options.runs and not any(one.bounded for one in stage.incoming):
@@ -114,7 +114,7 @@ class OptiReduce(Exact):
             one.closed = True
         return None
 
-    def ended(self, stage: Stage, now_ns: int) -> None:
+    def ended(self, stage: CallStage, now_ns: int) -> None:
         """See `Rule`."""
         key, took_ns = (stage.size, stage.number), now_ns - stage.begun_ns
         share = statistics.fmean(one.share for one in stage.incoming) if stage.incoming else 1.0

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.priority import BEST_EFFORT, class_of
-from transport.bounded.transfers import Incoming, Plan, Values
+from transport.bounded.transfers import IncomingTransfer, SendPlan, Values
 
 Divide = Literal["arrived", "workers"]
 
@@ -26,7 +26,7 @@ class BoundedOptions:
 
 
 @dataclass
-class Stage:
+class CallStage:
     """One stage of a call at one rank: what comes in. number: 0, to the owner of a shard; 1, from the owners. size: of
     the call, in values; index: of the calls of that size, from 0. begun_ns: when this rank began to wait for it."""
 
@@ -34,13 +34,13 @@ class Stage:
     size: int
     index: int
     begun_ns: int
-    incoming: Sequence[Incoming]
+    incoming: Sequence[IncomingTransfer]
 
 
 @dataclass(frozen=True)
 class Sending:
     """A transfer that is about to be sent. name: what the same values are called in each iteration, if they have one.
-    stage, size, index: as of `Stage`. priority: of its call, lower is more urgent: nearer the model's front.
+    stage, size, index: as of `CallStage`. priority: of its call, lower is more urgent: nearer the model's front.
     values_each: of a block."""
 
     name: object
@@ -71,7 +71,7 @@ class Rule(Protocol):
 
     divide: Divide
 
-    def plan(self, sending: Sending) -> Plan:
+    def plan(self, sending: Sending) -> SendPlan:
         """How a transfer is sent."""
 
     def together(self, stage: int) -> int | None:
@@ -80,20 +80,20 @@ class Rule(Protocol):
     def timeout_us(self, stage: int, size: int) -> int:
         """What packets tell the receiver."""
 
-    def close(self, stage: Stage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
+    def close(self, stage: CallStage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
         """Close what of a stage need not be waited for. When to look again, if nothing comes; None: then only.
 
         rtt_ns: the least measured to each sender of stage.incoming, 0 where none was. Full transfers are closed
         already.
         """
 
-    def ended(self, stage: Stage, now_ns: int) -> None:
+    def ended(self, stage: CallStage, now_ns: int) -> None:
         """A stage is settled: to measure."""
 
 
-def all_reliable(blocks: int, classes: int = BEST_EFFORT) -> Plan:
+def all_reliable(blocks: int, classes: int = BEST_EFFORT) -> SendPlan:
     """Nothing may be lost, in order."""
-    return Plan(np.ones(blocks, np.bool_), np.arange(blocks), classes)
+    return SendPlan(np.ones(blocks, np.bool_), np.arange(blocks), classes)
 
 
 class Exact:
@@ -104,7 +104,7 @@ class Exact:
     def __init__(self, **_: Any) -> None:
         pass
 
-    def plan(self, sending: Sending) -> Plan:
+    def plan(self, sending: Sending) -> SendPlan:
         return all_reliable(sending.blocks)
 
     def together(self, stage: int) -> int | None:
@@ -113,10 +113,10 @@ class Exact:
     def timeout_us(self, stage: int, size: int) -> int:
         return 0
 
-    def close(self, stage: Stage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
+    def close(self, stage: CallStage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
         return None
 
-    def ended(self, stage: Stage, now_ns: int) -> None:
+    def ended(self, stage: CallStage, now_ns: int) -> None:
         pass
 
 
@@ -155,18 +155,18 @@ class Mlt(Exact):
         self.options = options
         self.divide = options.divide or "workers"
 
-    def plan(self, sending: Sending) -> Plan:
+    def plan(self, sending: Sending) -> SendPlan:
         """See `Rule`."""
         blocks = sending.blocks
         unreliable = np.zeros(blocks, np.bool_)
         if not self.options.priorities:
-            return Plan(unreliable, np.arange(blocks), BEST_EFFORT, probes=True)
+            return SendPlan(unreliable, np.arange(blocks), BEST_EFFORT, probes=True)
         magnitudes = sending.magnitudes()
         droppable = magnitudes < np.median(magnitudes) if sending.priority > 0 else np.ones(blocks, np.bool_)
         order = np.argsort(-magnitudes, kind="stable")
-        return Plan(unreliable, order, class_of(sending.priority), droppable, probes=True)
+        return SendPlan(unreliable, order, class_of(sending.priority), droppable, probes=True)
 
-    def close(self, stage: Stage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
+    def close(self, stage: CallStage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
         """See `Rule`."""
         for one in stage.incoming:
             if one.share >= 1 - self.options.tolerance:
@@ -205,7 +205,7 @@ class Dgt(Exact):
         self.divide = options.divide or "workers"
         self._contributions: dict[object, NDArray[np.float64]] = {}
 
-    def plan(self, sending: Sending) -> Plan:
+    def plan(self, sending: Sending) -> SendPlan:
         """See `Rule`."""
         if sending.stage:
             return all_reliable(sending.blocks, BEST_EFFORT - self.options.channels)
@@ -225,9 +225,9 @@ class Dgt(Exact):
         if len(others):
             classes[others] += 1 + np.arange(len(others)) * self.options.channels // len(others)
         classes[-1] = BEST_EFFORT  # nothing that it closes for is overtaken by it
-        return Plan(reliable, np.append(ranked, blocks - 1), classes, ~reliable)
+        return SendPlan(reliable, np.append(ranked, blocks - 1), classes, ~reliable)
 
-    def close(self, stage: Stage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
+    def close(self, stage: CallStage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
         """See `Rule`."""
         for one in stage.incoming:
             if one.begun_ns is not None and not one.reliable_left:
@@ -269,15 +269,15 @@ class Ltp(Exact):
         self.divide = options.divide or "workers"
         self._rates: dict[int, list[float]] = {}  # by sender, in blocks per ns
 
-    def plan(self, sending: Sending) -> Plan:
+    def plan(self, sending: Sending) -> SendPlan:
         """See `Rule`."""
         if sending.stage:
             return all_reliable(sending.blocks)
         critical = np.zeros(sending.blocks, np.bool_)
         critical[[0, -1]] = True
-        return Plan(critical, np.arange(sending.blocks), BEST_EFFORT, repeats=True)
+        return SendPlan(critical, np.arange(sending.blocks), BEST_EFFORT, repeats=True)
 
-    def close(self, stage: Stage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
+    def close(self, stage: CallStage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
         """See `Rule`."""
         if stage.number or not self.options.early_close:
             return None
@@ -296,7 +296,7 @@ class Ltp(Exact):
                 again.append(threshold_ns if now_ns < threshold_ns else deadline_ns)
         return min(again, default=None)
 
-    def ended(self, stage: Stage, now_ns: int) -> None:
+    def ended(self, stage: CallStage, now_ns: int) -> None:
         """See `Rule`."""
         if stage.number:
             return

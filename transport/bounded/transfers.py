@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.codecs.rotated.rotation import rotation_of
-from transport.bounded.packets import PROBES, ROTATED, Place
+from transport.bounded.bounded_packets import PROBES, ROTATED, BoundedHeader
 
 Values = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Plan:
+class SendPlan:
     """How a transfer's blocks are sent. reliable: of each block, whether it is sent until it arrives. order: of first
     sending. classes: priority class of each, or one for all. droppable: those that a full queue drops first. marked:
     how many, from the end of the order, bear a mark. repeats: a lost block that isn't reliable is sent again, after all
@@ -29,10 +29,12 @@ class Plan:
     rotated: bool = False
 
 
-class Outgoing:
+class OutgoingTransfer:
     """The sender's end. values are copied. sequence: orders transfers of the same priority."""
 
-    def __init__(self, to: int, place: Place, plan: Plan, values: Values, block_bytes: int, urgency: tuple[int, int]):
+    def __init__(
+        self, to: int, place: BoundedHeader, plan: SendPlan, values: Values, block_bytes: int, urgency: tuple[int, int]
+    ):
         self.to, self.plan, self.urgency = to, plan, urgency
         style = ROTATED * plan.rotated | PROBES * plan.probes
         self.place = place._replace(blocks=len(plan.order), reliable=int(plan.reliable.sum()), style=style)
@@ -111,7 +113,7 @@ class Outgoing:
         self.probing = False
 
 
-class Incoming:
+class IncomingTransfer:
     """The receiver's end: what came until it was closed. None of it before its first packet, but the sender."""
 
     def __init__(self, sender: int, elements: int, block_bytes: int) -> None:
@@ -147,7 +149,7 @@ class Incoming:
         """Of its blocks, how many came."""
         return self.arrived_blocks / self.blocks
 
-    def take(self, place: Place, reliable: bool, marked: bool, payload: bytes, now_ns: int) -> bool:
+    def take(self, place: BoundedHeader, reliable: bool, marked: bool, payload: bytes, now_ns: int) -> bool:
         """A block came; False if it fits none, or came before."""
         if place.blocks != self.blocks or place.block >= self.blocks or self.here[place.block]:
             return False

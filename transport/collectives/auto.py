@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from switchagg.description import Kind
 from switchagg.errors import AggregationFailed
-from transport.collectives.choice import SIZES_BYTES, Choice, fit, to_words
-from transport.collectives.party import CollectiveParty, Finished
-from transport.collectives.table import fitting
-from transport.meshes.mesh import Buffer, Outgoing
+from transport.collectives.choice import SIZES_BYTES, AlgorithmChoice, fit, to_words
+from transport.collectives.collective_party import CollectiveFinished, CollectiveParty
+from transport.collectives.collective_table import fitting
+from transport.meshes.mesh import Buffer, OutgoingMessage
 
 ROUNDS = 5
 """Messages of each size; the median counts."""
@@ -39,13 +39,13 @@ class AutoParty:
     """
 
     def __init__(self, party: CollectiveParty, segment_bytes: int, log: Callable[[str], None]) -> None:
-        self.choice: Choice | None = None
+        self.choice: AlgorithmChoice | None = None
         self._party, self._segment_bytes, self._log = party, segment_bytes, log
         self._rank, self._workers = party.member, party.workers
         self._held: list[tuple[Kind, NDArray[Any], Any, dict[str, Any]]] = []
         self._held_calls: list[Any] = []
         self._aliases: dict[int, Any] = {}  # id of a party's call -> the call that `submit` returned
-        self._out: list[Outgoing] = []
+        self._out: list[OutgoingMessage] = []
         self._tickets = 0
         self._logged: set[int] = set()
         self._plan = [size for size in SIZES_BYTES for _ in range(ROUNDS)]
@@ -53,9 +53,9 @@ class AutoParty:
         self._sent_ns = 0
         self._moved_ns = 0  # when a message of the measurement last came, or the first call began to wait for it
         self._measured: list[tuple[int, float]] = []
-        self._failed: list[Finished] = []
+        self._failed: list[CollectiveFinished] = []
         if self._workers == 1:
-            self.choice = Choice(1, 0, 1, segment_bytes)
+            self.choice = AlgorithmChoice(1, 0, 1, segment_bytes)
         elif self._rank == 0:
             self._at = 0  # the first is sent when the loop first asks
 
@@ -99,9 +99,11 @@ class AutoParty:
 
     def events(self) -> Sequence[Any]:
         """As the party's; of a call that was held, under the name that `submit` gave it."""
-        found = [Finished(self._aliases.pop(id(call), call), failure) for call, failure in self._party.events()]
+        found = [
+            CollectiveFinished(self._aliases.pop(id(call), call), failure) for call, failure in self._party.events()
+        ]
         if self._party.failure is not None and self._held_calls:
-            found += [Finished(call, self._party.failure) for call in self._held_calls]
+            found += [CollectiveFinished(call, self._party.failure) for call in self._held_calls]
             self._held.clear()
             self._held_calls.clear()
         found += self._failed
@@ -144,7 +146,7 @@ class AutoParty:
         if self.choice is None and member in (0, 1):
             self._chosen(0, 1, now_ns)
 
-    def messages_to_send(self) -> list[Outgoing]:
+    def messages_to_send(self) -> list[OutgoingMessage]:
         """As Party."""
         if not self._out:
             return self._party.messages_to_send()
@@ -198,7 +200,7 @@ class AutoParty:
         self._chosen(alpha_ns, beta_fs, now_ns)
 
     def _chosen(self, alpha_ns: int, beta_fs: int, now_ns: int) -> None:
-        self.choice = Choice(self._workers, alpha_ns, beta_fs, self._segment_bytes)
+        self.choice = AlgorithmChoice(self._workers, alpha_ns, beta_fs, self._segment_bytes)
         held, calls = self._held, self._held_calls
         self._held, self._held_calls = [], []
         for (kind, array, op, how), call in zip(held, calls, strict=True):
@@ -206,10 +208,10 @@ class AutoParty:
                 begun = self._begin(kind, array, op, now_ns, how)
             except ValueError as error:  # a key that is in use
                 failure = AggregationFailed(str(error), job="auto", missing=())
-                self._failed.append(Finished(call, failure))
+                self._failed.append(CollectiveFinished(call, failure))
                 continue
             self._aliases[id(begun)] = call
 
     def _send(self, to: int, what: int, number: int, data: bytes) -> None:
         self._tickets -= 1  # the party's own aren't negative
-        self._out.append(Outgoing(to, _HEAD.pack(_MAGIC, what, number), data, self._tickets))
+        self._out.append(OutgoingMessage(to, _HEAD.pack(_MAGIC, what, number), data, self._tickets))

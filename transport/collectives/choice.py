@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from transport.collectives.collective import LinkCost
+from transport.collectives.collective_table import COLLECTIVES
 from transport.collectives.cost import predict
 from transport.collectives.execution import SEGMENT_BYTES
-from transport.collectives.table import COLLECTIVES
 
 CANDIDATES = tuple(name for name, collective in COLLECTIVES.items() if collective.in_auto)
 """In order of preference among equals. Trees and naive rings never win; a torus or groups win only where links differ,
@@ -54,7 +54,7 @@ def to_words(link: LinkCost) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Choice:
+class AlgorithmChoice:
     """The choice for a number of workers. alpha_ns, beta_fs_per_byte: as `to_words` gives them."""
 
     workers: int
@@ -82,7 +82,7 @@ class Choice:
 
 
 @lru_cache(4096)
-def _choose(choice: Choice, size_bytes: int) -> tuple[str, dict[str, float]]:
+def _choose(choice: AlgorithmChoice, size_bytes: int) -> tuple[str, dict[str, float]]:
     link = choice.link
     predictions = {
         name: predict(name, choice.workers, size_bytes, link, segment_bytes=choice.segment_bytes) for name in CANDIDATES

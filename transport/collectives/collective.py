@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from switchagg.description import Kind
-from transport.collectives.plan import Plan
+from transport.collectives.collective_plan import CollectivePlan
 
 
 class Task(NamedTuple):
@@ -25,7 +25,7 @@ class Task(NamedTuple):
     option: int = 0
 
 
-class Sent(NamedTuple):
+class SentVolume(NamedTuple):
     """By one member in one call; messages not cut into segments."""
 
     messages: int
@@ -51,7 +51,7 @@ class Cost(NamedTuple):
         return self.steps * link.alpha_s + self.size_bytes * link.beta_s + self.reduced_bytes * link.gamma_s
 
 
-class Load(NamedTuple):
+class AllreduceLoad(NamedTuple):
     """An allreduce to be timed; option: as a plan gets it."""
 
     workers: int
@@ -59,7 +59,7 @@ class Load(NamedTuple):
     option: int
 
 
-class Pace(NamedTuple):
+class LinkPace(NamedTuple):
     """Seconds per message and per byte of a port, and the most bytes of a segment."""
 
     alpha: float
@@ -71,8 +71,8 @@ class Pace(NamedTuple):
 class Costs:
     """Of an allreduce. textbook: the formula of the literature. seconds: as messages travel here, in segments."""
 
-    textbook: Callable[[Load], Cost]
-    seconds: Callable[[Load, Pace], float]
+    textbook: Callable[[AllreduceLoad], Cost]
+    seconds: Callable[[AllreduceLoad, LinkPace], float]
 
 
 def any_number(workers: int) -> bool:
@@ -89,15 +89,15 @@ class Algorithm:
     array, of which there is one for each worker, cut as shards are.
     """
 
-    plan: Callable[[Task], Plan]
-    sent: Callable[[Task], Sent] | None = None
+    plan: Callable[[Task], CollectivePlan]
+    sent: Callable[[Task], SentVolume] | None = None
     fits: Callable[[int], bool] = any_number
     needs: str = "any number"
     turns: bool = False
 
 
 @dataclass(frozen=True)
-class Look:
+class MethodStyle:
     """How reports name and draw a method. label: in tables. article: within a sentence. summary: what it does."""
 
     label: str
@@ -126,7 +126,7 @@ class Collective:
     name: str
     kinds: Mapping[Kind, Algorithm]
     costs: Costs | None = None
-    look: Look | None = None
+    look: MethodStyle | None = None
     option: Option | None = None
     in_auto: bool = False
     pipelined: bool = False
@@ -138,11 +138,13 @@ def part_size(elements: int, parts: int, index: int) -> int:
     return (index + 1) * elements // parts - index * elements // parts
 
 
-def stepwise(chain: Callable[[Load], list[float]], reduced: Callable[[Load], float] | None = None) -> Costs:
+def stepwise(
+    chain: Callable[[AllreduceLoad], list[float]], reduced: Callable[[AllreduceLoad], float] | None = None
+) -> Costs:
     """Of messages one after the other, each after what came before. chain: their bytes. reduced: bytes added; None:
     each worker's share of the array by all others."""
 
-    def textbook(load: Load) -> Cost:
+    def textbook(load: AllreduceLoad) -> Cost:
         messages = chain(load)
         added = (load.workers - 1) / load.workers * load.size_bytes if reduced is None else reduced(load)
         return Cost(len(messages), math.fsum(messages), added)
@@ -150,7 +152,7 @@ def stepwise(chain: Callable[[Load], list[float]], reduced: Callable[[Load], flo
     return Costs(textbook, lambda load, pace: stepwise_seconds(chain(load), pace))
 
 
-def stepwise_seconds(messages: list[float], pace: Pace) -> float:
+def stepwise_seconds(messages: list[float], pace: LinkPace) -> float:
     """Messages of one rank, each of which needs what came with the one before, segment by segment.
 
     A step begins when the port is free and the first segment of the step before is there.

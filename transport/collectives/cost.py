@@ -15,10 +15,10 @@ from fractions import Fraction
 from functools import cache
 
 from switchagg.description import Kind
-from transport.collectives.collective import Cost, Costs, LinkCost, Load, Pace, Task
+from transport.collectives.collective import AllreduceLoad, Cost, Costs, LinkCost, LinkPace, Task
+from transport.collectives.collective_plan import Send
+from transport.collectives.collective_table import COLLECTIVES, plan
 from transport.collectives.execution import SEGMENT_BYTES
-from transport.collectives.plan import Send
-from transport.collectives.table import COLLECTIVES, plan
 
 _ELEMENTS = math.lcm(*range(1, 65)) << 6
 """Of an array that every plan for up to 64 workers cuts into whole parts."""
@@ -28,7 +28,7 @@ def textbook(name: str, workers: int, size_bytes: float, option: int = 0) -> Cos
     """The formula of the literature for an allreduce. KeyError for a collective without one."""
     if workers == 1:
         return Cost(0, 0.0, 0.0)
-    return _costs(name).textbook(Load(workers, size_bytes, option))
+    return _costs(name).textbook(AllreduceLoad(workers, size_bytes, option))
 
 
 def predict(
@@ -41,8 +41,8 @@ def predict(
     """
     if workers == 1:
         return 0.0
-    pace = Pace(link.alpha_s, max(link.beta_s, link.gamma_s), segment_bytes)
-    return _costs(name).seconds(Load(workers, size_bytes, option), pace)
+    pace = LinkPace(link.alpha_s, max(link.beta_s, link.gamma_s), segment_bytes)
+    return _costs(name).seconds(AllreduceLoad(workers, size_bytes, option), pace)
 
 
 def _costs(name: str) -> Costs:

@@ -5,18 +5,18 @@ That is the traffic of a parameter server with servers on the workers (method `p
 
 from transport.collectives.collective import (
     Algorithm,
+    AllreduceLoad,
     Collective,
     Cost,
     Costs,
-    Load,
-    Look,
+    LinkPace,
+    MethodStyle,
     Option,
-    Pace,
-    Sent,
+    SentVolume,
     Task,
     part_size,
 )
-from transport.collectives.plan import Draft, Plan
+from transport.collectives.collective_plan import CollectivePlan, Draft
 from transport.collectives.rings import split
 
 
@@ -28,7 +28,7 @@ def roots(workers: int, count: int = 0) -> list[int]:
     return [number * workers // count for number in range(count)]
 
 
-def direct_allreduce(task: Task) -> Plan:
+def direct_allreduce(task: Task) -> CollectivePlan:
     """A root keeps its own share of its shard and gets the others'. option: how many roots."""
     member, workers, elements = task.member, task.workers, task.elements
     draft = Draft(member, workers, elements)
@@ -55,28 +55,28 @@ def direct_allreduce(task: Task) -> Plan:
 # ---- what a member sends
 
 
-def _sent(task: Task) -> Sent:
+def _sent(task: Task) -> SentVolume:
     ranks = roots(task.workers, task.option)
     sums = task.member in ranks
     own = part_size(task.elements, len(ranks), ranks.index(task.member)) if sums else 0
     answers = task.workers - 1 if sums else 0
-    return Sent(len(ranks) - int(sums) + answers, task.elements - own + answers * own)
+    return SentVolume(len(ranks) - int(sums) + answers, task.elements - own + answers * own)
 
 
 # ---- costs
 
 
-def _bytes(load: Load) -> float:
+def _bytes(load: AllreduceLoad) -> float:
     """Bytes that the port of a root sends: shards to the others, sums to all."""
     count = len(roots(load.workers, load.option))
     return ((count - 1) + (load.workers - 1)) * load.size_bytes / count
 
 
-def _textbook(load: Load) -> Cost:
+def _textbook(load: AllreduceLoad) -> Cost:
     return Cost(2, _bytes(load), (load.workers - 1) * load.size_bytes / (load.option or load.workers))
 
 
-def _seconds(load: Load, pace: Pace) -> float:
+def _seconds(load: AllreduceLoad, pace: LinkPace) -> float:
     return 2 * pace.alpha + _bytes(load) * pace.beta
 
 
@@ -84,6 +84,8 @@ DIRECT = Collective(
     "direct",
     {"allreduce": Algorithm(direct_allreduce, _sent)},
     Costs(_textbook, _seconds),
-    Look("direct", "each rank sums one shard, sent to it directly by all others, and sends it to all", "#8C6D31"),
+    MethodStyle(
+        "direct", "each rank sums one shard, sent to it directly by all others, and sends it to all", "#8C6D31"
+    ),
     Option("roots"),
 )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.native.programs import NativeProgram
-from transport.collectives.plan import Local, Plan, Receive, Send
+from transport.collectives.collective_plan import CollectivePlan, LocalCombine, Receive, Send
 from transport.meshes.mesh import Buffer
 
 Op = Literal["sum", "max"]
@@ -43,10 +43,10 @@ class Segment(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Program:
+class SegmentProgram:
     """A compiled plan: lists with an entry per node, a node being one segment of one operation."""
 
-    plan: Plan
+    plan: CollectivePlan
     itemsize: int
     segment_bytes: int
     kinds: list[int]
@@ -84,7 +84,7 @@ class Program:
         )
 
 
-def compile_plan(plan: Plan, itemsize: int, segment_bytes: int = SEGMENT_BYTES) -> Program:
+def compile_plan(plan: CollectivePlan, itemsize: int, segment_bytes: int = SEGMENT_BYTES) -> SegmentProgram:
     """Cut a plan's ranges into segments of at most segment_bytes (at least an element) and find what waits for what."""
     return _Compiler(plan, itemsize, segment_bytes).program
 
@@ -92,9 +92,9 @@ def compile_plan(plan: Plan, itemsize: int, segment_bytes: int = SEGMENT_BYTES) 
 class _Compiler:
     """Memory is cut at all ends of segments into pieces; each knows its last writer and the readers since."""
 
-    def __init__(self, plan: Plan, itemsize: int, segment_bytes: int) -> None:
+    def __init__(self, plan: CollectivePlan, itemsize: int, segment_bytes: int) -> None:
         self._each = max(1, segment_bytes // itemsize)
-        self.program = Program(plan, itemsize, segment_bytes, [], [], [], [], [], [], [], {}, {})
+        self.program = SegmentProgram(plan, itemsize, segment_bytes, [], [], [], [], [], [], [], {}, {})
         cut = [
             (operation, number, low, high)
             for operation in plan.operations
@@ -102,7 +102,7 @@ class _Compiler:
         ]
         ends = {end for _, _, low, high in cut for end in (low, high)}
         for operation, _, low, high in cut:
-            if isinstance(operation, Local):
+            if isinstance(operation, LocalCombine):
                 shift = operation.source - operation.low
                 ends.update((low + shift, high + shift))
         ordered = sorted(ends)
@@ -126,7 +126,7 @@ class _Compiler:
             return range(place, place + 1)
         return range(self._piece[low], self._piece[high])
 
-    def _add(self, operation: Send | Receive | Local, number: int, low: int, high: int) -> None:
+    def _add(self, operation: Send | Receive | LocalCombine, number: int, low: int, high: int) -> None:
         program, node = self.program, len(self._after)
         self._after.append([])
         waits: set[int] = set()
@@ -214,7 +214,7 @@ class Execution:
 
     carried = False
 
-    def __init__(self, program: Program, array: NDArray[Any], op: Op = "sum") -> None:
+    def __init__(self, program: SegmentProgram, array: NDArray[Any], op: Op = "sum") -> None:
         plan = program.plan
         assert array.shape == (plan.elements,), f"an array of {array.shape}, a plan for {plan.elements}"
         assert array.flags.c_contiguous

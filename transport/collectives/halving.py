@@ -11,18 +11,18 @@ back the same way, and each block all-gathers. Pieces nest, since a piece of a s
 
 from transport.collectives.collective import (
     Algorithm,
+    AllreduceLoad,
     Collective,
     Costs,
-    Load,
-    Look,
-    Pace,
-    Sent,
+    LinkPace,
+    MethodStyle,
+    SentVolume,
     Task,
     part_size,
     stepwise,
     stepwise_seconds,
 )
-from transport.collectives.plan import Draft, Plan, shard
+from transport.collectives.collective_plan import CollectivePlan, Draft, shard
 
 Range = tuple[int, int]
 
@@ -79,7 +79,7 @@ def _double(draft: Draft, first: int, size: int, elements: int, near_first: bool
         draft.receive(partner, *_elements(given, elements, size), False)
 
 
-def halving_doubling_allreduce(task: Task) -> Plan:
+def halving_doubling_allreduce(task: Task) -> CollectivePlan:
     """2·log2 of its block's size messages per rank, 2(n-1)/n of the array, and what passes between blocks."""
     member, workers, elements = task.member, task.workers, task.elements
     draft = Draft(member, workers, elements)
@@ -123,7 +123,7 @@ def is_power_of_two(workers: int) -> bool:
     return workers & (workers - 1) == 0
 
 
-def halving_reduce_scatter(task: Task) -> Plan:
+def halving_reduce_scatter(task: Task) -> CollectivePlan:
     """log2 n messages; rank r ends with its shard, so distances halve."""
     member, workers, elements = task.member, task.workers, task.elements
     draft = Draft(member, workers, elements)
@@ -132,14 +132,14 @@ def halving_reduce_scatter(task: Task) -> Plan:
     return draft.plan()
 
 
-def doubling_all_gather(task: Task) -> Plan:
+def doubling_all_gather(task: Task) -> CollectivePlan:
     """log2 n messages; rank r begins with its shard."""
     draft = Draft(task.member, task.workers, task.elements)
     _double(draft, 0, task.workers, task.elements, False)
     return draft.plan()
 
 
-def recursive_doubling_allreduce(task: Task) -> Plan:
+def recursive_doubling_allreduce(task: Task) -> CollectivePlan:
     """log2 n messages of the whole array; ranks beyond the power of two hand theirs in before, and get it back after.
 
     Partners add the same two values, so floats agree to the bit.
@@ -163,7 +163,7 @@ def recursive_doubling_allreduce(task: Task) -> Plan:
     return draft.plan()
 
 
-def dissemination_barrier(task: Task) -> Plan:
+def dissemination_barrier(task: Task) -> CollectivePlan:
     """ceil(log2 n) rounds of messages without data: in round k to the rank 2^k further on (Hensgen et al., 1988)."""
     member, workers, elements = task.member, task.workers, task.elements
     draft = Draft(member, workers, elements)
@@ -188,7 +188,7 @@ def _doubled(elements: int, size: int, piece: int) -> int:
     return total
 
 
-def _sent_by_halving_doubling(task: Task) -> Sent:
+def _sent_by_halving_doubling(task: Task) -> SentVolume:
     """Two halves inside the block; its piece in parts to the next larger block, and whole to the next smaller one."""
     all_blocks = blocks(task.workers)
     index = max(index for index, (first, _) in enumerate(all_blocks) if first <= task.member)
@@ -200,27 +200,29 @@ def _sent_by_halving_doubling(task: Task) -> Sent:
         messages, total = messages + all_blocks[index - 1][1] // size, total + own
     if index + 1 < len(all_blocks):
         messages, total = messages + 1, total + own
-    return Sent(messages, total)
+    return SentVolume(messages, total)
 
 
-def _sent_by_reduce_scatter(task: Task) -> Sent:
-    return Sent(task.workers.bit_length() - 1, task.elements - part_size(task.elements, task.workers, task.member))
+def _sent_by_reduce_scatter(task: Task) -> SentVolume:
+    return SentVolume(
+        task.workers.bit_length() - 1, task.elements - part_size(task.elements, task.workers, task.member)
+    )
 
 
-def _sent_by_all_gather(task: Task) -> Sent:
-    return Sent(task.workers.bit_length() - 1, _doubled(task.elements, task.workers, task.member))
+def _sent_by_all_gather(task: Task) -> SentVolume:
+    return SentVolume(task.workers.bit_length() - 1, _doubled(task.elements, task.workers, task.member))
 
 
-def _sent_by_recursive_doubling(task: Task) -> Sent:
+def _sent_by_recursive_doubling(task: Task) -> SentVolume:
     core = 1 << (task.workers.bit_length() - 1)
     messages = 1 if task.member >= core else core.bit_length() - 1 + int(task.member + core < task.workers)
-    return Sent(messages, messages * task.elements)
+    return SentVolume(messages, messages * task.elements)
 
 
 # ---- costs
 
 
-def _ways_through_blocks(load: Load) -> list[list[float]]:
+def _ways_through_blocks(load: AllreduceLoad) -> list[list[float]]:
     """Messages until the largest block has the sum: of its own ranks; of the smallest block's, through all others."""
     sizes = [size for _, size in blocks(load.workers)]
     ways = [[load.size_bytes / (2 << step) for step in range(size.bit_length() - 1)] for size in (sizes[0], sizes[-1])]
@@ -229,12 +231,12 @@ def _ways_through_blocks(load: Load) -> list[list[float]]:
     return [ways[0], ways[1] + [load.size_bytes / size for size in reversed(sizes[1:])]]
 
 
-def _halving_chain(load: Load) -> list[float]:
+def _halving_chain(load: AllreduceLoad) -> list[float]:
     half = max(_ways_through_blocks(load), key=lambda way: (len(way), sum(way)))
     return half + half[::-1]
 
 
-def _halving_seconds(load: Load, pace: Pace) -> float:
+def _halving_seconds(load: AllreduceLoad, pace: LinkPace) -> float:
     """Twice until the largest block has the sum. What passes between blocks goes on segment by segment."""
     if is_power_of_two(load.workers):
         return stepwise_seconds(_halving_chain(load), pace)
@@ -247,13 +249,13 @@ def _halving_seconds(load: Load, pace: Pace) -> float:
     return 2 * max(stepwise_seconds(inside, pace), before + first + rest)
 
 
-def _recursive_chain(load: Load) -> list[float]:
+def _recursive_chain(load: AllreduceLoad) -> list[float]:
     core = 1 << (load.workers.bit_length() - 1)
     extra = load.workers - core  # up to half of them cost one step: the other half is ahead by it
     return [load.size_bytes] * (core.bit_length() - 1 + (extra > 0) + (2 * extra > core))
 
 
-def _recursive_seconds(load: Load, pace: Pace) -> float:
+def _recursive_seconds(load: AllreduceLoad, pace: LinkPace) -> float:
     """Where the rank's partner of the beginning joins in, two streams meet at a port for a segment."""
     met = 0.0 if is_power_of_two(load.workers) else min(load.size_bytes, pace.segment_bytes)
     return stepwise_seconds(_recursive_chain(load), pace) + met * pace.beta
@@ -267,7 +269,7 @@ HALVING_DOUBLING = Collective(
         "all_gather": Algorithm(doubling_all_gather, _sent_by_all_gather, is_power_of_two, "powers of two"),
     },
     Costs(stepwise(_halving_chain).textbook, _halving_seconds),
-    Look(
+    MethodStyle(
         "halving–doubling",  # noqa: RUF001
         "halves, quarters, … exchanged with ever other partners, then back; as many bytes as the ring, "
         "in fewer messages",
@@ -284,7 +286,7 @@ RECURSIVE_DOUBLING = Collective(
         stepwise(_recursive_chain, lambda load: (load.workers - 1).bit_length() * load.size_bytes).textbook,
         _recursive_seconds,
     ),
-    Look(
+    MethodStyle(
         "recursive doubling",
         "the whole array exchanged with ever other partners: few messages, many bytes",
         "#56B4E9",
@@ -295,5 +297,5 @@ RECURSIVE_DOUBLING = Collective(
 )
 DISSEMINATION = Collective(
     "dissemination",
-    {"barrier": Algorithm(dissemination_barrier, lambda task: Sent((task.workers - 1).bit_length(), 0))},
+    {"barrier": Algorithm(dissemination_barrier, lambda task: SentVolume((task.workers - 1).bit_length(), 0))},
 )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from switchagg.native.native_codec import DTYPES
 from switchagg.native.programs import MAX, SIZE, SUM, TWICE, NativeLabel, declared
-from transport.collectives.execution import Op, Program, Segment
+from transport.collectives.execution import Op, Segment, SegmentProgram
 from transport.meshes.mesh import Buffer
 
 COMBINED = {"sum": (SUM, DTYPES[:4]), "max": (MAX, DTYPES[2:4])}
@@ -35,7 +35,7 @@ class NativeExecution:
     carried = False
     _handle: int | None = None  # what __del__ finds if __init__ has failed
 
-    def __init__(self, program: Program, array: NDArray[Any], op: Op = "sum") -> None:
+    def __init__(self, program: SegmentProgram, array: NDArray[Any], op: Op = "sum") -> None:
         assert array.shape == (program.plan.elements,)
         assert array.flags.carray
         assert array.itemsize == program.itemsize
@@ -55,7 +55,7 @@ class NativeExecution:
             self._library.sa_execution_free(self._handle)
 
     @staticmethod
-    def can(program: Program, array: NDArray[Any], op: Op) -> bool:
+    def can(program: SegmentProgram, array: NDArray[Any], op: Op) -> bool:
         """Whether C can: it combines few types, and only aligned ones of this machine's byte order."""
         if not array.flags.carray or not array.dtype.isnative:
             return False

@@ -9,8 +9,18 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from transport.collectives.collective import Algorithm, Collective, Load, Look, Option, Sent, Task, part_size, stepwise
-from transport.collectives.plan import Draft, Plan, shard
+from transport.collectives.collective import (
+    Algorithm,
+    AllreduceLoad,
+    Collective,
+    MethodStyle,
+    Option,
+    SentVolume,
+    Task,
+    part_size,
+    stepwise,
+)
+from transport.collectives.collective_plan import CollectivePlan, Draft, shard
 
 Range = tuple[int, int]
 
@@ -39,7 +49,7 @@ def gather_along(draft: Draft, ring: Sequence[int], pieces: Sequence[Range]) -> 
         draft.receive(left, *pieces[(own - step - 1) % size], False)
 
 
-def ring_allreduce(task: Task) -> Plan:
+def ring_allreduce(task: Task) -> CollectivePlan:
     """2(n-1) messages of 1/n of the array."""
     draft, workers = Draft(task.member, task.workers, task.elements), range(task.workers)
     pieces = split(0, task.elements, task.workers)
@@ -48,21 +58,21 @@ def ring_allreduce(task: Task) -> Plan:
     return draft.plan()
 
 
-def ring_reduce_scatter(task: Task) -> Plan:
+def ring_reduce_scatter(task: Task) -> CollectivePlan:
     """n-1 messages of 1/n of the array; rank r ends with its shard."""
     draft, workers = Draft(task.member, task.workers, task.elements), range(task.workers)
     scatter_along(draft, workers, [shard(task.elements, rank, task.workers) for rank in workers])
     return draft.plan()
 
 
-def ring_all_gather(task: Task) -> Plan:
+def ring_all_gather(task: Task) -> CollectivePlan:
     """n-1 messages of 1/n of the array; rank r begins with its shard."""
     draft, workers = Draft(task.member, task.workers, task.elements), range(task.workers)
     gather_along(draft, workers, [shard(task.elements, rank, task.workers) for rank in workers])
     return draft.plan()
 
 
-def ring_broadcast(task: Task) -> Plan:
+def ring_broadcast(task: Task) -> CollectivePlan:
     """A chain from the root on: everyone but the last sends the array once; segments pipeline."""
     _, _, member, workers, elements, root, _ = task
     draft = Draft(member, workers, elements)
@@ -74,7 +84,7 @@ def ring_broadcast(task: Task) -> Plan:
     return draft.plan()
 
 
-def naive_ring_allreduce(task: Task) -> Plan:
+def naive_ring_allreduce(task: Task) -> CollectivePlan:
     """n-1 messages of the whole array: everyone's array goes all the way round.
 
     Arrays come in another order on every rank, so they are kept ((n-1) times the array in scratch memory) and summed in
@@ -118,7 +128,7 @@ def hierarchical_group(workers: int, group: int = 0) -> int:
     return group
 
 
-def _in_groups(task: Task, group: int) -> Plan:
+def _in_groups(task: Task, group: int) -> CollectivePlan:
     """Reduce-scatter inside the group of consecutive ranks, allreduce across, all-gather inside; along rings."""
     draft = Draft(task.member, task.workers, task.elements)
     number, place = divmod(task.member, group)
@@ -133,12 +143,12 @@ def _in_groups(task: Task, group: int) -> Plan:
     return draft.plan()
 
 
-def torus_allreduce(task: Task) -> Plan:
+def torus_allreduce(task: Task) -> CollectivePlan:
     """Rings in rows of X, then in columns of Y, then in rows: 2(X-1) + 2(Y-1) messages (arXiv 1811.05233)."""
     return _in_groups(task, torus_sides(task.workers)[0])
 
 
-def hierarchical_allreduce(task: Task) -> Plan:
+def hierarchical_allreduce(task: Task) -> CollectivePlan:
     """Only 1/group of the array crosses between groups of consecutive ranks. option: see `hierarchical_group`."""
     return _in_groups(task, hierarchical_group(task.workers, task.option))
 
@@ -151,7 +161,7 @@ def row_of(workers: int, option: int = 0) -> int:
     return row
 
 
-def multi_ring_allreduce(task: Task) -> Plan:
+def multi_ring_allreduce(task: Task) -> CollectivePlan:
     """A quarter of the array each: rows first or columns first, to the right or to the left, all at once, as the bucket
     algorithm on tori (Jain and Sabharwal, 2010). So a host with a NIC for each neighbour uses all of them.
     """
@@ -174,30 +184,30 @@ def multi_ring_allreduce(task: Task) -> Plan:
 # ---- what a member sends
 
 
-def _sent_along(elements: int, workers: int, place: int) -> Sent:
+def _sent_along(elements: int, workers: int, place: int) -> SentVolume:
     """Every piece but one's own, then every piece but the right neighbour's."""
     if workers == 1:
-        return Sent(0, 0)
+        return SentVolume(0, 0)
     kept = part_size(elements, workers, place) + part_size(elements, workers, place + 1)
-    return Sent(2 * (workers - 1), 2 * elements - kept)
+    return SentVolume(2 * (workers - 1), 2 * elements - kept)
 
 
-def _sent_in_groups(task: Task, group: int) -> Sent:
+def _sent_in_groups(task: Task, group: int) -> SentVolume:
     number, place = divmod(task.member, group)
     first = _sent_along(task.elements, group, place)
     second = _sent_along(part_size(task.elements, group, place), task.workers // group, number)
-    return Sent(first.messages + second.messages, first.elements + second.elements)
+    return SentVolume(first.messages + second.messages, first.elements + second.elements)
 
 
-def _sent_by_broadcast(task: Task) -> Sent:
+def _sent_by_broadcast(task: Task) -> SentVolume:
     messages = int((task.member - task.root) % task.workers < task.workers - 1)
-    return Sent(messages, messages * task.elements)
+    return SentVolume(messages, messages * task.elements)
 
 
 # ---- costs
 
 
-def _chain(load: Load, group: int) -> list[float]:
+def _chain(load: AllreduceLoad, group: int) -> list[float]:
     """Bytes of the messages of a rank: inside its group, across and back, inside."""
     half = [load.size_bytes / group] * (group - 1)
     return half + [load.size_bytes / load.workers] * (2 * (load.workers // group - 1)) + half
@@ -211,12 +221,14 @@ RING = Collective(
         ),
         "reduce_scatter": Algorithm(
             ring_reduce_scatter,
-            lambda task: Sent(task.workers - 1, task.elements - part_size(task.elements, task.workers, task.member)),
+            lambda task: SentVolume(
+                task.workers - 1, task.elements - part_size(task.elements, task.workers, task.member)
+            ),
             turns=True,
         ),
         "all_gather": Algorithm(
             ring_all_gather,
-            lambda task: Sent(
+            lambda task: SentVolume(
                 task.workers - 1, task.elements - part_size(task.elements, task.workers, task.member + 1)
             ),
             turns=True,
@@ -224,24 +236,24 @@ RING = Collective(
         "broadcast": Algorithm(ring_broadcast, _sent_by_broadcast),
     },
     stepwise(lambda load: _chain(load, load.workers)),
-    Look("ring", "host allreduce in a ring, on the same links; the switch only forwards", "#D55E00", "v"),
+    MethodStyle("ring", "host allreduce in a ring, on the same links; the switch only forwards", "#D55E00", "v"),
     in_auto=True,
 )
 NAIVE_RING = Collective(
     "naive_ring",
     {
         "allreduce": Algorithm(
-            naive_ring_allreduce, lambda task: Sent(task.workers - 1, (task.workers - 1) * task.elements)
+            naive_ring_allreduce, lambda task: SentVolume(task.workers - 1, (task.workers - 1) * task.elements)
         )
     },
     stepwise(lambda load: [load.size_bytes] * (load.workers - 1), lambda load: (load.workers - 1) * load.size_bytes),
-    Look("naive ring", "the whole array goes round the ring, as a teaching case", "#F4A582"),
+    MethodStyle("naive ring", "the whole array goes round the ring, as a teaching case", "#F4A582"),
 )
 TORUS = Collective(
     "torus",
     {"allreduce": Algorithm(torus_allreduce, lambda task: _sent_in_groups(task, torus_sides(task.workers)[0]))},
     stepwise(lambda load: _chain(load, torus_sides(load.workers)[0])),
-    Look("2D torus", "rings along the rows and columns of a torus of the workers", "#7B4FA3", "h"),
+    MethodStyle("2D torus", "rings along the rows and columns of a torus of the workers", "#7B4FA3", "h"),
 )
 HIERARCHICAL = Collective(
     "hierarchical",
@@ -251,13 +263,15 @@ HIERARCHICAL = Collective(
         )
     },
     stepwise(lambda load: _chain(load, hierarchical_group(load.workers, load.option))),
-    Look("hierarchical", "rings within groups, then across groups", "#4D4D4D", "*"),
+    MethodStyle("hierarchical", "rings within groups, then across groups", "#4D4D4D", "*"),
     Option("ranks_per_group"),
 )
 MULTI_RING = Collective(
     "multi_ring",
     {"allreduce": Algorithm(multi_ring_allreduce)},
     stepwise(lambda load: _chain(load, row_of(load.workers, load.option))),
-    Look("multi-ring", "rings along rows and columns at once, both ways, for hosts with several NICs", "#9C755F", "D"),
+    MethodStyle(
+        "multi-ring", "rings along rows and columns at once, both ways, for hosts with several NICs", "#9C755F", "D"
+    ),
     Option("ranks_per_group"),
 )

@@ -5,8 +5,18 @@ root and down again. No rank has more than two children in both together, so non
 array. (An inner rank of one is a leaf of the other, but for rank 0 of an odd number of ranks.)
 """
 
-from transport.collectives.collective import Algorithm, Collective, Cost, Costs, Load, Look, Pace, Sent, Task
-from transport.collectives.plan import Draft, Plan
+from transport.collectives.collective import (
+    Algorithm,
+    AllreduceLoad,
+    Collective,
+    Cost,
+    Costs,
+    LinkPace,
+    MethodStyle,
+    SentVolume,
+    Task,
+)
+from transport.collectives.collective_plan import CollectivePlan, Draft
 
 
 def _binomial(place: int, workers: int) -> tuple[int | None, list[int]]:
@@ -22,7 +32,7 @@ def _binomial(place: int, workers: int) -> tuple[int | None, list[int]]:
     return None, children
 
 
-def tree_broadcast(task: Task) -> Plan:
+def tree_broadcast(task: Task) -> CollectivePlan:
     """ceil(log2 n) messages of the array from the root, fewer from others, n-1 in all; the largest subtree first."""
     _, _, member, workers, elements, root, _ = task
     draft = Draft(member, workers, elements)
@@ -34,7 +44,7 @@ def tree_broadcast(task: Task) -> Plan:
     return draft.plan()
 
 
-def tree_reduce(task: Task) -> Plan:
+def tree_reduce(task: Task) -> CollectivePlan:
     """A message of the array from every rank but the root, of sums up the tree."""
     draft, _, _ = _up(task, task.root)
     return draft.plan()
@@ -54,7 +64,7 @@ def _up(task: Task, root: int) -> tuple[Draft, int | None, list[int]]:
     return draft, parent, children
 
 
-def tree_allreduce(task: Task) -> Plan:
+def tree_allreduce(task: Task) -> CollectivePlan:
     """Reduce to rank 0 and broadcast from it: 2(n-1) messages of the array in all."""
     elements = task.elements
     draft, parent, children = _up(task, 0)
@@ -98,7 +108,7 @@ def complementary_trees(member: int, workers: int) -> list[tuple[int | None, lis
     ]
 
 
-def double_tree_allreduce(task: Task) -> Plan:
+def double_tree_allreduce(task: Task) -> CollectivePlan:
     """Per tree 2(n-1) messages of half of the array, of all ranks together; at most twice the array from any rank."""
     member, workers, elements = task.member, task.workers, task.elements
     draft = Draft(member, workers, elements)
@@ -124,19 +134,19 @@ def _children(place: int, workers: int) -> int:
     return room.bit_length()
 
 
-def _sent_by_broadcast(task: Task) -> Sent:
+def _sent_by_broadcast(task: Task) -> SentVolume:
     messages = _children((task.member - task.root) % task.workers, task.workers)
-    return Sent(messages, messages * task.elements)
+    return SentVolume(messages, messages * task.elements)
 
 
-def _sent_by_reduce(task: Task) -> Sent:
+def _sent_by_reduce(task: Task) -> SentVolume:
     messages = int(task.member != task.root)
-    return Sent(messages, messages * task.elements)
+    return SentVolume(messages, messages * task.elements)
 
 
-def _sent_by_tree(task: Task) -> Sent:
+def _sent_by_tree(task: Task) -> SentVolume:
     messages = _children(task.member, task.workers) + int(task.member > 0)
-    return Sent(messages, messages * task.elements)
+    return SentVolume(messages, messages * task.elements)
 
 
 # ---- costs
@@ -146,22 +156,22 @@ def _depth(workers: int) -> int:
     return (workers - 1).bit_length()
 
 
-def _tree_textbook(load: Load) -> Cost:
+def _tree_textbook(load: AllreduceLoad) -> Cost:
     depth = _depth(load.workers)
     return Cost(2 * depth, 2 * depth * load.size_bytes, depth * load.size_bytes)
 
 
-def _tree_seconds(load: Load, pace: Pace) -> float:
+def _tree_seconds(load: AllreduceLoad, pace: LinkPace) -> float:
     """The root's port carries the array once per child, in and then out."""
     way = min(load.size_bytes, pace.segment_bytes) + load.size_bytes
     return 2 * (load.workers.bit_length() - 1) * pace.alpha + _depth(load.workers) * way * pace.beta
 
 
-def _double_textbook(load: Load) -> Cost:
+def _double_textbook(load: AllreduceLoad) -> Cost:
     return Cost(2 * _depth(load.workers), 2 * load.size_bytes, load.size_bytes)
 
 
-def _double_seconds(load: Load, pace: Pace) -> float:
+def _double_seconds(load: AllreduceLoad, pace: LinkPace) -> float:
     """Up and down `depth` levels of two children, then as fast as an inner port goes."""
     depth, segment = _depth(load.workers), min(load.size_bytes / 2, pace.segment_bytes)
     return 2 * depth * pace.alpha + (3 * (depth - 1) * segment + 2 * load.size_bytes) * pace.beta
@@ -175,7 +185,7 @@ TREE = Collective(
         "reduce": Algorithm(tree_reduce, _sent_by_reduce),
     },
     Costs(_tree_textbook, _tree_seconds),
-    Look(
+    MethodStyle(
         "binomial tree",
         "summed up a binomial tree and sent down again: the counter-example, its root's link is the bottleneck",
         "#8C564B",
@@ -187,7 +197,7 @@ DOUBLE_TREE = Collective(
     "double_tree",
     {"allreduce": Algorithm(double_tree_allreduce)},  # 2(n-1) halves per tree, of all ranks
     Costs(_double_textbook, _double_seconds),
-    Look(
+    MethodStyle(
         "double binary tree",
         "two binary trees at once, each for one half; no rank has more than two children in both together",
         "#B8A000",

@@ -3,16 +3,16 @@
 from concurrent.futures import Future
 from typing import Any
 
-from transport.bounded.calls import COUNTED, BoundedJob, loss_of
+from transport.bounded.bounded_calls import COUNTED, BoundedJob, loss_of
+from transport.bounded.bounded_packets import HEADER_BYTES, MAGIC, PathConfig
+from transport.bounded.bounded_party import BoundedParty
+from transport.bounded.bounded_table import BOUNDED
 from transport.bounded.group_party import BoundedGroupParty
-from transport.bounded.packets import HEADER_BYTES, MAGIC, PathConfig
-from transport.bounded.party import BoundedParty
-from transport.bounded.table import BOUNDED
-from transport.collectives.party import CollectiveParty
+from transport.collectives.collective_party import CollectiveParty
 from transport.group.contract import CallRequest
 from transport.group.host_group import HostGroup
 from transport.group.staging import Staged
-from transport.meshes.udp import UdpMesh
+from transport.meshes.udp_mesh import UdpMesh
 
 
 class BoundedGroup(HostGroup):

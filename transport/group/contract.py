@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from switchagg.codecs.array_codec import Tensor, Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.description import CallSignature
-from transport.collectives.plan import shard
+from transport.collectives.collective_plan import shard
 
 Array = NDArray[Any]
 Matching = Literal["key", "class", "order"]

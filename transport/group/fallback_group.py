@@ -26,7 +26,7 @@ from transport.group.contract import Array, CallRequest, Group, Matching, checke
 from transport.group.group_base import GroupBase
 from transport.group.staging import SWITCH, conversion_of
 from transport.group.switch_group import SwitchGroup
-from transport.meshes.opening import BoundPlace
+from transport.meshes.mesh_opening import BoundPlace
 from transport.worker.join_options import JoinOptions
 
 logger = logging.getLogger(__name__)

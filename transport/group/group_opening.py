@@ -16,19 +16,19 @@ from switchagg.description import Kind
 from switchagg.errors import JobError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS
 from transport.collectives.auto import AutoParty
+from transport.collectives.collective_party import CollectiveParty
+from transport.collectives.collective_table import COLLECTIVES, fitting
 from transport.collectives.execution import SEGMENT_BYTES
-from transport.collectives.party import CollectiveParty
-from transport.collectives.table import COLLECTIVES, fitting
 from transport.group.contract import Array, Group
 from transport.group.host_group import HostGroup, Submit
 from transport.group.method_name import METHODS, host_methods, parse
 from transport.links.link import Address
 from transport.links.link_kinds import LINKS, links_with
 from transport.meshes.hello import Meeting
-from transport.meshes.loop import CREDIT_BYTES
 from transport.meshes.mesh import Mesh
-from transport.meshes.native_tcp import NativeTcpMesh, in_c
-from transport.meshes.opening import BoundPlace, connect_mesh
+from transport.meshes.mesh_loop import CREDIT_BYTES
+from transport.meshes.mesh_opening import BoundPlace, connect_mesh
+from transport.meshes.native_tcp_mesh import NativeTcpMesh, in_c
 
 if TYPE_CHECKING:
     from transport.worker.join_options import JoinOptions
@@ -73,9 +73,9 @@ class GroupOptions:
     codec, E of the switch whose bits a host method shall give; default 360. codec_seed: of codecs with random numbers.
     fallback: of a switch: the host method that calls take while it has no room for the job
     (`transport.group.fallback_group`). bounded: options of a method with bounded loss, by name, as {"tolerance": 0.02}
-    (`transport.bounded.table`). token: the secret of the job of a host method or a fallback, by which its members know
+    (`transport.bounded.bounded_table`). token: the secret of the job of a host method or a fallback, by which its members know
     each other; default: the environment's SWITCHAGG_TOKEN. more: what else JoinOptions has, or what the link takes
-    (`transport.meshes.opening.connect_mesh`); of both, priorities: the classes there are."""
+    (`transport.meshes.mesh_opening.connect_mesh`); of both, priorities: the classes there are."""
 
     timeout_s: float = 30.0
     call_timeout_s: float = CALL_TIMEOUT_S
@@ -296,9 +296,9 @@ def _open_bounded_group(
     how: GroupOptions,
     bound: BoundPlace | None,
 ) -> Group:
-    from transport.bounded.table import BOUNDED  # only for those who may lose
+    from transport.bounded.bounded_table import BOUNDED  # only for those who may lose
     from transport.group.bounded_group import BoundedGroup
-    from transport.meshes.udp import UdpMesh
+    from transport.meshes.udp_mesh import UdpMesh
 
     if how.codec is not None:
         raise JobError(f"option codec {how.codec}: method {method} sends float32 and loses some of it; leave it out")

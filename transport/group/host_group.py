@@ -13,13 +13,13 @@ from switchagg.codecs.spec import CodecSpec
 from switchagg.errors import AggregationFailed, SwitchaggError
 from transport.bounded.group_party import BoundedGroupParty
 from transport.collectives.auto import AutoParty
-from transport.collectives.party import CollectiveParty
+from transport.collectives.collective_party import CollectiveParty
 from transport.group.coded_sums import CodedSums, RoundKeys
 from transport.group.contract import Array, CallRequest, Matching, checked
 from transport.group.group_base import GroupBase
 from transport.group.staging import Restore, Staged
-from transport.meshes.loop import CREDIT_BYTES, MeshLoop
 from transport.meshes.mesh import Mesh, Party
+from transport.meshes.mesh_loop import CREDIT_BYTES, MeshLoop
 from transport.worker.exit_reason import exit_reason, listen
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from switchagg.option_syntax import choices
-from transport.collectives.collective import Look
+from transport.collectives.collective import MethodStyle
 from transport.links.link_kinds import links_with
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Method:
     and by other values on each rank.
     """
 
-    look: Look
+    look: MethodStyle
     link: str = "tcp"
     end: str = "mesh"
     bounded_by: str = "ring"
@@ -46,7 +46,7 @@ class Method:
 @cache
 def host_methods() -> Mapping[str, Method]:
     """Collectives among the workers alone, by name."""
-    from transport.collectives.table import COLLECTIVES  # every algorithm: not for those who use a switch
+    from transport.collectives.collective_table import COLLECTIVES  # every algorithm: not for those who use a switch
 
     return {
         name: Method(collective.look, bounded_by=name) for name, collective in COLLECTIVES.items() if collective.look
@@ -55,7 +55,7 @@ def host_methods() -> Mapping[str, Method]:
 
 _OWN = {
     "switch": Method(
-        Look(
+        MethodStyle(
             "switch",
             "every worker sends its gradients once to the switch, which adds them up and sends the sum back to all",
             "#0072B2",
@@ -67,7 +67,7 @@ _OWN = {
         packets=True,
     ),
     "gloo": Method(
-        Look(
+        MethodStyle(
             "Gloo",
             "PyTorch's own host allreduce, unchanged, over TCP{control}, on the same links; the switch only forwards",
             "#E69F00",
@@ -79,7 +79,7 @@ _OWN = {
         does={"reduce_scatter": "allreduce"},  # and each rank keeps its shard
     ),
     "ps": Method(
-        Look(
+        MethodStyle(
             "parameter server",
             "parameter servers sum slices and answer each as soon as it is complete",
             "#009E73",
@@ -89,7 +89,7 @@ _OWN = {
         bounded_by="direct",  # without servers of its own it has one on every worker
     ),
     "atp": Method(
-        Look(
+        MethodStyle(
             "ATP",
             "switches sum what finds a free aggregator, found by a hash; a parameter server adds the rest and answers",
             "#882255",
@@ -105,7 +105,7 @@ _OWN = {
         virtual=True,
     ),
     "esa": Method(
-        Look(
+        MethodStyle(
             "ESA",
             "as ATP, but more urgent jobs take aggregators from less urgent ones, whose partial sums go to the server",
             "#AA4499",
@@ -121,7 +121,7 @@ _OWN = {
         virtual=True,
     ),
     "auto": Method(
-        Look(
+        MethodStyle(
             "auto",
             "the host method that the cost model, fitted at the start, takes for the fastest at each size",
             "#000000",
@@ -132,27 +132,31 @@ _OWN = {
 }
 
 
-def _losing(look: Look, differ: bool) -> Method:
+def _losing(look: MethodStyle, differ: bool) -> Method:
     return Method(look, link="udp", end="packets", bounded_by="direct", loses=True, differ=differ)
 
 
 _OWN |= {
     "mlt": _losing(
-        Look(
+        MethodStyle(
             "MLT", "all exchange shards; a receiver stops its sender when all but a share is there", "#8C564B", "v", ""
         ),
         differ=True,
     ),
     "dgt": _losing(
-        Look("DGT", "all exchange shards; blocks that contribute little are sent once only", "#7F7F7F", "<", ""),
+        MethodStyle("DGT", "all exchange shards; blocks that contribute little are sent once only", "#7F7F7F", "<", ""),
         differ=False,
     ),
     "ltp": _losing(
-        Look("LTP", "all exchange shards; who sums closes transfers early, then sends reliably", "#BCBD22", ">", ""),
+        MethodStyle(
+            "LTP", "all exchange shards; who sums closes transfers early, then sends reliably", "#BCBD22", ">", ""
+        ),
         differ=False,
     ),
     "optireduce": _losing(
-        Look("OptiReduce", "all exchange shards, and wait no longer than most exchanges took", "#17BECF", "X", ""),
+        MethodStyle(
+            "OptiReduce", "all exchange shards, and wait no longer than most exchanges took", "#17BECF", "X", ""
+        ),
         differ=True,
     ),
 }
@@ -206,8 +210,8 @@ def flows(
     """
     from fractions import Fraction
 
+    from transport.collectives.collective_table import fitting
     from transport.collectives.cost import traffic_matrix
-    from transport.collectives.table import fitting
 
     collective = METHODS[method].bounded_by
     if collective and not servers:
@@ -261,7 +265,7 @@ class MethodName:
         return parse_codec(self.codec) if self.codec and self.method != "gloo" else None
 
     @property
-    def look(self) -> Look:
+    def look(self) -> MethodStyle:
         """How reports name and draw the method."""
         return METHODS[self.method].look
 
@@ -307,7 +311,7 @@ def parse(text: str, *, virtual: bool = False) -> MethodName:
             )
         codec, plus, schedule = _codec(method, coded)
     if plus:
-        from transport.schedule.table import parse_policy
+        from transport.schedule.schedule_table import parse_policy
 
         parse_policy(schedule)
     return MethodName(method, link or (links[0] if links else ""), schedule, codec)

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from switchagg.priority import flow_of
-from transport.meshes.mesh import URGENT, Event, Mesh, Outgoing, Place, Sent
+from transport.meshes.mesh import URGENT, Event, Mesh, MessageSent, OutgoingMessage, Place
 
 Item = TypeVar("Item")
 
@@ -56,7 +56,7 @@ class CreditQueue(Generic[Item]):
 class Sends(Protocol):
     """A mesh with a CreditQueue for each of its flows: `Credited`, or a mesh that has them itself."""
 
-    def carry(self, messages: Iterable[Outgoing]) -> None:
+    def carry(self, messages: Iterable[OutgoingMessage]) -> None:
         """Queue messages; what the credit allows is on its way, now or with the next `receive`."""
 
     def receive(self, place: Place | None = None) -> Sequence[Event]:
@@ -75,10 +75,12 @@ class Credited:
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
-        self._queues: list[CreditQueue[Outgoing]] = [CreditQueue(None) for _ in mesh.classes or (None,)]
-        self._below: dict[int, tuple[CreditQueue[Outgoing], int]] = {}  # ticket -> bytes of a message the mesh has
+        self._queues: list[CreditQueue[OutgoingMessage]] = [CreditQueue(None) for _ in mesh.classes or (None,)]
+        self._below: dict[
+            int, tuple[CreditQueue[OutgoingMessage], int]
+        ] = {}  # ticket -> bytes of a message the mesh has
 
-    def carry(self, messages: Iterable[Outgoing]) -> None:
+    def carry(self, messages: Iterable[OutgoingMessage]) -> None:
         """See `Sends`."""
         queues, mesh, below = self._queues, self._mesh, self._below
         for message in messages:
@@ -93,7 +95,7 @@ class Credited:
         """See `Sends`."""
         events = self._mesh.receive(place)
         for event in events:
-            if type(event) is Sent:
+            if type(event) is MessageSent:
                 queue, size_bytes = self._below.pop(event.ticket)
                 queue.returned(size_bytes)
         return events

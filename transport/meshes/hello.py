@@ -1,6 +1,6 @@
 """Who the two members of a handshake are, and which job and method they belong to. Pure.
 
-Both send a hello once the other has proved that it has the job's token (`transport.meshes.handshake`), and check the
+Both send a hello once the other has proved that it has the job's token (`transport.meshes.mesh_handshake`), and check the
 other's with `disagreement`, so that both can name what doesn't fit. A hello is
 
      0 u16 member | 2 u16 members | 4 u16 whom it is meant for | 6 u8 lengths of job, method, link
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from switchagg.errors import DecodeError
-from transport.meshes.handshake import handshake_key
 from transport.meshes.mesh import link_text
+from transport.meshes.mesh_handshake import handshake_key
 
 HELLO_BYTES_MAX = 9 + 3 * 255
 ANYBODY = 0xFFFF

@@ -3,7 +3,7 @@
 Host methods send messages of any size, from any member to any other. A `Mesh` carries them reliably and in order in
 real time (over TCP, ZeroMQ, UDP, RDMA); in virtual time `emulation.sim.network` does. A `Party` is what a member does
 with messages: a collective, a parameter server. It is pure: messages and the time are its inputs. So it runs on every
-mesh; `transport.meshes.loop` is its event loop. Members are numbered from 0: first the workers, by rank, then servers,
+mesh; `transport.meshes.mesh_loop` is its event loop. Members are numbered from 0: first the workers, by rank, then servers,
 if a method has any.
 
 tests/contract/test_mesh_contract.py holds every mesh to this.
@@ -25,7 +25,7 @@ URGENT = -(1 << 31)
 """Priority of what must not wait for anything below to leave: heartbeats, and why a job has failed."""
 
 
-class Outgoing(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message to be sent. `data` must not change until `ticket` came back: links may send from the memory itself."""
 
     to: int
@@ -37,7 +37,7 @@ class Outgoing(NamedTuple):
     """Lower is more urgent, as of streams; equal ones keep their order."""
 
 
-class Received(NamedTuple):
+class MessageReceived(NamedTuple):
     """A whole message. `data` lies in the memory that `place` gave, or else in memory of the receiver's own."""
 
     sender: int
@@ -45,24 +45,24 @@ class Received(NamedTuple):
     data: Buffer
 
 
-class Sent(NamedTuple):
+class MessageSent(NamedTuple):
     """The memory of a message may be used again: the kernel, the peer or a copy has it."""
 
     ticket: int
 
 
-class Lost(NamedTuple):
+class MemberLost(NamedTuple):
     """A member can't be reached any more. Comes once; nothing of it follows."""
 
     member: int
     reason: str
 
 
-class Moved(NamedTuple):
+class PacketsMoved(NamedTuple):
     """Something happened to the packets that the mesh carries beside messages: their party may have finished a call."""
 
 
-Event = Received | Sent | Lost | Moved
+Event = MessageReceived | MessageSent | MemberLost | PacketsMoved
 
 Place = Callable[[int, bytes, int], memoryview | None]
 """place(sender, head, size_bytes): where the data of a message that has begun to arrive shall lie, writable and of that
@@ -206,7 +206,7 @@ class Party(Protocol):
     def lost(self, member: int, reason: str, now_ns: int) -> None:
         """A member has left or died."""
 
-    def messages_to_send(self) -> list[Outgoing]:
+    def messages_to_send(self) -> list[OutgoingMessage]:
         """Messages that may be sent, each handed out once."""
 
     def next_deadline_ns(self) -> int | None:

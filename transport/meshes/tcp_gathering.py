@@ -1,6 +1,6 @@
 """How the members of a job connect over TCP: one checked connection per pair, or one for each flow.
 
-The member with the higher number connects, as the dialer of a `transport.meshes.handshake`; both say hello then,
+The member with the higher number connects, as the dialer of a `transport.meshes.mesh_handshake`; both say hello then,
 whether they fit or not, so that both sides can name a disagreement. Both pass it on to all others before they give up.
 Unknown senders, who don't prove that they have the job's token, are sent away after a few seconds, or at once if they
 send no message of a handshake; they learn nothing, delay nobody and are counted.
@@ -21,18 +21,18 @@ from switchagg.errors import DecodeError, JobError
 from switchagg.priority import socket_priority_of_tos, tos_of
 from transport.links.link import Address
 from transport.links.outages import bound_timeouts, patience_s
-from transport.meshes.handshake import (
+from transport.meshes.hello import ANYBODY, TELL_S, Hello, disagreement, unpack
+from transport.meshes.mesh_handshake import (
     MESSAGE_BYTES_MAX,
     NONCE_BYTES,
-    Kind,
+    HandshakeKind,
     Listener,
-    Session,
+    PeerSession,
     pack_opening,
     size_bytes,
     trouble_of,
     unknown_senders_text,
 )
-from transport.meshes.hello import ANYBODY, TELL_S, Hello, disagreement, unpack
 
 RETRY_S = 0.02
 UNKNOWN_SENDER_RETRY_S = 0.5
@@ -160,10 +160,10 @@ class _Pending:
     nonce: bytes
     begun: bytearray = field(default_factory=bytearray)
     opened: bool = False
-    session: Session | None = None
+    session: PeerSession | None = None
 
 
-class Gathering:
+class TcpGathering:
     """Connects one member to all others; made, run and left behind. unknown_senders: how many were sent away."""
 
     def __init__(
@@ -178,7 +178,7 @@ class Gathering:
         """key: of the handshakes. listener: where the others find this member; it is closed at the end."""
         self._mine, self._addresses, self._listener, self._options = mine, addresses, listener, options
         self._handshakes = Listener(key, secrets.token_bytes(32))
-        self._sessions: dict[int, Session] = {}  # of members that are connected
+        self._sessions: dict[int, PeerSession] = {}  # of members that are connected
         self.unknown_senders = 0
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
@@ -318,7 +318,7 @@ class Gathering:
                 with contextlib.suppress(OSError):
                     begun = connection.recv(MESSAGE_BYTES_MAX, socket.MSG_PEEK)
                 with contextlib.suppress(DecodeError):
-                    words = self._sessions[member].open(Kind.REFUSAL, begun).decode(errors="replace")
+                    words = self._sessions[member].open(HandshakeKind.REFUSAL, begun).decode(errors="replace")
                     self._informed.add(member)
                     self._refuse(words, words)
                 if happened & ~select.EPOLLIN:
@@ -413,15 +413,15 @@ class Gathering:
     def _take_from_listener(self, pending: _Pending, member: int, message: bytes) -> None:
         """Raises DecodeError for what no member sends."""
         if pending.session is not None:
-            self._meet(pending, pending.session, unpack(pending.session.open(Kind.ANSWER, message))[0])
+            self._meet(pending, pending.session, unpack(pending.session.open(HandshakeKind.ANSWER, message))[0])
             return
-        pending.session = Session.challenged(self._handshakes.key, pending.nonce, message)
-        self._send(pending, pending.session.seal(Kind.PROOF, replace(self._mine, to=member).pack()))
+        pending.session = PeerSession.challenged(self._handshakes.key, pending.nonce, message)
+        self._send(pending, pending.session.seal(HandshakeKind.PROOF, replace(self._mine, to=member).pack()))
 
-    def _meet(self, pending: _Pending, session: Session, theirs: Hello) -> None:
+    def _meet(self, pending: _Pending, session: PeerSession, theirs: Hello) -> None:
         words = disagreement(self._mine, theirs, pending.place, pending.expected)
         if pending.expected is None:
-            if not self._send(pending, session.seal(Kind.ANSWER, replace(self._mine, to=ANYBODY).pack())):
+            if not self._send(pending, session.seal(HandshakeKind.ANSWER, replace(self._mine, to=ANYBODY).pack())):
                 return
             if not words and theirs.member < self._mine.member:
                 words = f"member {theirs.member} at {pending.place} connects to this member {self._mine.member}, "
@@ -453,7 +453,7 @@ def gather(
     flows: Sequence[TcpOptions],
 ) -> tuple[list[dict[int, socket.socket]], int]:
     """Connections to all other members, one for each flow with its options, each by member; and how many unknown
-    senders were sent away. Raises JobError as `Gathering.run`. listener: closed at the end."""
+    senders were sent away. Raises JobError as `TcpGathering.run`. listener: closed at the end."""
     until, unknown_senders = time.monotonic() + timeout_s, 0
     made: list[dict[int, socket.socket]] = []
     try:
@@ -461,7 +461,7 @@ def gather(
             if made:  # who still looks for members would take the next connection for a second one of the first
                 exchange(made[0], dict.fromkeys(made[0], b"ready"), until, mine.job)
             left_s = max(0.0, until - time.monotonic())
-            gathering = Gathering(mine, key, addresses, listener.dup(), options, left_s)
+            gathering = TcpGathering(mine, key, addresses, listener.dup(), options, left_s)
             made.append(gathering.run())
             unknown_senders += gathering.unknown_senders
     except BaseException:

@@ -1,4 +1,4 @@
-"""The handshakes of one member of a UDP mesh (`transport.meshes.handshake`), over datagrams that may get lost.
+"""The handshakes of one member of a UDP mesh (`transport.meshes.mesh_handshake`), over datagrams that may get lost.
 
 Each of two members is a dialer: it sends openings until the other's hello is there, and whichever handshake ends first
 connects them. Of those that open one nothing is kept until they have proved that they have the job's token. Proofs and
@@ -17,16 +17,16 @@ from typing import NamedTuple
 from switchagg.errors import DecodeError
 from switchagg.priority import CLASSES
 from transport.links.link import Address
-from transport.meshes.handshake import (
+from transport.meshes.hello import ANYBODY, Hello, unpack
+from transport.meshes.mesh_handshake import (
     NONCE_BYTES,
-    Kind,
+    HandshakeKind,
     Listener,
-    Session,
+    PeerSession,
     kind_of,
     nonce_of,
     pack_opening,
 )
-from transport.meshes.hello import ANYBODY, Hello, unpack
 
 _NUMBERS = struct.Struct(f">IIB{CLASSES - 1}H")
 
@@ -34,7 +34,7 @@ _NUMBERS = struct.Struct(f">IIB{CLASSES - 1}H")
 class Greeting(NamedTuple):
     """A hello that came, in the session that it proves. ours: our number as the other knows it; 0: it doesn't."""
 
-    session: Session
+    session: PeerSession
     hello: Hello
     number: int
     ours: int
@@ -52,8 +52,8 @@ class UdpHandshakes:
         self._ports = [*ports, *[0] * (CLASSES - 1 - len(ports))]
         self._listener = Listener(key, secrets.token_bytes(32))
         self._nonces = {member: secrets.token_bytes(NONCE_BYTES) for member in range(mine.members)}
-        self.dialed: dict[int, Session] = {}
-        self.heard: dict[int, Session] = {}
+        self.dialed: dict[int, PeerSession] = {}
+        self.heard: dict[int, PeerSession] = {}
         self._openers: set[int] = set()  # members from whose address an opening came
         self.refusal = self._to_others = ""  # why this job can't begin
         self.informed: set[int] = set()  # members that know of it
@@ -65,23 +65,23 @@ class UdpHandshakes:
             return self.hello(session, member, number, True)
         return pack_opening(self._nonces[member])
 
-    def hello(self, session: Session, member: int, number: int, ask: bool) -> bytes:
+    def hello(self, session: PeerSession, member: int, number: int, ask: bool) -> bytes:
         """Ours to a member, or ANYBODY. number: that member's, 0 while it isn't known. ask: for an answer."""
         numbers = _NUMBERS.pack(self._number, number, ask, *self._ports)
-        kind = Kind.PROOF if session.dialing else Kind.ANSWER
+        kind = HandshakeKind.PROOF if session.dialing else HandshakeKind.ANSWER
         return session.seal(kind, replace(self._mine, to=member).pack() + numbers)
 
     def answer(self, message: bytes, address: Address, member: int | None) -> bytes | None:
         """What goes back to where an opening or a challenge came from; None for another message. member: of this
         address. Raises DecodeError."""
         kind = kind_of(message)
-        if kind is Kind.OPENING:
+        if kind is HandshakeKind.OPENING:
             self._openers |= set() if member is None else {member}
             return self._listener.challenge(message, repr(address).encode())
-        if kind is Kind.CHALLENGE:
+        if kind is HandshakeKind.CHALLENGE:
             if member is None:
                 raise DecodeError("no_hello", "a challenge that no opening asked for")
-            session = Session.challenged(self._listener.key, self._nonces[member], message)
+            session = PeerSession.challenged(self._listener.key, self._nonces[member], message)
             self.dialed[member] = session
             return self.hello(session, member, 0, True)
         return None
@@ -89,14 +89,14 @@ class UdpHandshakes:
     def greeted(self, message: bytes, address: Address, member: int | None) -> Greeting:
         """The hello in a proof or an answer. member: of this address. Raises DecodeError."""
         session = self.dialed.get(ANYBODY if member is None else member)
-        if kind_of(message) is Kind.PROOF:
+        if kind_of(message) is HandshakeKind.PROOF:
             session, body = self._listener.session(message, repr(address).encode())
             if member is not None:
                 self.heard[member] = session
         elif session is None:
             raise DecodeError("no_hello", "an answer to no proof of ours")
         else:
-            body = session.open(Kind.ANSWER, message)
+            body = session.open(HandshakeKind.ANSWER, message)
         hello, numbers = unpack(body)
         if len(numbers) != _NUMBERS.size:
             raise DecodeError("no_hello", f"{len(numbers)} bytes of numbers")
@@ -125,5 +125,5 @@ class UdpHandshakes:
         """The words of a member's refusal. Raises DecodeError for what is none."""
         for session in (self.dialed.get(member), self.heard.get(member)):
             if session is not None and session.dialer_nonce == nonce_of(message):
-                return session.open(Kind.REFUSAL, message).decode(errors="replace")
+                return session.open(HandshakeKind.REFUSAL, message).decode(errors="replace")
         raise DecodeError("no_hello", "a refusal before a proof")

@@ -8,12 +8,12 @@ it comes.
 
 from typing import NamedTuple
 
-from transport.ps.arithmetic import Arithmetic, maximum
-from transport.ps.memory import Pool, Shared
-from transport.ps.messages import COMBINING, DTYPES, EVERYBODY, Head, Op
+from transport.ps.ps_arithmetic import Arithmetic, maximum
+from transport.ps.ps_messages import COMBINING, DTYPES, EVERYBODY, Head, PsOp
+from transport.ps.shared_buffer import Pool, SharedBuffer
 
 
-class Part(NamedTuple):
+class WaitingWorker(NamedTuple):
     """A worker that waits for the result."""
 
     rank: int
@@ -29,10 +29,10 @@ class Aggregate:
         self.moved_ns = now_ns
         self.complete = False
         self.contributions = 0
-        self.result: Shared | None = None
-        self.waiting: list[Part] = []
+        self.result: SharedBuffer | None = None
+        self.waiting: list[WaitingWorker] = []
         self.arrived: set[int] = set()
-        self._early: dict[int, Shared] = {}
+        self._early: dict[int, SharedBuffer] = {}
         self._next_rank = 0
         self._in_rank_order = in_rank_order
 
@@ -41,12 +41,12 @@ class Aggregate:
         """What is kept for late workers."""
         return len(self.result.view) if self.complete and self.result is not None else 0
 
-    def join(self, rank: int, head: Head, values: Shared | None, now_ns: int) -> None:
+    def join(self, rank: int, head: Head, values: SharedBuffer | None, now_ns: int) -> None:
         """A worker's part, before completion; its memory belongs to the aggregate from now on."""
         assert rank not in self.arrived
         assert not self.complete
         self.arrived.add(rank)
-        self.waiting.append(Part(rank, head))
+        self.waiting.append(WaitingWorker(rank, head))
         self.moved_ns = now_ns
         if head.source not in (EVERYBODY, rank):
             assert values is None
@@ -84,13 +84,13 @@ class Aggregate:
         for rank in sorted(self._early):
             self._add(self._early.pop(rank), arithmetic, pool)
 
-    def _add(self, values: Shared, arithmetic: Arithmetic, pool: Pool) -> None:
+    def _add(self, values: SharedBuffer, arithmetic: Arithmetic, pool: Pool) -> None:
         if self.result is None:
             self.result = values
             return
         assert self.head.op in COMBINING
         dtype = DTYPES[self.head.dtype]
-        if self.head.op == Op.MAX:
+        if self.head.op == PsOp.MAX:
             maximum(self.result.view, values.view, dtype)
         else:
             arithmetic.add(self.result.view, values.view, dtype)

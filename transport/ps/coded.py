@@ -17,7 +17,7 @@ from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_codec
 from switchagg.job import ELEMENTS_MTU_1500
 from transport.meshes.mesh import Buffer
-from transport.ps.sharding import Slice
+from transport.ps.sharding import ServerSlice
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -87,7 +87,7 @@ class CodedPushes:
     def __str__(self) -> str:
         return self._text
 
-    def code(self, key: int, gradient: Array, slices: Sequence[Slice]) -> list[Buffer]:
+    def code(self, key: int, gradient: Array, slices: Sequence[ServerSlice]) -> list[Buffer]:
         """The next push of a tensor: a message for each of its slices."""
         if not self._codec.takes(gradient.dtype, len(gradient)):
             return [gradient[part.low : part.high].data.cast("B") for part in slices]

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from switchagg.errors import AggregationFailed
-from transport.meshes.mesh import Buffer, Outgoing
+from transport.meshes.mesh import Buffer, OutgoingMessage
 from transport.ps.coded import CodedPushes
 from transport.ps.config import PsConfig
-from transport.ps.server import PsServer
-from transport.ps.worker import Finished, PsCall, PsWorker
+from transport.ps.ps_server import PsServer
+from transport.ps.ps_worker import PsCall, PsCallFinished, PsWorker
 
 FOR_SERVER, FOR_WORKER = b"S", b"W"
 
@@ -29,7 +29,7 @@ class Colocated:
         self._worker = PsWorker(rank, config, job=job, names=both)
         self._server = PsServer(self._workers + rank, config, names=both)
         self._now_ns = 0
-        self._outgoing: list[Outgoing] = []
+        self._outgoing: list[OutgoingMessage] = []
         self._gone: dict[int, str] = {}  # members that had left before they were lost: later calls fail
 
     def submit(self, kind: str, array: Any, op: str = "sum", *, now_ns: int, **how: Any) -> PsCall:
@@ -40,7 +40,7 @@ class Colocated:
         self._exchange(now_ns)
         return call
 
-    def events(self) -> list[Finished]:
+    def events(self) -> list[PsCallFinished]:
         """As PsWorker's."""
         return self._worker.events()
 
@@ -116,7 +116,7 @@ class Colocated:
             self._worker.lost(self._workers + member, reason, now_ns)
         self._exchange(now_ns)
 
-    def messages_to_send(self) -> list[Outgoing]:
+    def messages_to_send(self) -> list[OutgoingMessage]:
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
@@ -141,7 +141,9 @@ class Colocated:
                 member = to if by_server else to - self._workers
                 if member != self._rank:
                     prefix = FOR_WORKER if by_server else FOR_SERVER
-                    self._outgoing.append(Outgoing(member, prefix + head, data, ticket << 1 | by_server, priority))
+                    self._outgoing.append(
+                        OutgoingMessage(member, prefix + head, data, ticket << 1 | by_server, priority)
+                    )
                     continue
                 sender = self._workers + self._rank if by_server else self._rank
                 receiver: PsWorker | PsServer = self._worker if by_server else self._server

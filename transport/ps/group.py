@@ -18,15 +18,15 @@ from transport.group.contract import Array, CallRequest, checked, with_integers
 from transport.group.host_group import HostGroup
 from transport.group.staging import SERVERS, Staged, as_carried, stage
 from transport.links.link import Address
-from transport.meshes.loop import CREDIT_BYTES, MeshLoop
 from transport.meshes.mesh import Mesh
-from transport.meshes.opening import BoundPlace, connect_mesh
+from transport.meshes.mesh_loop import CREDIT_BYTES, MeshLoop
+from transport.meshes.mesh_opening import BoundPlace, connect_mesh
 from transport.ps.coded import CodedPushes
 from transport.ps.colocated import Colocated
 from transport.ps.config import ASYNCHRONOUS, PsConfig
-from transport.ps.messages import DTYPES
-from transport.ps.server import PsServer, adopting
-from transport.ps.worker import OPS, PsWorker, op_of
+from transport.ps.ps_messages import DTYPES
+from transport.ps.ps_server import PsServer, adopting
+from transport.ps.ps_worker import OPS, PsWorker, op_of
 
 Kind = TypeVar("Kind", bound="PsGroup")
 

@@ -9,10 +9,10 @@ first slice of a key always goes to the same server, whatever the call: there, c
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from transport.ps.messages import EVERYBODY
+from transport.ps.ps_messages import EVERYBODY
 
 
-class Slice(NamedTuple):
+class ServerSlice(NamedTuple):
     """Elements low … high-1 of a call. server: 0 … k-1. source: the rank whose values it carries, or EVERYBODY, who
     are combined; sink: the rank that gets the result, or EVERYBODY."""
 
@@ -36,22 +36,24 @@ class Sharding:
         """The server of a key's first slice."""
         return self._first[key] if key < len(self._first) else key % self.servers
 
-    def cut(self, key: int, elements: int, source: int = EVERYBODY, sink: int = EVERYBODY) -> list[Slice]:
+    def cut(self, key: int, elements: int, source: int = EVERYBODY, sink: int = EVERYBODY) -> list[ServerSlice]:
         """The slices of an array that is treated alike throughout. No elements make one empty slice."""
         pieces = self._pieces(elements)
         first = self.first_server(key)
         return [
-            Slice(i, i * elements // pieces, (i + 1) * elements // pieces, (first + i) % self.servers, source, sink)
+            ServerSlice(
+                i, i * elements // pieces, (i + 1) * elements // pieces, (first + i) % self.servers, source, sink
+            )
             for i in range(pieces)
         ]
 
-    def cut_shards(self, key: int, elements: int, workers: int, *, gather: bool) -> list[Slice]:
+    def cut_shards(self, key: int, elements: int, workers: int, *, gather: bool) -> list[ServerSlice]:
         """The slices of an array whose elements r*E//n … (r+1)*E//n-1 belong to rank r.
 
         gather: rank r gives its shard to all; otherwise all give theirs, combined for rank r.
         """
         first = self.first_server(key)
-        slices: list[Slice] = []
+        slices: list[ServerSlice] = []
         for rank in range(workers):
             low, high = rank * elements // workers, (rank + 1) * elements // workers
             pieces = -(-(high - low) // self.slice_elements)  # 0 for an empty shard
@@ -59,8 +61,8 @@ class Sharding:
                 at = low + piece * (high - low) // pieces, low + (piece + 1) * (high - low) // pieces
                 server = (first + len(slices)) % self.servers
                 ends = (rank, EVERYBODY) if gather else (EVERYBODY, rank)
-                slices.append(Slice(len(slices), *at, server, *ends))
-        return slices or [Slice(0, 0, 0, first, 0 if gather else EVERYBODY, EVERYBODY if gather else 0)]
+                slices.append(ServerSlice(len(slices), *at, server, *ends))
+        return slices or [ServerSlice(0, 0, 0, first, 0 if gather else EVERYBODY, EVERYBODY if gather else 0)]
 
     def _pieces(self, elements: int) -> int:
         if elements <= self.slice_elements:

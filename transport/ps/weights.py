@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transport.meshes.mesh import Buffer
-from transport.ps.arithmetic import Arithmetic, Array, Step
 from transport.ps.config import DC_ASGD, PsConfig
-from transport.ps.memory import Pool, Shared
-from transport.ps.messages import Head
+from transport.ps.ps_arithmetic import Arithmetic, Array, Step
+from transport.ps.ps_messages import Head
+from transport.ps.shared_buffer import Pool, SharedBuffer
 
 
-class Push(NamedTuple):
+class AppliedPush(NamedTuple):
     """A gradient that has been applied. delay: how many of other workers were, since its sender was last sent
     weights."""
 
@@ -27,7 +27,7 @@ class KeptSlice:
     def __init__(self, config: PsConfig, dtype: np.dtype[Any], values: Buffer) -> None:
         self.weights: Array = np.frombuffer(values, dtype).copy()
         self.clocks = [0] * config.workers
-        self.held: list[Push] = []
+        self.held: list[AppliedPush] = []
         """Of workers that are ahead by too much."""
         self._applied = 0
         self._applied_when_sent = [0] * config.workers
@@ -38,13 +38,13 @@ class KeptSlice:
         self._backups: dict[int, Array] | None = {} if compensates else None
         self._first = self.weights.copy() if compensates else None
 
-    def push(self, rank: int, head: Head, gradient: Buffer, arithmetic: Arithmetic, now_ns: int) -> Push:
+    def push(self, rank: int, head: Head, gradient: Buffer, arithmetic: Arithmetic, now_ns: int) -> AppliedPush:
         """Apply a worker's gradient."""
         delay = self._applied - self._applied_when_sent[rank]
         self.clocks[rank] += 1
         self._applied += 1
         self.apply(rank, gradient, arithmetic)
-        return Push(rank, head, delay, now_ns)
+        return AppliedPush(rank, head, delay, now_ns)
 
     def sends(self, rank: int) -> None:
         """A worker is sent the weights as they are now."""
@@ -61,7 +61,7 @@ class KeptSlice:
         values = np.frombuffer(gradient, self.weights.dtype)
         arithmetic.step(self._step, self.weights, self._velocity, backup, values)
 
-    def snapshot(self, pool: Pool, rank: int | None = None) -> Shared:
+    def snapshot(self, pool: Pool, rank: int | None = None) -> SharedBuffer:
         """The weights as they are now, for one or more answers. rank: who pulled them; after a push, `apply`
         has noted what its sender is sent."""
         shared = pool.take(self.weights.nbytes)

@@ -21,7 +21,7 @@ from switchagg.native import library
 from transport.links.link import Address, LinkClosed
 from transport.links.native_udp import NativeAddress, native_address
 from transport.links.udp_link import UdpLink
-from transport.rdma.sockets import default_segments, prepare
+from transport.rdma.rdma_sockets import default_segments, prepare
 from transport.rdma.verbs import (
     DEFAULTS,
     MTUS,

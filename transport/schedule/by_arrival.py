@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from switchagg.option_syntax import option, per_byte, size, time_ns
-from transport.schedule.plan import Transfer, fifo
 from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile
+from transport.schedule.schedule_plan import Transfer, fifo
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 from switchagg.option_syntax import count, one_of, option, size
 from transport.schedule.order import layer_order
-from transport.schedule.plan import Transfer, numbered, sliced, whole
-from transport.schedule.policy import Point, Policy, Tunable
+from transport.schedule.policy import Policy, Tunable, TuningPoint
 from transport.schedule.profile import LinearCost, Profile
+from transport.schedule.schedule_plan import Transfer, numbered, sliced, whole
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ByteScheduler(Policy):
     def tuning(self) -> Tunable | None:
         if not self.tune_steps:
             return None
-        return Tunable(self.tune_steps, Point(self.partition_bytes, self.credit_bytes), self._at)
+        return Tunable(self.tune_steps, TuningPoint(self.partition_bytes, self.credit_bytes), self._at)
 
-    def _at(self, point: Point) -> Policy:
+    def _at(self, point: TuningPoint) -> Policy:
         return replace(self, partition_bytes=point.partition_bytes, credit_bytes=point.credit_bytes)

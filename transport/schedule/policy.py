@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from transport.schedule.plan import Transfer
 from transport.schedule.profile import LinearCost, Profile
+from transport.schedule.schedule_plan import Transfer
 
 
 @dataclass(frozen=True)
-class Point:
+class TuningPoint:
     """What tuning tries: both in bytes."""
 
     partition_bytes: int
@@ -25,8 +25,8 @@ class Tunable(NamedTuple):
     """steps: how many points may be tried while training runs. first: where that begins. at: the policy of a point."""
 
     steps: int
-    first: Point
-    at: Callable[[Point], "Policy"]
+    first: TuningPoint
+    at: Callable[[TuningPoint], "Policy"]
 
 
 @dataclass(frozen=True)

@@ -22,21 +22,21 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from switchagg.option_syntax import describe
-from transport.schedule.plan import Lanes, Part, Transfer, class_lanes, classes_of, tensors_of
 from transport.schedule.policy import Policy
 from transport.schedule.profile import LayerProfile, LinearCost, Profile, TensorProfile, fit_cost
-from transport.schedule.table import parse_policy, plan_transfers
+from transport.schedule.schedule_plan import Lanes, TensorRange, Transfer, class_lanes, classes_of, tensors_of
+from transport.schedule.schedule_table import parse_policy, plan_transfers
 
 __all__ = [
     "RECORDS_MAX",
     "Lanes",
     "LayerProfile",
     "LinearCost",
-    "Part",
     "Policy",
     "Profile",
     "Scheduler",
     "TensorProfile",
+    "TensorRange",
     "Timing",
     "Transfer",
     "class_lanes",

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from transport.schedule.policy import Point
+from transport.schedule.policy import TuningPoint
 
 PARTITION_BYTES = (1 << 16, 1 << 25)
 CREDIT_BYTES = (1 << 16, 1 << 26)
@@ -63,14 +63,14 @@ class Tuner:
 
     def __init__(
         self,
-        first: Point,
+        first: TuningPoint,
         steps: int,
         seed: int = 0,
         make: Callable[[dict[str, tuple[float, float]], int], Optimiser] = bayesian_optimiser,
     ) -> None:
         assert steps >= 1
         self.steps = steps
-        self.tried: list[tuple[Point, float]] = []
+        self.tried: list[tuple[TuningPoint, float]] = []
         """Points with the time of an iteration, ns."""
         self._chance = random.Random(seed)
         self._bounds = {
@@ -87,11 +87,11 @@ class Tuner:
         return len(self.tried) >= self.steps
 
     @property
-    def best(self) -> Point:
+    def best(self) -> TuningPoint:
         """The fastest point so far, the earlier of equals."""
         return min(self.tried, key=lambda one: one[1])[0]
 
-    def observe(self, iteration_ns: float) -> Point:
+    def observe(self, iteration_ns: float) -> TuningPoint:
         """The current point's time; the point to use from now on: the next to try, or in the end the best."""
         assert not self.done
         self.tried.append((self.current, max(iteration_ns, 1.0)))
@@ -103,14 +103,14 @@ class Tuner:
         self.current = self.best if self.done else self._propose()
         return self.current
 
-    def _propose(self) -> Point:
+    def _propose(self) -> TuningPoint:
         if len(self.tried) <= self._random:
             found = {name: self._chance.uniform(low, high) for name, (low, high) in self._bounds.items()}
         else:
             found = {name: float(value) for name, value in self._optimiser.suggest().items()}
         # Whole KiB: finer steps mean nothing, and a partition stays a multiple of every element's size.
         sizes = {name: max(1, round(2 ** self._within(name, value) / 1024)) * 1024 for name, value in found.items()}
-        return Point(sizes["partition"], sizes["credit"])
+        return TuningPoint(sizes["partition"], sizes["credit"])
 
     def _within(self, name: str, value: float) -> float:
         low, high = self._bounds[name]

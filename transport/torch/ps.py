@@ -25,7 +25,7 @@ from transport.links.link import Address
 from transport.ps.coded import CodedPushes
 from transport.ps.config import PsConfig
 from transport.ps.group import PsOptions, open_ps_client
-from transport.ps.worker import Array
+from transport.ps.ps_worker import Array
 from transport.torch.feedback import codec_state, load_codec_state
 
 

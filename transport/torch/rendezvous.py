@@ -32,7 +32,7 @@ from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.links.link_kinds import LINKS, links_with
 
 if TYPE_CHECKING:
-    from transport.meshes.opening import BoundPlace
+    from transport.meshes.mesh_opening import BoundPlace
     from transport.worker.join_options import JoinOptions
 
 logger = logging.getLogger(__name__)
@@ -453,7 +453,7 @@ class Rendezvous:
 
     def _bind(self) -> "tuple[BoundPlace | None, str]":
         """A port of this rank, and the text to publish: its address, or why there is no port."""
-        from transport.meshes.opening import bind_place
+        from transport.meshes.mesh_opening import bind_place
 
         try:
             link = parse(self.options.fallback).link if self.method.is_switch else self.method.link
@@ -483,7 +483,7 @@ class Rendezvous:
                 "codec_seed": self.options.codec_seed,
             }
             if self.options.bounded:
-                from transport.bounded.table import options_in
+                from transport.bounded.bounded_table import options_in
 
                 coded["bounded"] = options_in(self.options.bounded)
             coded |= {"timeout_s": times[0], "call_timeout_s": times[1], "token": self._token(places)}

@@ -1,5 +1,5 @@
 """How the members of a job connect over ZeroMQ: each connects to all others, as the dialer of a handshake
-(`transport.meshes.handshake`), and both sides check the other's hello.
+(`transport.meshes.mesh_handshake`), and both sides check the other's hello.
 
 A connection counts once the other side has answered the hello with its own, whether they fit or not, so that both
 sides can name a disagreement. Unknown senders, who don't prove that they have the job's token, learn nothing, delay
@@ -16,18 +16,18 @@ import zmq
 
 from switchagg.errors import DecodeError, JobError
 from transport.links.link import Address
-from transport.meshes.handshake import (
+from transport.meshes.hello import TELL_S, Hello, disagreement, unpack
+from transport.meshes.mesh_handshake import (
     NONCE_BYTES,
-    Kind,
+    HandshakeKind,
     Listener,
-    Session,
+    PeerSession,
     kind_of,
     nonce_of,
     pack_opening,
     trouble_of,
     unknown_senders_text,
 )
-from transport.meshes.hello import TELL_S, Hello, disagreement, unpack
 from transport.zeromq.zmq_sockets import Sockets, ZmqConnection, text
 
 CONTROL = b"switchagg mesh 2"
@@ -75,11 +75,11 @@ class ZmqGathering:
     ) -> None:
         """key: of the handshakes. tos: of the connections, as of `Sockets.connect`."""
         self.listener = Listener(key, secrets.token_bytes(32))
-        self.dialed: dict[int, Session] = {}
+        self.dialed: dict[int, PeerSession] = {}
         self._dropped = 0
         self._openings: dict[bytes, None] = {}  # identities that have not proved themselves, the oldest first
         self._nonces: dict[int, bytes] = {}
-        self._sessions: dict[int, Session] = {}  # of the members' connections to us
+        self._sessions: dict[int, PeerSession] = {}  # of the members' connections to us
         self._flows_opened: set[tuple[int, bytes]] = set()
         self._trouble: dict[int, str] = {}
         self._mine, self._addresses, self._sockets = mine, addresses, sockets
@@ -163,14 +163,14 @@ class ZmqGathering:
     def _receive_answer(self, member: int, frames: list[zmq.Frame]) -> None:
         word, message = parse_control(frames) or (b"", b"")
         try:
-            if word == HELLO and kind_of(message) is Kind.CHALLENGE:
-                session = Session.challenged(self.listener.key, self._nonces[member], message)
+            if word == HELLO and kind_of(message) is HandshakeKind.CHALLENGE:
+                session = PeerSession.challenged(self.listener.key, self._nonces[member], message)
                 self.dialed[member] = session
-                self._send(member, session.seal(Kind.PROOF, replace(self._mine, to=member).pack()))
+                self._send(member, session.seal(HandshakeKind.PROOF, replace(self._mine, to=member).pack()))
             elif word == HELLO and member in self.dialed:
-                self._greeted(member, unpack(self.dialed[member].open(Kind.ANSWER, message))[0])
+                self._greeted(member, unpack(self.dialed[member].open(HandshakeKind.ANSWER, message))[0])
             elif word in (REFUSED, DISAGREE) and member in self.dialed:
-                words = self.dialed[member].open(Kind.REFUSAL, message).decode(errors="replace")
+                words = self.dialed[member].open(HandshakeKind.REFUSAL, message).decode(errors="replace")
                 if word == REFUSED:
                     raise self._error(f"member {member} at {text(self._addresses[member])}: {words}")
                 self._informed.add(member)
@@ -235,9 +235,9 @@ class ZmqGathering:
             except DecodeError:
                 self.drop()
 
-    def greeting(self, identity: bytes, message: bytes) -> tuple[Session, Hello] | None:
+    def greeting(self, identity: bytes, message: bytes) -> tuple[PeerSession, Hello] | None:
         """What a proof says; an opening is answered. Raises DecodeError."""
-        if kind_of(message) is Kind.OPENING:
+        if kind_of(message) is HandshakeKind.OPENING:
             self._openings[identity] = None
             if len(self._openings) > OPENINGS_MAX:
                 del self._openings[next(iter(self._openings))]
@@ -265,15 +265,15 @@ class ZmqGathering:
         nonce = nonce_of(message)
         for member, session in self._sessions.items():
             if session.dialer_nonce == nonce:
-                flow = (member, session.open(Kind.FLOW, message))
+                flow = (member, session.open(HandshakeKind.FLOW, message))
                 if flow not in self._flows_opened:
                     self._flows_opened.add(flow)
                     return member
         raise DecodeError("no_hello", "a flow of no member, or once more")
 
-    def _receive_hello(self, identity: bytes, session: Session, theirs: Hello, place: str) -> None:
+    def _receive_hello(self, identity: bytes, session: PeerSession, theirs: Hello, place: str) -> None:
         with contextlib.suppress(zmq.ZMQError):
-            frames = [identity, CONTROL, HELLO, session.seal(Kind.ANSWER, self._mine.pack())]
+            frames = [identity, CONTROL, HELLO, session.seal(HandshakeKind.ANSWER, self._mine.pack())]
             self._sockets.router.send_multipart(frames, zmq.NOBLOCK)
         fault = disagreement(self._mine, theirs, place)
         # A member that connects again has a new identity, and its old connection is closed.
@@ -288,10 +288,10 @@ class ZmqGathering:
         if self._refusal:
             self._inform(theirs.member)
 
-    def _is_open(self, identity: bytes, session: Session) -> bool:
+    def _is_open(self, identity: bytes, session: PeerSession) -> bool:
         """Whether its connection is still open: a ROUTER refuses to send to a closed one."""
         try:
-            frames = [identity, CONTROL, HELLO, session.seal(Kind.ANSWER, self._mine.pack())]
+            frames = [identity, CONTROL, HELLO, session.seal(HandshakeKind.ANSWER, self._mine.pack())]
             self._sockets.router.send_multipart(frames, zmq.NOBLOCK)
         except zmq.ZMQError:
             return False

@@ -25,19 +25,19 @@ import zmq
 from switchagg.errors import DecodeError
 from switchagg.priority import tos_of
 from transport.links.link import Address, LinkClosed
-from transport.meshes.handshake import Kind
 from transport.meshes.hello import Hello, Meeting
 from transport.meshes.mesh import (
     HEAD_BYTES_MAX,
     Buffer,
     Event,
-    Lost,
+    MemberLost,
+    MessageReceived,
+    MessageSent,
     Place,
-    Received,
-    Sent,
     check_message,
 )
-from transport.meshes.opening import BoundPlace
+from transport.meshes.mesh_handshake import HandshakeKind
+from transport.meshes.mesh_opening import BoundPlace
 from transport.zeromq.gathering import (
     BYE,
     CONTROL,
@@ -178,7 +178,7 @@ class ZeroMqMesh:
         flows = []
         for place, tos in enumerate(self._marks[:-1]):
             made = self._sockets.connect(met.address, tos=tos)
-            sealed = self._gathering.dialed[member].seal(Kind.FLOW, bytes([place]))
+            sealed = self._gathering.dialed[member].seal(HandshakeKind.FLOW, bytes([place]))
             made.socket.send_multipart([CONTROL, FLOW, sealed], zmq.NOBLOCK)  # waits for the connection
             flows.append(_Flow(made))
         return [*flows, _Flow(met)]
@@ -273,8 +273,8 @@ class ZeroMqMesh:
                 del self._watched[ticket]
                 peer, batch, copied = below
                 peer.copied -= copied
-                events += map(Sent, batch)
-            events.append(Sent(ticket))
+                events += map(MessageSent, batch)
+            events.append(MessageSent(ticket))
 
     # Receiving
 
@@ -335,7 +335,7 @@ class ZeroMqMesh:
         self._counts["rx_bytes"] += size
         if peer.fading_ns is not None:
             peer.fading_ns = time.monotonic_ns() + round(FADING_S * 1e9)
-        events.append(Received(peer.member, head.bytes, data.buffer if size >= ZERO_COPY_BYTES else data.bytes))
+        events.append(MessageReceived(peer.member, head.bytes, data.buffer if size >= ZERO_COPY_BYTES else data.bytes))
         return size
 
     def _reject(self, identity: bytes, frames: list[zmq.Frame]) -> None:
@@ -383,7 +383,7 @@ class ZeroMqMesh:
         self._early = deque(item for item in self._early if item[0] is not peer)
         self._send_control(peer.identity, LOST, reason.encode()[:1000])
         events.append(
-            Lost(peer.member, f"{reason} (ZeroMQ, {peer.connection.address[0]}:{peer.connection.address[1]})")
+            MemberLost(peer.member, f"{reason} (ZeroMQ, {peer.connection.address[0]}:{peer.connection.address[1]})")
         )
         for place, flow in enumerate(peer.flows):
             del self._by_connection[flow.connection]

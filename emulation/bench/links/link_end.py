@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 
 from emulation.children import ChildCommand, ChildReport, Done, serve
-from transport.meshes.loop import CREDIT_BYTES
-from transport.meshes.mesh import Received, Sent
-from transport.meshes.opening import connect_mesh
+from transport.meshes.mesh import MessageReceived, MessageSent
+from transport.meshes.mesh_loop import CREDIT_BYTES
+from transport.meshes.mesh_opening import connect_mesh
 
 OPEN_S = 20.0
 RUN_S = 60.0
@@ -62,7 +62,7 @@ class LinkCandidate(Protocol):
 
 
 class MeshCandidate:
-    """A mesh, driven as `transport.meshes.loop` drives it: with the byte credit that groups have, or four messages."""
+    """A mesh, driven as by `transport.meshes.mesh_loop`: with the byte credit that groups have, or four messages."""
 
     def __init__(self, link: str, member: int, addresses: list[tuple[str, int]]) -> None:
         self._mesh = connect_mesh(link, member, addresses, job="bench", method="links", timeout_s=OPEN_S)
@@ -77,7 +77,7 @@ class MeshCandidate:
                 begun += 1
                 below += size
             events = mesh.receive()
-            back = sum(isinstance(event, Sent) for event in events)
+            back = sum(isinstance(event, MessageSent) for event in events)
             ended += back
             below -= back * size
             if not back:
@@ -90,7 +90,7 @@ class MeshCandidate:
         while taken < count:
             events = mesh.receive()
             for event in events:
-                if isinstance(event, Received):
+                if isinstance(event, MessageReceived):
                     if len(event.data) != size_bytes or event.head != taken.to_bytes(16, "big"):
                         raise RuntimeError(f"message {taken} came as {event.head.hex()}, {len(event.data)} bytes")
                     taken += 1
@@ -108,7 +108,7 @@ class MeshCandidate:
 
 
 def _check(until: float, words: str, events: Any) -> None:
-    lost = [event for event in events if not isinstance(event, Received | Sent)]
+    lost = [event for event in events if not isinstance(event, MessageReceived | MessageSent)]
     if lost or time.monotonic() > until:
         raise RuntimeError(f"{words}: {lost[0].reason if lost else 'no more came'}")
 

@@ -24,7 +24,7 @@ from emulation.errors import RunFailed
 from emulation.mininet import netns, patience
 from emulation.results import percentile
 from switchagg.errors import SwitchaggError
-from transport.meshes.opening import TOKEN_VARIABLE, new_token
+from transport.meshes.mesh_opening import TOKEN_VARIABLE, new_token
 
 Log = Callable[[str], None]
 

@@ -8,8 +8,8 @@ from emulation.sim.engine import engine_library
 from emulation.sim.engine.compiled_clock import CompiledClock
 from emulation.sim.host_costs import HostCosts
 from switchagg.native.programs import CompiledProgram
+from transport.collectives.collective_party import CALL_TIMEOUT_NS
 from transport.collectives.execution import ProgramCache
-from transport.collectives.party import CALL_TIMEOUT_NS
 from transport.meshes.reliable import ReliableConfig
 
 CONFIG_OF = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)

@@ -15,10 +15,10 @@ from switchagg.errors import AggregationFailed
 from switchagg.native.native_codec import DTYPES
 from switchagg.native.programs import ELSEWHERE, CompiledProgram
 from transport.collectives.collective import Task
+from transport.collectives.collective_party import EARLY_BYTES_MAX, CollectiveCall, CollectiveFinished, CollectiveParty
+from transport.collectives.collective_table import COLLECTIVES, plan
 from transport.collectives.execution import OPS
 from transport.collectives.native_execution import COMBINED
-from transport.collectives.party import EARLY_BYTES_MAX, Call, CollectiveParty, Finished
-from transport.collectives.table import COLLECTIVES, plan
 
 CALLS_DIFFER, TOO_EARLY, STUCK, UNANSWERED, WRONG_MESSAGE = range(1, 6)
 """`enum sim_failure`."""
@@ -83,7 +83,7 @@ class CompiledMember(CollectiveParty):
             and -(-least // elements) == -(-most // elements)
         )
 
-    def _prepare(self, call: Call, task: Task) -> None:
+    def _prepare(self, call: CollectiveCall, task: Task) -> None:
         array = call.array
         program = self._program(task, array.itemsize)
         combine, dtypes = COMBINED[call.op]
@@ -109,7 +109,7 @@ class CompiledMember(CollectiveParty):
         operand = np.frombuffer((ctypes.c_uint8 * size_bytes).from_address(from_address), array.dtype)
         self._group.clock.guarded(lambda: OPS[call.op](values, operand, out=values))
 
-    def _begin(self, call: Call, now_ns: int) -> None:
+    def _begin(self, call: CollectiveCall, now_ns: int) -> None:
         self._calls[call.key] = call
         self._by_number[call.number] = call
         facts = self._in_use[call.number][0]
@@ -122,7 +122,7 @@ class CompiledMember(CollectiveParty):
     def _take_early(self, key: bytes, now_ns: int) -> None:
         """C has."""
 
-    def events(self) -> list[Finished]:
+    def events(self) -> list[CollectiveFinished]:
         """Calls that have ended since the last time. Raises AggregationFailed once a member's have failed."""
         if self._group.failed.failure:
             raise self._failed()
@@ -131,7 +131,7 @@ class CompiledMember(CollectiveParty):
         while (number := self._library.sa_sim_member_ended(self._handle)) >= 0:
             call = self._by_number.pop(number)
             del self._calls[call.key], self._in_use[number]
-            ended.append(Finished(call, None))
+            ended.append(CollectiveFinished(call, None))
         return ended
 
     def _failed(self) -> AggregationFailed:

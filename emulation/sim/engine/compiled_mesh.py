@@ -13,7 +13,7 @@ from emulation.sim.host_costs import HostCosts
 from emulation.sim.network.mesh_host import Begins, Connections
 from emulation.sim.network.simulated_link import SimulatedLink
 from switchagg.errors import AggregationFailed
-from transport.meshes.mesh import HEAD_BYTES_MAX, Outgoing, Party
+from transport.meshes.mesh import HEAD_BYTES_MAX, OutgoingMessage, Party
 
 PUMPS, MESSAGE, LAST_MESSAGE, DEPARTED, DUE, UNANSWERED = range(6)
 """`enum sim_report`."""
@@ -32,7 +32,7 @@ class PartyGroup(CompiledGroup):
         self.job = job
         self.hosts: dict[int, CompiledMeshHost] = {}
         self.numbers = itertools.count()
-        self.waiting: dict[int, Outgoing] = {}  # until their last frame is on the link
+        self.waiting: dict[int, OutgoingMessage] = {}  # until their last frame is on the link
         self.under_way: dict[int, tuple[bytes, bytes]] = {}  # then head and data, until they have arrived
 
     def _happened(self, member: int, what: int, peer: int, message: int) -> int:
@@ -83,7 +83,7 @@ class CompiledMeshHost:
         for message in party.messages_to_send():
             self._push(message)
 
-    def _push(self, message: Outgoing) -> None:
+    def _push(self, message: OutgoingMessage) -> None:
         head, data = message.head, message.data
         assert len(head) <= HEAD_BYTES_MAX
         number = next(self._group.numbers)

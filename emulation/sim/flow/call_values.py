@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.description import Kind
-from transport.collectives.plan import shard
+from transport.collectives.collective_plan import shard
 
 Array = NDArray[Any]
 

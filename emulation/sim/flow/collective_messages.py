@@ -16,8 +16,8 @@ import numpy as np
 from emulation.sim.flow.call_load import CallLoad
 from emulation.sim.flow.flow_network import FlowNetwork
 from emulation.sim.host_costs import FREE, HostCosts
-from transport.collectives.execution import Program
-from transport.collectives.party import HEAD_BYTES
+from transport.collectives.collective_party import HEAD_BYTES
+from transport.collectives.execution import SegmentProgram
 
 
 class ReadyMessage(NamedTuple):
@@ -49,7 +49,7 @@ class Actor(Protocol):
 class ProgramActor:
     """Runs a compiled plan without values, as `transport.collectives.execution.Execution` does with them."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: SegmentProgram) -> None:
         self._program = program
         self._waits = program.waits.copy()
         self._left = len(program.kinds)

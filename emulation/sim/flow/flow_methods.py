@@ -31,14 +31,14 @@ from switchagg.layout import shares_of
 from switchagg.priority import StreamTurns, class_of
 from switchagg.wire import Op, Route
 from transport.collectives.collective import Task
+from transport.collectives.collective_party import HEAD_BYTES
+from transport.collectives.collective_table import COLLECTIVES, fitting, program
 from transport.collectives.cost import traffic_matrix
-from transport.collectives.party import HEAD_BYTES
-from transport.collectives.table import COLLECTIVES, fitting, program
 from transport.group.method_name import GROUPED, METHODS, flows, host_methods
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import RELIABLE_BYTES
 from transport.ps.config import BSP
-from transport.ps.messages import HEAD_BYTES as PS_HEAD_BYTES
+from transport.ps.ps_messages import HEAD_BYTES as PS_HEAD_BYTES
 from transport.ps.sharding import Sharding
 
 WORKERS_MOST = 4096

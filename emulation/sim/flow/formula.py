@@ -22,8 +22,8 @@ from emulation.sim.flow.call_load import CallLoad
 from emulation.sim.network.simulation import SimulationConfig
 from switchagg.description import Kind
 from transport.collectives.collective import LinkCost
+from transport.collectives.collective_table import COLLECTIVES
 from transport.collectives.cost import predict
-from transport.collectives.table import COLLECTIVES
 from transport.group.method_name import GROUPED, MethodName, parse
 from transport.links.framing import IP_TCP_BYTES
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from emulation.sim.flow.call_load import CallLoad
 from emulation.sim.flow.collective_messages import Carriage
 from emulation.sim.flow.flow_network import FlowNetwork
+from transport.collectives.collective_party import HEAD_BYTES
 from transport.collectives.halving import is_power_of_two
-from transport.collectives.party import HEAD_BYTES
 from transport.collectives.rings import hierarchical_group, torus_sides
 
 

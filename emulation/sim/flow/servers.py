@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from emulation.sim.flow.collective_messages import ReadyMessage
-from transport.ps.messages import EVERYBODY, HEAD_BYTES
-from transport.ps.sharding import Slice
+from transport.ps.ps_messages import EVERYBODY, HEAD_BYTES
+from transport.ps.sharding import ServerSlice
 
 _PUSH, _ANSWER = 0, 1
 
@@ -22,7 +22,7 @@ class PsActor:
         self,
         member: int,
         workers: int,
-        slices: Sequence[Slice],
+        slices: Sequence[ServerSlice],
         itemsize: int,
         colocated: bool,
         push_then_pull: bool = False,
@@ -35,14 +35,14 @@ class PsActor:
         served = sum(self._server(part) == member for part in slices)
         self._together = served if push_then_pull else 1  # slices that are answered at once
         self._first = len({part.server for part in slices})  # they have slices in turn: first ones begin transfers
-        self._complete: list[Slice] = []
+        self._complete: list[ServerSlice] = []
         self._wanted, self._unsent = wanted, len(slices) if self._worker else 0
         self.done = not self._worker
 
-    def _server(self, part: Slice) -> int:
+    def _server(self, part: ServerSlice) -> int:
         return part.server if self._colocated else self._workers + part.server
 
-    def _size(self, part: Slice, values: bool) -> int:
+    def _size(self, part: ServerSlice, values: bool) -> int:
         return HEAD_BYTES + self._colocated + (part.high - part.low) * self._itemsize * values
 
     def start(self) -> list[ReadyMessage]:
@@ -73,7 +73,7 @@ class PsActor:
         self._settle()
         return []
 
-    def _push(self, part: Slice) -> list[ReadyMessage]:
+    def _push(self, part: ServerSlice) -> list[ReadyMessage]:
         """This server has one more worker's slice."""
         self._pushed[part.number] += 1
         if self._pushed[part.number] < self._workers:
@@ -86,7 +86,7 @@ class PsActor:
         self._settle()
         return ready
 
-    def _answers(self, part: Slice) -> Iterator[ReadyMessage]:
+    def _answers(self, part: ServerSlice) -> Iterator[ReadyMessage]:
         for worker in range(self._workers) if part.sink == EVERYBODY else (part.sink,):
             if worker == self._member:
                 self._wanted -= 1

@@ -23,10 +23,10 @@ from emulation.sim.network.simulated_link import (
 from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.network.virtual_clock import Action
-from transport.bounded.calls import BoundedJob, loss_of
-from transport.bounded.packets import DATA, HEADER_BYTES, MAGIC, PathConfig
-from transport.bounded.party import BoundedParty
-from transport.bounded.table import BOUNDED
+from transport.bounded.bounded_calls import BoundedJob, loss_of
+from transport.bounded.bounded_packets import DATA, HEADER_BYTES, MAGIC, PathConfig
+from transport.bounded.bounded_party import BoundedParty
+from transport.bounded.bounded_table import BOUNDED
 from transport.collectives.cost import traffic_matrix
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import RELIABLE_BYTES

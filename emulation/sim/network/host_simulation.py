@@ -18,10 +18,10 @@ from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.size_only import SizeOnlyArray
 from emulation.topologies.topology import STAR
 from switchagg.priority import BEST_EFFORT
-from transport.collectives.choice import SIZES_BYTES, Choice, fit, to_words
+from transport.collectives.choice import SIZES_BYTES, AlgorithmChoice, fit, to_words
+from transport.collectives.collective_party import HEAD_BYTES, CollectiveParty, begins_transfer
+from transport.collectives.collective_table import COLLECTIVES, fitting
 from transport.collectives.cost import traffic_matrix
-from transport.collectives.party import HEAD_BYTES, CollectiveParty, begins_transfer
-from transport.collectives.table import COLLECTIVES, fitting
 from transport.group.method_name import GROUPED
 
 
@@ -119,13 +119,13 @@ class HostSimulation(Simulation):
         return sum(host.drop_checksum for host in self.hosts)
 
 
-def measured_choice(config: SimulationConfig) -> Choice:
+def measured_choice(config: SimulationConfig) -> AlgorithmChoice:
     """The measurement for `auto`: messages from one host to another, timed at the start on the same links."""
     segment_bytes = config.message_bytes - HEAD_BYTES
     if config.workers == 1:
-        return Choice(1, 0, 1, segment_bytes)
+        return AlgorithmChoice(1, 0, 1, segment_bytes)
     alpha_ns, beta_fs_per_byte = to_words(fit([(size, _one_way_ns(config, size) / 1e9) for size in SIZES_BYTES]))
-    return Choice(config.workers, alpha_ns, beta_fs_per_byte, segment_bytes)
+    return AlgorithmChoice(config.workers, alpha_ns, beta_fs_per_byte, segment_bytes)
 
 
 def _one_way_ns(config: SimulationConfig, size_bytes: int) -> int:

@@ -29,7 +29,7 @@ from switchagg.priority import BEST_EFFORT, CLASSES, class_of
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import RELIABLE_BYTES
 from transport.meshes.credit_queue import CreditQueue
-from transport.meshes.mesh import Outgoing, Party
+from transport.meshes.mesh import OutgoingMessage, Party
 from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
 
 Connections = Callable[[int, int], ReliableConfig]
@@ -73,7 +73,7 @@ class ClassFlow:
     __slots__ = ("departing", "queue", "repeating", "uplink")
 
     def __init__(self, credit_bytes: int | None) -> None:
-        self.queue: CreditQueue[Outgoing] = CreditQueue(credit_bytes)
+        self.queue: CreditQueue[OutgoingMessage] = CreditQueue(credit_bytes)
         self.departing: deque[_Departing] = deque()
         self.repeating: set[int] = set()
         self.uplink: HostUplink | None = None
@@ -211,11 +211,11 @@ class MeshHost:
                 cost_ns = self._cost_ns(message.head)
                 self._host.run(cost_ns, partial(self._carry_and_go_on if cost_ns else self._carry, flow, to, message))
 
-    def _carry_and_go_on(self, flow: ClassFlow, to: int, message: Outgoing) -> None:
+    def _carry_and_go_on(self, flow: ClassFlow, to: int, message: OutgoingMessage) -> None:
         self._carry(flow, to, message)
         self.pump()
 
-    def _carry(self, flow: ClassFlow, to: int, message: Outgoing) -> None:
+    def _carry(self, flow: ClassFlow, to: int, message: OutgoingMessage) -> None:
         """A message to an address, its class in the upper bits, is below its queue."""
         head, data = message.head, message.data
         size_bytes = len(head) + len(data)

@@ -14,9 +14,9 @@ from switchagg.priority import BEST_EFFORT
 from transport.group.method_name import flows
 from transport.ps.colocated import FOR_SERVER, Colocated
 from transport.ps.config import BACKUP, PsConfig
-from transport.ps.messages import HEAD_BYTES, begins_transfer
-from transport.ps.server import PsServer
-from transport.ps.worker import PsCall, PsWorker
+from transport.ps.ps_messages import HEAD_BYTES, begins_transfer
+from transport.ps.ps_server import PsServer
+from transport.ps.ps_worker import PsCall, PsWorker
 
 
 class PsSimulation(Simulation):

@@ -11,7 +11,7 @@ from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.network.switch_simulation import SwitchSimulation
-from transport.bounded.table import BOUNDED
+from transport.bounded.bounded_table import BOUNDED
 from transport.group.method_name import host_methods
 
 SIMULATIONS: dict[str, Callable[..., Simulation]] = {

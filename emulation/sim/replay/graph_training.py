@@ -26,7 +26,7 @@ from emulation.timeline import COMPUTE as COMPUTE_TRACK
 from emulation.timeline import NETWORK, Span, is_recorded, union_ns
 from emulation.topologies.topology_kinds import seen_by
 from switchagg.description import Kind
-from transport.collectives.plan import shard
+from transport.collectives.collective_plan import shard
 from transport.group.method_name import METHODS, MethodName
 
 POINT_TO_POINT = "direct"  # the method of what no switch can do: each to each

@@ -19,7 +19,7 @@ from emulation.sim.traffic.controls import control
 from emulation.sim.traffic.receiver import TcpReceiver
 from emulation.sim.traffic.segments import TransportSegment
 from emulation.sim.traffic.sender import TcpSender
-from transport.meshes.mesh import Outgoing
+from transport.meshes.mesh import OutgoingMessage
 
 
 class MessageConnection(TcpConnection):
@@ -153,7 +153,7 @@ class TcpMeshHost(MeshHost):
         connection.arrived(frame, bool(to & CE))
         self._on_receive(sender - self._first, connection.messages())
 
-    def _carry(self, flow: ClassFlow, to: int, message: Outgoing) -> None:
+    def _carry(self, flow: ClassFlow, to: int, message: OutgoingMessage) -> None:
         way = self._ways.get(to)
         if way is None:
             way = self._ways[to] = self._mesh.connect(self._address, to)

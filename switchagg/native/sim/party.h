@@ -1,4 +1,4 @@
-/* The collective calls of one member, matched with the others' by key: as transport/collectives/party.py, whose heads of
+/* The collective calls of one member, matched with the others' by key: as transport/collectives/collective_party.py, whose heads of
    messages these are. Where that one fails all calls, this one ends the simulation, with a reason. */
 #ifndef SWITCHAGG_SIM_PARTY_H
 #define SWITCHAGG_SIM_PARTY_H

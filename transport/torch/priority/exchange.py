@@ -19,14 +19,14 @@ from torch import nn
 
 from switchagg.codecs.array_codec import Tensor, Tensors
 from switchagg.errors import AggregationFailed
-from transport.schedule.model import launch_order
+from transport.schedule.schedule_model import launch_order
 from transport.schedule.scheduler import (
     LayerProfile,
     LinearCost,
-    Part,
     Profile,
     Scheduler,
     TensorProfile,
+    TensorRange,
     Transfer,
     fit_cost,
     plan_transfers,
@@ -143,7 +143,7 @@ class Exchange:
         if self._find_unused:
             count = len(self._parameters)
             urgent = min(transfer.priority for transfer in planned)
-            planned.append(Transfer(len(planned), urgent, (Part(count, 0, count),), 4 * count))
+            planned.append(Transfer(len(planned), urgent, (TensorRange(count, 0, count),), 4 * count))
             self._transfer_names.append(USED)
             self._contents.append(None)
 

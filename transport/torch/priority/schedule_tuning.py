@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from transport.schedule.policy import Point, Policy, Tunable
+from transport.schedule.policy import Policy, Tunable, TuningPoint
 from transport.schedule.tuning import Tuner
 
 SETTLING_ITERATIONS = 2
@@ -27,7 +27,7 @@ class ScheduleTuning:
         broadcast: Callable[[bytes], bytes],
         log: Path | None,
         *,
-        make_tuner: Callable[[Point, int], Tuner] = Tuner,
+        make_tuner: Callable[[TuningPoint, int], Tuner] = Tuner,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._tunable, self._broadcast, self._log, self._clock = tunable, broadcast, log, clock
@@ -59,12 +59,12 @@ class ScheduleTuning:
             point = self._tuner.observe(iteration_ns)
             self._write(len(self._tuner.tried), iteration, tried, iteration_ns)
             proposal = f"{point.partition_bytes} {point.credit_bytes}".encode()
-        point = Point(*map(int, self._broadcast(proposal).split()))
+        point = TuningPoint(*map(int, self._broadcast(proposal).split()))
         self._since = 0
         self._left -= 1
         return self._tunable.at(point)
 
-    def _write(self, step: int, iteration: int, tried: Point, iteration_ns: float) -> None:
+    def _write(self, step: int, iteration: int, tried: TuningPoint, iteration_ns: float) -> None:
         if self._log is not None:
             with self._log.open("a", newline="") as file:
                 row = (step, iteration, tried.partition_bytes, tried.credit_bytes, round(iteration_ns))

@@ -20,7 +20,7 @@ from switchagg.codecs.compression import Compression
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import CodecSpec
 from switchagg.job import ELEMENTS_MTU_1500
-from transport.collectives.plan import shard
+from transport.collectives.collective_plan import shard
 from transport.torch.calls.tensor_layout import array_dtype
 
 logger = logging.getLogger(__name__)

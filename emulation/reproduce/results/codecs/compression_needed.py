@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from emulation.profiles.model_profile import load
 from emulation.reproduce.published import Published, PublishedCell
 from transport.schedule.by_arrival import Fusion
-from transport.schedule.model import Network, predict
+from transport.schedule.schedule_model import Network, predict
 
 _WORKERS = 64
 _RATE_BPS = 10e9

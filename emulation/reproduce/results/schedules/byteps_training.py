@@ -7,8 +7,8 @@ from emulation.reproduce.published import Published, PublishedCell
 from emulation.reproduce.timed import push_pull_ns, rate_for
 from transport.schedule.by_arrival import Fusion
 from transport.schedule.by_urgency import ByteScheduler
-from transport.schedule.model import Network, predict
 from transport.schedule.profile import Profile
+from transport.schedule.schedule_model import Network, predict
 
 _GPUS_PER_NODE = 8
 _BATCH = 64

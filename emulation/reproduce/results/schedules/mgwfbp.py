@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from emulation.profiles.model_profile import load
 from emulation.reproduce.published import Published, PublishedCell
-from transport.schedule.model import Network, predict
+from transport.schedule.schedule_model import Network, predict
 
 _STEP_NS = 45_250  # of the authors' cost model, from their own benchmark of this cluster
 _NODES = (2, 4, 8)

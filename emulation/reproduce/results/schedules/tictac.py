@@ -8,10 +8,10 @@ from statistics import mean
 from emulation.profiles.model_profile import load
 from emulation.reproduce.published import Published, PublishedCell
 from emulation.reproduce.timed import forward_end_ns
-from transport.schedule.model import Network, ready_times, serve
-from transport.schedule.plan import Transfer
 from transport.schedule.profile import LinearCost, Profile
-from transport.schedule.table import plan_transfers
+from transport.schedule.schedule_model import Network, ready_times, serve
+from transport.schedule.schedule_plan import Transfer
+from transport.schedule.schedule_table import plan_transfers
 
 _MODELS = ("alexnet", "googlenet", "resnet50", "vgg16")
 _RATES = [1.5**step for step in range(12)]

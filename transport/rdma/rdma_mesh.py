@@ -28,17 +28,17 @@ from transport.meshes.mesh import (
     HEAD_BYTES_MAX,
     Buffer,
     Event,
-    Lost,
+    MemberLost,
+    MessageReceived,
+    MessageSent,
     Place,
-    Received,
-    Sent,
     check_message,
 )
-from transport.meshes.opening import BoundPlace
-from transport.meshes.tcp_gathering import Gathering, TcpOptions, exchange, listen
-from transport.rdma.handshake import MeshEnd, path_mtu_of
+from transport.meshes.mesh_opening import BoundPlace
+from transport.meshes.tcp_gathering import TcpGathering, TcpOptions, exchange, listen
 from transport.rdma.places import ROCE_PORT
 from transport.rdma.provider import default_provider, open_context
+from transport.rdma.rdma_handshake import MeshQueuePair, path_mtu_of
 from transport.rdma.verbs import (
     AccessFlags,
     MemoryRegion,
@@ -216,7 +216,7 @@ class RdmaMesh:
             raise
         try:
             if len(addresses) > 1 and listener is not None:
-                gathering = Gathering(mine, terms.key, addresses, listener, TcpOptions(), terms.timeout_s)
+                gathering = TcpGathering(mine, terms.key, addresses, listener, TcpOptions(), terms.timeout_s)
                 connections = gathering.run()
                 mesh.counters["drop_unknown_sender"] = gathering.unknown_senders
                 mesh._connect_all(connections, until)
@@ -233,20 +233,20 @@ class RdmaMesh:
         """Connect a queue pair, or one for each class, with every peer. Raises JobError naming those that don't
         answer."""
         options = self._options
-        mine: dict[int, list[MeshEnd]] = {}
+        mine: dict[int, list[MeshQueuePair]] = {}
         for member, connection in connections.items():
             marks = [tos_of(kind, options.tos) for kind in self.classes] or [options.tos]
             self._peers[member] = [
                 self._new_peer(member, connection, tos, free) for tos, free in zip(marks, self._free, strict=True)
             ]
             mtu = options.path_mtu or path_mtu_of(connection)
-            mine[member] = [MeshEnd(peer.pair.end, mtu, SLOTS, SLOT_BYTES) for peer in self._peers[member]]
+            mine[member] = [MeshQueuePair(peer.pair.end, mtu, SLOTS, SLOT_BYTES) for peer in self._peers[member]]
         ours = {member: b"".join(end.pack() for end in ends) for member, ends in mine.items()}
         theirs = exchange(connections, ours, until, self._job)
         for member, flows in self._peers.items():
             size = len(theirs[member]) // len(flows)
             for place, peer in enumerate(flows):
-                end = MeshEnd.unpack(theirs[member][place * size : (place + 1) * size])
+                end = MeshQueuePair.unpack(theirs[member][place * size : (place + 1) * size])
                 if (end.slots, end.slot_bytes) != (SLOTS, SLOT_BYTES):
                     raise JobError(f"job {self._job}: member {member} has other slots than this one: another version?")
                 mtu = min(end.mtu, mine[member][place].mtu)
@@ -277,7 +277,7 @@ class RdmaMesh:
         self._require_open()
         flows = self._peers.get(to)
         if flows is None:
-            self._events.append(Sent(ticket))
+            self._events.append(MessageSent(ticket))
             return
         flows[flow].outbox.append(_Message(head, np.frombuffer(data, np.uint8), ticket))
 
@@ -341,7 +341,7 @@ class RdmaMesh:
         """Its memory is the caller's again."""
         if message.region is not None:
             message.region.close()
-        self._events.append(Sent(message.ticket))
+        self._events.append(MessageSent(message.ticket))
 
     # Receiving
 
@@ -414,7 +414,7 @@ class RdmaMesh:
         if peer.filled == len(peer.data):
             self.counters["rx_messages"] += 1
             self.counters["rx_bytes"] += peer.filled
-            self._events.append(Received(peer.member, peer.head, peer.data))
+            self._events.append(MessageReceived(peer.member, peer.head, peer.data))
             peer.data = None
         return ""
 
@@ -444,7 +444,7 @@ class RdmaMesh:
         self._poll.unregister(peer.connection)
         peer.connection.close()
         self.counters["lost"] += 1
-        self._events.append(Lost(peer.member, reason))
+        self._events.append(MemberLost(peer.member, reason))
 
     # Waiting and closing
 

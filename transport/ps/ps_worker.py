@@ -14,28 +14,40 @@ from numpy.typing import NDArray
 
 from switchagg import description
 from switchagg.errors import AggregationFailed
-from transport.meshes.mesh import URGENT, Buffer, Outgoing
-from transport.ps import arithmetic
+from transport.meshes.mesh import URGENT, Buffer, OutgoingMessage
+from transport.ps import ps_arithmetic
 from transport.ps.coded import CodedPushes
 from transport.ps.config import PsConfig
 from transport.ps.liveness import Liveness
-from transport.ps.messages import AUTOMATIC, COMBINING, DTYPES, EVERYBODY, LITTLE, SUMMED, Head, Kind, Op, shown, unpack
-from transport.ps.server import WORDS_MAX, member_name
-from transport.ps.sharding import Sharding, Slice
+from transport.ps.ps_messages import (
+    AUTOMATIC,
+    COMBINING,
+    DTYPES,
+    EVERYBODY,
+    LITTLE,
+    SUMMED,
+    Head,
+    PsMessageKind,
+    PsOp,
+    shown,
+    unpack,
+)
+from transport.ps.ps_server import WORDS_MAX, member_name
+from transport.ps.sharding import ServerSlice, Sharding
 
 Array = NDArray[Any]
 
 KINDS = (*description.KINDS, "init", "push_pull", "pull")
 
-OPS = {"sum": Op.SUM, "avg": Op.AVG, "max": Op.MAX}
+OPS = {"sum": PsOp.SUM, "avg": PsOp.AVG, "max": PsOp.MAX}
 
 _OP_OF_KIND = {
-    "all_gather": Op.COPY,
-    "broadcast": Op.COPY,
-    "barrier": Op.BARRIER,
-    "init": Op.KEEP,
-    "push_pull": Op.GRADIENT,
-    "pull": Op.PULL,
+    "all_gather": PsOp.COPY,
+    "broadcast": PsOp.COPY,
+    "barrier": PsOp.BARRIER,
+    "init": PsOp.KEEP,
+    "push_pull": PsOp.GRADIENT,
+    "pull": PsOp.PULL,
 }
 
 PATIENCE_BEATS = 3
@@ -47,7 +59,7 @@ Round = tuple[int, bool, int]
 
 
 def round_of(head: Head) -> Round:
-    return head.key, head.op == Op.GRADIENT, head.clock
+    return head.key, head.op == PsOp.GRADIENT, head.clock
 
 
 class PsCall:
@@ -55,7 +67,7 @@ class PsCall:
 
     __slots__ = ("count", "head", "key", "kind", "slices", "target", "tickets", "waiting")
 
-    def __init__(self, kind: str, key: int, head: Head, slices: list[Slice], target: Array) -> None:
+    def __init__(self, kind: str, key: int, head: Head, slices: list[ServerSlice], target: Array) -> None:
         self.kind = kind
         self.key = key
         self.head = head
@@ -66,7 +78,7 @@ class PsCall:
         self.tickets: set[int] = set()
 
 
-class Finished(NamedTuple):
+class PsCallFinished(NamedTuple):
     """A call has ended: its target holds the result, or, with a failure, nothing that means anything."""
 
     call: PsCall
@@ -94,7 +106,7 @@ class PsWorker:
         self._sharding = Sharding(config.servers, config.slice_elements, config.tensor_bytes)
         self._servers = range(config.workers, config.members)
         self._liveness = Liveness(self._servers, config.heartbeat_s, config.dead_after_s)
-        self._arithmetic = arithmetic.fastest()
+        self._arithmetic = ps_arithmetic.fastest()
         self._calls: dict[int, PsCall] = {}
         coded = config.codec and config.keeps_weights
         self.pushes = CodedPushes(config.codec, rank, config.workers) if coded else None
@@ -103,15 +115,15 @@ class PsWorker:
         self._ahead: dict[Round, dict[int, tuple[int, Head, bytes]]] = {}
         """Results of rounds that we haven't begun, by slice, with the servers they came from."""
         self._made = 0
-        self._finished: list[Finished] = []
+        self._finished: list[PsCallFinished] = []
         self._owners: dict[int, PsCall] = {}  # of tickets
         self._next_ticket = 0
         self._under_way = 0
         self._moved_ns = 0
         self._moved = False
         self._leaving = False
-        hello = Head(Kind.HELLO, clock=LITTLE, priority=URGENT)
-        self._outgoing: list[Outgoing] = []
+        hello = Head(PsMessageKind.HELLO, clock=LITTLE, priority=URGENT)
+        self._outgoing: list[OutgoingMessage] = []
         for server in self._servers:
             self._send(server, hello, config.to_bytes())
 
@@ -127,7 +139,7 @@ class PsWorker:
         root: int = 0,
         target: Array | None = None,
     ) -> PsCall:
-        """Begin a call on a 1-D C-contiguous array; it mustn't be touched until its `Finished`.
+        """Begin a call on a 1-D C-contiguous array; it mustn't be touched until its `PsCallFinished`.
 
         kind: one of KINDS. The result comes in place, or into `target`, of the same type and length ("push_pull":
         gradients in array, weights in target). key: 0 … 2**63 - 1, the same on all ranks, and free again when the call
@@ -141,14 +153,17 @@ class PsWorker:
         if shards:
             slices = self._sharding.cut_shards(number, len(array), self.config.workers, gather=kind == "all_gather")
         else:
-            source, sink = root if code in (Op.COPY, Op.KEEP) else EVERYBODY, root if kind == "reduce" else EVERYBODY
+            source, sink = (
+                root if code in (PsOp.COPY, PsOp.KEEP) else EVERYBODY,
+                root if kind == "reduce" else EVERYBODY,
+            )
             slices = self._sharding.cut(number, len(array), source, sink)
         head = Head(
-            Kind.PUSH,
+            PsMessageKind.PUSH,
             number,
             slices=len(slices),
             elements=len(array),
-            clock=(self._clocks if code == Op.GRADIENT else self._rounds).get(number, 0),
+            clock=(self._clocks if code == PsOp.GRADIENT else self._rounds).get(number, 0),
             dtype=DTYPES.index(array.dtype),
             op=code,
             source=slices[0].source,
@@ -160,7 +175,7 @@ class PsWorker:
         self._made += key is None
         call = PsCall(kind, number, head, slices, array if target is None else target)
         if self.failure is not None:
-            self._finished.append(Finished(call, self.failure))
+            self._finished.append(PsCallFinished(call, self.failure))
             return call
         if not self._calls:
             self._moved_ns = now_ns
@@ -186,7 +201,7 @@ class PsWorker:
             count += 1
         return count
 
-    def events(self) -> list[Finished]:
+    def events(self) -> list[PsCallFinished]:
         """Calls that have ended since the last time."""
         finished, self._finished = self._finished, []
         return finished
@@ -198,7 +213,7 @@ class PsWorker:
         self._leaving = True
         if self.failure is None:
             for server in self._servers:
-                self._send(server, Head(Kind.LEAVE, priority=(1 << 31) - 1))
+                self._send(server, Head(PsMessageKind.LEAVE, priority=(1 << 31) - 1))
             self._end(AggregationFailed(f"{self._who(self.rank)} has left the job", job=self._job))
 
     def waits_for(self, server: int) -> bool:
@@ -225,7 +240,7 @@ class PsWorker:
 
     def receive(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
         parsed = unpack(head)
-        if parsed is not None and parsed.kind == Kind.HELLO and self.failure is None:
+        if parsed is not None and parsed.kind == PsMessageKind.HELLO and self.failure is None:
             other = f"{self._who(sender)} takes it for a server: it was told of other numbers of workers and servers"
             self._fail(f"{other} than {self.config.workers} and {self.config.servers}")
         elif parsed is None or sender not in self._servers or self.failure is not None:
@@ -248,7 +263,7 @@ class PsWorker:
         if member in self._servers:
             self._fail(f"{self._who(member)} is lost: {reason}", told_by=member)
 
-    def messages_to_send(self) -> list[Outgoing]:
+    def messages_to_send(self) -> list[OutgoingMessage]:
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
@@ -267,7 +282,7 @@ class PsWorker:
             self.give_up(f"nothing has come for {limit_s:g} s")
         if self.failure is None:
             for server in self._servers:
-                self._send(server, Head(Kind.BEAT, priority=URGENT))
+                self._send(server, Head(PsMessageKind.BEAT, priority=URGENT))
 
     def give_up(self, reason: str) -> None:
         """As GroupParty."""
@@ -279,21 +294,21 @@ class PsWorker:
     # ---- calls
 
     def _take(self, sender: int, parsed: Head, data: Buffer, now_ns: int) -> None:
-        if parsed.kind == Kind.ANSWER:
+        if parsed.kind == PsMessageKind.ANSWER:
             self._moved_ns = now_ns
             self._answered(sender, parsed, data)
-        elif parsed.kind == Kind.RESULT:
+        elif parsed.kind == PsMessageKind.RESULT:
             self._moved_ns = now_ns
             self._told(sender, parsed, data)
-        elif parsed.kind == Kind.FAIL:
+        elif parsed.kind == PsMessageKind.FAIL:
             words = bytes(data[:WORDS_MAX]).decode(errors="replace")
             missing = () if parsed.root == EVERYBODY else (parsed.root,)
             self._fail(f"{self._who(sender)} ends the job: {words}", told_by=sender, missing=missing)
-        elif parsed.kind == Kind.GONE:
+        elif parsed.kind == PsMessageKind.GONE:
             if parsed.root < self.config.workers and parsed.root not in self._gone:  # each server tells
                 self._gone.add(parsed.root)
                 self.notices.append(bytes(data[:WORDS_MAX]).decode(errors="replace"))
-        elif parsed.kind != Kind.BEAT:
+        elif parsed.kind != PsMessageKind.BEAT:
             self.counters["ignored"] += 1
 
     def _number(self, kind: str, key: int | None) -> int:
@@ -310,15 +325,17 @@ class PsWorker:
     def _start(self, call: PsCall, array: Array) -> None:
         itemsize = array.dtype.itemsize
         values = array.data.cast("B") if len(array) else memoryview(b"")
-        carries = call.head.op not in (Op.BARRIER, Op.PULL)
-        if call.head.op == Op.KEEP and self.pushes is not None:
+        carries = call.head.op not in (PsOp.BARRIER, PsOp.PULL)
+        if call.head.op == PsOp.KEEP and self.pushes is not None:
             self.pushes.forget(call.key)
-        if call.head.op in (Op.KEEP, Op.GRADIENT):
-            self._clocks[call.key] = 0 if call.head.op == Op.KEEP else call.head.clock + 1
+        if call.head.op in (PsOp.KEEP, PsOp.GRADIENT):
+            self._clocks[call.key] = 0 if call.head.op == PsOp.KEEP else call.head.clock + 1
         elif self.config.has_rounds and call.head.op in COMBINING and call.key < AUTOMATIC:
             self._rounds[call.key] = call.head.clock + 1
         ahead = self._ahead.pop(round_of(call.head), {}) if call.head.op in COMBINING else {}
-        coded = self.pushes.code(call.key, array, call.slices) if self.pushes and call.head.op == Op.GRADIENT else None
+        coded = (
+            self.pushes.code(call.key, array, call.slices) if self.pushes and call.head.op == PsOp.GRADIENT else None
+        )
         for part in call.slices:
             head = call.head._replace(
                 number=part.number, slice_elements=part.high - part.low, source=part.source, sink=part.sink
@@ -337,10 +354,10 @@ class PsWorker:
         for sender, told, result in ahead.values():
             self._told(sender, told, result)
 
-    def _awaited(self, sender: int, head: Head) -> tuple[PsCall, Slice] | None:
+    def _awaited(self, sender: int, head: Head) -> tuple[PsCall, ServerSlice] | None:
         """The slice that an answer is for, if we wait for it."""
         call = self._calls.get(head.key)
-        if call is None or head.kind != Kind.ANSWER or head.number not in call.waiting:
+        if call is None or head.kind != PsMessageKind.ANSWER or head.number not in call.waiting:
             return None
         part = call.slices[head.number]
         same = head.op == call.head.op and head.slice_elements == part.high - part.low
@@ -357,7 +374,7 @@ class PsWorker:
         """What a round became without us: of the call under way, or of one to come."""
         call = self._calls.get(head.key)
         if call is not None and round_of(call.head) == round_of(head):
-            if (found := self._awaited(sender, head._replace(kind=Kind.ANSWER))) is not None:
+            if (found := self._awaited(sender, head._replace(kind=PsMessageKind.ANSWER))) is not None:
                 self._accept(sender, *found, head._replace(clock=head.root), data)
         elif not self._has_begun(head):
             self._ahead.setdefault(round_of(head), {})[head.number] = sender, head, bytes(data)
@@ -366,20 +383,20 @@ class PsWorker:
         """Whether we have made the call of a round."""
         if head.key >= AUTOMATIC:
             return head.key < AUTOMATIC + self._made
-        return head.clock < (self._clocks if head.op == Op.GRADIENT else self._rounds).get(head.key, 0)
+        return head.clock < (self._clocks if head.op == PsOp.GRADIENT else self._rounds).get(head.key, 0)
 
-    def _accept(self, sender: int, call: PsCall, part: Slice, head: Head, data: Buffer) -> None:
+    def _accept(self, sender: int, call: PsCall, part: ServerSlice, head: Head, data: Buffer) -> None:
         """The result of a slice. head.clock: as an answer's."""
         view = self._view(call, part)
-        expected = 0 if head.op == Op.BARRIER or part.source == self.rank else len(view)
-        if len(data) != expected or (head.op == Op.AVG and head.clock < 1):
+        expected = 0 if head.op == PsOp.BARRIER or part.source == self.rank else len(view)
+        if len(data) != expected or (head.op == PsOp.AVG and head.clock < 1):
             self._fail(f"{self._who(sender)} answers {shown(call.head)} with {len(data)} bytes, not {expected}")
             return
         if len(data) and not _lies_in(data, view):
             view[:] = data
-        if head.op == Op.AVG and expected:
+        if head.op == PsOp.AVG and expected:
             self._arithmetic.divide(view, head.clock, DTYPES[head.dtype])
-        if head.op == Op.GRADIENT and self.config.keeps_weights:
+        if head.op == PsOp.GRADIENT and self.config.keeps_weights:
             self.counters["pushed"] += 1
             self.counters["delays"] += head.clock
             self.counters["delay_most"] = max(self.counters["delay_most"], head.clock)
@@ -388,7 +405,7 @@ class PsWorker:
         call.waiting.discard(part.number)
         self._end_if_done(call)
 
-    def _view(self, call: PsCall, part: Slice) -> memoryview:
+    def _view(self, call: PsCall, part: ServerSlice) -> memoryview:
         if part.low == part.high:
             return memoryview(b"")
         itemsize = call.target.dtype.itemsize
@@ -396,7 +413,7 @@ class PsWorker:
 
     def _end_if_done(self, call: PsCall) -> None:
         if not call.waiting and not call.tickets and self._calls.pop(call.key, None) is not None:
-            self._finished.append(Finished(call, None))
+            self._finished.append(PsCallFinished(call, None))
 
     # ---- failures
 
@@ -404,7 +421,7 @@ class PsWorker:
         """Every call fails; the servers that don't know yet are told."""
         if self.failure is not None:
             return
-        head = Head(Kind.FAIL, root=missing[0] if missing else EVERYBODY, priority=URGENT)
+        head = Head(PsMessageKind.FAIL, root=missing[0] if missing else EVERYBODY, priority=URGENT)
         for server in self._servers:
             if server != told_by:
                 self._send(server, head, words.encode()[:WORDS_MAX])
@@ -412,7 +429,7 @@ class PsWorker:
 
     def _end(self, failure: AggregationFailed) -> None:
         self.failure = failure
-        self._finished.extend(Finished(call, failure) for call in self._calls.values())
+        self._finished.extend(PsCallFinished(call, failure) for call in self._calls.values())
         self._calls.clear()
         self._owners.clear()
         self._ahead.clear()
@@ -422,7 +439,7 @@ class PsWorker:
     def _send(self, server: int, head: Head, data: Buffer = b"") -> int:
         self._next_ticket += 1
         self._under_way += 1
-        self._outgoing.append(Outgoing(server, head.pack(), data, self._next_ticket, head.priority))
+        self._outgoing.append(OutgoingMessage(server, head.pack(), data, self._next_ticket, head.priority))
         return self._next_ticket
 
     def _who(self, member: int) -> str:
@@ -436,7 +453,7 @@ def _lies_in(data: Buffer, view: memoryview) -> bool:
     return bool(np.frombuffer(data, np.uint8).ctypes.data == np.frombuffer(view, np.uint8).ctypes.data)
 
 
-def op_of(kind: str, array: Array, op: str, root: int, target: Array | None, workers: int) -> Op:
+def op_of(kind: str, array: Array, op: str, root: int, target: Array | None, workers: int) -> PsOp:
     """What the servers shall do. ValueError for what they can't."""
     if kind not in KINDS:
         raise ValueError(f"call '{kind}': one of {', '.join(KINDS)}")
@@ -459,12 +476,12 @@ def op_of(kind: str, array: Array, op: str, root: int, target: Array | None, wor
     return code
 
 
-def _check_values(kind: str, code: Op, op: str, array: Array, into: Array) -> None:
+def _check_values(kind: str, code: PsOp, op: str, array: Array, into: Array) -> None:
     if not into.flags.writeable:
         raise ValueError(f"{kind}: the result needs a writable array")
-    if code in (Op.AVG, Op.KEEP, Op.GRADIENT, Op.PULL) and array.dtype.kind != "f":
-        raise ValueError(f"{kind} {op if code == Op.AVG else ''}: of float32 and float64, not {array.dtype}")
+    if code in (PsOp.AVG, PsOp.KEEP, PsOp.GRADIENT, PsOp.PULL) and array.dtype.kind != "f":
+        raise ValueError(f"{kind} {op if code == PsOp.AVG else ''}: of float32 and float64, not {array.dtype}")
     if code in COMBINING and array.dtype not in SUMMED:
         raise ValueError(f"{kind}: {array.dtype} can't be combined")
-    if code in (Op.KEEP, Op.GRADIENT, Op.PULL) and not len(array):
+    if code in (PsOp.KEEP, PsOp.GRADIENT, PsOp.PULL) and not len(array):
         raise ValueError(f"{kind}: an array without elements")

@@ -10,7 +10,7 @@ from switchagg.wire import FLAG_VERSION, Bundle, headers
 from transport.rdma.places import first_places, mtu_for
 
 
-class Run(NamedTuple):
+class FrameRun(NamedTuple):
     """Consecutive rows of a bundle that make one message: so many frames, at consecutive places from `place` on."""
 
     row: int
@@ -32,7 +32,7 @@ class Grouping:
         self._base: NDArray[np.int64] = np.array(places[:-1], np.int64) - firsts
         self._windows: NDArray[np.int64] = windows
 
-    def runs(self, frames: Bundle) -> list[Run]:
+    def runs(self, frames: Bundle) -> list[FrameRun]:
         """The messages for the frames of a bundle (m, mtu) as the job's own endpoint made them, in order."""
         if not len(frames):
             return []
@@ -45,7 +45,7 @@ class Grouping:
         begin = 0
         for end in [*ends.tolist(), len(frames)]:
             for row in range(begin, end, self._packets):
-                runs.append(Run(row, min(self._packets, end - row), int(place[row])))
+                runs.append(FrameRun(row, min(self._packets, end - row), int(place[row])))
             begin = end
         return runs
 

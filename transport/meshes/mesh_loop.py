@@ -15,7 +15,7 @@ from collections.abc import Callable
 from switchagg.codecs.float_environment import use_ieee_arithmetic
 from switchagg.errors import AggregationFailed, SwitchaggError
 from transport.meshes.credit_queue import Credited, Sends
-from transport.meshes.mesh import URGENT, Lost, Mesh, Party, Received, Sent
+from transport.meshes.mesh import URGENT, MemberLost, Mesh, MessageReceived, MessageSent, Party
 
 CREDIT_BYTES = 1 << 20
 """How much may lie in the mesh and below, not counting what TCP has in flight: 8 ms at 1 Gb/s."""
@@ -162,11 +162,11 @@ class MeshLoop:
         self._sends.carry(party.messages_to_send())
         events = self._sends.receive(party.place)
         for event in events:
-            if type(event) is Received:
+            if type(event) is MessageReceived:
                 party.receive(event.sender, event.head, event.data, now_ns)
-            elif type(event) is Sent:
+            elif type(event) is MessageSent:
                 party.sent(event.ticket)
-            elif type(event) is Lost:
+            elif type(event) is MemberLost:
                 party.lost(event.member, event.reason, now_ns)
         if busy or events:
             self._on_iteration()

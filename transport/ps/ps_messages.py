@@ -33,7 +33,7 @@ HEAD_BYTES = _HEAD.size
 assert HEAD_BYTES == 48
 
 
-class Kind(IntEnum):
+class PsMessageKind(IntEnum):
     """What a message is. HELLO (data: PsConfig), FAIL and GONE (data: text) and BEAT and LEAVE have zeros elsewhere."""
 
     HELLO = 1
@@ -52,7 +52,7 @@ class Kind(IntEnum):
     """From a server, with backup workers: what a slice became without the receiver, which has not pushed yet."""
 
 
-class Op(IntEnum):
+class PsOp(IntEnum):
     """What a call does with its values."""
 
     SUM = 0
@@ -70,7 +70,7 @@ class Op(IntEnum):
     """Nothing but weights wanted."""
 
 
-COMBINING = (Op.SUM, Op.AVG, Op.MAX, Op.GRADIENT)
+COMBINING = (PsOp.SUM, PsOp.AVG, PsOp.MAX, PsOp.GRADIENT)
 
 
 LEAST_URGENT = (1 << 31) - 1
@@ -80,7 +80,7 @@ LEAST_URGENT = (1 << 31) - 1
 class Head(NamedTuple):
     """A message's head. Fields as in the layout above."""
 
-    kind: Kind
+    kind: PsMessageKind
     key: int = 0
     number: int = 0
     slices: int = 0
@@ -88,7 +88,7 @@ class Head(NamedTuple):
     slice_elements: int = 0
     clock: int = 0
     dtype: int = 0
-    op: Op = Op.SUM
+    op: PsOp = PsOp.SUM
     source: int = 0
     sink: int = 0
     root: int = 0
@@ -121,7 +121,7 @@ def unpack(head: bytes) -> Head | None:
         return None
     try:
         sizes = (number, slices, elements, slice_elements)
-        return Head(Kind(kind), key, *sizes, clock, dtype, Op(op), source, sink, root, priority, asked)
+        return Head(PsMessageKind(kind), key, *sizes, clock, dtype, PsOp(op), source, sink, root, priority, asked)
     except ValueError:
         return None
 
@@ -130,17 +130,21 @@ def begins_transfer(head: bytes, servers: int) -> bool:
     """Whether a message is the first of its call between a worker and one of so many servers, who have slices in
     turn."""
     parsed = unpack(head)
-    return parsed is not None and parsed.kind in (Kind.PUSH, Kind.ANSWER, Kind.RESULT) and parsed.number < servers
+    return (
+        parsed is not None
+        and parsed.kind in (PsMessageKind.PUSH, PsMessageKind.ANSWER, PsMessageKind.RESULT)
+        and parsed.number < servers
+    )
 
 
 def shown(head: Head) -> str:
     """A call as errors name it: "allreduce 7 with 1000 float32"."""
     name = {
-        Op.COPY: "all_gather" if head.root == EVERYBODY else "broadcast",
-        Op.BARRIER: "barrier",
-        Op.KEEP: "init",
-        Op.GRADIENT: "push_pull",
-        Op.PULL: "pull",
+        PsOp.COPY: "all_gather" if head.root == EVERYBODY else "broadcast",
+        PsOp.BARRIER: "barrier",
+        PsOp.KEEP: "init",
+        PsOp.GRADIENT: "push_pull",
+        PsOp.PULL: "pull",
     }.get(head.op)
     op, dtype = requested_op_text(head.requested_op, head.op.name.lower(), DTYPES[head.dtype].name)
     if name is None:

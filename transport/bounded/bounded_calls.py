@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from transport.bounded.packets import AHEAD, Packet, Place
-from transport.bounded.rules import Stage
-from transport.bounded.transfers import Incoming, Values
+from transport.bounded.bounded_packets import AHEAD, BoundedHeader, BoundedPacket
+from transport.bounded.rules import CallStage
+from transport.bounded.transfers import IncomingTransfer, Values
 
 NUMBERED = (1 << 64) - 1
 """The key of calls without one: their use is their number."""
@@ -37,17 +37,17 @@ class BoundedJob(NamedTuple):
     call_timeout_ns: int | None = None
 
 
-class Control(NamedTuple):
+class ControlPacket(NamedTuple):
     """A packet without values, sent until it arrives. priority: the least urgent class of what it asks about; AHEAD:
     it goes ahead of all."""
 
     kind: int
-    place: Place
+    place: BoundedHeader
     payload: bytes = b""
     priority: int = AHEAD
 
 
-class Call:
+class BoundedCall:
     """One allreduce of this member."""
 
     def __init__(self, key: int, use: int) -> None:
@@ -55,9 +55,9 @@ class Call:
         self.array: Values | None = None  # None: others have begun it, this rank hasn't
         self.name: object = None
         self.priority = 0
-        self.stages: list[Stage | None] = [None, None]
-        self.incoming: list[dict[int, Incoming]] = [{}, {}]  # by stage and sender
-        self.early: list[tuple[int, Packet]] = []
+        self.stages: list[CallStage | None] = [None, None]
+        self.incoming: list[dict[int, IncomingTransfer]] = [{}, {}]  # by stage and sender
+        self.early: list[tuple[int, BoundedPacket]] = []
         self.terms = 0
         self.moved_ns = 0  # when something came for it
         self.index = 0

@@ -6,10 +6,10 @@ then.
 
 from switchagg.description import KINDS, ROOTED, Kind
 from transport.collectives.collective import Collective, Task
+from transport.collectives.collective_plan import CollectivePlan
 from transport.collectives.direct import DIRECT
-from transport.collectives.execution import Program, ProgramCache, compile_plan
+from transport.collectives.execution import ProgramCache, SegmentProgram, compile_plan
 from transport.collectives.halving import DISSEMINATION, HALVING_DOUBLING, RECURSIVE_DOUBLING
-from transport.collectives.plan import Plan
 from transport.collectives.rings import HIERARCHICAL, MULTI_RING, NAIVE_RING, RING, TORUS
 from transport.collectives.trees import DOUBLE_TREE, TREE
 
@@ -38,7 +38,7 @@ COMMON: dict[Kind, str] = (
 )
 """What a method without a kind of its own uses."""
 
-_cache: ProgramCache[Program] = ProgramCache()
+_cache: ProgramCache[SegmentProgram] = ProgramCache()
 
 
 def with_kind(kind: Kind) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ def fitting(kind: Kind, method: str, workers: int) -> str:
     return method if own is not None and own.fits(workers) else COMMON[kind]
 
 
-def plan(task: Task) -> Plan:
+def plan(task: Task) -> CollectivePlan:
     """One member's plan. ValueError for what isn't defined."""
     kind, name, _, workers, _, root, _ = task
     if kind not in COLLECTIVES[name].kinds:
@@ -65,7 +65,7 @@ def plan(task: Task) -> Plan:
     return algorithm.plan(task)
 
 
-def program(task: Task, itemsize: int, segment_bytes: int) -> Program:
+def program(task: Task, itemsize: int, segment_bytes: int) -> SegmentProgram:
     """The compiled plan, from a cache. Raises as `plan`."""
     key = (task, itemsize, segment_bytes)
     found = _cache.get(key)

@@ -29,13 +29,13 @@ from transport.meshes.mesh import (
     HEAD_BYTES_MAX,
     Buffer,
     Event,
-    Lost,
+    MemberLost,
+    MessageReceived,
+    MessageSent,
     Place,
-    Received,
-    Sent,
     check_message,
 )
-from transport.meshes.opening import BoundPlace
+from transport.meshes.mesh_opening import BoundPlace
 from transport.meshes.spare_memory import SpareMemory
 from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of, gather, listen
 
@@ -151,7 +151,7 @@ class TcpMesh:
         self._require_open()
         flows = self._peers.get(to)
         if flows is None or flows[flow].send_error:
-            self._events.append(Sent(ticket))
+            self._events.append(MessageSent(ticket))
             return
         peer = flows[flow]
         start = _HEADER.pack(_MESSAGE, len(head), 0, size) + head
@@ -194,7 +194,7 @@ class TcpMesh:
                 _, ticket, size = marks.popleft()
                 done += 1
                 counters["tx_bytes"] += size
-                events.append(Sent(ticket))
+                events.append(MessageSent(ticket))
             counters["tx_messages"] += done
             if whole or taken:  # all, or as much as there was room for
                 break
@@ -207,7 +207,7 @@ class TcpMesh:
         """Nothing can be sent to this peer any more; what it has sent may still be read."""
         peer.send_error = reason or "the connection ended"
         peer.parts.clear()
-        self._events += [Sent(ticket) for _, ticket, _ in peer.marks]
+        self._events += [MessageSent(ticket) for _, ticket, _ in peer.marks]
         peer.marks.clear()
         if peer.watched != _INPUT:
             peer.watched = _INPUT
@@ -346,7 +346,7 @@ class TcpMesh:
         counters = self.counters
         counters["rx_messages"] += 1
         counters["rx_bytes"] += len(data)
-        self._events.append(Received(peer.member, peer.head, data))
+        self._events.append(MessageReceived(peer.member, peer.head, data))
         peer.data = None
 
     def _end(self, peer: _Peer, reason: str) -> None:
@@ -360,7 +360,7 @@ class TcpMesh:
         for flow in self._peers.pop(peer.member):
             self._close(flow, reason)
         self.counters["lost"] += 1
-        self._events.append(Lost(peer.member, reason))
+        self._events.append(MemberLost(peer.member, reason))
 
     def _close(self, peer: _Peer, reason: str) -> None:
         if peer.connection.fileno() < 0:

@@ -14,7 +14,7 @@ _END = struct.Struct(f">6s{_HOST_BYTES}sHIIIHI")
 _MAGIC = b"sardma"
 
 
-class MeshEnd(NamedTuple):
+class MeshQueuePair(NamedTuple):
     """A member's end of the queue pair for one peer, its path's MTU, and the ring in which it receives."""
 
     end: QPEnd

@@ -19,7 +19,7 @@ from transport.links.link import Address
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
 from transport.links.udp_link import UdpLink
 from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, ROCE_PORT, QueuePairEnd, mtu_for, switch_ends
-from transport.rdma.sockets import prepare
+from transport.rdma.rdma_sockets import prepare
 from transport.switch.daemon_options import WILDCARDS, DaemonOptions
 from transport.switch.host import Uplink
 from transport.switch.switch_endpoints import Log, OnFailure, SwitchEndpoint, bound
@@ -53,7 +53,7 @@ UC_COUNTERS = (
 """In the order of `enum sa_uc_counter`."""
 
 
-class Peer(ctypes.Structure):
+class UcPeer(ctypes.Structure):
     """`struct sa_uc_peer`."""
 
     _fields_ = [
@@ -132,9 +132,9 @@ class RdmaSwitchLoop(CommandLoop[SwitchPort]):
         self._ask(lambda: self._admit_ends(job, resolved, ends))
 
     def _admit_ends(self, job: JobConfig, addresses: Sequence[Address], ends: Sequence[QueuePairEnd]) -> None:
-        peers = (Peer * job.workers)(
+        peers = (UcPeer * job.workers)(
             *(
-                Peer(native_address(address), end.base, end.queue_pair, end.rkey, end.psn, end.any_identification)
+                UcPeer(native_address(address), end.base, end.queue_pair, end.rkey, end.psn, end.any_identification)
                 for address, end in zip(addresses, ends, strict=True)
             )
         )
@@ -202,7 +202,7 @@ def uc_switch_library() -> ctypes.CDLL:
     for function, result, arguments in (
         (loaded.sa_uc_plane_new, pointer, (pointer, address, u32)),
         (loaded.sa_uc_plane_free, None, (pointer,)),
-        (loaded.sa_uc_plane_admit, ctypes.c_int, (pointer, ctypes.POINTER(library.NativeJob), ctypes.POINTER(Peer))),
+        (loaded.sa_uc_plane_admit, ctypes.c_int, (pointer, ctypes.POINTER(library.NativeJob), ctypes.POINTER(UcPeer))),
         (loaded.sa_uc_plane_evict, None, (pointer, u32)),
         (loaded.sa_uc_plane_take, ctypes.c_bool, (pointer, ctypes.c_char_p, u32, address, u32, u32, i64)),
         (loaded.sa_uc_plane_lay_out, u32, (pointer, u32, pointer)),

@@ -46,7 +46,7 @@ HEADER_BYTES = _NUMBERED.size + _PLACE.size
 assert HEADER_BYTES == 48
 
 
-class Place(NamedTuple):
+class BoundedHeader(NamedTuple):
     """What a packet belongs to. key, use: the call, and how often its key was used before. stage: 0, to the owner of a
     shard; 1, from it. style: ROTATED, PROBES. block, timeout_us: of DATA."""
 
@@ -61,22 +61,22 @@ class Place(NamedTuple):
     timeout_us: int = 0
 
 
-class Packet(NamedTuple):
+class BoundedPacket(NamedTuple):
     """A packet that came."""
 
     kind: int
     flags: int
     job: int
     number: int
-    place: Place | None
+    place: BoundedHeader | None
     payload: bytes
 
 
-def packed(kind: int, flags: int, job: int, number: int, place: Place, payload: bytes = b"") -> bytes:
+def packed(kind: int, flags: int, job: int, number: int, place: BoundedHeader, payload: bytes = b"") -> bytes:
     return _NUMBERED.pack(MAGIC, kind, flags, job, number) + _PLACE.pack(*place) + payload
 
 
-def unpacked(frame: bytes) -> Packet | None:
+def unpacked(frame: bytes) -> BoundedPacket | None:
     """None: it is none of ours."""
     if len(frame) < _NUMBERED.size:
         return None
@@ -84,11 +84,11 @@ def unpacked(frame: bytes) -> Packet | None:
     if magic != MAGIC or not DATA <= kind <= PING:
         return None
     if kind == ACK:
-        return Packet(kind, flags, job, number, None, frame[_NUMBERED.size :])
+        return BoundedPacket(kind, flags, job, number, None, frame[_NUMBERED.size :])
     if len(frame) < HEADER_BYTES:
         return None
-    place = Place(*_PLACE.unpack_from(frame, _NUMBERED.size))
-    return Packet(kind, flags, job, number, place, frame[HEADER_BYTES:])
+    place = BoundedHeader(*_PLACE.unpack_from(frame, _NUMBERED.size))
+    return BoundedPacket(kind, flags, job, number, place, frame[HEADER_BYTES:])
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from switchagg.description import COMBINING, COMPARED_KINDS, ROOTED, CallSignatu
 from switchagg.errors import AggregationFailed
 from switchagg.priority import BEST_EFFORT, flow_of
 from transport.collectives.collective import Task
+from transport.collectives.collective_table import COLLECTIVES, NAMES, program
 from transport.collectives.execution import OPS, SEGMENT_BYTES, Execution, Op
 from transport.collectives.native_execution import NativeExecution, Runner
-from transport.collectives.table import COLLECTIVES, NAMES, program
-from transport.meshes.mesh import URGENT, Buffer, Outgoing
+from transport.meshes.mesh import URGENT, Buffer, OutgoingMessage
 
 EARLY_BYTES_MAX = 1 << 30
 """Most bytes held for calls that this rank has not made. A rank that is further ahead of another fails the job."""
@@ -54,7 +54,7 @@ _WHOLE = 0xFFFFFFFF
 _OP_NAMES = tuple(OPS)
 
 
-class Call:
+class CollectiveCall:
     """One collective of this member: given back by `submit`, and in the event that ends it."""
 
     __slots__ = (
@@ -89,10 +89,10 @@ class Call:
         self.moves = 0  # of its messages, as far as moved_ns knows of them
 
 
-class Finished(NamedTuple):
+class CollectiveFinished(NamedTuple):
     """A call ended: its array holds the result, or, after a failure, nothing that means anything."""
 
-    call: Call
+    call: CollectiveCall
     failure: AggregationFailed | None
 
 
@@ -132,14 +132,14 @@ class CollectiveParty:
         self.runner: Runner | None = None
         self._early_bytes = 0
         self._early: dict[bytes, deque[tuple[int, bytes, Buffer]]] = {}
-        self._calls: dict[bytes, Call] = {}  # by key
-        self._by_number: dict[int, Call] = {}
+        self._calls: dict[bytes, CollectiveCall] = {}  # by key
+        self._by_number: dict[int, CollectiveCall] = {}
         self._made = 0  # calls submitted without a key
         self._numbers = 0
         self._lost: dict[int, str] = {}
-        self._ready: list[Call] = []  # whose messages may be sent
-        self._notices: list[Outgoing] = []
-        self._finished: list[Finished] = []
+        self._ready: list[CollectiveCall] = []  # whose messages may be sent
+        self._notices: list[OutgoingMessage] = []
+        self._finished: list[CollectiveFinished] = []
         self._moved_ns = 0
         self._has_moved = False  # since the timer was last checked
         self._deadline_ns: int | None = None
@@ -155,7 +155,7 @@ class CollectiveParty:
         key: int | None = None,
         priority: int = 0,
         root: int | CallSignature = 0,
-    ) -> Call:
+    ) -> CollectiveCall:
         """Begin a call on a 1-D C-contiguous array, in place; it must not be touched until its event.
 
         key: 0 … 2**63 - 1, matched across ranks, in any order, and free again once the call has ended; None: the
@@ -180,11 +180,11 @@ class CollectiveParty:
             raise ValueError(f"key {key} is in use by {self._text(self._calls[call.key].head)}")
         self._made += numbered
         if self.failure is not None:
-            self._finished.append(Finished(call, self.failure))
+            self._finished.append(CollectiveFinished(call, self.failure))
             return call
         if self._lost:
             self._fail_all(self._lost_failure(call, min(self._lost)))
-            self._finished.append(Finished(call, self.failure))
+            self._finished.append(CollectiveFinished(call, self.failure))
             return call
         self._begin(call, now_ns)
         self._take_early(call.key, now_ns)
@@ -195,7 +195,7 @@ class CollectiveParty:
         if self.failure is None:
             self._fail(detail, missing)
 
-    def events(self) -> list[Finished]:
+    def events(self) -> list[CollectiveFinished]:
         """Calls that have ended since the last time."""
         if not self._finished:
             return []
@@ -250,7 +250,7 @@ class CollectiveParty:
                 self._fail_all(self._lost_failure(call, member))
                 return
 
-    def messages_to_send(self) -> list[Outgoing]:
+    def messages_to_send(self) -> list[OutgoingMessage]:
         """As Party."""
         out = []
         if self._notices:
@@ -264,7 +264,7 @@ class CollectiveParty:
             (priority,) = struct.unpack_from(">i", head, _CALL.size)
             head = head[: _CALL.size]
             for to, step, segment, data, node in call.execution.messages_to_send():
-                out.append(Outgoing(to, head + pack(priority, step, segment), data, first | node, priority))
+                out.append(OutgoingMessage(to, head + pack(priority, step, segment), data, first | node, priority))
         return out
 
     def next_deadline_ns(self) -> int | None:
@@ -297,7 +297,7 @@ class CollectiveParty:
 
     # Calls
 
-    def _new_call(self, kind: Kind, algorithm: str, op: Op, array: NDArray[Any], root: int) -> Call:
+    def _new_call(self, kind: Kind, algorithm: str, op: Op, array: NDArray[Any], root: int) -> CollectiveCall:
         assert array.ndim == 1
         assert array.flags.c_contiguous
         if op not in OPS:
@@ -305,21 +305,21 @@ class CollectiveParty:
         if len(array.dtype.str) > 4 or array.dtype.hasobject:
             raise ValueError(f"dtype {array.dtype} can't be sent")
         option = self._option if COLLECTIVES[algorithm].option else 0
-        call = Call(kind, algorithm, op, array, root, option, self._numbers)
+        call = CollectiveCall(kind, algorithm, op, array, root, option, self._numbers)
         start = root if kind in ROOTED else 0
         task = Task(kind, algorithm, self.member, self.workers, len(array), start, option)
         self._prepare(call, task)
         self._numbers += 1
         return call
 
-    def _prepare(self, call: Call, task: Task) -> None:
+    def _prepare(self, call: CollectiveCall, task: Task) -> None:
         """Give a new call its execution."""
         array, op = call.array, call.op
         compiled = program(task, array.itemsize, self._segment_bytes)
         in_c = self.runner is not None and NativeExecution.can(compiled, array, op)
         call.execution = NativeExecution(compiled, array, op) if in_c else Execution(compiled, array, op)
 
-    def _describe(self, call: Call, signature: CallSignature, numbered: int, key: int, priority: int) -> None:
+    def _describe(self, call: CollectiveCall, signature: CallSignature, numbered: int, key: int, priority: int) -> None:
         call.head = _CALL.pack(
             _MAGIC,
             COMPARED_KINDS.index(signature.kind),
@@ -341,7 +341,7 @@ class CollectiveParty:
         classes = self._classes or (BEST_EFFORT,)
         return classes[flow_of(int.from_bytes(head[_PRIORITY], "big", signed=True), classes)]
 
-    def _begin(self, call: Call, now_ns: int) -> None:
+    def _begin(self, call: CollectiveCall, now_ns: int) -> None:
         self._calls[call.key] = call
         self._by_number[call.number] = call
         self._moved_ns = call.moved_ns = now_ns
@@ -352,7 +352,7 @@ class CollectiveParty:
         call.execution.start()
         self._advance(call)
 
-    def _take(self, call: Call, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
+    def _take(self, call: CollectiveCall, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
         _, step, segment = _PLACE.unpack_from(head, _CALL.size)
         call.moved_ns = now_ns
         call.moves += 1
@@ -366,16 +366,16 @@ class CollectiveParty:
             return
         self._advance(call)
 
-    def _advance(self, call: Call) -> None:
+    def _advance(self, call: CollectiveCall) -> None:
         """Note that it may have messages, or be done."""
         if not call.execution.carried and (not self._ready or self._ready[-1] is not call):
             self._ready.append(call)
         if not call.execution.done or self._by_number.pop(call.number, None) is None:
             return
         del self._calls[call.key]
-        self._finished.append(Finished(call, None))
+        self._finished.append(CollectiveFinished(call, None))
 
-    def _receive_other(self, call: Call | None, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
+    def _receive_other(self, call: CollectiveCall | None, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
         """Handle a message that isn't the next of a call: a failure, one for a later call, or an invalid one."""
         if len(head) == HEAD_BYTES and head[:3] == _FAILURE_HEAD:
             self._receive_failure(sender, head, bytes(data[:_REASON_BYTES_MAX]))
@@ -406,14 +406,14 @@ class CollectiveParty:
 
     # Failing
 
-    def _lost_failure(self, call: Call, member: int) -> AggregationFailed:
+    def _lost_failure(self, call: CollectiveCall, member: int) -> AggregationFailed:
         detail = f"{self._own_name()} lost {self._name(member)} in {self._text(call.head)}: {self._lost[member]}"
         return AggregationFailed(detail, job=self._job, missing=(member,))
 
     def _fail(self, detail: str, missing: tuple[int, ...]) -> None:
         self._fail_all(AggregationFailed(detail, job=self._job, missing=tuple(sorted(set(missing)))))
 
-    def _fail_stuck(self, stuck: Call, reason: str) -> None:
+    def _fail_stuck(self, stuck: CollectiveCall, reason: str) -> None:
         missing = tuple(stuck.execution.missing())
         whom = f"waiting for {self._names(missing)}"
         if not missing:
@@ -438,7 +438,7 @@ class CollectiveParty:
         self.failure = failure
         if self.runner is not None:
             self.runner.stop()
-        self._finished.extend(Finished(call, failure) for call in self._calls.values())
+        self._finished.extend(CollectiveFinished(call, failure) for call in self._calls.values())
         self._calls.clear()
         self._by_number.clear()
         self._ready.clear()
@@ -448,7 +448,7 @@ class CollectiveParty:
         for member in range(self.workers):
             if member not in (self.member, but) and member not in self._lost:
                 ticket = self._numbers << 32 | member  # no call has this number
-                self._notices.append(Outgoing(member, head, reason, ticket, URGENT))
+                self._notices.append(OutgoingMessage(member, head, reason, ticket, URGENT))
         self._numbers += 1
 
     def _receive_failure(self, sender: int, head: bytes, reason: bytes) -> None:

@@ -13,10 +13,10 @@ from math import inf
 from typing import NamedTuple
 
 from transport.group.method_name import traffic
-from transport.schedule.plan import Transfer, classes_of
 from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile
-from transport.schedule.table import parse_policy
+from transport.schedule.schedule_plan import Transfer, classes_of
+from transport.schedule.schedule_table import parse_policy
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Network:
     answer_share: float = 0.0
     calls_at_once: int = 0
 
-    def beside(self, size_bytes: int) -> "Beside":
+    def beside(self, size_bytes: int) -> "TransferOverhead":
         """What else a transfer needs."""
         answer_ns = self.answer_share * self.beta_ns_per_byte * size_bytes
-        return Beside(self.host_ns, answer_ns, self.later_ns(size_bytes))
+        return TransferOverhead(self.host_ns, answer_ns, self.later_ns(size_bytes))
 
     @classmethod
     def of_method(
@@ -62,7 +62,7 @@ class Network:
         return cls(beta, latency_ns, overhead_ns, grain_bytes)
 
 
-class Beside(NamedTuple):
+class TransferOverhead(NamedTuple):
     """What a transfer needs beside the link, in ns. host: from its start, of hosts that do one after the other; answer:
     once it has left the link, on another, one after the other; after: at last, beside all others."""
 
@@ -71,11 +71,11 @@ class Beside(NamedTuple):
     after_ns: float = 0.0
 
 
-ALONE = Beside()
+NO_OVERHEAD = TransferOverhead()
 """Of transfers that need the link and nothing else."""
 
 
-class Service(NamedTuple):
+class TransferTimes(NamedTuple):
     """One transfer in the model: nanoseconds from the start of the backward pass."""
 
     key: int
@@ -96,7 +96,7 @@ class Prediction:
     compute_ns: float
     bound_ns: float
     waits_ns: tuple[float, ...]
-    services: tuple[Service, ...]
+    services: tuple[TransferTimes, ...]
 
 
 def predict(
@@ -167,17 +167,20 @@ def launch_order(
 
 def serve(
     transfers: Sequence[Transfer], ready_ns: Sequence[float], network: Network, credit_bytes: int | None
-) -> list[Service]:
+) -> list[TransferTimes]:
     """Carry transfers that become ready at these times, from an idle network; in order of their starts."""
-    carrier = Carrier(network, credit_bytes)
+    carrier = NetworkQueue(network, credit_bytes)
     for transfer in transfers:
         size_bytes = transfer.size_bytes
         carrier.submit(transfer.key, ready_ns[transfer.key], transfer.priority, size_bytes, network.beside(size_bytes))
     carrier.carry()
-    return [Service(key, ready_ns[key], launched, carrier.completed[key]) for key, launched in carrier.launched.items()]
+    return [
+        TransferTimes(key, ready_ns[key], launched, carrier.completed[key])
+        for key, launched in carrier.launched.items()
+    ]
 
 
-class Carrier:
+class NetworkQueue:
     """The network and the queue above it, idle at first. launched, completed: times by key, in order."""
 
     def __init__(self, network: Network, credit_bytes: int | None) -> None:
@@ -189,11 +192,13 @@ class Carrier:
         self._below: deque[tuple[int, int, int]] = deque()  # (key, piece, bytes)
         self._below_bytes, self._busy_until = 0, 0.0
         self._left: dict[int, int] = {}
-        self._beside: dict[int, Beside] = {}
+        self._beside: dict[int, TransferOverhead] = {}
         self._host_ns = self._answer_ns = 0.0  # when those are free again
         self._frees_ns: list[float] = []  # heap: when sums will be here, where few calls may be at once
 
-    def submit(self, key: int, ready_ns: float, priority: int, size_bytes: int, beside: Beside = ALONE) -> None:
+    def submit(
+        self, key: int, ready_ns: float, priority: int, size_bytes: int, beside: TransferOverhead = NO_OVERHEAD
+    ) -> None:
         """A transfer that is ready then: not before what has been carried already."""
         self._beside[key] = beside
         heappush(self._arrivals, (ready_ns, priority, key, size_bytes))

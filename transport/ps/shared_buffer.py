@@ -8,7 +8,7 @@ POOL_BYTES_MAX = 64 << 20
 """Free memory that is kept; more goes back to the system."""
 
 
-class Shared:
+class SharedBuffer:
     """Memory with a number of users; free for others when the last one has released it."""
 
     __slots__ = ("users", "view")
@@ -26,16 +26,16 @@ class Pool:
         self._free_bytes = 0
         self.used_bytes = 0
 
-    def take(self, size_bytes: int) -> Shared:
+    def take(self, size_bytes: int) -> SharedBuffer:
         """Memory with one user."""
         self.used_bytes += size_bytes
         free = self._free.get(size_bytes)
         if free:
             self._free_bytes -= size_bytes
-            return Shared(free.pop())
-        return Shared(np.empty(size_bytes, np.uint8).data)
+            return SharedBuffer(free.pop())
+        return SharedBuffer(np.empty(size_bytes, np.uint8).data)
 
-    def release(self, shared: Shared) -> None:
+    def release(self, shared: SharedBuffer) -> None:
         """One user less."""
         shared.users -= 1
         assert shared.users >= 0

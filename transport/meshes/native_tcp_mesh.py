@@ -22,17 +22,17 @@ from transport.meshes.mesh import (
     HEAD_BYTES_MAX,
     Buffer,
     Event,
-    Lost,
+    MemberLost,
     Mesh,
-    Outgoing,
+    MessageReceived,
+    MessageSent,
+    OutgoingMessage,
     Place,
-    Received,
-    Sent,
     check_message,
 )
 from transport.meshes.spare_memory import SpareMemory
-from transport.meshes.tcp import MESSAGE_BYTES_MAX, TcpMesh, meet
 from transport.meshes.tcp_gathering import congestion_control_of
+from transport.meshes.tcp_mesh import MESSAGE_BYTES_MAX, TcpMesh, meet
 
 COUNTERS = (
     "tx_messages",
@@ -202,15 +202,15 @@ class NativeTcpMesh:
 
     def send(self, to: int, head: bytes, data: Buffer, ticket: int, flow: int = -1) -> None:
         """See `Mesh.send`."""
-        self._send(Outgoing(to, head, data, ticket), flow % len(self._flows), False)
+        self._send(OutgoingMessage(to, head, data, ticket), flow % len(self._flows), False)
 
-    def carry(self, messages: Iterable[Outgoing]) -> None:
+    def carry(self, messages: Iterable[OutgoingMessage]) -> None:
         """See `Sends.carry`."""
         for message in messages:
             flow = flow_of(message.priority, self.classes) if len(self._flows) > 1 else 0
             self._send(message, flow, True)
 
-    def _send(self, message: Outgoing, flow: int, waits_for_credit: bool) -> None:
+    def _send(self, message: OutgoingMessage, flow: int, waits_for_credit: bool) -> None:
         to, head, data, ticket, priority = message
         size = len(data)
         check_message(self, to, head, size)
@@ -261,16 +261,16 @@ class NativeTcpMesh:
         if event.kind == SENT:
             if self._runs.pop(event.ticket, None) is None:
                 del self._data[event.ticket]
-            found.append(Sent(event.ticket))
+            found.append(MessageSent(event.ticket))
         elif event.kind == GONE:
             for flow in self._flows:
                 flow[event.member].close()
-            found.append(Lost(event.member, event.why()))
+            found.append(MemberLost(event.member, event.why()))
         else:
             head = bytes(event.head[: event.head_bytes])
             if event.kind == RECEIVED:
                 data: Buffer = self._memory.pop(event.connection) if event.size_bytes else b""
-                found.append(Received(event.member, head, data))
+                found.append(MessageReceived(event.member, head, data))
                 return
             size = event.size_bytes
             memory = (place(event.member, head, size) if place is not None else None) or self._spare.take(size)

@@ -21,7 +21,7 @@ from switchagg.job import JobConfig
 from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.wire import Bundle, frame_bytes
 from transport.links.link import Address
-from transport.rdma.messages import Grouping
+from transport.rdma.frame_runs import Grouping
 from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, ROCE_PORT, QueuePairEnd
 from transport.rdma.provider import RdmaOptions, open_context
 from transport.rdma.verbs import (

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from transport.meshes.mesh import URGENT, Buffer, Outgoing
-from transport.ps import arithmetic
+from transport.meshes.mesh import URGENT, Buffer, OutgoingMessage
+from transport.ps import ps_arithmetic
 from transport.ps.aggregate import Aggregate
 from transport.ps.coded import PushCodec
 from transport.ps.config import BACKUP, SSP, PsConfig, config_from_bytes
 from transport.ps.liveness import Liveness
-from transport.ps.memory import Pool, Shared
-from transport.ps.messages import (
+from transport.ps.ps_messages import (
     COMBINING,
     DTYPES,
     EVERYBODY,
@@ -26,12 +25,13 @@ from transport.ps.messages import (
     LITTLE,
     SUMMED,
     Head,
-    Kind,
-    Op,
+    PsMessageKind,
+    PsOp,
     shown,
     unpack,
 )
-from transport.ps.weights import KeptSlice, Push
+from transport.ps.shared_buffer import Pool, SharedBuffer
+from transport.ps.weights import AppliedPush, KeptSlice
 
 WORDS_MAX = 2000
 
@@ -57,7 +57,7 @@ class PsServer:
         *,
         adopt: bool = False,
         names: Sequence[str] = (),
-        calculator: arithmetic.Arithmetic | None = None,
+        calculator: ps_arithmetic.Arithmetic | None = None,
     ) -> None:
         assert config.workers <= member < config.members
         self.member = member
@@ -68,10 +68,10 @@ class PsServer:
         self._adopts = adopt
         self._config_of = -1  # the worker whose configuration was adopted
         self._names = names
-        self._arithmetic = calculator or arithmetic.fastest()
+        self._arithmetic = calculator or ps_arithmetic.fastest()
         self._liveness = Liveness(range(config.workers), config.heartbeat_s, config.dead_after_s)
         self._pool = Pool()
-        self._placed: dict[tuple[int, bytes], tuple[Head, Shared]] = {}
+        self._placed: dict[tuple[int, bytes], tuple[Head, SharedBuffer]] = {}
         self._greeted: set[int] = set()
         self._early: dict[int, list[tuple[bytes, bytes]]] = {}  # pushes that came before the hello, in another class
         self._expected = set(range(config.workers))
@@ -85,9 +85,9 @@ class PsServer:
         self._retained_bytes = 0
         self._waits_for_memory = False
         self._ends_ns: int | None = None
-        self._outgoing: list[Outgoing] = []
+        self._outgoing: list[OutgoingMessage] = []
         self._under_way = 0
-        self._lent: dict[int, Shared] = {}
+        self._lent: dict[int, SharedBuffer] = {}
         self._next_ticket = 0
 
     @property
@@ -118,7 +118,7 @@ class PsServer:
     def place(self, sender: int, head: bytes, size_bytes: int) -> memoryview | None:
         """Memory of the pool for values that were announced with their true size."""
         parsed, name = unpack(head), (sender, bytes(head))
-        if parsed is None or parsed.kind != Kind.PUSH or size_bytes == 0 or parsed.size_bytes != size_bytes:
+        if parsed is None or parsed.kind != PsMessageKind.PUSH or size_bytes == 0 or parsed.size_bytes != size_bytes:
             return None
         if sender not in self._greeted or self.failure is not None or name in self._placed:
             return None
@@ -133,26 +133,26 @@ class PsServer:
         if parsed is None or sender not in self._coming:
             self.counters["bad_heads" if parsed is None else "ignored"] += 1
         elif self.failure is not None:
-            if parsed.kind in (Kind.LEAVE, Kind.FAIL):
+            if parsed.kind in (PsMessageKind.LEAVE, PsMessageKind.FAIL):
                 self._coming.discard(sender)
         else:
             self._liveness.heard(sender, now_ns)
-            if parsed.kind == Kind.PUSH and sender in self._greeted:
+            if parsed.kind == PsMessageKind.PUSH and sender in self._greeted:
                 if fault := self._fault(sender, parsed, len(data)):
                     self._give_up_on(sender, fault)
-                elif parsed.op == Op.PULL or (parsed.op == Op.GRADIENT and self.config.keeps_weights):
+                elif parsed.op == PsOp.PULL or (parsed.op == PsOp.GRADIENT and self.config.keeps_weights):
                     self._update(sender, parsed, data, now_ns)
                 else:
                     values = placed if placed is not None and _lies_in(data, placed) else self._copied(data)
                     placed = None if values is placed else placed
                     self._push(sender, parsed, values, now_ns)
-            elif parsed.kind == Kind.PUSH:
+            elif parsed.kind == PsMessageKind.PUSH:
                 self._early.setdefault(sender, []).append((bytes(head), bytes(data)))
-            elif parsed.kind in (Kind.HELLO, Kind.LEAVE, Kind.FAIL):
+            elif parsed.kind in (PsMessageKind.HELLO, PsMessageKind.LEAVE, PsMessageKind.FAIL):
                 self._administer(sender, parsed, data)
                 for early in self._early.pop(sender, ()) if sender in self._greeted else ():
                     self.receive(sender, *early, now_ns)
-            elif parsed.kind != Kind.BEAT:
+            elif parsed.kind != PsMessageKind.BEAT:
                 self.counters["ignored"] += 1
         if placed is not None:
             self._pool.release(placed)
@@ -172,7 +172,7 @@ class PsServer:
         elif member in self._coming:
             self._dead(member, reason)
 
-    def messages_to_send(self) -> list[Outgoing]:
+    def messages_to_send(self) -> list[OutgoingMessage]:
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
@@ -197,14 +197,14 @@ class PsServer:
             self._end_overdue(now_ns)
         if self.failure is None:
             for worker in sorted(self._coming):
-                self._send(worker, Head(Kind.BEAT, priority=URGENT))
+                self._send(worker, Head(PsMessageKind.BEAT, priority=URGENT))
 
     # ---- members
 
     def _administer(self, sender: int, head: Head, data: Buffer) -> None:
-        if head.kind == Kind.HELLO:
+        if head.kind == PsMessageKind.HELLO:
             self._greet(sender, head, data)
-        elif head.kind == Kind.LEAVE:
+        elif head.kind == PsMessageKind.LEAVE:
             self._coming.discard(sender)
             self._liveness.drop(sender)
             if self.config.on_worker_loss == "shrink":
@@ -246,14 +246,14 @@ class PsServer:
         self._expected.discard(worker)
         words = self.notices[-1].encode()[:WORDS_MAX]
         for other in sorted(self._coming):
-            self._send(other, Head(Kind.GONE, root=worker, priority=URGENT), words)
+            self._send(other, Head(PsMessageKind.GONE, root=worker, priority=URGENT), words)
         self._look_again()
 
     def _give_up_on(self, worker: int, fault: str) -> None:
         """A worker contradicts itself: it gets the reason, and counts as dead."""
         self.counters["faults"] += 1
         if self.config.on_worker_loss == "shrink":
-            self._send(worker, Head(Kind.FAIL, root=worker, priority=URGENT), fault.encode()[:WORDS_MAX])
+            self._send(worker, Head(PsMessageKind.FAIL, root=worker, priority=URGENT), fault.encode()[:WORDS_MAX])
             self._dead(worker, fault)
         else:
             self._fail(fault, worker)
@@ -263,7 +263,7 @@ class PsServer:
         self.failure = words
         self.notices.append(words)
         for worker in sorted(self._coming):
-            self._send(worker, Head(Kind.FAIL, root=missing, priority=URGENT), words.encode()[:WORDS_MAX])
+            self._send(worker, Head(PsMessageKind.FAIL, root=missing, priority=URGENT), words.encode()[:WORDS_MAX])
         for aggregates in self._open.values():
             for aggregate in aggregates:
                 aggregate.drop(self._pool)
@@ -309,34 +309,37 @@ class PsServer:
     def _fault(self, sender: int, head: Head, size_bytes: int) -> str:
         """What is wrong with a push by itself; "" if nothing is."""
         words = ""
-        dtype, values = DTYPES[head.dtype], head.source in (EVERYBODY, sender) and head.op not in (Op.BARRIER, Op.PULL)
+        dtype, values = (
+            DTYPES[head.dtype],
+            head.source in (EVERYBODY, sender) and head.op not in (PsOp.BARRIER, PsOp.PULL),
+        )
         kept = self._kept.get((head.key, head.number))
-        of_one = head.op in (Op.COPY, Op.KEEP)
+        of_one = head.op in (PsOp.COPY, PsOp.KEEP)
         if head.number >= head.slices or (head.source >= self.config.workers if of_one else head.source != EVERYBODY):
             words = f"slice {head.number} of {head.slices} from rank {head.source}"
         elif size_bytes != (self._size_bytes(head) if values else 0) and (size_bytes or not self._numbered(head)):
             words = f"{size_bytes} bytes of values"
-        elif head.op == Op.KEEP and not head.slice_elements:
+        elif head.op == PsOp.KEEP and not head.slice_elements:
             words = "no values"
         elif (head.op in COMBINING and dtype not in SUMMED) or (
-            head.op in (Op.AVG, Op.KEEP, Op.GRADIENT) and dtype.kind != "f"
+            head.op in (PsOp.AVG, PsOp.KEEP, PsOp.GRADIENT) and dtype.kind != "f"
         ):
             words = f"{dtype.name} values"
-        elif head.op in (Op.GRADIENT, Op.PULL) and kept is None:
+        elif head.op in (PsOp.GRADIENT, PsOp.PULL) and kept is None:
             words = "no weights before, by init"
         elif (
-            head.op in (Op.GRADIENT, Op.PULL)
+            head.op in (PsOp.GRADIENT, PsOp.PULL)
             and kept is not None
             and (kept.weights.size, kept.weights.dtype) != (head.slice_elements, dtype)
         ):
             words = f"{head.slice_elements} {dtype.name} for {kept.weights.size} {kept.weights.dtype.name} of weights"
-        elif head.op == Op.GRADIENT and kept is not None and head.clock != kept.clocks[sender]:
+        elif head.op == PsOp.GRADIENT and kept is not None and head.clock != kept.clocks[sender]:
             words = f"iteration {head.clock} after {kept.clocks[sender]} of them"
         return f"{self._who(sender)} calls {shown(head)}, but with {words}" if words else ""
 
     def _codec_of(self, head: Head) -> PushCodec | None:
         """What a push's values are coded by."""
-        if not self.config.codec or not self.config.keeps_weights or head.op != Op.GRADIENT:
+        if not self.config.codec or not self.config.keeps_weights or head.op != PsOp.GRADIENT:
             return None
         codec = _push_codec(self.config.codec)
         return codec if codec.takes(DTYPES[head.dtype], head.elements) else None
@@ -346,7 +349,7 @@ class PsServer:
         codec = self._codec_of(head)
         return head.size_bytes if codec is None else codec.size_bytes(head.slice_elements)
 
-    def _push(self, sender: int, head: Head, values: Shared | None, now_ns: int) -> None:
+    def _push(self, sender: int, head: Head, values: SharedBuffer | None, now_ns: int) -> None:
         self.counters["pushes"] += 1
         where = (head.key, head.number)
         rounds = self._open.setdefault(where, deque())
@@ -366,7 +369,7 @@ class PsServer:
             first = f"{self._who(aggregate.first_rank)} calls {shown(aggregate.head)}"
             self._fail(f"{first}, {self._who(sender)} calls {shown(head)}")
             return
-        if head.op == Op.GRADIENT:
+        if head.op == PsOp.GRADIENT:
             self._kept[where].clocks[sender] += 1
         if aggregate.complete:  # it is late: dropped, and answered with what the others have
             if values is not None:
@@ -391,7 +394,7 @@ class PsServer:
         """Whether a push is for the round that another one opened, as far as their numbers say."""
         if not (self._numbered(first) and self._numbered(head)):
             return True
-        return (first.op == Op.GRADIENT, first.clock) == (head.op == Op.GRADIENT, head.clock)
+        return (first.op == PsOp.GRADIENT, first.clock) == (head.op == PsOp.GRADIENT, head.clock)
 
     def _go_on(self, where: Place, aggregate: Aggregate) -> None:
         """Add what can be added; complete what is complete; end the job if it never can be."""
@@ -415,10 +418,10 @@ class PsServer:
         aggregate.finish(self._arithmetic, self._pool)
         self.counters["slices"] += 1
         head = aggregate.head
-        if head.op == Op.KEEP:
+        if head.op == PsOp.KEEP:
             assert aggregate.result is not None
             self._kept[where] = KeptSlice(self.config, DTYPES[head.dtype], aggregate.result.view)
-        elif head.op == Op.GRADIENT and aggregate.result is not None:
+        elif head.op == PsOp.GRADIENT and aggregate.result is not None:
             total, kept = aggregate.result, self._kept[where]
             self._arithmetic.divide(total.view, aggregate.contributions, DTYPES[head.dtype])
             kept.apply(None, total.view, self._arithmetic)
@@ -429,7 +432,7 @@ class PsServer:
         else:
             self._answer_waiting(aggregate)
         if self._numbered(head):
-            told = head._replace(kind=Kind.RESULT, root=aggregate.contributions, priority=LEAST_URGENT)
+            told = head._replace(kind=PsMessageKind.RESULT, root=aggregate.contributions, priority=LEAST_URGENT)
             for worker in sorted(self._coming - aggregate.arrived):
                 self._lend(worker, told, aggregate.result if head.sink in (EVERYBODY, worker) else None)
         self._retained_bytes += aggregate.retained_bytes
@@ -471,9 +474,9 @@ class PsServer:
     def _update(self, sender: int, head: Head, gradient: Buffer, now_ns: int) -> None:
         where = (head.key, head.number)
         kept = self._kept[where]
-        if head.op == Op.PULL:
+        if head.op == PsOp.PULL:
             self.counters["pulls"] += 1
-            self._answer_weights(kept, [Push(sender, head, 0, now_ns)], sender)
+            self._answer_weights(kept, [AppliedPush(sender, head, 0, now_ns)], sender)
             return
         self.counters["pushes"] += 1
         if (codec := self._codec_of(head)) is not None:
@@ -499,7 +502,7 @@ class PsServer:
         else:
             self._holding.discard(where)
 
-    def _answer_weights(self, kept: KeptSlice, to: list[Push], puller: int | None = None) -> None:
+    def _answer_weights(self, kept: KeptSlice, to: list[AppliedPush], puller: int | None = None) -> None:
         """One snapshot for all of them: the weights change while it is on its way."""
         snapshot = kept.snapshot(self._pool, puller)
         for push in to:
@@ -509,39 +512,39 @@ class PsServer:
 
     # ---- messages
 
-    def _answer(self, worker: int, head: Head, result: Shared | None, clock: int) -> None:
+    def _answer(self, worker: int, head: Head, result: SharedBuffer | None, clock: int) -> None:
         """The result to the workers that need it; to the source of a copy only that it arrived. clock: see
         `messages`."""
         if worker not in self._coming or head.sink not in (EVERYBODY, worker):
             return
         self.counters["answers"] += 1
-        answer = head._replace(kind=Kind.ANSWER, clock=clock)
+        answer = head._replace(kind=PsMessageKind.ANSWER, clock=clock)
         self._lend(worker, answer, None if head.source == worker else result)
 
-    def _lend(self, worker: int, head: Head, result: Shared | None) -> None:
+    def _lend(self, worker: int, head: Head, result: SharedBuffer | None) -> None:
         """Send a result; its memory is in use until it has left."""
         ticket = self._ticket()
         if result is not None:
             result.users += 1
             self._lent[ticket] = result
         self._outgoing.append(
-            Outgoing(worker, head.pack(), b"" if result is None else result.view, ticket, head.priority)
+            OutgoingMessage(worker, head.pack(), b"" if result is None else result.view, ticket, head.priority)
         )
 
     def _send(self, worker: int, head: Head, data: bytes = b"") -> None:
-        self._outgoing.append(Outgoing(worker, head.pack(), data, self._ticket(), head.priority))
+        self._outgoing.append(OutgoingMessage(worker, head.pack(), data, self._ticket(), head.priority))
 
     def _ticket(self) -> int:
         self._under_way += 1
         self._next_ticket += 1
         return self._next_ticket
 
-    def _take(self, size_bytes: int) -> Shared:
+    def _take(self, size_bytes: int) -> SharedBuffer:
         shared = self._pool.take(size_bytes)
         self.counters["memory_bytes_most"] = max(self.counters["memory_bytes_most"], self._pool.used_bytes)
         return shared
 
-    def _copied(self, data: Buffer) -> Shared | None:
+    def _copied(self, data: Buffer) -> SharedBuffer | None:
         if not len(data):
             return None
         shared = self._take(len(data))
@@ -568,5 +571,5 @@ def adopting(workers: int, servers: int) -> PsConfig:
     return replace(PsConfig(workers), servers=servers)
 
 
-def _lies_in(data: Buffer, shared: Shared) -> bool:
+def _lies_in(data: Buffer, shared: SharedBuffer) -> bool:
     return isinstance(data, memoryview) and data.obj is shared.view.obj and len(data) == len(shared.view)

@@ -32,7 +32,7 @@ _BODY = _START.size + DIGEST_BYTES + _LENGTH.size
 _OPENING_BYTES, _CHALLENGE_BYTES = 64, _START.size + DIGEST_BYTES
 
 
-class Kind(IntEnum):
+class HandshakeKind(IntEnum):
     """PROOF and ANSWER carry a hello and what the mesh adds; REFUSAL says why the job can't begin; FLOW opens a further
     connection between two members that have met."""
 
@@ -62,13 +62,13 @@ def size_bytes(begun: bytes | bytearray) -> int:
     if len(begun) < _START.size:
         return _START.size
     kind, version = begun[6], begun[7]
-    if kind == Kind.OPENING:
+    if kind == HandshakeKind.OPENING:
         return _OPENING_BYTES
     if version != VERSION:
         raise DecodeError("version", f"it speaks version {version} of the handshake, this member version {VERSION}")
-    if kind == Kind.CHALLENGE:
+    if kind == HandshakeKind.CHALLENGE:
         return _CHALLENGE_BYTES
-    if kind > max(Kind):
+    if kind > max(HandshakeKind):
         raise DecodeError("no_hello", f"kind {kind}")
     if len(begun) < _BODY:
         return _BODY
@@ -78,11 +78,11 @@ def size_bytes(begun: bytes | bytearray) -> int:
     return _BODY + length
 
 
-def kind_of(message: bytes | bytearray) -> Kind:
+def kind_of(message: bytes | bytearray) -> HandshakeKind:
     """Of a whole message. Raises DecodeError for what is none."""
     if len(message) < _START.size or len(message) != size_bytes(message):
         raise DecodeError("no_hello", f"{len(message)} bytes")
-    return Kind(message[6])
+    return HandshakeKind(message[6])
 
 
 def nonce_of(message: bytes | bytearray) -> bytes:
@@ -91,7 +91,7 @@ def nonce_of(message: bytes | bytearray) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class PeerSession:
     """What two members share that have proved themselves: it seals what one sends to the other.
 
     dialing: whether this side is the dialer.
@@ -102,7 +102,7 @@ class Session:
     listener_nonce: bytes
     dialing: bool
 
-    def seal(self, kind: Kind, body: bytes) -> bytes:
+    def seal(self, kind: HandshakeKind, body: bytes) -> bytes:
         """A message to the other side; body: at most BODY_BYTES_MAX."""
         digest = self._digest(self.dialing, kind, body)
         start = _START.pack(MAGIC, kind, VERSION, self.dialer_nonce)
@@ -110,9 +110,9 @@ class Session:
 
     def refusal(self, words: str) -> bytes:
         """Why the job can't begin, as a message; long words are cut."""
-        return self.seal(Kind.REFUSAL, words.encode()[:BODY_BYTES_MAX])
+        return self.seal(HandshakeKind.REFUSAL, words.encode()[:BODY_BYTES_MAX])
 
-    def open(self, kind: Kind, message: bytes | bytearray) -> bytes:
+    def open(self, kind: HandshakeKind, message: bytes | bytearray) -> bytes:
         """The body of a message of the other side. Raises DecodeError for what isn't of this kind and sealed by it."""
         if kind_of(message) is not kind or nonce_of(message) != self.dialer_nonce:
             raise DecodeError("no_hello", f"kind {message[6]}, or of another handshake")
@@ -122,20 +122,20 @@ class Session:
             raise DecodeError("no_proof", NO_PROOF)
         return body
 
-    def _digest(self, by_dialer: bool, kind: Kind, body: bytes) -> bytes:
+    def _digest(self, by_dialer: bool, kind: HandshakeKind, body: bytes) -> bytes:
         sealed = bytes((by_dialer, kind)) + self.dialer_nonce + self.listener_nonce + body
         return hashlib.blake2b(sealed, digest_size=DIGEST_BYTES, key=self.key, person=b"sa handshake").digest()
 
     def challenge(self) -> bytes:
         """The listener's: its nonce, and its proof."""
-        start = _START.pack(MAGIC, Kind.CHALLENGE, VERSION, self.listener_nonce)
-        return start + self._digest(False, Kind.CHALLENGE, b"")
+        start = _START.pack(MAGIC, HandshakeKind.CHALLENGE, VERSION, self.listener_nonce)
+        return start + self._digest(False, HandshakeKind.CHALLENGE, b"")
 
     @classmethod
     def challenged(cls, key: bytes, dialer_nonce: bytes, message: bytes | bytearray) -> Self:
         """The dialer's, when the challenge has come. Raises DecodeError where it doesn't prove that the listener has
         the key."""
-        if kind_of(message) is not Kind.CHALLENGE:
+        if kind_of(message) is not HandshakeKind.CHALLENGE:
             raise DecodeError("no_hello", f"kind {message[6]}")
         nonce = nonce_of(message)
         if not hmac.compare_digest(bytes(message), cls(key, dialer_nonce, nonce, False).challenge()):
@@ -145,7 +145,7 @@ class Session:
 
 def pack_opening(nonce: bytes) -> bytes:
     """The first message of a dialer; nonce: NONCE_BYTES random bytes, new for every attempt."""
-    return _START.pack(MAGIC, Kind.OPENING, VERSION, nonce).ljust(_OPENING_BYTES, b"\0")
+    return _START.pack(MAGIC, HandshakeKind.OPENING, VERSION, nonce).ljust(_OPENING_BYTES, b"\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +160,15 @@ class Listener:
     def challenge(self, opening: bytes | bytearray, place: bytes) -> bytes:
         """The answer to an opening, which is shorter than that. place: the same as of `session`, of no other
         connection. Raises DecodeError."""
-        if kind_of(opening) is not Kind.OPENING:
+        if kind_of(opening) is not HandshakeKind.OPENING:
             raise DecodeError("no_hello", f"kind {opening[6]}")
         return self._session(nonce_of(opening), place).challenge()
 
-    def session(self, proof: bytes | bytearray, place: bytes) -> tuple[Session, bytes]:
+    def session(self, proof: bytes | bytearray, place: bytes) -> tuple[PeerSession, bytes]:
         """The session that a proof begins, and the proof's body. Raises DecodeError where it proves nothing."""
         session = self._session(nonce_of(proof), place)
-        return session, session.open(Kind.PROOF, proof)
+        return session, session.open(HandshakeKind.PROOF, proof)
 
-    def _session(self, dialer_nonce: bytes, place: bytes) -> Session:
+    def _session(self, dialer_nonce: bytes, place: bytes) -> PeerSession:
         nonce = hashlib.blake2b(dialer_nonce + place, digest_size=NONCE_BYTES, key=self.secret).digest()
-        return Session(self.key, dialer_nonce, nonce, False)
+        return PeerSession(self.key, dialer_nonce, nonce, False)

@@ -35,7 +35,7 @@ class Receive(NamedTuple):
     combine: bool
 
 
-class Local(NamedTuple):
+class LocalCombine(NamedTuple):
     """Combine elements source … with elements low … high-1, both our own and disjoint; no message."""
 
     low: int
@@ -43,11 +43,11 @@ class Local(NamedTuple):
     source: int
 
 
-Operation = Send | Receive | Local
+Operation = Send | Receive | LocalCombine
 
 
 @dataclass(frozen=True)
-class Plan:
+class CollectivePlan:
     """One member's part. Empty ranges are allowed (a barrier consists of them).
 
     scratch: elements of memory beyond the array, numbered from `elements` on. No range lies in both.
@@ -93,11 +93,11 @@ class Draft:
         self._operations.append(Receive(step, sender, low, high, combine))
 
     def combine(self, low: int, high: int, source: int) -> None:
-        self._operations.append(Local(low, high, source))
+        self._operations.append(LocalCombine(low, high, source))
 
-    def plan(self) -> Plan:
+    def plan(self) -> CollectivePlan:
         """What was written so far."""
-        return Plan(self.member, self._members, self._elements, tuple(self._operations), self._scratch)
+        return CollectivePlan(self.member, self._members, self._elements, tuple(self._operations), self._scratch)
 
 
 def shard(elements: int, rank: int, workers: int) -> tuple[int, int]:

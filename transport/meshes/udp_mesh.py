@@ -31,21 +31,21 @@ from transport.links.framing import RELIABLE_BYTES
 from transport.links.link import Address, LinkClosed
 from transport.links.outages import BEAT_NS, NEIGHBOUR_S
 from transport.links.udp_link import UdpLink
-from transport.meshes.handshake import MAGIC, Kind, kind_of, unknown_senders_text
 from transport.meshes.hello import ANYBODY, TELL_S, Hello, Meeting, disagreement
 from transport.meshes.mesh import (
     HEAD_BYTES_MAX,
     Buffer,
     Event,
-    Lost,
-    Moved,
+    MemberLost,
+    MessageReceived,
+    MessageSent,
     PacketParty,
+    PacketsMoved,
     Place,
-    Received,
-    Sent,
     check_message,
 )
-from transport.meshes.opening import BoundPlace
+from transport.meshes.mesh_handshake import MAGIC, HandshakeKind, kind_of, unknown_senders_text
+from transport.meshes.mesh_opening import BoundPlace
 from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
 from transport.meshes.udp_handshakes import Greeting, UdpHandshakes
 
@@ -253,7 +253,7 @@ class UdpMesh:
             self._run_once(connecting=True)
             if self._handshakes.refusal:
                 self._pass_refusal_on(until)
-            if lost := next((event for event in self._events if isinstance(event, Lost)), None):
+            if lost := next((event for event in self._events if isinstance(event, MemberLost)), None):
                 raise JobError(f"job {self._mine.job}: member {lost.member} came and left again: {lost.reason}")
             self._wait(max(0.0, min(hello_at, until) - time.monotonic()))
 
@@ -279,7 +279,7 @@ class UdpMesh:
         """A message of a handshake came, of a member or of an unknown sender. Raises DecodeError."""
         peer = self._by_address.get(address)
         member = None if peer is None else peer.member
-        if connecting and member is not None and kind_of(frame) is Kind.REFUSAL:
+        if connecting and member is not None and kind_of(frame) is HandshakeKind.REFUSAL:
             words = self._handshakes.refusal_from(member, frame)
             self._handshakes.refuse(words, words, member)
         elif answer := self._handshakes.answer(frame, address, member):
@@ -334,7 +334,7 @@ class UdpMesh:
         self._require_open()
         peer = self._peers.get(to)
         if peer is None:
-            self._events.append(Sent(ticket))
+            self._events.append(MessageSent(ticket))
             return
         own = peer.flows[flow]
         message = b"".join((bytes((len(head),)), head, data))
@@ -427,7 +427,7 @@ class UdpMesh:
         if (due_ns := party.next_deadline_ns()) is not None:
             self._deadline_ns = min(self._deadline_ns, due_ns)
         if moved:
-            self._events.append(Moved())
+            self._events.append(PacketsMoved())
 
     def _take(self, peer: _Peer, frame: bytes, now_ns: int) -> None:
         data = len(frame) > KIND_OFFSET and frame[KIND_OFFSET] == DATA
@@ -461,7 +461,7 @@ class UdpMesh:
         begin = 1 + message[0]
         self._counted["rx_messages"] += 1
         self._counted["rx_bytes"] += len(message) - begin
-        self._events.append(Received(peer.member, message[1:begin], memoryview(message)[begin:]))
+        self._events.append(MessageReceived(peer.member, message[1:begin], memoryview(message)[begin:]))
 
     def _acknowledged(self, flow: _Flow) -> None:
         marks, arrived = flow.marks, flow.sender.acknowledged
@@ -469,7 +469,7 @@ class UdpMesh:
             _, ticket, size = marks.popleft()
             self._counted["tx_messages"] += 1
             self._counted["tx_bytes"] += size
-            self._events.append(Sent(ticket))
+            self._events.append(MessageSent(ticket))
 
     def _receive_control(self, peer: _Peer | None, frame: bytes, now_ns: int) -> None:
         """Handle a heartbeat or a leave message; count what is not of our protocol."""
@@ -511,9 +511,9 @@ class UdpMesh:
         for flow in peer.flows:
             for name in self._past:
                 self._past[name] += flow.sender.counters[name]
-            self._events += [Sent(ticket) for _, ticket, _ in flow.marks]
+            self._events += [MessageSent(ticket) for _, ticket, _ in flow.marks]
         self._counted["lost"] += 1
-        self._events.append(Lost(peer.member, reason))
+        self._events.append(MemberLost(peer.member, reason))
 
     # Waiting and closing
 

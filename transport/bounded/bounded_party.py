@@ -16,8 +16,8 @@ import numpy as np
 
 from switchagg.errors import AggregationFailed
 from switchagg.priority import MOST_URGENT
-from transport.bounded.calls import COUNTED, NUMBERED, BoundedJob, Call, Control
-from transport.bounded.packets import (
+from transport.bounded.bounded_calls import COUNTED, NUMBERED, BoundedCall, BoundedJob, ControlPacket
+from transport.bounded.bounded_packets import (
     ACK,
     AHEAD,
     ASK,
@@ -30,20 +30,20 @@ from transport.bounded.packets import (
     PROBES,
     RELIABLE,
     STOP,
-    Packet,
+    BoundedHeader,
+    BoundedPacket,
     PathConfig,
     PathReceiver,
     PathSender,
-    Place,
     packed,
     unpacked,
 )
-from transport.bounded.rules import Rule, Sending, Stage
-from transport.bounded.transfers import Incoming, Outgoing, Values, turned
-from transport.collectives.plan import shard
+from transport.bounded.rules import CallStage, Rule, Sending
+from transport.bounded.transfers import IncomingTransfer, OutgoingTransfer, Values, turned
+from transport.collectives.collective_plan import shard
 from transport.meshes.mesh import Frame
 
-NOWHERE = Place(0, 0, 0)
+NOWHERE = BoundedHeader(0, 0, 0)
 """Of a packet that belongs to no transfer."""
 
 EARLY_BYTES_MAX = 1 << 28
@@ -89,16 +89,18 @@ class BoundedParty:
         others = [rank for rank in self._from_here(range(workers)) if rank != member]
         self._senders = {to: PathSender((windows or {}).get(to, path)) for to in others}
         self._receivers = {sender: PathReceiver() for sender in others}
-        self._calls: dict[tuple[int, int], Call] = {}
+        self._calls: dict[tuple[int, int], BoundedCall] = {}
         self._uses: Counter[int] = Counter()
         self._sizes: Counter[int] = Counter()
-        self._outgoing: dict[int, list[Outgoing]] = {to: [] for to in others}  # by member, the most urgent first
-        self._by_place: dict[tuple[int, int, int, int], Outgoing] = {}
-        self._control: dict[int, deque[Control]] = {to: deque() for to in others}
+        self._outgoing: dict[int, list[OutgoingTransfer]] = {
+            to: [] for to in others
+        }  # by member, the most urgent first
+        self._by_place: dict[tuple[int, int, int, int], OutgoingTransfer] = {}
+        self._control: dict[int, deque[ControlPacket]] = {to: deque() for to in others}
         self._acks: dict[int, None] = {}  # to whom
         self._pings: list[int] = []
         self._told: dict[tuple[int, int, int, int], None] = {}  # who was told to stop what
-        self._finished: list[Call] = []
+        self._finished: list[BoundedCall] = []
         self._sequence = 0
         self._turned: tuple[Values, Values] | None = None  # the last, and rotated
         self._turn = -1
@@ -108,7 +110,7 @@ class BoundedParty:
 
     def submit(
         self, array: Values, *, key: int | None, priority: int, now_ns: int, name: object = None, shown: str = ""
-    ) -> Call:
+    ) -> BoundedCall:
         """Sum a 1-D contiguous float32 array with those of the others, in place, until its event.
 
         key: what the ranks' calls meet by, free again after its event; None: their running number. priority: lower is
@@ -124,7 +126,7 @@ class BoundedParty:
             raise self.failure
         use = self._uses[place]
         self._uses[place] += 1
-        call = self._calls.setdefault((place, use), Call(place, use))
+        call = self._calls.setdefault((place, use), BoundedCall(place, use))
         call.array, call.name, call.priority = array, key if name is None else name, priority
         call.terms = zlib.crc32(f"{self._terms} {len(array)} {shown}".encode()) & 0xFFFF
         call.moved_ns = self._moved_ns = now_ns
@@ -160,16 +162,16 @@ class BoundedParty:
     def _mismatch(self, sender: int, words: str) -> None:
         self._fail(f"rank {sender} calls a sum of float32, rank {self.member} calls {words}", sender, self.member)
 
-    def events(self) -> list[Call]:
+    def events(self) -> list[BoundedCall]:
         """Calls that have ended since the last time."""
         finished, self._finished = self._finished, []
         return finished
 
-    def _shard(self, call: Call, owner: int) -> tuple[int, int]:
+    def _shard(self, call: BoundedCall, owner: int) -> tuple[int, int]:
         assert call.array is not None
         return shard(len(call.array), owner, self._owners)
 
-    def _length(self, call: Call, owner: int) -> int:
+    def _length(self, call: BoundedCall, owner: int) -> int:
         low, high = self._shard(call, owner)
         return high - low
 
@@ -177,17 +179,17 @@ class BoundedParty:
         """Ranks, this one's successors first: so that not all begin with the same one."""
         return sorted(ranks, key=lambda rank: (rank - self.member) % self.workers)
 
-    def _open(self, call: Call, number: int, lengths: Mapping[int, int], now_ns: int) -> None:
+    def _open(self, call: BoundedCall, number: int, lengths: Mapping[int, int], now_ns: int) -> None:
         assert call.array is not None
         incoming = {
-            sender: Incoming(sender, length, self.path.block_bytes)
+            sender: IncomingTransfer(sender, length, self.path.block_bytes)
             for sender, length in lengths.items()
             if sender != self.member
         }
         call.incoming[number] = incoming
-        call.stages[number] = Stage(number, len(call.array), call.index, now_ns, list(incoming.values()))
+        call.stages[number] = CallStage(number, len(call.array), call.index, now_ns, list(incoming.values()))
 
-    def _send(self, call: Call, stage: int, to: int, values: Values) -> None:
+    def _send(self, call: BoundedCall, stage: int, to: int, values: Values) -> None:
         assert call.array is not None
         if to in self._gone:
             return
@@ -199,9 +201,9 @@ class BoundedParty:
                 self._turned = values, turned(values, back=False)
             values = self._turned[1]
         timeout = self.rule.timeout_us(stage, len(call.array))
-        place = Place(call.key, call.use, stage, terms=call.terms, timeout_us=timeout)
+        place = BoundedHeader(call.key, call.use, stage, terms=call.terms, timeout_us=timeout)
         self._sequence += 1
-        one = Outgoing(to, place, plan, values, self.path.block_bytes, (call.priority, self._sequence))
+        one = OutgoingTransfer(to, place, plan, values, self.path.block_bytes, (call.priority, self._sequence))
         queue = self._outgoing[to]
         queue.append(one)
         queue.sort(key=lambda each: each.urgency)
@@ -246,11 +248,11 @@ class BoundedParty:
         else:
             self._take_data(sender, packet, place, now_ns)
 
-    def _crowded(self, place: Place) -> bool:
+    def _crowded(self, place: BoundedHeader) -> bool:
         """Whether there is no room to keep what comes for a call that this rank hasn't made."""
         return place.use >= self._uses[place.key] and self._early_bytes >= EARLY_BYTES_MAX
 
-    def _take_data(self, sender: int, packet: Packet, place: Place, now_ns: int) -> None:
+    def _take_data(self, sender: int, packet: BoundedPacket, place: BoundedHeader, now_ns: int) -> None:
         at = place.key, place.use
         call = self._calls.get(at)
         if call is None and place.use < self._uses[place.key]:
@@ -260,7 +262,7 @@ class BoundedParty:
                 self._late(sender, place, packet.kind)
             return
         if call is None:
-            call = self._calls[at] = Call(*at)
+            call = self._calls[at] = BoundedCall(*at)
         if call.array is None:
             self._early_bytes += len(packet.payload)
             call.early.append((sender, packet))
@@ -268,7 +270,7 @@ class BoundedParty:
         self._take(call, sender, packet, now_ns)
         self._look(call, now_ns)
 
-    def _take(self, call: Call, sender: int, packet: Packet, now_ns: int) -> None:
+    def _take(self, call: BoundedCall, sender: int, packet: BoundedPacket, now_ns: int) -> None:
         """DATA or PROBE of a call that this rank has made."""
         place = packet.place
         assert place is not None
@@ -285,7 +287,7 @@ class BoundedParty:
         elif packet.kind == PROBE:
             first = int(np.argmin(one.here))
             missing = first.to_bytes(4, "big") + one.missing_bits(first, self.path.block_bytes - 4)
-            self._control[sender].append(Control(MISSING, place, missing))
+            self._control[sender].append(ControlPacket(MISSING, place, missing))
         else:
             reliable, marked = bool(packet.flags & RELIABLE), bool(packet.flags & MARK)
             call.moved_ns = self._moved_ns = now_ns
@@ -294,25 +296,25 @@ class BoundedParty:
                 if place.style & PROBES:
                     self._tell(sender, place)
 
-    def _late(self, sender: int, place: Place, kind: int) -> None:
+    def _late(self, sender: int, place: BoundedHeader, kind: int) -> None:
         if kind == DATA:
             self.counters["late"] += 1
         at = sender, place.key, place.use, place.stage
         if at not in self._told or kind == PROBE:
             self._tell(sender, place)
 
-    def _tell(self, sender: int, place: Place) -> None:
+    def _tell(self, sender: int, place: BoundedHeader) -> None:
         """It shall stop."""
         if sender in self._gone:
             return
         self._told[sender, place.key, place.use, place.stage] = None
         if len(self._told) > 4096:
             del self._told[next(iter(self._told))]
-        self._control[sender].append(Control(STOP, place._replace(style=0, blocks=0, reliable=0, block=0)))
+        self._control[sender].append(ControlPacket(STOP, place._replace(style=0, blocks=0, reliable=0, block=0)))
 
     # Closing
 
-    def _look(self, call: Call, now_ns: int) -> None:
+    def _look(self, call: BoundedCall, now_ns: int) -> None:
         """Let the rule close what it will, and go on."""
         for number in (0, 1):
             stage = call.stages[number]
@@ -325,7 +327,7 @@ class BoundedParty:
                 again = self.rule.close(stage, rtts, now_ns)
             for one in open_before:
                 if one.closed:
-                    self._tell(one.sender, Place(call.key, call.use, number, terms=call.terms))
+                    self._tell(one.sender, BoundedHeader(call.key, call.use, number, terms=call.terms))
                 elif one.sender in self._gone and again is None:  # it waits for what won't come
                     words = f"rank {self.member} lost rank {one.sender} in {call.words}"
                     self._fail(f"{words}: {self._gone[one.sender]}", one.sender)
@@ -340,7 +342,7 @@ class BoundedParty:
             else:
                 self._waiting.pop(at, None)
 
-    def _settle(self, call: Call, stage: Stage, now_ns: int) -> None:
+    def _settle(self, call: BoundedCall, stage: CallStage, now_ns: int) -> None:
         assert call.array is not None
         if stage.number == 0:
             self._add(call)
@@ -356,7 +358,7 @@ class BoundedParty:
         del self._calls[call.key, call.use]
         self._finished.append(call)
 
-    def _add(self, call: Call) -> None:
+    def _add(self, call: BoundedCall) -> None:
         """This owner's shard: the sum of what came, scaled for what didn't if the rule says so; then to all others."""
         assert call.array is not None
         low, high = self._shard(call, self.member)
@@ -405,7 +407,7 @@ class BoundedParty:
         if self.failure is None:
             self.failure = AggregationFailed(words, job=self._name, missing=tuple(sorted(missing)))
 
-    def _made(self) -> list[Call]:
+    def _made(self) -> list[BoundedCall]:
         """Calls that this rank has begun, and that haven't ended."""
         return [call for call in self._calls.values() if call.array is not None]
 
@@ -450,14 +452,14 @@ class BoundedParty:
                 idle += 1
         return frames
 
-    def _next(self, to: int) -> Outgoing | None:
+    def _next(self, to: int) -> OutgoingTransfer | None:
         """The transfer to a member whose turn it is."""
         for out in self._outgoing[to]:
             if out.wants and self._may_begin(out):
                 return out
         return None
 
-    def _may_begin(self, out: Outgoing) -> bool:
+    def _may_begin(self, out: OutgoingTransfer) -> bool:
         """Whether so few of a stage's transfers before it are under way (incast)."""
         most = self.rule.together(out.place.stage)
         if most is None or out.first_sent:
@@ -472,7 +474,7 @@ class BoundedParty:
             under_way += each.first_sent > 0
         return under_way < most
 
-    def _block(self, to: int, out: Outgoing, now_ns: int) -> Frame:
+    def _block(self, to: int, out: OutgoingTransfer, now_ns: int) -> Frame:
         block = out.next_block()
         payload = out.payload(block)
         reliable = bool(out.plan.reliable[block])
@@ -486,16 +488,16 @@ class BoundedParty:
         self._after(to, out)
         return Frame(to, frame, priority, out.may_drop(block), False)
 
-    def _after(self, to: int, out: Outgoing) -> None:
+    def _after(self, to: int, out: OutgoingTransfer) -> None:
         """A transfer may have nothing more to send."""
         if out.plan.probes and not out.wants and not out.probing and not out.closed:
             out.probing = True
-            self._control[to].append(Control(PROBE, out.place, priority=out.least_urgent))
+            self._control[to].append(ControlPacket(PROBE, out.place, priority=out.least_urgent))
         if out.done:
             self._outgoing[to] = [each for each in self._outgoing[to] if each is not out]
             self._by_place.pop((to, out.place.key, out.place.use, out.place.stage), None)
 
-    def _controlled(self, to: int, control: Control, now_ns: int) -> Frame:
+    def _controlled(self, to: int, control: ControlPacket, now_ns: int) -> Frame:
         size = HEADER_BYTES + len(control.payload)
         number, _ = self._senders[to].sent(control, size, False, now_ns, control.priority)
         frame = packed(control.kind, ASK, self._job, number, control.place, control.payload)
@@ -503,14 +505,14 @@ class BoundedParty:
 
     def _arrived(self, things: list[object]) -> None:
         for thing in things:
-            if isinstance(thing, tuple) and not isinstance(thing, Control):
+            if isinstance(thing, tuple) and not isinstance(thing, ControlPacket):
                 out, _ = thing
                 out.in_flight -= 1
                 self._after(out.to, out)
 
     def _lost(self, to: int, things: list[object]) -> None:
         for thing in things:
-            if isinstance(thing, Control):
+            if isinstance(thing, ControlPacket):
                 self._control[to].append(thing)
                 self.counters["repeated"] += 1
                 continue

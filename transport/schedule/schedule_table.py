@@ -3,9 +3,9 @@
 from switchagg.option_syntax import parse
 from transport.schedule.by_arrival import Bsp, Fusion, MgWfbp, Wfbp
 from transport.schedule.by_urgency import P3, ByteScheduler, TicTac
-from transport.schedule.plan import Transfer
 from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile
+from transport.schedule.schedule_plan import Transfer
 
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy

@@ -12,7 +12,7 @@ from switchagg.codecs.array_codec import Tensor, Tensors
 from transport.schedule.profile import Profile
 
 
-class Part(NamedTuple):
+class TensorRange(NamedTuple):
     """Elements low … high-1 of a tensor, named by its place in the profile."""
 
     tensor: int
@@ -29,7 +29,7 @@ class Transfer(NamedTuple):
 
     key: int
     priority: int
-    parts: tuple[Part, ...]
+    parts: tuple[TensorRange, ...]
     size_bytes: int
 
 
@@ -42,12 +42,12 @@ def tensors_of(transfer: Transfer, tensors: Sequence[Tensor]) -> Tensors:
     return [tensors[part.tensor].part(part.low, part.high) for part in transfer.parts]
 
 
-def whole(profile: Profile, tensor: int) -> Part:
+def whole(profile: Profile, tensor: int) -> TensorRange:
     """All of a tensor."""
-    return Part(tensor, 0, profile.tensors[tensor].elements)
+    return TensorRange(tensor, 0, profile.tensors[tensor].elements)
 
 
-def numbered(profile: Profile, content: Iterable[tuple[int, Sequence[Part]]]) -> tuple[Transfer, ...]:
+def numbered(profile: Profile, content: Iterable[tuple[int, Sequence[TensorRange]]]) -> tuple[Transfer, ...]:
     """Keys in the order of the content: (priority, parts) each."""
     return tuple(
         Transfer(
@@ -74,12 +74,12 @@ def fifo(profile: Profile, groups: Iterable[Sequence[int]]) -> tuple[Transfer, .
 def sliced(profile: Profile, slice_elements: Callable[[int], int]) -> tuple[Transfer, ...]:
     """Each tensor separately, in slices, as urgent as its layer is early. slice_elements: from the bytes of one."""
 
-    def slices() -> Iterator[tuple[int, list[Part]]]:
+    def slices() -> Iterator[tuple[int, list[TensorRange]]]:
         for index in profile.arrivals:
             tensor = profile.tensors[index]
             step = slice_elements(tensor.item_bytes)
             for low in range(0, tensor.elements, step):
-                yield tensor.layer, [Part(index, low, min(low + step, tensor.elements))]
+                yield tensor.layer, [TensorRange(index, low, min(low + step, tensor.elements))]
 
     return numbered(profile, slices())
 

@@ -14,8 +14,8 @@ from switchagg.errors import JobError
 from transport.links.link import Address
 from transport.links.link_kinds import LINKS, links_with
 from transport.links.udp_link import UdpLink
-from transport.meshes.handshake import TOKEN_CHARACTERS_MIN
 from transport.meshes.mesh import Mesh, checked_classes
+from transport.meshes.mesh_handshake import TOKEN_CHARACTERS_MIN
 from transport.meshes.tcp_gathering import listen
 
 logger = logging.getLogger(__name__)
