@@ -2,8 +2,9 @@
 module is pure.
 
 A rank computes until it needs a collective that isn't done; a collective begins once all its ranks have begun it; the
-network carries collectives one after the other, more urgent ones first within a credit (`transport.schedule.schedule_model`). So
-it overlaps communication with the backward pass, and with the next forward pass where a schedule allows it.
+network carries collectives one after the other, more urgent ones first within a credit
+(`transport.schedule.schedule_model`). So it overlaps communication with the backward pass, and with the next forward
+pass where a schedule allows it.
 """
 
 from __future__ import annotations

@@ -164,6 +164,6 @@ def test_packets_may_be_marked_and_marks_are_read(monkeypatch: pytest.MonkeyPatc
     with opened("mlt", 2, bounded={"tolerance": 0.0}) as groups:
         assert (sums(groups, list(given.copy()))[0] == 2).all()
         assert not any(group.counters["packets_marked"] for group in groups)
-        monkeypatch.setattr(udp, "ECT_0", CE)  # as if all queues on the way were long
+        monkeypatch.setattr(udp_mesh, "ECT_0", CE)  # as if all queues on the way were long
         assert (sums(groups, list(given.copy()))[0] == 2).all()
         assert all(group.counters["packets_marked"] > 20 for group in groups)

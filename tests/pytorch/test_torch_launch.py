@@ -66,8 +66,8 @@ import transport.torch
 from transport.torch import switchagg_hook, SwitchOptions
 assert SwitchOptions().name.is_switch
 import transport.torch.backend, transport.worker.session  # all that a group through a switch needs
-needless = ("transport.collectives.collective_table", "transport.schedule", "transport.meshes.reliable", "transport.switch",
-    "switchagg.controller", "switchagg.aggregator", "torch._dynamo.eval_frame")
+needless = ("transport.collectives.collective_table", "transport.schedule", "transport.meshes.reliable",
+    "transport.switch", "switchagg.controller", "switchagg.aggregator", "torch._dynamo.eval_frame")
 print([name for name in sys.modules if name.startswith(needless)])
 """
     done = run("-c", program)

@@ -1,7 +1,7 @@
 """Who the two members of a handshake are, and which job and method they belong to. Pure.
 
-Both send a hello once the other has proved that it has the job's token (`transport.meshes.mesh_handshake`), and check the
-other's with `disagreement`, so that both can name what doesn't fit. A hello is
+Both send a hello once the other has proved that it has the job's token (`transport.meshes.mesh_handshake`), and check
+the other's with `disagreement`, so that both can name what doesn't fit. A hello is
 
      0 u16 member | 2 u16 members | 4 u16 whom it is meant for | 6 u8 lengths of job, method, link
      9 job, method, link in UTF-8

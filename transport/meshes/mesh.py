@@ -3,8 +3,8 @@
 Host methods send messages of any size, from any member to any other. A `Mesh` carries them reliably and in order in
 real time (over TCP, ZeroMQ, UDP, RDMA); in virtual time `emulation.sim.network` does. A `Party` is what a member does
 with messages: a collective, a parameter server. It is pure: messages and the time are its inputs. So it runs on every
-mesh; `transport.meshes.mesh_loop` is its event loop. Members are numbered from 0: first the workers, by rank, then servers,
-if a method has any.
+mesh; `transport.meshes.mesh_loop` is its event loop. Members are numbered from 0: first the workers, by rank, then
+servers, if a method has any.
 
 tests/contract/test_mesh_contract.py holds every mesh to this.
 """
