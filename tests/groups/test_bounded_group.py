@@ -18,7 +18,7 @@ from transport.collectives.collective_plan import shard
 from transport.group.bounded_group import BoundedGroup
 from transport.group.group_opening import open_group
 from transport.links.udp_link import UdpLink
-from transport.meshes import udp
+from transport.meshes import udp_mesh
 
 WORKERS, VALUES = 3, 60_000
 NOTHING_LOST = {"mlt": {"tolerance": 0.0}, "dgt": {"share": 1.0}, "ltp": {"early_close": 0}}
