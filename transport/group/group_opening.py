@@ -74,8 +74,8 @@ class GroupOptions:
     fallback: of a switch: the host method that calls take while it has no room for the job
     (`transport.group.fallback_group`). bounded: options of a method with bounded loss, by name, as {"tolerance": 0.02}
     (`transport.bounded.bounded_table`). token: the secret of the job of a host method or a fallback, by which its
-    members know each other; default: the environment's SWITCHAGG_TOKEN. more: what else JoinOptions has, or what the link takes
-    (`transport.meshes.mesh_opening.connect_mesh`); of both, priorities: the classes there are."""
+    members know each other; default: the environment's SWITCHAGG_TOKEN. more: what else JoinOptions has, or what the
+    link takes (`transport.meshes.mesh_opening.connect_mesh`); of both, priorities: the classes there are."""
 
     timeout_s: float = 30.0
     call_timeout_s: float = CALL_TIMEOUT_S

@@ -75,7 +75,7 @@ NO_OVERHEAD = TransferOverhead()
 """Of transfers that need the link and nothing else."""
 
 
-class TransferTimes(NamedTuple):
+class PredictedTransfer(NamedTuple):
     """One transfer in the model: nanoseconds from the start of the backward pass."""
 
     key: int
@@ -96,7 +96,7 @@ class Prediction:
     compute_ns: float
     bound_ns: float
     waits_ns: tuple[float, ...]
-    services: tuple[TransferTimes, ...]
+    services: tuple[PredictedTransfer, ...]
 
 
 def predict(
@@ -167,7 +167,7 @@ def launch_order(
 
 def serve(
     transfers: Sequence[Transfer], ready_ns: Sequence[float], network: Network, credit_bytes: int | None
-) -> list[TransferTimes]:
+) -> list[PredictedTransfer]:
     """Carry transfers that become ready at these times, from an idle network; in order of their starts."""
     carrier = NetworkQueue(network, credit_bytes)
     for transfer in transfers:
@@ -175,7 +175,7 @@ def serve(
         carrier.submit(transfer.key, ready_ns[transfer.key], transfer.priority, size_bytes, network.beside(size_bytes))
     carrier.carry()
     return [
-        TransferTimes(key, ready_ns[key], launched, carrier.completed[key])
+        PredictedTransfer(key, ready_ns[key], launched, carrier.completed[key])
         for key, launched in carrier.launched.items()
     ]
 
