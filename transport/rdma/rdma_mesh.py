@@ -535,7 +535,7 @@ def _leave(connection: socket.socket) -> None:
 def open_mesh(
     member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
 ) -> RdmaMesh:
-    """See `meshes.opening.connect_mesh`; options: fields of RdmaMeshOptions."""
+    """See `meshes.mesh_opening.connect_mesh`; options: fields of RdmaMeshOptions."""
     checked = RdmaMeshOptions(**options)  # first: an error here must leave no listener open
     listener = bound.take() if bound is not None else None
     return RdmaMesh.connect(member, addresses, options=checked, listener=listener, **how)

@@ -453,5 +453,5 @@ class ZeroMqMesh:
 def open_mesh(
     member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
 ) -> ZeroMqMesh:
-    """See `meshes.opening.connect_mesh`, which holds the port until it is bound here; options: `options`, `keys`."""
+    """See `mesh_opening.connect_mesh`, which holds the port until this mesh binds it; options: `options`, `keys`."""
     return ZeroMqMesh.connect(member, addresses, **options, **how)
