@@ -19,7 +19,7 @@ from emulation.scenario import Scenario, ScenarioError
 from emulation.scenario_checks import paced_fault
 from emulation.timeline import Span, write_trace
 from emulation.topologies.topology import SINGLE
-from p4vm.planes.program import PROGRAM_VARIABLE
+from p4vm.planes.plane_program import PROGRAM_VARIABLE
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.dataplane.self_test import Choice, fastest, fault
 from transport.group.method_name import MethodName

@@ -18,9 +18,9 @@ from emulation.cli.p4_generate import generate
 from switchagg.option_syntax import choices
 
 if TYPE_CHECKING:
-    from p4vm.control.switch import Switch
-    from p4vm.host.host import Host, HostOptions
-    from p4vm.ir import nodes as ir
+    from p4vm.control.controlled_switch import ControlledSwitch
+    from p4vm.host.software_switch import Host, SoftwareSwitchOptions
+    from p4vm.ir import ir_nodes as ir
     from p4vm.stf.run import Result
     from p4vm.tree.checked import Checked
 
@@ -75,13 +75,15 @@ def _warn(warnings: Iterable[str]) -> None:
         typer.echo(f"warning: {warning}", err=True)
 
 
-def _maker(program: Path, backend: str, include: list[Path] | None, define: list[str] | None) -> Callable[[], Switch]:
+def _maker(
+    program: Path, backend: str, include: list[Path] | None, define: list[str] | None
+) -> Callable[[], ControlledSwitch]:
     """Makes switches of the program, each with state of its own."""
     from p4vm.compile import compile_program
-    from p4vm.control.switch import Switch
+    from p4vm.control.controlled_switch import ControlledSwitch
 
     defines = _defines(define)
-    return lambda: Switch(compile_program(program, backend=backend, includes=include or (), defines=defines))
+    return lambda: ControlledSwitch(compile_program(program, backend=backend, includes=include or (), defines=defines))
 
 
 # ---- check
@@ -95,7 +97,7 @@ def check(
     show: Annotated[
         bool, typer.Option("--show", help="All tables, keys, actions, registers, counters, meters")
     ] = False,
-    lowered: Annotated[bool, typer.Option("--ir", help="The small program that both back ends read")] = False,
+    lowered: Annotated[bool, typer.Option("--ir", help="The IR, which both back ends read")] = False,
     python: Annotated[bool, typer.Option("--python", help="The Python that the program becomes")] = False,
     c: Annotated[bool, typer.Option("--c", help="The C that the program becomes")] = False,
     p4info: Annotated[bool, typer.Option("--p4info", help="What controllers need: P4Runtime's P4Info as JSON")] = False,
@@ -114,7 +116,7 @@ def check(
     """
     with outcomes():
         from p4vm.compile import checked_program
-        from p4vm.lower.program import lower
+        from p4vm.lower.lower_program import lower
 
         tree, _ = checked_program(program, include or (), _defines(define))
         if (other := _checked_only(tree)) and not (show or lowered or python or c or p4info):
@@ -129,7 +131,7 @@ def check(
             _warn(unserved(checked))
             typer.echo(json.dumps(make_p4info(checked), indent=2))
         elif lowered:
-            from p4vm.ir.show import program as as_text
+            from p4vm.ir.ir_text import program as as_text
 
             typer.echo(as_text(checked))
         elif python or c:
@@ -149,9 +151,9 @@ def _checked_only(program: Checked) -> str:
     return f"no fault found; checked only: {main.name} of {architecture} doesn't run here{advice}"
 
 
-def _source(program: ir.Program, python: bool) -> str:
+def _source(program: ir.ProgramIr, python: bool) -> str:
     if python:
-        from p4vm.python.engine import PythonEngine
+        from p4vm.python.python_engine import PythonEngine
 
         return PythonEngine(program).source
     from p4vm.c_code.c_program import c_of
@@ -159,7 +161,7 @@ def _source(program: ir.Program, python: bool) -> str:
     return c_of(program)[0]
 
 
-def _contents(program: ir.Program, show: bool) -> list[str]:
+def _contents(program: ir.ProgramIr, show: bool) -> list[str]:
     """What is in a program: one line, or all."""
     counted: dict[str, int] = {"table": len(program.tables)}
     for instance in program.externs:
@@ -168,7 +170,7 @@ def _contents(program: ir.Program, show: bool) -> list[str]:
     parts = ", ".join(f"{count} {kind}{'s' * (count != 1)}" for kind, count in counted.items() if count)
     lines = [f"{program.file}: {parts or 'no tables, no state'}; {len(program.routines)} routines"]
     if show:
-        from p4vm.commands.show import describe
+        from p4vm.commands.show_commands import describe
 
         lines += describe(program)
     return lines
@@ -220,12 +222,12 @@ def run_tests(
     raise typer.Exit(EXIT_FAILED if failed else 0)
 
 
-def _run_test(make: Callable[[], Switch], path: Path, verbose: bool) -> bool:
+def _run_test(make: Callable[[], ControlledSwitch], path: Path, verbose: bool) -> bool:
     from p4vm.stf.run import run
 
-    made: list[Switch] = []
+    made: list[ControlledSwitch] = []
 
-    def keep() -> Switch:
+    def keep() -> ControlledSwitch:
         made.append(make())
         return made[0]
 
@@ -308,15 +310,15 @@ def run(
     """
     with outcomes():
         from p4vm.host.control import default_address
-        from p4vm.host.host import HostOptions
-        from p4vm.host.native import make_host
+        from p4vm.host.native_host import make_host
         from p4vm.host.ports import parse_ports
+        from p4vm.host.software_switch import SoftwareSwitchOptions
 
         ports = parse_ports(interface or [])
         switch = _maker(program, backend, include, define)()
         try:
             _fill(switch, commands, runtime_json)
-            options = HostOptions(pcap, control or default_address(), typer.echo if log else None)
+            options = SoftwareSwitchOptions(pcap, control or default_address(), typer.echo if log else None)
             with (
                 _controllers(switch, options, p4runtime, device_id, cpu_port),
                 make_host(switch, ports, options) as host,
@@ -328,23 +330,23 @@ def run(
 
 @contextmanager
 def _controllers(
-    switch: Switch, options: HostOptions, address: str | None, device: int, cpu_port: int | None
+    switch: ControlledSwitch, options: SoftwareSwitchOptions, address: str | None, device: int, cpu_port: int | None
 ) -> Iterator[None]:
     """Serves P4Runtime, where an address is given; enters what the host needs for it into its options."""
     if address is None:
         yield
         return
     from p4vm.control.p4info import unserved
-    from p4vm.p4runtime.service import Service
+    from p4vm.p4runtime.service import RuntimeService
 
     _warn(unserved(switch.program))
-    with Service(switch, address, device, cpu_port) as service:
+    with RuntimeService(switch, address, device, cpu_port) as service:
         options.extra, options.cpu = service.turns, None if service.cpu is None else service.cpu.port
         typer.echo(f"P4Runtime at {address}, device {device}: whoever reaches it controls the switch")
         yield
 
 
-def _fill(switch: Switch, commands: Path | None, runtime_json: Path | None) -> None:
+def _fill(switch: ControlledSwitch, commands: Path | None, runtime_json: Path | None) -> None:
     _warn(switch.program.warnings)
     if runtime_json is not None:
         from p4vm.commands.runtime_json import load
@@ -401,7 +403,7 @@ def fit(
     **Exit code**: 0 it fits, perhaps with warnings, 1 it doesn't.
     """
     with outcomes():
-        from p4vm.fit.program import fit as judge
+        from p4vm.fit.fit_program import fit as judge
         from p4vm.fit.report import summary, text
 
         found = judge(program, includes=include or (), defines=_defines(define), recirculations=recirculations)
@@ -433,9 +435,9 @@ def cli(
     **Exit code**: 1 if a command failed.
     """
     with outcomes():
-        from p4vm.host.control import Client, default_address
+        from p4vm.host.control import PromptClient, default_address
 
-        client = Client(control or default_address())
+        client = PromptClient(control or default_address())
         try:
             failed = _converse(client, command)
         finally:

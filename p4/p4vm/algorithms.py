@@ -1,7 +1,7 @@
 """Hashes, checksums, meters and random numbers, exactly as both back ends compute them.
 
 1.  The bytes of data (what hash, checksums and selectors work on): all scalars in order, each as its bits, first is
-    most significant; zero bits at the end up to whole bytes. int<W> as two's complement, Bool 1 bit, a Symbol 32
+    most significant; zero bits at the end up to whole bytes. int<W> as two's complement, Bool 1 bit, an EnumMember 32
     bits, a varbit the bits it has now. An invalid header within the data gives none; a valid one all its fields;
     stacks their elements in order. `_with_payload`: then the bytes the parser left unread.
 2.  crc16, and crc16_custom until set_crc: 0x8005 reflected, start 0, no final exclusive-or (CRC-16/ARC). crc32,

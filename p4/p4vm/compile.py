@@ -1,6 +1,6 @@
 """From a P4 file to an engine that runs it, by way of a cache.
 
-The cache holds, for what a program read and the engine's own sources, the small program; and for that and a compiler,
+The cache holds, for what a program read and the engine's own sources, the IR; and for that and a compiler,
 the library. What starts from it reads no P4.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from p4vm.cache import Cache, default_cache, digest
 from p4vm.engine import Engine
-from p4vm.ir import nodes as ir
+from p4vm.ir import ir_nodes as ir
 from p4vm.source import P4Error, Position, engine_faults
 
 if TYPE_CHECKING:
@@ -34,16 +34,16 @@ NOT_THE_COMPILER = ("control", "commands", "host", "stf", "fit", "planes")
 
 def front_end(
     path: str | Path, *, includes: Sequence[str | Path] = (), defines: Mapping[str, str] | None = None
-) -> ir.Program:
+) -> ir.ProgramIr:
     """The program as the back ends read it, compiled now. Raises P4Error."""
     return _front_end(path, includes, defines)[0]
 
 
 def _front_end(
     path: str | Path, includes: Sequence[str | Path], defines: Mapping[str, str] | None
-) -> tuple[ir.Program, tuple[str, ...]]:
+) -> tuple[ir.ProgramIr, tuple[str, ...]]:
     """The program, and all files that it was read from."""
-    from p4vm.lower.program import lower
+    from p4vm.lower.lower_program import lower
 
     checked, files = checked_program(path, includes, defines)
     return lower(checked, str(path)), files
@@ -54,8 +54,8 @@ def checked_program(
 ) -> tuple[Checked, tuple[str, ...]]:
     """The tree of a program of any architecture, and all files that it was read from. Raises P4Error."""
     try:
-        from p4vm.check.program import check
-        from p4vm.front.parse import parse
+        from p4vm.check.check_program import check
+        from p4vm.front.parse_program import parse
         from p4vm.front.preprocess import preprocess
     except ModuleNotFoundError as error:
         if error.name not in ("lark", "pcpp"):
@@ -86,7 +86,7 @@ def compile_program(
     folder = default_cache() if cache is None else Cache(Path(cache))
     by = _wanted_compiler(path, backend)
     if by is None:
-        from p4vm.python.engine import PythonEngine
+        from p4vm.python.python_engine import PythonEngine
 
         return PythonEngine(known_program(path, includes, defines, folder)[1])
     from p4vm.native import build
@@ -113,8 +113,10 @@ def _wanted_compiler(path: str | Path, backend: str) -> Compiler | None:
         return None
 
 
-def compile_many(programs: Sequence[ir.Program], *, optimize: int = 0, cache: Path | None = None) -> list[NativeEngine]:
-    """Engines for small programs, all in one library: for tests, which have many. Raises P4Error."""
+def compile_many(
+    programs: Sequence[ir.ProgramIr], *, optimize: int = 0, cache: Path | None = None
+) -> list[NativeEngine]:
+    """Engines for programs as IR, all in one library: for tests, which have many. Raises P4Error."""
     from p4vm.c_code.c_program import c_of
     from p4vm.native import build as build
     from p4vm.native.native_engine import NativeEngine
@@ -146,7 +148,7 @@ def engine_version() -> str:
 
 def known_program(
     path: str | Path, includes: Sequence[str | Path], defines: Mapping[str, str] | None, cache: Cache
-) -> tuple[str, ir.Program]:
+) -> tuple[str, ir.ProgramIr]:
     """(key, program), from the cache where nothing that it was read from has changed. Raises P4Error."""
     folders = [os.path.abspath(folder) for folder in includes]
     given = json.dumps([str(path), os.path.abspath(path), folders, sorted((defines or {}).items())])
@@ -155,7 +157,7 @@ def known_program(
     if isinstance(files, dict) and all(content_of(file) == content for file, content in files.items()):
         key = digest(name, json.dumps(sorted(files.items())))
         kept = cache.load(f"{key[:40]}.program")
-        if isinstance(kept, tuple) and isinstance(kept[-1], ir.Program):
+        if isinstance(kept, tuple) and isinstance(kept[-1], ir.ProgramIr):
             return key, kept[-1]
     started = time.time_ns()
     program, read = _front_end(path, includes, defines)

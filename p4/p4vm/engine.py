@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from p4vm.ir import nodes as ir
+from p4vm.ir import ir_nodes as ir
 
 DROP_PORT = 511
 PASSES_MAX = 256
@@ -65,7 +65,7 @@ class TableEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class PacketReplica:
     """A copy that a multicast group or a mirror session makes."""
 
     port: int
@@ -120,7 +120,7 @@ class Engine(Protocol):
     Time is given by the caller, in µs since the switch started; it never goes back.
     """
 
-    program: ir.Program
+    program: ir.ProgramIr
     backend: str
 
     @property
@@ -141,10 +141,10 @@ class Engine(Protocol):
 
     def set_value_set(self, name: str, entries: Sequence[tuple[tuple[int, int | None], ...]]) -> None: ...
 
-    def set_group(self, group: int, replicas: Sequence[Replica]) -> None:
+    def set_group(self, group: int, replicas: Sequence[PacketReplica]) -> None:
         """A multicast group's copies, in order; empty: no such group."""
 
-    def set_mirror(self, session: int, replicas: Sequence[Replica], group: int = 0, truncate: int = 0) -> None:
+    def set_mirror(self, session: int, replicas: Sequence[PacketReplica], group: int = 0, truncate: int = 0) -> None:
         """A clone session's copies (or a multicast group's); truncate: bytes kept, 0: all. Empty: no such session."""
 
     def set_queue_depths(self, depths: dict[int, int]) -> None:

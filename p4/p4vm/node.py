@@ -1,4 +1,4 @@
-"""What nodes of the syntax tree and of the small program share: how they are made, and ways through them."""
+"""What nodes of the syntax tree and of the IR share: how they are made, and walks through them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Entity:
 
 class Node(Entity):
     """An entity that is part of one other node, or the root of all. position: of the first token that tells what it is;
-    in the small program where a message may need it. inner: names of the fields that may hold nodes."""
+    in the IR where a message may need it. inner: names of the fields that may hold nodes."""
 
     position: Position = field(default=NOWHERE, kw_only=True)
     inner: ClassVar[tuple[str, ...]] = ()

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from p4vm.engine import ActionCall, Engine, GroupRef, MemberRef, MeterRate, Replica, TableEntry
-from p4vm.ir import nodes as ir
-from p4vm.ir.nodes import is_signed, width_of
+from p4vm.engine import ActionCall, Engine, GroupRef, MemberRef, MeterRate, PacketReplica, TableEntry
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.ir_nodes import is_signed, width_of
 from p4vm.ir.walk import with_tables
 
 CELLS_SEEN = 40
@@ -27,7 +27,7 @@ class Different(AssertionError):
 class Chance:
     """Random values that programs react to: constants of the program and fields of packets sent before, by width."""
 
-    def __init__(self, program: ir.Program, seed: int) -> None:
+    def __init__(self, program: ir.ProgramIr, seed: int) -> None:
         self.random = random.Random(seed)
         self.pool: dict[int, list[int]] = {}
         for routine in program.routines:
@@ -44,7 +44,7 @@ class Chance:
         """A value of the type, as unsigned bits."""
         width = width_of(kind)
         full = (1 << width) - 1
-        if isinstance(kind, ir.Symbol):
+        if isinstance(kind, ir.EnumMember):
             return self.random.randrange(len(kind.members))
         known = self.pool.get(width)
         if known and self.random.random() < 0.6:
@@ -58,7 +58,7 @@ class Chance:
 class Packets:
     """Packets that follow the program's parser: walks its states and writes the fields that lead on."""
 
-    def __init__(self, program: ir.Program, chance: Chance) -> None:
+    def __init__(self, program: ir.ProgramIr, chance: Chance) -> None:
         self.program = program
         self.chance = chance
 
@@ -117,16 +117,16 @@ class Packets:
             fields.append([width, self.chance.value(ir.Bits(width))])
             self.chance.remember(width, fields[-1][1])
 
-    def choose(self, state: ir.State, fields: list[list[int]], places: dict[str, int]) -> str:
+    def choose(self, state: ir.ParserState, fields: list[list[int]], places: dict[str, int]) -> str:
         """The next state; the fields it is selected by are set so."""
         if not state.keys or not state.cases:
             return state.next
         case = self.chance.random.choice(state.cases)
         for key, keyset in zip(state.keys, case.sets, strict=True):
-            while isinstance(key, ir.Cast | ir.Slice):
+            while isinstance(key, ir.Cast | ir.BitSlice):
                 key = key.operand if isinstance(key, ir.Cast) else key.base
             wanted = keyset.value if isinstance(keyset, ir.Exactly) else None
-            if isinstance(key, ir.Member) and key.field in places and isinstance(wanted, ir.Const):
+            if isinstance(key, ir.FieldOf) and key.field in places and isinstance(wanted, ir.Const):
                 fields[places[key.field]][1] = int(wanted.value)
         return case.next
 
@@ -184,7 +184,7 @@ def random_part(chance: Chance, match: str, kind: ir.Type) -> tuple[int, int | N
     return value, None
 
 
-def set_tables(twins: Twins, program: ir.Program, chance: Chance) -> None:
+def set_tables(twins: Twins, program: ir.ProgramIr, chance: Chance) -> None:
     for table in program.tables:
         members: list[int] = []
         groups: list[int] = []
@@ -213,13 +213,13 @@ def set_tables(twins: Twins, program: ir.Program, chance: Chance) -> None:
             twins.same("table", "set_table", table.name, entries, default)
 
 
-def set_state(twins: Twins, program: ir.Program, chance: Chance) -> None:
+def set_state(twins: Twins, program: ir.ProgramIr, chance: Chance) -> None:
     """Groups, sessions, value sets, registers, meters."""
     for group in (1, 2, 3, *chance.random.sample(chance.pool.get(16, [4]), 1)):
-        replicas = [Replica(chance.some(511), chance.some(70000)) for _ in range(chance.some(3))]
+        replicas = [PacketReplica(chance.some(511), chance.some(70000)) for _ in range(chance.some(3))]
         twins.same("group", "set_group", group & 0xFFFF, replicas)
     for session in (1, 5, *chance.random.sample(chance.pool.get(32, [7]), 1)):
-        replicas = [Replica(chance.some(600), chance.some(9)) for _ in range(chance.some(2))]
+        replicas = [PacketReplica(chance.some(600), chance.some(9)) for _ in range(chance.some(2))]
         keep = chance.random.choice((0, 0, 20))
         twins.same("session", "set_mirror", session & 0x7FFF, replicas, chance.some(2), keep)
     for value_set in program.value_sets:
@@ -244,7 +244,7 @@ def set_state(twins: Twins, program: ir.Program, chance: Chance) -> None:
             twins.same("meter", "meter_set_rates", instance.name, index, rates[: chance.random.choice((0, 2))])
 
 
-def look_at_state(twins: Twins, program: ir.Program) -> None:
+def look_at_state(twins: Twins, program: ir.ProgramIr) -> None:
     for instance in program.externs:
         size = instance.arguments[0] if instance.arguments else 0
         cells = min(size, CELLS_SEEN) if isinstance(size, int) else CELLS_SEEN

@@ -2,12 +2,12 @@
 
 from functools import lru_cache
 
-from p4vm.check.program import check
-from p4vm.control.switch import Switch
-from p4vm.front.parse import parse_text
-from p4vm.ir import nodes as ir
-from p4vm.lower.program import lower
-from p4vm.python.engine import PythonEngine
+from p4vm.check.check_program import check
+from p4vm.control.controlled_switch import ControlledSwitch
+from p4vm.front.parse_program import parse_text
+from p4vm.ir import ir_nodes as ir
+from p4vm.lower.lower_program import lower
+from p4vm.python.python_engine import PythonEngine
 
 TEXT = """
 #include <core.p4>
@@ -121,13 +121,13 @@ V1Switch(MyParser(), MyVerify(), MyIngress(), MyEgress(), MyCompute(), MyDeparse
 
 
 @lru_cache(maxsize=1)
-def program() -> ir.Program:
+def program() -> ir.ProgramIr:
     return lower(check(parse_text(TEXT, "everything.p4")), "everything.p4")
 
 
-def switch() -> Switch:
+def switch() -> ControlledSwitch:
     """A new one, on the Python back end."""
-    return Switch(PythonEngine(program()))
+    return ControlledSwitch(PythonEngine(program()))
 
 
 def packet(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from p4vm.ir import nodes as ir
-from p4vm.ir import show
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir import ir_text
 from p4vm.ir.reach import Reach, indexes, overlap, path_of, reads
 from p4vm.ir.walk import all_lists, parts
 
-PLACES = ir.Local | ir.Member | ir.Index | ir.Next | ir.Last | ir.Slice
+PLACES = ir.ReadVariable | ir.FieldOf | ir.Index | ir.Next | ir.Last | ir.BitSlice
 SAME = {"+", "-", "*", "/", "%", "|+|", "|-|", "&", "|", "^"}
 COMPARED = {"==", "!=", "<", "<=", ">", ">="}
 WHOLE = ir.Record | ir.Array | ir.Varbits
 
 
-def faults(program: ir.Program) -> list[str]:
+def faults(program: ir.ProgramIr) -> list[str]:
     """One line for each rule broken."""
     found: list[str] = []
     reach = Reach()
@@ -23,7 +23,7 @@ def faults(program: ir.Program) -> list[str]:
         seen = _own(routine) | (_own(routine.owner) if routine.owner is not None else set())
         lists = list(all_lists(routine))
         for statement in [one for statements in lists for one in statements]:
-            where = f"{routine.name}: {' '.join(show.statement(statement)[0].split())}"
+            where = f"{routine.name}: {' '.join(ir_text.statement(statement)[0].split())}"
             found += [f"{where}: {fault}" for fault in _statement(statement, routine, reach)]
             for expression in parts(statement):
                 found += [f"{where}: {fault}" for fault in _expression(expression, seen)]
@@ -53,8 +53,8 @@ def _expression(root: ir.Expression, seen: set[ir.Variable]) -> Iterator[str]:
         one = pending.pop()
         pending.extend(parts(one))
         if isinstance(one.type, ir.Bits) and one.type.width < 0:
-            yield f"{show.expression(one)} has no width"
-        if isinstance(one, ir.Local) and one.variable not in seen:
+            yield f"{ir_text.expression(one)} has no width"
+        if isinstance(one, ir.ReadVariable) and one.variable not in seen:
             yield f"variable {one.variable.name} of {one.variable.routine} is not known here"
         if isinstance(one, ir.Build | ir.Invalid) and one is not root:
             continue
@@ -62,7 +62,7 @@ def _expression(root: ir.Expression, seen: set[ir.Variable]) -> Iterator[str]:
 
 
 def _typed(one: ir.Expression) -> Iterator[str]:
-    text = show.expression(one)
+    text = ir_text.expression(one)
     if not all(_fits(one)):
         yield f"{text}: not the type that its parts give"
     if isinstance(one, ir.Build):
@@ -76,9 +76,9 @@ def _fits(one: ir.Expression) -> Iterator[bool]:
             yield not kind.width or (-kind.signed << (kind.width - kind.signed)) <= value < 1 << (
                 kind.width - kind.signed
             )
-        case ir.Local():
+        case ir.ReadVariable():
             yield one.type == one.variable.type
-        case ir.Member():
+        case ir.FieldOf():
             yield isinstance(one.base.type, ir.Record) and one.base.type.field_type(one.field) == one.type
         case ir.Index() | ir.Next() | ir.Last():
             yield isinstance(one.base.type, ir.Array) and one.base.type.element == one.type
@@ -118,7 +118,7 @@ def _bits(one: ir.Expression) -> bool:
         case ir.Concat(type=ir.Bits() as kind):
             left, right = one.left.type, one.right.type
             return isinstance(left, ir.Bits) and isinstance(right, ir.Bits) and left.width + right.width == kind.width
-        case ir.Slice():
+        case ir.BitSlice():
             base = one.base.type
             inside = isinstance(base, ir.Bits) and 0 <= one.low <= one.high < base.width
             return inside and one.type == ir.Bits(one.high - one.low + 1)
@@ -161,9 +161,9 @@ def _assign(one: ir.Assign) -> Iterator[str]:
 
 def _plain(place: ir.Expression) -> bool:
     known = all(isinstance(index, ir.Const) for index in indexes(place))
-    while isinstance(place, ir.Member | ir.Index):
+    while isinstance(place, ir.FieldOf | ir.Index):
         place = place.base
-    return isinstance(place, ir.Local) and known
+    return isinstance(place, ir.ReadVariable) and known
 
 
 def _invoke(one: ir.Invoke, reach: Reach) -> Iterator[str]:
@@ -198,7 +198,7 @@ def _invoke(one: ir.Invoke, reach: Reach) -> Iterator[str]:
                 yield "two arguments share a place"
 
 
-def _state(state: ir.State, routine: ir.Routine, seen: set[ir.Variable]) -> Iterator[str]:
+def _state(state: ir.ParserState, routine: ir.Routine, seen: set[ir.Variable]) -> Iterator[str]:
     for key in state.keys:
         yield from _expression(key, seen)
     for case in state.cases:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from p4vm.check.program import check
+from p4vm.check.check_program import check
 from p4vm.compile import compile_many
 from p4vm.engine import PACKET_BYTES_MAX
-from p4vm.front.parse import parse_text
-from p4vm.ir import nodes as ir
-from p4vm.lower.program import lower
+from p4vm.front.parse_program import parse_text
+from p4vm.ir import ir_nodes as ir
+from p4vm.lower.lower_program import lower
 from p4vm.native import build
-from p4vm.python.engine import PythonEngine
+from p4vm.python.python_engine import PythonEngine
 from tests.p4_engine.differential import compare
 
 WIDTHS = (1, 7, 8, 15, 16, 24, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 192, 320)
@@ -30,13 +30,13 @@ V1Switch(Parse(), Nothing(), In(), Out(), Nothing(), Deparse()) main;
 EGRESS = "control Out(inout headers hdr, inout metadata meta, inout standard_metadata_t standard) { apply { } }"
 
 
-def lowered(text: str, file: str, egress: str = EGRESS) -> ir.Program:
+def lowered(text: str, file: str, egress: str = EGRESS) -> ir.ProgramIr:
     """headers, metadata, Parse and In are in the text."""
     whole = "#include <core.p4>\n#include <v1model.p4>\n" + text + egress + REST
     return lower(check(parse_text(whole, file)), file)
 
 
-def numbers(widths: Sequence[int], *, signed: bool) -> ir.Program:
+def numbers(widths: Sequence[int], *, signed: bool) -> ir.ProgramIr:
     """For each width: two operands come in, results of all operators leave, in place of as many zeros."""
     kind = "int" if signed else "bit"
     headers, fields, extracts, statements = [], [], [], []
@@ -253,21 +253,21 @@ control Out(inout headers hdr, inout metadata meta, inout standard_metadata_t st
 """
 
 
-def passes() -> ir.Program:
+def passes() -> ir.ProgramIr:
     """What a packet's first byte asks for: resubmission, recirculation, clones, copies, too much of each."""
     return lowered(PASSES, "passes of all kinds", "")
 
 
-def tables() -> ir.Program:
+def tables() -> ir.ProgramIr:
     return lowered(TABLES, "tables of all kinds")
 
 
-def few_numbers() -> ir.Program:
+def few_numbers() -> ir.ProgramIr:
     """Enough widths for every branch of the runtime."""
     return numbers((8, 33, 65, 129), signed=True)
 
 
-def anywhere() -> ir.Program:
+def anywhere() -> ir.ProgramIr:
     return lowered(ANYWHERE, "headers at any bit")
 
 

@@ -1,8 +1,8 @@
 """Small programs built by hand from ir nodes: what back ends are given, without a front end in between."""
 
-from p4vm.ir import nodes as ir
+from p4vm.ir import ir_nodes as ir
 
-ERRORS = ir.Symbol("error", ("NoError", "PacketTooShort", "NoMatch", "StackOutOfBounds", "HeaderTooShort"))
+ERRORS = ir.EnumMember("error", ("NoError", "PacketTooShort", "NoMatch", "StackOutOfBounds", "HeaderTooShort"))
 STANDARD = ir.Record(
     "struct",
     "standard_metadata_t",
@@ -38,12 +38,12 @@ def member(base: ir.Expression, *path: str) -> ir.Expression:
     """base.path[0].path[1]…"""
     for field in path:
         assert isinstance(base.type, ir.Record)
-        base = ir.Member(base.type.field_type(field), base, field)
+        base = ir.FieldOf(base.type.field_type(field), base, field)
     return base
 
 
-def local(variable: ir.Variable) -> ir.Local:
-    return ir.Local(variable.type, variable)
+def local(variable: ir.Variable) -> ir.ReadVariable:
+    return ir.ReadVariable(variable.type, variable)
 
 
 def routine(name: str, kind: str, *parameters: tuple[str, str, ir.Type]) -> ir.Routine:
@@ -58,7 +58,7 @@ def empty_control(name: str, *, standard: bool) -> ir.Routine:
     return routine(name, "control", ("inout", "hdr", HEADERS), ("inout", "meta", METADATA), *last)
 
 
-def parameter(of: ir.Routine, name: str) -> ir.Local:
+def parameter(of: ir.Routine, name: str) -> ir.ReadVariable:
     return local(next(p.variable for p in of.parameters if p.variable.name == name))
 
 
@@ -67,7 +67,7 @@ def ethernet_parser() -> ir.Routine:
         "MyParser", "parser", ("out", "hdr", HEADERS), ("inout", "meta", METADATA), ("inout", "standard", STANDARD)
     )
     extract = ir.Extract(member(parameter(made, "hdr"), "ethernet"))
-    made.states = {"start": ir.State("start", [extract], next="accept")}
+    made.states = {"start": ir.ParserState("start", [extract], next="accept")}
     made.start = "start"
     return made
 
@@ -78,7 +78,7 @@ def ethernet_deparser() -> ir.Routine:
     return made
 
 
-def program(ingress: ir.Routine, actions: list[ir.Routine]) -> ir.Program:
+def program(ingress: ir.Routine, actions: list[ir.Routine]) -> ir.ProgramIr:
     """Ethernet in, Ethernet out, this ingress in between. actions: routines it needs, callees before callers."""
     six = {
         "parser": ethernet_parser(),
@@ -88,7 +88,7 @@ def program(ingress: ir.Routine, actions: list[ir.Routine]) -> ir.Program:
         "compute": empty_control("MyCompute", standard=False),
         "deparser": ethernet_deparser(),
     }
-    return ir.Program(
+    return ir.ProgramIr(
         "by hand",
         **six,
         headers=HEADERS,
@@ -100,7 +100,7 @@ def program(ingress: ir.Routine, actions: list[ir.Routine]) -> ir.Program:
     )
 
 
-def forwarder() -> ir.Program:
+def forwarder() -> ir.ProgramIr:
     """Table MyIngress.forwarding: exact destination -> MyIngress.forward(port), or MyIngress.drop (the default)."""
     ingress = empty_control("MyIngress", standard=True)
     standard = parameter(ingress, "standard")
@@ -138,7 +138,7 @@ def forwarder() -> ir.Program:
     return made
 
 
-def counter_of_ports() -> ir.Program:
+def counter_of_ports() -> ir.ProgramIr:
     """Sends each packet back; register MyIngress.seen counts packets per ingress port, and goes out as src.
 
     Counter MyIngress.packets (8 cells) counts them too, by ingress port.

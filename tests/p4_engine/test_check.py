@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from p4vm.check.program import check
+from p4vm.check.check_program import check
 from p4vm.check.scope import NESTING_MAX
-from p4vm.front.parse import parse_text
+from p4vm.front.parse_program import parse_text
 from p4vm.source import P4Error
-from p4vm.tree import nodes as tree
+from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
 from p4vm.tree.checked import Checked
 
@@ -44,7 +44,7 @@ PLACES = {
     "parser": LIBRARY + PARSER + "\n%s }",
 }
 
-BIT8, BIT16, BIT32 = types.Bits(8), types.Bits(16), types.Bits(32)
+BIT8, BIT16, BIT32 = types.BitsType(8), types.BitsType(16), types.BitsType(32)
 
 
 def checked(source: str, place: str = "top") -> Checked:
@@ -83,7 +83,9 @@ def every(found: Checked, kind: type, whole: bool = False) -> list[Any]:
 
 
 def values(found: Checked) -> list[Any]:
-    return [found.constants.get(c.value) for c in found.program.declarations if isinstance(c, tree.Constant)][1:]
+    return [
+        found.constants.get(c.value) for c in found.program.declarations if isinstance(c, tree.ConstantDeclaration)
+    ][1:]
 
 
 # ---- constants
@@ -147,7 +149,7 @@ def test_sizes_of_types_are_constants() -> None:
         "bit<32> w = (bit<32>)hs.maxSizeInBits() + (bit<32>)u.minSizeInBits();",
         "apply",
     )
-    calls = [node for node in every(found, tree.Call) if found.calls[node].kind == "builtin"]
+    calls = [node for node in every(found, tree.CallExpression) if found.calls[node].kind == "builtin"]
     assert [found.constants[node] for node in calls] == [16, 4, 32, 0]
 
 
@@ -156,7 +158,7 @@ def test_sizes_of_types_are_constants() -> None:
 
 def test_numbers_take_the_other_operands_type_and_are_noted_as_converted() -> None:
     found = checked("s.x = s.x + 1;", "apply")
-    addition, number = every(found, tree.Binary)[-1], every(found, tree.Number)[-1]
+    addition, number = every(found, tree.BinaryExpression)[-1], every(found, tree.Number)[-1]
     assert found.type_of[addition] == BIT8
     assert (found.type_of[number], found.converted[number], found.constants[number]) == (types.INTEGER, BIT8, 1)
     assert addition not in found.converted
@@ -165,19 +167,19 @@ def test_numbers_take_the_other_operands_type_and_are_noted_as_converted() -> No
 
 def test_an_enum_with_a_base_becomes_its_base_where_bits_are_expected() -> None:
     found = checked("s.x = Z.Q;", "apply")
-    node = every(found, tree.Member)[-1]
+    node = every(found, tree.MemberExpression)[-1]
     assert (str(found.type_of[node]), found.converted[node], found.constants[node]) == ("Z", BIT8, 2)
-    assert isinstance(found.declared[node], tree.Enum)
+    assert isinstance(found.declared[node], tree.EnumDeclaration)
 
 
 def test_lists_and_struct_expressions_become_what_they_fill() -> None:
     found = checked("s = {h = {1, 2}, y = 3, x = 4};", "apply")
     whole, inner = every(found, tree.StructExpression)[-1], every(found, tree.ListExpression)[-1]
     assert (str(found.converted[whole]), str(found.converted[inner])) == ("S", "H")
-    assert found.type_of[inner] == types.Tuple((types.INTEGER, types.INTEGER))
+    assert found.type_of[inner] == types.TupleType((types.INTEGER, types.INTEGER))
     assert found.constants[whole] == ((1, 2), 4, 3)
     typed = checked("s.h = (H){1, s.x};", "apply")
-    assert str(typed.type_of[every(typed, tree.Cast)[-1]]) == "H"
+    assert str(typed.type_of[every(typed, tree.CastExpression)[-1]]) == "H"
     stack = checked("hs = {{1, 2}, {#}};", "apply")
     assert str(stack.converted[every(stack, tree.ListExpression)[0]]) == "H[2]"
     assert str(stack.type_of[every(stack, tree.InvalidHeader)[0]]) == "H"
@@ -226,13 +228,13 @@ def test_an_unknown_property_of_a_table_is_a_warning() -> None:
 
 def test_names_mean_the_nearest_declaration() -> None:
     found = checked("const bit<16> c8 = 2; s.y = c8; { const bit<16> c8 = 3; s.y = c8; } s.x = .c8;", "apply")
-    assigned = [node.value for node in every(found, tree.Assign)]
+    assigned = [node.value for node in every(found, tree.AssignmentStatement)]
     assert [found.constants[value] for value in assigned] == [2, 3, 1]
 
 
 def test_the_left_of_a_dot_is_a_type_only_where_nothing_hides_it() -> None:
     found = checked("H E = s.h; s.x = E.a; s.h.setValid(); { Z Z = Z.Q; if (Z == .Z.P) { } }", "apply")
-    bases = [type(node.base).__name__ for node in every(found, tree.Member) if node.name in ("a", "Q", "P")]
+    bases = [type(node.base).__name__ for node in every(found, tree.MemberExpression) if node.name in ("a", "Q", "P")]
     assert bases == ["Name", "TypeExpression", "TypeExpression"]
 
 
@@ -250,7 +252,7 @@ def test_calls_say_what_they_call() -> None:
         'hs.push_front(1); log("", s.h); Sub.apply(s.x);',
         "apply",
     )
-    notes = [found.calls[node] for node in every(found, tree.Call) if node in found.calls]
+    notes = [found.calls[node] for node in every(found, tree.CallExpression) if node in found.calls]
     assert [(note.kind, note.name) for note in notes] == [
         ("function", "f8"),
         ("function", "g8"),
@@ -267,8 +269,8 @@ def test_calls_say_what_they_call() -> None:
     assert [type(note.declaration).__name__ for note in notes[:7]] == [
         *["Function"] * 3,
         "Action",
-        "Control",
-        "Table",
+        "ControlDeclaration",
+        "TableDeclaration",
         "FunctionPrototype",
     ]
     assert notes[1].arguments == [None]
@@ -280,7 +282,7 @@ def test_calls_say_what_they_call() -> None:
 def test_overloads_differ_in_number_and_names_of_parameters() -> None:
     source = "void f(in bit<8> a) { }\nvoid f(in bit<8> b) { }\nvoid f(in bit<8> a, in bit<8> b = 2) { }\n"
     found = checked(source + "void g() { f(a = 1); f(b = 1); f(1, 2); f(b = 1, a = 2); }")
-    lines = [found.calls[node].declaration.position.line for node in every(found, tree.Call)]  # type: ignore[union-attr]
+    lines = [found.calls[node].declaration.position.line for node in every(found, tree.CallExpression)]  # type: ignore[union-attr]
     assert lines == [2, 3, 4, 4]
     with pytest.raises(P4Error, match=r"call of 'f' is ambiguous between f\(a\), f\(b\), f\(a, b\); name the arg"):
         checked(source + "void g() { f(1); }")
@@ -289,19 +291,19 @@ def test_overloads_differ_in_number_and_names_of_parameters() -> None:
 def test_type_arguments_are_found_from_arguments_and_results() -> None:
     source = "T id<T>(in T x) { T y = x; return y; }\nvoid two<T>(in T a, in T b) { }\n"
     found = checked(source + "void g(in bit<8> x) { bit<8> y = id(x); two(1, x); two<bit<16>>(1, 2); }")
-    kinds = [tuple(map(str, found.calls[node].type_arguments)) for node in every(found, tree.Call)]
+    kinds = [tuple(map(str, found.calls[node].type_arguments)) for node in every(found, tree.CallExpression)]
     assert kinds == [("bit<8>",), ("bit<8>",), ("bit<16>",)]
-    inner = next(n for n in every(found, tree.Variable, whole=True) if n.name == "y")
-    assert found.type_of[inner] == types.Variable("T", "id")
+    inner = next(n for n in every(found, tree.VariableDeclaration, whole=True) if n.name == "y")
+    assert found.type_of[inner] == types.TypeVariable("T", "id")
     looked = checked("state start { s.y = p.lookahead(); transition accept; }", "parser")
-    assert looked.calls[every(looked, tree.Call)[-1]].type_arguments == (BIT16,)
+    assert looked.calls[every(looked, tree.CallExpression)[-1]].type_arguments == (BIT16,)
 
 
 def test_generic_structures_are_made_once_for_each_argument() -> None:
     source = "struct G<T> { T x; bit<8> y; }\nstruct D { G<bit<16>> a; G<bit<16>> b; G<G<bool>> c; }\n"
     found = checked(source + "const G<bit<16>> one = {1, 2};\nconst D d = {one, (G<bit<16>>){x = 3, y = 4}, ...};")
     kind = found.type_of[found.program.declarations[-3]]
-    assert isinstance(kind, types.Structure)
+    assert isinstance(kind, types.StructureType)
     assert kind.fields[0][1] is kind.fields[1][1]
     assert str(kind.fields[2][1]) == "G<G<bool>>"
     assert values(found)[-1] == ((1, 2), (3, 4), ((False, 0), 0))
@@ -314,7 +316,7 @@ def test_packages_take_parsers_and_controls_that_fit() -> None:
     assert found.main is last(found)
     note = found.instances[last(found)]
     assert (note.kind, [str(a) for a in note.type_arguments]) == ("constructor", ["S", "H"])
-    inner = [found.calls[node] for node in every(found, tree.Call)]
+    inner = [found.calls[node] for node in every(found, tree.CallExpression)]
     assert [[str(a) for a in n.type_arguments] for n in inner] == [[], ["H"]]
 
 
@@ -331,7 +333,7 @@ def test_abstract_methods_are_given_in_an_instances_body() -> None:
     source = "extern A<T> { A(); abstract void run(inout T v, @optional out T w); T get(); }\n"
     body = "A<bit<8>>() a = { void run(inout bit<8> v) { v = 1; } };\n"
     found = checked(source + body)
-    assert found.type_of[last(found)] == types.Extern("A", (BIT8,))
+    assert found.type_of[last(found)] == types.ExternType("A", (BIT8,))
     with pytest.raises(P4Error, match="instance 'a' must give the abstract method 'run' of A<bit<8>>"):
         checked(source + "A<bit<8>>() a;")
     with pytest.raises(P4Error, match="method 'run' differs from its declaration"):
@@ -348,25 +350,25 @@ def test_actions_of_tables_note_which_arguments_are_given() -> None:
         "const entries = { (1, _): b(s.x, 3); (2, 1 &&& 3): b(4); } }",
         "control",
     )
-    table = every(found, tree.Table)[-1]
+    table = every(found, tree.TableDeclaration)[-1]
     listed = found.bound[table.actions[0]]
-    assert [type(a).__name__ for a in listed.arguments] == ["Member", "NoneType"]
+    assert [type(a).__name__ for a in listed.arguments] == ["MemberExpression", "NoneType"]
     refs = [table.default_action, *(entry.action for entry in table.entries)]
     assert [found.constants[found.bound[ref].arguments[1]] for ref in refs] == [2, 3, 4]
     assert {found.bound[ref].arguments[0] for ref in refs} == {listed.arguments[0]}
     assert found.converted[found.bound[refs[0]].arguments[1]] == BIT8
-    assert found.type_of[table] == types.Table("t", ("b",))
+    assert found.type_of[table] == types.TableType("t", ("b",))
     assert isinstance(found.declared[table.actions[0]], tree.Action)
     assert [str(found.type_of[key]) for key in table.entries[1].keys] == ["int", "set<bit<16>>"]
 
 
 def test_switches_on_a_table_have_its_actions_as_labels() -> None:
     found = checked("switch (tab.apply().action_run) { act: { } default: { } }", "apply")
-    switch = every(found, tree.Switch)[-1]
-    assert found.type_of[switch.subject] == types.Table("tab", ("act",))
+    switch = every(found, tree.SwitchStatement)[-1]
+    assert found.type_of[switch.subject] == types.TableType("tab", ("act",))
     assert isinstance(found.declared[switch.cases[0].label], tree.Action)
     result = found.type_of[switch.subject.base]
-    assert isinstance(result, types.ApplyResult)
+    assert isinstance(result, types.ApplyResultType)
 
 
 def test_select_takes_masks_ranges_lists_and_value_sets() -> None:
@@ -392,7 +394,7 @@ def test_loops_declare_their_variables() -> None:
         "for (bit<8> i in (list<bit<8>>){1, 2}) { s.x = i; }",
         "apply",
     )
-    loops = every(found, tree.ForIn)
+    loops = every(found, tree.ForInStatement)
     assert [str(found.type_of[loop]) for loop in loops] == ["bit<8>", "H", "bit<8>"]
     used = [n for n in every(found, tree.Name) if n.name == "h"]
     assert found.declared[used[-1]] is loops[1]
@@ -436,9 +438,9 @@ def test_programs_that_grow_without_end_are_refused(source: str) -> None:
 
 
 def test_trees_nested_deeper_than_any_text_are_refused() -> None:
-    node: tree.Expression = tree.Number(1, 8)
+    node: tree.ExpressionNode = tree.Number(1, 8)
     for _ in range(NESTING_MAX + 1):
-        node = tree.Unary("-", node)
+        node = tree.UnaryExpression("-", node)
     program = parse_text("const bit<8> x = 1;")
     program.declarations[0].value = node  # type: ignore[union-attr]
     with pytest.raises(P4Error, match=f"nested more than {NESTING_MAX} levels"):
@@ -475,20 +477,28 @@ KINDS = (
     (
         tree.Number,
         tree.Name,
-        tree.Member,
-        tree.Slice,
-        tree.Unary,
-        tree.Binary,
-        tree.Cast,
+        tree.MemberExpression,
+        tree.SliceExpression,
+        tree.UnaryExpression,
+        tree.BinaryExpression,
+        tree.CastExpression,
         tree.ListExpression,
-        tree.Call,
+        tree.CallExpression,
     ),
-    (tree.TypeName, tree.BaseType, tree.BitsType, tree.StackType, tree.TupleType),
-    (tree.Assign, tree.CallStatement, tree.If, tree.Return, tree.Exit, tree.Variable, tree.Constant),
+    (tree.TypeName, tree.BaseType, tree.BitsTypeName, tree.StackTypeName, tree.TupleTypeName),
+    (
+        tree.AssignmentStatement,
+        tree.CallStatement,
+        tree.IfStatement,
+        tree.ReturnStatement,
+        tree.ExitStatement,
+        tree.VariableDeclaration,
+        tree.ConstantDeclaration,
+    ),
 )
 
 
-def mutate(program: tree.Program, chance: random.Random) -> None:
+def mutate(program: tree.SyntaxTree, chance: random.Random) -> None:
     """Puts a node in the place of another of its sort, or takes one away."""
     slots = [slot for declaration in program.declarations[-2:] for slot in walk(declaration)]
     for _ in range(chance.choice((1, 2, 4))):
@@ -505,7 +515,7 @@ def mutate(program: tree.Program, chance: random.Random) -> None:
             held[index : index + 1] = [] if chance.random() < 0.2 else [other]
 
 
-def outcome(program: tree.Program) -> str:
+def outcome(program: tree.SyntaxTree) -> str:
     """ "checked", or the error's line."""
     try:
         check(program)
@@ -556,7 +566,9 @@ def test_a_v1model_program_is_checked_whole() -> None:
     assert [str(kind) for kind in found.instances[found.main].type_arguments] == ["headers", "meta"]
     assert found.errors[:2] == ["NoError", "PacketTooShort"]
     assert not found.warnings
-    expressions = [n for d in found.program.declarations[-7:] for *_, n in walk(d) if isinstance(n, tree.Expression)]
+    expressions = [
+        n for d in found.program.declarations[-7:] for *_, n in walk(d) if isinstance(n, tree.ExpressionNode)
+    ]
     parts = [n for n in expressions if not isinstance(n, tree.Default)]
     assert len(parts) > 60
     assert [type(n).__name__ for n in parts if n not in found.type_of] == []

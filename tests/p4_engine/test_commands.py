@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from p4vm.commands.line import COMMANDS, REFUSED, complete, shown
-from p4vm.control.switch import Switch
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.source import P4Error
 
 from .everything import packet, switch
 
 
 @pytest.fixture
-def running() -> Switch:
+def running() -> ControlledSwitch:
     return switch()
 
 
-def talk(running: Switch, *lines: str) -> str:
+def talk(running: ControlledSwitch, *lines: str) -> str:
     """What the last line prints, or its error as a user sees it."""
     printed = ""
     for line in lines:
@@ -135,7 +135,7 @@ TRANSCRIPTS = {
 
 
 @pytest.mark.parametrize("name", TRANSCRIPTS)
-def test_prints(running: Switch, name: str) -> None:
+def test_prints(running: ControlledSwitch, name: str) -> None:
     lines, printed = TRANSCRIPTS[name]
     assert talk(running, *lines.split(" | ")) == printed
 
@@ -174,7 +174,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("line", FAULTS)
-def test_says_what_is_wrong(running: Switch, line: str) -> None:
+def test_says_what_is_wrong(running: ControlledSwitch, line: str) -> None:
     assert talk(running, line).startswith(FAULTS[line])
 
 
@@ -204,11 +204,11 @@ def test_every_command_has_help_and_none_is_also_refused() -> None:
         ("nothing x", []),
     ],
 )  # fmt: skip
-def test_completes(running: Switch, line: str, words: list[str]) -> None:
+def test_completes(running: ControlledSwitch, line: str, words: list[str]) -> None:
     assert complete(running, line) == words
 
 
-def test_a_file_of_commands(running: Switch, tmp_path: Path) -> None:
+def test_a_file_of_commands(running: ControlledSwitch, tmp_path: Path) -> None:
     good = tmp_path / "good.txt"
     good.write_text(
         "# entries\ntable_add routes forward 10.0.0.0/8 => 1 2\n\nregister_write seen 0 1\nregister_read seen 0\n"

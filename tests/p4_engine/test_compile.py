@@ -195,7 +195,7 @@ def test_a_start_from_the_cache_reads_no_p4(program: Path, with_runtime: Path) -
     code = (
         "import sys; from pathlib import Path; from p4vm.compile import compile_program;"
         "engine = compile_program(sys.argv[1], backend='native', cache=Path(sys.argv[2]), optimize=0);"
-        "print(engine.process(1, b'x'), sorted({'lark', 'pcpp', 'p4vm.check.program'} & set(sys.modules)))"
+        "print(engine.process(1, b'x'), sorted({'lark', 'pcpp', 'p4vm.check.check_program'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", code, str(program), str(with_runtime)]
     first, done = (subprocess.run(command, capture_output=True, text=True, timeout=60) for _ in range(2))

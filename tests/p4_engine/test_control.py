@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p4vm.control.switch import Switch
-from p4vm.control.values import Pair, fit, full_mask, parse_key, parse_number
-from p4vm.engine import GroupRef, MemberRef, MeterRate, Replica
-from p4vm.ir import nodes as ir
+from p4vm.control.control_values import Pair, fit, full_mask, parse_key, parse_number
+from p4vm.control.controlled_switch import ControlledSwitch
+from p4vm.engine import GroupRef, MemberRef, MeterRate, PacketReplica
+from p4vm.ir import ir_nodes as ir
 from p4vm.source import P4Error
 
 from .everything import packet, switch
 
 
 @pytest.fixture
-def running() -> Switch:
+def running() -> ControlledSwitch:
     return switch()
 
 
@@ -30,7 +30,7 @@ def key_words(pair: Pair, kind: ir.Type, match: str) -> str:
     return f"{value:#x}->{other & full_mask(kind):#x}" if match == "range" else f"{value:#x}&&&{other:#x}"
 
 
-def ports(running: Switch, data: bytes, port: int = 0, now_us: int = 0) -> list[int]:
+def ports(running: ControlledSwitch, data: bytes, port: int = 0, now_us: int = 0) -> list[int]:
     return [number for number, _ in running.process(port, data, now_us)]
 
 
@@ -57,8 +57,8 @@ BIT8, INT8, BIT32, BIT48, BIT128 = ir.Bits(8), ir.Bits(8, signed=True), ir.Bits(
         ("-1", INT8, -1),
         ("0xff", INT8, -1),
         ("127", INT8, 127),
-        ("green", ir.Symbol("Color", ("red", "green")), 1),
-        ("1", ir.Symbol("Color", ("red", "green")), 1),
+        ("green", ir.EnumMember("Color", ("red", "green")), 1),
+        ("1", ir.EnumMember("Color", ("red", "green")), 1),
     ],
 )
 def test_reads_a_value(text: str, kind: ir.Type, value: int) -> None:
@@ -81,7 +81,7 @@ def test_reads_a_value(text: str, kind: ir.Type, value: int) -> None:
         ("08:00:00:00:01:111", BIT48, "Invalid MAC"),
         ("1::2::3", BIT128, "Invalid IPv6"),
         ("10.0.0.1", BIT48, "could not cast"),
-        ("2", ir.Symbol("Color", ("red", "green")), "no member of Color; it has: red, green"),
+        ("2", ir.EnumMember("Color", ("red", "green")), "no member of Color; it has: red, green"),
         ("2", ir.Bool(), "too large"),
     ],
 )
@@ -147,7 +147,7 @@ def test_words_of_a_key_give_the_key_again(width: int, signed: bool, data: st.Da
 # ---- names
 
 
-def test_a_name_is_full_or_a_suffix_that_means_one_thing(running: Switch) -> None:
+def test_a_name_is_full_or_a_suffix_that_means_one_thing(running: ControlledSwitch) -> None:
     for name in ("routes", "MyIngress.routes"):
         assert running.tables[name].name == "MyIngress.routes"
     with refuses(r"Invalid table name \(route\); did you mean MyIngress.routes\?"):
@@ -159,7 +159,7 @@ def test_a_name_is_full_or_a_suffix_that_means_one_thing(running: Switch) -> Non
 # ---- entries
 
 
-def test_an_entry_sends_packets_and_a_deleted_one_does_not(running: Switch) -> None:
+def test_an_entry_sends_packets_and_a_deleted_one_does_not(running: ControlledSwitch) -> None:
     handle = running.table_add("routes", "forward", ["10.0.1.0/24"], ["08:00:00:00:01:11", 3])
     assert ports(running, packet("0a000105")) == [3]
     assert ports(running, packet("0a000205")) == []
@@ -173,7 +173,7 @@ def test_an_entry_sends_packets_and_a_deleted_one_does_not(running: Switch) -> N
         running.table_modify("routes", "drop", 77)
 
 
-def test_entries_by_key(running: Switch) -> None:
+def test_entries_by_key(running: ControlledSwitch) -> None:
     running.table_add("routes", "forward", {"hdr.ipv4.dst": "10.0.1.0/24"}, [1, 3])
     assert running.table_modify_by_key("routes", "forward", [(0x0A0001FF, 24)], [1, 5]) == 0
     assert ports(running, packet("0a000105")) == [5]
@@ -183,7 +183,7 @@ def test_entries_by_key(running: Switch) -> None:
     assert running.table_num_entries("routes") == 0
 
 
-def test_a_key_may_stand_once(running: Switch) -> None:
+def test_a_key_may_stand_once(running: ControlledSwitch) -> None:
     running.table_add("routes", "drop", ["10.0.1.7/24"])
     with refuses("DUPLICATE_ENTRY.*entry 0.*table_modify"):
         running.table_add("routes", "drop", ["10.0.1.0/24"])
@@ -193,7 +193,7 @@ def test_a_key_may_stand_once(running: Switch) -> None:
         running.table_add("filter", "drop", ["*", "0->255", "*"], priority=2)
 
 
-def test_a_full_table(running: Switch) -> None:
+def test_a_full_table(running: ControlledSwitch) -> None:
     for prefix in range(4):
         running.table_add("routes", "drop", [f"10.0.{prefix}.0/24"])
     with refuses("TABLE_FULL.*MyIngress.routes holds 4 entries"):
@@ -202,7 +202,7 @@ def test_a_full_table(running: Switch) -> None:
     assert running.table_add("routes", "drop", ["10.1.0.0/16"]) == 4
 
 
-def test_const_tables_refuse(running: Switch) -> None:
+def test_const_tables_refuse(running: ControlledSwitch) -> None:
     for change in (
         lambda: running.table_add("fixed", "set_tag", [3], [1]),
         lambda: running.table_delete("fixed", 0),
@@ -217,7 +217,7 @@ def test_const_tables_refuse(running: Switch) -> None:
     assert running.table_num_entries("fixed") == 2
 
 
-def test_entries_of_the_program_can_be_changed_unless_const(running: Switch) -> None:
+def test_entries_of_the_program_can_be_changed_unless_const(running: ControlledSwitch) -> None:
     assert running.table_find("first", [1]) == 0
     running.table_delete("first", 0)
     assert running.table_add("first", "set_tag", [1], [3]) == 1
@@ -225,7 +225,7 @@ def test_entries_of_the_program_can_be_changed_unless_const(running: Switch) -> 
     assert [entry.handle for entry in running.table_entries("first")] == [0]
 
 
-def test_priorities(running: Switch) -> None:
+def test_priorities(running: ControlledSwitch) -> None:
     running.table_add("routes", "forward", ["0.0.0.0/0"], [1, 2])
     keys = ["10.0.0.0&&&0xff000000", "0->9", "*"]
     running.table_add("filter", "set_tag", keys, [1], priority=20)
@@ -239,7 +239,7 @@ def test_priorities(running: Switch) -> None:
         running.table_add("filter", "drop", keys, priority=-1)
 
 
-def test_keys_left_out_match_anything_but_exact_ones_may_not(running: Switch) -> None:
+def test_keys_left_out_match_anything_but_exact_ones_may_not(running: ControlledSwitch) -> None:
     running.table_add("filter", "drop", {"kind": "3->4"}, priority=1)
     assert running.table_entries("filter")[0].keys == ((0, 0), (3, 4), (0, 0))
     with refuses("needs a value for level: its kind is exact"):
@@ -248,7 +248,7 @@ def test_keys_left_out_match_anything_but_exact_ones_may_not(running: Switch) ->
         running.table_add("filter", "drop", {"nothing": 3}, priority=1)
 
 
-def test_signed_keys_and_arguments(running: Switch) -> None:
+def test_signed_keys_and_arguments(running: ControlledSwitch) -> None:
     running.table_add("routes", "forward", ["0.0.0.0/0"], [1, 2])
     running.table_add("exact_two", "set_level", ["0x800", "-5"], ["-7"])
     running.table_add("exact_two", "set_level", [0x800, 0xFA], [0x80])  # -6, -128 by their bits
@@ -275,13 +275,13 @@ def test_signed_keys_and_arguments(running: Switch) -> None:
         (["10.0.0.0/8"], "NoAction", [], "@defaultonly"),
     ],
 )
-def test_refuses_a_wrong_entry(running: Switch, keys: list, action: str, arguments: list, wrong: str) -> None:
+def test_refuses_a_wrong_entry(running: ControlledSwitch, keys: list, action: str, arguments: list, wrong: str) -> None:
     with refuses(wrong):
         running.table_add("routes", action, keys, arguments)
     assert running.table_num_entries("routes") == 0
 
 
-def test_default_actions(running: Switch) -> None:
+def test_default_actions(running: ControlledSwitch) -> None:
     running.table_set_default("routes", "forward", ["00:00:00:00:00:09", 6])
     assert ports(running, packet()) == [6]
     running.table_reset_default("routes")
@@ -291,7 +291,7 @@ def test_default_actions(running: Switch) -> None:
 
 
 def test_a_batch_reaches_the_engine_once_even_if_it_ends_early(
-    running: Switch, monkeypatch: pytest.MonkeyPatch
+    running: ControlledSwitch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
     set_table = running.engine.set_table
@@ -309,7 +309,7 @@ def test_a_batch_reaches_the_engine_once_even_if_it_ends_early(
 # ---- action profiles
 
 
-def test_members_and_tables_of_a_profile(running: Switch) -> None:
+def test_members_and_tables_of_a_profile(running: ControlledSwitch) -> None:
     running.table_add("routes", "forward", ["0.0.0.0/0"], [1, 2])
     member = running.act_prof_create_member("choices", "forward", ["00:00:00:00:00:01", 7])
     running.table_indirect_add("chosen", [1], member)
@@ -333,7 +333,7 @@ def test_members_and_tables_of_a_profile(running: Switch) -> None:
         running.act_prof_create_member("choices", "NoAction")
 
 
-def test_groups_of_a_selector_spread_by_its_keys(running: Switch) -> None:
+def test_groups_of_a_selector_spread_by_its_keys(running: ControlledSwitch) -> None:
     members = [running.act_prof_create_member("hashed", "forward", [1, port]) for port in (3, 4)]
     group = running.act_prof_create_group("hashed")
     with refuses("EMPTY_GRP"):
@@ -369,7 +369,7 @@ def test_groups_of_a_selector_spread_by_its_keys(running: Switch) -> None:
 # ---- copies
 
 
-def test_multicast_groups(running: Switch) -> None:
+def test_multicast_groups(running: ControlledSwitch) -> None:
     running.table_add("routes", "multicast", ["0.0.0.0/0"], [7])
     assert ports(running, packet()) == []
     running.mc_mgrp_create(7)
@@ -404,15 +404,15 @@ def test_multicast_groups(running: Switch) -> None:
             wrong()
 
 
-def test_mirror_sessions(running: Switch) -> None:
+def test_mirror_sessions(running: ControlledSwitch) -> None:
     running.table_add("routes", "mirror", ["0.0.0.0/0"], [5])
     assert ports(running, packet()) == [1]
     running.mirroring_add(5, 9)
     assert ports(running, packet()) == [9, 1]
-    running.mc_group_set(3, [Replica(4, 1), Replica(6, 2)])
+    running.mc_group_set(3, [PacketReplica(4, 1), PacketReplica(6, 2)])
     running.mirroring_add_mc(5, 3)
     assert ports(running, packet()) == [4, 6, 1]
-    running.mirroring_set(5, [Replica(8, 1)], truncate=14)
+    running.mirroring_set(5, [PacketReplica(8, 1)], truncate=14)
     assert [(port, len(data)) for port, data in running.process(0, packet())] == [(8, 14), (1, 24)]
     running.mirroring_delete(5)
     assert ports(running, packet()) == [1]
@@ -425,7 +425,7 @@ def test_mirror_sessions(running: Switch) -> None:
 # ---- registers, counters, meters, value sets
 
 
-def test_registers(running: Switch) -> None:
+def test_registers(running: ControlledSwitch) -> None:
     running.register_write("seen", 7, "10.0.0.1")
     running.register_write("levels", 0, -3)
     running.register_write("wide", 1, (1 << 128) - 1)
@@ -444,7 +444,7 @@ def test_registers(running: Switch) -> None:
         running.register_write("seen", 0, 1 << 32)
 
 
-def test_counters(running: Switch) -> None:
+def test_counters(running: ControlledSwitch) -> None:
     entry = running.table_add("routes", "forward", ["10.0.0.0/8"], [1, 2])
     running.table_add("exact_two", "count_and_log", [0x800, 0])
     for _ in range(3):
@@ -468,7 +468,7 @@ def test_counters(running: Switch) -> None:
         running.counter_write("per_port", 1, -1, 1)
 
 
-def test_cells_of_an_entry_added_in_the_same_batch(running: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_of_an_entry_added_in_the_same_batch(running: ControlledSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine need not keep counts of entries that it has not been told of."""
     calls: list[str] = []
     for name in ("set_table", "counter_write"):
@@ -482,7 +482,7 @@ def test_cells_of_an_entry_added_in_the_same_batch(running: Switch, monkeypatch:
     assert running.counter_read("hits", entry) == (6, 30)
 
 
-def test_meters(running: Switch) -> None:
+def test_meters(running: ControlledSwitch) -> None:
     rates = [MeterRate(0.001, 1), MeterRate(0.002, 2)]
     running.meter_set_rates("limit", 0, rates)
     assert running.meter_get_rates("limit", 0) == tuple(rates)
@@ -502,7 +502,7 @@ def test_meters(running: Switch) -> None:
         running.meter_get_rates("limit", 3)
 
 
-def test_value_sets(running: Switch) -> None:
+def test_value_sets(running: ControlledSwitch) -> None:
     running.table_set_default("routes", "forward", [1, 2])
     running.table_add("filter", "drop", ["10.0.0.1&&&0xffffffff", "0->255", "*"], priority=1)
     assert ports(running, packet(ether_type="0900")) == [2], "not parsed, so not filtered"
@@ -524,7 +524,7 @@ def test_value_sets(running: Switch) -> None:
 # ---- queues, and all of it
 
 
-def test_queue_settings_narrow(running: Switch) -> None:
+def test_queue_settings_narrow(running: ControlledSwitch) -> None:
     running.set_queue_depth(10)
     running.set_queue_rate(1000, 3)
     assert [running.queues.depth(port) for port in (1, 3)] == [10, 10]
@@ -541,11 +541,11 @@ def test_queue_settings_narrow(running: Switch) -> None:
             wrong()
 
 
-def test_reset_state_is_the_start_again(running: Switch) -> None:
+def test_reset_state_is_the_start_again(running: ControlledSwitch) -> None:
     fresh = [(name, state.entries, state.default) for name, state in switch().tables.parts.items()]
     running.table_add("routes", "multicast", ["0.0.0.0/0"], [7])
     running.table_delete("first", 0)
-    running.mc_group_set(7, [Replica(1)])
+    running.mc_group_set(7, [PacketReplica(1)])
     running.mirroring_add(5, 9)
     running.pvs_add("types", 1)
     running.register_write("seen", 0, 1)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from p4vm.c_code import c_statements as c_code
-from p4vm.check import statements as check
+from p4vm.check import check_statements as check
 from p4vm.compile import compile_program, front_end
-from p4vm.ir import nodes as ir
-from p4vm.lower import program as lower
+from p4vm.ir import ir_nodes as ir
+from p4vm.lower import lower_program as lower
 from p4vm.native import build
-from p4vm.python import statements as python
+from p4vm.python import python_statements as python
 from p4vm.source import EngineFault, P4Error
-from p4vm.tree import nodes as tree
+from p4vm.tree import tree_nodes as tree
 
 PROGRAM = """#include <core.p4>
 #include <v1model.p4>

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from p4vm.compile import compile_many, front_end
-from p4vm.control.switch import Switch
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.engine import Engine
-from p4vm.ir import nodes as ir
-from p4vm.python.engine import PythonEngine
+from p4vm.ir import ir_nodes as ir
+from p4vm.python.python_engine import PythonEngine
 from p4vm.source import P4Error
 from p4vm.stf import run
 
@@ -103,9 +103,9 @@ PROMISED = {
 
 
 @pytest.fixture(scope="module")
-def programs() -> dict[str, ir.Program | P4Error]:
+def programs() -> dict[str, ir.ProgramIr | P4Error]:
     """All programs before the back ends, or why not."""
-    made: dict[str, ir.Program | P4Error] = {}
+    made: dict[str, ir.ProgramIr | P4Error] = {}
     for name in NAMES:
         try:
             made[name] = front_end(FOLDER / f"{name}.p4")
@@ -115,9 +115,9 @@ def programs() -> dict[str, ir.Program | P4Error]:
 
 
 @pytest.fixture(scope="module")
-def native(programs: dict[str, ir.Program | P4Error]) -> dict[str, Engine]:
+def native(programs: dict[str, ir.ProgramIr | P4Error]) -> dict[str, Engine]:
     """Engines for all of them, from one library."""
-    good = {name: program for name, program in programs.items() if isinstance(program, ir.Program)}
+    good = {name: program for name, program in programs.items() if isinstance(program, ir.ProgramIr)}
     try:
         engines = compile_many(list(good.values()))
     except P4Error as error:
@@ -134,7 +134,7 @@ def lines_after(name: str, mark: str) -> list[str]:
 
 
 def check(name: str, engine: Engine) -> None:
-    switch = Switch(engine)
+    switch = ControlledSwitch(engine)
     result = run.run(lambda: switch, FOLDER / f"{name}.stf")
     assert result.failures == []
     assert result.packets_in > 0
@@ -144,7 +144,7 @@ def check(name: str, engine: Engine) -> None:
         assert result.printed == wanted
 
 
-def usable(programs: dict[str, ir.Program | P4Error], name: str) -> ir.Program:
+def usable(programs: dict[str, ir.ProgramIr | P4Error], name: str) -> ir.ProgramIr:
     program = programs[name]
     if isinstance(program, P4Error):
         pytest.fail(str(program))
@@ -152,12 +152,12 @@ def usable(programs: dict[str, ir.Program | P4Error], name: str) -> ir.Program:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_python(name: str, programs: dict[str, ir.Program | P4Error]) -> None:
+def test_on_python(name: str, programs: dict[str, ir.ProgramIr | P4Error]) -> None:
     check(name, PythonEngine(usable(programs, name)))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_native(name: str, programs: dict[str, ir.Program | P4Error], native: dict[str, Engine]) -> None:
+def test_on_native(name: str, programs: dict[str, ir.ProgramIr | P4Error], native: dict[str, Engine]) -> None:
     usable(programs, name)
     check(name, native[name])
 

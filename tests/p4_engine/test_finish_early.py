@@ -11,12 +11,12 @@ from emulation.compare import choose_plane
 from emulation.errors import RunFailed
 from emulation.scenario import load
 from p4vm.compile import front_end
-from p4vm.control.switch import Switch
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.planes.p4 import P4Plane, missing
-from p4vm.planes.program import folder
-from p4vm.planes.traffic import Shape, traffic
+from p4vm.planes.plane_program import folder
+from p4vm.planes.plane_traffic import Shape, traffic
 from p4vm.planes.traffic_files import stf
-from p4vm.python.engine import PythonEngine
+from p4vm.python.python_engine import PythonEngine
 from p4vm.stf.run import Result, run_text
 from switchagg.aggregator import Parent
 from switchagg.errors import JobError
@@ -30,7 +30,7 @@ OURS = folder() / "v1model"
 
 def results(path: Path) -> Callable[[str], Result]:
     program = front_end(path, includes=[OURS], defines={"ELEMENTS": "1"})
-    return lambda text: run_text(Switch(PythonEngine(program)), text, "t.stf")
+    return lambda text: run_text(ControlledSwitch(PythonEngine(program)), text, "t.stf")
 
 
 def test_its_program_keeps_its_rule_and_ours_does_not() -> None:

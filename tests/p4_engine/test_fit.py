@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from p4vm.fit.model import Fit
-from p4vm.fit.program import fit
+from p4vm.fit.chip_model import Fit
+from p4vm.fit.fit_program import fit
 from p4vm.fit.report import summary, text
 from p4vm.source import P4Error
 

@@ -11,38 +11,38 @@ from typer.testing import CliRunner
 
 from emulation.cli.main import app
 from p4vm.compile import compile_program, front_end
-from p4vm.control.switch import Switch
-from p4vm.ir import nodes as ir
+from p4vm.control.controlled_switch import ControlledSwitch
+from p4vm.ir import ir_nodes as ir
 from p4vm.planes import bmv2
-from p4vm.planes.program import defines, folder
-from p4vm.planes.traffic import USUAL, Arrived, Evicted, Faults, Lost, Shape, Step, traffic
+from p4vm.planes.plane_program import defines, folder
+from p4vm.planes.plane_traffic import USUAL, Arrived, Evicted, LostPackets, Shape, Step, TrafficFaults, traffic
 from p4vm.planes.traffic_files import stf, vector
-from p4vm.python.engine import PythonEngine
+from p4vm.python.python_engine import PythonEngine
 from p4vm.stf.run import Result, run_text
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from transport.testing.vectors import PlaneTarget, run_vector
 
 PROGRAM = folder() / "v1model" / "switchagg.p4"
-HARSH = Faults(loss=0.1, duplicate=0.15, reorder=0.15, straggler=0.05, reset=0.02)
+HARSH = TrafficFaults(loss=0.1, duplicate=0.15, reorder=0.15, straggler=0.05, reset=0.02)
 SHAPE = Shape(seed=3, packets=150, workers=3, elements=1, window=2, jobs=2)
 
 
 @cache
-def happened(shape: Shape = SHAPE, faults: Faults = HARSH) -> list[Step]:
+def happened(shape: Shape = SHAPE, faults: TrafficFaults = HARSH) -> list[Step]:
     return list(traffic(shape, faults))
 
 
-def written(shape: Shape = SHAPE, faults: Faults = HARSH) -> str:
+def written(shape: Shape = SHAPE, faults: TrafficFaults = HARSH) -> str:
     return "\n".join(stf(happened(shape, faults), shape, "a test"))
 
 
 @cache
-def compiled(path: Path) -> ir.Program:
+def compiled(path: Path) -> ir.ProgramIr:
     return front_end(path, defines={"ELEMENTS": "1"})
 
 
 def judged(text: str, program: Path = PROGRAM) -> Result:
-    return run_text(Switch(PythonEngine(compiled(program))), text, "t.stf")
+    return run_text(ControlledSwitch(PythonEngine(compiled(program))), text, "t.stf")
 
 
 def test_traffic_has_what_it_is_for() -> None:
@@ -61,14 +61,14 @@ def test_traffic_has_what_it_is_for() -> None:
     }
     assert min(reasons.values()) >= 5, reasons
     assert min(whys.values()) >= 5, whys
-    assert {"Lost", "Evicted", "Admitted"} <= set(whys)
+    assert {"LostPackets", "Evicted", "AdmittedTraffic"} <= set(whys)
 
 
 def test_a_network_without_faults() -> None:
     """Every chunk comes once from every rank: each n-th packet completes one."""
-    steps = happened(Shape(packets=60, elements=1), Faults())
+    steps = happened(Shape(packets=60, elements=1), TrafficFaults())
     arrived = [step for step in steps if isinstance(step, Arrived)]
-    assert not any(isinstance(step, Lost | Evicted) for step in steps)
+    assert not any(isinstance(step, LostPackets | Evicted) for step in steps)
     assert Counter(step.reason for step in arrived) == {"absorbed": 40, "broadcast": 20}
 
 
@@ -86,7 +86,7 @@ def test_our_program_passes(elements: int) -> None:
     backends = ("python", "native") if shutil.which("cc") else ("python",)
     for backend in backends:
         engine = compile_program(PROGRAM, backend=backend, defines=defines(elements, 2), optimize=0)
-        result = run_text(Switch(engine), text, "t.stf")
+        result = run_text(ControlledSwitch(engine), text, "t.stf")
         assert result.failures == []
         assert result.packets_in == 60
         assert result.packets_out == text.count("\nexpect ") > 20
@@ -160,7 +160,7 @@ def test_command(tmp_path: Path) -> None:
     options = ["--seed", "5", "--packets", "20", "--elements", "1", "--fault", "loss=0.2", "-o", str(made)]
     assert run(app, ["p4", "generate", *options]).exit_code == 0
     shape = Shape(5, 20, elements=1)
-    assert made.read_text().splitlines()[2:] == written(shape, Faults(loss=0.2)).splitlines()[2:]
+    assert made.read_text().splitlines()[2:] == written(shape, TrafficFaults(loss=0.2)).splitlines()[2:]
     tests = run(app, ["p4", "test", str(PROGRAM), str(made), "-D", "ELEMENTS=1", "--backend", "python"])
     assert (tests.exit_code, "20 packets in" in tests.output) == (0, True)
     assert run(app, ["p4", "generate", *options, "--format", "vector"]).exit_code == 0

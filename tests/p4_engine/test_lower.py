@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from p4_engine import ir_rules
-from p4vm.check.program import check
-from p4vm.front.parse import parse_text
-from p4vm.ir import nodes as ir
-from p4vm.ir import show
-from p4vm.lower.program import lower
-from p4vm.python.engine import PythonEngine
+from p4vm.check.check_program import check
+from p4vm.front.parse_program import parse_text
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir import ir_text
+from p4vm.lower.lower_program import lower
+from p4vm.python.python_engine import PythonEngine
 
 FRAME = """
 #include <core.p4>
@@ -47,7 +47,7 @@ PACKET = bytes([1, 2, 3, 4, 10, 11, 20, 21, 30, 31])
 """h.a … h.d, then s[0].x, s[0].y, …"""
 
 
-def lowered(top: str = "", local: str = "", body: str = "") -> ir.Program:
+def lowered(top: str = "", local: str = "", body: str = "") -> ir.ProgramIr:
     text = FRAME.replace("@top@", top).replace("@locals@", local).replace("@body@", body)
     return lower(check(parse_text(text)), "test.p4")
 
@@ -62,9 +62,9 @@ def ran(top: str = "", local: str = "", body: str = "", packet: bytes = PACKET) 
     return data
 
 
-def ingress_text(program: ir.Program) -> str:
+def ingress_text(program: ir.ProgramIr) -> str:
     """The ingress routine without its first line and the choice of the port."""
-    lines = show.routine(program.ingress).split("\n")[1:]
+    lines = ir_text.routine(program.ingress).split("\n")[1:]
     return "\n".join(line.strip() for line in lines if "egress_spec" not in line)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from p4_engine.test_lower import ADD, FRAME, PACKET, ingress_text, lowered, ran
-from p4vm.check.program import check
-from p4vm.front.parse import parse_text
-from p4vm.ir import nodes as ir
-from p4vm.ir import show
-from p4vm.lower.program import lower
+from p4vm.check.check_program import check
+from p4vm.front.parse_program import parse_text
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir import ir_text
+from p4vm.lower.lower_program import lower
 from p4vm.source import P4Error
 
 # ---- names of the control plane
@@ -155,7 +155,7 @@ def test_constructor_arguments_make_routines_of_their_own() -> None:
     program = lowered(
         top, "register<bit<8>>(2) r; Sub(1, r) one; Sub(2, r) two;", "one.apply(hdr.h.a); two.apply(hdr.h.b);"
     )
-    texts = {routine.name: show.routine(routine).split("\n")[1:] for routine in program.routines}
+    texts = {routine.name: ir_text.routine(routine).split("\n")[1:] for routine in program.routines}
     assert texts["I.one"] == ["    x = (x + 8w1)"]
     assert texts["I.two"] == ["    I.r.write(32w0, 8w2)"]
 
@@ -283,7 +283,7 @@ def test_as_deep_as_the_checker_allows() -> None:
 
 
 def test_show_says_everything(tmp_path: Path) -> None:
-    text = show.program(lowered(SUB + ADD, "Sub() sub;", "sub.apply(hdr.h.a); if (add(hdr.h.a) == 1) { exit; }"))
+    text = ir_text.program(lowered(SUB + ADD, "Sub() sub;", "sub.apply(hdr.h.a); if (add(hdr.h.a) == 1) { exit; }"))
     for part in ("header H", "    a: bit<8>", "counter(4, bytes) I.sub.n", "table I.sub.t size 1024", "ingress: I"):
         assert part in text.split("\n") or part in text
     assert "function add(inout bit<8> x) -> bit<8>" in text

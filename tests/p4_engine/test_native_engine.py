@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from p4vm.compile import compile_many
-from p4vm.engine import CAUSED_BYTES_MAX, PACKET_BYTES_MAX, ActionCall, MeterRate, Replica, TableEntry
+from p4vm.engine import CAUSED_BYTES_MAX, PACKET_BYTES_MAX, ActionCall, MeterRate, PacketReplica, TableEntry
 from p4vm.native import build
 from p4vm.native.native_engine import NativeEngine
-from p4vm.python.engine import PythonEngine
+from p4vm.python.python_engine import PythonEngine
 from p4vm.source import P4Error
 from tests.p4_engine import everything, native_programs, programs
 from tests.p4_engine.differential import compare
@@ -62,10 +62,10 @@ def test_passes_are_bounded_and_leave_in_the_same_order() -> None:
     engine = fresh("passes")
     twins = [engine, PythonEngine(engine.program)]
     for twin in twins:
-        twin.set_group(3, [Replica(1, 7), Replica(600, 70_000), Replica(2, 9)])
-        twin.set_group(9, [Replica(port, port) for port in range(40)])
-        twin.set_mirror(5, [Replica(4, 1), Replica(5, 2)], group=3)
-        twin.set_mirror(6, [Replica(6)], truncate=13)
+        twin.set_group(3, [PacketReplica(1, 7), PacketReplica(600, 70_000), PacketReplica(2, 9)])
+        twin.set_group(9, [PacketReplica(port, port) for port in range(40)])
+        twin.set_mirror(5, [PacketReplica(4, 1), PacketReplica(5, 2)], group=3)
+        twin.set_mirror(6, [PacketReplica(6)], truncate=13)
         twin.set_queue_depths({4: 1 << 18})
     for what in (*range(17), 20, 7, 0):
         for port in (0, 1, 511):
@@ -81,7 +81,7 @@ def test_passes_are_bounded_and_leave_in_the_same_order() -> None:
 def test_bytes_that_one_packet_causes_are_bounded() -> None:
     twins = [fresh("passes"), PythonEngine(fresh("passes").program)]
     for twin in twins:
-        twin.set_group(9, [Replica(1)] * 2000)
+        twin.set_group(9, [PacketReplica(1)] * 2000)
     for what in (1, 3, 12):
         packet = bytes([what, 0, 0, 1]) + bytes(120_000)
         native, python = (twin.process(2, packet) for twin in twins)
@@ -90,7 +90,7 @@ def test_bytes_that_one_packet_causes_are_bounded() -> None:
     # 12: 2000 copies ask to go round; 559 may, and none of them again
     assert twins[0].counters.names["too_many_bytes"] == 2000
     twins[1].set_group(9, [])
-    twins[1].set_group(3, [Replica(1)] * 2000)
+    twins[1].set_group(3, [PacketReplica(1)] * 2000)
     assert sum(len(data) for _, data in twins[1].process(2, b"\6" + bytes(120_003))) <= CAUSED_BYTES_MAX
 
 
@@ -165,9 +165,9 @@ def test_cells_of_direct_counters_and_meters_follow_their_handles() -> None:
 def test_groups_and_sessions_come_and_go() -> None:
     engine = fresh("everything")
     for group in (9, 3, 7, 5):
-        engine.set_group(group, [Replica(group, 1)])
+        engine.set_group(group, [PacketReplica(group, 1)])
     engine.set_group(7, [])
-    engine.set_mirror(2, [Replica(3)], group=4)
+    engine.set_mirror(2, [PacketReplica(3)], group=4)
     engine.set_mirror(2, [])
     engine.set_queue_depths({1: 5, 2: 6})
     engine.set_queue_depths({})

@@ -15,9 +15,9 @@ import pytest
 
 from emulation.cli.p4_commands import app
 from emulation.cli.p4_prompt import say
-from p4vm.control.switch import Switch
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.host import control
-from p4vm.host.control import Client, ControlServer, connect, parse_address
+from p4vm.host.control import PromptClient, PromptServer, connect, parse_address
 from p4vm.host.pcap import open_capture, read, record
 from p4vm.host.ports import parse_ports
 from p4vm.host.queues import OutputQueue
@@ -212,9 +212,9 @@ def test_help_teaches_by_examples(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[Switch, ControlServer, str]]:
+def served(tmp_path: Path) -> Iterator[tuple[ControlledSwitch, PromptServer, str]]:
     running, address = switch(), str(tmp_path / "control.sock")
-    server = ControlServer(running, address)
+    server = PromptServer(running, address)
     try:
         yield running, server, address
     finally:
@@ -222,7 +222,7 @@ def served(tmp_path: Path) -> Iterator[tuple[Switch, ControlServer, str]]:
     assert not Path(address).exists()
 
 
-def exchange(server: ControlServer, client: socket.socket, data: bytes, lines: int) -> list[Any]:
+def exchange(server: PromptServer, client: socket.socket, data: bytes, lines: int) -> list[Any]:
     """What so many lines answer, decoded; the server is served meanwhile."""
     client.setblocking(False)
     received, deadline = b"", time.monotonic() + 20
@@ -243,7 +243,7 @@ def exchange(server: ControlServer, client: socket.socket, data: bytes, lines: i
     return [json.loads(line) for line in received.splitlines()]
 
 
-def test_commands_over_the_socket(served: tuple[Switch, ControlServer, str]) -> None:
+def test_commands_over_the_socket(served: tuple[ControlledSwitch, PromptServer, str]) -> None:
     running, server, address = served
     with connect(address) as client:
         answers = exchange(server, client, b"register_write seen 1 7\nregister_read seen 1\nnope\n\n", 4)
@@ -261,7 +261,7 @@ def test_commands_over_the_socket(served: tuple[Switch, ControlServer, str]) -> 
     "line",
     [b"\xff\xfe\x00", b"{", b"{}", b'{"command": 3}', b'{"complete": []}', b"[" * 60_000, b"{" * 60_000, b"\0" * 100],
 )
-def test_garbage_is_answered_by_an_error(served: tuple[Switch, ControlServer, str], line: bytes) -> None:
+def test_garbage_is_answered_by_an_error(served: tuple[ControlledSwitch, PromptServer, str], line: bytes) -> None:
     _, server, address = served
     with connect(address) as client:
         (answer,) = exchange(server, client, line + b"\n", 1)
@@ -269,7 +269,7 @@ def test_garbage_is_answered_by_an_error(served: tuple[Switch, ControlServer, st
         assert exchange(server, client, b"table_num_entries fixed\n", 1) == [{"ok": True, "text": "2"}]
 
 
-def test_a_line_without_end_ends_the_connection(served: tuple[Switch, ControlServer, str]) -> None:
+def test_a_line_without_end_ends_the_connection(served: tuple[ControlledSwitch, PromptServer, str]) -> None:
     _, server, address = served
     with connect(address) as client:
         (answer,) = exchange(server, client, b"x" * 300_000, 1)
@@ -278,7 +278,7 @@ def test_a_line_without_end_ends_the_connection(served: tuple[Switch, ControlSer
 
 
 def test_a_client_that_does_not_read_is_dropped(
-    served: tuple[Switch, ControlServer, str], monkeypatch: pytest.MonkeyPatch
+    served: tuple[ControlledSwitch, PromptServer, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, server, address = served
     monkeypatch.setattr(control, "ANSWER_MAX", 100_000)
@@ -297,7 +297,7 @@ def test_a_client_that_does_not_read_is_dropped(
         assert len(server._visitors) == 1, "the first is gone"
 
 
-def test_few_commands_a_turn(served: tuple[Switch, ControlServer, str]) -> None:
+def test_few_commands_a_turn(served: tuple[ControlledSwitch, PromptServer, str]) -> None:
     running, server, address = served
     done: list[str] = []
     running.run_command = lambda line: done.append(line) or ""  # type: ignore[method-assign, func-returns-value]
@@ -311,7 +311,7 @@ def test_few_commands_a_turn(served: tuple[Switch, ControlServer, str]) -> None:
         assert (len(done), server.busy) == (20, False)
 
 
-def test_too_many_clients_are_turned_away(served: tuple[Switch, ControlServer, str]) -> None:
+def test_too_many_clients_are_turned_away(served: tuple[ControlledSwitch, PromptServer, str]) -> None:
     _, server, address = served
     clients = []
     for _ in range(40):
@@ -327,16 +327,16 @@ def test_too_many_clients_are_turned_away(served: tuple[Switch, ControlServer, s
 
 def test_an_address_is_taken_once_and_a_stale_one_again(tmp_path: Path) -> None:
     address = str(tmp_path / "c.sock")
-    first = ControlServer(switch(), address)
+    first = PromptServer(switch(), address)
     with pytest.raises(P4Error, match=r"a switch answers at .* already; give this one another"):
-        ControlServer(switch(), address)
+        PromptServer(switch(), address)
     first._listener.close()  # as when a switch is killed: the file stays
-    second = ControlServer(switch(), address)
+    second = PromptServer(switch(), address)
     assert Path(address).stat().st_mode & 0o777 == 0o600
     second.close()
     (tmp_path / "file").write_text("mine")
     with pytest.raises(P4Error, match="is there and no socket"):
-        ControlServer(switch(), str(tmp_path / "file"))
+        PromptServer(switch(), str(tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "mine"
     first._selector.close()
 
@@ -349,7 +349,7 @@ def test_a_switch_answers_in_a_folder_of_its_users_alone(
     monkeypatch.setattr(control.tempfile, "tempdir", str(folder))
     address = Path(control.default_address())
     assert address.parent.parent == folder
-    server = ControlServer(switch(), str(address))
+    server = PromptServer(switch(), str(address))
     assert address.parent.stat().st_mode & 0o777 == 0o700
     assert server.warnings == []
     server.close()
@@ -363,19 +363,19 @@ def test_a_switch_answers_in_a_folder_of_its_users_alone(
 
 
 def test_addresses_that_others_reach_are_warned_about(tmp_path: Path) -> None:
-    with contextlib.closing(ControlServer(switch(), "127.0.0.1:0")) as server:
+    with contextlib.closing(PromptServer(switch(), "127.0.0.1:0")) as server:
         (warning,) = server.warnings
     assert warning == "127.0.0.1:0: every user of this machine can give commands; a --control PATH is yours alone"
     (shared := tmp_path / "shared").mkdir()
     shared.chmod(0o1777)
-    with contextlib.closing(ControlServer(switch(), str(shared / "s1.sock"))) as server:
+    with contextlib.closing(PromptServer(switch(), str(shared / "s1.sock"))) as server:
         (warning,) = server.warnings
     assert "others can write" in warning
     assert "choose a folder of mode 0700" in warning
 
 
 def test_a_switch_of_another_user_is_not_taken_for_ones_own(
-    served: tuple[Switch, ControlServer, str], monkeypatch: pytest.MonkeyPatch
+    served: tuple[ControlledSwitch, PromptServer, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, _, address = served
     monkeypatch.setattr(control.os, "getuid", lambda: 12345)
@@ -401,7 +401,7 @@ def test_a_client_over_loopback_tcp_says_what_failed(capsys: pytest.CaptureFixtu
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
-        client = Client(f"127.0.0.1:{port}")
+        client = PromptClient(f"127.0.0.1:{port}")
         assert say(client, "table_num_entries fixed") is True
         assert say(client, "table_delete fixed 0") is False
         assert client.complete("table_du")[0] == "table_dump"
@@ -411,14 +411,14 @@ def test_a_client_over_loopback_tcp_says_what_failed(capsys: pytest.CaptureFixtu
         process.terminate()
     assert capsys.readouterr().out.startswith("2\nInvalid table operation (IMMUTABLE_TABLE_ENTRIES): ")
     with pytest.raises(P4Error, match="no switch answers"):
-        Client(f"127.0.0.1:{port}")
+        PromptClient(f"127.0.0.1:{port}")
 
 
 SERVE = """
 import select, sys
-from p4vm.host.control import ControlServer
+from p4vm.host.control import PromptServer
 from tests.p4_engine.everything import switch
-server = ControlServer(switch(), f"127.0.0.1:{sys.argv[1]}")
+server = PromptServer(switch(), f"127.0.0.1:{sys.argv[1]}")
 print("up", flush=True)
 while True:
     select.select([server], [], [], 0 if server.busy else 20)

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import p4vm.p4runtime  # noqa: F401
-from p4vm.check.program import check
+from p4vm.check.check_program import check
 from p4vm.compile import compile_program
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.control.p4info import p4info
-from p4vm.control.switch import Switch
-from p4vm.front.parse import parse_text
-from p4vm.host.host import Host, HostOptions
-from p4vm.lower.program import lower
-from p4vm.python.engine import PythonEngine
+from p4vm.front.parse_program import parse_text
+from p4vm.host.software_switch import Host, SoftwareSwitchOptions
+from p4vm.lower.lower_program import lower
+from p4vm.python.python_engine import PythonEngine
 
 from .everything import packet, switch
 
@@ -50,8 +50,8 @@ V1Switch(MyParser(), Nothing(), MyIngress(), MyEgress(), Nothing(), MyDeparser()
 """
 
 
-def relay() -> Switch:
-    return Switch(PythonEngine(lower(check(parse_text(RELAY, "relay.p4")), "relay.p4")))
+def relay() -> ControlledSwitch:
+    return ControlledSwitch(PythonEngine(lower(check(parse_text(RELAY, "relay.p4")), "relay.p4")))
 
 
 class Controller:
@@ -100,13 +100,13 @@ class Controller:
 class Served:
     """A switch that is served, with a thread of its own; no interface but the CPU port."""
 
-    def __init__(self, running: Switch, folder: Path) -> None:
-        from p4vm.p4runtime.service import Service
+    def __init__(self, running: ControlledSwitch, folder: Path) -> None:
+        from p4vm.p4runtime.service import RuntimeService
 
         self.switch = running
-        self.service = Service(running, "127.0.0.1:0", device=7, cpu_port=510)
+        self.service = RuntimeService(running, "127.0.0.1:0", device=7, cpu_port=510)
         assert self.service.cpu is not None
-        options = HostOptions(control=str(folder / "c"), cpu=self.service.cpu.port, extra=self.service.turns)
+        options = SoftwareSwitchOptions(control=str(folder / "c"), cpu=self.service.cpu.port, extra=self.service.turns)
         self.host = Host(running, {}, options)
         self.thread = threading.Thread(target=self.host.run)
         self.thread.start()
@@ -130,10 +130,10 @@ class Served:
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[[Switch], Served]]:
+def serve(tmp_path: Path) -> Iterator[Callable[[ControlledSwitch], Served]]:
     made: list[Served] = []
 
-    def start(running: Switch) -> Served:
+    def start(running: ControlledSwitch) -> Served:
         made.append(Served(running, tmp_path))
         return made[-1]
 
@@ -142,9 +142,9 @@ def serve(tmp_path: Path) -> Iterator[Callable[[Switch], Served]]:
         one.close()
 
 
-def other_ids(running: Switch) -> tuple[Any, dict[str, int]]:
+def other_ids(running: ControlledSwitch) -> tuple[Any, dict[str, int]]:
     """The program's P4Info with other ids, as another compiler may give; ids by name."""
-    from p4vm.p4runtime.pipeline import info_of
+    from p4vm.p4runtime.runtime_pipeline import info_of
 
     text = json.dumps(p4info(running.program))
     for part in (one for parts in p4info(running.program).values() if isinstance(parts, list) for one in parts):
@@ -180,7 +180,7 @@ def direct(number: int, *values: int) -> Any:
     return made
 
 
-def test_what_a_controller_writes_is_there_and_works(serve: Callable[[Switch], Served]) -> None:
+def test_what_a_controller_writes_is_there_and_works(serve: Callable[[ControlledSwitch], Served]) -> None:
     served = serve(switch())
     controller = served.controller()
     assert controller.arbitrate() == 0
@@ -234,7 +234,7 @@ def test_what_a_controller_writes_is_there_and_works(serve: Callable[[Switch], S
     assert controller.read(table_entry=asked)[0].counter_data.packet_count == 4
 
 
-def test_members_counters_registers_meters_and_value_sets(serve: Callable[[Switch], Served]) -> None:
+def test_members_counters_registers_meters_and_value_sets(serve: Callable[[ControlledSwitch], Served]) -> None:
     served = serve(switch())
     controller = served.controller()
     assert controller.arbitrate() == 0
@@ -278,7 +278,7 @@ def test_members_counters_registers_meters_and_value_sets(serve: Callable[[Switc
     assert [port for port, _ in served.process(packet(ether_type="1234"))] == [5]
 
 
-def test_each_update_that_is_refused_has_its_code(serve: Callable[[Switch], Served]) -> None:
+def test_each_update_that_is_refused_has_its_code(serve: Callable[[ControlledSwitch], Served]) -> None:
     from google.rpc import status_pb2
 
     served = serve(switch())
@@ -327,7 +327,7 @@ def test_each_update_that_is_refused_has_its_code(serve: Callable[[Switch], Serv
         assert refused.value.code().name == code
 
 
-def test_a_p4info_of_another_program_is_refused(serve: Callable[[Switch], Served]) -> None:
+def test_a_p4info_of_another_program_is_refused(serve: Callable[[ControlledSwitch], Served]) -> None:
     served = serve(switch())
     controller = served.controller()
     assert controller.arbitrate() == 0
@@ -352,7 +352,7 @@ def test_a_p4info_of_another_program_is_refused(serve: Callable[[Switch], Served
     assert "the program is not everything.p4 as it runs here" in refused.value.details()
 
 
-def test_packets_to_and_from_the_primary_controller(serve: Callable[[Switch], Served]) -> None:
+def test_packets_to_and_from_the_primary_controller(serve: Callable[[ControlledSwitch], Served]) -> None:
     served = serve(relay())
     first, second = served.controller(1), served.controller(2)
     assert first.arbitrate() == 0
@@ -396,7 +396,7 @@ def test_ids_and_headers_are_those_that_p4c_gives() -> None:
 
 
 def test_digests_are_said_to_be_unimplemented_and_their_program_forwards(
-    serve: Callable[[Switch], Served], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    serve: Callable[[ControlledSwitch], Served], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from emulation.cli.bmv2 import compiler
 
@@ -404,7 +404,7 @@ def test_digests_are_said_to_be_unimplemented_and_their_program_forwards(
     files = ["--p4runtime-files", str(tmp_path / "info.json"), "-o", str(tmp_path / "made.json")]
     assert compiler.main([*files, str(path)]) == 0
     assert capsys.readouterr().err.startswith(f"warning: {path}:12:9: digests over P4Runtime are UNIMPLEMENTED")
-    served = serve(Switch(compile_program(path, backend="python")))
+    served = serve(ControlledSwitch(compile_program(path, backend="python")))
     controller = served.controller()
     controller.arbitrate()
     info = served.service.state.pipeline.info

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from p4vm.front import parse
-from p4vm.front.parse import parse_text
+from p4vm.front import parse_program
+from p4vm.front.parse_program import parse_text
 from p4vm.source import P4Error
-from p4vm.tree import nodes as tree
+from p4vm.tree import tree_nodes as tree
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPES = (
@@ -34,25 +34,25 @@ def shown(node: Any) -> Any:
         return str(node.value) if node.width is None else f"{node.width}{'s' if node.signed else 'w'}{node.value}"
     if isinstance(node, tree.Name):
         return ("." if node.dot else "") + node.name
-    if isinstance(node, tree.Binary):
+    if isinstance(node, tree.BinaryExpression):
         return f"({shown(node.left)} {node.operator} {shown(node.right)})"
-    if isinstance(node, tree.Unary):
+    if isinstance(node, tree.UnaryExpression):
         return f"{node.operator}{shown(node.operand)}"
-    if isinstance(node, tree.Member):
+    if isinstance(node, tree.MemberExpression):
         return f"{shown(node.base)}.{node.name}"
-    if isinstance(node, tree.Cast):
+    if isinstance(node, tree.CastExpression):
         return f"[{shown(node.type)}]{shown(node.operand)}"
     if isinstance(node, tree.Conditional):
         return f"({shown(node.condition)} ? {shown(node.yes)} : {shown(node.no)})"
-    if isinstance(node, tree.Index):
+    if isinstance(node, tree.IndexExpression):
         return f"{shown(node.base)}[{shown(node.index)}]"
-    if isinstance(node, tree.Slice):
+    if isinstance(node, tree.SliceExpression):
         high = shown(node.high) if node.high else "+"
         return f"{shown(node.base)}[{high}:{shown(node.low)}{'/' + shown(node.width) if node.width else ''}]"
-    if isinstance(node, tree.Call):
+    if isinstance(node, tree.CallExpression):
         types = f"<{', '.join(map(shown, node.type_arguments))}>" if node.type_arguments else ""
         return f"{shown(node.callee)}{types}({', '.join(map(shown, node.arguments))})"
-    if isinstance(node, tree.Argument):
+    if isinstance(node, tree.CallArgument):
         value = "_" if node.value is None else shown(node.value)
         return f"{node.name} = {value}" if node.name else value
     return shown_rest(node)
@@ -63,13 +63,13 @@ def shown_rest(node: Any) -> str:
         return shown(node.type)
     if isinstance(node, tree.TypeName | tree.BaseType):
         return ("." if isinstance(node, tree.TypeName) and node.dot else "") + node.name
-    if isinstance(node, tree.BitsType):
+    if isinstance(node, tree.BitsTypeName):
         return f"{node.kind}<{shown(node.width)}>"
     if isinstance(node, tree.SpecializedType):
         return f"{shown(node.base)}<{', '.join(map(shown, node.arguments))}>"
-    if isinstance(node, tree.StackType):
+    if isinstance(node, tree.StackTypeName):
         return f"{shown(node.element)}[{shown(node.size)}]"
-    if isinstance(node, tree.TupleType):
+    if isinstance(node, tree.TupleTypeName):
         return f"{'list' if node.is_list else 'tuple'}<{', '.join(map(shown, node.arguments))}>"
     if isinstance(node, tree.ListExpression):
         return "{" + ", ".join([*map(shown, node.items), *(["..."] if node.rest else [])]) + "}"
@@ -80,7 +80,7 @@ def shown_rest(node: Any) -> str:
         return f"{shown(node.value)} &&& {shown(node.mask)}"
     if isinstance(node, tree.Range):
         return f"{shown(node.low)} .. {shown(node.high)}"
-    if isinstance(node, tree.Bool | tree.String):
+    if isinstance(node, tree.BoolLiteral | tree.String):
         return repr(node.value)
     names: dict[type, str] = {tree.Default: "default", tree.InvalidHeader: "{#}", tree.DefaultRest: "..."}
     return names[type(node)]
@@ -173,8 +173,10 @@ def test_statements() -> None:
     )
     kinds = [type(item).__name__ for item in items]
     assert kinds == words_of(
-        "Variable Constant Variable Assign Assign Assign Assign CallStatement CallStatement"
-        " CallStatement Block Empty Return Exit Break Continue Assign Assign CallStatement"
+        "VariableDeclaration ConstantDeclaration VariableDeclaration AssignmentStatement AssignmentStatement"
+        " AssignmentStatement AssignmentStatement CallStatement CallStatement CallStatement BlockStatement"
+        " EmptyStatement ReturnStatement ExitStatement BreakStatement ContinueStatement AssignmentStatement"
+        " AssignmentStatement CallStatement"
     )
     assert [item.operator for item in items[3:7]] == ["", "|+|", ">>", "-"]
     assert shown(items[9].call) == "C.apply(x)"
@@ -184,7 +186,7 @@ def test_statements() -> None:
 def test_else_belongs_to_the_nearest_if() -> None:
     (outer,) = statements("if (a) if (b) x = 1; else if (c) x = 2; else x = 3;")
     assert outer.no is None
-    assert isinstance(outer.yes.no, tree.If)
+    assert isinstance(outer.yes.no, tree.IfStatement)
     assert shown(outer.yes.no.no.value) == "3"
     (loop,) = statements("for (bit<8> i in 1 .. 3) if (a) x = 1; else x = 2;")
     assert shown(loop.collection) == "1 .. 3"
@@ -252,7 +254,7 @@ def test_parsers() -> None:
                 (1, 2): next; (_, 3 .. 4): reject; (5 &&& 6, default): accept; default: accept; vs: next; } }
             state next { transition accept; } state last { } }"""
     )
-    assert [type(item).__name__ for item in parser.locals] == ["Instance", "Variable", "ValueSet"]
+    assert [type(item).__name__ for item in parser.locals] == ["Instance", "VariableDeclaration", "ValueSetDeclaration"]
     assert [parameter.name for parameter in parser.constructor_parameters] == ["n"]
     start, following, last = parser.states
     assert [[shown(key) for key in case.keys] for case in start.transition.cases] == [
@@ -319,8 +321,9 @@ def test_declarations() -> None:
     )
     kinds = [type(item).__name__ for item in program.declarations[3:]]
     assert kinds == words_of(
-        "TypeDef TypeDef TypeDef Constant Enum Enum Errors MatchKinds Structure Structure ExternType"
-        " ExternFunction ExternFunction ParserType ControlType PackageType Control Action Function Instance Instance"
+        "TypeDef TypeDef TypeDef ConstantDeclaration EnumDeclaration EnumDeclaration Errors MatchKinds"
+        " StructureDeclaration StructureDeclaration ExternDeclaration ExternFunction ExternFunction ParserType"
+        " ControlType PackageType ControlDeclaration Action Function Instance Instance"
     )
     assert [item.distinct for item in program.declarations[3:6]] == [False, True, False]
     assert program.declarations[13].methods[1].abstract
@@ -458,7 +461,7 @@ def test_the_grammar_has_no_conflicts(caplog: pytest.LogCaptureFixture) -> None:
 
     grammar = (ROOT / "p4/p4vm/front/p4.lark").read_text()
     with caplog.at_level("DEBUG", "lark"):
-        lark.Lark(grammar, parser="lalr", lexer=parse._Tokens, start=parse._STARTS, debug=True)
+        lark.Lark(grammar, parser="lalr", lexer=parse_program._Tokens, start=parse_program._STARTS, debug=True)
     assert caplog.messages == []
 
 
@@ -466,10 +469,10 @@ def test_works_without_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     (tmp_path / "file").write_text("")
     for folder in ("file", "cache", "cache"):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / folder))
-        assert parse._Parser().marks["control"] == "CONTROL"
+        assert parse_program._Parser().marks["control"] == "CONTROL"
     saved = next((tmp_path / "cache").rglob("grammar*"))
     saved.write_bytes(saved.read_bytes()[:1000])
-    assert parse._Parser().marks["control"] == "CONTROL"
+    assert parse_program._Parser().marks["control"] == "CONTROL"
 
 
 ODDITIES = ["\n#if ", "/*", "##", "...", "\n#define x ", "8w", "\\\n"]
@@ -496,7 +499,7 @@ def test_broken_programs_give_errors_or_trees(seed: int) -> None:
         program, fault = parse_text("".join(words), "prog.p4"), None
     except P4Error as error:
         program, fault = None, error
-    assert isinstance(program, tree.Program) or (fault and fault.position.line and "\n" not in str(fault))
+    assert isinstance(program, tree.SyntaxTree) or (fault and fault.position.line and "\n" not in str(fault))
 
 
 def test_the_programs_of_this_repository_parse() -> None:

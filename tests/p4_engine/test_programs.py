@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from p4vm.compile import front_end
-from p4vm.control.switch import Switch
-from p4vm.ir import nodes as ir
-from p4vm.planes.program import (
+from p4vm.control.controlled_switch import ControlledSwitch
+from p4vm.ir import ir_nodes as ir
+from p4vm.planes.plane_program import (
     AGGREGATION_PORT,
     HEADERS_BYTES,
     SWITCH_ADDRESS,
     SWITCH_MAC,
-    Control,
+    PlaneControl,
     address_of,
     defines,
     folder,
@@ -30,8 +30,8 @@ from p4vm.planes.program import (
     mac_of,
     room,
 )
-from p4vm.python.engine import PythonEngine
-from p4vm.python.runtime import Packet as Arriving
+from p4vm.python.python_engine import PythonEngine
+from p4vm.python.runtime import PacketBits as Arriving
 from switchagg.aggregator import Parent
 from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, Values, decode, encode
@@ -44,20 +44,20 @@ BROADCAST_MAC = 0xFFFFFFFFFFFF
 
 
 @cache
-def program(elements: int, source: str) -> ir.Program:
+def program(elements: int, source: str) -> ir.ProgramIr:
     return front_end(folder() / "v1model" / source, defines=defines(elements, 256))
 
 
-def switch_for(job: JobConfig, parent: Parent | None = None) -> tuple[Switch, Control]:
+def switch_for(job: JobConfig, parent: Parent | None = None) -> tuple[ControlledSwitch, PlaneControl]:
     """The program on the readable engine; rank r at port r."""
-    switch = Switch(PythonEngine(program(job.elements, "leaf.p4" if parent else "switchagg.p4")))
-    control = Control(lambda lines: [switch.run_command(line) for line in lines], job.elements, 256, PORTS)
+    switch = ControlledSwitch(PythonEngine(program(job.elements, "leaf.p4" if parent else "switchagg.p4")))
+    control = PlaneControl(lambda lines: [switch.run_command(line) for line in lines], job.elements, 256, PORTS)
     control.admit(job, range(job.workers), parent)
     return switch, control
 
 
 @pytest.fixture
-def switch() -> Switch:
+def switch() -> ControlledSwitch:
     return switch_for(JOB)[0]
 
 
@@ -91,7 +91,7 @@ def udp_checksum(made: bytes) -> bytes:
     return b"\xff\xff" if sum_of == bytes(2) else sum_of
 
 
-def outcome(switch: Switch, index: int) -> int:
+def outcome(switch: ControlledSwitch, index: int) -> int:
     return switch.counter_read("SwitchIngress.counters.outcomes", index)[0]
 
 
@@ -101,7 +101,7 @@ UNKNOWN_JOB, CHECKSUM, TRUNCATED, NOT_OURS = 13, 21, 22, 23
 # ---- a chunk in its frame
 
 
-def test_results_are_addressed_to_each_worker(switch: Switch) -> None:
+def test_results_are_addressed_to_each_worker(switch: ControlledSwitch) -> None:
     """S6: back from the address it was sent to; the datagram's DSCP and ECN bits stay; checksums are right."""
     for rank in (0, 1):
         assert switch.process(rank, bytes(frame(chunk(rank), rank))) == []
@@ -123,7 +123,7 @@ def test_results_are_addressed_to_each_worker(switch: Switch) -> None:
     assert reply[40:42] == udp_checksum(reply)
 
 
-def test_a_datagram_without_a_checksum_is_taken(switch: Switch) -> None:
+def test_a_datagram_without_a_checksum_is_taken(switch: ControlledSwitch) -> None:
     """P5: and its result has one."""
     for rank in (0, 1):
         assert switch.process(rank, headers_of(rank, 36) + chunk(rank)) == []
@@ -132,7 +132,7 @@ def test_a_datagram_without_a_checksum_is_taken(switch: Switch) -> None:
     assert all(result[40:42] == udp_checksum(result) for _, result in sent)
 
 
-def test_a_result_s_checksum_of_zero_is_sent_as_ones(switch: Switch) -> None:
+def test_a_result_s_checksum_of_zero_is_sent_as_ones(switch: ControlledSwitch) -> None:
     """RFC 768: zero would mean that there is none."""
     (plain,) = switch_for(ONE)[0].process(0, bytes(frame(chunk(0, values=[0] * ELEMENTS, job=ONE), 0)))
     for last in (int.from_bytes(plain[1][40:42], "big") + more for more in (-1, 0, 1)):
@@ -141,7 +141,7 @@ def test_a_result_s_checksum_of_zero_is_sent_as_ones(switch: Switch) -> None:
         assert (result[40:42] == b"\xff\xff") == (last == int.from_bytes(plain[1][40:42], "big"))
 
 
-def test_a_flipped_bit_is_dropped_by_checksum(switch: Switch) -> None:
+def test_a_flipped_bit_is_dropped_by_checksum(switch: ControlledSwitch) -> None:
     """P5: in the values, addresses, header; IPv4's own header too."""
     whole = frame(chunk(0), 0)
     places = [*range(8 * (HEADERS_BYTES + 20), 8 * len(whole), 5), 8 * 27, 8 * 35, 8 * 40, 8 * 46, 8 * 50, 8 * 22]
@@ -155,7 +155,7 @@ def test_a_flipped_bit_is_dropped_by_checksum(switch: Switch) -> None:
     assert outcome(switch, 0) == 1
 
 
-def test_both_zeros_are_right_checksums(switch: Switch) -> None:
+def test_both_zeros_are_right_checksums(switch: ControlledSwitch) -> None:
     """Values chosen so that the sum is zero: it is sent as ones, and must not be taken for wrong."""
     for last in range(1 << 16):
         data = chunk(0, values=[0, 0, 0, last])
@@ -166,7 +166,7 @@ def test_both_zeros_are_right_checksums(switch: Switch) -> None:
     assert (outcome(switch, 0), outcome(switch, CHECKSUM)) == (1, 0)
 
 
-def test_lengths_that_contradict_each_other_are_no_datagrams(switch: Switch) -> None:
+def test_lengths_that_contradict_each_other_are_no_datagrams(switch: ControlledSwitch) -> None:
     whole = frame(chunk(0), 0)
     cut = whole[:-1]
     too_long, too_short = bytearray(whole), bytearray(whole)
@@ -179,7 +179,7 @@ def test_lengths_that_contradict_each_other_are_no_datagrams(switch: Switch) -> 
     assert outcome(switch, 0) == 1
 
 
-def test_a_job_without_its_entry_is_unknown(switch: Switch) -> None:
+def test_a_job_without_its_entry_is_unknown(switch: ControlledSwitch) -> None:
     """S8: the control plane empties the tables, and a packet of an evicted job changes nothing."""
     switch.run_command("table_delete SwitchIngress.admission.jobs 0")
     switch.process(0, bytes(frame(chunk(0), 0)))
@@ -199,7 +199,7 @@ def arp(operation: int, target: int) -> bytes:
     return ethernet(BROADCAST_MAC, 0x020000000007, 0x0806, body)
 
 
-def test_arp_is_answered_for_own_addresses_only(switch: Switch) -> None:
+def test_arp_is_answered_for_own_addresses_only(switch: ControlledSwitch) -> None:
     switch.run_command(f"table_add SwitchIngress.arp.own answer {SWITCH_ADDRESS:#x} => {SWITCH_MAC:#x}")
     ((port, answer),) = switch.process(3, arp(1, SWITCH_ADDRESS))
     assert port == 3
@@ -213,7 +213,7 @@ def test_arp_is_answered_for_own_addresses_only(switch: Switch) -> None:
     assert outcome(switch, NOT_OURS) == 3
 
 
-def test_frames_are_bridged_flooded_or_dropped_as_the_tables_say(switch: Switch) -> None:
+def test_frames_are_bridged_flooded_or_dropped_as_the_tables_say(switch: ControlledSwitch) -> None:
     known = ethernet(0x02AA, 0x02BB, 0x88B5, b"anything at all")
     assert switch.process(0, known) == []  # the default drops
     for line in (
@@ -237,7 +237,7 @@ def test_frames_are_bridged_flooded_or_dropped_as_the_tables_say(switch: Switch)
     assert [out for _, out in switch.process(0, bytes(other_address))] == [bytes(other_address)] * 3
 
 
-def test_packets_are_routed(switch: Switch) -> None:
+def test_packets_are_routed(switch: ControlledSwitch) -> None:
     for line in (
         "table_add SwitchIngress.forwarding.routers NoAction 0x0200000000fe =>",
         "table_add SwitchIngress.forwarding.routed to_next_hop 192.168.0.0/16 => 1 0x02f1 0x02f2",
@@ -265,7 +265,7 @@ def test_packets_are_routed(switch: Switch) -> None:
     assert switch.process(0, routed(0xC0A80101, 9, spoil=1)) == []
 
 
-def test_long_queues_mark_what_can_be_marked(switch: Switch) -> None:
+def test_long_queues_mark_what_can_be_marked(switch: ControlledSwitch) -> None:
     """Only ECN-capable packets, only at ports whose queue is at the depth or above."""
     switch.run_command("table_set_default SwitchEgress.ecn.marking mark_at 20")
     switch.engine.set_queue_depths({0: 19, 1: 20, 2: 30})
@@ -431,7 +431,7 @@ def test_p4c_takes_it(source: str, elements: int, tmp_path: Path) -> None:
 
 def test_outcomes_are_those_of_all_data_planes() -> None:
     """The numbers in outcomes.p4 are the places in COUNTERS."""
-    from p4vm.planes.program import COUNTERS
+    from p4vm.planes.plane_program import COUNTERS
 
     text = (folder() / "outcomes.p4").read_text()
     for index, name in enumerate(name or "not_ours" for name in COUNTERS):

@@ -4,12 +4,12 @@ from functools import cache
 
 import pytest
 
-from p4vm.check.program import check
-from p4vm.engine import ActionCall, Digest, MeterRate, Replica, TableEntry
-from p4vm.front.parse import parse_text
-from p4vm.ir import nodes as ir
-from p4vm.lower.program import lower
-from p4vm.python.engine import PythonEngine
+from p4vm.check.check_program import check
+from p4vm.engine import ActionCall, Digest, MeterRate, PacketReplica, TableEntry
+from p4vm.front.parse_program import parse_text
+from p4vm.ir import ir_nodes as ir
+from p4vm.lower.lower_program import lower
+from p4vm.python.python_engine import PythonEngine
 from p4vm.source import P4Error, Position
 from tests.p4_engine import differential, programs
 
@@ -75,14 +75,14 @@ control Out(inout headers hdr, inout metadata meta, inout standard_metadata_t st
 
 
 @cache
-def program(text: str, verify: str = "", compute: str = "") -> ir.Program:
+def program(text: str, verify: str = "", compute: str = "") -> ir.ProgramIr:
     return lower(check(parse_text(FRAME % (text, verify, compute), "test.p4")), "test.p4")
 
 
 def piped() -> PythonEngine:
     engine = PythonEngine(program(PIPELINE))
-    engine.set_group(1, [Replica(1, 11), Replica(2, 12)])
-    engine.set_group(3, [Replica(port, 0) for port in range(64)])
+    engine.set_group(1, [PacketReplica(1, 11), PacketReplica(2, 12)])
+    engine.set_group(3, [PacketReplica(port, 0) for port in range(64)])
     return engine
 
 
@@ -128,7 +128,7 @@ def test_resubmit_keeps_the_field_list_alone_and_starts_from_the_same_bytes(engi
 
 
 def test_an_ingress_clone_leaves_first_as_the_packet_came(engine: PythonEngine) -> None:
-    engine.set_mirror(5, [Replica(9)], group=1)
+    engine.set_mirror(5, [PacketReplica(9)], group=1)
     out = engine.process(3, command(2), 5)
     assert [port for port, _ in out] == [1, 2, 9, 4]
     clone, original = out[2][1], out[3][1]
@@ -140,7 +140,7 @@ def test_an_ingress_clone_leaves_first_as_the_packet_came(engine: PythonEngine) 
 
 def test_a_session_cuts_its_copies_and_may_be_unknown(engine: PythonEngine) -> None:
     assert [port for port, _ in engine.process(3, command(2))] == [4]
-    engine.set_mirror(5, [Replica(9)], truncate=10)
+    engine.set_mirror(5, [PacketReplica(9)], truncate=10)
     assert [len(data) for _, data in engine.process(3, command(2))] == [10, 22]
     engine.set_mirror(5, [])
     assert len(engine.process(3, command(2))) == 1
@@ -165,7 +165,7 @@ def test_truncate_keeps_the_smallest_length(engine: PythonEngine) -> None:
 
 
 def test_an_egress_clone_keeps_headers_and_field_list(engine: PythonEngine) -> None:
-    engine.set_mirror(5, [Replica(9)])
+    engine.set_mirror(5, [PacketReplica(9)])
     (first, data), (second, clone) = engine.process(3, command(11), 5)
     assert (first, second) == (4, 9)
     assert len(clone) == len(data) + 14
@@ -176,7 +176,7 @@ def test_an_egress_clone_keeps_headers_and_field_list(engine: PythonEngine) -> N
 
 def test_an_egress_clone_is_taken_before_compute() -> None:
     engine = PythonEngine(program(PIPELINE, "", "hdr.command.more = hdr.command.more + 100;"))
-    engine.set_mirror(5, [Replica(9)])
+    engine.set_mirror(5, [PacketReplica(9)])
     (_, data), (_, clone) = engine.process(3, command(11))
     assert data[15] == clone[14 + 15] == 101
 
@@ -212,7 +212,7 @@ def test_endless_work_ends(engine: PythonEngine) -> None:
     assert engine.counters.too_many_turns == 1
     assert engine.process(3, command(10)) == []
     assert engine.counters.too_many_passes == 1
-    engine.set_mirror(5, [Replica(9)])
+    engine.set_mirror(5, [PacketReplica(9)])
     # the packet itself and 256 clones leave, the next is dropped
     assert len(engine.process(3, command(15))) == 257
     assert engine.counters.too_many_passes == 2
@@ -222,7 +222,7 @@ def test_endless_work_ends(engine: PythonEngine) -> None:
 
 def test_copies_that_multiply_end(engine: PythonEngine) -> None:
     # seen_t starts with kind and port: a packet for port 17 with type 17 would come back 64 times each
-    engine.set_mirror(5, [Replica(1), Replica(2), Replica(3)])
+    engine.set_mirror(5, [PacketReplica(1), PacketReplica(2), PacketReplica(3)])
     out = engine.process(3, command(15))
     assert len(out) == 4095
     assert engine.counters.too_many_passes > 0
@@ -509,7 +509,7 @@ def test_the_low_bits_of_a_whole_expression_are_the_session() -> None:
     session = ir.Binary(ir.Bits(32), "|", programs.bits(32, 0x8001), seen_field)
     ingress.body = [ir.CallExtern("clone", None, [programs.bits(32, 0), session])]
     engine = PythonEngine(programs.program(ingress, []))
-    engine.set_mirror(1, [Replica(3, 0)])
+    engine.set_mirror(1, [PacketReplica(3, 0)])
     assert 3 in [port for port, _ in engine.process(0, bytes(14))]
 
 

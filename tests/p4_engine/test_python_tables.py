@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from p4vm.engine import ActionCall, TableEntry
-from p4vm.ir import nodes as ir
-from p4vm.python.engine import PythonEngine
-from p4vm.python.runtime import Packet, Shared
-from p4vm.python.tables import Table
+from p4vm.ir import ir_nodes as ir
+from p4vm.python.python_engine import PythonEngine
+from p4vm.python.python_tables import PythonTable
+from p4vm.python.runtime import PacketBits, SharedState
 from tests.p4_engine import programs
 
 WIDTH = 5
@@ -26,15 +26,15 @@ KINDS = [
     ("exact", "range", "optional"),
     ("range", "range"),
 ]
-PACKET = Packet(Shared({}), b"", 0, 0)
+PACKET = PacketBits(SharedState({}), b"", 0, 0)
 
 
-def bare_table(kinds: tuple[str, ...], *, signed: bool) -> Table:
+def bare_table(kinds: tuple[str, ...], *, signed: bool) -> PythonTable:
     """A table on constants, with one action of one argument."""
     of = ir.Bits(WIDTH, signed)
     action = programs.routine("act", "action", ("data", "value", ir.Bits(16)))
     keys = [ir.Key(f"k{at}", kind, ir.Const(of, 0)) for at, kind in enumerate(kinds)]
-    return Table(ir.Table("t", keys, [ir.TableAction("act", action)], 0, (999,)), None, None, None, lambda: 0)
+    return PythonTable(ir.Table("t", keys, [ir.TableAction("act", action)], 0, (999,)), None, None, None, lambda: 0)
 
 
 def as_signed(value: int) -> int:
@@ -152,8 +152,8 @@ def test_every_operator_on_all_numbers_of_four_bits(signed: bool) -> None:
     of = ir.Bits(4, signed)
     ingress = programs.empty_control("MyIngress", standard=True)
     byte = programs.member(programs.parameter(ingress, "hdr"), "ethernet", "dst")
-    left = ir.Cast(of, ir.Slice(ir.Bits(4), byte, 47, 44))
-    unsigned_right = ir.Slice(ir.Bits(4), byte, 43, 40)
+    left = ir.Cast(of, ir.BitSlice(ir.Bits(4), byte, 47, 44))
+    unsigned_right = ir.BitSlice(ir.Bits(4), byte, 43, 40)
     register = ir.ExternInstance("MyIngress.out", "register", (ir.Bits(4),), (32,))
     operators = [*OPERATORS, *(() if signed else UNSIGNED), *COMPARISONS]
     for at, operator in enumerate(operators):

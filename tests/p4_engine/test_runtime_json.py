@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from p4vm.commands.runtime_json import apply, load
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.control.p4info import jenkins_hash, p4info
-from p4vm.control.switch import Switch
 from p4vm.source import P4Error
 
 from .everything import packet, program, switch
@@ -66,11 +66,11 @@ TUTORIAL: dict[str, Any] = {
 
 
 @pytest.fixture
-def running() -> Switch:
+def running() -> ControlledSwitch:
     return switch()
 
 
-def test_a_file_as_the_tutorials_have_it(running: Switch, tmp_path: Path) -> None:
+def test_a_file_as_the_tutorials_have_it(running: ControlledSwitch, tmp_path: Path) -> None:
     path = tmp_path / "s1-runtime.json"
     path.write_text(json.dumps(TUTORIAL))
     loaded = load(path, running)
@@ -128,7 +128,7 @@ def entry(**changes: Any) -> dict[str, Any]:
         ({"clone_session_entries": [{"clone_session_id": 1}]}, "replicas: expected a list, got nothing"),
     ],
 )  # fmt: skip
-def test_says_what_is_wrong_and_where(running: Switch, content: object, wrong: str) -> None:
+def test_says_what_is_wrong_and_where(running: ControlledSwitch, content: object, wrong: str) -> None:
     with pytest.raises(P4Error, match=wrong):
         apply(content, running)
 
@@ -143,7 +143,7 @@ def test_says_what_is_wrong_and_where(running: Switch, content: object, wrong: s
         ('{"table_entries": [{}]}', r"entries.json: table_entries\[0\]: table"),
     ],
 )
-def test_names_the_file(running: Switch, tmp_path: Path, text: str, wrong: str) -> None:
+def test_names_the_file(running: ControlledSwitch, tmp_path: Path, text: str, wrong: str) -> None:
     path = tmp_path / "entries.json"
     path.write_text(text)
     with pytest.raises(P4Error, match=wrong):

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p4vm.control.values import parse_key
-from p4vm.ir import nodes as ir
+from p4vm.control.control_values import parse_key
+from p4vm.ir import ir_nodes as ir
 from p4vm.source import P4Error, Position
 from p4vm.stf.judge import difference
-from p4vm.stf.parse import Add, CheckCounter, Direct, Expect, Packet, Remove, parse
 from p4vm.stf.run import Result, run, run_text
+from p4vm.stf.stf_parse import Add, CheckCounter, Direct, Expect, Remove, StfPacket, parse
 
 from .everything import packet, switch
 
@@ -53,7 +53,7 @@ def test_statements() -> None:
     assert add.arguments == {"val4": "0x4040", "port": "2"}
     assert isinstance(default, Add)
     assert (default.table, default.keys, default.action, default.arguments) == ("t2[3].x", None, "no_op", {})
-    assert isinstance(sent, Packet)
+    assert isinstance(sent, StfPacket)
     assert (sent.port, sent.data) == (0, b"\1\2\3")
     assert [(e.port, e.nibbles, e.exact) for e in rest if isinstance(e, Expect)] == [
         (1, "0102**", False),

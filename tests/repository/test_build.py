@@ -120,10 +120,10 @@ def test_a_wheel_carries_the_library_and_serves_every_python(
         "from emulation.cli.start.shipped import about, shipped\nprint({n: about(p) for n, p in shipped().items()})"
     )
     assert in_package(tmp_path / "installed", program) == in_package(ROOT, program)
-    program = "from p4vm.planes.program import folder\nprint(folder())"
+    program = "from p4vm.planes.plane_program import folder\nprint(folder())"
     assert in_package(tmp_path / "installed", program) == f"{tmp_path / 'installed/switchagg/programs'}"
-    program = "import p4vm.compile\nfrom p4vm.front import parse\nprint(parse.__file__)"
-    assert in_package(tmp_path / "installed", program) == f"{tmp_path / 'installed/p4vm/front/parse.py'}"
+    program = "import p4vm.compile\nfrom p4vm.front import parse_program\nprint(parse_program.__file__)"
+    assert in_package(tmp_path / "installed", program) == f"{tmp_path / 'installed/p4vm/front/parse_program.py'}"
     program = (
         "from switchagg.native import library\nfrom switchagg.dataplane.self_test import fastest\n"
         "print(library.missing(), library.LIBRARY, fastest(64, 360))"

@@ -29,9 +29,9 @@ from emulation.errors import RunFailed
 from emulation.mininet import netns, patience
 from emulation.mininet.services import switchagg_command
 from p4vm.compile import compile_program
-from p4vm.control.switch import Switch
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.planes import bmv2, p4
-from p4vm.planes.program import HEADERS_BYTES, Control, defines, folder, headers_of
+from p4vm.planes.plane_program import HEADERS_BYTES, PlaneControl, defines, folder, headers_of
 from switchagg.errors import SwitchaggError
 
 Log = Callable[[str], None]
@@ -131,12 +131,12 @@ def in_memory(backend: str, budget_s: float) -> dict[str, Any]:
     return {"backend": backend, "elements": ELEMENTS, "workers": WORKERS, "ns": asdict(bandwidths.spread(samples))}
 
 
-def admitted(backend: str, traffic: BundleTraffic) -> Switch:
+def admitted(backend: str, traffic: BundleTraffic) -> ControlledSwitch:
     """The program with the traffic's job in its tables, its workers behind ports 1 and 2."""
-    switch = Switch(
+    switch = ControlledSwitch(
         compile_program(folder() / "v1model/switchagg.p4", backend=backend, defines=defines(ELEMENTS, SLOTS))
     )
-    Control(lambda words: [switch.run_command(word) for word in words], ELEMENTS, SLOTS, p4.PORTS).admit(
+    PlaneControl(lambda words: [switch.run_command(word) for word in words], ELEMENTS, SLOTS, p4.PORTS).admit(
         traffic.job, traffic.ports
     )
     return switch
@@ -249,14 +249,14 @@ def one_run(name: str, seconds: float) -> dict[str, float]:
 def set_up() -> list[str]:
     """The commands that fill a fresh program's tables and registers for the workers' job."""
     program = folder() / "v1model/switchagg.p4"
-    switch = Switch(compile_program(program, backend="python", defines=defines(ELEMENTS, SLOTS)))
+    switch = ControlledSwitch(compile_program(program, backend="python", defines=defines(ELEMENTS, SLOTS)))
     said: list[str] = []
 
     def run(commands: Sequence[str]) -> list[str]:
         said.extend(commands)
         return [switch.run_command(command) for command in commands]
 
-    Control(run, ELEMENTS, SLOTS, WORKERS).admit(job_of(WORKERS, ELEMENTS, VETH_WINDOW), range(WORKERS))
+    PlaneControl(run, ELEMENTS, SLOTS, WORKERS).admit(job_of(WORKERS, ELEMENTS, VETH_WINDOW), range(WORKERS))
     return said
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from p4vm.control.p4info import unserved
-from p4vm.ir import nodes as ir
+from p4vm.ir import ir_nodes as ir
 from p4vm.source import P4Error
 from switchagg.errors import SwitchaggError
 
@@ -66,9 +66,9 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def _write_p4info(file: Path, program: ir.Program) -> None:
+def _write_p4info(file: Path, program: ir.ProgramIr) -> None:
     try:
-        from p4vm.p4runtime.pipeline import info_file
+        from p4vm.p4runtime.runtime_pipeline import info_file
     except ModuleNotFoundError as error:
         raise P4Error(f"a P4Info needs {error.name}: pip install 'switchagg[p4runtime]'") from None
     file.write_bytes(info_file(program, file.suffix))

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from p4vm.planes.traffic import SAYS, Arrived, Faults, Shape, traffic
+from p4vm.planes.plane_traffic import SAYS, Arrived, Shape, TrafficFaults, traffic
 from switchagg.aggregator import Aggregator, Decision
 from switchagg.wire import Op, Packet, Route, decode
 
 PACKETS, WORKERS, ELEMENTS, WINDOW = 400, 3, 4, 2
 RUNS = 6
-IN_ORDER = Faults(loss=0.1)
-LATE_COPIES = Faults(duplicate=0.1)
-ANY_ORDER = Faults(loss=0.05, duplicate=0.1, reorder=0.1, straggler=0.02)
+IN_ORDER = TrafficFaults(loss=0.1)
+LATE_COPIES = TrafficFaults(duplicate=0.1)
+ANY_ORDER = TrafficFaults(loss=0.05, duplicate=0.1, reorder=0.1, straggler=0.02)
 
 Answer = tuple[str, Any] | None
 """("one" or "all", sums), or nothing."""
@@ -52,7 +52,7 @@ class Step:
         return f"packet {self.number} (rank {packet.rank}, chunk {packet.chunk}, {place})"
 
 
-def run_of(seed: int, network: Faults) -> list[Step]:
+def run_of(seed: int, network: TrafficFaults) -> list[Step]:
     """The packets of a run."""
     shape = Shape(seed, PACKETS, WORKERS, ELEMENTS, WINDOW)
     arrived = (step for step in traffic(shape, network, Sums) if isinstance(step, Arrived))

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from p4vm.planes.p4 import P4Plane
-from p4vm.planes.program import PROGRAM_VARIABLE
-from p4vm.planes.traffic import Admitted, Arrived, Shape, traffic
+from p4vm.planes.plane_program import PROGRAM_VARIABLE
+from p4vm.planes.plane_traffic import AdmittedTraffic, Arrived, Shape, traffic
 from switchagg.dataplane.contract import Output
 from switchagg.errors import SwitchaggError
 from switchagg.job import MODULUS
@@ -83,7 +83,7 @@ def fault_of(plane: P4Plane) -> list[str]:
     contributions: dict[int, dict[int, Ints]] = {}  # chunk -> rank -> values that it gave
     last: dict[tuple[int, int], Ints] = {}  # slot version -> its last sums
     for step in traffic(SHAPE):
-        if isinstance(step, Admitted):
+        if isinstance(step, AdmittedTraffic):
             plane.admit(step.job, step.ports)
         if not isinstance(step, Arrived):
             continue

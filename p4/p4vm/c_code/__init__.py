@@ -1,4 +1,4 @@
-"""The small program as C source, against the runtime in native/runtime.
+"""The IR as C source, against the runtime in native/runtime.
 
 Imported by native. Imports ir.
 Start in program.py.

@@ -1,4 +1,4 @@
-"""Expressions of the small program as C expressions.
+"""Expressions of the IR as C expressions.
 
 Numbers become values of their width's `Rep`, in text that binds tightly; records, arrays and varbits become places.
 """
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from p4vm.c_code.c_numbers import CNumbers, literal
 from p4vm.c_code.c_types import CTypes, is_number, rep
-from p4vm.ir import nodes as ir
-from p4vm.ir.nodes import is_signed, width_of
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.ir_nodes import is_signed, width_of
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ class CExpressions:
     def place(self, e: ir.Expression, *, write: bool = False) -> str:
         """The place of e: an lvalue of C."""
         match e:
-            case ir.Local():
+            case ir.ReadVariable():
                 return self.variables[id(e.variable)]
-            case ir.Member():
+            case ir.FieldOf():
                 return f"{self.place(e.base, write=write)}.{CTypes.field(e.field)}"
             case ir.Index():
                 return self._element(e, write=write)
@@ -226,8 +226,8 @@ class CExpressions:
 
 EXPRESSIONS: dict[type[ir.Expression], Callable[[CExpressions, Any], str]] = {
     ir.Const: CExpressions.const,
-    ir.Local: CExpressions.loaded,
-    ir.Member: CExpressions.loaded,
+    ir.ReadVariable: CExpressions.loaded,
+    ir.FieldOf: CExpressions.loaded,
     ir.Index: CExpressions.loaded,
     ir.Next: CExpressions.loaded,
     ir.Last: CExpressions.loaded,
@@ -235,7 +235,7 @@ EXPRESSIONS: dict[type[ir.Expression], Callable[[CExpressions, Any], str]] = {
     ir.Unary: CExpressions.unary,
     ir.Binary: CExpressions.binary,
     ir.Concat: CExpressions.concat,
-    ir.Slice: lambda writer, e: writer.numbers.slice(writer(e.base), width_of(e.base.type), e.high, e.low),
+    ir.BitSlice: lambda writer, e: writer.numbers.slice(writer(e.base), width_of(e.base.type), e.high, e.low),
     ir.Cast: CExpressions.cast,
     ir.Mux: CExpressions.mux,
     ir.Valid: CExpressions.valid,

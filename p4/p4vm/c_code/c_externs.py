@@ -8,9 +8,9 @@ from p4vm.c_code.c_tables import RecordSite
 from p4vm.c_code.c_types import CTypes, is_number, limbs_of, rep
 from p4vm.c_code.c_wire import data_limbs, scalars
 from p4vm.engine import DROP_PORT
-from p4vm.ir import nodes as ir
-from p4vm.ir.externs import Argument, algorithm_of, extern_of
-from p4vm.ir.nodes import is_signed, width_of
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.extern_kinds import ExternArgument, algorithm_of, extern_of
+from p4vm.ir.ir_nodes import is_signed, width_of
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class CExternWriter:
         if extern.method:
             getattr(self, extern.method)(s)
         elif extern.c:
-            arguments = [Argument(lambda e, by: getattr(self.expression, by)(e), e) for e in s.arguments]
+            arguments = [ExternArgument(lambda e, by: getattr(self.expression, by)(e), e) for e in s.arguments]
             instance = self.writer.context.layout.counters[s.instance.name][0] if s.instance else 0
             self.line(extern.c.format(*arguments, instance=instance, fields=self.field_list(s)))
 
@@ -131,7 +131,7 @@ class CExternWriter:
     def verify_checksum(self, s: ir.CallExtern) -> None:
         condition, data, checksum, algorithm = s.arguments
         tests = [self.expression(condition)]
-        if isinstance(checksum, ir.Member) and getattr(checksum.base.type, "kind", "") == "header":
+        if isinstance(checksum, ir.FieldOf) and getattr(checksum.base.type, "kind", "") == "header":
             tests.append(f"{self.expression.place(checksum.base)}.valid")
         with self.nested(f"if ({' && '.join(tests)}) {{", "}"):
             hashed = self.hashed(s, algorithm, [data])

@@ -17,8 +17,8 @@ from p4vm.engine import (
     PASSES_MAX,
     RUNS_MAX,
 )
-from p4vm.ir import nodes as ir
-from p4vm.ir.nodes import width_of
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.ir_nodes import width_of
 from p4vm.ir.walk import ending, run_in_parser, shared_variables
 from p4vm.lines import marked
 from p4vm.node import Node, deep
@@ -75,7 +75,7 @@ class CProgram:
     parser. ending: routines that may end their caller too, by exit, reject or a drop.
     """
 
-    def __init__(self, program: ir.Program) -> None:
+    def __init__(self, program: ir.ProgramIr) -> None:
         self.program = program
         self.layout: ProgramLayout = layout_of(program)
         self.types = CTypes()
@@ -120,7 +120,7 @@ def _ends(node: Node) -> bool:
     """Whether a statement or expression may end its routine's caller too."""
     if isinstance(node, ir.CallExtern):
         return node.name in ("assert", "assume")
-    return isinstance(node, ir.Exit | ir.Loop | ir.Next | ir.Last | ir.Verify | ir.State)
+    return isinstance(node, ir.Exit | ir.Loop | ir.Next | ir.Last | ir.Verify | ir.ParserState)
 
 
 class CRoutineWriter:
@@ -210,7 +210,7 @@ class CRoutineWriter:
 class ProgramWriter:
     """Writes the C file. tag: part of the names that the library shows, for several programs in one."""
 
-    def __init__(self, program: ir.Program, tag: str) -> None:
+    def __init__(self, program: ir.ProgramIr, tag: str) -> None:
         self.program = program
         self.tag = tag
         self.context = CProgram(program)
@@ -339,7 +339,7 @@ def shapes_of(name: str, layouts: list[KeyLayout]) -> list[str]:
     return [*lines, f"static const struct p4_table_shape {name}[] = {{{', '.join(shapes) or '{0, 0, 0, NULL}'}}};"]
 
 
-def c_of(program: ir.Program, tag: str = "0") -> tuple[str, ProgramLayout]:
+def c_of(program: ir.ProgramIr, tag: str = "0") -> tuple[str, ProgramLayout]:
     """The program as C, and where its names stand in it. Raises P4Error."""
     try:
         with deep(FRAMES_MAX), engine_faults(lambda _: Position(program.file, 0, 0)):

@@ -1,4 +1,4 @@
-"""Statements of the small program as C."""
+"""Statements of the IR as C."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from p4vm.c_code.c_expressions import CExpressions
 from p4vm.c_code.c_externs import HASHES, CExternWriter
 from p4vm.c_code.c_numbers import literal
 from p4vm.c_code.c_types import CTypes, is_number, limbs_of, rep
-from p4vm.ir import nodes as ir
-from p4vm.ir.nodes import is_signed, width_of
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.ir_nodes import is_signed, width_of
 from p4vm.lines import Lines
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class CStatementWriter(Lines):
         low = 0
         width = width_of(target.type)
         sliced = target
-        while isinstance(sliced, ir.Slice):
+        while isinstance(sliced, ir.BitSlice):
             low += sliced.low
             sliced = sliced.base
         if sliced is target:
@@ -129,15 +129,15 @@ class CStatementWriter(Lines):
 
     def set_valid(self, s: ir.SetValid) -> None:
         target = s.target
-        union = target.base.type if isinstance(target, ir.Member) else None
-        if isinstance(target, ir.Member) and isinstance(union, ir.Record) and union.kind == "union":
+        union = target.base.type if isinstance(target, ir.FieldOf) else None
+        if isinstance(target, ir.FieldOf) and isinstance(union, ir.Record) and union.kind == "union":
             base = self.expression.place(target.base, write=True)
             for name, _ in union.fields:
                 if name != target.field:
                     self.line(f"{base}.{CTypes.field(name)}.valid = 0;")
         self.line(f"{self.expression.place(target, write=True)}.valid = {int(s.valid)};")
 
-    def push(self, s: ir.Push) -> None:
+    def push(self, s: ir.ShiftStack) -> None:
         assert isinstance(s.target.type, ir.Array)
         place = self.expression.place(s.target, write=True)
         self.line(f"{self.context.types.push(s.target.type)}(&{place}, {s.count});")
@@ -159,7 +159,7 @@ class CStatementWriter(Lines):
             self.block("} else {", s.no)
         self.line("}")
 
-    def switch(self, s: ir.Switch) -> None:
+    def switch(self, s: ir.Branches) -> None:
         width = width_of(s.subject.type)
         if width > 64:
             self._switch_wide(s, width)
@@ -176,7 +176,7 @@ class CStatementWriter(Lines):
                     self.block("", body, "    break;")
             self.block("default:", s.default, "    break;")
 
-    def _switch_wide(self, s: ir.Switch, width: int) -> None:
+    def _switch_wide(self, s: ir.Branches, width: int) -> None:
         subject = self.fresh("subject")
         self.line(f"{self.expression.rep_c(s.subject.type)} {subject} = {self.expression(s.subject)};")
         word = "if"
@@ -219,7 +219,7 @@ class CStatementWriter(Lines):
         if routine.returns is None:
             self.call(routine, passed)
             return
-        if s.result is not None and not isinstance(s.result, ir.Slice):
+        if s.result is not None and not isinstance(s.result, ir.BitSlice):
             self.call(routine, [*passed, f"&{self.expression.place(s.result, write=True)}"])
             return
         value = self.fresh("value")
@@ -345,7 +345,7 @@ class CStatementWriter(Lines):
         name = self.context.wire.extract(target.type, with_varbits=s.varbits is not None)
         varbits = "" if s.varbits is None else f", {self.expression.index(s.varbits)}"
         self.line(f"if ({name}(e, &{place}{varbits})) return P4_REJECT;")
-        stack = target if isinstance(target, ir.Next) else target.base if isinstance(target, ir.Member) else None
+        stack = target if isinstance(target, ir.Next) else target.base if isinstance(target, ir.FieldOf) else None
         if isinstance(stack, ir.Next):
             self.line(f"{self.expression.place(stack.base, write=True)}.next++;")
 
@@ -402,7 +402,7 @@ class CStatementWriter(Lines):
         else:
             self.line(f"goto {labels[name]};")
 
-    def select(self, state: ir.State, labels: dict[str, str]) -> None:
+    def select(self, state: ir.ParserState, labels: dict[str, str]) -> None:
         """Writes which state follows."""
         if not state.keys:
             self.jump(state.next, labels)
@@ -419,7 +419,7 @@ class CStatementWriter(Lines):
                 self.case(case, state, keys, labels)
             self.jump(NO_MATCH, labels)
 
-    def select_one(self, state: ir.State, labels: dict[str, str]) -> bool:
+    def select_one(self, state: ir.ParserState, labels: dict[str, str]) -> bool:
         """As a switch, where one number decides by constants alone. Whether it does."""
         key = state.keys[0]
         if len(state.keys) > 1 or not isinstance(key.type, ir.Bits) or not 0 < key.type.width <= 64:
@@ -442,7 +442,7 @@ class CStatementWriter(Lines):
                 self.jump(rest, labels)
         return True
 
-    def case(self, case: ir.Case, state: ir.State, keys: list[str], labels: dict[str, str]) -> None:
+    def case(self, case: ir.Case, state: ir.ParserState, keys: list[str], labels: dict[str, str]) -> None:
         with self.nested("{", "}"):
             tests = [
                 test
@@ -486,7 +486,7 @@ STATEMENTS: dict[type[ir.Statement], Callable[[CStatementWriter, Any], None]] = 
     ir.Assign: CStatementWriter.assign,
     ir.Reset: CStatementWriter.reset,
     ir.If: CStatementWriter.if_,
-    ir.Switch: CStatementWriter.switch,
+    ir.Branches: CStatementWriter.switch,
     ir.Loop: CStatementWriter.loop,
     ir.Break: lambda writer, _: writer.go_to(writer.loops[-1][0]),
     ir.Continue: lambda writer, _: writer.go_to(writer.loops[-1][1]),
@@ -495,7 +495,7 @@ STATEMENTS: dict[type[ir.Statement], Callable[[CStatementWriter, Any], None]] = 
     ir.Return: CStatementWriter.return_,
     ir.Exit: lambda writer, _: writer.line("return P4_EXIT;"),
     ir.SetValid: CStatementWriter.set_valid,
-    ir.Push: CStatementWriter.push,
+    ir.ShiftStack: CStatementWriter.push,
     ir.Extract: CStatementWriter.extract,
     ir.Lookahead: CStatementWriter.lookahead,
     ir.Advance: CStatementWriter.advance,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from p4vm.c_code.c_types import limbs_of
-from p4vm.ir import nodes as ir
-from p4vm.ir.nodes import is_signed, width_of
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.ir_nodes import is_signed, width_of
 from p4vm.source import P4Error
 
 
@@ -45,7 +45,7 @@ def key_layout(keys: list[tuple[ir.Type, str]]) -> KeyLayout:
     range_limbs: list[int] = []
     for kind, match in keys:
         width = width_of(kind)
-        if not isinstance(kind, ir.Bits | ir.Bool | ir.Symbol):
+        if not isinstance(kind, ir.Bits | ir.Bool | ir.EnumMember):
             raise P4Error("a table's key must be a number, bool, enum or error")
         limbs = limbs_of(width)
         if match == "selector":
@@ -104,7 +104,7 @@ class ProgramLayout:
     sites: list[RecordSite] = field(default_factory=list)
 
 
-def layout_of(program: ir.Program) -> ProgramLayout:
+def layout_of(program: ir.ProgramIr) -> ProgramLayout:
     """Everything but the sites, which generation finds. Raises P4Error."""
     layout = ProgramLayout()
     for instance in program.externs:

@@ -10,7 +10,7 @@ import re
 import struct
 from dataclasses import dataclass
 
-from p4vm.ir import nodes as ir
+from p4vm.ir import ir_nodes as ir
 from p4vm.source import P4Error
 
 HAS_128 = struct.calcsize("P") == 8
@@ -47,7 +47,7 @@ def limbs_of(width: int) -> int:
 
 def is_number(kind: ir.Type) -> bool:
     """Whether it is a value of C, rather than a struct that is passed by address."""
-    return isinstance(kind, ir.Bits | ir.Bool | ir.Symbol)
+    return isinstance(kind, ir.Bits | ir.Bool | ir.EnumMember)
 
 
 def identifier(text: str) -> str:
@@ -79,7 +79,7 @@ class CTypes:
         """The C type of a variable or field."""
         if isinstance(kind, ir.Bits):
             return self.number(kind.width)
-        if isinstance(kind, ir.Symbol):
+        if isinstance(kind, ir.EnumMember):
             return "uint32_t"
         if isinstance(kind, ir.Bool):
             return "uint8_t"

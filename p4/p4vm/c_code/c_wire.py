@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 from p4vm.c_code.c_numbers import CNumbers
 from p4vm.c_code.c_types import CTypes, is_number, limbs_of, rep, varbit_of
-from p4vm.ir import nodes as ir
-from p4vm.ir.nodes import width_of
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.ir_nodes import width_of
 
 
 def load_bytes(pointer: str, at: int, count: int) -> str:

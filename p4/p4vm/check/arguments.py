@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from p4vm.check import convert, expressions, generics
+from p4vm.check import check_expressions, convert, generics
 from p4vm.check.convert import unsettled
-from p4vm.check.scope import State, counted, fail, nearest
+from p4vm.check.scope import CheckState, counted, fail, nearest
 from p4vm.node import nodes
-from p4vm.tree import nodes as tree
+from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
 from p4vm.tree.types import UNTYPED_DEFAULT, UNTYPED_HEADER
 
-Candidate = tuple[tree.Node, types.Callable]
+Candidate = tuple[tree.Node, types.CallableType]
 
 
 @dataclass(slots=True)
-class Bound:
+class BoundArguments:
     """A call's parameters and result with type arguments in place, and its arguments in order of the parameters."""
 
-    parameters: tuple[types.Parameter, ...]
-    arguments: list[tree.Expression | None]
+    parameters: tuple[types.ParameterType, ...]
+    arguments: list[tree.ExpressionNode | None]
     type_arguments: tuple[types.Type, ...]
     returns: types.Type
 
 
-def required(signature: types.Callable) -> int:
+def required(signature: types.CallableType) -> int:
     return sum(not p.optional for p in signature.parameters)
 
 
-def fits(signature: types.Callable, arguments: list[tree.Argument]) -> bool:
+def fits(signature: types.CallableType, arguments: list[tree.CallArgument]) -> bool:
     """Whether number and names of the arguments are those of a declaration."""
     names = [p.name for p in signature.parameters]
     given = {a.name for a in arguments if a.name is not None}
@@ -38,7 +38,7 @@ def fits(signature: types.Callable, arguments: list[tree.Argument]) -> bool:
     return len(arguments) <= len(names) and all(p.optional for p in signature.parameters[len(arguments) :])
 
 
-def choose(node: tree.Node, name: str, candidates: list[Candidate], arguments: list[tree.Argument]) -> Candidate:
+def choose(node: tree.Node, name: str, candidates: list[Candidate], arguments: list[tree.CallArgument]) -> Candidate:
     """The declaration that a call means. Raises P4Error: none, or several."""
     if len(candidates) == 1:
         return candidates[0]
@@ -55,22 +55,22 @@ def choose(node: tree.Node, name: str, candidates: list[Candidate], arguments: l
 
 
 def in_order(
-    node: tree.Node, name: str, signature: types.Callable, arguments: list[tree.Argument]
-) -> list[tree.Argument | None]:
+    node: tree.Node, name: str, signature: types.CallableType, arguments: list[tree.CallArgument]
+) -> list[tree.CallArgument | None]:
     """Arguments by parameter, None where left out. Raises P4Error: too many, missing, unknown, twice, mixed."""
     names = [p.name for p in signature.parameters]
     if any(a.name is not None for a in arguments):
         return by_name(name, signature, names, arguments, node)
     if len(arguments) > len(names):
         fail(node, f"{name} takes {counted(len(names), 'argument')}, not {len(arguments)}")
-    ordered: list[tree.Argument | None] = [*arguments, *([None] * (len(names) - len(arguments)))]
+    ordered: list[tree.CallArgument | None] = [*arguments, *([None] * (len(names) - len(arguments)))]
     return complete(node, name, signature, ordered)
 
 
 def by_name(
-    name: str, signature: types.Callable, names: list[str], arguments: list[tree.Argument], node: tree.Node
-) -> list[tree.Argument | None]:
-    ordered: list[tree.Argument | None] = [None] * len(names)
+    name: str, signature: types.CallableType, names: list[str], arguments: list[tree.CallArgument], node: tree.Node
+) -> list[tree.CallArgument | None]:
+    ordered: list[tree.CallArgument | None] = [None] * len(names)
     for argument in arguments:
         if argument.name is None:
             fail(argument, f"call of {name}: name all arguments or none")
@@ -84,8 +84,8 @@ def by_name(
 
 
 def complete(
-    node: tree.Node, name: str, signature: types.Callable, ordered: list[tree.Argument | None]
-) -> list[tree.Argument | None]:
+    node: tree.Node, name: str, signature: types.CallableType, ordered: list[tree.CallArgument | None]
+) -> list[tree.CallArgument | None]:
     for parameter, argument in zip(signature.parameters, ordered, strict=True):
         if argument is None and not parameter.optional:
             takes = required(signature)
@@ -94,14 +94,14 @@ def complete(
 
 
 def bind(
-    state: State,
+    state: CheckState,
     node: tree.Node,
     name: str,
-    signature: types.Callable,
-    arguments: list[tree.Argument],
+    signature: types.CallableType,
+    arguments: list[tree.CallArgument],
     explicit: list[types.Type],
     expected: types.Type | None = None,
-) -> Bound:
+) -> BoundArguments:
     """Checks a call's arguments against a declaration. Raises P4Error."""
     ordered = in_order(node, name, signature, arguments)
     inference = generics.Inference(state, signature.type_parameters)
@@ -120,7 +120,7 @@ def bind(
         inference.unify(returns, expected)
     for variable in inference.missing():
         used = [p.type for p, a in zip(signature.parameters, ordered, strict=True) if a is not None]
-        package = isinstance(signature.returns, types.Callable) and signature.returns.kind == "package"
+        package = isinstance(signature.returns, types.CallableType) and signature.returns.kind == "package"
         if (not explicit or not (package or only_taken(state, signature.returns, variable))) and any(
             generics.mentions(state, k, {variable}) for k in (*used, *(() if package else (signature.returns,)))
         ):
@@ -128,20 +128,20 @@ def bind(
         inference.leave_open(variable)
     check_settled(state, name, signature, inference, ordered)
     parameters = tuple(
-        types.Parameter(p.direction, inference.found(p.type), p.name, p.optional) for p in signature.parameters
+        types.ParameterType(p.direction, inference.found(p.type), p.name, p.optional) for p in signature.parameters
     )
     for parameter, argument, kind in zip(parameters, ordered, kinds, strict=True):
         if argument is not None:
             check_argument(state, name, signature.kind, parameter, argument, kind)
     given = tuple(inference.found(v) for v in signature.type_parameters)
     values = [None if a is None else a.value for a in ordered]
-    return Bound(parameters, values, given, inference.found(signature.returns))
+    return BoundArguments(parameters, values, given, inference.found(signature.returns))
 
 
-def only_taken(state: State, made: types.Type, variable: types.Variable) -> bool:
+def only_taken(state: CheckState, made: types.Type, variable: types.TypeVariable) -> bool:
     """Whether an extern takes values of this type and gives none: Register<bit<32>, _> may be indexed by anything."""
-    declaration = state.members.get(made.name) if isinstance(made, types.Extern) else None
-    if not isinstance(declaration, tree.ExternType):
+    declaration = state.members.get(made.name) if isinstance(made, types.ExternType) else None
+    if not isinstance(declaration, tree.ExternDeclaration):
         return False
     given = [
         node
@@ -153,11 +153,11 @@ def only_taken(state: State, made: types.Type, variable: types.Variable) -> bool
 
 
 def check_settled(
-    state: State,
+    state: CheckState,
     name: str,
-    signature: types.Callable,
+    signature: types.CallableType,
     inference: generics.Inference,
-    ordered: list[tree.Argument | None],
+    ordered: list[tree.CallArgument | None],
 ) -> None:
     """Raises P4Error: a number without width, or fields without a struct, is all that tells a type parameter."""
     if signature.kind == "constructor":
@@ -166,53 +166,57 @@ def check_settled(
         if argument is None or argument.value is None or parameter.type not in signature.type_parameters:
             continue
         kind = inference.found(parameter.type)
-        if isinstance(kind, types.Callable):
+        if isinstance(kind, types.CallableType):
             fail(argument.value, f"argument {parameter.name!r} of {name} cannot be {kind}")
         part = undecided(state, argument.value, kind)
         if part is not None:
             what = state.checked.type_of[part]
             hint = "write its struct's name before it"
-            if isinstance(what, types.Integer):
+            if isinstance(what, types.IntegerType):
                 hint = "give it a width, as in 8w1"
             fail(part, f"argument {parameter.name!r} of {name} doesn't tell what type is meant; {hint}")
 
 
-def undecided(state: State, node: tree.Expression, kind: types.Type) -> tree.Expression | None:
+def undecided(state: CheckState, node: tree.ExpressionNode, kind: types.Type) -> tree.ExpressionNode | None:
     """The part of an argument whose type nothing tells."""
-    if isinstance(node, tree.ListExpression) and isinstance(kind, types.Tuple) and not kind.is_list:
+    if isinstance(node, tree.ListExpression) and isinstance(kind, types.TupleType) and not kind.is_list:
         parts = (undecided(state, item, part) for item, part in zip(node.items, kind.items, strict=False))
         return next((part for part in parts if part is not None), None)
-    if isinstance(kind, types.Structure) and kind.name.startswith(types.ANONYMOUS):
+    if isinstance(kind, types.StructureType) and kind.name.startswith(types.ANONYMOUS):
         return node
-    return node if isinstance(kind, types.Integer) else None
+    return node if isinstance(kind, types.IntegerType) else None
 
 
 def give_type_arguments(
-    node: tree.Node, name: str, signature: types.Callable, explicit: list[types.Type], inference: generics.Inference
+    node: tree.Node, name: str, signature: types.CallableType, explicit: list[types.Type], inference: generics.Inference
 ) -> None:
     variables = signature.type_parameters
     if explicit and len(explicit) != len(variables):
         fail(node, f"{name} takes {counted(len(variables), 'type argument')}, not {len(explicit)}")
     for variable, kind in zip(variables, explicit, strict=False):
-        if isinstance(kind, types.Table):
+        if isinstance(kind, types.TableType):
             fail(node, f"{kind} cannot be a type argument of {name}")
         inference.bind(variable, kind)
 
 
-def argument_type(state: State, argument: tree.Argument | None, wanted: types.Type | None) -> types.Type | None:
+def argument_type(
+    state: CheckState, argument: tree.CallArgument | None, wanted: types.Type | None
+) -> types.Type | None:
     if argument is None or argument.value is None:
         return None
     return state.value_type(argument.value, wanted)
 
 
-def is_generic_instance(state: State, node: tree.Expression | None) -> bool:
+def is_generic_instance(state: CheckState, node: tree.ExpressionNode | None) -> bool:
     """Whether an argument makes a generic parser or control without type arguments: these come from the parameter."""
-    if not isinstance(node, tree.Call) or node.type_arguments:
+    if not isinstance(node, tree.CallExpression) or node.type_arguments:
         return False
     callee = node.callee.type if isinstance(node.callee, tree.TypeExpression) else node.callee
     symbol = state.scope.find(callee.name) if isinstance(callee, tree.TypeName | tree.Name) else None
     return (
-        symbol is not None and symbol.kind == "generic" and isinstance(symbol.declaration, tree.Parser | tree.Control)
+        symbol is not None
+        and symbol.kind == "generic"
+        and isinstance(symbol.declaration, tree.ParserDeclaration | tree.ControlDeclaration)
     )
 
 
@@ -220,7 +224,7 @@ def find_variables(
     name: str,
     inference: generics.Inference,
     patterns: list[types.Type],
-    ordered: list[tree.Argument | None],
+    ordered: list[tree.CallArgument | None],
     kinds: list[types.Type | None],
 ) -> None:
     """Finds type variables from arguments: those with a type of their own first, numbers and lists after."""
@@ -229,9 +233,9 @@ def find_variables(
         argument = ordered[number]
         if kind is None or argument is None or argument.value is None:
             continue
-        if unsettled(argument.value) or isinstance(kind, types.Integer):
+        if unsettled(argument.value) or isinstance(kind, types.IntegerType):
             late.append(number)
-        elif not inference.unify(patterns[number], kind) and isinstance(kind, types.Callable):
+        elif not inference.unify(patterns[number], kind) and isinstance(kind, types.CallableType):
             fail(argument.value, unlike(name, inference, patterns[number], kind))
     for number in late:
         kind = kinds[number]
@@ -239,11 +243,11 @@ def find_variables(
             inference.unify(patterns[number], kind)
 
 
-def unlike(name: str, inference: generics.Inference, pattern: types.Type, kind: types.Callable) -> str:
+def unlike(name: str, inference: generics.Inference, pattern: types.Type, kind: types.CallableType) -> str:
     """Why a parser, control or package doesn't fit a parameter: the first difference of their own parameters."""
     wanted = inference.found(pattern)
     start = f"{kind} cannot be an argument of {name}; {wanted} is expected"
-    if not isinstance(wanted, types.Callable) or wanted.kind != kind.kind:
+    if not isinstance(wanted, types.CallableType) or wanted.kind != kind.kind:
         return start
     if len(wanted.parameters) != len(kind.parameters):
         return f"{start}, with {counted(len(wanted.parameters), 'parameter')}, not {len(kind.parameters)}"
@@ -256,7 +260,12 @@ def unlike(name: str, inference: generics.Inference, pattern: types.Type, kind: 
 
 
 def check_argument(
-    state: State, name: str, called: str, parameter: types.Parameter, argument: tree.Argument, kind: types.Type | None
+    state: CheckState,
+    name: str,
+    called: str,
+    parameter: types.ParameterType,
+    argument: tree.CallArgument,
+    kind: types.Type | None,
 ) -> None:
     where = f"argument {parameter.name!r} of {name}"
     value = argument.value
@@ -267,17 +276,17 @@ def check_argument(
     if parameter.direction in ("out", "inout"):
         if kind != parameter.type:
             fail(value, f"{where} is {kind}; {parameter.type} is expected, as it is {parameter.direction}")
-        expressions.require_writable(state, value, f"{where} is {parameter.direction}")
+        check_expressions.require_writable(state, value, f"{where} is {parameter.direction}")
         return
-    if isinstance(parameter.type, types.Callable):
-        if not isinstance(kind, types.Callable):
+    if isinstance(parameter.type, types.CallableType):
+        if not isinstance(kind, types.CallableType):
             fail(value, f"{where} is {kind}; {parameter.type} is expected")
         return
     if parameter.type == types.DONT_CARE:
-        if isinstance(kind, types.Integer):
-            convert.convert(state, value, types.Bits(32, False), where)
+        if isinstance(kind, types.IntegerType):
+            convert.convert(state, value, types.BitsType(32, False), where)
         return
-    instance = isinstance(parameter.type, types.Extern)
+    instance = isinstance(parameter.type, types.ExternType)
     if not instance or not generics.Inference(state, ()).unify(parameter.type, kind):
         convert.convert(state, value, parameter.type, f"{where} is {{found}}; {{to}} is expected")
     if not parameter.direction and called != "action" and not instance and not state.is_known(value):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from p4vm.check import values as check_values
-from p4vm.check.scope import State, counted, fail, nearest, show
-from p4vm.tree import nodes as tree
+from p4vm.check import check_values as check_values
+from p4vm.check.scope import CheckState, counted, fail, nearest, show
+from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
 
 ASSIGN = "cannot assign {found} to {to}"
 
 
-def convert(state: State, node: tree.Expression, to: types.Type, template: str = ASSIGN) -> None:
+def convert(state: CheckState, node: tree.ExpressionNode, to: types.Type, template: str = ASSIGN) -> None:
     """Notes how an expression (inferred before) becomes type `to` where that happens by itself. Raises P4Error.
 
     template: the message for when it doesn't, with {found} and {to}.
@@ -25,7 +25,7 @@ def convert(state: State, node: tree.Expression, to: types.Type, template: str =
         settle_conditional(state, node)
     elif isinstance(node, tree.ListExpression):
         convert_list(state, node, to, template)
-    elif isinstance(node, tree.StructExpression) and found != to and found.__class__ is types.Structure:
+    elif isinstance(node, tree.StructExpression) and found != to and found.__class__ is types.StructureType:
         convert_struct(state, node, to, template)
     elif isinstance(node, tree.InvalidHeader | tree.DefaultRest) and node not in state.checked.converted:
         convert_placeholder(state, node, to)
@@ -33,7 +33,7 @@ def convert(state: State, node: tree.Expression, to: types.Type, template: str =
         convert_value(state, node, found, to, template)
 
 
-def settle_conditional(state: State, node: tree.Conditional) -> None:
+def settle_conditional(state: CheckState, node: tree.Conditional) -> None:
     """The value of a conditional expression from those of its parts."""
     constants = state.checked.constants
     if node.condition in constants:
@@ -48,40 +48,42 @@ def mismatch(node: tree.Node, found: types.Type, to: types.Type, template: str) 
     hint = ""
     if castable(found, to):
         hint = f"; write an explicit cast ({to})"
-    elif isinstance(found, types.Bits) and isinstance(to, types.Bits):
-        hint = f"; cast in two steps: first to {types.Bits(to.width, found.signed)}, then to {to}"
-    elif isinstance(found, types.Integer) and isinstance(to, types.Enum):
+    elif isinstance(found, types.BitsType) and isinstance(to, types.BitsType):
+        hint = f"; cast in two steps: first to {types.BitsType(to.width, found.signed)}, then to {to}"
+    elif isinstance(found, types.IntegerType) and isinstance(to, types.EnumType):
         hint = f"; name one of its members ({', '.join(to.members[:4])})"
-    elif to == types.BOOL and isinstance(found, types.Bits):
+    elif to == types.BOOL and isinstance(found, types.BitsType):
         hint = "; compare it, as in x != 0"
     fail(node, template.replace("{found}", str(found)).replace("{to}", str(to)) + hint)
 
 
-def convert_value(state: State, node: tree.Expression, found: types.Type, to: types.Type, template: str) -> None:
+def convert_value(
+    state: CheckState, node: tree.ExpressionNode, found: types.Type, to: types.Type, template: str
+) -> None:
     constants = state.checked.constants
-    number = isinstance(found, types.Bits) and isinstance(to, types.Integer) and state.is_known(node)
+    number = isinstance(found, types.BitsType) and isinstance(to, types.IntegerType) and state.is_known(node)
     # The reference compiler lets a number without width become a `type` where it is assigned, and nowhere else.
-    named = isinstance(found, types.Integer) and isinstance(to, types.Distinct) and template == ASSIGN
+    named = isinstance(found, types.IntegerType) and isinstance(to, types.NewType) and template == ASSIGN
     if not number and not (named and castable(found, to)) and not converts(found, to):
         mismatch(node, found, to, template)
     bits = types.bare(to)
     if node in constants:
         value = constants[node]
-        if isinstance(found, types.Integer) and isinstance(bits, types.Bits) and isinstance(value, int):
+        if isinstance(found, types.IntegerType) and isinstance(bits, types.BitsType) and isinstance(value, int):
             warn_overflow(state, node, value, bits)
         made = check_values.cast(value, found, bits)
         if made is None:
             del constants[node]
         else:
             constants[node] = made
-    elif isinstance(found, types.Integer) and node not in state.known:
+    elif isinstance(found, types.IntegerType) and node not in state.known:
         fail(node, f"an int that is not known at compile time cannot become {to}; give its parts a width")
     state.checked.converted[node] = to
 
 
-def warn_overflow(state: State, node: tree.Expression, value: int, to: types.Bits) -> None:
+def warn_overflow(state: CheckState, node: tree.ExpressionNode, value: int, to: types.BitsType) -> None:
     if check_values.wrap(value, to) != value:
-        least = types.Bits(value.bit_length() + to.signed, to.signed) if value >= 0 or to.signed else None
+        least = types.BitsType(value.bit_length() + to.signed, to.signed) if value >= 0 or to.signed else None
         needs = f"it needs {least}; " if least else ""
         kept = show(check_values.wrap(value, to))
         state.warn(node, f"{show(value)} does not fit {to}; {needs}{kept} is used")
@@ -91,27 +93,27 @@ def converts(found: types.Type, to: types.Type) -> bool:
     """Whether a value (no list or struct expression) becomes the type by itself."""
     if found == to:
         return True
-    if isinstance(found, types.Integer):
-        return isinstance(to, types.Bits)
-    if isinstance(found, types.Enum):
+    if isinstance(found, types.IntegerType):
+        return isinstance(to, types.BitsType)
+    if isinstance(found, types.EnumType):
         return found.base is not None and found.base == to
     return False
 
 
 def parts_of(kind: types.Type) -> tuple[types.Type, ...] | None:
     """Types of what a list may fill; None: no list becomes this type."""
-    if isinstance(kind, types.Structure) and kind.kind != "header_union":
+    if isinstance(kind, types.StructureType) and kind.kind != "header_union":
         return tuple(field for _, field in kind.fields)
-    if isinstance(kind, types.Tuple) and not kind.is_list:
+    if isinstance(kind, types.TupleType) and not kind.is_list:
         return kind.items
-    if isinstance(kind, types.Stack):
+    if isinstance(kind, types.StackType):
         return (kind.element,) * kind.size
     return None
 
 
-def convert_list(state: State, node: tree.ListExpression, to: types.Type, template: str) -> None:
+def convert_list(state: CheckState, node: tree.ListExpression, to: types.Type, template: str) -> None:
     """{a, b, …} becomes a struct, header, tuple, list or stack, item by item."""
-    if isinstance(to, types.Tuple) and to.is_list:
+    if isinstance(to, types.TupleType) and to.is_list:
         parts: tuple[types.Type, ...] | None = (to.items[0],) * len(node.items)
     else:
         parts = parts_of(to)
@@ -121,7 +123,7 @@ def convert_list(state: State, node: tree.ListExpression, to: types.Type, templa
     if len(node.items) > len(parts) or (len(node.items) < len(parts) and not node.rest):
         hint = "" if len(node.items) > len(parts) else "; end it with ... for default values"
         fail(node, f"a list of {counted(len(node.items), 'value')} for {to}, which takes {len(parts)}{hint}")
-    names = [name for name, _ in to.fields] if isinstance(to, types.Structure) else None
+    names = [name for name, _ in to.fields] if isinstance(to, types.StructureType) else None
     for number, item in enumerate(node.items):
         inner = template if names is None else f"field {names[number]!r} of {to}: {ASSIGN}"
         convert(state, item, parts[number], inner)
@@ -129,7 +131,9 @@ def convert_list(state: State, node: tree.ListExpression, to: types.Type, templa
     finish(state, node, node.items, parts)
 
 
-def finish(state: State, node: tree.Expression, items: list[tree.Expression], parts: tuple[types.Type, ...]) -> None:
+def finish(
+    state: CheckState, node: tree.ExpressionNode, items: list[tree.ExpressionNode], parts: tuple[types.Type, ...]
+) -> None:
     """The value of a whole from its items', in order; parts beyond the items have default values."""
     constants = state.checked.constants
     constants.pop(node, None)
@@ -142,13 +146,13 @@ def finish(state: State, node: tree.Expression, items: list[tree.Expression], pa
         state.known.add(node)
 
 
-def convert_struct(state: State, node: tree.StructExpression, to: types.Type, template: str) -> None:
+def convert_struct(state: CheckState, node: tree.StructExpression, to: types.Type, template: str) -> None:
     """{x = a, …} becomes a struct or header, field by field."""
-    if not isinstance(to, types.Structure) or to.kind == "header_union":
+    if not isinstance(to, types.StructureType) or to.kind == "header_union":
         mismatch(node, state.checked.type_of[node], to, template)
         return
     fields = dict(to.fields)
-    given: dict[str, tree.Expression] = {}
+    given: dict[str, tree.ExpressionNode] = {}
     for name, value in node.fields:
         kind = fields.get(name)
         if kind is None:
@@ -170,13 +174,13 @@ def convert_struct(state: State, node: tree.StructExpression, to: types.Type, te
         state.known.add(node)
 
 
-def convert_placeholder(state: State, node: tree.InvalidHeader | tree.DefaultRest, to: types.Type) -> None:
+def convert_placeholder(state: CheckState, node: tree.InvalidHeader | tree.DefaultRest, to: types.Type) -> None:
     """{#} and ... take the type of where they stand."""
     if isinstance(node, tree.InvalidHeader):
-        if not isinstance(to, types.Structure) or to.kind == "struct":
+        if not isinstance(to, types.StructureType) or to.kind == "struct":
             fail(node, f"{{#}} is an invalid header; {to} is expected here")
     else:
-        if not types.is_data(to) and not isinstance(to, types.Integer):
+        if not types.is_data(to) and not isinstance(to, types.IntegerType):
             fail(node, f"... cannot be a default value of {to}")
         value = types.zero(to)
         if value is not None:
@@ -193,37 +197,37 @@ def castable(found: types.Type, to: types.Type) -> bool:
     """Whether `(to) x` is allowed for x of type found (no list or struct expression)."""
     if found == to or converts(found, to):
         return True
-    if isinstance(to, types.Distinct):
-        inner = isinstance(to.original, types.Distinct) or not isinstance(found, types.Integer)
+    if isinstance(to, types.NewType):
+        inner = isinstance(to.original, types.NewType) or not isinstance(found, types.IntegerType)
         return found == to.original if inner else castable(found, to.original)
-    if isinstance(found, types.Distinct):
+    if isinstance(found, types.NewType):
         return to == found.original
-    if isinstance(to, types.Bits):
+    if isinstance(to, types.BitsType):
         return castable_to_bits(found, to)
-    if isinstance(to, types.Enum):
-        source = found.base if isinstance(found, types.Enum) else found
-        return to.base is not None and (source == to.base or isinstance(source, types.Integer))
-    if isinstance(to, types.Integer):
-        return isinstance(found, types.Bits)
-    return to == types.BOOL and (found == types.Bits(1) or isinstance(found, types.Integer))
+    if isinstance(to, types.EnumType):
+        source = found.base if isinstance(found, types.EnumType) else found
+        return to.base is not None and (source == to.base or isinstance(source, types.IntegerType))
+    if isinstance(to, types.IntegerType):
+        return isinstance(found, types.BitsType)
+    return to == types.BOOL and (found == types.BitsType(1) or isinstance(found, types.IntegerType))
 
 
-def castable_to_bits(found: types.Type, to: types.Bits) -> bool:
-    if isinstance(found, types.Bits):
+def castable_to_bits(found: types.Type, to: types.BitsType) -> bool:
+    if isinstance(found, types.BitsType):
         return found.width == to.width or found.signed == to.signed
-    if isinstance(found, types.Enum):
+    if isinstance(found, types.EnumType):
         return found.base is not None and castable_to_bits(found.base, to)
-    return isinstance(found, types.Integer) or (found == types.BOOL and to == types.Bits(1))
+    return isinstance(found, types.IntegerType) or (found == types.BOOL and to == types.BitsType(1))
 
 
-def unsettled(node: tree.Expression) -> bool:
+def unsettled(node: tree.ExpressionNode) -> bool:
     """Whether an expression's type is still to come from where it stands."""
     if isinstance(node, tree.Conditional):
         return unsettled(node.yes) or unsettled(node.no)
     return isinstance(node, tree.ListExpression | tree.StructExpression | tree.InvalidHeader | tree.DefaultRest)
 
 
-def constant_integer(state: State, node: tree.Expression, what: str) -> int:
+def constant_integer(state: CheckState, node: tree.ExpressionNode, what: str) -> int:
     """The value of an expression that must be a number known at compile time."""
     value = known_integer(state, node, what)
     if value is None:
@@ -231,12 +235,12 @@ def constant_integer(state: State, node: tree.Expression, what: str) -> int:
     return value
 
 
-def known_integer(state: State, node: tree.Expression, what: str) -> int | None:
+def known_integer(state: CheckState, node: tree.ExpressionNode, what: str) -> int | None:
     """As constant_integer; None where the value depends on how a parser or control is instantiated."""
     kind = state.value_type(node)
-    if isinstance(kind, types.Enum) and kind.base is not None:
+    if isinstance(kind, types.EnumType) and kind.base is not None:
         convert(state, node, kind.base)
-    elif not isinstance(types.bare(kind), types.Bits | types.Integer):
+    elif not isinstance(types.bare(kind), types.BitsType | types.IntegerType):
         fail(node, f"{what} is {kind}; a number is expected")
     value = state.checked.constants.get(node)
     if not isinstance(value, int):
@@ -246,10 +250,10 @@ def known_integer(state: State, node: tree.Expression, what: str) -> int | None:
     return value
 
 
-def plain(state: State, node: tree.Expression) -> types.Type:
+def plain(state: CheckState, node: tree.ExpressionNode) -> types.Type:
     """An operand's type; a serializable enum is converted to its base."""
     kind = state.checked.type_of[node]
-    if isinstance(kind, types.Enum) and kind.base is not None:
+    if isinstance(kind, types.EnumType) and kind.base is not None:
         convert(state, node, kind.base)
         return kind.base
     return kind

@@ -4,42 +4,42 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from p4vm.check.scope import State, Symbol, counted, fail, type_parameter_names
-from p4vm.tree import nodes as tree
+from p4vm.check.scope import CheckState, ScopeSymbol, counted, fail, type_parameter_names
+from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
 
-Binding = dict[types.Variable, types.Type]
+Binding = dict[types.TypeVariable, types.Type]
 UNION_DEPTH_MAX = 64
 
 
-def substitute(state: State, kind: types.Type, binding: Binding) -> types.Type:
+def substitute(state: CheckState, kind: types.Type, binding: Binding) -> types.Type:
     """The type with bound variables replaced, those in what they are bound to as well."""
     if not binding:
         return kind
-    if isinstance(kind, types.Variable):
+    if isinstance(kind, types.TypeVariable):
         found = binding.get(kind)
         return kind if found is None else substitute(state, found, binding)
-    if isinstance(kind, types.Structure):
+    if isinstance(kind, types.StructureType):
         origin = state.specialised.get(id(kind))
         if origin is None:
             return kind
         arguments = tuple(substitute(state, a, binding) for a in origin[1])
         return kind if arguments == origin[1] else specialise(state, origin[0], arguments)
-    if isinstance(kind, types.Stack):
+    if isinstance(kind, types.StackType):
         element = substitute(state, kind.element, binding)
-        return types.Stack(element, kind.size)  # type: ignore[arg-type]  # checked where it was resolved
-    if isinstance(kind, types.Tuple):
-        return types.Tuple(tuple(substitute(state, item, binding) for item in kind.items), kind.is_list)
-    if isinstance(kind, types.SetOf):
-        return types.SetOf(substitute(state, kind.element, binding))
-    if isinstance(kind, types.Extern):
-        return types.Extern(kind.name, tuple(substitute(state, a, binding) for a in kind.arguments))
-    if isinstance(kind, types.Callable):
+        return types.StackType(element, kind.size)  # type: ignore[arg-type]  # checked where it was resolved
+    if isinstance(kind, types.TupleType):
+        return types.TupleType(tuple(substitute(state, item, binding) for item in kind.items), kind.is_list)
+    if isinstance(kind, types.SetType):
+        return types.SetType(substitute(state, kind.element, binding))
+    if isinstance(kind, types.ExternType):
+        return types.ExternType(kind.name, tuple(substitute(state, a, binding) for a in kind.arguments))
+    if isinstance(kind, types.CallableType):
         return substitute_callable(state, kind, binding)
     return kind
 
 
-def substitute_callable(state: State, kind: types.Callable, binding: Binding) -> types.Callable:
+def substitute_callable(state: CheckState, kind: types.CallableType, binding: Binding) -> types.CallableType:
     if not binding:
         return kind
     return replace(
@@ -53,7 +53,7 @@ def substitute_callable(state: State, kind: types.Callable, binding: Binding) ->
 class Inference:
     """Finds the types that a generic declaration's variables stand for. open: those still to be found."""
 
-    def __init__(self, state: State, variables: tuple[types.Variable, ...]) -> None:
+    def __init__(self, state: CheckState, variables: tuple[types.TypeVariable, ...]) -> None:
         self.state = state
         self.fresh: Binding = {v: state.new_variable(v.name) for v in variables}
         self.open = set(self.fresh.values())
@@ -66,11 +66,11 @@ class Inference:
     def found(self, kind: types.Type) -> types.Type:
         return substitute(self.state, substitute(self.state, kind, self.fresh), self.binding)
 
-    def missing(self) -> list[types.Variable]:
+    def missing(self) -> list[types.TypeVariable]:
         """Variables, as the declaration has them, that nothing was found for."""
         return [old for old, new in self.fresh.items() if self.loose(new)]
 
-    def leave_open(self, variable: types.Variable) -> None:
+    def leave_open(self, variable: types.TypeVariable) -> None:
         """Nothing needs the type: it may be any."""
         self.binding[self.fresh[variable]] = types.DONT_CARE  # type: ignore[index]  # fresh holds variables
 
@@ -78,7 +78,7 @@ class Inference:
         """Whether a type still has variables to be found."""
         return mentions(self.state, substitute(self.state, kind, self.binding), self.open)
 
-    def bind(self, variable: types.Variable, kind: types.Type) -> None:
+    def bind(self, variable: types.TypeVariable, kind: types.Type) -> None:
         """Gives the declaration's variable its type, as a type argument does; `_` leaves it open."""
         if kind != types.DONT_CARE:
             self.binding[self.fresh[variable]] = kind  # type: ignore[index]  # fresh holds variables
@@ -87,42 +87,42 @@ class Inference:
         """Whether pattern (in renamed variables) can be the actual type; binds what that tells."""
         if pattern == types.DONT_CARE or actual == types.DONT_CARE or depth > UNION_DEPTH_MAX:
             return depth <= UNION_DEPTH_MAX
-        if isinstance(pattern, types.Variable) and pattern in self.open:
+        if isinstance(pattern, types.TypeVariable) and pattern in self.open:
             return self._unify_variable(pattern, actual, depth)
-        if isinstance(actual, types.Variable) and actual in self.open:
+        if isinstance(actual, types.TypeVariable) and actual in self.open:
             return self._unify_variable(actual, pattern, depth)
         return self._unify_parts(pattern, actual, depth + 1)
 
-    def _unify_variable(self, variable: types.Variable, actual: types.Type, depth: int) -> bool:
+    def _unify_variable(self, variable: types.TypeVariable, actual: types.Type, depth: int) -> bool:
         bound = self.binding.get(variable)
         if bound is None:
             if actual != variable and not mentions(self.state, actual, {variable}):
                 self.binding[variable] = actual
             return actual == variable or variable in self.binding
-        if isinstance(bound, types.Integer) and isinstance(actual, types.Bits):
+        if isinstance(bound, types.IntegerType) and isinstance(actual, types.BitsType):
             self.binding[variable] = actual
             return True
-        if isinstance(actual, types.Integer) and isinstance(bound, types.Bits):
+        if isinstance(actual, types.IntegerType) and isinstance(bound, types.BitsType):
             return True
         return self.unify(bound, actual, depth + 1)
 
     def _unify_parts(self, pattern: types.Type, actual: types.Type, depth: int) -> bool:
-        if isinstance(pattern, types.Structure) and isinstance(actual, types.Structure):
+        if isinstance(pattern, types.StructureType) and isinstance(actual, types.StructureType):
             one, other = self.state.specialised.get(id(pattern)), self.state.specialised.get(id(actual))
             if one and other and one[0] is other[0]:
                 return self._unify_all(one[1], other[1], depth)
             return pattern == actual
-        if isinstance(pattern, types.Callable) and isinstance(actual, types.Callable):
+        if isinstance(pattern, types.CallableType) and isinstance(actual, types.CallableType):
             return self._unify_callables(pattern, actual, depth)
-        if isinstance(pattern, types.Extern) and isinstance(actual, types.Extern):
+        if isinstance(pattern, types.ExternType) and isinstance(actual, types.ExternType):
             return pattern.name == actual.name and self._unify_all(pattern.arguments, actual.arguments, depth)
-        if isinstance(pattern, types.Tuple) and isinstance(actual, types.Tuple):
+        if isinstance(pattern, types.TupleType) and isinstance(actual, types.TupleType):
             if pattern.is_list and len(pattern.items) == 1 and not actual.is_list:
                 return all(self.unify(pattern.items[0], item, depth) for item in actual.items)
             return pattern.is_list == actual.is_list and self._unify_all(pattern.items, actual.items, depth)
-        if isinstance(pattern, types.Stack) and isinstance(actual, types.Stack):
+        if isinstance(pattern, types.StackType) and isinstance(actual, types.StackType):
             return pattern.size == actual.size and self.unify(pattern.element, actual.element, depth)
-        if isinstance(pattern, types.SetOf) and isinstance(actual, types.SetOf):
+        if isinstance(pattern, types.SetType) and isinstance(actual, types.SetType):
             return self.unify(pattern.element, actual.element, depth)
         return pattern == actual
 
@@ -131,7 +131,7 @@ class Inference:
             self.unify(one, other, depth) for one, other in zip(patterns, actual, strict=True)
         )
 
-    def _unify_callables(self, pattern: types.Callable, actual: types.Callable, depth: int) -> bool:
+    def _unify_callables(self, pattern: types.CallableType, actual: types.CallableType, depth: int) -> bool:
         """Parsers and controls fit by their parameters' directions and types; packages by name."""
         if pattern.kind != actual.kind or (pattern.kind == "package" and pattern.name != actual.name):
             return False
@@ -147,25 +147,27 @@ class Inference:
         )
 
 
-def mentions(state: State, kind: types.Type, variables: set[types.Type] | set[types.Variable], depth: int = 0) -> bool:
+def mentions(
+    state: CheckState, kind: types.Type, variables: set[types.Type] | set[types.TypeVariable], depth: int = 0
+) -> bool:
     """Whether any of the variables occurs in a type."""
-    if isinstance(kind, types.Variable):
+    if isinstance(kind, types.TypeVariable):
         return kind in variables
     if depth > UNION_DEPTH_MAX or not variables:
         return False
     parts = types.inside(kind)
-    if isinstance(kind, types.Structure):
+    if isinstance(kind, types.StructureType):
         parts = state.specialised[id(kind)][1] if id(kind) in state.specialised else ()
-    elif isinstance(kind, types.SetOf):
+    elif isinstance(kind, types.SetType):
         parts = (kind.element,)
-    elif isinstance(kind, types.Extern):
+    elif isinstance(kind, types.ExternType):
         parts = kind.arguments
-    elif isinstance(kind, types.Callable):
+    elif isinstance(kind, types.CallableType):
         parts = (*(p.type for p in kind.parameters), *kind.type_arguments, kind.returns)
     return any(mentions(state, part, variables, depth + 1) for part in parts)
 
 
-def specialise_method(state: State, extern: types.Extern, signature: types.Callable) -> types.Callable:
+def specialise_method(state: CheckState, extern: types.ExternType, signature: types.CallableType) -> types.CallableType:
     """A method's signature for an instance of a generic extern."""
     names = getattr(state.members.get(extern.name), "type_parameters", [])
     if not names or not extern.arguments:
@@ -174,23 +176,27 @@ def specialise_method(state: State, extern: types.Extern, signature: types.Calla
     binding: Binding = dict(zip(variables, extern.arguments, strict=False))
     made = substitute_callable(state, signature, binding)
     kept = tuple(v for v in signature.type_parameters if v not in binding)
-    return types.Callable(made.kind, made.name, made.parameters, made.returns, kept)
+    return types.CallableType(made.kind, made.name, made.parameters, made.returns, kept)
 
 
-def check_field(structure: tree.Structure, field: tree.Field, kind: types.Type, loose: bool = False) -> None:
+def check_field(structure: tree.StructureDeclaration, field: tree.Field, kind: types.Type, loose: bool = False) -> None:
     """Raises P4Error: the field's type is not allowed in this kind of structure. loose: fields of generic ones."""
     where = f"field {field.name!r} of {structure.kind} {structure.name!r} cannot be of type {kind}"
     if structure.kind == "struct":
-        if not types.is_data(kind) and not (loose and isinstance(kind, types.Integer)):
+        if not types.is_data(kind) and not (loose and isinstance(kind, types.IntegerType)):
             fail(field, f"{where}; a type of data is expected (bits, bool, enum, error, header, stack, struct, tuple)")
     elif structure.kind == "header":
         if not types.fits_header(kind):
             fail(field, f"{where}; bit<>, int<>, varbit<>, bool, enums with a base and structs of these are expected")
-    elif not (isinstance(kind, types.Variable) or (isinstance(kind, types.Structure) and kind.kind == "header")):
+    elif not (
+        isinstance(kind, types.TypeVariable) or (isinstance(kind, types.StructureType) and kind.kind == "header")
+    ):
         fail(field, f"{where}; a header is expected")
 
 
-def specialise_symbol(state: State, node: tree.Node, symbol: Symbol, arguments: tuple[types.Type, ...]) -> types.Type:
+def specialise_symbol(
+    state: CheckState, node: tree.Node, symbol: ScopeSymbol, arguments: tuple[types.Type, ...]
+) -> types.Type:
     """A generic type with its arguments. Raises P4Error: not generic, or another number of arguments."""
     names = type_parameter_names(symbol.declaration)
     if symbol.kind != "generic":
@@ -201,19 +207,21 @@ def specialise_symbol(state: State, node: tree.Node, symbol: Symbol, arguments: 
             f"{symbol.name!r} takes {counted(len(names), 'type argument')} ({', '.join(names)}), not {len(arguments)}",
         )
     for argument in arguments:
-        if isinstance(argument, types.Table | types.Callable):
+        if isinstance(argument, types.TableType | types.CallableType):
             fail(node, f"{argument} cannot be a type argument of {symbol.name!r}")
-    if isinstance(symbol.declaration, tree.Structure):
+    if isinstance(symbol.declaration, tree.StructureDeclaration):
         return specialise(state, symbol.declaration, arguments)
-    if isinstance(symbol.type, types.Extern):
-        return types.Extern(symbol.name, arguments)
-    assert isinstance(symbol.type, types.Callable)
+    if isinstance(symbol.type, types.ExternType):
+        return types.ExternType(symbol.name, arguments)
+    assert isinstance(symbol.type, types.CallableType)
     variables = symbol.type.type_parameters
     kind = substitute_callable(state, symbol.type, dict(zip(variables, arguments, strict=True)))
-    return types.Callable(kind.kind, kind.name, kind.parameters, kind.returns, (), arguments)
+    return types.CallableType(kind.kind, kind.name, kind.parameters, kind.returns, (), arguments)
 
 
-def specialise(state: State, declaration: tree.Structure, arguments: tuple[types.Type, ...]) -> types.Structure:
+def specialise(
+    state: CheckState, declaration: tree.StructureDeclaration, arguments: tuple[types.Type, ...]
+) -> types.StructureType:
     """A generic structure with its arguments; the same object for the same arguments."""
     key = (declaration, arguments)
     found = state.structures.get(key)
@@ -223,11 +231,11 @@ def specialise(state: State, declaration: tree.Structure, arguments: tuple[types
     if len(name) > types.NAME_MAX:
         fail(declaration, f"{declaration.name!r} is nested too deep in its own type arguments")
     generic = state.checked.type_of[declaration]
-    assert isinstance(generic, types.Structure)
+    assert isinstance(generic, types.StructureType)
     variables = types.variables_of(declaration.type_parameters, declaration.name)
     binding = dict(zip(variables, arguments, strict=True))
     fields = tuple((field, substitute(state, kind, binding)) for field, kind in generic.fields)
-    made = types.Structure(generic.kind, name, fields, generic.annotations)
+    made = types.StructureType(generic.kind, name, fields, generic.annotations)
     for field, (_, kind) in zip(declaration.fields, fields, strict=True):
         check_field(declaration, field, kind, loose=True)
     state.structures[key] = made

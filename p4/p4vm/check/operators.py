@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from p4vm.arithmetic import ValueFault
-from p4vm.check import convert, resolve, values
+from p4vm.bit_arithmetic import ValueFault
+from p4vm.check import check_values, convert, resolve
 from p4vm.check.convert import unsettled
-from p4vm.check.scope import State, fail, show
-from p4vm.tree import nodes as tree
+from p4vm.check.scope import CheckState, fail, show
+from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
 from p4vm.tree.types import UNTYPED_DEFAULT, UNTYPED_HEADER, Value
 
@@ -18,7 +18,7 @@ DIVISIONS = frozenset({"/", "%"})
 SATURATING = frozenset({"|+|", "|-|"})
 
 
-def evaluate(state: State, node: tree.Binary, kind: types.Type, right_kind: types.Type) -> None:
+def evaluate(state: CheckState, node: tree.BinaryExpression, kind: types.Type, right_kind: types.Type) -> None:
     """Notes the value of an operation, kind being the operands' type after conversion. Raises P4Error."""
     constants = state.checked.constants
     left, right = constants.get(node.left), constants.get(node.right)
@@ -28,19 +28,19 @@ def evaluate(state: State, node: tree.Binary, kind: types.Type, right_kind: type
             state.known.add(node)
         return
     try:
-        value = values.binary(node.operator, left, right, kind, right_kind)
+        value = check_values.binary(node.operator, left, right, kind, right_kind)
     except ValueFault as fault:
         fail(node, f"{fault}, in {show(left)} {node.operator} {show(right)}")
     if value is not None:
         constants[node] = value
 
 
-def short_circuit(state: State, node: tree.Binary, left: Value | None) -> None:
+def short_circuit(state: CheckState, node: tree.BinaryExpression, left: Value | None) -> None:
     if isinstance(left, bool) and ((node.operator == "&&" and not left) or (node.operator == "||" and left)):
         state.checked.constants[node] = left
 
 
-def binary(state: State, node: tree.Binary, expected: types.Type | None) -> types.Type:
+def binary(state: CheckState, node: tree.BinaryExpression, expected: types.Type | None) -> types.Type:
     sign = node.operator
     state.value_type(node.left)
     state.value_type(node.right)
@@ -58,65 +58,65 @@ def binary(state: State, node: tree.Binary, expected: types.Type | None) -> type
         fail(node.right, f"operator {sign} is not defined for negative numbers")
     if sign in DIVISIONS:
         check_division(state, node, kind)
-    if sign in SATURATING and isinstance(kind, types.Integer):
+    if sign in SATURATING and isinstance(kind, types.IntegerType):
         fail(node, f"{sign} needs operands of a known width; write the numbers with one, as in 8w1")
     evaluate(state, node, kind, kind)
     return types.BOOL if sign in ORDER else kind
 
 
-def refuse(node: tree.Binary, left: types.Type, right: types.Type) -> None:
+def refuse(node: tree.BinaryExpression, left: types.Type, right: types.Type) -> None:
     hint = ""
-    if isinstance(left, types.Bits) and isinstance(right, types.Bits):
+    if isinstance(left, types.BitsType) and isinstance(right, types.BitsType):
         wider = left if left.width >= right.width else right
         hint = f"; cast one, for example to ({wider})"
-    elif isinstance(left, types.Distinct) or isinstance(right, types.Distinct):
+    elif isinstance(left, types.NewType) or isinstance(right, types.NewType):
         hint = "; types made with 'type' have only == and !=; cast it to its original type"
     fail(node, f"operator {node.operator} is not defined for {left} and {right}{hint}")
 
 
-def balance(state: State, node: tree.Binary) -> types.Type:
+def balance(state: CheckState, node: tree.BinaryExpression) -> types.Type:
     """Gives both operands one type, bits or int. Raises P4Error: there is none."""
     left, right = convert.plain(state, node.left), convert.plain(state, node.right)
-    if isinstance(left, types.Integer) and isinstance(right, types.Bits):
+    if isinstance(left, types.IntegerType) and isinstance(right, types.BitsType):
         convert.convert(state, node.left, right)
         return right
-    if isinstance(right, types.Integer) and isinstance(left, types.Bits):
+    if isinstance(right, types.IntegerType) and isinstance(left, types.BitsType):
         convert.convert(state, node.right, left)
         return left
-    if left != right or not isinstance(left, types.Bits | types.Integer):
+    if left != right or not isinstance(left, types.BitsType | types.IntegerType):
         refuse(node, left, right)
     return left
 
 
-def is_negative(state: State, node: tree.Expression) -> bool:
+def is_negative(state: CheckState, node: tree.ExpressionNode) -> bool:
     value = state.checked.constants.get(node)
     return isinstance(value, int) and value < 0
 
 
-def check_division(state: State, node: tree.Binary, kind: types.Type) -> None:
-    if isinstance(kind, types.Bits) and kind.signed:
+def check_division(state: CheckState, node: tree.BinaryExpression, kind: types.Type) -> None:
+    if isinstance(kind, types.BitsType) and kind.signed:
         fail(node, f"operator {node.operator} is not defined for signed {kind}; cast to bit<{kind.width}>")
     if state.checked.constants.get(node.right) == 0:
         fail(node.right, f"{'division' if node.operator == '/' else 'remainder of a division'} by zero")
 
 
-def logic(state: State, node: tree.Binary) -> types.Type:
+def logic(state: CheckState, node: tree.BinaryExpression) -> types.Type:
     for side in (node.left, node.right):
         kind = state.checked.type_of[side]
         if kind != types.BOOL:
-            hint = "; compare it, as in x != 0" if isinstance(kind, types.Bits | types.Integer) else ""
+            hint = "; compare it, as in x != 0" if isinstance(kind, types.BitsType | types.IntegerType) else ""
             fail(side, f"an operand of {node.operator} is {kind}; bool is expected{hint}")
     evaluate(state, node, types.BOOL, types.BOOL)
     return types.BOOL
 
 
-def equality(state: State, node: tree.Binary) -> types.Type:
+def equality(state: CheckState, node: tree.BinaryExpression) -> types.Type:
     of = state.checked.type_of
     left, right = of[node.left], of[node.right]
     loose = unsettled(node.left), unsettled(node.right)
     if loose == (True, False):
         convert.convert(state, node.left, right, compare(node))
-    elif loose == (False, True) or (loose == (True, True) and isinstance(left, types.Tuple)):
+    elif loose == (False, True) or (loose == (True, True) and isinstance(left, types.TupleType)):
         convert.convert(state, node.right, left, compare(node))
     elif left != right:
         kind = balance(state, node)
@@ -128,26 +128,30 @@ def equality(state: State, node: tree.Binary) -> types.Type:
     return types.BOOL
 
 
-def compare(node: tree.Binary) -> str:
+def compare(node: tree.BinaryExpression) -> str:
     return f"operator {node.operator} cannot compare {{found}} with {{to}}"
 
 
 def comparable(kind: types.Type) -> bool:
-    if isinstance(kind, types.Structure | types.Stack | types.Tuple):
+    if isinstance(kind, types.StructureType | types.StackType | types.TupleType):
         return all(map(comparable, types.inside(kind)))
-    if isinstance(kind, types.Simple):
+    if isinstance(kind, types.SimpleType):
         return kind.name in ("bool", "error")
-    return isinstance(kind, types.Bits | types.Integer | types.Varbits | types.Enum | types.Distinct)
+    return isinstance(kind, types.BitsType | types.IntegerType | types.VarbitsType | types.EnumType | types.NewType)
 
 
-def shift(state: State, node: tree.Binary) -> types.Type:
+def shift(state: CheckState, node: tree.BinaryExpression) -> types.Type:
     left, right = convert.plain(state, node.left), convert.plain(state, node.right)
-    if not isinstance(left, types.Bits | types.Integer) or not isinstance(right, types.Bits | types.Integer):
+    if not isinstance(left, types.BitsType | types.IntegerType) or not isinstance(
+        right, types.BitsType | types.IntegerType
+    ):
         refuse(node, left, right)
-    if isinstance(right, types.Bits) and right.signed and node.right not in state.checked.constants:
+    if isinstance(right, types.BitsType) and right.signed and node.right not in state.checked.constants:
         fail(node.right, f"shift by signed {right}; an unsigned amount is expected: cast to bit<{right.width}>")
-    known = node.right in state.checked.constants or (isinstance(right, types.Integer) and state.is_known(node.right))
-    if isinstance(left, types.Integer) and not known:
+    known = node.right in state.checked.constants or (
+        isinstance(right, types.IntegerType) and state.is_known(node.right)
+    )
+    if isinstance(left, types.IntegerType) and not known:
         fail(node.left, "the shifted number needs a width, as in 8w1, when the amount is not known at compile time")
     amount = state.checked.constants.get(node.right)
     evaluate(state, node, left, right)
@@ -156,18 +160,20 @@ def shift(state: State, node: tree.Binary) -> types.Type:
     return left
 
 
-def check_amount(state: State, node: tree.Binary, left: types.Type, right: types.Type, amount: int) -> None:
+def check_amount(
+    state: CheckState, node: tree.BinaryExpression, left: types.Type, right: types.Type, amount: int
+) -> None:
     """A shift by a number that is known; one without width gets that which it needs."""
     if amount < 0:
         fail(node.right, f"shift by {show(amount)}; a positive amount is expected")
-    if isinstance(left, types.Bits) and amount >= left.width:
+    if isinstance(left, types.BitsType) and amount >= left.width:
         state.warn(node, f"{left} is shifted by {show(amount)} bits, all that it has")
-    if isinstance(right, types.Integer):
+    if isinstance(right, types.IntegerType):
         width = min(max(1, amount.bit_length()), types.WIDTH_MAX)
-        convert.convert(state, node.right, types.Bits(width))
+        convert.convert(state, node.right, types.BitsType(width))
 
 
-def concatenation(state: State, node: tree.Binary) -> types.Type:
+def concatenation(state: CheckState, node: tree.BinaryExpression) -> types.Type:
     left, right = convert.plain(state, node.left), convert.plain(state, node.right)
     if left == types.STRING and right == types.STRING:
         evaluate(state, node, left, right)
@@ -175,26 +181,26 @@ def concatenation(state: State, node: tree.Binary) -> types.Type:
             fail(node, "strings can be joined only where both are known at compile time")
         return types.STRING
     for side, kind in ((node.left, left), (node.right, right)):
-        if isinstance(kind, types.Integer):
+        if isinstance(kind, types.IntegerType):
             fail(side, "an operand of ++ needs a width, as in 8w1")
-    if not isinstance(left, types.Bits) or not isinstance(right, types.Bits):
+    if not isinstance(left, types.BitsType) or not isinstance(right, types.BitsType):
         refuse(node, left, right)
         raise AssertionError
     if left.width + right.width > types.WIDTH_MAX:
         fail(node, f"{left.width + right.width} bits in one value; at most {types.WIDTH_MAX} are possible")
     evaluate(state, node, left, right)
-    return types.Bits(left.width + right.width, left.signed)
+    return types.BitsType(left.width + right.width, left.signed)
 
 
-def unary(state: State, node: tree.Unary, expected: types.Type | None) -> types.Type:
+def unary(state: CheckState, node: tree.UnaryExpression, expected: types.Type | None) -> types.Type:
     kind = state.value_type(node.operand)
     if node.operator == "!":
         if kind != types.BOOL:
-            hint = "; use ~ for bits, or compare with 0" if isinstance(kind, types.Bits) else ""
+            hint = "; use ~ for bits, or compare with 0" if isinstance(kind, types.BitsType) else ""
             fail(node, f"operator ! is not defined for {kind}; bool is expected{hint}")
     else:
         kind = convert.plain(state, node.operand)
-        if not isinstance(kind, types.Bits) and not (isinstance(kind, types.Integer) and node.operator != "~"):
+        if not isinstance(kind, types.BitsType) and not (isinstance(kind, types.IntegerType) and node.operator != "~"):
             fail(node, f"operator {node.operator} is not defined for {kind}; bit<W> or int<W> is expected")
     constants = state.checked.constants
     if node.operand in constants:
@@ -203,13 +209,13 @@ def unary(state: State, node: tree.Unary, expected: types.Type | None) -> types.
         if node.operator == "!":
             constants[node] = not value
         else:
-            constants[node] = values.wrap({"-": -value, "~": ~value, "+": value}[node.operator], kind)
+            constants[node] = check_values.wrap({"-": -value, "~": ~value, "+": value}[node.operator], kind)
     elif node.operand in state.known:
         state.known.add(node)
     return kind
 
 
-def conditional(state: State, node: tree.Conditional, expected: types.Type | None) -> types.Type:
+def conditional(state: CheckState, node: tree.Conditional, expected: types.Type | None) -> types.Type:
     if state.value_type(node.condition) != types.BOOL:
         fail(node.condition, f"the condition of ?: is {state.checked.type_of[node.condition]}; bool is expected")
     yes, no = (state.value_type(node.yes, expected), state.value_type(node.no, expected))
@@ -219,10 +225,10 @@ def conditional(state: State, node: tree.Conditional, expected: types.Type | Non
         yes = no
     elif unsettled(node.no) and not unsettled(node.yes):
         convert.convert(state, node.no, yes, template)
-    elif isinstance(yes, types.Integer) and isinstance(no, types.Bits):
+    elif isinstance(yes, types.IntegerType) and isinstance(no, types.BitsType):
         convert.convert(state, node.yes, no, template)
         yes = no
-    elif isinstance(yes, types.Integer) and isinstance(no, types.Integer):
+    elif isinstance(yes, types.IntegerType) and isinstance(no, types.IntegerType):
         if node.condition not in state.checked.constants:
             fail(node, "one branch of ?: needs a width, as in 8w1")
     elif not unsettled(node.yes):
@@ -231,7 +237,7 @@ def conditional(state: State, node: tree.Conditional, expected: types.Type | Non
     return yes
 
 
-def cast(state: State, node: tree.Cast, expected: types.Type | None) -> types.Type:
+def cast(state: CheckState, node: tree.CastExpression, expected: types.Type | None) -> types.Type:
     to = resolve.resolve(state, node.type)
     found = state.value_type(node.operand, to)
     constants = state.checked.constants
@@ -242,7 +248,7 @@ def cast(state: State, node: tree.Cast, expected: types.Type | None) -> types.Ty
     else:
         check_cast(state, node, found, to)
         if node.operand in constants:
-            made = values.cast(constants[node.operand], types.bare(found), types.bare(to))
+            made = check_values.cast(constants[node.operand], types.bare(found), types.bare(to))
             if made is not None:
                 constants[node] = made
     if state.is_known(node.operand):
@@ -250,37 +256,37 @@ def cast(state: State, node: tree.Cast, expected: types.Type | None) -> types.Ty
     return to
 
 
-def check_cast(state: State, node: tree.Cast, found: types.Type, to: types.Type) -> None:
+def check_cast(state: CheckState, node: tree.CastExpression, found: types.Type, to: types.Type) -> None:
     if not convert.castable(found, to):
         hint = ""
-        if isinstance(found, types.Bits) and isinstance(to, types.Bits):
-            hint = f"; width and sign change one after the other: ({to})({types.Bits(to.width, found.signed)})"
-        elif isinstance(found, types.Bits) and to == types.BOOL:
+        if isinstance(found, types.BitsType) and isinstance(to, types.BitsType):
+            hint = f"; width and sign change one after the other: ({to})({types.BitsType(to.width, found.signed)})"
+        elif isinstance(found, types.BitsType) and to == types.BOOL:
             hint = "; only bit<1> becomes bool; compare it, as in x != 0"
-        elif isinstance(found, types.Distinct):
+        elif isinstance(found, types.NewType):
             hint = f"; it becomes {found.original} only, which can be cast further"
-        elif isinstance(to, types.Distinct):
+        elif isinstance(to, types.NewType):
             hint = f"; only {to.original} becomes it: cast to that first"
-        elif found == types.BOOL and isinstance(to, types.Bits):
+        elif found == types.BOOL and isinstance(to, types.BitsType):
             hint = f"; bool becomes bit<1>: ({to})(bit<1>)"
         fail(node, f"cannot cast {found} to {to}{hint}")
     inner = types.bare(to)
-    if isinstance(inner, types.Integer) and not state.is_known(node.operand):
+    if isinstance(inner, types.IntegerType) and not state.is_known(node.operand):
         fail(node, f"{found} can become int only where its value is known at compile time")
     value = state.checked.constants.get(node.operand)
-    if inner == types.BOOL and isinstance(found, types.Integer) and value not in (0, 1):
+    if inner == types.BOOL and isinstance(found, types.IntegerType) and value not in (0, 1):
         fail(node, "only 0 and 1 become bool")
-    if isinstance(found, types.Integer) and isinstance(inner, types.Bits) and isinstance(value, int):
+    if isinstance(found, types.IntegerType) and isinstance(inner, types.BitsType) and isinstance(value, int):
         convert.warn_overflow(state, node, value, inner)
 
 
-def slice_bits(state: State, node: tree.Slice, expected: types.Type | None) -> types.Type:
+def slice_bits(state: CheckState, node: tree.SliceExpression, expected: types.Type | None) -> types.Type:
     state.value_type(node.base)
     kind = convert.plain(state, node.base)
     constants = state.checked.constants
-    if not isinstance(kind, types.Bits) and not (isinstance(kind, types.Integer) and node.base in constants):
+    if not isinstance(kind, types.BitsType) and not (isinstance(kind, types.IntegerType) and node.base in constants):
         fail(node, f"cannot take bits of {kind}; bit<W> or int<W> is expected")
-    limit = kind.width if isinstance(kind, types.Bits) else types.WIDTH_MAX
+    limit = kind.width if isinstance(kind, types.BitsType) else types.WIDTH_MAX
     if node.high is not None:
         high = convert.constant_integer(state, node.high, "the upper bound of a slice")
         low = convert.constant_integer(state, node.low, "the lower bound of a slice")
@@ -300,19 +306,19 @@ def slice_bits(state: State, node: tree.Slice, expected: types.Type | None) -> t
         constants[node] = (value >> low) & ((1 << width) - 1)
     elif state.is_known(node.base) and (node.high is not None or state.is_known(node.low)):
         state.known.add(node)
-    return types.Bits(width)
+    return types.BitsType(width)
 
 
-def plus_slice_low(state: State, node: tree.Slice) -> int:
+def plus_slice_low(state: CheckState, node: tree.SliceExpression) -> int:
     """The lowest bit of base[low +: width]; 0 where it is not known before it runs."""
     state.infer(node.low)
     kind = convert.plain(state, node.low)
-    if not isinstance(kind, types.Bits | types.Integer) or (isinstance(kind, types.Bits) and kind.signed):
+    if not isinstance(kind, types.BitsType | types.IntegerType) or (isinstance(kind, types.BitsType) and kind.signed):
         fail(node.low, f"the lowest bit of a slice is {kind}; bit<W> is expected")
     low = state.checked.constants.get(node.low, 0)
     assert isinstance(low, int)
     if low < 0:
         fail(node.low, f"the lowest bit of a slice is {show(low)}; 0 or more is expected")
-    if isinstance(kind, types.Integer):
-        convert.convert(state, node.low, types.Bits(32))
+    if isinstance(kind, types.IntegerType):
+        convert.convert(state, node.low, types.BitsType(32))
     return low

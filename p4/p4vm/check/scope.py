@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from p4vm.source import P4Error, Position
-from p4vm.tree import nodes as tree
+from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
 from p4vm.tree.checked import Checked
 from p4vm.tree.types import Value
@@ -22,7 +22,7 @@ NAMES_NEAR = 0.6
 
 
 @dataclass(slots=True)
-class Symbol:
+class ScopeSymbol:
     """A name in a scope.
 
     kind: type, generic (a type that needs type arguments), constructed (parser, control), package, variable, constant,
@@ -37,7 +37,7 @@ class Symbol:
     writable: bool = False
     value: Value | None = None
     known: bool = False
-    overloads: list[tuple[tree.Node, types.Callable]] = field(default_factory=list)
+    overloads: list[tuple[tree.Node, types.CallableType]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -45,9 +45,9 @@ class Scope:
     """parent: the scope around; None at the top level."""
 
     parent: Scope | None
-    names: dict[str, Symbol] = field(default_factory=dict)
+    names: dict[str, ScopeSymbol] = field(default_factory=dict)
 
-    def find(self, name: str, types_only: bool = False) -> Symbol | None:
+    def find(self, name: str, types_only: bool = False) -> ScopeSymbol | None:
         scope: Scope | None = self
         while scope is not None:
             symbol = scope.names.get(name)
@@ -67,7 +67,7 @@ TYPE_KINDS = frozenset({"type", "generic", "constructed", "package"})
 
 
 @dataclass(slots=True)
-class Place:
+class EnclosingScope:
     """Where statements and expressions stand.
 
     kind: top level, parser, parser state, control, apply block, action, function, table, abstract method.
@@ -79,12 +79,12 @@ class Place:
     loops: int = 0
 
 
-ExpressionHandler = Callable[["State", Any, types.Type | None], types.Type]
+ExpressionHandler = Callable[["CheckState", Any, types.Type | None], types.Type]
 """Gives the type of a node of its kind; the last argument: the type of where it stands, if that helps to find it."""
 
 
 @dataclass(slots=True)
-class State:
+class CheckState:
     """expressions: class of node -> what finds its type; so the parts of the checker, all of which have expressions in
     them, don't import each other. known: expressions known at compile time without a value here. constructing:
     constructors may be called. specialised: structure made of a generic one, by identity -> that one and its
@@ -95,15 +95,17 @@ class State:
 
     checked: Checked
     scope: Scope
-    place: Place
+    place: EnclosingScope
     expressions: Mapping[type, ExpressionHandler]
     known: set[tree.Node] = field(default_factory=set)
     match_kinds: set[str] = field(default_factory=set)
     error_declarations: dict[str, tree.Node] = field(default_factory=dict)
-    specialised: dict[int, tuple[tree.Structure, tuple[types.Type, ...]]] = field(default_factory=dict)
-    structures: dict[tuple[tree.Structure, tuple[types.Type, ...]], types.Structure] = field(default_factory=dict)
-    methods: dict[str, dict[str, list[tuple[tree.FunctionPrototype, types.Callable]]]] = field(default_factory=dict)
-    constructors: dict[tree.Node, types.Callable] = field(default_factory=dict)
+    specialised: dict[int, tuple[tree.StructureDeclaration, tuple[types.Type, ...]]] = field(default_factory=dict)
+    structures: dict[tuple[tree.StructureDeclaration, tuple[types.Type, ...]], types.StructureType] = field(
+        default_factory=dict
+    )
+    methods: dict[str, dict[str, list[tuple[tree.FunctionPrototype, types.CallableType]]]] = field(default_factory=dict)
+    constructors: dict[tree.Node, types.CallableType] = field(default_factory=dict)
     leaves: dict[str, int] = field(default_factory=dict)
     members: dict[str, tree.Node] = field(default_factory=dict)
     later: dict[str, Position] = field(default_factory=dict)
@@ -113,7 +115,7 @@ class State:
     fresh: int = 0
 
     @contextmanager
-    def inner(self, place: Place | None = None) -> Iterator[Scope]:
+    def inner(self, place: EnclosingScope | None = None) -> Iterator[Scope]:
         """A scope within the present one, and perhaps another place."""
         scope, outer_place = self.scope, self.place
         self.scope = Scope(scope)
@@ -137,7 +139,7 @@ class State:
         if self.depth > NESTING_MAX:
             fail(node, f"nested more than {NESTING_MAX} levels deep; split it up with variables, actions or functions")
 
-    def declare(self, symbol: Symbol) -> None:
+    def declare(self, symbol: ScopeSymbol) -> None:
         """Adds a name to the present scope. Raises P4Error: it is taken."""
         if symbol.name == "_":
             fail(symbol.declaration, "'_' cannot be declared; it stands for a value nobody wants")
@@ -149,7 +151,7 @@ class State:
             )
         self.scope.names[symbol.name] = symbol
 
-    def infer(self, node: tree.Expression, expected: types.Type | None = None) -> types.Type:
+    def infer(self, node: tree.ExpressionNode, expected: types.Type | None = None) -> types.Type:
         """The type of an expression; notes it and all its parts'. expected: as `ExpressionHandler` has it."""
         self.deeper(node)
         handler = self.expressions.get(node.__class__)
@@ -159,17 +161,19 @@ class State:
         self.depth -= 1
         return self.note(node, kind)
 
-    def value_type(self, node: tree.Expression, expected: types.Type | None = None) -> types.Type:
+    def value_type(self, node: tree.ExpressionNode, expected: types.Type | None = None) -> types.Type:
         """As infer, for a value that is used. Raises P4Error: there is none."""
         kind = self.infer(node, expected)
         if kind == types.VOID:
             fail(node, "this call returns nothing; a value is expected")
-        if isinstance(kind, types.Table | types.ApplyResult):
-            hint = "; .hit, .miss and .action_run are what can be used" if isinstance(kind, types.ApplyResult) else ""
+        if isinstance(kind, types.TableType | types.ApplyResultType):
+            hint = (
+                "; .hit, .miss and .action_run are what can be used" if isinstance(kind, types.ApplyResultType) else ""
+            )
             fail(node, f"{kind} is not a value{hint}")
         return kind
 
-    def lookup(self, node: tree.Node, name: str, dot: bool, types_only: bool = False) -> Symbol:
+    def lookup(self, node: tree.Node, name: str, dot: bool, types_only: bool = False) -> ScopeSymbol:
         """What a name stands for here. Raises P4Error: nothing has it."""
         scope = self.scope
         if dot:
@@ -207,9 +211,9 @@ class State:
         """Whether an expression's value is known at compile time, even if not here."""
         return node in self.checked.constants or node in self.known
 
-    def new_variable(self, name: str) -> types.Variable:
+    def new_variable(self, name: str) -> types.TypeVariable:
         self.fresh += 1
-        return types.Variable(name, f"?{self.fresh}")
+        return types.TypeVariable(name, f"?{self.fresh}")
 
 
 def type_parameter_names(declaration: tree.Node | None) -> list[str]:

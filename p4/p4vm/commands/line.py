@@ -12,17 +12,22 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p4vm.commands import cells, groups, show, tables
+from p4vm.commands import cell_commands, group_commands, show_commands, table_commands
 from p4vm.commands.words import Command
 from p4vm.source import P4Error, Position
 
 if TYPE_CHECKING:
-    from p4vm.control.switch import Switch
+    from p4vm.control.controlled_switch import ControlledSwitch
 
 LINE_MAX = 1 << 16
 FILE_BYTES_MAX = 64 << 20
 
-COMMANDS: dict[str, Command] = {**tables.COMMANDS, **groups.COMMANDS, **cells.COMMANDS, **show.COMMANDS}
+COMMANDS: dict[str, Command] = {
+    **table_commands.COMMANDS,
+    **group_commands.COMMANDS,
+    **cell_commands.COMMANDS,
+    **show_commands.COMMANDS,
+}
 
 REFUSED = {
     "load_new_config_file": "a program can't be changed while it runs; stop the switch and start it with the new one",
@@ -42,7 +47,7 @@ REFUSED = {
 _OWN_WORDS = re.compile(r"Invalid (match key|runtime data|[a-zA-Z ]+ operation)\b")
 
 
-def run_command(switch: Switch, line: str) -> str:
+def run_command(switch: ControlledSwitch, line: str) -> str:
     """What the command prints, without a last newline. Raises P4Error."""
     if len(line) > LINE_MAX:
         raise P4Error(f"a line of {len(line)} characters; expected at most {LINE_MAX}")
@@ -66,7 +71,7 @@ def find(name: str) -> Command:
     raise P4Error(f"Unknown command: {name[:80]}; {remedy}")
 
 
-def run_file(switch: Switch, path: Path) -> str:
+def run_file(switch: ControlledSwitch, path: Path) -> str:
     """What all lines print. The first fault raises P4Error with the file's name and line."""
     printed = []
     with switch.batch():
@@ -111,7 +116,7 @@ def help_text(name: str = "") -> str:
     return f"Commands (help COMMAND says more):\n{table}"
 
 
-def complete(switch: Switch, line: str) -> list[str]:
+def complete(switch: ControlledSwitch, line: str) -> list[str]:
     """Completions of a line's last word."""
     words = line.split()
     if not words or (len(words) == 1 and not line.endswith(" ")):
@@ -129,7 +134,7 @@ def complete(switch: Switch, line: str) -> list[str]:
     return sorted(name for name in _candidates(switch, kinds[place], words[1:]) if name.startswith(start))
 
 
-def _candidates(switch: Switch, kind: str, before: list[str]) -> list[str]:
+def _candidates(switch: ControlledSwitch, kind: str, before: list[str]) -> list[str]:
     try:
         if kind == "table action":
             return list(switch.tables[before[0]].actions)

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from p4vm.commands.line import COMMANDS, FILE_BYTES_MAX, shown
-from p4vm.control.switch import Switch
-from p4vm.control.tables import PRIORITY_MAX, TableState
-from p4vm.control.values import SEPARATORS
-from p4vm.engine import Replica
+from p4vm.control.control_tables import PRIORITY_MAX, TableState
+from p4vm.control.control_values import SEPARATORS
+from p4vm.control.controlled_switch import ControlledSwitch
+from p4vm.engine import PacketReplica
 from p4vm.source import P4Error
 
 TOP = frozenset(
@@ -47,7 +47,7 @@ class Loaded:
     clone_sessions: int = 0
 
 
-def load(path: str | Path, switch: Switch) -> Loaded:
+def load(path: str | Path, switch: ControlledSwitch) -> Loaded:
     """Set all that the file names. Raises P4Error: file, the entry's place in it, and what is wrong; entries before
     it have been set."""
     place = Path(path)
@@ -67,7 +67,7 @@ def load(path: str | Path, switch: Switch) -> Loaded:
         raise P4Error(f"{place}: {error.message}") from None
 
 
-def apply(content: object, switch: Switch) -> Loaded:
+def apply(content: object, switch: ControlledSwitch) -> Loaded:
     """As `load` for what the file holds."""
     whole = _object(content, "the file", TOP)
     target = whole.get("target", "bmv2")
@@ -93,7 +93,7 @@ def _each(whole: dict[str, Any], name: str, carry_out: Callable[[object], None])
     return len(entries)
 
 
-def _table_entry(switch: Switch, content: object) -> None:
+def _table_entry(switch: ControlledSwitch, content: object) -> None:
     entry = _object(content, "an entry", TABLE_ENTRY)
     table, action = _text(entry, "table"), _text(entry, "action_name")
     arguments = {name: _value(value, name) for name, value in _fields(entry, "action_params").items()}
@@ -127,23 +127,23 @@ def _key(state: TableState, name: str, value: object) -> str:
     return SEPARATORS.get(match, "").join(str(_value(part, f"match {name}")) for part in parts)
 
 
-def _group_entry(switch: Switch, content: object) -> None:
+def _group_entry(switch: ControlledSwitch, content: object) -> None:
     entry = _object(content, "a group", GROUP_ENTRY)
     switch.mc_group_set(_whole(entry, "multicast_group_id"), _replicas(entry))
 
 
-def _session_entry(switch: Switch, content: object) -> None:
+def _session_entry(switch: ControlledSwitch, content: object) -> None:
     entry = _object(content, "a session", SESSION_ENTRY)
     truncate = _whole(entry, "packet_length_bytes", 0)
     switch.mirroring_set(_whole(entry, "clone_session_id"), _replicas(entry), truncate)
 
 
-def _replicas(entry: dict[str, Any]) -> list[Replica]:
+def _replicas(entry: dict[str, Any]) -> list[PacketReplica]:
     listed = entry.get("replicas")
     if not isinstance(listed, list):
         raise P4Error(f"replicas: expected a list, got {_what(listed)}")
     copies = [_object(copy, "a replica", REPLICA) for copy in listed]
-    return [Replica(_whole(copy, "egress_port"), _whole(copy, "instance", 0)) for copy in copies]
+    return [PacketReplica(_whole(copy, "egress_port"), _whole(copy, "instance", 0)) for copy in copies]
 
 
 # ---- checks

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from p4vm.control.values import hex_bytes, show_key
+from p4vm.control.control_values import hex_bytes, show_key
 from p4vm.engine import ActionCall, MeterRate
-from p4vm.ir import nodes as ir
+from p4vm.ir import ir_nodes as ir
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:
-    from p4vm.control.switch import Switch
-    from p4vm.control.tables import TableState
-    from p4vm.control.values import Pair
+    from p4vm.control.control_tables import TableState
+    from p4vm.control.control_values import Pair
+    from p4vm.control.controlled_switch import ControlledSwitch
 
 NAMED = {"TABLE": "table", "PROFILE": "profile", "REGISTER": "register", "COUNTER": "counter", "METER": "meter"}
 NAMED |= {"VALUE_SET": "value set"}
@@ -210,7 +210,7 @@ class Command:
         named = NAMED[words[0]]
         return (named, f"{named} action") if words[1:2] == ["ACTION"] else (named,)
 
-    def read(self, switch: Switch, words: list[str]) -> list[object]:
+    def read(self, switch: ControlledSwitch, words: list[str]) -> list[object]:
         """The values that a line's words stand for. Raises P4Error."""
         form, count = self.form, len(words)
         if count < form.least or (form.most is not None and count > form.most):
@@ -230,11 +230,11 @@ class Command:
             return P4Error(f"Insufficient number of args, expected {least} but got {count}; {self.usage}")
         return P4Error(f"Wrong number of args, expected {most} but got {count}; {self.usage}")
 
-    def call(self, switch: Switch, *values: object) -> Any:
+    def call(self, switch: ControlledSwitch, *values: object) -> Any:
         """Carry it out; what the switch answers. Raises P4Error."""
         return getattr(switch, self.name)(*values) if self.calls is None else self.calls(switch, *values)
 
-    def run(self, switch: Switch, words: list[str]) -> str:
+    def run(self, switch: ControlledSwitch, words: list[str]) -> str:
         """Carry out a line; what it prints. Raises P4Error."""
         values, prints = self.read(switch, words), self.prints
         result = getattr(switch, self.name)(*values) if self.calls is None else self.calls(switch, *values)

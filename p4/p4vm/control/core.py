@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from p4vm.control.names import Names
-from p4vm.control.values import fit, parse_number
+from p4vm.control.control_names import ControlNames
+from p4vm.control.control_values import fit, parse_number
 from p4vm.engine import ActionCall, Engine
-from p4vm.ir import nodes as ir
+from p4vm.ir import ir_nodes as ir
 from p4vm.source import P4Error
 
 Arguments = Sequence[str | int] | Mapping[str, str | int]
@@ -66,9 +66,9 @@ class ControlCore:
             self._tell(kind, name)
 
 
-def action_names(actions: Sequence[ir.TableAction]) -> Names[int]:
+def action_names(actions: Sequence[ir.TableAction]) -> ControlNames[int]:
     """Action name -> index into `actions`."""
-    return Names("action", {action.name: index for index, action in enumerate(actions)})
+    return ControlNames("action", {action.name: index for index, action in enumerate(actions)})
 
 
 def parameter_name(parameter: ir.Parameter) -> str:

@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from p4vm.control.cells import instances
+from p4vm.control.control_cells import instances
+from p4vm.control.control_profiles import profile_states
+from p4vm.control.control_values import full_mask, width_of
 from p4vm.control.core import parameter_name
-from p4vm.control.profiles import profile_states
-from p4vm.control.values import full_mask, width_of
-from p4vm.ir import nodes as ir
-from p4vm.ir.nodes import is_signed
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.ir_nodes import is_signed
 from p4vm.ir.walk import with_tables
 from p4vm.node import Node
 
@@ -50,7 +50,7 @@ def jenkins_hash(text: str) -> int:
 class _Ids:
     """Ids of names: those that @id gives, else hashes; two names that hash alike get different ones."""
 
-    def __init__(self, program: ir.Program) -> None:
+    def __init__(self, program: ir.ProgramIr) -> None:
         self._given = dict(_given(program))
         self._taken = {number: name for name, number in self._given.items()}
         self._aliases: dict[tuple[int, str], str] = {}
@@ -74,7 +74,7 @@ class _Ids:
         return kind << 24 | number
 
 
-def _given(program: ir.Program) -> Iterator[tuple[tuple[int, str], int]]:
+def _given(program: ir.ProgramIr) -> Iterator[tuple[tuple[int, str], int]]:
     """Ids that annotations give."""
     named: list[tuple[int, str, dict[str, str]]] = []
     for table in program.tables:
@@ -93,7 +93,7 @@ def _ends(name: str) -> list[str]:
     return [".".join(words[start:]) for start in range(len(words) - 1, -1, -1)]
 
 
-def p4info(program: ir.Program) -> dict[str, Any]:
+def p4info(program: ir.ProgramIr) -> dict[str, Any]:
     """The P4Info message as JSON holds it."""
     ids = _Ids(program)
     actions = {action.name: action for table in program.tables for action in table.actions}
@@ -127,7 +127,7 @@ def p4info(program: ir.Program) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-def unserved(program: ir.Program) -> list[str]:
+def unserved(program: ir.ProgramIr) -> list[str]:
     """A line for each digest of the program: P4Runtime has them, our P4Info and service don't."""
     digests = (node for routine in program.routines for node in with_tables(routine) if _is_digest(node))
     why = "digests over P4Runtime are UNIMPLEMENTED; the program runs, and `p4 run --log` shows them"
@@ -225,7 +225,7 @@ def _action(action: ir.TableAction, ids: _Ids) -> dict[str, Any]:
     return made
 
 
-def _profiles(program: ir.Program, ids: _Ids) -> list[dict[str, Any]]:
+def _profiles(program: ir.ProgramIr, ids: _Ids) -> list[dict[str, Any]]:
     made = []
     for name, profile in sorted(profile_states(program).parts.items()):
         one = _preamble(PROFILE, name, ids)
@@ -236,7 +236,7 @@ def _profiles(program: ir.Program, ids: _Ids) -> list[dict[str, Any]]:
     return made
 
 
-def _direct(program: ir.Program, ids: _Ids, kind: int) -> list[dict[str, Any]]:
+def _direct(program: ir.ProgramIr, ids: _Ids, kind: int) -> list[dict[str, Any]]:
     made = []
     for table in program.tables:
         part = table.counter if kind == DIRECT_COUNTER else table.meter

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from p4vm.arithmetic import compute
-from p4vm.fit.model import Access, Effects, Fault, Limits, Memory, Unit, meet, overlap
-from p4vm.fit.registers import UNABLE, Body, flat_widths, is_shift, value_faults
+from p4vm.bit_arithmetic import compute
+from p4vm.fit.chip_model import Access, Effects, Fault, Limits, Memory, Unit, meet, overlap
+from p4vm.fit.registers import UNABLE, ActionBody, flat_widths, is_shift, value_faults
 from p4vm.node import children, nodes
 from p4vm.source import P4Error
-from p4vm.tree import nodes as tree
+from p4vm.tree import tree_nodes as tree
 from p4vm.tree.checked import CallNote, Checked
 
 DEPTH_MAX = 32
@@ -37,17 +37,17 @@ CARRYING = ("+", "-", "|+|", "|-|")
 
 
 @dataclass(slots=True)
-class Scope:
+class ElaborationScope:
     """What declarations mean in one instance of a control. paths: parameters and variables -> paths of fields; values:
     constructor parameters -> what they are; actions: register actions -> their registers."""
 
     name: str
-    control: tree.Control
+    control: tree.ControlDeclaration
     paths: dict[tree.Node, str] = field(default_factory=dict)
-    values: dict[tree.Node, tree.Expression] = field(default_factory=dict)
+    values: dict[tree.Node, tree.ExpressionNode] = field(default_factory=dict)
     memories: dict[tree.Node, Memory] = field(default_factory=dict)
     actions: dict[tree.Node, Memory] = field(default_factory=dict)
-    instances: dict[tree.Node, Scope] = field(default_factory=dict)
+    instances: dict[tree.Node, ElaborationScope] = field(default_factory=dict)
 
 
 class Elaboration:
@@ -66,32 +66,32 @@ class Elaboration:
         self._conditions: tuple[tuple[int, frozenset[str]], ...] = ()
         self._ended: list[tuple[tuple[int, int], ...]] = []
 
-    def run(self, control: tree.Control) -> None:
-        scope = Scope(control.name, control, {p: p.name for p in control.parameters})
+    def run(self, control: tree.ControlDeclaration) -> None:
+        scope = ElaborationScope(control.name, control, {p: p.name for p in control.parameters})
         self._declare(scope)
         self._block(scope, control.body.items)
 
     # ---- declarations
 
-    def _declare(self, scope: Scope) -> None:
+    def _declare(self, scope: ElaborationScope) -> None:
         if scope.name.count(".") >= DEPTH_MAX:
             raise P4Error(f"controls within controls, {DEPTH_MAX} deep", scope.control.position)
         for declaration in scope.control.locals:
-            if isinstance(declaration, tree.Variable):
+            if isinstance(declaration, tree.VariableDeclaration):
                 self._variable(scope, declaration, f"{scope.name}.{declaration.name}")
             elif isinstance(declaration, tree.Instance):
                 self._instance(scope, declaration)
 
-    def _variable(self, scope: Scope, node: tree.Variable, path: str) -> None:
+    def _variable(self, scope: ElaborationScope, node: tree.VariableDeclaration, path: str) -> None:
         scope.paths[node] = path
         self.locals_bits += sum(flat_widths(self.checked.type_of[node.type]))
 
-    def _instance(self, scope: Scope, node: tree.Instance) -> None:
+    def _instance(self, scope: ElaborationScope, node: tree.Instance) -> None:
         note = self.checked.instances[node]
         made = note.declaration
         name = f"{scope.name}.{node.name}"
-        if isinstance(made, tree.Control):
-            inner = scope.instances[node] = Scope(name, made, values=dict(scope.values))
+        if isinstance(made, tree.ControlDeclaration):
+            inner = scope.instances[node] = ElaborationScope(name, made, values=dict(scope.values))
             for parameter, argument in zip(made.constructor_parameters, note.arguments, strict=True):
                 if (value := parameter.default if argument is None else argument) is not None:
                     inner.values[parameter] = value
@@ -102,7 +102,7 @@ class Elaboration:
         elif note.name in ("RegisterAction", "DirectRegisterAction"):
             scope.actions[node] = self._register_action(scope, node, note)
 
-    def _memory(self, scope: Scope, node: tree.Instance, note: CallNote, name: str) -> Memory:
+    def _memory(self, scope: ElaborationScope, node: tree.Instance, note: CallNote, name: str) -> Memory:
         kind = note.name
         entries = 0 if kind in DIRECT else self._number(scope, note.arguments[0])
         width = METER_BITS if "Counter" not in kind else COUNTER_BITS
@@ -124,35 +124,35 @@ class Elaboration:
         self.memories.append(memory)
         return memory
 
-    def _register_action(self, scope: Scope, node: tree.Instance, note: CallNote) -> Memory:
+    def _register_action(self, scope: ElaborationScope, node: tree.Instance, note: CallNote) -> Memory:
         memory = self._memory_of(scope, note.arguments[0])
         if memory is None:
             raise P4Error(f"register action {node.name}: its register isn't one of this control's", node.position)
         for member in node.members or []:
             if isinstance(member, tree.Function):
-                self.faults += Body(node.name, member, self.checked, self.limits).faults()
+                self.faults += ActionBody(node.name, member, self.checked, self.limits).faults()
         return memory
 
-    def _declared(self, node: tree.Expression | None) -> tree.Node:
+    def _declared(self, node: tree.ExpressionNode | None) -> tree.Node:
         """What declares a name; other expressions stand for themselves."""
         return self.checked.declared.get(node, node) if node is not None else self.checked.program
 
-    def _meant(self, scope: Scope, node: tree.Expression | None) -> tree.Expression | None:
+    def _meant(self, scope: ElaborationScope, node: tree.ExpressionNode | None) -> tree.ExpressionNode | None:
         """What a constructor parameter is; other expressions are themselves."""
         while (declared := self._declared(node)) in scope.values:
             node = scope.values[declared]
         return node
 
-    def _memory_of(self, scope: Scope, node: tree.Expression | None) -> Memory | None:
+    def _memory_of(self, scope: ElaborationScope, node: tree.ExpressionNode | None) -> Memory | None:
         """The memory that a name means."""
         return scope.memories.get(self._declared(self._meant(scope, node)))
 
-    def _number(self, scope: Scope, node: tree.Expression | None) -> int:
+    def _number(self, scope: ElaborationScope, node: tree.ExpressionNode | None) -> int:
         node = self._meant(scope, node)
         value = self.checked.constants.get(node) if node is not None else None
-        if isinstance(node, tree.Cast):
+        if isinstance(node, tree.CastExpression):
             return self._number(scope, node.operand)
-        if value is None and isinstance(node, tree.Binary):
+        if value is None and isinstance(node, tree.BinaryExpression):
             return compute(node.operator, self._number(scope, node.left), self._number(scope, node.right), None)
         if not isinstance(value, int):
             position = node.position if node is not None else scope.control.position
@@ -161,32 +161,34 @@ class Elaboration:
 
     # ---- expressions
 
-    def path(self, scope: Scope, node: tree.Expression) -> str:
+    def path(self, scope: ElaborationScope, node: tree.ExpressionNode) -> str:
         """The field that an expression names; "" if it names none."""
         match node:
             case tree.Name():
                 return scope.paths.get(self._declared(node), "")
-            case tree.Member():
+            case tree.MemberExpression():
                 base = self.path(scope, node.base)
                 return f"{base}.{node.name}" if base else ""
-            case tree.Index():
+            case tree.IndexExpression():
                 base = self.path(scope, node.base)
                 value = self.checked.constants.get(node.index)
                 return f"{base}[{value}]" if base and value is not None else base
-            case tree.Slice():
+            case tree.SliceExpression():
                 return self.path(scope, node.base)
             case _:
                 return ""
 
-    def effects(self, scope: Scope, node: object) -> Effects:
+    def effects(self, scope: ElaborationScope, node: object) -> Effects:
         """What evaluating an expression reads, and which memories it touches."""
         found = Effects()
-        if isinstance(node, tree.Name | tree.Member | tree.Index | tree.Slice) and (path := self.path(scope, node)):
+        if isinstance(node, tree.Name | tree.MemberExpression | tree.IndexExpression | tree.SliceExpression) and (
+            path := self.path(scope, node)
+        ):
             found.read.add(path)
-        elif isinstance(node, tree.Call):
+        elif isinstance(node, tree.CallExpression):
             found.add(self._call(scope, node))
         elif isinstance(node, tree.Node) and node not in self.checked.constants:
-            if isinstance(node, tree.Binary) and node.operator in UNABLE:
+            if isinstance(node, tree.BinaryExpression) and node.operator in UNABLE:
                 self.faults.append(
                     Fault(
                         f"Tofino's ALUs can't {UNABLE[node.operator]}", node.position, not is_shift(node, self.checked)
@@ -200,16 +202,18 @@ class Elaboration:
         """How an expression's value comes about, one of COPIED … ADDED; made: the same of what it may read."""
         how = ANSWERED if effects.accesses else COPIED
         for each in nodes([node]) if isinstance(node, tree.Node) else ():
-            if isinstance(each, tree.Call):
+            if isinstance(each, tree.CallExpression):
                 how = max(how, HASHED)
-            elif isinstance(each, tree.Unary):
+            elif isinstance(each, tree.UnaryExpression):
                 how = max(how, COMPUTED)
-            elif isinstance(each, tree.Binary) and each.operator != "++" and each not in self.checked.constants:
+            elif (
+                isinstance(each, tree.BinaryExpression) and each.operator != "++" and each not in self.checked.constants
+            ):
                 constant = each.left in self.checked.constants or each.right in self.checked.constants
                 how = max(how, ADDED if each.operator in CARRYING and not constant else COMPUTED)
         return max([how, *(made[path] for path in effects.read if path in made)])
 
-    def _call(self, scope: Scope, node: tree.Call) -> Effects:
+    def _call(self, scope: ElaborationScope, node: tree.CallExpression) -> Effects:
         found = Effects()
         note = self.checked.calls[node]
         for parameter, argument in zip(note.parameters, note.arguments, strict=False):
@@ -231,41 +235,41 @@ class Elaboration:
             (found.read if note.name == "isValid" else found.written).add(f"{path}.$valid")
         return found
 
-    def _packet_reads(self, scope: Scope, action: tree.Instance) -> set[str]:
+    def _packet_reads(self, scope: ElaborationScope, action: tree.Instance) -> set[str]:
         """Fields that a register action's body takes from the packet: needed when the stage begins."""
         bodies = [member.body for member in action.members or [] if isinstance(member, tree.Function)]
         return {path for body in bodies for path in self.effects(scope, body).read}
 
     # ---- statements
 
-    def _block(self, scope: Scope, items: Sequence[tree.Statement]) -> None:
+    def _block(self, scope: ElaborationScope, items: Sequence[tree.StatementNode]) -> None:
         for item in items:
             self._statement(scope, item)
 
-    def _statement(self, scope: Scope, item: tree.Statement) -> None:
+    def _statement(self, scope: ElaborationScope, item: tree.StatementNode) -> None:
         match item:
-            case tree.Block():
+            case tree.BlockStatement():
                 self._block(scope, item.items)
-            case tree.If():
+            case tree.IfStatement():
                 self._if(scope, item)
-            case tree.Switch():
+            case tree.SwitchStatement():
                 self._switch(scope, item)
             case tree.CallStatement():
                 self._call_statement(scope, item.call)
-            case tree.Variable():
+            case tree.VariableDeclaration():
                 self._variable(scope, item, f"{scope.name}.{item.name}")
                 if item.value is not None:
                     self._unit("", item, self._assignment(scope, item))
-            case tree.Assign():
+            case tree.AssignmentStatement():
                 self._unit("", item, self._assignment(scope, item))
-            case tree.For() | tree.ForIn():
+            case tree.ForStatement() | tree.ForInStatement():
                 raise P4Error("a Tofino pipeline has no loops; unroll it", item.position)
-            case tree.Exit() | tree.Return():
+            case tree.ExitStatement() | tree.ReturnStatement():
                 self._ended.append(self._branch)
-            case tree.Empty() | tree.Constant():
+            case tree.EmptyStatement() | tree.ConstantDeclaration():
                 pass
             case _:
-                raise P4Error(f"{type(item).__name__.lower()} has no place in a Tofino control", item.position)
+                raise P4Error(f"{tree.class_word(item)} has no place in a Tofino control", item.position)
 
     @contextmanager
     def _within(self, node: int, way: int, known: set[str]) -> Iterator[None]:
@@ -278,16 +282,19 @@ class Elaboration:
         self._branch, self._conditions = outer
 
     def _assignment(
-        self, scope: Scope, item: tree.Assign | tree.Variable, made: dict[str, int] | None = None
+        self,
+        scope: ElaborationScope,
+        item: tree.AssignmentStatement | tree.VariableDeclaration,
+        made: dict[str, int] | None = None,
     ) -> Effects:
         """Effects of an assignment, or of a variable's declaration. made: how the fields of an action came about so
         far, to which this one is added."""
         effects = self.effects(scope, item.value)
         how = self._how(item.value, effects, made or {})
-        target = self.path(scope, item.target) if isinstance(item, tree.Assign) else scope.paths[item]
+        target = self.path(scope, item.target) if isinstance(item, tree.AssignmentStatement) else scope.paths[item]
         if item.value is not None and target:
             effects.written.add(target)
-            if isinstance(item, tree.Assign) and item.operator:
+            if isinstance(item, tree.AssignmentStatement) and item.operator:
                 effects.read.add(target)
                 how = max(how, COMPUTED)
             if how != COPIED:
@@ -296,7 +303,7 @@ class Elaboration:
                 made[target] = how
         return effects
 
-    def _if(self, scope: Scope, item: tree.If) -> None:
+    def _if(self, scope: ElaborationScope, item: tree.IfStatement) -> None:
         applied = self._applied(item.condition)
         if applied is not None:
             self._apply(scope, applied)
@@ -320,7 +327,7 @@ class Elaboration:
 
     def _compared(self, condition: tree.Node) -> None:
         """A gateway tells equal from unequal, and compares with constants; it doesn't order two fields."""
-        if isinstance(condition, tree.Binary) and condition.operator in ("<", "<=", ">", ">="):
+        if isinstance(condition, tree.BinaryExpression) and condition.operator in ("<", "<=", ">", ">="):
             if condition.left not in self.checked.constants and condition.right not in self.checked.constants:
                 self.faults.append(
                     Fault(
@@ -333,7 +340,7 @@ class Elaboration:
             for child in children(condition):
                 self._compared(child)
 
-    def _switch(self, scope: Scope, item: tree.Switch) -> None:
+    def _switch(self, scope: ElaborationScope, item: tree.SwitchStatement) -> None:
         applied = self._applied(item.subject)
         known: set[str] = set()
         if applied is not None:
@@ -349,20 +356,20 @@ class Elaboration:
                 with self._within(node, way, known):
                     self._block(scope, case.body.items)
 
-    def _applied(self, node: tree.Expression) -> tree.Table | None:
+    def _applied(self, node: tree.ExpressionNode) -> tree.TableDeclaration | None:
         """The table t in t.apply(), t.apply().hit, !t.apply().hit, t.apply().action_run."""
-        while isinstance(node, tree.Unary) or (
-            isinstance(node, tree.Member) and node.name in ("hit", "miss", "action_run")
+        while isinstance(node, tree.UnaryExpression) or (
+            isinstance(node, tree.MemberExpression) and node.name in ("hit", "miss", "action_run")
         ):
-            node = node.operand if isinstance(node, tree.Unary) else node.base
-        applied = self.checked.calls[node].declaration if isinstance(node, tree.Call) else None
-        return applied if isinstance(applied, tree.Table) else None
+            node = node.operand if isinstance(node, tree.UnaryExpression) else node.base
+        applied = self.checked.calls[node].declaration if isinstance(node, tree.CallExpression) else None
+        return applied if isinstance(applied, tree.TableDeclaration) else None
 
-    def _call_statement(self, scope: Scope, call: tree.Call) -> None:
+    def _call_statement(self, scope: ElaborationScope, call: tree.CallExpression) -> None:
         note = self.checked.calls[call]
         if (inner := scope.instances.get(self._declared(note.receiver))) is not None:
             self._enter(scope, inner, note)
-        elif isinstance(note.declaration, tree.Table):
+        elif isinstance(note.declaration, tree.TableDeclaration):
             self._apply(scope, note.declaration)
         elif isinstance(note.declaration, tree.Action):
             effects = self._action_effects(scope, note.declaration, note.arguments)
@@ -370,7 +377,7 @@ class Elaboration:
         else:
             self._unit("", call, self._call(scope, call))
 
-    def _enter(self, scope: Scope, inner: Scope, note: CallNote) -> None:
+    def _enter(self, scope: ElaborationScope, inner: ElaborationScope, note: CallNote) -> None:
         for parameter, argument in zip(inner.control.parameters, note.arguments, strict=True):
             path = self.path(scope, argument) if argument is not None else ""
             inner.paths[parameter] = path or f"{inner.name}.{parameter.name}"
@@ -378,16 +385,16 @@ class Elaboration:
                 inner.memories[parameter] = memory
         ended = len(self._ended)
         self._block(inner, inner.control.body.items)
-        if not any(isinstance(node, tree.Exit) for node in nodes(inner.control.body.items)):
+        if not any(isinstance(node, tree.ExitStatement) for node in nodes(inner.control.body.items)):
             del self._ended[ended:]  # a `return` ends the inner control alone
 
     # ---- tables and actions
 
     def _action_effects(
         self,
-        scope: Scope,
+        scope: ElaborationScope,
         action: tree.Action,
-        arguments: Sequence[tree.Expression | None] = (),
+        arguments: Sequence[tree.ExpressionNode | None] = (),
         made: dict[str, int] | None = None,
     ) -> Effects:
         """Statements of an action run at the same time. What one of them copies, the next ones copy themselves; what
@@ -409,19 +416,19 @@ class Elaboration:
 
     def _action_block(
         self,
-        scope: Scope,
+        scope: ElaborationScope,
         action: tree.Action,
-        items: Sequence[tree.Statement],
+        items: Sequence[tree.StatementNode],
         made: dict[str, int],
         total: Effects,
         data: set[str],
     ) -> None:
         """Adds the effects of an action's statements to total. data: its parameters that the control plane gives."""
         for item in items:
-            if isinstance(item, tree.Block):
+            if isinstance(item, tree.BlockStatement):
                 self._action_block(scope, action, item.items, made, total, data)
                 continue
-            if isinstance(item, tree.If):
+            if isinstance(item, tree.IfStatement):
                 self._action_if(scope, action, item, data)
                 value = self.checked.constants.get(item.condition)
                 for way, body in ((True, item.yes), (False, item.no)):
@@ -445,7 +452,7 @@ class Elaboration:
             effects.read -= set(before)
             total.add(effects)
 
-    def _action_if(self, scope: Scope, action: tree.Action, item: tree.If, data: set[str]) -> None:
+    def _action_if(self, scope: ElaborationScope, action: tree.Action, item: tree.IfStatement, data: set[str]) -> None:
         """An instruction is carried out or not by a parameter that the control plane gives; by nothing else."""
         others = self.effects(scope, item.condition).read - data
         if others and item.condition not in self.checked.constants:
@@ -457,12 +464,12 @@ class Elaboration:
                 )
             )
 
-    def _used(self, action: tree.Action, item: tree.Statement, effects: Effects, made: dict[str, int]) -> None:
+    def _used(self, action: tree.Action, item: tree.StatementNode, effects: Effects, made: dict[str, int]) -> None:
         """A statement of an action uses what others before it made; made: how."""
-        value = item.value if isinstance(item, tree.Assign | tree.Variable) else item
-        calls = any(isinstance(node, tree.Call) for node in nodes([value] if value is not None else []))
+        value = item.value if isinstance(item, tree.AssignmentStatement | tree.VariableDeclaration) else item
+        calls = any(isinstance(node, tree.CallExpression) for node in nodes([value] if value is not None else []))
         own = COPIED if calls else self._how(value, Effects(), {})
-        if isinstance(item, tree.Assign) and item.operator:
+        if isinstance(item, tree.AssignmentStatement) and item.operator:
             own = COMPUTED
         for path in sorted(effects.read | effects.matched) if calls or own >= COMPUTED else ():
             how = next((h for made_path, h in made.items() if overlap(path, made_path)), COPIED)
@@ -477,10 +484,10 @@ class Elaboration:
                 )
 
     def _action_statement(
-        self, scope: Scope, action: tree.Action, item: tree.Statement, made: dict[str, int]
+        self, scope: ElaborationScope, action: tree.Action, item: tree.StatementNode, made: dict[str, int]
     ) -> Effects:
         match item:
-            case tree.Assign():
+            case tree.AssignmentStatement():
                 return self._assignment(scope, item, made)
             case tree.CallStatement():
                 note = self.checked.calls[item.call]
@@ -489,15 +496,15 @@ class Elaboration:
                 effects = self._call(scope, item.call)
                 made.update(dict.fromkeys(effects.written, COPIED))
                 return effects
-            case tree.Variable():
+            case tree.VariableDeclaration():
                 scope.paths[item] = f"{scope.name}.{action.name}.{item.name}"
                 return self._assignment(scope, item, made)
-            case tree.Switch():
+            case tree.SwitchStatement():
                 raise P4Error(f"action {action.name}: an action of Tofino has no switch; use a table", item.position)
             case _:
                 return Effects()
 
-    def _apply(self, scope: Scope, table: tree.Table) -> None:
+    def _apply(self, scope: ElaborationScope, table: tree.TableDeclaration) -> None:
         effects = Effects()
         accesses: dict[Memory, Access] = {}
         data_bits = 0
@@ -517,7 +524,7 @@ class Elaboration:
             unit.matched |= self.effects(scope, key.expression).read
         self._match_memory(scope, table, unit, data_bits)
 
-    def _match_memory(self, scope: Scope, table: tree.Table, unit: Unit, data_bits: int) -> None:
+    def _match_memory(self, scope: ElaborationScope, table: tree.TableDeclaration, unit: Unit, data_bits: int) -> None:
         key_bits = sum(sum(flat_widths(self.checked.type_of[key.expression])) for key in table.keys)
         size = next((self._number(scope, p.value) for p in table.properties if p.name == "size"), 0)
         size = max(size, len(table.entries or ()), 1 if not table.keys else 512 if not table.entries else 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from p4vm.fit.model import Access, Fault, Limits, Memory, Stage, Unit, meet
+from p4vm.fit.chip_model import Access, Fault, Limits, Memory, PipelineStage, Unit, meet
 
 
 def distance(earlier: Unit, later: Unit, certain: bool = False) -> tuple[int, str]:
@@ -77,7 +77,7 @@ class Placement:
     def __init__(self, units: list[Unit], limits: Limits, certain: bool = False) -> None:
         self.units = units
         self.limits = limits
-        self.stages = [Stage() for _ in range(limits.stages)]
+        self.stages = [PipelineStage() for _ in range(limits.stages)]
         self.faults: list[Fault] = []
         self._mates: dict[Memory, list[Unit]] = {}
         self._placing: list[Unit] = []
@@ -162,7 +162,7 @@ class Placement:
         if any(memory.alu and not memory.direct for memory in memories):
             return False
         sram, tcam = unit.sram_blocks + sum(map(self._blocks, memories)), unit.tcam_blocks
-        parts: list[tuple[Stage, int, int]] = []
+        parts: list[tuple[PipelineStage, int, int]] = []
         for number in range(start, limits.stages):
             stage = self.stages[number]
             if len(stage.units) < limits.tables and stage.stateful_alus + alus <= limits.stateful_alus:
@@ -182,7 +182,7 @@ class Placement:
                 return True
         return False
 
-    def _lacks(self, stage: Stage, group: list[Unit]) -> str:
+    def _lacks(self, stage: PipelineStage, group: list[Unit]) -> str:
         """What the stage has too little of; "" if the group fits."""
         limits = self.limits
         new = self._new_memories(stage, group)
@@ -198,7 +198,7 @@ class Placement:
         )
         return next((f"{want} {what}, a stage has {has}" for what, want, has in wanted if want > has), "")
 
-    def _new_memories(self, stage: Stage, group: list[Unit]) -> list[Memory]:
+    def _new_memories(self, stage: PipelineStage, group: list[Unit]) -> list[Memory]:
         found = {access.memory: None for unit in group for access in unit.accesses}
         return [memory for memory in found if memory not in stage.memories]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from p4vm.fit.model import Fault, Limits
+from p4vm.fit.chip_model import Fault, Limits
 from p4vm.node import children, nodes
-from p4vm.tree import nodes as tree
+from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
 from p4vm.tree.checked import Checked
 
@@ -17,7 +17,7 @@ ORDERED = {"==", "!=", "<", "<=", ">", ">="}
 UNABLE = {"*": "multiply", "/": "divide", "%": "divide"}
 
 
-def is_shift(node: tree.Binary, checked: Checked) -> bool:
+def is_shift(node: tree.BinaryExpression, checked: Checked) -> bool:
     """Whether a multiplication or division is one by a constant power of two."""
     values = [checked.constants.get(each) for each in (node.left, node.right)]
     return any(isinstance(value, int) and value > 0 and value & (value - 1) == 0 for value in values)
@@ -29,13 +29,13 @@ WORD_BITS = 32
 def flat_widths(kind: types.Type) -> list[int]:
     """Widths of the fields of a value, through everything nested in it."""
     kind = types.bare(kind)
-    if isinstance(kind, types.Bits):
+    if isinstance(kind, types.BitsType):
         return [kind.width]
-    if isinstance(kind, types.Structure):
+    if isinstance(kind, types.StructureType):
         return [width for _, each in kind.fields for width in flat_widths(each)]
-    if isinstance(kind, types.Stack):
+    if isinstance(kind, types.StackType):
         return flat_widths(kind.element) * kind.size
-    if isinstance(kind, types.Enum) and kind.base is not None:
+    if isinstance(kind, types.EnumType) and kind.base is not None:
         return [kind.base.width]
     return [1]
 
@@ -54,7 +54,7 @@ def value_faults(name: str, kind: types.Type, node: tree.Node, limits: Limits) -
     ]
 
 
-class Body:
+class ActionBody:
     """One apply(inout value, out rv) of a RegisterAction."""
 
     def __init__(self, name: str, function: tree.Function, checked: Checked, limits: Limits) -> None:
@@ -63,7 +63,7 @@ class Body:
         self.checked = checked
         self.limits = limits
         self.own = {parameter.name for parameter in function.prototype.parameters}
-        self.own |= {node.name for node in nodes([function.body]) if isinstance(node, tree.Variable)}
+        self.own |= {node.name for node in nodes([function.body]) if isinstance(node, tree.VariableDeclaration)}
 
     def faults(self) -> list[Fault]:
         found = [*self._operators(), *self._comparisons(), *self._outputs()]
@@ -74,18 +74,18 @@ class Body:
 
     def _operators(self) -> Iterator[Fault]:
         for node in nodes([self.function.body]):
-            if isinstance(node, tree.Binary) and node.operator in UNABLE:
+            if isinstance(node, tree.BinaryExpression) and node.operator in UNABLE:
                 if node not in self.checked.constants:
                     shift = is_shift(node, self.checked)
                     yield replace(self._fault(f"a stateful ALU can't {UNABLE[node.operator]}", node), certain=not shift)
-            elif isinstance(node, tree.For | tree.ForIn):
+            elif isinstance(node, tree.ForStatement | tree.ForInStatement):
                 yield self._fault("a stateful ALU has no loops", node)
 
     def _comparisons(self) -> Iterator[Fault]:
         """Equal comparisons, wherever they are written, are one."""
         seen: set[str] = set()
         for node in nodes([self.function.body]):
-            if not isinstance(node, tree.Binary) or node.operator not in ORDERED:
+            if not isinstance(node, tree.BinaryExpression) or node.operator not in ORDERED:
                 continue
             seen.add(words_of(node))
             if len(seen) > self.limits.comparisons:
@@ -105,7 +105,7 @@ class Body:
             value = self.checked.constants.get(node)
             if isinstance(value, int) and not isinstance(value, bool) and not self._is_inside(node):
                 kind = self.checked.converted.get(node, self.checked.type_of.get(node))
-                if isinstance(kind, types.Bits) and kind.width and value >= 1 << (kind.width - 1):
+                if isinstance(kind, types.BitsType) and kind.width and value >= 1 << (kind.width - 1):
                     value -= 1 << kind.width
                 if value not in SMALL:
                     large.setdefault(value, node)
@@ -124,12 +124,12 @@ class Body:
         return any(
             node in (each.high, each.low, each.width)
             for each in nodes([self.function.body])
-            if isinstance(each, tree.Slice)
+            if isinstance(each, tree.SliceExpression)
         )
 
     def _packet_words(self) -> list[Fault]:
         """Words that come from the packet: fields and variables that are not the action's own."""
-        words: dict[str, tree.Expression] = {}
+        words: dict[str, tree.ExpressionNode] = {}
         for node in self._outermost(self.function.body):
             words.setdefault(words_of(node), node)
         if len(words) <= self.limits.packet_words:
@@ -142,22 +142,22 @@ class Body:
         )
         return [replace(fault, certain=bits > self.limits.packet_words * WORD_BITS)]  # small ones may lie in one word
 
-    def _outermost(self, root: tree.Node) -> Iterator[tree.Expression]:
+    def _outermost(self, root: tree.Node) -> Iterator[tree.ExpressionNode]:
         """Operands: fields, slices of them, and concatenations, which are brought together on their way to the ALU."""
-        if isinstance(root, tree.Member | tree.Name | tree.Slice) or (
-            isinstance(root, tree.Binary) and root.operator == "++"
+        if isinstance(root, tree.MemberExpression | tree.Name | tree.SliceExpression) or (
+            isinstance(root, tree.BinaryExpression) and root.operator == "++"
         ):
-            names = {first_name(each) for each in nodes([root]) if isinstance(each, tree.Member | tree.Name)}
+            names = {first_name(each) for each in nodes([root]) if isinstance(each, tree.MemberExpression | tree.Name)}
             if root not in self.checked.constants and names - self.own - {""}:
                 yield root
         else:
-            for child in root.arguments if isinstance(root, tree.Call) else children(root):
+            for child in root.arguments if isinstance(root, tree.CallExpression) else children(root):
                 yield from self._outermost(child)
 
 
 def first_name(node: tree.Node) -> str:
     """The variable that a path begins with; "" if it begins with none (a type's member, a call)."""
-    while isinstance(node, tree.Member):
+    while isinstance(node, tree.MemberExpression):
         node = node.base
     return node.name if isinstance(node, tree.Name) else ""
 
@@ -167,19 +167,19 @@ def words_of(node: object) -> str:
     match node:
         case tree.Name():
             return node.name
-        case tree.Member():
+        case tree.MemberExpression():
             return f"{words_of(node.base)}.{node.name}"
         case tree.Number():
             return str(node.value)
-        case tree.Binary():
+        case tree.BinaryExpression():
             return f"({words_of(node.left)} {node.operator} {words_of(node.right)})"
-        case tree.Unary():
+        case tree.UnaryExpression():
             return f"{node.operator}{words_of(node.operand)}"
-        case tree.Cast():
+        case tree.CastExpression():
             return words_of(node.operand)
-        case tree.Slice():
+        case tree.SliceExpression():
             return f"{words_of(node.base)}[{words_of(node.high)}:{words_of(node.low)}]"
-        case tree.Index():
+        case tree.IndexExpression():
             return f"{words_of(node.base)}[{words_of(node.index)}]"
         case _:
             return f"<{type(node).__name__} {id(node)}>"

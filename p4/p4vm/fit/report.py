@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from p4vm.fit.model import Fit, Memory
+from p4vm.fit.chip_model import Fit, Memory
 from p4vm.fit.place import memory_blocks
 
 

@@ -15,18 +15,18 @@ from p4vm.front.lexer import Token
 from p4vm.front.parse_rows import METHODS
 from p4vm.front.preprocess import Preprocessed
 from p4vm.source import P4Error, Position
-from p4vm.tree import nodes as tree
+from p4vm.tree import tree_nodes as tree
 
 Parts = list[Any]
 
 _NOT_IN_STATES = {
-    tree.Return: "return",
-    tree.Exit: "exit",
-    tree.Switch: "switch",
-    tree.Break: "break",
-    tree.Continue: "continue",
-    tree.For: "for",
-    tree.ForIn: "for",
+    tree.ReturnStatement: "return",
+    tree.ExitStatement: "exit",
+    tree.SwitchStatement: "switch",
+    tree.BreakStatement: "break",
+    tree.ContinueStatement: "continue",
+    tree.ForStatement: "for",
+    tree.ForInStatement: "for",
 }
 
 
@@ -40,21 +40,21 @@ class TreeBuilder(Transformer[Token, Any]):
     def at(self, token: Token) -> Position:
         return self.source.position(token.at)
 
-    def pair(self, c: Parts) -> tuple[str, tree.Expression]:
+    def pair(self, c: Parts) -> tuple[str, tree.ExpressionNode]:
         return c[0].value, c[1]
 
-    def argument(self, c: Parts) -> tree.Argument:
+    def argument(self, c: Parts) -> tree.CallArgument:
         if isinstance(c[0], Token):
-            return tree.Argument(None, position=self.at(c[0]))
-        return tree.Argument(c[0], position=c[0].position)
+            return tree.CallArgument(None, position=self.at(c[0]))
+        return tree.CallArgument(c[0], position=c[0].position)
 
-    def named_argument(self, c: Parts) -> tree.Argument:
+    def named_argument(self, c: Parts) -> tree.CallArgument:
         value = None if isinstance(c[1], Token) else c[1]
-        return tree.Argument(value, c[0].value, position=self.at(c[0]))
+        return tree.CallArgument(value, c[0].value, position=self.at(c[0]))
 
     # ---- operators
 
-    def binary(self, c: Parts) -> tree.Expression:
+    def binary(self, c: Parts) -> tree.ExpressionNode:
         """Operands and operators alternate, as written; the result is a tree by precedence."""
         operands: Parts = [c[0]]
         operators: list[Token] = []
@@ -66,12 +66,12 @@ class TreeBuilder(Transformer[Token, Any]):
             operands.append(c[index + 1])
         while operators:
             self.combine(operands, operators)
-        expression: tree.Expression = operands[0]
+        expression: tree.ExpressionNode = operands[0]
         return expression
 
     def combine(self, operands: Parts, operators: list[Token]) -> None:
         operator, right, left = operators.pop(), operands.pop(), operands.pop()
-        operands.append(tree.Binary(operator.value, left, right, position=self.at(operator)))
+        operands.append(tree.BinaryExpression(operator.value, left, right, position=self.at(operator)))
 
     # ---- operands
 
@@ -82,8 +82,8 @@ class TreeBuilder(Transformer[Token, Any]):
     def string(self, c: Parts) -> tree.String:
         return tree.String(lexer.string(c[0]), position=self.at(c[0]))
 
-    def bool(self, c: Parts) -> tree.Bool:
-        return tree.Bool(c[0].value == "true", position=self.at(c[0]))
+    def bool(self, c: Parts) -> tree.BoolLiteral:
+        return tree.BoolLiteral(c[0].value == "true", position=self.at(c[0]))
 
     def name(self, c: Parts) -> tree.Name:
         return tree.Name(c[-1].value, len(c) == 2, position=self.at(c[-1]))
@@ -95,18 +95,18 @@ class TreeBuilder(Transformer[Token, Any]):
         rest = bool(items) and isinstance(items[-1], tree.DefaultRest)
         return tree.ListExpression(items[:-1] if rest else items, rest, position=self.at(c[0]))
 
-    def member_of_type(self, c: Parts) -> tree.Member:
+    def member_of_type(self, c: Parts) -> tree.MemberExpression:
         base = tree.TypeExpression(c[0], position=c[0].position)
-        return tree.Member(base, c[1].value, position=self.at(c[1]))
+        return tree.MemberExpression(base, c[1].value, position=self.at(c[1]))
 
-    def error_member(self, c: Parts) -> tree.Member:
+    def error_member(self, c: Parts) -> tree.MemberExpression:
         where = self.at(c[0])
         base = tree.TypeExpression(tree.BaseType("error", position=where), position=where)
-        return tree.Member(base, c[1].value, position=self.at(c[1]))
+        return tree.MemberExpression(base, c[1].value, position=self.at(c[1]))
 
-    def construct(self, c: Parts) -> tree.Call:
+    def construct(self, c: Parts) -> tree.CallExpression:
         callee = tree.TypeExpression(c[0], position=c[0].position)
-        return tree.Call(callee, [], c[1] or [], position=c[0].position)
+        return tree.CallExpression(callee, [], c[1] or [], position=c[0].position)
 
     # ---- types, and what is declared with them
 
@@ -114,16 +114,16 @@ class TreeBuilder(Transformer[Token, Any]):
         token, width = c[0], c[1] if len(c) > 1 else None
         kind = token.value
         if width is not None:
-            return tree.BitsType(kind, width, position=self.at(token))
+            return tree.BitsTypeName(kind, width, position=self.at(token))
         if kind == "bit":
-            return tree.BitsType(kind, tree.Number(1, position=self.at(token)), position=self.at(token))
+            return tree.BitsTypeName(kind, tree.Number(1, position=self.at(token)), position=self.at(token))
         return tree.BaseType(kind, position=self.at(token))
 
     def type_name(self, c: Parts) -> tree.TypeName:
         return tree.TypeName(c[-1].value, len(c) == 2, position=self.at(c[-1]))
 
-    def list_type(self, c: Parts) -> tree.TupleType:
-        return tree.TupleType([c[1]], True, position=self.at(c[0]))
+    def list_type(self, c: Parts) -> tree.TupleTypeName:
+        return tree.TupleTypeName([c[1]], True, position=self.at(c[0]))
 
     def type_parameters(self, c: Parts) -> Parts:
         return [token.value for token in c]
@@ -134,36 +134,36 @@ class TreeBuilder(Transformer[Token, Any]):
     def typed(self, kind: tree.Type, declarator: tuple[Token, Parts]) -> tree.Type:
         """The type of `kind name[size]…`."""
         for size in reversed(declarator[1]):
-            kind = tree.StackType(kind, size, position=kind.position)
+            kind = tree.StackTypeName(kind, size, position=kind.position)
         return kind
 
-    def constant(self, c: Parts) -> tree.Constant:
+    def constant(self, c: Parts) -> tree.ConstantDeclaration:
         name = c[3][0]
-        return tree.Constant(c[0] or [], self.typed(c[2], c[3]), name.value, c[4], position=self.at(name))
+        return tree.ConstantDeclaration(c[0] or [], self.typed(c[2], c[3]), name.value, c[4], position=self.at(name))
 
-    def variable(self, c: Parts) -> tree.Variable:
+    def variable(self, c: Parts) -> tree.VariableDeclaration:
         name = c[2][0]
-        return tree.Variable(c[0] or [], self.typed(c[1], c[2]), name.value, c[3], position=self.at(name))
+        return tree.VariableDeclaration(c[0] or [], self.typed(c[1], c[2]), name.value, c[3], position=self.at(name))
 
-    def parameter(self, c: Parts) -> tree.Parameter:
+    def parameter(self, c: Parts) -> tree.ParameterDeclaration:
         name, direction = c[3][0], c[1].value if c[1] else ""
         kind = self.typed(c[2], c[3])
-        return tree.Parameter(c[0] or [], direction, kind, name.value, c[4], position=self.at(name))
+        return tree.ParameterDeclaration(c[0] or [], direction, kind, name.value, c[4], position=self.at(name))
 
     def field(self, c: Parts) -> tree.Field:
         name = c[2][0]
         return tree.Field(c[0] or [], self.typed(c[1], c[2]), name.value, position=self.at(name))
 
-    def enumeration(self, c: Parts) -> tree.Enum:
+    def enumeration(self, c: Parts) -> tree.EnumDeclaration:
         notes, base, name, members = c
         for member, value, where in members:
             if base is None and value is not None:
                 raise P4Error(f"{member} has a value, so the enum needs a type: enum bit<8> {name.value}", where)
             if base is not None and value is None:
                 raise P4Error(f"member {member} of an enum with a type; expected '= value' after it", where)
-        return tree.Enum(notes or [], base, name.value, members, position=self.at(name))
+        return tree.EnumDeclaration(notes or [], base, name.value, members, position=self.at(name))
 
-    def enum_member(self, c: Parts) -> tuple[str, tree.Expression | None, Any]:
+    def enum_member(self, c: Parts) -> tuple[str, tree.ExpressionNode | None, Any]:
         return c[0].value, c[1], self.at(c[0])
 
     def errors(self, c: Parts) -> tree.Errors:
@@ -175,15 +175,15 @@ class TreeBuilder(Transformer[Token, Any]):
     def type_definition(self, c: Parts) -> tree.TypeDef:
         distinct = isinstance(c[1], Token)
         kind, declarator = c[-2], c[-1]
-        if not isinstance(kind, tree.Structure):
+        if not isinstance(kind, tree.StructureDeclaration):
             kind = self.typed(kind, declarator)
         name = declarator[0]
         return tree.TypeDef(c[0] or [], kind, name.value, distinct, position=self.at(name))
 
     # ---- statements
 
-    def block(self, c: Parts) -> tree.Block:
-        return tree.Block(c[0] or [], self.items(c[2:]), position=self.at(c[1]))
+    def block(self, c: Parts) -> tree.BlockStatement:
+        return tree.BlockStatement(c[0] or [], self.items(c[2:]), position=self.at(c[1]))
 
     def items(self, items: Parts) -> Parts:
         for item in items:
@@ -192,50 +192,52 @@ class TreeBuilder(Transformer[Token, Any]):
                 raise P4Error(what, item.position)
         return items
 
-    def if_(self, c: Parts) -> tree.If:
+    def if_(self, c: Parts) -> tree.IfStatement:
         (token, condition), yes = c
-        return tree.If(condition, yes, None, position=self.at(token))
+        return tree.IfStatement(condition, yes, None, position=self.at(token))
 
-    def if_else(self, c: Parts) -> tree.If:
+    def if_else(self, c: Parts) -> tree.IfStatement:
         (token, condition), yes, no = c
-        return tree.If(condition, yes, no, position=self.at(token))
+        return tree.IfStatement(condition, yes, no, position=self.at(token))
 
-    def for_head(self, c: Parts) -> tree.For:
+    def for_head(self, c: Parts) -> tree.ForStatement:
         notes, token, init, condition, step = c
         where = self.at(token)
-        body = tree.Empty(position=where)
-        return tree.For(notes or [], init or [], condition, step or [], body, position=where)
+        body = tree.EmptyStatement(position=where)
+        return tree.ForStatement(notes or [], init or [], condition, step or [], body, position=where)
 
-    def for_in_head(self, c: Parts) -> tree.ForIn:
+    def for_in_head(self, c: Parts) -> tree.ForInStatement:
         notes, token, own, kind, name, _, collection = c
         where = self.at(token)
         both = [*(notes or []), *(own or [])]
-        return tree.ForIn(both, kind, name.value, collection, tree.Empty(position=where), position=where)
+        return tree.ForInStatement(
+            both, kind, name.value, collection, tree.EmptyStatement(position=where), position=where
+        )
 
-    def loop(self, c: Parts) -> tree.For | tree.ForIn:
-        head: tree.For | tree.ForIn = c[0]
+    def loop(self, c: Parts) -> tree.ForStatement | tree.ForInStatement:
+        head: tree.ForStatement | tree.ForInStatement = c[0]
         head.body = c[1]
         return head
 
-    def switch_block(self, c: Parts) -> tree.Block:
-        return tree.Block([], self.items(c[1:]), position=self.at(c[0]))
+    def switch_block(self, c: Parts) -> tree.BlockStatement:
+        return tree.BlockStatement([], self.items(c[1:]), position=self.at(c[0]))
 
-    def assignment(self, c: Parts) -> tree.Assign:
+    def assignment(self, c: Parts) -> tree.AssignmentStatement:
         operator = c[1].value[:-1] if len(c) == 3 else ""
-        return tree.Assign(c[0], c[-1], operator, position=c[0].position)
+        return tree.AssignmentStatement(c[0], c[-1], operator, position=c[0].position)
 
     def call_statement(self, c: Parts) -> tree.CallStatement:
         return tree.CallStatement(METHODS["call"](self, c), position=c[0].position)
 
     # ---- declarations with bodies, and the program
 
-    def program(self, c: Parts) -> tree.Program:
-        return tree.Program([declaration for declaration in c if declaration is not None])
+    def program(self, c: Parts) -> tree.SyntaxTree:
+        return tree.SyntaxTree([declaration for declaration in c if declaration is not None])
 
     def annotations(self, c: Parts) -> Parts:
         return [token.value for token in c]
 
-    def annotation_pairs(self, c: Parts) -> dict[str, tree.Expression]:
+    def annotation_pairs(self, c: Parts) -> dict[str, tree.ExpressionNode]:
         return dict(c[0])
 
     def extern_function(self, c: Parts) -> tree.ExternFunction:
@@ -255,19 +257,21 @@ class TreeBuilder(Transformer[Token, Any]):
     def constructor_parameters(self, c: Parts) -> Parts:
         return c[0] or []
 
-    def parser(self, c: Parts) -> tree.Parser:
-        states = [part for part in c[2:] if isinstance(part, tree.State)]
-        made: tree.Parser = self.with_body(tree.Parser, c[0], c[1] or [], c[2 : len(c) - len(states)], states)
+    def parser(self, c: Parts) -> tree.ParserDeclaration:
+        states = [part for part in c[2:] if isinstance(part, tree.StateDeclaration)]
+        made: tree.ParserDeclaration = self.with_body(
+            tree.ParserDeclaration, c[0], c[1] or [], c[2 : len(c) - len(states)], states
+        )
         return made
 
     def with_body(self, kind: Any, head: tree.Applicable, *body: Parts) -> Any:
         where = head.position
         return kind(head.annotations, head.name, head.type_parameters, head.parameters, *body, position=where)
 
-    def state(self, c: Parts) -> tree.State:
+    def state(self, c: Parts) -> tree.StateDeclaration:
         items = self.items(c[2:-1])
         self.refuse_in_states(items)
-        return tree.State(c[0] or [], c[1].value, items, c[-1], position=self.at(c[1]))
+        return tree.StateDeclaration(c[0] or [], c[1].value, items, c[-1], position=self.at(c[1]))
 
     def refuse_in_states(self, items: Parts) -> None:
         """Raises P4Error for statements that parser states can't hold."""
@@ -276,22 +280,24 @@ class TreeBuilder(Transformer[Token, Any]):
             item = left.pop()
             if what := _NOT_IN_STATES.get(type(item)):
                 raise P4Error(f"a parser state can't hold '{what}'; use transition and states instead", item.position)
-            if isinstance(item, tree.Block):
+            if isinstance(item, tree.BlockStatement):
                 left += reversed(item.items)
-            elif isinstance(item, tree.If):
+            elif isinstance(item, tree.IfStatement):
                 left += [part for part in (item.no, item.yes) if part is not None]
 
     def selection(self, c: Parts) -> tree.Transition:
         return tree.Transition("", c[1] or [], c[2:], position=self.at(c[0]))
 
-    def control(self, c: Parts) -> tree.Control:
-        made: tree.Control = self.with_body(tree.Control, c[0], c[1] or [], c[2:-1], c[-1])
+    def control(self, c: Parts) -> tree.ControlDeclaration:
+        made: tree.ControlDeclaration = self.with_body(tree.ControlDeclaration, c[0], c[1] or [], c[2:-1], c[-1])
         return made
 
     # ---- tables
 
-    def table(self, c: Parts) -> tree.Table:
-        table = tree.Table(c[0] or [], c[1].value, [], [], None, False, None, False, [], position=self.at(c[1]))
+    def table(self, c: Parts) -> tree.TableDeclaration:
+        table = tree.TableDeclaration(
+            c[0] or [], c[1].value, [], [], None, False, None, False, [], position=self.at(c[1])
+        )
         seen: set[str] = set()
         for name, where, value, notes, const in c[2:]:
             if name in seen:
@@ -328,20 +334,20 @@ class TreeBuilder(Transformer[Token, Any]):
         reference.annotations = c[0] or []
         return reference
 
-    def action_named(self, value: tree.Expression) -> tree.ActionRef:
+    def action_named(self, value: tree.ExpressionNode) -> tree.ActionRef:
         """The action that a default_action's expression names. Raises P4Error."""
-        call = value if isinstance(value, tree.Call) else None
+        call = value if isinstance(value, tree.CallExpression) else None
         named = call.callee if call else value
         if not isinstance(named, tree.Name):
             raise P4Error("default_action: expected an action, as in NoAction or forward(1)", value.position)
         arguments = call.arguments if call else []
         return tree.ActionRef([], named.name, arguments, named.dot, position=value.position)
 
-    def entry(self, c: Parts) -> tree.Entry:
+    def entry(self, c: Parts) -> tree.EntryDeclaration:
         const, priority, keys, action, notes = c
         if isinstance(priority, Token):
             priority = self.number([priority])
-        return tree.Entry(notes or [], keys, action, priority, const is not None, position=keys[0].position)
+        return tree.EntryDeclaration(notes or [], keys, action, priority, const is not None, position=keys[0].position)
 
 
 for _rule, _method in METHODS.items():

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from p4vm.cache import folder_of_ones_own
 from p4vm.commands.line import LINE_MAX, complete, shown
-from p4vm.control.switch import Switch
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.source import P4Error
 
 CLIENTS_MAX = 32
@@ -96,7 +96,7 @@ def _user_of(connected: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
-class Client:
+class PromptClient:
     """The other end: asks a running switch. Raises P4Error where it is gone or says no."""
 
     def __init__(self, address: str) -> None:
@@ -150,10 +150,10 @@ class _Visitor:
     ending: bool = False
 
 
-class ControlServer:
+class PromptServer:
     """Takes commands for a switch. `fileno` is readable when `serve` has something to do; nothing blocks."""
 
-    def __init__(self, switch: Switch, address: str) -> None:
+    def __init__(self, switch: ControlledSwitch, address: str) -> None:
         self._switch = switch
         self.address = address
         self._selector = selectors.EpollSelector()
@@ -289,7 +289,7 @@ class ControlServer:
         visitor.lines.clear()
 
 
-def answer(switch: Switch, line: bytes) -> dict[str, object]:
+def answer(switch: ControlledSwitch, line: bytes) -> dict[str, object]:
     """The answer to one line of a client; never raises."""
     try:
         text = line.decode("utf-8").strip()

@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from p4vm.control.groups import PORT_MAX
+from p4vm.control.multicast_groups import PORT_MAX
 from p4vm.source import P4Error
 
 ETH_P_ALL = 0x0003
@@ -45,7 +45,7 @@ BUNDLING = ("gro", "tso", "gso")
 
 
 @dataclass(slots=True, eq=False)
-class Port:
+class InterfacePort:
     """An interface that is a port of a switch. mtu: bytes without the Ethernet header."""
 
     number: int
@@ -87,7 +87,7 @@ def parse_ports(texts: list[str]) -> dict[int, str]:
     return ports
 
 
-def open_port(number: int, interface: str) -> Port:
+def open_port(number: int, interface: str) -> InterfacePort:
     """Raises P4Error: no such interface, not up, or this user may not."""
     try:
         opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
@@ -102,7 +102,7 @@ def open_port(number: int, interface: str) -> Port:
         raise
 
 
-def _opened(opened: socket.socket, number: int, interface: str) -> Port:
+def _opened(opened: socket.socket, number: int, interface: str) -> InterfacePort:
     try:
         index = socket.if_nametoindex(interface)
     except OSError:
@@ -123,7 +123,9 @@ def _opened(opened: socket.socket, number: int, interface: str) -> Port:
             if error.errno != errno.EPERM:
                 raise
     opened.bind((interface, ETH_P_ALL))
-    return Port(number, interface, opened, _request(opened, SIOCGIFMTU, interface), interface_warnings(interface))
+    return InterfacePort(
+        number, interface, opened, _request(opened, SIOCGIFMTU, interface), interface_warnings(interface)
+    )
 
 
 def _request(opened: socket.socket, request: int, interface: str) -> int:
@@ -207,7 +209,7 @@ def with_tag(data: bytes, ancillary: list[tuple[int, int, bytes]]) -> bytes:
     return data
 
 
-def receive(port: Port) -> bytes | None:
+def receive(port: InterfacePort) -> bytes | None:
     """The next packet that waits, with its VLAN tag; None: none waits, or the interface went down."""
     try:
         size, ancillary, _, _ = port.socket.recvmsg_into([port.buffer], 64)

@@ -1,4 +1,4 @@
-"""The small program that back ends and control plane read: its nodes, ways through it, what of it can be left out.
+"""The IR, which back ends and the control plane read: its nodes, walks through it, the parts that can be left out.
 
 Imported by every room but front, tree and check. Imports none.
 Start in nodes.py (imported as `ir`): its docstring says what holds of every program. externs.py: all externs.

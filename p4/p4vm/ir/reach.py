@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from p4vm.ir import nodes as ir
-from p4vm.ir.externs import EXTERNS
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.extern_kinds import EXTERNS
 from p4vm.ir.walk import inner_lists, parts
 
 Path = tuple[ir.Variable, tuple[str | int | None, ...]]
@@ -32,16 +32,16 @@ def path_of(place: ir.Expression) -> Path | None:
     steps: list[str | int | None] = []
     while True:
         match place:
-            case ir.Local():
+            case ir.ReadVariable():
                 return place.variable, tuple(reversed(steps))
-            case ir.Member():
+            case ir.FieldOf():
                 steps.append(place.field)
             case ir.Index():
                 known = place.index.value if isinstance(place.index, ir.Const) else None
                 steps.append(known if isinstance(known, int) else None)
             case ir.Next() | ir.Last() | ir.LastIndex():
                 steps.append(None)
-            case ir.Slice() | ir.Valid() | ir.Cast():
+            case ir.BitSlice() | ir.Valid() | ir.Cast():
                 pass
             case _:
                 return None
@@ -49,10 +49,10 @@ def path_of(place: ir.Expression) -> Path | None:
 
 
 def is_plain(place: ir.Expression) -> bool:
-    """Whether a reference to it can be passed: a Local, or fields and known elements of one, that no union owns."""
-    while not isinstance(place, ir.Local):
+    """Whether a reference to it can be passed: a ReadVariable, or its fields and known elements, that no union owns."""
+    while not isinstance(place, ir.ReadVariable):
         match place:
-            case ir.Member():
+            case ir.FieldOf():
                 if isinstance(place.base.type, ir.Record) and place.base.type.kind == "union":
                     return False
             case ir.Index():
@@ -74,7 +74,7 @@ def reads(expression: ir.Expression) -> Iterator[Path]:
     pending = [expression]
     while pending:
         one = pending.pop()
-        if isinstance(one, ir.Local | ir.Member | ir.Index | ir.Next | ir.Last) and (path := path_of(one)):
+        if isinstance(one, ir.ReadVariable | ir.FieldOf | ir.Index | ir.Next | ir.Last) and (path := path_of(one)):
             yield path
             pending.extend(indexes(one))
         else:
@@ -83,7 +83,7 @@ def reads(expression: ir.Expression) -> Iterator[Path]:
 
 def indexes(place: ir.Expression) -> Iterator[ir.Expression]:
     """The index expressions along a place."""
-    while not isinstance(place, ir.Local):
+    while not isinstance(place, ir.ReadVariable):
         inner = parts(place)
         if not inner:
             return
@@ -104,14 +104,14 @@ def may_reject(expression: ir.Expression) -> bool:
 
 
 @dataclass(slots=True)
-class Effects:
+class RoutineEffects:
     """exits: may end the top-level control."""
 
     reads: set[Path] = field(default_factory=set)
     writes: set[Path] = field(default_factory=set)
     exits: bool = False
 
-    def add(self, other: Effects) -> None:
+    def add(self, other: RoutineEffects) -> None:
         self.reads |= other.reads
         self.writes |= other.writes
         self.exits |= other.exits
@@ -134,16 +134,16 @@ class Reach:
     """Effects of statements, and of routines on variables that are not their own; each routine is looked at once."""
 
     def __init__(self) -> None:
-        self._routines: dict[ir.Routine, Effects] = {}
+        self._routines: dict[ir.Routine, RoutineEffects] = {}
 
-    def routine(self, routine: ir.Routine) -> Effects:
+    def routine(self, routine: ir.Routine) -> RoutineEffects:
         """What running a finished routine does to other routines' variables (an action's: its control's)."""
         known = self._routines.get(routine)
         if known is None:
             inside = self.statements(routine.body)
             for state in routine.states.values():
                 inside.add(self.statements(state.body))
-            known = Effects(
+            known = RoutineEffects(
                 {path for path in inside.reads if path[0].routine != routine.name},
                 {path for path in inside.writes if path[0].routine != routine.name},
                 inside.exits,
@@ -151,13 +151,13 @@ class Reach:
             self._routines[routine] = known
         return known
 
-    def statements(self, statements: Iterable[ir.Statement]) -> Effects:
-        total = Effects()
+    def statements(self, statements: Iterable[ir.Statement]) -> RoutineEffects:
+        total = RoutineEffects()
         for statement in statements:
             self._statement(statement, total)
         return total
 
-    def _statement(self, statement: ir.Statement, total: Effects) -> None:
+    def _statement(self, statement: ir.Statement, total: RoutineEffects) -> None:
         for inner in inner_lists(statement):
             total.add(self.statements(inner))
         match statement:
@@ -179,23 +179,23 @@ class Reach:
                 total.write(statement.result)
             case ir.Exit():
                 total.exits = True
-            case ir.SetValid(target=ir.Member(base=ir.Expression(type=ir.Record(kind="union")) as union)):
+            case ir.SetValid(target=ir.FieldOf(base=ir.Expression(type=ir.Record(kind="union")) as union)):
                 total.write(union)
             case _:
                 target = getattr(statement, "target", None)
                 total.write(target)
                 for part in parts(statement):
-                    if part is not target or isinstance(statement, ir.Push | ir.Extract | ir.Lookahead):
+                    if part is not target or isinstance(statement, ir.ShiftStack | ir.Extract | ir.Lookahead):
                         total.read(part)
 
-    def _arguments(self, parameters: list[ir.Parameter], arguments: list[ir.Expression], total: Effects) -> None:
+    def _arguments(self, parameters: list[ir.Parameter], arguments: list[ir.Expression], total: RoutineEffects) -> None:
         for parameter, argument in zip(parameters, arguments, strict=False):
             if parameter.direction != "out":
                 total.read(argument)
             if parameter.direction in ("out", "inout"):
                 total.write(argument)
 
-    def table(self, table: ir.Table) -> Effects:
+    def table(self, table: ir.Table) -> RoutineEffects:
         """What applying a table may do, whichever of its actions runs."""
         total = self.statements(table.setup)
         for key in table.keys:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Set
 
-from p4vm.ir import nodes as ir
-from p4vm.ir.externs import EXTERNS
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.extern_kinds import EXTERNS
 from p4vm.ir.reach import Reach, any_overlap, is_plain, path_of, reads
 from p4vm.ir.walk import all_lists, code_at, code_of, variables_in
 from p4vm.node import nodes
@@ -33,7 +33,7 @@ def _forward(statements: list[ir.Statement], uses: Counter[ir.Variable], tempora
     while number + 1 < len(statements):
         call, after = statements[number], statements[number + 1]
         number += 1
-        if not isinstance(after, ir.Assign) or not isinstance(after.value, ir.Local):
+        if not isinstance(after, ir.Assign) or not isinstance(after.value, ir.ReadVariable):
             continue
         variable = after.value.variable
         if variable not in temporaries or uses[variable] != 2 or after.target.type != variable.type:
@@ -60,7 +60,7 @@ def _redirect(call: ir.Statement, variable: ir.Variable, target: ir.Expression) 
 
 
 def _is(expression: ir.Expression | None, variable: ir.Variable) -> bool:
-    return isinstance(expression, ir.Local) and expression.variable is variable
+    return isinstance(expression, ir.ReadVariable) and expression.variable is variable
 
 
 # ---- resets that nobody sees
@@ -76,7 +76,7 @@ def _drop_resets(statements: list[ir.Statement], reach: Reach) -> None:
     kept = []
     for number, statement in enumerate(statements):
         target = resets.get(number)
-        if isinstance(target, ir.Local):
+        if isinstance(target, ir.ReadVariable):
             variable = target.variable
             after = next((at for at in range(number + 1, len(statements)) if variable in mentioned[at]), None)
             whole = after is not None and _writes_whole(statements[after], variable)
@@ -125,7 +125,7 @@ def _looked_at(routine: ir.Routine) -> Iterator[ir.Variable]:
     resets: Counter[ir.Variable] = Counter()
     for statements in all_lists(routine):
         for statement in statements:
-            if isinstance(statement, ir.Reset) and isinstance(statement.target, ir.Local):
+            if isinstance(statement, ir.Reset) and isinstance(statement.target, ir.ReadVariable):
                 resets[statement.target.variable] += 1
     for variable, count in _uses(routine).items():
         if count > resets[variable]:
@@ -134,4 +134,4 @@ def _looked_at(routine: ir.Routine) -> Iterator[ir.Variable]:
 
 def _idle(statement: ir.Statement, used: set[ir.Variable]) -> bool:
     target = statement.target if isinstance(statement, ir.Reset) else None
-    return isinstance(target, ir.Local) and target.variable not in used
+    return isinstance(target, ir.ReadVariable) and target.variable not in used

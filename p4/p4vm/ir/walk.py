@@ -1,10 +1,10 @@
-"""Ways through the small program: what a routine consists of, its lists of statements, its variables."""
+"""Walks through the IR: what a routine consists of, its lists of statements, its variables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from p4vm.ir import nodes as ir
+from p4vm.ir import ir_nodes as ir
 from p4vm.node import Node, nodes
 
 
@@ -24,7 +24,7 @@ def inner_lists(statement: ir.Statement) -> list[list[ir.Statement]]:
     match statement:
         case ir.If():
             return [statement.yes, statement.no]
-        case ir.Switch():
+        case ir.Branches():
             return [*(body for _, body in statement.cases), statement.default]
         case ir.Loop():
             return [statement.body, statement.step]
@@ -61,13 +61,13 @@ def with_tables(routine: ir.Routine) -> Iterator[Node]:
 
 def variables_in(among: Iterable[Node]) -> Iterator[ir.Variable]:
     """One for each time that a variable stands among these nodes."""
-    return (node.variable for node in among if isinstance(node, ir.Local))
+    return (node.variable for node in among if isinstance(node, ir.ReadVariable))
 
 
 # ---- what the code of one routine must know of others
 
 
-def ending(program: ir.Program, ends: Callable[[Node], bool]) -> set[ir.Routine]:
+def ending(program: ir.ProgramIr, ends: Callable[[Node], bool]) -> set[ir.Routine]:
     """Routines that may end their callers too: those with a node that does, and those that run such routines."""
     found: set[ir.Routine] = set()
 
@@ -85,7 +85,7 @@ def ending(program: ir.Program, ends: Callable[[Node], bool]) -> set[ir.Routine]
     return found
 
 
-def shared_variables(program: ir.Program) -> dict[ir.Routine, list[ir.Variable]]:
+def shared_variables(program: ir.ProgramIr) -> dict[ir.Routine, list[ir.Variable]]:
     """Controls whose actions use variables of theirs -> those variables."""
     found: dict[ir.Routine, dict[ir.Variable, None]] = {}
     for routine in program.routines:
@@ -97,7 +97,7 @@ def shared_variables(program: ir.Program) -> dict[ir.Routine, list[ir.Variable]]
     return {routine: list(variables) for routine, variables in found.items()}
 
 
-def run_in_parser(program: ir.Program) -> set[ir.Routine]:
+def run_in_parser(program: ir.ProgramIr) -> set[ir.Routine]:
     """The program's parser, and all that it calls: a step beyond a stack ends it."""
     found: set[ir.Routine] = set()
     pending = [program.parser]

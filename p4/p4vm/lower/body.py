@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from p4vm.ir import nodes as ir
+from p4vm.ir import ir_nodes as ir
 from p4vm.ir.reach import Path, Reach, any_overlap, reads
 from p4vm.lower.kinds import INT, Kinds
-from p4vm.lower.names import unused
+from p4vm.lower.lower_names import unused
 from p4vm.source import NOWHERE, P4Error, Position
-from p4vm.tree import nodes as tree
+from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
 from p4vm.tree.checked import Checked
 
@@ -22,15 +22,15 @@ class Made:
     """An instance of a parser or control. name: as in the control plane. externs: what its extern and
     int parameters stand for, once its routine is made."""
 
-    declaration: tree.Parser | tree.Control
+    declaration: tree.ParserDeclaration | tree.ControlDeclaration
     name: str
-    frame: Frame
+    frame: BodyFrame
     routine: ir.Routine | None = None
     externs: tuple[Binding, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
-class Packet:
+class PacketParameter:
     """What packet_in and packet_out parameters are bound to: there is one packet."""
 
 
@@ -44,24 +44,24 @@ Binding = (
     | ir.Routine
     | ir.ValueSet
     | Made
-    | Packet
+    | PacketParameter
 )
 
 
 @dataclass(slots=True, eq=False)
-class Frame:
+class BodyFrame:
     """Declarations in one use of a parser, control, function or action -> what they are there.
 
     bound: the types of type parameters. prefix: names of what is declared here begin with it in the control plane.
     """
 
-    parent: Frame | None = None
+    parent: BodyFrame | None = None
     bindings: dict[tree.Node, Binding] = field(default_factory=dict)
     bound: dict[str, types.Type] = field(default_factory=dict)
     prefix: str = ""
 
     def find(self, declaration: tree.Node) -> Binding | None:
-        frame: Frame | None = self
+        frame: BodyFrame | None = self
         while frame is not None:
             found = frame.bindings.get(declaration)
             if found is not None:
@@ -88,7 +88,7 @@ class World:
     expression_handlers: Mapping[type, ExpressionHandler]
     statement_handlers: Mapping[type, StatementHandler]
     reach: Reach = field(default_factory=Reach)
-    globals: Frame = field(default_factory=Frame)
+    globals: BodyFrame = field(default_factory=BodyFrame)
     routines: list[ir.Routine] = field(default_factory=list)
     tables: list[ir.Table] = field(default_factory=list)
     externs: list[ir.ExternInstance] = field(default_factory=list)
@@ -96,7 +96,7 @@ class World:
     warnings: list[str] = field(default_factory=list)
     field_lists: dict[int, list[tuple[str, ...]]] = field(default_factory=dict)
     functions: dict[tuple[object, ...], ir.Routine] = field(default_factory=dict)
-    nameless: dict[tuple[tree.Node, Frame], Made | ir.ExternInstance] = field(default_factory=dict)
+    nameless: dict[tuple[tree.Node, BodyFrame], Made | ir.ExternInstance] = field(default_factory=dict)
     listed: dict[ir.Table, list[tree.Action]] = field(default_factory=dict)
     place: Position = NOWHERE
     _names: set[str] = field(default_factory=set)
@@ -120,7 +120,7 @@ class Body:
 
     world: World
     routine: ir.Routine
-    frame: Frame
+    frame: BodyFrame
     out: list[ir.Statement] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     counts: dict[str, int] = field(default_factory=dict)
@@ -161,10 +161,10 @@ class Body:
         self.routine.parameters.append(ir.Parameter(variable, direction))
         return variable
 
-    def temporary(self, kind: ir.Type) -> ir.Local:
+    def temporary(self, kind: ir.Type) -> ir.ReadVariable:
         variable = self.declare("t", kind, self.world.place)
         self.temporaries.add(variable)
-        return ir.Local(kind, variable)
+        return ir.ReadVariable(kind, variable)
 
     def keep(self, value: ir.Expression) -> ir.Expression:
         """The value in a temporary of its own; a constant as it is."""
@@ -179,7 +179,7 @@ class Body:
         return self.keep(value) if isinstance(value, ir.Build | ir.Invalid) else value
 
     def kind(self, written: types.Type, position: Position = NOWHERE) -> ir.Type:
-        frame: Frame | None = self.frame
+        frame: BodyFrame | None = self.frame
         bound: dict[str, types.Type] = {}
         while frame is not None and not bound:
             bound, frame = frame.bound, frame.parent
@@ -212,7 +212,7 @@ class Body:
             raise P4Error("this statement is not supported here", node.position)
         handler(self, node)
 
-    def block(self, node: tree.Statement | None) -> list[ir.Statement]:
+    def block(self, node: tree.StatementNode | None) -> list[ir.Statement]:
         """The statement's own list."""
         with self.into([]) as inner:
             if node is not None:
@@ -221,12 +221,14 @@ class Body:
 
     # ---- what stands for a name here
 
-    def is_instance(self, parameter: tree.Parameter) -> bool:
+    def is_instance(self, parameter: tree.ParameterDeclaration) -> bool:
         """Whether it stands for an extern's instance, the packet or an int, which no routine takes as a value."""
         kind = self.world.checked.type_of.get(parameter)
-        return isinstance(kind, types.Extern | types.Callable) or (kind == types.INTEGER and not parameter.direction)
+        return isinstance(kind, types.ExternType | types.CallableType) or (
+            kind == types.INTEGER and not parameter.direction
+        )
 
-    def table_of(self, node: tree.Call) -> ir.Table:
+    def table_of(self, node: tree.CallExpression) -> ir.Table:
         note = self.world.checked.calls.get(node)
         found = self.frame.find(note.declaration) if note is not None and note.declaration is not None else None
         if not isinstance(found, ir.Table):
@@ -234,7 +236,7 @@ class Body:
         return found
 
     def apply_table(
-        self, node: tree.Call, hit: ir.Expression | None = None, action: ir.Expression | None = None
+        self, node: tree.CallExpression, hit: ir.Expression | None = None, action: ir.Expression | None = None
     ) -> None:
         """hit, action: places for the outcome."""
         self.emit(ir.ApplyTable(self.table_of(node), hit, action))
@@ -269,10 +271,10 @@ class Body:
     def frozen(self, place: ir.Expression, writes: Set[Path]) -> ir.Expression:
         """The place that it is now, though these places be written before it is used."""
         match place:
-            case ir.Member():
-                return ir.Member(place.type, self.frozen(place.base, writes), place.field)
+            case ir.FieldOf():
+                return ir.FieldOf(place.type, self.frozen(place.base, writes), place.field)
             case ir.Index():
                 return ir.Index(place.type, self.frozen(place.base, writes), self.unchanged(place.index, writes))
-            case ir.Slice():
-                return ir.Slice(place.type, self.frozen(place.base, writes), place.high, place.low)
+            case ir.BitSlice():
+                return ir.BitSlice(place.type, self.frozen(place.base, writes), place.high, place.low)
         return place

@@ -1,9 +1,9 @@
-"""Expressions of the small program, computed at once where their parts are known."""
+"""Expressions of the IR, computed at once where their parts are known."""
 
 from __future__ import annotations
 
-from p4vm.arithmetic import COMPARISONS, ValueFault, compute, concatenate, wrap
-from p4vm.ir import nodes as ir
+from p4vm.bit_arithmetic import COMPARISONS, ValueFault, compute, concatenate, wrap
+from p4vm.ir import ir_nodes as ir
 from p4vm.lower.body import Body
 from p4vm.lower.kinds import BOOL, INT
 from p4vm.source import NOWHERE, P4Error, Position
@@ -99,9 +99,9 @@ def cut(base: ir.Expression, high: int, low: int) -> ir.Expression:
         return ir.Const(kind, (value >> low) & ((1 << kind.width) - 1))
     if low == 0 and base.type == kind:
         return base
-    if isinstance(base, ir.Slice):
-        return ir.Slice(kind, base.base, base.low + high, base.low + low)
-    return ir.Slice(kind, base, high, low)
+    if isinstance(base, ir.BitSlice):
+        return ir.BitSlice(kind, base.base, base.low + high, base.low + low)
+    return ir.BitSlice(kind, base, high, low)
 
 
 def mux(kind: ir.Type, condition: ir.Expression, yes: ir.Expression, no: ir.Expression) -> ir.Expression:
@@ -116,13 +116,13 @@ def member(kind: ir.Type, base: ir.Expression, field: str) -> ir.Expression:
     if isinstance(base, ir.Build) and isinstance(base.type, ir.Record):
         names = [name for name, _ in base.type.fields]
         return base.items[names.index(field)]
-    return ir.Member(kind, base, field)
+    return ir.FieldOf(kind, base, field)
 
 
 def zero(kind: ir.Type) -> ir.Expression | None:
     """The value everything starts with; None where no expression stands for it (varbits within)."""
     match kind:
-        case ir.Bits() | ir.Bool() | ir.Symbol():
+        case ir.Bits() | ir.Bool() | ir.EnumMember():
             return ir.Const(kind, 0)
         case ir.Record(kind="struct"):
             items = [zero(item) for _, item in kind.fields]
@@ -138,7 +138,7 @@ def zero(kind: ir.Type) -> ir.Expression | None:
 
 def constant(body: Body, value: Value | None, kind: types.Type, position: Position) -> ir.Expression:
     """The checker's value of this type."""
-    while isinstance(kind, types.Distinct):
+    while isinstance(kind, types.NewType):
         kind = kind.original
     if isinstance(value, str):
         return _named(body, value, kind, position)
@@ -156,27 +156,27 @@ def _named(body: Body, value: str, kind: types.Type, position: Position) -> ir.E
     if kind == types.STRING:
         return ir.Const(ir.Text(), value)
     lowered = body.kind(kind, position)
-    if isinstance(kind, types.Enum) and value in kind.members:
+    if isinstance(kind, types.EnumType) and value in kind.members:
         place = kind.members.index(value)
         return ir.Const(lowered, kind.values[place] if kind.base else place)
-    if isinstance(lowered, ir.Symbol) and value in lowered.members:
+    if isinstance(lowered, ir.EnumMember) and value in lowered.members:
         return ir.Const(lowered, lowered.members.index(value))
     raise P4Error(f"{value} is not a value of {kind}", position)
 
 
 def _listed(body: Body, value: tuple[object, ...], kind: types.Type, position: Position) -> ir.Expression:
     match kind:
-        case types.Structure():
+        case types.StructureType():
             inner: list[types.Type] = [item for _, item in kind.fields]
-        case types.Tuple(is_list=False):
+        case types.TupleType(is_list=False):
             inner = list(kind.items)
-        case types.Stack():
+        case types.StackType():
             inner = [kind.element] * kind.size
         case _:
             raise P4Error(f"a constant of type {kind} is not supported here; use a struct or tuple", position)
     items = [constant(body, item, of, position) for item, of in zip(value, inner, strict=True)]  # type: ignore[arg-type]
     lowered = body.kind(kind, position)
-    if isinstance(kind, types.Tuple) and any(item == types.INTEGER for item in kind.items):
+    if isinstance(kind, types.TupleType) and any(item == types.INTEGER for item in kind.items):
         lowered = body.world.kinds.tuple_record(tuple(item.type for item in items))
     return ir.Build(lowered, items)
 

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from p4vm.ir import nodes as ir
-from p4vm.ir.externs import KINDS
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.extern_kinds import KINDS
 from p4vm.ir.tidy import tidy
-from p4vm.lower import expressions, parsers
-from p4vm.lower.body import Binding, Body, Frame, Made, Packet, World
-from p4vm.lower.names import control_name, given_name, notes, unused
+from p4vm.lower import lower_expressions, lower_parsers
+from p4vm.lower.body import Binding, Body, BodyFrame, Made, PacketParameter, World
+from p4vm.lower.lower_names import control_name, given_name, notes, unused
 from p4vm.source import P4Error, Position
-from p4vm.tree import nodes as tree
+from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
 from p4vm.tree.checked import CallNote
 
-Instance = ir.ExternInstance | Made | Packet
+Instance = ir.ExternInstance | Made | PacketParameter
 Given = Instance | ir.Const
 """What a parameter that is no value stands for."""
-LOCALS = (tree.Variable, tree.Constant, tree.Instance, tree.Action, tree.Table, tree.ValueSet)
+LOCALS = (
+    tree.VariableDeclaration,
+    tree.ConstantDeclaration,
+    tree.Instance,
+    tree.Action,
+    tree.TableDeclaration,
+    tree.ValueSetDeclaration,
+)
 """What parsers and controls declare before their states or apply block."""
 
 
-def scratch(world: World, frame: Frame) -> Body:
+def scratch(world: World, frame: BodyFrame) -> Body:
     """A place to evaluate constants in, outside all routines."""
     return Body(world, ir.Routine("", "function"), frame)
 
@@ -34,8 +41,8 @@ def make(body: Body, note: CallNote, name: str, annotations: Sequence[tree.Annot
     """The instance that a constructor call makes, under its name in the control plane. Raises P4Error."""
     declaration = note.declaration
     match declaration:
-        case tree.Parser() | tree.Control():
-            frame = Frame(body.world.globals, prefix=name)
+        case tree.ParserDeclaration() | tree.ControlDeclaration():
+            frame = BodyFrame(body.world.globals, prefix=name)
             given = {p.name: a for p, a in zip(note.parameters, note.arguments, strict=False) if a is not None}
             for parameter in declaration.constructor_parameters:
                 argument = given.get(parameter.name, parameter.default)
@@ -43,16 +50,16 @@ def make(body: Body, note: CallNote, name: str, annotations: Sequence[tree.Annot
                     raise P4Error(f"constructor parameter {parameter.name} is not given", position)
                 frame.bindings[parameter] = _given(body, parameter, argument, f"{name}.{parameter.name}")
             return Made(declaration, name, frame)
-        case tree.ExternType():
+        case tree.ExternDeclaration():
             return _extern(body, declaration, note, name, annotations, position)
     raise P4Error(f"an instance of {note.name} is not supported here", position)
 
 
-def _given(body: Body, parameter: tree.Parameter, argument: tree.Expression, name: str) -> Binding:
+def _given(body: Body, parameter: tree.ParameterDeclaration, argument: tree.ExpressionNode, name: str) -> Binding:
     kind = body.world.checked.type_of.get(parameter)
-    if isinstance(kind, types.Extern | types.Callable):
+    if isinstance(kind, types.ExternType | types.CallableType):
         return instance(body, argument, name)
-    value = expressions.expression(body, argument, body.kind_of(parameter))
+    value = lower_expressions.expression(body, argument, body.kind_of(parameter))
     if not isinstance(value, ir.Const | ir.Build):
         raise P4Error("a constructor's argument must be known at compile time; write a constant", argument.position)
     return value
@@ -60,7 +67,7 @@ def _given(body: Body, parameter: tree.Parameter, argument: tree.Expression, nam
 
 def _extern(
     body: Body,
-    declaration: tree.ExternType,
+    declaration: tree.ExternDeclaration,
     note: CallNote,
     name: str,
     annotations: Sequence[tree.Annotation],
@@ -72,10 +79,10 @@ def _extern(
     for argument in note.arguments:
         if argument is None:
             continue
-        value = expressions.expression(body, argument)
+        value = lower_expressions.expression(body, argument)
         if not isinstance(value, ir.Const):
             raise P4Error("a constructor's argument must be known at compile time; write a constant", argument.position)
-        symbolic = isinstance(value.type, ir.Symbol) and isinstance(value.value, int)
+        symbolic = isinstance(value.type, ir.EnumMember) and isinstance(value.value, int)
         arguments.append(value.type.members[value.value] if symbolic else value.value)  # type: ignore[union-attr,index]
     kinds = tuple(body.kind(kind, position) for kind in note.type_arguments)
     made = ir.ExternInstance(name, declaration.name, kinds, tuple(arguments), notes(annotations), position)
@@ -92,14 +99,14 @@ def declare(body: Body, node: tree.Instance) -> None:
     body.frame.bindings[node] = make(body, note, name, node.annotations, node.position)
 
 
-def instance(body: Body, node: tree.Expression, name: str = "") -> Instance:
+def instance(body: Body, node: tree.ExpressionNode, name: str = "") -> Instance:
     """The instance that an expression names, or makes under this name."""
     if isinstance(node, tree.Name):
         declaration = body.world.checked.declared.get(node)
         found = body.frame.find(declaration) if declaration is not None else None
-        if isinstance(found, ir.ExternInstance | Made | Packet):
+        if isinstance(found, ir.ExternInstance | Made | PacketParameter):
             return found
-    if isinstance(node, tree.Call):
+    if isinstance(node, tree.CallExpression):
         note = body.world.checked.calls.get(node)
         if note is not None and note.kind == "constructor":
             return nameless(body, node, note, name)
@@ -113,12 +120,12 @@ def nameless(body: Body, node: tree.Node, note: CallNote, name: str = "") -> Ins
         called = name or control_name(body.frame.prefix, note.name, getattr(note.declaration, "annotations", []))
         called = unused(called, {one.name for one in body.world.nameless.values()})
         made = make(body, note, called, (), node.position)
-        assert not isinstance(made, Packet)
+        assert not isinstance(made, PacketParameter)
         known = body.world.nameless[node, body.frame] = made
     return known
 
 
-def applied(body: Body, node: tree.Call, note: CallNote) -> Made:
+def applied(body: Body, node: tree.CallExpression, note: CallNote) -> Made:
     """The parser or control instance that a call of apply runs; `Type.apply(…)` makes one."""
     receiver = note.receiver
     if receiver is not None and not isinstance(receiver, tree.TypeExpression):
@@ -138,7 +145,9 @@ def applied(body: Body, node: tree.Call, note: CallNote) -> Made:
 
 def distinct(externs: Sequence[Binding]) -> tuple[object, ...]:
     """What tells two uses apart; all packets are one."""
-    return tuple(one.value if isinstance(one, ir.Const) else one for one in externs if not isinstance(one, Packet))
+    return tuple(
+        one.value if isinstance(one, ir.Const) else one for one in externs if not isinstance(one, PacketParameter)
+    )
 
 
 def routine(world: World, made: Made, externs: tuple[Given, ...], position: Position) -> ir.Routine:
@@ -148,7 +157,7 @@ def routine(world: World, made: Made, externs: tuple[Given, ...], position: Posi
             raise P4Error(f"{made.name} is applied with different externs; make one instance for each", position)
         return made.routine
     declaration = made.declaration
-    kind = "parser" if isinstance(declaration, tree.Parser) else "control"
+    kind = "parser" if isinstance(declaration, tree.ParserDeclaration) else "control"
     made.routine = ir.Routine(world.unique(made.name), kind, position=declaration.position)
     made.externs = externs
     body = Body(world, made.routine, made.frame, made.routine.body)
@@ -157,8 +166,8 @@ def routine(world: World, made: Made, externs: tuple[Given, ...], position: Posi
         if not isinstance(local, LOCALS):
             raise P4Error("this declaration is not supported here; move it to the top level", local.position)
         body.statement(local)
-    if isinstance(declaration, tree.Parser):
-        parsers.states(body, declaration)
+    if isinstance(declaration, tree.ParserDeclaration):
+        lower_parsers.states(body, declaration)
     else:
         body.statements(declaration.body.items)
     tidy(made.routine, world.reach, body.temporaries)
@@ -166,19 +175,19 @@ def routine(world: World, made: Made, externs: tuple[Given, ...], position: Posi
     return made.routine
 
 
-def _parameters(body: Body, parameters: Sequence[tree.Parameter], externs: Sequence[Binding]) -> None:
+def _parameters(body: Body, parameters: Sequence[tree.ParameterDeclaration], externs: Sequence[Binding]) -> None:
     """Declares them; values that are `out` start at zero."""
     instances = iter(externs)
     for parameter in parameters:
         if body.is_instance(parameter):
-            body.frame.bindings[parameter] = next(instances, Packet())
+            body.frame.bindings[parameter] = next(instances, PacketParameter())
             continue
         direction = parameter.direction or ("data" if body.routine.kind == "action" else "in")
         called = (given_name(parameter.annotations) if direction == "data" else None) or parameter.name
         variable = body.parameter(called, body.kind_of(parameter), direction, parameter.position)
         body.frame.bindings[parameter] = variable
         if direction == "out":
-            body.emit(ir.Reset(ir.Local(variable.type, variable)))
+            body.emit(ir.Reset(ir.ReadVariable(variable.type, variable)))
 
 
 def action(body: Body, node: tree.Action) -> ir.Routine:
@@ -189,7 +198,7 @@ def action(body: Body, node: tree.Action) -> ir.Routine:
     world = body.world
     made = ir.Routine(world.unique(control_name("", node.name, node.annotations)), "action", position=node.position)
     world.globals.bindings[node] = made
-    _finish_action(Body(world, made, Frame(world.globals), made.body), node)
+    _finish_action(Body(world, made, BodyFrame(world.globals), made.body), node)
     return made
 
 
@@ -198,7 +207,7 @@ def action_of(body: Body, node: tree.Action) -> None:
     name = control_name(body.frame.prefix, node.name, node.annotations)
     made = ir.Routine(body.world.unique(name), "action", owner=body.routine, position=node.position)
     body.frame.bindings[node] = made
-    _finish_action(Body(body.world, made, Frame(body.frame, prefix=body.frame.prefix), made.body), node)
+    _finish_action(Body(body.world, made, BodyFrame(body.frame, prefix=body.frame.prefix), made.body), node)
 
 
 def _finish_action(body: Body, node: tree.Action) -> None:
@@ -210,7 +219,7 @@ def _finish_action(body: Body, node: tree.Action) -> None:
 
 def function(world: World, node: tree.Function, bound: dict[str, types.Type], externs: tuple[Given, ...]) -> ir.Routine:
     """The function's routine for these types and externs."""
-    frame = Frame(world.globals, bound=bound)
+    frame = BodyFrame(world.globals, bound=bound)
     looking = scratch(world, frame)
     parameters = [p for p in node.prototype.parameters if not looking.is_instance(p)]
     kinds = tuple(looking.kind_of(p) for p in parameters)

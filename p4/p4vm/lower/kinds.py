@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from p4vm.ir import nodes as ir
-from p4vm.lower.names import unused
+from p4vm.ir import ir_nodes as ir
+from p4vm.lower.lower_names import unused
 from p4vm.source import NOWHERE, P4Error, Position
 from p4vm.tree import types
 
@@ -20,13 +20,13 @@ class Kinds:
     """All records of one program. Equal fields below one name are one record, whatever generic type they come from."""
 
     def __init__(self, errors: list[str]) -> None:
-        self.error = ir.Symbol("error", tuple(errors))
+        self.error = ir.EnumMember("error", tuple(errors))
         self._simple: dict[str, ir.Type] = {"bool": BOOL, "error": self.error, "string": ir.Text()}
         self.records: list[ir.Record] = []
         self._made: dict[tuple[str, str, tuple[tuple[str, ir.Type], ...]], ir.Record] = {}
         self._names: set[str] = set()
         self._tuples = 0
-        self._structures: dict[types.Structure, ir.Record] = {}  # those that no type parameter can change
+        self._structures: dict[types.StructureType, ir.Record] = {}  # those that no type parameter can change
 
     def record(self, kind: str, name: str, fields: tuple[tuple[str, ir.Type], ...]) -> ir.Record:
         known = self._made.get((kind, name, fields))
@@ -55,23 +55,25 @@ class Kinds:
         if depth > NESTING_MAX:
             raise P4Error(f"type nested more than {NESTING_MAX} deep; use fewer levels of structs", position)
         match kind:
-            case types.Bits():
+            case types.BitsType():
                 return ir.Bits(kind.width, kind.signed)
-            case types.Integer():
+            case types.IntegerType():
                 return INT
-            case types.Varbits():
+            case types.VarbitsType():
                 return ir.Varbits(kind.width)
-            case types.Enum():
-                return ir.Bits(kind.base.width, kind.base.signed) if kind.base else ir.Symbol(kind.name, kind.members)
-            case types.Distinct():
+            case types.EnumType():
+                return (
+                    ir.Bits(kind.base.width, kind.base.signed) if kind.base else ir.EnumMember(kind.name, kind.members)
+                )
+            case types.NewType():
                 return self.convert(kind.original, bound, position, depth + 1)
-            case types.Simple():
+            case types.SimpleType():
                 if kind.name not in self._simple:
                     raise P4Error(
                         f"a value of type {kind} is not supported here; give it a type with a width", position
                     )
                 return self._simple[kind.name]
-            case types.Variable():
+            case types.TypeVariable():
                 if kind.name in bound:
                     return self.convert(bound[kind.name], {}, position, depth + 1)
                 raise P4Error(
@@ -82,7 +84,7 @@ class Kinds:
 
     def _composite(self, kind: types.Type, bound: Mapping[str, types.Type], position: Position, depth: int) -> ir.Type:
         match kind:
-            case types.Structure():
+            case types.StructureType():
                 known = self._structures.get(kind)
                 if known is None:
                     fields = tuple((name, self.convert(item, bound, position, depth)) for name, item in kind.fields)
@@ -91,12 +93,12 @@ class Kinds:
                     if name == kind.name:
                         self._structures[kind] = known
                 return known
-            case types.Stack():
+            case types.StackType():
                 element = self.convert(kind.element, bound, position, depth)
                 if not isinstance(element, ir.Record):
                     raise P4Error(f"{kind}: only headers and header unions can be stacked", position)
                 return ir.Array(element, kind.size)
-            case types.Tuple(is_list=False):
+            case types.TupleType(is_list=False):
                 return self.tuple_record(tuple(self.convert(item, bound, position, depth) for item in kind.items))
         raise P4Error(
             f"a value of type {kind} is not supported here; use bits, bool, enums, structs or headers", position
@@ -113,20 +115,20 @@ def bind(kind: types.Type, bound: Mapping[str, types.Type]) -> types.Type:
     if not bound:
         return kind
     match kind:
-        case types.Variable():
+        case types.TypeVariable():
             return bound.get(kind.name, kind)
-        case types.Structure():
+        case types.StructureType():
             fields = tuple((name, bind(item, bound)) for name, item in kind.fields)
-            return types.Structure(kind.kind, kind.name, fields, kind.annotations)
-        case types.Stack():
+            return types.StructureType(kind.kind, kind.name, fields, kind.annotations)
+        case types.StackType():
             element = bind(kind.element, bound)
-            return types.Stack(element, kind.size) if isinstance(element, types.Structure) else kind
-        case types.Tuple():
-            return types.Tuple(tuple(bind(item, bound) for item in kind.items), kind.is_list)
-        case types.Extern():
-            return types.Extern(kind.name, tuple(bind(item, bound) for item in kind.arguments))
-        case types.SetOf():
-            return types.SetOf(bind(kind.element, bound))
+            return types.StackType(element, kind.size) if isinstance(element, types.StructureType) else kind
+        case types.TupleType():
+            return types.TupleType(tuple(bind(item, bound) for item in kind.items), kind.is_list)
+        case types.ExternType():
+            return types.ExternType(kind.name, tuple(bind(item, bound) for item in kind.arguments))
+        case types.SetType():
+            return types.SetType(bind(kind.element, bound))
     return kind
 
 
@@ -139,7 +141,7 @@ def width_bounds(kind: ir.Type) -> tuple[int, int]:
             return 1, 1
         case ir.Varbits():
             return 0, kind.width
-        case ir.Symbol():
+        case ir.EnumMember():
             return 32, 32
         case ir.Array():
             low, high = width_bounds(kind.element)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from p4vm.engine import CELLS_MAX
-from p4vm.ir import nodes as ir
-from p4vm.ir.nodes import width_of
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.ir_nodes import width_of
 from p4vm.source import P4Error
 
 CELL_BYTES = {"counter": 16, "meter": 64}
@@ -15,14 +15,14 @@ LOCALS_BYTES_MAX = 1 << 22
 """Of all routines together: no two calls of one are under way at once, so no stack overflows."""
 
 
-def check_limits(program: ir.Program) -> None:
+def check_limits(program: ir.ProgramIr) -> None:
     """Raises P4Error: the program asks for cells or variables that the engine doesn't hold."""
     total = 0
     for instance in program.externs:
         if instance.kind not in ("register", "counter", "meter"):
             continue
         what = f"{instance.kind} {instance.name}"
-        if instance.kind == "register" and not isinstance(instance.cell, ir.Bits | ir.Bool | ir.Symbol):
+        if instance.kind == "register" and not isinstance(instance.cell, ir.Bits | ir.Bool | ir.EnumMember):
             reason = "keep the parts of a struct in one wide number"
             raise P4Error(f"{what} holds neither bit<W>, int<W> nor bool; {reason}", instance.position)
         if not 0 <= instance.cells <= CELLS_MAX:

@@ -1,4 +1,4 @@
-"""From a small program to a shared library, with the system's C compiler."""
+"""From IR to a shared library, with the system's C compiler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from p4vm.c_code.c_program import c_of
 from p4vm.c_code.c_tables import ProgramLayout
 from p4vm.cache import Cache, digest
-from p4vm.ir import nodes as ir
+from p4vm.ir import ir_nodes as ir
 from p4vm.lines import place_of
 from p4vm.source import EngineFault, P4Error
 from switchagg.errors import SwitchaggError
@@ -174,7 +174,7 @@ def library_of(
         run([*flags, "-shared", *objects, str(runtime), "-o", str(to)], folder)
 
 
-def build(program: ir.Program, by: Compiler, cache: Cache, key: str, optimize: int) -> tuple[Path, ProgramLayout]:
+def build(program: ir.ProgramIr, by: Compiler, cache: Cache, key: str, optimize: int) -> tuple[Path, ProgramLayout]:
     """The program's library, from the cache or made now, and its layout. key: of the program's text and the engine."""
     name = f"{digest(key, by.identity, runtime_key(by), str(optimize))[:40]}"
     known = cache.load(f"{name}.layout")

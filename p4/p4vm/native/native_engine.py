@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from p4vm.c_code.c_tables import ProgramLayout
 from p4vm.c_code.c_types import rep
 from p4vm.c_code.c_wire import data_limbs
-from p4vm.engine import ActionCall, Counters, Crc, Digest, MeterRate, Replica, TableEntry, formatted
-from p4vm.ir import nodes as ir
-from p4vm.ir.nodes import is_signed, width_of
-from p4vm.native.library import load
+from p4vm.engine import ActionCall, Counters, Crc, Digest, MeterRate, PacketReplica, TableEntry, formatted
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.ir_nodes import is_signed, width_of
 from p4vm.native.native_tables import (
     DirectCells,
     KeyParts,
@@ -32,6 +31,7 @@ from p4vm.native.native_tables import (
     rows_of,
     value_set_rows,
 )
+from p4vm.native.runtime_library import load
 from p4vm.source import P4Error
 
 COUNTS = ("received", "sent", "dropped", "parser_rejected", "too_many_passes", "too_many_turns")
@@ -71,7 +71,7 @@ class NativeEngine:
     backend = "native"
 
     def __init__(
-        self, program: ir.Program, library: str | Path | ctypes.CDLL, layout: ProgramLayout, tag: str = "0"
+        self, program: ir.ProgramIr, library: str | Path | ctypes.CDLL, layout: ProgramLayout, tag: str = "0"
     ) -> None:
         self.program = program
         self.layout = layout
@@ -279,10 +279,10 @@ class NativeEngine:
         number = self.layout.value_set_numbers[name]
         self.send_rows(1, number, value_set_rows(self.layout.value_sets[number], entries))
 
-    def set_group(self, group: int, replicas: Sequence[Replica]) -> None:
+    def set_group(self, group: int, replicas: Sequence[PacketReplica]) -> None:
         self.set_replicas(GROUPS, group, replicas)
 
-    def set_mirror(self, session: int, replicas: Sequence[Replica], group: int = 0, truncate: int = 0) -> None:
+    def set_mirror(self, session: int, replicas: Sequence[PacketReplica], group: int = 0, truncate: int = 0) -> None:
         self.set_replicas(SESSIONS, session, replicas, group, truncate)
 
     def set_queue_depths(self, depths: dict[int, int]) -> None:
@@ -290,10 +290,10 @@ class NativeEngine:
             self.set_replicas(DEPTHS, port, [])
         self.depths = dict(depths)
         for port, depth in depths.items():
-            self.set_replicas(DEPTHS, port, [Replica(depth)])
+            self.set_replicas(DEPTHS, port, [PacketReplica(depth)])
 
     def set_replicas(
-        self, which: int, number: int, replicas: Sequence[Replica], group: int = 0, truncate: int = 0
+        self, which: int, number: int, replicas: Sequence[PacketReplica], group: int = 0, truncate: int = 0
     ) -> None:
         flat = [part & 0xFFFF_FFFF for replica in replicas for part in (replica.port, replica.instance)]
         numbers = np.array(flat or [0, 0], np.uint32)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from p4vm.c_code.c_tables import KeyLayout, TableLayout
 from p4vm.c_code.c_types import limbs_of
 from p4vm.engine import ActionCall, GroupRef, MemberRef, TableEntry
-from p4vm.ir import nodes as ir
-from p4vm.ir.nodes import width_of
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.ir_nodes import width_of
 
 KeyParts = Sequence[tuple[int, int | None]]
 LIMB = (1 << 64) - 1

@@ -10,7 +10,7 @@ from typing import Any
 from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2
 
-from p4vm.p4runtime.refusal import INVALID, MISSING, Refused, unimplemented
+from p4vm.p4runtime.refusal import INVALID, MISSING, RuntimeRefusal, unimplemented
 
 WAITING_MAX = 1024
 """Messages that wait for a client; further packets are dropped and counted."""
@@ -19,7 +19,7 @@ Election = tuple[int, int]
 
 
 @dataclass(eq=False)
-class Client:
+class RuntimeClient:
     """A stream. election: (high, low), of its last arbitration. messages: None ends the stream."""
 
     election: Election = (0, 0)
@@ -40,19 +40,21 @@ class Clients:
         self.device = device
         self.dropped = 0
         self._lock = threading.Lock()
-        self._all: list[Client] = []
+        self._all: list[RuntimeClient] = []
         self._highest: Election = (0, 0)
 
-    def arbitrate(self, client: Client, update: Any) -> None:
-        """A client's election id; tells whom it concerns. Raises Refused: the stream ends."""
+    def arbitrate(self, client: RuntimeClient, update: Any) -> None:
+        """A client's election id; tells whom it concerns. Raises RuntimeRefusal: the stream ends."""
         if update.device_id != self.device:
-            raise Refused(MISSING, f"device {update.device_id} is not here; this is device {self.device}")
+            raise RuntimeRefusal(MISSING, f"device {update.device_id} is not here; this is device {self.device}")
         if update.HasField("role") and update.role.name:
             raise unimplemented(f"role {update.role.name}: roles other than the default one")
         election = (update.election_id.high, update.election_id.low)
         with self._lock:
             if any(other is not client and other.election == election for other in self._all):
-                raise Refused(INVALID, f"another controller has election id {election[0]}, {election[1]} already")
+                raise RuntimeRefusal(
+                    INVALID, f"another controller has election id {election[0]}, {election[1]} already"
+                )
             before = self._primary()
             client.election = election
             if client not in self._all:
@@ -62,7 +64,7 @@ class Clients:
             for one in self._all if changed else [client]:
                 one.send(self._standing(one))
 
-    def leave(self, client: Client) -> None:
+    def leave(self, client: RuntimeClient) -> None:
         client.messages.put(None)
         with self._lock:
             if client in self._all:
@@ -72,19 +74,19 @@ class Clients:
                     one.send(self._standing(one))
 
     def check_primary(self, request: Any) -> None:
-        """Raises Refused: it isn't for this device, or not from the primary controller."""
+        """Raises RuntimeRefusal: it isn't for this device, or not from the primary controller."""
         if request.device_id != self.device:
-            raise Refused(MISSING, f"device {request.device_id} is not here; this is device {self.device}")
+            raise RuntimeRefusal(MISSING, f"device {request.device_id} is not here; this is device {self.device}")
         with self._lock:
             primary = self._primary()
         election = (request.election_id.high, request.election_id.low)
         if primary is None or primary.election != election:
             who = "nobody is" if primary is None else f"{primary.election[0]}, {primary.election[1]} is"
-            raise Refused(
+            raise RuntimeRefusal(
                 code_pb2.PERMISSION_DENIED, f"election id {election[0]}, {election[1]} is not the primary's; {who}"
             )
 
-    def is_primary(self, client: Client) -> bool:
+    def is_primary(self, client: RuntimeClient) -> bool:
         with self._lock:
             return client is self._primary()
 
@@ -100,11 +102,11 @@ class Clients:
             for client in self._all:
                 client.messages.put(None)
 
-    def _primary(self) -> Client | None:
+    def _primary(self) -> RuntimeClient | None:
         """The client with the highest election id there ever was; none while that one is gone."""
         return next((one for one in self._all if one.election == self._highest), None)
 
-    def _standing(self, client: Client) -> Any:
+    def _standing(self, client: RuntimeClient) -> Any:
         """What arbitration says to a client now."""
         message = p4runtime_pb2.StreamMessageResponse()
         message.arbitration.device_id = self.device

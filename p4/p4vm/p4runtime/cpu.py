@@ -12,9 +12,9 @@ from typing import Any
 from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2
 
-from p4vm.host.ports import FRAME_MAX, Port
-from p4vm.p4runtime.pipeline import Pipeline, number
-from p4vm.p4runtime.refusal import INVALID, Refused
+from p4vm.host.ports import FRAME_MAX, InterfacePort
+from p4vm.p4runtime.refusal import INVALID, RuntimeRefusal
+from p4vm.p4runtime.runtime_pipeline import ForwardingPipeline, number
 
 ETHERNET_BYTES = 18
 
@@ -25,17 +25,17 @@ class CpuPort:
     def __init__(self, port: int) -> None:
         inside, self._outside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         inside.setblocking(False)
-        self.port = Port(port, "cpu", inside, FRAME_MAX - ETHERNET_BYTES)
+        self.port = InterfacePort(port, "cpu", inside, FRAME_MAX - ETHERNET_BYTES)
 
-    def send(self, pipeline: Pipeline, packet: Any) -> None:
-        """A p4.v1.PacketOut, to the program. Raises Refused."""
+    def send(self, pipeline: ForwardingPipeline, packet: Any) -> None:
+        """A p4.v1.PacketOut, to the program. Raises RuntimeRefusal."""
         data = _header(pipeline.header("packet_out"), packet) + packet.payload
         if not 0 < len(data) <= FRAME_MAX:
-            raise Refused(INVALID, f"a packet of {len(data)} bytes; expected 1 to {FRAME_MAX}")
+            raise RuntimeRefusal(INVALID, f"a packet of {len(data)} bytes; expected 1 to {FRAME_MAX}")
         try:
             self._outside.send(data)
         except OSError as error:
-            raise Refused(code_pb2.UNAVAILABLE, f"the CPU port takes no packet: {error.strerror}") from None
+            raise RuntimeRefusal(code_pb2.UNAVAILABLE, f"the CPU port takes no packet: {error.strerror}") from None
 
     def receive(self) -> bytes:
         """The next packet for controllers; waits. Empty: closed."""
@@ -51,7 +51,7 @@ class CpuPort:
         self._outside.close()
 
 
-def packet_in(pipeline: Pipeline, data: bytes) -> Any:
+def packet_in(pipeline: ForwardingPipeline, data: bytes) -> Any:
     """What a controller gets of a packet from the CPU port. A packet without room for the header is all payload."""
     message = p4runtime_pb2.StreamMessageResponse()
     header = pipeline.header("packet_in")
@@ -70,14 +70,14 @@ def packet_in(pipeline: Pipeline, data: bytes) -> Any:
 
 
 def _header(header: Any | None, packet: Any) -> bytes:
-    """What the program finds in front of a controller's packet. Raises Refused."""
+    """What the program finds in front of a controller's packet. Raises RuntimeRefusal."""
     given = {one.metadata_id: one.value for one in packet.metadata}
     fields = [] if header is None else list(header.metadata)
     strange = sorted(set(given) - {one.id for one in fields})
     missing = [one.name for one in fields if one.id not in given]
     if strange or missing or len(given) < len(packet.metadata):
         why = f"needs {missing[0]}" if missing else f"has no metadata {strange[0]}" if strange else "has one twice"
-        raise Refused(INVALID, f"packet-out {why}")
+        raise RuntimeRefusal(INVALID, f"packet-out {why}")
     value = bits = 0
     for one in fields:
         value = value << one.bitwidth | number(given[one.id], one.bitwidth, one.name)

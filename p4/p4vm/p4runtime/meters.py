@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from p4vm.control.switch import Switch
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.engine import MeterRate
 from p4vm.p4runtime.refusal import refusing
 
 US = 1e6
 
 
-def set_meter(switch: Switch, name: str, index: int, config: Any) -> None:
-    """An unset (empty) configuration: the meter says green again. Raises Refused."""
+def set_meter(switch: ControlledSwitch, name: str, index: int, config: Any) -> None:
+    """An unset (empty) configuration: the meter says green again. Raises RuntimeRefusal."""
     rates = [MeterRate(config.cir / US, config.cburst), MeterRate(config.pir / US, config.pburst)]
     with refusing():
         if config.ByteSize():

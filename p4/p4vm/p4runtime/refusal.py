@@ -28,7 +28,7 @@ _CODES = {
 _WORD = re.compile(r"Invalid [a-zA-Z ]+ operation \((\w+)\): ")
 
 
-class Refused(Exception):
+class RuntimeRefusal(Exception):
     """code: google.rpc.Code."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -37,8 +37,8 @@ class Refused(Exception):
         self.message = message
 
 
-def unimplemented(what: str) -> Refused:
-    return Refused(code_pb2.UNIMPLEMENTED, f"{what}: this switch doesn't have it")
+def unimplemented(what: str) -> RuntimeRefusal:
+    return RuntimeRefusal(code_pb2.UNIMPLEMENTED, f"{what}: this switch doesn't have it")
 
 
 @contextmanager
@@ -49,4 +49,4 @@ def refusing() -> Iterator[None]:
     except P4Error as error:
         word = _WORD.match(error.message)
         code = _CODES.get(word.group(1), INVALID) if word else INVALID
-        raise Refused(code, _WORD.sub("", error.message)) from None
+        raise RuntimeRefusal(code, _WORD.sub("", error.message)) from None

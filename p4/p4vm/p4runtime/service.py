@@ -22,12 +22,12 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2, status_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
-from p4vm.control.switch import Switch
-from p4vm.p4runtime.clients import Client, Clients
+from p4vm.control.controlled_switch import ControlledSwitch
+from p4vm.p4runtime.clients import Clients, RuntimeClient
 from p4vm.p4runtime.cpu import CpuPort, packet_in
-from p4vm.p4runtime.pipeline import Pipeline
-from p4vm.p4runtime.refusal import INVALID, Refused, unimplemented
-from p4vm.p4runtime.state import State
+from p4vm.p4runtime.refusal import INVALID, RuntimeRefusal, unimplemented
+from p4vm.p4runtime.runtime_pipeline import ForwardingPipeline
+from p4vm.p4runtime.state import RuntimeState
 from p4vm.p4runtime.turns import Turns
 from p4vm.source import P4Error
 
@@ -43,16 +43,16 @@ _CONTENT = re.compile(rb'"sha256": "([0-9a-f]{64})"')
 CANONICAL = {status.value[0]: status for status in grpc.StatusCode}
 
 
-class Service:
+class RuntimeService:
     """Serves `address` (HOST:PORT) from the start until `close`. device: its id. cpu_port: the program's port for
     controllers, None: none. Raises P4Error: the address can't be had."""
 
-    def __init__(self, switch: Switch, address: str, device: int = 0, cpu_port: int | None = None) -> None:
+    def __init__(self, switch: ControlledSwitch, address: str, device: int = 0, cpu_port: int | None = None) -> None:
         self.switch = switch
         self.turns = Turns()
         self.cpu = None if cpu_port is None else CpuPort(cpu_port)
         self.clients = Clients(device)
-        self.state = State(Pipeline(switch))
+        self.state = RuntimeState(ForwardingPipeline(switch))
         program = Path(switch.program.file)
         self._content = hashlib.sha256(program.read_bytes()).hexdigest() if program.is_file() else ""
         self._config = p4runtime_pb2.ForwardingPipelineConfig(p4info=self.state.pipeline.info)
@@ -79,7 +79,7 @@ class Service:
         self._server.stop(grace=0.2).wait()
         self._packets.join()
 
-    def __enter__(self) -> Service:
+    def __enter__(self) -> RuntimeService:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,7 +93,7 @@ class Service:
         """What `work` makes in the switch's thread; a refusal ends the call with its code."""
         try:
             return self.turns.carry_out(work)
-        except Refused as error:
+        except RuntimeRefusal as error:
             context.abort(CANONICAL[error.code], error.message)
             raise
 
@@ -114,7 +114,7 @@ class Service:
     def _update(self, update: Any) -> Any:
         try:
             self.state.write(update)
-        except Refused as error:
+        except RuntimeRefusal as error:
             return p4runtime_pb2.Error(canonical_code=error.code, message=error.message, space="switchagg")
         return p4runtime_pb2.Error()
 
@@ -127,7 +127,7 @@ class Service:
 
     def _check_device(self, request: Any) -> None:
         if request.device_id != self.clients.device:
-            raise Refused(
+            raise RuntimeRefusal(
                 code_pb2.NOT_FOUND, f"device {request.device_id} is not here; this is device {self.clients.device}"
             )
 
@@ -141,16 +141,18 @@ class Service:
                 return
             if action not in (Config.VERIFY, Config.VERIFY_AND_COMMIT, Config.RECONCILE_AND_COMMIT):
                 what = "no action" if not action else f"action {Config.Action.Name(action)}"
-                raise Refused(INVALID, f"{what}: expected VERIFY_AND_COMMIT; the program runs already")
+                raise RuntimeRefusal(INVALID, f"{what}: expected VERIFY_AND_COMMIT; the program runs already")
             content = _CONTENT.search(request.config.p4_device_config)
             if content is not None and content.group(1).decode() != self._content:
-                raise Refused(INVALID, f"the program is not {self.switch.program.file} as it runs here; start it again")
-            pipeline = Pipeline(self.switch, request.config.p4info)
+                raise RuntimeRefusal(
+                    INVALID, f"the program is not {self.switch.program.file} as it runs here; start it again"
+                )
+            pipeline = ForwardingPipeline(self.switch, request.config.p4info)
             if action == Config.VERIFY:
                 return
             if action == Config.VERIFY_AND_COMMIT:
                 self.switch.reset_state()
-            self.state = State(pipeline)
+            self.state = RuntimeState(pipeline)
             self._config = request.config
 
         self._answer(context, take)
@@ -175,14 +177,14 @@ class Service:
     # ---- a controller's stream
 
     def StreamChannel(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
-        client = Client()
-        ends: list[Refused] = []
+        client = RuntimeClient()
+        ends: list[RuntimeRefusal] = []
 
         def listen() -> None:
             try:
                 for request in requests:
                     self._heard(client, request)
-            except Refused as error:
+            except RuntimeRefusal as error:
                 ends.append(error)
             except Exception:  # the client is gone
                 pass
@@ -194,8 +196,8 @@ class Service:
         if ends:
             context.abort(CANONICAL[ends[0].code], ends[0].message)
 
-    def _heard(self, client: Client, request: Any) -> None:
-        """Raises Refused where the stream ends."""
+    def _heard(self, client: RuntimeClient, request: Any) -> None:
+        """Raises RuntimeRefusal where the stream ends."""
         kind = request.WhichOneof("update")
         if kind == "arbitration":
             self.clients.arbitrate(client, request.arbitration)
@@ -204,11 +206,13 @@ class Service:
             if kind != "packet":
                 raise unimplemented(f"{kind or 'nothing'} on the stream")
             if not self.clients.is_primary(client):
-                raise Refused(code_pb2.PERMISSION_DENIED, "packets are taken from the primary controller alone")
+                raise RuntimeRefusal(code_pb2.PERMISSION_DENIED, "packets are taken from the primary controller alone")
             if self.cpu is None:
-                raise Refused(code_pb2.FAILED_PRECONDITION, "the switch has no CPU port; start it with --cpu-port")
+                raise RuntimeRefusal(
+                    code_pb2.FAILED_PRECONDITION, "the switch has no CPU port; start it with --cpu-port"
+                )
             self.cpu.send(self.state.pipeline, request.packet)
-        except Refused as error:
+        except RuntimeRefusal as error:
             message = p4runtime_pb2.StreamMessageResponse()
             message.error.canonical_code, message.error.message = error.code, error.message
             if kind == "packet":

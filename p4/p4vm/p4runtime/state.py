@@ -8,28 +8,28 @@ from typing import Any
 from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2
 
-from p4vm.control.groups import Mirror
+from p4vm.control.control_values import width_of
+from p4vm.control.controlled_switch import ControlledSwitch
+from p4vm.control.multicast_groups import Mirror
 from p4vm.control.p4info import shortest
-from p4vm.control.switch import Switch
-from p4vm.control.values import width_of
-from p4vm.engine import Replica
-from p4vm.ir import nodes as ir
+from p4vm.engine import PacketReplica
+from p4vm.ir import ir_nodes as ir
 from p4vm.p4runtime.meters import fill_meter, set_meter
-from p4vm.p4runtime.pipeline import Pipeline, number
-from p4vm.p4runtime.profiles import Profiles
-from p4vm.p4runtime.refusal import INVALID, MISSING, Refused, refusing, unimplemented
-from p4vm.p4runtime.tables import Tables
+from p4vm.p4runtime.refusal import INVALID, MISSING, RuntimeRefusal, refusing, unimplemented
+from p4vm.p4runtime.runtime_pipeline import ForwardingPipeline, number
+from p4vm.p4runtime.runtime_profiles import Profiles
+from p4vm.p4runtime.runtime_tables import Tables
 
 Update = p4runtime_pb2.Update
 
 
-class State:
+class RuntimeState:
     """All that a controller may change, by the ids of a pipeline. Methods raise Refused; what is refused has changed
     nothing."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: ForwardingPipeline) -> None:
         self.pipeline = pipeline
-        self.switch: Switch = pipeline.switch
+        self.switch: ControlledSwitch = pipeline.switch
         self.profiles = Profiles(pipeline)
         self.tables = Tables(pipeline, self.profiles)
         self._write: dict[str, Callable[[int, Any], None]] = {
@@ -60,7 +60,7 @@ class State:
         """Carry out one p4.v1.Update."""
         kind = update.entity.WhichOneof("entity")
         if update.type not in (Update.INSERT, Update.MODIFY, Update.DELETE):
-            raise Refused(INVALID, "an update is INSERT, MODIFY or DELETE")
+            raise RuntimeRefusal(INVALID, "an update is INSERT, MODIFY or DELETE")
         if kind not in self._write:
             raise unimplemented(f"to write {kind or 'nothing'}")
         self._write[kind](update.type, getattr(update.entity, kind))
@@ -170,7 +170,9 @@ class State:
         for member in entry.members:
             fields = {match.field_id: match for match in member.match}
             if {one.id for one in part.match} != set(fields):
-                raise Refused(INVALID, f"{name}: a member needs a match for each of its {len(part.match)} fields")
+                raise RuntimeRefusal(
+                    INVALID, f"{name}: a member needs a match for each of its {len(part.match)} fields"
+                )
             members.append([_exact(fields[one.id], one, name) for one in part.match])
         with refusing():
             self.switch.pvs_clear(name)
@@ -201,7 +203,7 @@ class State:
                 else:
                     self.switch.mirroring_set(session.session_id, _replicas(session), session.packet_length_bytes)
         else:
-            raise Refused(INVALID, "neither a multicast group nor a clone session")
+            raise RuntimeRefusal(INVALID, "neither a multicast group nor a clone session")
 
     def _read_copies(self, asked: Any) -> Iterator[Any]:
         kind = asked.WhichOneof("type")
@@ -212,7 +214,7 @@ class State:
                     made = p4runtime_pb2.PacketReplicationEngineEntry()
                     made.multicast_group_entry.multicast_group_id = group
                     nodes = [self.switch.nodes[handle] for handle in handles]
-                    copies = [Replica(port, node.rid) for node in nodes for port in node.ports]
+                    copies = [PacketReplica(port, node.rid) for node in nodes for port in node.ports]
                     _fill_replicas(made.multicast_group_entry, copies)
                     yield made
         if kind in (None, "clone_session_entry"):
@@ -228,19 +230,19 @@ class State:
 
 def _only_modify(kind: int, what: str) -> None:
     if kind != Update.MODIFY:
-        raise Refused(INVALID, f"{what} is only modified: neither inserted nor deleted")
+        raise RuntimeRefusal(INVALID, f"{what} is only modified: neither inserted nor deleted")
 
 
 def _there(kind: int, present: bool, what: str) -> None:
     if kind == Update.INSERT and present:
-        raise Refused(code_pb2.ALREADY_EXISTS, f"{what} is there already; modify it")
+        raise RuntimeRefusal(code_pb2.ALREADY_EXISTS, f"{what} is there already; modify it")
     if kind != Update.INSERT and not present:
-        raise Refused(MISSING, f"there is no {what}")
+        raise RuntimeRefusal(MISSING, f"there is no {what}")
 
 
 def _direct(instance: ir.ExternInstance | None, table: str, what: str) -> str:
     if instance is None:
-        raise Refused(INVALID, f"{table} has no direct {what}")
+        raise RuntimeRefusal(INVALID, f"{table} has no direct {what}")
     return instance.name
 
 
@@ -254,20 +256,20 @@ def _exact(match: Any, field: Any, name: str) -> tuple[int, int | None]:
     return number(match.exact.value, field.bitwidth, name), None
 
 
-def _replicas(entry: Any) -> list[Replica]:
+def _replicas(entry: Any) -> list[PacketReplica]:
     made = []
     for replica in entry.replicas:
         if replica.backup_replicas:
             raise unimplemented("backup replicas")
         port = number(replica.port, 32, "port") if replica.WhichOneof("port_kind") == "port" else replica.egress_port
-        made.append(Replica(port, replica.instance))
+        made.append(PacketReplica(port, replica.instance))
     return made
 
 
-def _copies(mirror: Mirror) -> list[Replica]:
-    return [Replica(mirror.port)] if mirror.port is not None else list(mirror.replicas)
+def _copies(mirror: Mirror) -> list[PacketReplica]:
+    return [PacketReplica(mirror.port)] if mirror.port is not None else list(mirror.replicas)
 
 
-def _fill_replicas(message: Any, copies: list[Replica]) -> None:
+def _fill_replicas(message: Any, copies: list[PacketReplica]) -> None:
     for copy in copies:
         message.replicas.add(egress_port=copy.port, instance=copy.instance)

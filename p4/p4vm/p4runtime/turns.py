@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from google.rpc import code_pb2
 
-from p4vm.p4runtime.refusal import Refused
+from p4vm.p4runtime.refusal import RuntimeRefusal
 
 Made = TypeVar("Made")
 WAIT_S = 60.0
@@ -30,7 +30,7 @@ class Turns:
         return self._bell
 
     def carry_out(self, work: Callable[[], Made]) -> Made:
-        """What `work` returns or raises, from any thread. Raises Refused where the switch has ended."""
+        """What `work` returns or raises, from any thread. Raises RuntimeRefusal where the switch has ended."""
         done: Future[Made] = Future()
         if not self._closed:
             self._waiting.append((work, done))
@@ -38,7 +38,7 @@ class Turns:
         try:
             return done.result(timeout=0 if self._closed else WAIT_S)
         except TimeoutError:
-            raise Refused(code_pb2.UNAVAILABLE, "the switch has ended, or doesn't answer") from None
+            raise RuntimeRefusal(code_pb2.UNAVAILABLE, "the switch has ended, or doesn't answer") from None
 
     def serve(self) -> None:
         """In the thread that has the switch."""

@@ -23,10 +23,10 @@ from typing import NoReturn
 
 import numpy as np
 
-from p4vm.planes.program import (
+from p4vm.planes.plane_program import (
     HEADERS_BYTES,
     LANES,
-    Control,
+    PlaneControl,
     ProgramPlane,
     Variant,
     defines,
@@ -123,12 +123,12 @@ class _SimpleSwitch:
         self._sockets: list[socket.socket] = []
         self._counted: dict[str, int] = {}
         self._commands = 0  # that the present command line was given
-        self.control: Control
+        self.control: PlaneControl
         try:
             self._make_links()
             self._start(program)
             self._run([f"set_queue_depth {QUEUE_DEPTH}"])
-            self.control = Control(self._run, variant[0], slots, PORTS)
+            self.control = PlaneControl(self._run, variant[0], slots, PORTS)
         except BaseException:
             self.close()
             raise

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p4vm.planes.program import (
+from p4vm.planes.plane_program import (
     ADDRESSES,
     HEADERS_BYTES,
     HELD,
@@ -28,7 +28,7 @@ from p4vm.planes.program import (
     SEEN_LOW,
     STREAMS,
     WORKERS,
-    Control,
+    PlaneControl,
     ProgramPlane,
     Variant,
     defines,
@@ -41,8 +41,8 @@ from switchagg.errors import JobError
 from switchagg.wire import HEADER_BYTES, Bundle, headers
 
 if TYPE_CHECKING:
-    from p4vm.control.names import Names
-    from p4vm.control.switch import Switch
+    from p4vm.control.control_names import ControlNames
+    from p4vm.control.controlled_switch import ControlledSwitch
 
 PORTS = 64
 """Physical ports of the program's switch; workers share them."""
@@ -116,7 +116,7 @@ class _Program:
     def __init__(self, variant: Variant, slots: int, backend: str) -> None:
         self._switch = _compiled(variant, slots, backend)
         _check_objects(self._switch, leaf=variant[1])
-        self.control = Control(self._run, variant[0], slots, PORTS)
+        self.control = PlaneControl(self._run, variant[0], slots, PORTS)
         self._headers: dict[tuple[int, int], Bundle] = {}
 
     def process(self, bundle: Bundle, port: int) -> list[Output]:
@@ -185,9 +185,9 @@ def _together(frames: Bundle, sizes: NDArray[np.uint32], receivers: NDArray[np.i
             yield Output(results, tuple(port for its, port in way if its == size))
 
 
-def _check_objects(switch: "Switch", *, leaf: bool) -> None:
+def _check_objects(switch: "ControlledSwitch", *, leaf: bool) -> None:
     """Raise JobError for a program without what the control plane of a switch fills and reads."""
-    needed: list[tuple[Names[Any], tuple[str, ...]]] = [
+    needed: list[tuple[ControlNames[Any], tuple[str, ...]]] = [
         (switch.tables, (ADDRESSES, JOBS, STREAMS, MEMBERS, WORKERS, *[PARENTS] * leaf)),
         (switch.registers, (HELD, SEEN_LOW, SEEN_HIGH)),
         (switch.counters, (OUTCOME_COUNTER,)),
@@ -201,9 +201,9 @@ def _check_objects(switch: "Switch", *, leaf: bool) -> None:
         )
 
 
-def _compiled(variant: Variant, slots: int, backend: str) -> "Switch":
+def _compiled(variant: Variant, slots: int, backend: str) -> "ControlledSwitch":
     from p4vm.compile import compile_program
-    from p4vm.control.switch import Switch
+    from p4vm.control.controlled_switch import ControlledSwitch
     from p4vm.source import P4Error
 
     try:
@@ -212,4 +212,4 @@ def _compiled(variant: Variant, slots: int, backend: str) -> "Switch":
         engine = compile_program(path, backend=backend, includes=[ours], defines=macros)
     except P4Error as error:
         raise JobError(f"data plane p4: {error}") from error
-    return Switch(engine)
+    return ControlledSwitch(engine)

@@ -11,7 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from p4vm.control.core import action_names
-from p4vm.planes.program import (
+from p4vm.planes.plane_program import (
     AGGREGATION_PORT,
     COUNTERS,
     LANES,
@@ -19,7 +19,7 @@ from p4vm.planes.program import (
     SLOTS,
     SWITCH_ADDRESS,
     SWITCH_MAC,
-    Control,
+    PlaneControl,
     address_of,
     defines,
     folder,
@@ -27,13 +27,13 @@ from p4vm.planes.program import (
     mac_of,
     room,
 )
-from p4vm.planes.traffic import Admitted, Arrived, Evicted, Lost, Shape, Step
+from p4vm.planes.plane_traffic import AdmittedTraffic, Arrived, Evicted, LostPackets, Shape, Step
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import SwitchaggError
 from switchagg.job import JobConfig
 
 if TYPE_CHECKING:
-    from p4vm.ir import nodes as ir
+    from p4vm.ir import ir_nodes as ir
 
 SLOTS_DEFAULT = 1024
 """What the program is compiled for unless a macro says otherwise."""
@@ -52,11 +52,11 @@ def vector(steps: Iterable[Step], shape: Shape, title: str) -> Iterator[str]:
     yield f"switch {shape.slots} {shape.elements}"
     counters: Counter[str] = Counter()
     for step in steps:
-        if isinstance(step, Admitted):
+        if isinstance(step, AdmittedTraffic):
             yield _job_line(step.job, step.ports)
         elif isinstance(step, Evicted):
             yield f"evict {step.job_id}"
-        elif isinstance(step, Lost):
+        elif isinstance(step, LostPackets):
             yield f"# {step.note}"
         else:
             counters[step.reason] += 1
@@ -98,17 +98,17 @@ def stf(steps: Iterable[Step], shape: Shape, title: str) -> Iterator[str]:
     yield f"# {title}"
     yield f"# Run it: switchagg p4 test p4/v1model/switchagg.p4 THIS_FILE{_macros(shape)}"
     words = _Words()
-    control = Control(words.run, shape.elements, shape.slots, shape.ports)
+    control = PlaneControl(words.run, shape.elements, shape.slots, shape.ports)
     counters: Counter[str] = Counter()
     for step in steps:
-        if isinstance(step, Admitted):
+        if isinstance(step, AdmittedTraffic):
             yield f"# job {step.job.job_id} is admitted with generation {step.job.generation} (S7)"
             control.admit(step.job, step.ports)
         elif isinstance(step, Evicted):
             yield f"# job {step.job_id} is evicted (S8); p4c's runner leaves these lines out"
             control.evict(step.job_id)
         yield from words.take()
-        if isinstance(step, Lost):
+        if isinstance(step, LostPackets):
             yield f"# {step.note}"
         elif isinstance(step, Arrived):
             words.fresh = False
@@ -160,7 +160,7 @@ def _spaced(frame: bytes) -> str:
 
 
 class _Words:
-    """Commands of a command line, said as STF says them: what `Control` runs while a test is written.
+    """Commands of a command line, said as STF says them: what `PlaneControl` runs while a test is written.
 
     fresh: no packet has come yet, so registers are zero and need no zeros written.
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from p4vm.ir import nodes as ir
-from p4vm.ir.nodes import is_signed, width_of
-from p4vm.python.names import ProgramNames, docstring, fields_of
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.ir_nodes import is_signed, width_of
+from p4vm.python.python_names import ProgramNames, docstring, fields_of
 
 CODES = {8: "b", 16: "h", 32: "i", 64: "q"}
 
@@ -21,7 +21,7 @@ def zero(kind: ir.Type, names: ProgramNames) -> str:
     if isinstance(kind, ir.Record):
         return f"{names.record(kind)}()"
     if isinstance(kind, ir.Array):
-        return f"Stack({names.record(kind.element)}, {kind.size})"
+        return f"HeaderStack({names.record(kind.element)}, {kind.size})"
     return "EMPTY" if isinstance(kind, ir.Varbits) else "0"
 
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from p4vm.ir import nodes as ir
+from p4vm.ir import ir_nodes as ir
 from p4vm.ir.walk import ending, run_in_parser, shared_variables, with_tables
 from p4vm.lines import marked
-from p4vm.python.names import Names, ProgramNames, docstring, identifier
+from p4vm.python.python_names import ProgramNames, PythonNames, docstring, identifier
+from p4vm.python.python_statements import StatementWriter
 from p4vm.python.records import RecordWriter, in_order, is_scalar, zero
-from p4vm.python.statements import StatementWriter
 
 
-class Layout:
+class RoutineLayout:
     """What one routine's code must know of the others. exits: routines that may end the whole control."""
 
-    def __init__(self, program: ir.Program) -> None:
+    def __init__(self, program: ir.ProgramIr) -> None:
         self.program = program
         self.names = ProgramNames()
         for routine in program.routines:
@@ -45,10 +45,10 @@ class Layout:
 class RoutineWriter:
     """Writes one routine's function."""
 
-    def __init__(self, layout: Layout, routine: ir.Routine) -> None:
+    def __init__(self, layout: RoutineLayout, routine: ir.Routine) -> None:
         self.layout = layout
         self.routine = routine
-        self.names = Names(layout.names.globals.taken)
+        self.names = PythonNames(layout.names.globals.taken)
         self.shared = layout.shared.get(routine, [])
         self.frame_slots = {id(variable): name for variable, name in frame_slots(self.shared)}
         self.writer = StatementWriter(layout, routine, self.names, self.returned)
@@ -134,16 +134,16 @@ class RoutineWriter:
                     writer.select(state, numbers)
 
 
-def frame_name(layout: Layout, control: ir.Routine) -> str:
+def frame_name(layout: RoutineLayout, control: ir.Routine) -> str:
     return layout.names.globals.of(layout.shared[control], f"{control.name}_variables")
 
 
 def frame_slots(shared: list[ir.Variable]) -> list[tuple[ir.Variable, str]]:
-    names = Names()
+    names = PythonNames()
     return [(variable, names.fresh(variable.name)) for variable in shared]
 
 
-def frame_lines(layout: Layout, control: ir.Routine) -> list[str]:
+def frame_lines(layout: RoutineLayout, control: ir.Routine) -> list[str]:
     """The class of a control's variables that its actions use."""
     shared = layout.shared[control]
     slots = frame_slots(shared)
@@ -156,7 +156,7 @@ def frame_lines(layout: Layout, control: ir.Routine) -> list[str]:
     return made if made[-1].strip() != "def __init__(self):" else [*made, "        pass"]
 
 
-def module_of(layout: Layout) -> str:
+def module_of(layout: RoutineLayout) -> str:
     """The whole program's Python. Raises P4Error for what can't be written."""
     program = layout.program
     records: dict[str, ir.Record] = {}

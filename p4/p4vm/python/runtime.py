@@ -27,7 +27,7 @@ class Dropped(Exception):
     """The packet that is being processed is dropped at once."""
 
 
-class Shared:
+class SharedState:
     """What packets of one engine share. errors: numbers of the core errors. turns: iterations of loops so far."""
 
     __slots__ = ("counters", "digests", "errors", "log", "random", "turns")
@@ -45,7 +45,7 @@ class Shared:
         names[name] = names.get(name, 0) + 1
 
 
-class Packet:
+class PacketBits:
     """One packet in a pass. data: bytes as the pass got them; size, at: bits in all, and read by the parser so far.
 
     standard: the standard metadata. clone: (session, field list) asked for; resubmit, recirculate: field lists asked
@@ -71,7 +71,7 @@ class Packet:
         "steps",
     )
 
-    def __init__(self, shared: Shared, data: bytes, now_us: int, passes: int) -> None:
+    def __init__(self, shared: SharedState, data: bytes, now_us: int, passes: int) -> None:
         self.shared = shared
         self.data = data
         self.size = len(data) * 8
@@ -89,9 +89,9 @@ class Packet:
         self.loose = 0
         self.loose_bits = 0
 
-    def copy(self) -> Packet:
+    def copy(self) -> PacketBits:
         """Clears requests to the pipeline before another pass through egress, but those that hold for all copies."""
-        made = Packet(self.shared, self.data, self.now_us, self.passes)
+        made = PacketBits(self.shared, self.data, self.now_us, self.passes)
         made.payload = self.payload
         made.keep = self.keep
         return made
@@ -132,7 +132,7 @@ class Packet:
         header.take(self.bits(self.at, end), varbits)
         self.at = end
 
-    def extract_next(self, stack: Stack, varbits: int | None = None) -> None:
+    def extract_next(self, stack: HeaderStack, varbits: int | None = None) -> None:
         """Reads a header into the stack's next element."""
         header = self.next(stack)
         if varbits is None:
@@ -158,12 +158,12 @@ class Packet:
             raise self.reject("PacketTooShort")
         self.at += width
 
-    def next(self, stack: Stack) -> Any:
+    def next(self, stack: HeaderStack) -> Any:
         if stack.next_index >= stack.size:
             raise self.reject("StackOutOfBounds")
         return stack.items[stack.next_index]
 
-    def last(self, stack: Stack) -> Any:
+    def last(self, stack: HeaderStack) -> Any:
         if not 0 < stack.next_index <= stack.size:
             raise self.reject("StackOutOfBounds")
         return stack.items[stack.next_index - 1]
@@ -324,7 +324,7 @@ class Header(Struct):
         return width, number
 
 
-class Stack:
+class HeaderStack:
     """A header stack. element: its class."""
 
     __slots__ = ("element", "items", "next_index", "size")
@@ -344,17 +344,17 @@ class Stack:
             item.reset()
         self.next_index = 0
 
-    def assign(self, other: Stack) -> None:
+    def assign(self, other: HeaderStack) -> None:
         for mine, its in zip(self.items, other.items, strict=True):
             mine.assign(its)
         self.next_index = other.next_index
 
-    def copy(self) -> Stack:
-        made = Stack(self.element, self.size)
+    def copy(self) -> HeaderStack:
+        made = HeaderStack(self.element, self.size)
         made.assign(self)
         return made
 
-    def same(self, other: Stack) -> bool:
+    def same(self, other: HeaderStack) -> bool:
         return all(mine.same(its) for mine, its in zip(self.items, other.items, strict=True))
 
     def push(self, count: int) -> None:
@@ -379,9 +379,9 @@ class Stack:
         return [piece for item in self.items for piece in item.pieces()]
 
 
-def stack_of(element: Any, items: list[Any]) -> Stack:
+def stack_of(element: Any, items: list[Any]) -> HeaderStack:
     """A stack built from copies of these."""
-    made = Stack(element, len(items))
+    made = HeaderStack(element, len(items))
     for mine, its in zip(made.items, items, strict=True):
         mine.assign(its)
     return made

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from p4vm.source import Position
-from p4vm.stf.parse import Expect
+from p4vm.stf.stf_parse import Expect
 
 GROUP = 8
 """Nibbles between two spaces where packets are shown."""
@@ -15,14 +15,14 @@ WINDOW = 12 * GROUP
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class OutputPacket:
     """A packet that left, and the statement whose packet caused it."""
 
     data: bytes
     cause: Position
 
 
-def judge(expected: Mapping[int, Sequence[Expect]], received: Mapping[int, Sequence[Received]]) -> list[str]:
+def judge(expected: Mapping[int, Sequence[Expect]], received: Mapping[int, Sequence[OutputPacket]]) -> list[str]:
     """Failures, port by port."""
     failures: list[str] = []
     for port in sorted({*expected, *received}):
@@ -30,7 +30,7 @@ def judge(expected: Mapping[int, Sequence[Expect]], received: Mapping[int, Seque
     return failures
 
 
-def _judge_port(port: int, expected: Sequence[Expect], received: Sequence[Received]) -> list[str]:
+def _judge_port(port: int, expected: Sequence[Expect], received: Sequence[OutputPacket]) -> list[str]:
     failures = []
     for place, (line, packet) in enumerate(zip(expected, received, strict=False), 1):
         fault = difference(line, packet.data)
@@ -67,7 +67,7 @@ def difference(line: Expect, data: bytes) -> tuple[int, str] | None:
     return None
 
 
-def _differs(line: Expect, packet: Received, place: int, wrong: int, what: str) -> str:
+def _differs(line: Expect, packet: OutputPacket, place: int, wrong: int, what: str) -> str:
     assert line.nibbles is not None
     start = max(0, wrong // GROUP * GROUP - WINDOW // 2)
     dots = "… " if start else ""

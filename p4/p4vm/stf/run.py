@@ -24,18 +24,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from p4vm.commands.line import COMMANDS, file_lines, shown
-from p4vm.control.switch import Switch
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.source import P4Error, Position
-from p4vm.stf.judge import Received, judge
-from p4vm.stf.parse import (
+from p4vm.stf.judge import OutputPacket, judge
+from p4vm.stf.stf_parse import (
     Add,
     CheckCounter,
     Direct,
     Expect,
     NoPacket,
-    Packet,
     Remove,
     Statement,
+    StfPacket,
     Wait,
     parse,
 )
@@ -70,7 +70,7 @@ class Result:
         return not self.failures
 
 
-def run(switch_maker: Callable[[], Switch], path: str | Path) -> Result:
+def run(switch_maker: Callable[[], ControlledSwitch], path: str | Path) -> Result:
     """Run one test file on a new switch. Faults of the file are failures; raises P4Error if it can't be read, or as the
     maker does."""
     text = "\n".join(line for _, line in file_lines(Path(path)))
@@ -81,12 +81,12 @@ def run(switch_maker: Callable[[], Switch], path: str | Path) -> Result:
     return run_statements(switch_maker(), statements, str(path))
 
 
-def run_text(switch: Switch, text: str, file: str = "<text>") -> Result:
+def run_text(switch: ControlledSwitch, text: str, file: str = "<text>") -> Result:
     """As `run` for a test in a string, on a switch that is there."""
     return run_statements(switch, parse(text, file), file)
 
 
-def run_statements(switch: Switch, statements: list[Statement], path: str = "<text>") -> Result:
+def run_statements(switch: ControlledSwitch, statements: list[Statement], path: str = "<text>") -> Result:
     """Carry them out in order, then judge."""
     test = _Test(switch, Result(path))
     for statement in statements:
@@ -106,17 +106,17 @@ def _place(position: Position) -> str:
 class _Test:
     """A test while it runs: its time, labels of entries, packets expected and received per port."""
 
-    def __init__(self, switch: Switch, result: Result) -> None:
+    def __init__(self, switch: ControlledSwitch, result: Result) -> None:
         self.switch = switch
         self.result = result
         self.now_us = 0
         self.labels: dict[str, tuple[str, int]] = {}
         self.expected: dict[int, list[Expect]] = {}
-        self.received: dict[int, list[Received]] = {}
+        self.received: dict[int, list[OutputPacket]] = {}
 
     def step(self, statement: Statement) -> None:
         """Carry out one statement. Raises P4Error."""
-        if isinstance(statement, Packet):
+        if isinstance(statement, StfPacket):
             self._packet(statement)
         elif isinstance(statement, Expect):
             self.expected.setdefault(statement.port, []).append(statement)
@@ -137,13 +137,13 @@ class _Test:
         if text:
             self.result.printed += text.splitlines()
 
-    def _packet(self, statement: Packet) -> None:
+    def _packet(self, statement: StfPacket) -> None:
         self.now_us += PACKET_US
         sent = self.switch.process(statement.port, statement.data, self.now_us)
         self.result.packets_in += 1
         self.result.packets_out += len(sent)
         for port, data in sent:
-            self.received.setdefault(port, []).append(Received(data, statement.position))
+            self.received.setdefault(port, []).append(OutputPacket(data, statement.position))
         self.result.printed += self.switch.engine.take_log()
 
     def _add(self, statement: Add) -> None:

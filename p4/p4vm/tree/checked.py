@@ -1,21 +1,22 @@
 """What the checker found out about a program: the tree as it was written, and notes on its nodes.
 
-`check.check(program)` makes it, `lower.lower(checked)` reads it. Within parsers, controls and functions that are used
-with different constructor arguments or type arguments, notes hold for all uses: types may contain `types.Variable`s of
-a generic function, and what depends on a constructor parameter is no constant here; lowering knows both per use.
+`check_program.check` makes it, `lower_program.lower` reads it. Within parsers, controls and functions that are used
+with different constructor arguments or type arguments, notes hold for all uses: types may contain the
+`types.TypeVariable`s of a generic function, and what depends on a constructor parameter is no constant here;
+lowering knows both per use.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from p4vm.tree import nodes as tree
+from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
 
 
 @dataclass(slots=True)
 class CallNote:
-    """What a `tree.Call` calls.
+    """What a `tree.CallExpression` calls.
 
     kind: one of
       function      a tree.Function                       action      a tree.Action (called directly)
@@ -31,11 +32,11 @@ class CallNote:
     kind: str
     name: str
     declaration: tree.Node | None
-    parameters: tuple[types.Parameter, ...]
-    arguments: list[tree.Expression | None]
+    parameters: tuple[types.ParameterType, ...]
+    arguments: list[tree.ExpressionNode | None]
     type_arguments: tuple[types.Type, ...] = ()
     returns: types.Type = types.VOID
-    receiver: tree.Expression | None = None
+    receiver: tree.ExpressionNode | None = None
 
 
 @dataclass(slots=True)
@@ -48,19 +49,19 @@ class Checked:
       lists and struct expressions to structs, headers, tuples, stacks).
     constants: expressions known at compile time, whoever uses them -> value, after conversion.
     declared: names in use (Name, TypeName, ActionRef, Member of a package or parser) -> declaration; for an enum's or
-      error's member the Member node -> the Enum or Errors declaration.
+      error's member the MemberExpression -> its EnumDeclaration or Errors.
     calls: notes on every tree.Call. instances: declarations of instances -> note of the constructor call.
     bound: actions in a table's list, default action and entries -> arguments in order of the action's parameters;
       None: the control plane gives it.
     errors: names of all errors in order of declaration. main: the instance called main, if the program has one.
     """
 
-    program: tree.Program
+    program: tree.SyntaxTree
     type_of: dict[tree.Node, types.Type] = field(default_factory=dict)
     converted: dict[tree.Node, types.Type] = field(default_factory=dict)
     constants: dict[tree.Node, types.Value] = field(default_factory=dict)
     declared: dict[tree.Node, tree.Node] = field(default_factory=dict)
-    calls: dict[tree.Call, CallNote] = field(default_factory=dict)
+    calls: dict[tree.CallExpression, CallNote] = field(default_factory=dict)
     instances: dict[tree.Instance, CallNote] = field(default_factory=dict)
     bound: dict[tree.ActionRef, CallNote] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Bits:
+class BitsType:
     """bit<width>, or int<width> where signed. width 0 is allowed."""
 
     width: int
@@ -21,7 +21,7 @@ class Bits:
 
 
 @dataclass(frozen=True, slots=True)
-class Integer:
+class IntegerType:
     """int: compile-time integers of any size."""
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class Integer:
 
 
 @dataclass(frozen=True, slots=True)
-class Varbits:
+class VarbitsType:
     """varbit<width>: at most width bits."""
 
     width: int
@@ -39,7 +39,7 @@ class Varbits:
 
 
 @dataclass(frozen=True, slots=True)
-class Simple:
+class SimpleType:
     """bool, error, string, match_kind, void, and `_` (a don't-care type argument) by name."""
 
     name: str
@@ -48,21 +48,21 @@ class Simple:
         return self.name
 
 
-BOOL = Simple("bool")
-ERROR = Simple("error")
-STRING = Simple("string")
-MATCH_KIND = Simple("match_kind")
-VOID = Simple("void")
-INTEGER = Integer()
+BOOL = SimpleType("bool")
+ERROR = SimpleType("error")
+STRING = SimpleType("string")
+MATCH_KIND = SimpleType("match_kind")
+VOID = SimpleType("void")
+INTEGER = IntegerType()
 
 
 @dataclass(frozen=True, slots=True)
-class Enum:
+class EnumType:
     """base: underlying type of a serializable enum; values: its members' numbers (0, 1, … without base)."""
 
     name: str
     members: tuple[str, ...] = field(compare=False)
-    base: Bits | None = field(default=None, compare=False)
+    base: BitsType | None = field(default=None, compare=False)
     values: tuple[int, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Enum:
 
 
 @dataclass(frozen=True, slots=True)
-class Structure:
+class StructureType:
     """kind: struct, header, header_union. name: with type arguments if generic, as in `Pair<bit<8>, bool>`."""
 
     kind: str
@@ -86,10 +86,10 @@ class Structure:
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class StackType:
     """element[size]; element: a header or header union."""
 
-    element: Structure
+    element: StructureType
     size: int
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuple:
+class TupleType:
     """tuple<…>; also the type of {a, b, …} before it is converted. is_list: list<T> with its one type argument."""
 
     items: tuple[Type, ...]
@@ -108,7 +108,7 @@ class Tuple:
 
 
 @dataclass(frozen=True, slots=True)
-class SetOf:
+class SetType:
     """What a select key or an entry may match: set of an element type."""
 
     element: Type
@@ -118,7 +118,7 @@ class SetOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Distinct:
+class NewType:
     """type T name: as T, but another type; converts to and from T by cast only."""
 
     name: str
@@ -129,7 +129,7 @@ class Distinct:
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class TypeVariable:
     """A type parameter, bound when its generic declaration is used. owner: that declaration's name."""
 
     name: str
@@ -140,7 +140,7 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Extern:
+class ExternType:
     name: str
     arguments: tuple[Type, ...] = ()
 
@@ -149,7 +149,7 @@ class Extern:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ParameterType:
     """direction: "" "in" "out" "inout". optional: has a default value or @optional."""
 
     direction: str
@@ -159,7 +159,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Callable:
+class CallableType:
     """kind: parser, control, package (types or declarations), function, method, action, constructor.
 
     name: the declaration's. parameters: those of apply or of the call. type_arguments: of a specialised one.
@@ -167,9 +167,9 @@ class Callable:
 
     kind: str
     name: str
-    parameters: tuple[Parameter, ...] = field(compare=False)
+    parameters: tuple[ParameterType, ...] = field(compare=False)
     returns: Type = field(default=VOID, compare=False)
-    type_parameters: tuple[Variable, ...] = field(default=(), compare=False)
+    type_parameters: tuple[TypeVariable, ...] = field(default=(), compare=False)
     type_arguments: tuple[Type, ...] = ()
 
     def __str__(self) -> str:
@@ -177,7 +177,7 @@ class Callable:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableType:
     """A table of a control; actions: names as in its list."""
 
     name: str
@@ -188,36 +188,36 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyResult:
+class ApplyResultType:
     """What table.apply() returns: fields hit, miss (bool), action_run (for switch)."""
 
-    table: Table
+    table: TableType
 
     def __str__(self) -> str:
         return f"apply_result({self.table.name})"
 
 
 Type = (
-    Bits
-    | Integer
-    | Varbits
-    | Simple
-    | Enum
-    | Structure
-    | Stack
-    | Tuple
-    | SetOf
-    | Distinct
-    | Variable
-    | Extern
-    | Callable
-    | Table
-    | ApplyResult
+    BitsType
+    | IntegerType
+    | VarbitsType
+    | SimpleType
+    | EnumType
+    | StructureType
+    | StackType
+    | TupleType
+    | SetType
+    | NewType
+    | TypeVariable
+    | ExternType
+    | CallableType
+    | TableType
+    | ApplyResultType
 )
 
 
-UNTYPED_HEADER = Simple("{#}")
-UNTYPED_DEFAULT = Simple("...")
+UNTYPED_HEADER = SimpleType("{#}")
+UNTYPED_DEFAULT = SimpleType("...")
 ANONYMOUS = "struct {"
 """How the name of a struct expression's own type begins."""
 
@@ -236,58 +236,58 @@ DATA_SIMPLE = frozenset({"bool", "error"})
 
 def bare(kind: Type) -> Type:
     """Without `type T name` around it."""
-    while isinstance(kind, Distinct):
+    while isinstance(kind, NewType):
         kind = kind.original
     return kind
 
 
 def inside(kind: Type) -> tuple[Type, ...]:
     """Types of a structure's fields, a stack's elements, a tuple's or list's items; of any other type none."""
-    if isinstance(kind, Structure):
+    if isinstance(kind, StructureType):
         return tuple(field for _, field in kind.fields)
-    if isinstance(kind, Tuple):
+    if isinstance(kind, TupleType):
         return kind.items
-    return (kind.element,) if isinstance(kind, Stack) else ()
+    return (kind.element,) if isinstance(kind, StackType) else ()
 
 
 def is_data(kind: Type) -> bool:
     """Whether a variable or a struct's field may have this type."""
     kind = bare(kind)
-    if isinstance(kind, Tuple):
+    if isinstance(kind, TupleType):
         return not kind.is_list and all(map(is_data, kind.items))
-    if isinstance(kind, Simple):
+    if isinstance(kind, SimpleType):
         return kind.name in DATA_SIMPLE
-    return isinstance(kind, Bits | Varbits | Enum | Structure | Stack | Variable)
+    return isinstance(kind, BitsType | VarbitsType | EnumType | StructureType | StackType | TypeVariable)
 
 
 def fits_header(kind: Type) -> bool:
     """Whether a header's field may have this type: bits alone, also in structs."""
     kind = bare(kind)
-    if isinstance(kind, Structure):
+    if isinstance(kind, StructureType):
         return kind.kind == "struct" and all(
-            fits_header(field) and not isinstance(bare(field), Varbits) for _, field in kind.fields
+            fits_header(field) and not isinstance(bare(field), VarbitsType) for _, field in kind.fields
         )
-    if isinstance(kind, Enum):
+    if isinstance(kind, EnumType):
         return kind.base is not None
-    return isinstance(kind, Bits | Varbits | Variable) or kind == BOOL
+    return isinstance(kind, BitsType | VarbitsType | TypeVariable) or kind == BOOL
 
 
 def weight(kind: Type) -> int:
-    return 1 + sum(weight(item) for item in kind.items) if isinstance(kind, Tuple) else 1
+    return 1 + sum(weight(item) for item in kind.items) if isinstance(kind, TupleType) else 1
 
 
 def zero(kind: Type) -> Value | None:
     """The default value `...` of a type, where it is a value: headers, which become invalid, have none."""
     kind = bare(kind)
-    if isinstance(kind, Bits | Integer):
+    if isinstance(kind, BitsType | IntegerType):
         return 0
     if kind == BOOL:
         return False
     if kind == ERROR:
         return "NoError"
-    if isinstance(kind, Enum):
+    if isinstance(kind, EnumType):
         return kind.members[kind.values.index(0)] if 0 in kind.values else None
-    if isinstance(kind, Tuple) or (isinstance(kind, Structure) and kind.kind == "struct"):
+    if isinstance(kind, TupleType) or (isinstance(kind, StructureType) and kind.kind == "struct"):
         return all_or_none([zero(part) for part in inside(kind)])
     return None
 
@@ -298,8 +298,8 @@ def all_or_none(values: list[Value | None]) -> Value | None:
     return tuple(known) if len(known) == len(values) else None
 
 
-DONT_CARE = Simple("_")
+DONT_CARE = SimpleType("_")
 
 
-def variables_of(names: list[str], owner: str) -> tuple[Variable, ...]:
-    return tuple(Variable(name, owner) for name in names)
+def variables_of(names: list[str], owner: str) -> tuple[TypeVariable, ...]:
+    return tuple(TypeVariable(name, owner) for name in names)

@@ -1,0 +1,307 @@
+"""A program as a switch on interfaces: packets in, the program, output queues, packets out, and commands meanwhile.
+
+    host = Host(ControlledSwitch(engine), {0: "veth0", 1: "veth1"}, SoftwareSwitchOptions(pcap=Path("pcaps")))
+    with host:
+        host.run(seconds=10)
+    print("\n".join(host.summary()))
+
+One thread. Egress runs when a packet arrives, before it waits in its output queue: enq_qdepth and deq_qdepth are the
+packets that waited in the port's queue then. `host.native` does the same with its event loop in C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import selectors
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from p4vm.control.controlled_switch import ControlledSwitch
+from p4vm.host import pcap
+from p4vm.host.control import PromptServer, Served
+from p4vm.host.ports import InterfacePort, open_port, receive, room_for
+from p4vm.host.queues import OutputQueue
+
+BATCH = 64
+"""Packets taken from one port before the others have their turn."""
+IDLE_S = 0.2
+"""Longest sleep: also the longest that a request to stop could wait."""
+AGAIN_S = 0.0005
+"""Sleep while an interface has no room for what waits."""
+
+
+@dataclass(slots=True)
+class SoftwareSwitchOptions:
+    """pcap: folder for captures of every interface, in and out. control: address for commands, None: none.
+    log: gets lines of log_msg and digests. cpu: a port that is no interface. extra: what else is done between packets,
+    where there is a control address."""
+
+    pcap: Path | None = None
+    control: str | None = None
+    log: Callable[[str], None] | None = None
+    cpu: InterfacePort | None = None
+    extra: Served | None = None
+
+
+@dataclass(slots=True)
+class PortCounts:
+    """What became of one port's packets. bundles: received packets longer than its interface could send."""
+
+    received: int = 0
+    sent: int = 0
+    bundles: int = 0
+    queue_full: int = 0
+    not_sent: int = 0
+
+
+class Capture:
+    """The two captures of one interface. A disk that is full ends them; `failure` says so."""
+
+    def __init__(self, folder: Path, interface: str) -> None:
+        self._files: list[BinaryIO] = [pcap.open_capture(folder / f"{interface}_{way}.pcap") for way in ("in", "out")]
+        self.failure = ""
+
+    def fileno(self, out: bool) -> int:
+        return self._files[out].fileno()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.failure = self.failure or f"captures ended early: {error.strerror}"
+
+    def write(self, out: bool, time_us: int, data: bytes) -> None:
+        if not self.failure:
+            with self._failing():
+                self._files[out].write(pcap.record(time_us, data))
+
+    def flush(self) -> None:
+        for file in self._files:
+            with self._failing():
+                file.flush()
+
+    def close(self) -> None:
+        self.flush()
+        for file in self._files:
+            with self._failing():
+                file.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Seat:
+    """A port with its output queue, counts and captures."""
+
+    port: InterfacePort
+    queue: OutputQueue
+    counts: PortCounts = field(default_factory=PortCounts)
+    capture: Capture | None = None
+
+
+class Host:
+    """A switch on interfaces. Raises P4Error if an interface, a capture or the control address can't be had; nothing is
+    left open then. Also a context: it closes what it opened."""
+
+    def __init__(
+        self, switch: ControlledSwitch, ports: dict[int, str], options: SoftwareSwitchOptions | None = None
+    ) -> None:
+        self.switch = switch
+        self.options = options or SoftwareSwitchOptions()
+        self.seats: dict[int, _Seat] = {}
+        self.control: PromptServer | None = None
+        self.no_port = 0
+        self._selector = selectors.DefaultSelector()
+        self._stopping = False
+        self._changes = -1
+        self._started = time.monotonic()
+        try:
+            self._open(ports)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, ports: dict[int, str]) -> None:
+        if self.options.pcap is not None:
+            room_for(self.options.pcap)
+        for number, interface in sorted(ports.items()):
+            port = open_port(number, interface)
+            seat = self.seats[number] = _Seat(port, OutputQueue(1, 0))
+            self._selector.register(port.socket, selectors.EVENT_READ, seat)
+            if self.options.pcap is not None:
+                seat.capture = Capture(self.options.pcap, interface)
+        if self.options.cpu is not None:
+            seat = self.seats[self.options.cpu.number] = _Seat(self.options.cpu, OutputQueue(1, 0))
+            self._selector.register(seat.port.socket, selectors.EVENT_READ, seat)
+        self.switch.ports = dict(ports)
+        if self.options.control is not None:
+            self.control = PromptServer(self.switch, self.options.control)
+            self._selector.register(self.control, selectors.EVENT_READ)
+            if self.options.extra is not None:
+                self.control.serve_too(self.options.extra)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What about the interfaces would mislead a program, and who else can give commands."""
+        warnings = [warning for seat in self.seats.values() for warning in seat.port.warnings]
+        return warnings + (self.control.warnings if self.control is not None else [])
+
+    @property
+    def now_us(self) -> int:
+        """µs since the switch started."""
+        return int((time.monotonic() - self._started) * 1e6)
+
+    def run(self, seconds: float | None = None) -> None:
+        """Process packets and commands until `stop`, or for so many seconds."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while not self._stopping and (end is None or time.monotonic() < end):
+            left = IDLE_S if end is None else min(IDLE_S, max(0.0, end - time.monotonic()))
+            self.turn(left)
+            self._listen()
+        self._stopping = False
+        self._show_log()
+
+    def stop(self) -> None:
+        """Let `run`, this one or the next, return after a pass; any thread or signal handler may call it."""
+        self._stopping = True
+
+    def _listen(self) -> None:
+        if self.control is not None:
+            self.control.serve()
+        self._show_log()
+
+    def _show_log(self) -> None:
+        lines = self.switch.engine.take_log()
+        digests = self.switch.engine.take_digests()
+        if self.options.log is not None:
+            for line in lines:
+                self.options.log(line)
+            for digest in digests:
+                self.options.log(f"digest to {digest.receiver}: {', '.join(map(str, digest.values))}")
+
+    # ---- one turn
+
+    def turn(self, seconds: float) -> None:
+        """One pass of the event loop: wait at most so long for packets, process them, send what is due."""
+        self._follow_settings()
+        now = self.now_us
+        waits = [wait for seat in self.seats.values() if (wait := seat.queue.wait_us(now)) is not None]
+        if waits:
+            seconds = min(seconds, max(min(waits) / 1e6, AGAIN_S))
+        if self.control is not None and self.control.busy:
+            seconds = 0.0
+        for key, _ in self._selector.select(seconds):
+            if isinstance(key.data, _Seat):
+                self._take(key.data)
+        for seat in self.seats.values():
+            self._send(seat)
+
+    def _follow_settings(self) -> None:
+        settings = self.switch.queues
+        if settings.changes != self._changes:
+            self._changes = settings.changes
+            for number, seat in self.seats.items():
+                seat.queue.depth, seat.queue.rate = settings.depth(number), settings.rate(number)
+
+    def _take(self, seat: _Seat) -> None:
+        packets: list[bytes] = []
+        while len(packets) < BATCH and (data := receive(seat.port)) is not None:
+            packets.append(data)
+        if not packets:
+            return
+        seat.counts.received += len(packets)
+        seat.counts.bundles += sum(len(data) > seat.port.longest for data in packets)
+        if seat.capture is not None:
+            stamp = time.time_ns() // 1000
+            for data in packets:
+                seat.capture.write(False, stamp, data)
+            seat.capture.flush()
+        depths = {number: len(other.queue.packets) for number, other in self.seats.items()}
+        self.switch.engine.set_queue_depths(depths)
+        for outputs in self.switch.process_many([seat.port.number] * len(packets), packets, self.now_us):
+            for number, data in outputs:
+                self._put(number, data)
+
+    def _put(self, number: int, data: bytes) -> None:
+        seat = self.seats.get(number)
+        if seat is None:
+            self.no_port += 1
+        elif len(data) > seat.port.longest or len(data) < 14:
+            seat.counts.not_sent += 1
+        else:
+            if seat.queue.full:
+                self._send(seat)  # packets of one batch come faster than any link
+            seat.queue.put(data)
+
+    def _send(self, seat: _Seat) -> None:
+        sent = 0
+        for _ in range(seat.queue.due(self.now_us)):
+            data = seat.queue.packets[0]
+            try:
+                seat.port.socket.send(data)
+                seat.counts.sent += 1
+                if seat.capture is not None:
+                    seat.capture.write(True, time.time_ns() // 1000, data)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                if error.errno == errno.ENOBUFS:
+                    break
+                seat.counts.not_sent += 1  # the interface is down, or gone
+            seat.queue.packets.popleft()
+            sent += 1
+        seat.queue.sent(sent)
+        if seat.capture is not None and sent:
+            seat.capture.flush()
+
+    # ---- the end
+
+    def counts(self) -> dict[int, PortCounts]:
+        """Port -> what became of its packets."""
+        for seat in self.seats.values():
+            seat.counts.queue_full += seat.queue.overflowed
+            seat.queue.overflowed = 0
+        return {number: seat.counts for number, seat in self.seats.items()}
+
+    def summary(self) -> list[str]:
+        """What became of packets, a line per port and one for the program."""
+        lines = []
+        for number, counts in self.counts().items():
+            seat = self.seats[number]
+            line = f"port {number} {seat.port.interface}: received {counts.received}, sent {counts.sent}"
+            for name, value in (("queue full", counts.queue_full), ("could not be sent", counts.not_sent)):
+                line += f", {name} {value}" if value else ""
+            lines.append(line)
+            if counts.bundles:
+                lines.append(
+                    f"  {counts.bundles} packets were bundles, longer than the MTU {seat.port.mtu}: turn offloads off "
+                    f"where they come from: ethtool -K … tx off tso off gso off"
+                )
+            if seat.capture is not None and seat.capture.failure:
+                lines.append(f"  {seat.capture.failure}")
+        counted = self.switch.engine.counters
+        parts = {"dropped": counted.dropped, "parser rejected": counted.parser_rejected, "to no port": self.no_port}
+        parts |= {"too many passes": counted.too_many_passes, "too many turns": counted.too_many_turns, **counted.names}
+        shown = ", ".join(f"{name} {value}" for name, value in parts.items() if value)
+        lines.append(f"program: received {counted.received}, sent {counted.sent}{', ' if shown else ''}{shown}")
+        return lines
+
+    def close(self) -> None:
+        """Close interfaces, captures and control socket. May be called again."""
+        self._selector.close()
+        if self.control is not None:
+            self.control.close()
+            self.control = None
+        for seat in self.seats.values():
+            seat.port.close()
+            if seat.capture is not None:
+                seat.capture.close()
+
+    def __enter__(self) -> Host:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,580 @@
+"""A checked program made small: what the back ends read.
+
+Names are resolved, widths and constants evaluated, generics and constructor parameters specialised per instance, calls
+inside expressions taken out in order of evaluation, so that expressions are pure. Parsers, controls, actions and
+functions become routines.
+
+What holds everywhere, so that back ends agree to the bit:
+- Storage is plain: everything is zero and every header invalid when a packet starts; writing a field of an invalid
+  header writes its storage, reading reads it; setInvalid and setValid change the valid bit alone (of a union's member
+  either makes the other members invalid). Two invalid headers are equal whatever they store. A header copied is
+  copied whole.
+- An Index beyond its array reads zero (an invalid header) and writes nothing.
+- bit<W> values are 0 … 2**W - 1, int<W> values -2**(W-1) … 2**(W-1)-1. A shift by W or more gives 0, or -1 for a
+  negative int<W> shifted right. Division and remainder by zero give 0. width may be 0 or beyond 2048.
+- out and inout arguments may be passed by reference: lowering has put temporaries wherever that would show. So may
+  records, arrays and varbits that are `in`: the callee never writes them, nor does anything else while it runs.
+- Arguments of Invoke that are passed so, and what an extern writes, are plain places: Locals, and Members and Indexes
+  (constant, within the array) of them. The place for a result overlaps none of them.
+- Build and Invalid stand as an Assign's value, within another Build, and as arguments of externs only. An Assign's
+  Build never reads what the Assign writes, so it may be built in place. A Mux is never a record or array.
+- An extern reads all its arguments before it writes any. Only SetValid touches other members of a union: where
+  assigning or extracting one makes others invalid, a SetValid follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+from p4vm.node import Entity, Node
+from p4vm.source import NOWHERE, Position
+
+# ---- types
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """bit<width>, int<width> where signed. Also serializable enums."""
+
+    width: int
+    signed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bool:
+    """Values are 0 and 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Varbits:
+    """Up to width bits; the value knows how many."""
+
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnumMember:
+    """An enum without base, error, or which action ran: a value is an index into members."""
+
+    name: str
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """kind: struct (also tuples, with fields f0, f1, …), header, union. Equal names are equal types."""
+
+    kind: str
+    name: str
+    fields: tuple[tuple[str, Type], ...] = field(compare=False)
+
+    def field_type(self, name: str) -> Type:
+        return next(kind for field_name, kind in self.fields if field_name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A header stack: elements, and nextIndex that starts at 0. element: header or union."""
+
+    element: Record
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Strings, in arguments of externs only."""
+
+
+Type = Bits | Bool | Varbits | EnumMember | Record | Array | Text
+
+
+def width_of(kind: Type) -> int:
+    """Bits on the wire, in keys and in arguments; a varbit's none, as only the value knows."""
+    match kind:
+        case Bits():
+            return kind.width
+        case Bool():
+            return 1
+        case EnumMember():
+            return 32
+        case Record():
+            return sum(width_of(field) for _, field in kind.fields)
+        case Array():
+            return kind.size * width_of(kind.element)
+    return 0
+
+
+def is_signed(kind: Type) -> TypeGuard[Bits]:
+    return isinstance(kind, Bits) and kind.signed
+
+
+# ---- expressions: pure
+
+
+class Expression(Node):
+    """type: of its value.
+
+    Targets (assignments, out, inout, extract) are ReadVariable, and FieldOf, Index, Next, Last, BitSlice of a target.
+    """
+
+    type: Type
+
+
+class Variable(Entity):
+    """routine: name of the routine (control, parser, action, function) whose parameter or local it is."""
+
+    name: str
+    type: Type
+    routine: str
+
+
+class Const(Expression):
+    """Bits, Bool, EnumMember: an int; Text: a str."""
+
+    value: int | str
+
+
+class ReadVariable(Expression):
+    """A variable of the routine itself, or, in an action, of the control that declares it."""
+
+    variable: Variable
+
+
+class FieldOf(Expression):
+    """A field of a record; base may be any expression."""
+
+    base: Expression
+    field: str
+
+
+class Index(Expression):
+    """An element of an array."""
+
+    base: Expression
+    index: Expression
+
+
+class Next(Expression):
+    """stack.next, in parsers: the element at nextIndex; beyond the end: error StackOutOfBounds, reject."""
+
+    base: Expression
+
+
+class Last(Expression):
+    """stack.last, in parsers: the element before nextIndex; of an empty stack: error StackOutOfBounds, reject."""
+
+    base: Expression
+
+
+class LastIndex(Expression):
+    """stack.lastIndex: nextIndex - 1 modulo 2**32, as bit<32>."""
+
+    base: Expression
+
+
+class Unary(Expression):
+    """operator: - ~ on Bits, ! on Bool."""
+
+    operator: str
+    operand: Expression
+
+
+class Binary(Expression):
+    """operator: + - * |+| |-| & | ^ on equal Bits, / % on unsigned ones; << >> (right: any Bits, unsigned); == != on
+    equal types, also records, arrays, varbits; < <= > >= on Bits; && || on Bool (short-circuit shows only as time:
+    operands are pure)."""
+
+    operator: str
+    left: Expression
+    right: Expression
+
+
+class Concat(Expression):
+    """left ++ right: left is the more significant."""
+
+    left: Expression
+    right: Expression
+
+
+class BitSlice(Expression):
+    """base[high:low], unsigned. As a target it writes these bits alone."""
+
+    base: Expression
+    high: int
+    low: int
+
+
+class Cast(Expression):
+    """Bits to Bits: cut, or extended by the operand's sign; Bool to and from bit<1>; EnumMember never."""
+
+    operand: Expression
+
+
+class Mux(Expression):
+    """condition ? yes : no"""
+
+    condition: Expression
+    yes: Expression
+    no: Expression
+
+
+class Valid(Expression):
+    """isValid() of a header; of a union: whether any member is valid."""
+
+    base: Expression
+
+
+class Build(Expression):
+    """A whole record (a header is valid then) or array from its parts, in order."""
+
+    items: list[Expression]
+
+
+class Invalid(Expression):
+    """{#}: an invalid header or union, all its fields zero."""
+
+
+# ---- statements
+
+
+class Statement(Node):
+    pass
+
+
+class Assign(Statement):
+    target: Expression
+    value: Expression
+
+
+class Reset(Statement):
+    """Set to zero, headers invalid, nextIndex 0: what a variable or out parameter is before it is written."""
+
+    target: Expression
+
+
+class If(Statement):
+    condition: Expression
+    yes: list[Statement]
+    no: list[Statement]
+
+
+class Branches(Statement):
+    """The first case that holds the subject's value; cases don't fall through; default may be empty."""
+
+    subject: Expression
+    cases: list[tuple[list[int], list[Statement]]]
+    default: list[Statement]
+
+
+class Loop(Statement):
+    """for ever: body; Break leaves it; Continue goes on with `step`, which also follows the body."""
+
+    body: list[Statement]
+    step: list[Statement]
+
+
+class Break(Statement):
+    pass
+
+
+class Continue(Statement):
+    pass
+
+
+class Invoke(Statement):
+    """Run a routine: arguments in order of its parameters; result: where a function's value goes."""
+
+    routine: Routine
+    arguments: list[Expression]
+    result: Expression | None = None
+
+
+class ApplyTable(Statement):
+    """hit (Bool) and action (EnumMember of the table's actions, by index): where to note what happened, if wanted."""
+
+    table: Table
+    hit: Expression | None = None
+    action: Expression | None = None
+
+
+class Return(Statement):
+    value: Expression | None = None
+
+
+class Exit(Statement):
+    """Ends the whole top-level control."""
+
+
+class SetValid(Statement):
+    target: Expression
+    valid: bool
+
+
+class ShiftStack(Statement):
+    """push_front(count), count < 0: pop_front(-count)."""
+
+    target: Expression
+    count: int
+
+
+class Extract(Statement):
+    """Into a header; varbits: bits of its one varbit field, an expression. Next, or a member of Next, then advances.
+
+    Too short: error PacketTooShort; a varbit longer than its type: HeaderTooShort; not a multiple of 8 bits in all:
+    ParserInvalidArgument. Any error ends the parser in reject.
+    """
+
+    target: Expression
+    varbits: Expression | None = None
+
+
+class Lookahead(Statement):
+    """Read a value of the target's type without moving on; headers become valid."""
+
+    target: Expression
+
+
+class Advance(Statement):
+    bits: Expression
+
+
+class Verify(Statement):
+    condition: Expression
+    error: Expression
+
+
+class Emit(Statement):
+    """Append what is valid: headers, unions, stacks, structs of them in order."""
+
+    value: Expression
+
+
+class CallExtern(Statement):
+    """name: "hash", "mark_to_drop", "register.read", "packet_in.length", …; arguments: values, and targets where the
+    extern writes; result: where a returned value goes. type_arguments as resolved."""
+
+    name: str
+    instance: ExternInstance | None
+    arguments: list[Expression]
+    result: Expression | None = None
+    type_arguments: tuple[Type, ...] = ()
+
+
+# ---- routines
+
+
+class Parameter(Entity):
+    """direction: in, out, inout, or data (an action's, from the control plane or a direct call)."""
+
+    variable: Variable
+    direction: str
+
+
+class Routine(Entity):
+    """kind: function, action, control, parser. name: unique. owner: of an action, its control (None: top level).
+
+    packet_in, packet_out and extern parameters are gone: there is one packet, and instances are known. locals: all
+    variables, temporaries too; each is Reset or assigned before it is read. An out parameter is Reset by the routine
+    where that shows, but for the parser of the program: its headers are zero and invalid when it starts. A parser's
+    body runs before its first state, `start`; states accept and reject are implied.
+    """
+
+    name: str
+    kind: str
+    parameters: list[Parameter] = field(default_factory=list)
+    locals: list[Variable] = field(default_factory=list)
+    body: list[Statement] = field(default_factory=list)
+    returns: Type | None = None
+    owner: Routine | None = None
+    states: dict[str, ParserState] = field(default_factory=dict)
+    start: str = ""
+    position: Position = NOWHERE
+
+
+class ParserState(Node):
+    """keys empty: goes to `next`. Else the first case all of whose sets hold the keys; none: NoMatch, reject."""
+
+    name: str
+    body: list[Statement]
+    keys: list[Expression] = field(default_factory=list)
+    cases: list[Case] = field(default_factory=list)
+    next: str = "reject"
+
+
+class Case(Node):
+    """sets: one for each key."""
+
+    sets: list[KeySet]
+    next: str
+
+
+class KeySet(Node):
+    pass
+
+
+class Anything(KeySet):
+    pass
+
+
+class Exactly(KeySet):
+    value: Expression
+
+
+class Masked(KeySet):
+    value: Expression
+    mask: Expression
+
+
+class Between(KeySet):
+    low: Expression
+    high: Expression
+
+
+class InValueSet(KeySet):
+    """Stands in the first key's place and holds as many keys as the value set's types; the rest are Anything."""
+
+    value_set: ValueSet
+
+
+class ValueSet(Entity):
+    """matches: match kinds of its fields (exact unless annotated)."""
+
+    name: str
+    types: tuple[Type, ...]
+    size: int
+    matches: tuple[str, ...] = ()
+
+
+# ---- what the control plane sees
+
+
+class ExternInstance(Entity):
+    """kind: register, counter, direct_counter, meter, direct_meter, action_profile, action_selector, …
+
+    arguments: constructor's, enum members by name. name: as in the control plane, "MyIngress.r"; alias: its last part.
+    """
+
+    name: str
+    kind: str
+    type_arguments: tuple[Type, ...] = ()
+    arguments: tuple[int | str, ...] = ()
+    annotations: dict[str, str] = field(default_factory=dict)
+    position: Position = NOWHERE
+
+    @property
+    def cells(self) -> int:
+        """Its size; 0: it has none, as direct counters and meters."""
+        return next((argument for argument in self.arguments if isinstance(argument, int)), 0)
+
+    @property
+    def cell(self) -> Type:
+        """What each cell of a register holds."""
+        return self.type_arguments[0] if self.type_arguments else Bits(32)
+
+
+class Key(Node):
+    """name: as in the control plane ("hdr.ipv4.dst", or @name). match: exact lpm ternary range optional selector."""
+
+    name: str
+    match: str
+    expression: Expression
+
+
+class TableAction(Node):
+    """name: as in the control plane, "MyIngress.forward", "NoAction". bound: arguments of its directed parameters."""
+
+    name: str
+    routine: Routine
+    bound: list[Expression] = field(default_factory=list)
+    table_only: bool = False
+    default_only: bool = False
+    annotations: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def data(self) -> list[Parameter]:
+        """Parameters that an entry gives."""
+        return [p for p in self.routine.parameters if p.direction == "data"]
+
+    @property
+    def does_something(self) -> bool:
+        return bool(self.routine.body) or any(p.direction in ("out", "inout") for p in self.routine.parameters)
+
+
+class Entry(Entity):
+    """An entry written in the program. keys: (value, mask or upper bound or prefix length, or None) for each key:
+    exact (value, None); lpm (value, prefix length); ternary and optional (value, mask); range (low, high).
+    action: index into the table's actions. priority: smaller wins, None for tables without one."""
+
+    keys: list[tuple[int, int | None]]
+    action: int
+    arguments: tuple[int, ...]
+    priority: int | None = None
+
+
+class Table(Entity):
+    """default: index of the default action and its arguments. setup: statements that evaluate the keys' parts before
+    apply (calls inside key expressions). implementation: action_profile or action_selector."""
+
+    name: str
+    keys: list[Key]
+    actions: list[TableAction]
+    default: int
+    default_arguments: tuple[int, ...] = ()
+    default_const: bool = False
+    entries: list[Entry] = field(default_factory=list)
+    entries_const: bool = False
+    size: int = 1024
+    implementation: ExternInstance | None = None
+    counter: ExternInstance | None = None
+    meter: ExternInstance | None = None
+    support_timeout: bool = False
+    setup: list[Statement] = field(default_factory=list)
+    annotations: dict[str, str] = field(default_factory=dict)
+    position: Position = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerHeader:
+    """fields: (name, bits), in order."""
+
+    type_name: str
+    fields: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SerializableEnum:
+    """members: name -> value, in order of writing."""
+
+    width: int
+    members: dict[str, int]
+
+
+class ProgramIr(Entity):
+    """A v1model program. file: its path as given. The six routines have these parameters, in this order:
+
+    parser (out headers, inout metadata, inout standard); verify, compute (inout headers, inout metadata); ingress,
+    egress (inout headers, inout metadata, inout standard); deparser (in headers).
+    routines: all of them, callees before callers. field_lists: number -> metadata fields as paths of field names.
+    """
+
+    file: str
+    parser: Routine
+    verify: Routine
+    ingress: Routine
+    egress: Routine
+    compute: Routine
+    deparser: Routine
+    headers: Record
+    metadata: Record
+    standard: Record
+    errors: EnumMember
+    routines: list[Routine] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    externs: list[ExternInstance] = field(default_factory=list)
+    value_sets: list[ValueSet] = field(default_factory=list)
+    field_lists: dict[int, list[tuple[str, ...]]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    controller_headers: dict[str, ControllerHeader] = field(default_factory=dict)
+    enums: dict[str, SerializableEnum] = field(default_factory=dict)

@@ -1,0 +1,220 @@
+"""A lowered program as text: for tests, for looking at what a program has become, for reports of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from p4vm.ir import ir_nodes as ir
+
+STEP = "    "
+
+
+def program(lowered: ir.ProgramIr) -> str:
+    """All of it: types, instances, tables, routines."""
+    blocks = [f"// {lowered.file}"]
+    blocks += [record(one) for one in lowered.records]
+    blocks += [extern(one) for one in lowered.externs]
+    blocks += [value_set(one) for one in lowered.value_sets]
+    blocks += [table(one) for one in lowered.tables]
+    blocks += [routine(one) for one in lowered.routines]
+    roles = ("parser", "verify", "ingress", "egress", "compute", "deparser")
+    blocks.append("\n".join(f"{role}: {getattr(lowered, role).name}" for role in roles))
+    for number, paths in sorted(lowered.field_lists.items()):
+        blocks.append(f"field list {number}: {', '.join('.'.join(path) for path in paths)}")
+    return "\n\n".join(blocks) + "\n"
+
+
+def kind(of: ir.Type) -> str:
+    match of:
+        case ir.Bits():
+            return f"{'int' if of.signed else 'bit'}<{of.width}>"
+        case ir.Bool():
+            return "bool"
+        case ir.Varbits():
+            return f"varbit<{of.width}>"
+        case ir.Array():
+            return f"{of.element.name}[{of.size}]"
+        case ir.Text():
+            return "string"
+    return of.name
+
+
+def record(of: ir.Record) -> str:
+    fields = "".join(f"\n{STEP}{name}: {kind(inner)}" for name, inner in of.fields)
+    return f"{of.kind} {of.name}{fields}"
+
+
+def extern(of: ir.ExternInstance) -> str:
+    types = f"<{', '.join(map(kind, of.type_arguments))}>" if of.type_arguments else ""
+    return f"{of.kind}{types}({', '.join(map(str, of.arguments))}) {of.name}"
+
+
+def value_set(of: ir.ValueSet) -> str:
+    return f"value_set<{', '.join(map(kind, of.types))}>({of.size}) {of.name} {' '.join(of.matches)}".rstrip()
+
+
+# ---- nodes: a row for each that is shown by its fields alone
+
+ROWS: dict[type, str] = {
+    ir.ReadVariable: "{variable.name}",
+    ir.FieldOf: "{base}.{field}",
+    ir.Index: "{base}[{index}]",
+    ir.Next: "{base}.next",
+    ir.Last: "{base}.last",
+    ir.LastIndex: "{base}.lastIndex",
+    ir.Unary: "{operator}{operand}",
+    ir.Binary: "({left} {operator} {right})",
+    ir.Concat: "({left} ++ {right})",
+    ir.BitSlice: "{base}[{high}:{low}]",
+    ir.Cast: "({type}){operand}",
+    ir.Mux: "({condition} ? {yes} : {no})",
+    ir.Valid: "{base}.isValid()",
+    ir.Build: "{type}{{{items}}}",
+    ir.Invalid: "{type}{{#}}",
+    ir.Assign: "{target} = {value}",
+    ir.Reset: "reset {target}",
+    ir.Invoke: "{result}{routine.name}({arguments})",
+    ir.Lookahead: "{target} = lookahead()",
+    ir.Advance: "advance({bits})",
+    ir.Verify: "verify({condition}, {error})",
+    ir.Emit: "emit({value})",
+    ir.Break: "break",
+    ir.Continue: "continue",
+    ir.Exit: "exit",
+    ir.Anything: "_",
+    ir.Exactly: "{value}",
+    ir.Masked: "{value} &&& {mask}",
+    ir.Between: "{low} .. {high}",
+    ir.InValueSet: "in {value_set.name}",
+}
+
+
+class _Shown(dict[str, object]):
+    """Fields of a node as they stand in its row: expressions, lists of them and types as text."""
+
+    def __init__(self, node: object) -> None:
+        self.node = node
+
+    def __missing__(self, name: str) -> object:
+        value = getattr(self.node, name)
+        if name == "result":
+            return f"{expression(value)} = " if value is not None else ""
+        if name == "type":
+            return kind(value)
+        if isinstance(value, list):
+            return listed(value)
+        return expression(value) if type(value) in ROWS or isinstance(value, ir.Const) else value
+
+
+def expression(of: ir.Expression | ir.Statement | ir.KeySet) -> str:
+    """Of a statement: one without others within."""
+    return constant(of) if isinstance(of, ir.Const) else ROWS[type(of)].format_map(_Shown(of))
+
+
+def constant(of: ir.Const) -> str:
+    match of.type:
+        case ir.Bits():
+            return f"{of.type.width}{'s' if of.type.signed else 'w'}{of.value}"
+        case ir.Bool():
+            return "true" if of.value else "false"
+        case ir.EnumMember() if isinstance(of.value, int) and of.value < len(of.type.members):
+            return f"{of.type.name}.{of.type.members[of.value]}"
+    return f'"{of.value}"'
+
+
+def listed(of: Iterable[ir.Expression]) -> str:
+    return ", ".join(map(expression, of))
+
+
+# ---- statements
+
+
+def statement(of: ir.Statement, indent: str = "") -> list[str]:
+    inner = indent + STEP
+    match of:
+        case ir.If():
+            lines = [f"{indent}if {expression(of.condition)}", *_nested(of.yes, inner)]
+            if len(of.no) == 1 and isinstance(of.no[0], ir.If):
+                first, *rest = statement(of.no[0], indent)
+                return [*lines, f"{indent}else {first.strip()}", *rest]
+            return lines + ([f"{indent}else", *_nested(of.no, inner)] if of.no else [])
+        case ir.Branches():
+            lines = [f"{indent}switch {expression(of.subject)}"]
+            for labels, body in of.cases:
+                lines += [f"{indent}case {', '.join(map(str, labels))}", *_nested(body, inner)]
+            return lines + ([f"{indent}default", *_nested(of.default, inner)] if of.default else [])
+        case ir.Loop():
+            lines = [f"{indent}loop", *_nested(of.body, inner)]
+            return lines + ([f"{indent}step", *_nested(of.step, inner)] if of.step else [])
+    return [indent + _simple(of)]
+
+
+def _nested(of: list[ir.Statement], indent: str) -> list[str]:
+    return [line for one in of for line in statement(one, indent)]
+
+
+def _simple(of: ir.Statement) -> str:
+    match of:
+        case ir.CallExtern():
+            name = of.name if of.instance is None else f"{of.instance.name}.{of.name.split('.')[-1]}"
+            return f"{_Shown(of)['result']}{name}({listed(of.arguments)})"
+        case ir.ApplyTable():
+            noted = [
+                f"{name} -> {expression(p)}" for name, p in (("hit", of.hit), ("action", of.action)) if p is not None
+            ]
+            return f"apply {of.table.name}" + (f" ({', '.join(noted)})" if noted else "")
+        case ir.Return():
+            return f"return {expression(of.value)}" if of.value is not None else "return"
+        case ir.SetValid():
+            return f"{expression(of.target)}.{'setValid' if of.valid else 'setInvalid'}()"
+        case ir.ShiftStack():
+            name = "push_front" if of.count >= 0 else "pop_front"
+            return f"{expression(of.target)}.{name}({abs(of.count)})"
+        case ir.Extract():
+            more = f", {expression(of.varbits)}" if of.varbits is not None else ""
+            return f"extract({expression(of.target)}{more})"
+    return expression(of)
+
+
+# ---- routines and tables
+
+
+def routine(of: ir.Routine) -> str:
+    parameters = ", ".join(f"{p.direction} {kind(p.variable.type)} {p.variable.name}" for p in of.parameters)
+    returns = f" -> {kind(of.returns)}" if of.returns is not None else ""
+    lines = [f"{of.kind} {of.name}({parameters}){returns}"]
+    lines += [f"{STEP}{kind(variable.type)} {variable.name}" for variable in of.locals]
+    lines += _nested(of.body, STEP)
+    for state in of.states.values():
+        lines += _state(state)
+    return "\n".join(lines)
+
+
+def _state(of: ir.ParserState) -> list[str]:
+    lines = [f"{STEP}state {of.name}", *_nested(of.body, STEP * 2)]
+    if not of.keys:
+        return [*lines, f"{STEP * 2}-> {of.next}"]
+    lines.append(f"{STEP * 2}select {listed(of.keys)}")
+    for case in of.cases:
+        lines.append(f"{STEP * 3}{', '.join(map(expression, case.sets))} -> {case.next}")
+    return lines
+
+
+def table(of: ir.Table) -> str:
+    lines = [f"table {of.name} size {of.size}", *_nested(of.setup, STEP)]
+    lines += [f"{STEP}key {key.name}: {key.match} {expression(key.expression)}" for key in of.keys]
+    for number, action in enumerate(of.actions):
+        bound = f"({listed(action.bound)})" if action.bound else ""
+        lines.append(f"{STEP}action {number}: {action.name}{bound}")
+    given = f"({', '.join(map(str, of.default_arguments))})" if of.default_arguments else ""
+    lines.append(f"{STEP}default{' const' if of.default_const else ''}: {of.actions[of.default].name}{given}")
+    for entry in of.entries:
+        keys = ", ".join(str(value) if more is None else f"{value}/{more}" for value, more in entry.keys)
+        priority = f" priority {entry.priority}" if entry.priority is not None else ""
+        arguments = ", ".join(map(str, entry.arguments))
+        lines.append(f"{STEP}entry {keys}: {of.actions[entry.action].name}({arguments}){priority}")
+    for name in ("implementation", "counter", "meter"):
+        attached = getattr(of, name)
+        if attached is not None:
+            lines.append(f"{STEP}{name}: {attached.name}")
+    return "\n".join(lines)

@@ -1,0 +1,375 @@
+"""Calls: of functions, actions, parsers, controls, tables, externs and what packets, headers, unions, stacks can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from p4vm.ir import ir_nodes as ir
+from p4vm.ir.extern_kinds import EXTERNS
+from p4vm.ir.reach import is_plain
+from p4vm.lower import fold, instances, lower_expressions, lower_places
+from p4vm.lower.body import Body, PacketParameter
+from p4vm.lower.fold import number
+from p4vm.lower.kinds import BIT32, BOOL, INT, bind, width_bounds
+from p4vm.source import P4Error
+from p4vm.tree import tree_nodes as tree
+from p4vm.tree import types
+from p4vm.tree.checked import CallNote
+
+
+def value(body: Body, node: tree.CallExpression, want: ir.Type | None) -> ir.Expression:
+    """As `call`, for a call within an expression. Raises P4Error: it has no value."""
+    result = call(body, node)
+    if result is None:
+        raise P4Error("this call gives no value; use it as a statement", node.position)
+    return result
+
+
+def statement(body: Body, node: tree.CallStatement) -> None:
+    call(body, node.call)
+
+
+def call(body: Body, node: tree.CallExpression) -> ir.Expression | None:
+    """Emits the call; gives its value, None where it has none. Raises P4Error."""
+    note = body.world.checked.calls.get(node)
+    if note is None:
+        raise P4Error("the checker found nothing that this calls; it is not supported", node.position)
+    match note.kind:
+        case "function":
+            return _function(body, note)
+        case "action":
+            _action(body, note)
+        case "apply":
+            _apply(body, node, note)
+        case "extern":
+            return _extern_function(body, node, note)
+        case "method":
+            return _extern_method(body, node, note)
+        case "builtin":
+            return _builtin(body, node, note)
+        case _:
+            raise P4Error("an instance is made here, where a value or statement is expected", node.position)
+    return None
+
+
+# ---- routines
+
+
+def _function(body: Body, note: CallNote) -> ir.Expression | None:
+    declaration = note.declaration
+    assert isinstance(declaration, tree.Function)
+    prototype = declaration.prototype
+    bound = dict(zip(prototype.type_parameters, (bind(t, _bound(body)) for t in note.type_arguments), strict=True))
+    externs = bindings(body, prototype.parameters, note.arguments)
+    routine = instances.function(body.world, declaration, bound, externs)
+    result = body.temporary(routine.returns) if routine.returns is not None else None
+    _invoke(body, routine, prototype.parameters, note.arguments, result)
+    return result
+
+
+def _bound(body: Body) -> dict[str, types.Type]:
+    frame = body.frame
+    while not frame.bound and frame.parent is not None:
+        frame = frame.parent
+    return frame.bound
+
+
+def _invoke(
+    body: Body,
+    routine: ir.Routine,
+    parameters: Sequence[tree.ParameterDeclaration],
+    arguments: Sequence[tree.ExpressionNode | None],
+    result: ir.Expression | None = None,
+) -> None:
+    """parameters: as declared, those too that the routine has no more because they name instances."""
+    kept = [
+        argument if argument is not None or parameter.direction == "out" else parameter.default
+        for parameter, argument in zip(parameters, arguments, strict=True)
+        if not body.is_instance(parameter)
+    ]
+    for parameter, argument in zip(routine.parameters, kept, strict=True):
+        if argument is None and parameter.direction != "out":
+            raise P4Error(f"no argument for parameter {parameter.variable.name}", body.world.place)
+    given = [
+        (argument, parameter.direction, parameter.variable.type)
+        for parameter, argument in zip(routine.parameters, kept, strict=True)
+    ]
+    lower_places.pass_arguments(body, routine, given, result)
+
+
+def bindings(
+    body: Body, parameters: Sequence[tree.ParameterDeclaration], arguments: Sequence[tree.ExpressionNode | None]
+) -> tuple[instances.Given, ...]:
+    """The instances and ints among the arguments, in order."""
+    found: list[instances.Given] = []
+    for parameter, argument in zip(parameters, arguments, strict=True):
+        written = argument if argument is not None else parameter.default
+        if written is None or not body.is_instance(parameter):
+            continue
+        if body.world.checked.type_of.get(parameter) == types.INTEGER:
+            number = lower_expressions.literal(body, written, f"parameter {parameter.name}")
+            found.append(ir.Const(INT, number))
+        else:
+            found.append(instances.instance(body, written))
+    return tuple(found)
+
+
+def _action(body: Body, note: CallNote) -> None:
+    assert isinstance(note.declaration, tree.Action)
+    routine = instances.action(body, note.declaration)
+    _invoke(body, routine, note.declaration.parameters, note.arguments)
+
+
+def _apply(body: Body, node: tree.CallExpression, note: CallNote) -> None:
+    if isinstance(note.declaration, tree.TableDeclaration):
+        body.apply_table(node)
+        return
+    made = instances.applied(body, node, note)
+    parameters = made.declaration.parameters
+    externs = bindings(body, parameters, note.arguments)
+    routine = instances.routine(body.world, made, externs, node.position)
+    _invoke(body, routine, parameters, note.arguments)
+
+
+# ---- headers, unions, stacks
+
+
+def _builtin(body: Body, node: tree.CallExpression, note: CallNote) -> ir.Expression | None:
+    assert note.receiver is not None
+    match note.name:
+        case "isValid":
+            value = lower_expressions.plain(body, note.receiver)
+            return ir.Valid(BOOL, value)
+        case "setValid" | "setInvalid":
+            target = lower_expressions.place(body, note.receiver)
+            body.emit(ir.SetValid(target, note.name == "setValid"))
+            return None
+        case "push_front" | "pop_front":
+            target = lower_expressions.place(body, note.receiver)
+            count = 1
+            if note.arguments and note.arguments[0] is not None:
+                count = lower_expressions.literal(body, note.arguments[0], f"the count of {note.name}")
+            body.emit(ir.ShiftStack(target, count if note.name == "push_front" else -count))
+            return None
+        case _:
+            return _size(body, node, note)
+
+
+def _size(body: Body, node: tree.CallExpression, note: CallNote) -> ir.Expression:
+    assert note.receiver is not None
+    with body.into([]):
+        of_type = isinstance(note.receiver, tree.TypeExpression)
+        kind = body.kind_of(note.receiver) if of_type else lower_expressions.expression(body, note.receiver).type
+    low, high = width_bounds(kind)
+    sizes = {
+        "minSizeInBits": low,
+        "maxSizeInBits": high,
+        "minSizeInBytes": (low + 7) // 8,
+        "maxSizeInBytes": (high + 7) // 8,
+    }
+    if note.name not in sizes:
+        raise P4Error(f"{note.name}() is not supported", node.position)
+    own = body.world.checked.type_of.get(node)
+    lowered = body.kind(own, node.position) if own is not None else INT
+    assert isinstance(lowered, ir.Bits)
+    return ir.Const(lowered, fold.wrapped(sizes[note.name], lowered))
+
+
+# ---- externs
+
+
+def _extern_function(body: Body, node: tree.CallExpression, note: CallNote) -> ir.Expression | None:
+    """A call of an extern function. Raises P4Error: none that v1model has."""
+    match note.name:
+        case "verify":
+            _verify(body, note)
+            return None
+        case "static_assert":
+            return _static_assert(body, node, note)
+        case "log_msg":
+            _log(body, note)
+            return None
+    if note.name not in EXTERNS:
+        raise P4Error(f"extern function {note.name} is not one of v1model's; it is not supported", node.position)
+    return _extern(body, node, note, note.name, None)
+
+
+def _extern_method(body: Body, node: tree.CallExpression, note: CallNote) -> ir.Expression | None:
+    """A call of a method of an extern's instance. Raises P4Error: none that v1model has."""
+    if note.receiver is None:
+        raise P4Error(f"method {note.name} needs an instance", node.position)
+    instance = instances.instance(body, note.receiver)
+    if isinstance(instance, PacketParameter):
+        return _packet(body, node, note)
+    if not isinstance(instance, ir.ExternInstance):
+        raise P4Error(f"{note.name} is no method of an extern", node.position)
+    name = f"{instance.kind}.{note.name}"
+    if name not in EXTERNS:
+        raise P4Error(f"method {name} is not supported", node.position)
+    return _extern(body, node, note, name, instance)
+
+
+def _extern(
+    body: Body, node: tree.CallExpression, note: CallNote, name: str, instance: ir.ExternInstance | None
+) -> ir.Expression | None:
+    steps: list[Callable[[], ir.Expression]] = []
+    written = 0
+    directions = [parameter.direction for parameter in note.parameters[: len(note.arguments)]]
+    for at, (parameter, argument) in enumerate(zip(note.parameters, note.arguments, strict=False)):
+        if parameter.direction in ("out", "inout"):
+            written |= 1 << at
+            kind = None if argument is not None else body.kind(parameter.type, node.position)
+            steps.append(partial(lower_places.extern_place, body, argument, kind, node.position))
+        elif argument is not None:
+            steps.append(partial(_value, body, argument))
+        else:
+            raise P4Error(f"{note.name}: no argument for {parameter.name}", node.position)
+    arguments = body.sequence(steps, written)
+    if name == "register.read" and isinstance(arguments[0].type, ir.Record):
+        raise P4Error(f"a register is read into a value of bits, not into {note.parameters[0].type}", node.position)
+    back: list[tuple[ir.Expression, ir.Expression]] = []
+    for at, direction in enumerate(directions):
+        target = arguments[at]
+        if direction in ("out", "inout") and not is_plain(target):
+            arguments[at] = body.temporary(target.type)
+            if direction == "inout":
+                body.emit(ir.Assign(arguments[at], target))
+            back.append((target, arguments[at]))
+    returns = body.kind(note.returns, node.position) if note.returns != types.VOID else None
+    result = body.temporary(returns) if returns is not None else None
+    given = tuple(body.kind(argument, node.position) for argument in note.type_arguments if _settled(argument))
+    body.emit(ir.CallExtern(name, instance, arguments, result, given, position=node.position))
+    for target, place in back:
+        lower_places.assign(body, target, place)
+    return result
+
+
+def _settled(kind: types.Type) -> bool:
+    return not isinstance(kind, types.IntegerType) and kind != types.VOID
+
+
+def _value(body: Body, node: tree.ExpressionNode) -> ir.Expression:
+    return with_width(lower_expressions.expression(body, node))
+
+
+def with_width(value: ir.Expression) -> ir.Expression:
+    """A number of type int gets the bits it needs: externs take values of any width."""
+    known = number(value)
+    if value.type != INT or known is None:
+        return value
+    return ir.Const(ir.Bits(max(known.bit_length(), 1) + (known < 0), known < 0), known)
+
+
+# ---- functions with a node of their own
+
+
+def _verify(body: Body, note: CallNote) -> None:
+    condition, error = note.arguments[:2]
+    assert condition is not None
+    assert error is not None
+    holds, number_of_error = lower_expressions.values(body, [condition, error])
+    if number(holds) != 1:
+        body.emit(ir.Verify(holds, number_of_error))
+
+
+def _static_assert(body: Body, node: tree.CallExpression, note: CallNote) -> ir.Expression:
+    first = note.arguments[0]
+    assert first is not None
+    if not lower_expressions.literal(body, first, "what static_assert checks"):
+        second = note.arguments[1] if len(note.arguments) > 1 else None
+        said = lower_expressions.expression(body, second) if second is not None else None
+        reason = f": {said.value}" if isinstance(said, ir.Const) else ""
+        raise P4Error(f"static_assert fails{reason}", node.position)
+    return ir.Const(ir.Bool(), 1)
+
+
+def _log(body: Body, note: CallNote) -> None:
+    """log_msg(text, {a, b}): the list's values become arguments of their own, structs field by field."""
+    text = note.arguments[0]
+    assert text is not None
+    arguments = [lower_expressions.expression(body, text)]
+    data = note.arguments[1] if len(note.arguments) > 1 else None
+    if isinstance(data, tree.ListExpression) and data not in body.world.checked.constants:
+        steps = [partial(_value, body, item) for item in data.items]
+        values = body.sequence(steps)
+    else:
+        values = [_value(body, data)] if data is not None else []
+    for value in values:
+        _flatten(value, arguments)
+    body.emit(ir.CallExtern("log_msg", None, arguments))
+
+
+def _flatten(value: ir.Expression, into: list[ir.Expression]) -> None:
+    if isinstance(value.type, ir.Record) and not isinstance(value, ir.Invalid):
+        for item in value.items if isinstance(value, ir.Build) else fold.fields_of(value):
+            _flatten(item, into)
+    else:
+        into.append(with_width(value))
+
+
+# ---- the packet
+
+
+def _packet(body: Body, node: tree.CallExpression, note: CallNote) -> ir.Expression | None:
+    first = note.arguments[0] if note.arguments else None
+    match note.name:
+        case "extract":
+            _extract(body, node, note)
+        case "lookahead":
+            kind = body.kind(note.type_arguments[0] if note.type_arguments else note.returns, node.position)
+            place = body.temporary(kind)
+            body.emit(ir.Lookahead(place, position=node.position))
+            return place
+        case "advance":
+            assert first is not None
+            body.emit(ir.Advance(lower_expressions.expression(body, first, BIT32)))
+        case "length":
+            place = body.temporary(BIT32)
+            body.emit(ir.CallExtern("packet_in.length", None, [], place))
+            return place
+        case "emit":
+            assert first is not None
+            _emit(body, first)
+        case _:
+            raise P4Error(f"the packet's method {note.name} is not supported", node.position)
+    return None
+
+
+def _extract(body: Body, node: tree.CallExpression, note: CallNote) -> None:
+    first = note.arguments[0]
+    second = note.arguments[1] if len(note.arguments) > 1 else None
+    if first is None:
+        kind = body.kind(note.type_arguments[0] if note.type_arguments else note.parameters[0].type, node.position)
+        target: ir.Expression = body.temporary(kind)
+    else:
+        target = lower_expressions.place(body, first)
+    varbits = None
+    if second is not None:
+        with body.into([]) as later:
+            varbits = lower_expressions.expression(body, second, BIT32)
+        target = body.frozen(target, body.world.reach.statements(later).writes)
+        body.out.extend(later)
+    body.emit(ir.Extract(target, varbits))
+    lower_places.others_invalid(body, _extracted(target), ir.Build(target.type, []))
+
+
+def _extracted(target: ir.Expression) -> ir.Expression:
+    """Where the header is once it was extracted: what was next is last."""
+    match target:
+        case ir.Next():
+            return ir.Last(target.type, target.base)
+        case ir.FieldOf():
+            return ir.FieldOf(target.type, _extracted(target.base), target.field)
+        case ir.Index():
+            return ir.Index(target.type, _extracted(target.base), target.index)
+    return target
+
+
+def _emit(body: Body, node: tree.ExpressionNode) -> None:
+    value = lower_expressions.expression(body, node)
+    if isinstance(value, ir.Build) and isinstance(value.type, ir.Record) and value.type.kind == "struct":
+        for item in value.items:
+            body.emit(ir.Emit(body.plain(item)))
+    else:
+        body.emit(ir.Emit(body.plain(value)))
