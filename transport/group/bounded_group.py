@@ -22,10 +22,10 @@ class BoundedGroup(HostGroup):
     """
 
     def __init__(
-        self, mesh: UdpMesh, exact: CollectiveParty, options: Any, *, call_timeout_s: float, **kept: Any
+        self, mesh: UdpMesh, exact: CollectiveParty, options: Any, *, call_timeout_s: float, **kwargs: Any
     ) -> None:
         config = mesh.config
-        kind, workers, method, job = BOUNDED[kept["method"]], kept["workers"], kept["method"], kept["job"]
+        kind, workers, method, job = BOUNDED[kwargs["method"]], kwargs["workers"], kwargs["method"], kwargs["job"]
         path = PathConfig(
             block_bytes=(mesh.packet_bytes_max - HEADER_BYTES) // 4 * 4,
             window_bytes=config.window_bytes,
@@ -45,7 +45,7 @@ class BoundedGroup(HostGroup):
         )
         mesh.carry_packets(lossy, MAGIC.to_bytes(2, "big"))
         party = BoundedGroupParty(exact, lossy)
-        super().__init__(mesh, party, party.submit, **kept)
+        super().__init__(mesh, party, party.submit, **kwargs)
 
     def _begin(self, ask: CallRequest, staged: Staged, result: object, **more: Any) -> "Future[Any]":
         if ask.tensors:

@@ -37,9 +37,9 @@ class RoundKeys:
 
     def __init__(self, rank: int, seed: int) -> None:
         self._rank, self._seed = rank, seed
-        self.made = 0
+        self.keyless_calls = 0
         """Coded calls without a key, so far."""
-        self._again = [0] * _PLACES  # calls so far, by the remainder of their key
+        self._calls_of = [0] * _PLACES  # calls so far, by the remainder of their key
 
     def of(self, key: int | None) -> tuple[int, int]:
         """The key of a call's first round, those of the others follow it, and that of random rounding (F10).
@@ -48,11 +48,11 @@ class RoundKeys:
         with keys may come in any order, but those of one key, and none is rounded as another.
         """
         if key is None:
-            number, self.made = self.made, self.made + 1
+            number, self.keyless_calls = self.keyless_calls, self.keyless_calls + 1
             return _NUMBERED + number * _ROUNDS, call_key(self._seed, self._rank, 0, number)
         place = key % _PLACES
-        self._again[place] += 1
-        return _KEYED + key * _ROUNDS, call_key(self._seed, self._rank, _KEYED + key, self._again[place])
+        self._calls_of[place] += 1
+        return _KEYED + key * _ROUNDS, call_key(self._seed, self._rank, _KEYED + key, self._calls_of[place])
 
 
 Begin = Callable[[CallRequest, Array], "Future[Any]"]
@@ -93,10 +93,10 @@ class CodedSums:
         return not self._remembered(ask, wire) and self._spec.codes_rows(wire.dtype, len(wire))
 
     def _remembered(self, ask: CallRequest, wire: Array) -> bool:
-        one = self._compression
-        if ask.kind != "allreduce" or not (one.remembers or one.stepwise):
+        codec = self._compression
+        if ask.kind != "allreduce" or not (codec.remembers or codec.stepwise):
             return False
-        return one.takes(wire.dtype, len(wire), ask.tensors is not None)
+        return codec.takes(wire.dtype, len(wire), ask.tensors is not None)
 
     def sum(self, ask: CallRequest, staged: Staged, result: object) -> "Future[Any]":
         """Sum what was staged; the future resolves to `result`, in the codec's thread. Raises ValueError for tensors
@@ -104,7 +104,7 @@ class CodedSums:
         wire, codec = staged.wire, self._spec.row_codec
         if self._remembered(ask, wire):
             tensors = tensors_of(wire, ask, self._compression)
-            steps = self._compression.rounds(wire, tensors, self._keys.made)
+            steps = self._compression.rounds(wire, tensors, self._keys.keyless_calls)
             key, random = self._keys.of(ask.key)
             rounds = plain_rounds(steps, self._elements, self._workers, random, begin_in_c)
         else:
@@ -112,7 +112,7 @@ class CodedSums:
             key, random = self._keys.of(ask.key)
             shares = shares_of(cast(Kind, ask.kind), ask.root, staged.unit)
             words = rounds_of(wire, self._elements, self._workers, codec, shares, random, begin=begin_in_c)
-            rounds = (Reduction(*one) for one in words)
+            rounds = (Reduction(*step) for step in words)
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
 
@@ -133,20 +133,20 @@ class CodedSums:
     ) -> None:
         """One round, and the next when it has ended. In the codec's thread."""
         try:
-            one = next(rounds, None)
-            if one is None:
+            reduction = next(rounds, None)
+            if reduction is None:
                 finish()
                 return
-            part = self._begin(ask._replace(kind=one.kind, op=one.op), one.array)
+            part = self._begin(ask._replace(kind=reduction.kind, op=reduction.op), reduction.array)
         except BaseException as error:  # the others wait for this rank's rounds
             self._fail(f"codec {self._spec.name}: {as_line(error)}")
             future.set_exception(error)
             return
         assert ask.key is not None
         following = partial(self._step, rounds, ask._replace(key=ask.key + 1), finish, future)
-        part.add_done_callback(partial(self._came, following, future))
+        part.add_done_callback(partial(self._on_round_end, following, future))
 
-    def _came(self, following: Callable[[], None], future: "Future[Any]", part: "Future[Any]") -> None:
+    def _on_round_end(self, following: Callable[[], None], future: "Future[Any]", part: "Future[Any]") -> None:
         if (failure := part.exception()) is not None:
             future.set_exception(failure)
         else:

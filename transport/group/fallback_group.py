@@ -73,18 +73,18 @@ class FallbackGroup(GroupBase):
     compression = None
 
     def __init__(
-        self, job: str, rank: int, workers: int, ways: FallbackPaths, closing: threading.Event | None = None
+        self, job: str, rank: int, workers: int, paths: FallbackPaths, closing: threading.Event | None = None
     ) -> None:
         """Join, or where the switch has no room begin without it. Raises JobError."""
         self.job, self.rank, self.workers = job, rank, workers
-        self._ways = replace(ways, options=replace(ways.options, can_fall_back=True))
+        self._paths = replace(paths, options=replace(paths.options, can_fall_back=True))
         self._pid = os.getpid()
-        wish = ways.options
-        self.row = wish.packet_elements
-        self.classes = tuple(sorted({class_of(each) for each in wish.priorities or (BEST_EFFORT,)}))
+        options = paths.options
+        self.row = options.packet_elements
+        self.classes = tuple(sorted({class_of(priority) for priority in options.priorities or (BEST_EFFORT,)}))
         self._lock = threading.RLock()  # guards all of the following; around what must be in order of number
-        self._made = dict.fromkeys(self.classes, 0)
-        self._first = dict(self._made)  # number of each class from which on calls go the present way
+        self._calls = dict.fromkeys(self.classes, 0)
+        self._first = dict(self._calls)  # number of each class from which on calls go the present way
         self._delayed: list[_DelayedCall] | None = None  # while the ranks agree
         self._pending: list[Future[Any]] = []  # of the present way
         self._earlier_pending: list[Future[Any]] = []
@@ -97,12 +97,12 @@ class FallbackGroup(GroupBase):
         self._hosts: Group | None = None
         self._joined: SwitchGroup | None = None  # in the background
         try:
-            self._switch = ways.join(self._ways.options, self._closing)
+            self._switch = paths.join(self._paths.options, self._closing)
         except JobError as error:
             if not error.lacks_room:
                 raise
-            self._say(f"begins with {ways.host_method}, without the switch: {error}")
-            self._hosts = ways.meet()
+            self._say(f"begins with {paths.host_method}, without the switch: {error}")
+            self._hosts = paths.meet()
         self._present: Group = self._switch or cast(Group, self._hosts)
         self._earlier = self._present
         self._thread = threading.Thread(target=self._run, name=f"mover-{job}-{rank}", daemon=True)
@@ -155,8 +155,8 @@ class FallbackGroup(GroupBase):
         for group in (self._switch, self._joined, self._hosts):
             if group is not None:
                 group.close()
-        if self._ways.place is not None:
-            self._ways.place.close()
+        if self._paths.place is not None:
+            self._paths.place.close()
 
     # Private: any thread
 
@@ -170,10 +170,10 @@ class FallbackGroup(GroupBase):
         ask = checked(ask, array, self.workers)
         if ask.kind in COMBINING:  # what any way refuses gets no number
             conversion_of(array.dtype, ask.op, SWITCH, "the switch")
-        lane = min(self.classes, key=lambda one: (abs(one - ask.priority), one))
+        lane = min(self.classes, key=lambda priority: (abs(priority - ask.priority), priority))
         with self._lock:
-            number = self._made[lane]
-            self._made[lane] = number + 1
+            number = self._calls[lane]
+            self._calls[lane] = number + 1
             if self._delayed is None:
                 return self._begin(lane, number, ask, array)
             future: Future[Any] = Future()
@@ -187,8 +187,8 @@ class FallbackGroup(GroupBase):
         pending = self._earlier_pending if early else self._pending
         while pending and pending[0].done():
             pending.pop(0)
-        asked = ask._replace(priority=lane, key=lane << _NUMBERS | number)
-        future = (self._earlier if early else self._present).submit(asked, array)
+        request = ask._replace(priority=lane, key=lane << _NUMBERS | number)
+        future = (self._earlier if early else self._present).submit(request, array)
         pending.append(future)
         return future
 
@@ -213,7 +213,7 @@ class FallbackGroup(GroupBase):
                 elif self._present.failure is None and self._switch is not None and self._switch.asked_to_leave:
                     self._leave(self._switch.asked_to_leave)
             if not self._stays and self._hosts is not None and self._is_away:
-                self._tell(0)  # the others shall wait for this rank no more
+                self._exchange(0)  # the others shall wait for this rank no more
         except (AggregationFailed, JobError) as error:  # the job stays where it is; its calls fail if that fails
             logger.info("job %s, rank %d: moves no more: %s", self.job, self.rank, error)
         finally:
@@ -229,12 +229,12 @@ class FallbackGroup(GroupBase):
     def _leave(self, reason: str) -> None:
         """Move from the switch to the hosts."""
         if self._hosts is None:
-            hosts = self._hosts = self._ways.meet()
+            hosts = self._hosts = self._paths.meet()
             if self._closed:  # its caller waited no longer
                 hosts.close()
             self._close_first()
         if self._agree(lambda: int(self._is_drained()), self._hosts, "moves_to_hosts"):
-            self._say(f"leaves the switch and goes on with {self._ways.host_method}: {reason}")
+            self._say(f"leaves the switch and goes on with {self._paths.host_method}: {reason}")
             while not self._is_drained() and not self._closing.wait(LOOK_S / 10):
                 pass
             if not self._closing.is_set():
@@ -264,10 +264,10 @@ class FallbackGroup(GroupBase):
 
     def _rejoin(self) -> None:
         """Wait for slots, in a thread of its own."""
-        unlimited = replace(self._ways.options, wait_for_slots=True, timeout_s=TIMEOUT_NS_MAX / 1e9)
+        unlimited = replace(self._paths.options, wait_for_slots=True, timeout_s=TIMEOUT_NS_MAX / 1e9)
         while not self._closing.is_set():
             try:
-                joined = self._joined = self._ways.join(unlimited, self._closing)
+                joined = self._joined = self._paths.join(unlimited, self._closing)
                 if self._closing.is_set():
                     joined.close()
                 self._close_first()
@@ -278,12 +278,12 @@ class FallbackGroup(GroupBase):
 
     def _agree(self, ready: Callable[[], int], to: Group | None, count: str) -> bool:
         """Whether all moved there. ready: 0 while this rank can't; else a number that must be the same on all."""
-        if not _same(self._tell(ready())) or self._stays:
+        if not _same(self._exchange(ready())) or self._stays:
             return False
         with self._lock:
             self._delayed = []
-            made = [self._made[lane] for lane in self.classes]
-        table = self._tell(ready(), made)
+            calls = [self._calls[lane] for lane in self.classes]
+        table = self._exchange(ready(), calls)
         with self._lock:
             if agreed := _same(table) and not self._stays:
                 assert to is not None
@@ -294,11 +294,11 @@ class FallbackGroup(GroupBase):
             self._release()
         return agreed
 
-    def _tell(self, ready: int, made: Sequence[int] = ()) -> Any:
+    def _exchange(self, ready: int, calls: Sequence[int] = ()) -> Any:
         """What all ranks say, a row for each: how ready they are, and how many calls of each class they have made."""
         row = 2 + len(self.classes)
         table = np.zeros(row * self.workers, np.int64)
-        own_shard(table, self.rank, self.workers)[: 2 + len(made)] = (self._closing.is_set(), ready, *made)
+        own_shard(table, self.rank, self.workers)[: 2 + len(calls)] = (self._closing.is_set(), ready, *calls)
         self._rounds += 1
         assert self._hosts is not None
         self._hosts.all_gather(table, key=_TELL + self._rounds).result()
@@ -309,9 +309,9 @@ class FallbackGroup(GroupBase):
     def _is_drained(self) -> bool:
         """Whether all calls of the earlier way have ended on this rank."""
         with self._lock:
-            if any(self._made[lane] < first for lane, first in self._first.items()):
+            if any(self._calls[lane] < first for lane, first in self._first.items()):
                 return False
-            self._earlier_pending = [one for one in self._earlier_pending if not one.done()]
+            self._earlier_pending = [future for future in self._earlier_pending if not future.done()]
             return not self._earlier_pending
 
     def _close_first(self) -> None:

@@ -95,16 +95,16 @@ class GroupOptions:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "GroupOptions":
         """From plain values by name, those of `more` among them."""
-        known = {one.name for one in fields(cls)} - {"more"}
-        mine = {name: value for name, value in values.items() if name in known}
-        return cls(**mine, more={name: value for name, value in values.items() if name not in known})
+        known = {option.name for option in fields(cls)} - {"more"}
+        options = {name: value for name, value in values.items() if name in known}
+        return cls(**options, more={name: value for name, value in values.items() if name not in known})
 
     def check(self, method: str, servers: bool) -> None:
         """Raise JobError for an option that this method hasn't."""
-        given = {"segment_bytes": self.segment_bytes, "ranks_per_group": self.ranks_per_group, "ps": self.ps,
+        options = {"segment_bytes": self.segment_bytes, "ranks_per_group": self.ranks_per_group, "ps": self.ps,
                  "switch": self.switch, "codec_elements": self.codec_elements, "fallback": self.fallback,
                  "bounded": self.bounded}  # fmt: skip
-        for name, value in given.items():
+        for name, value in options.items():
             if value is not None and not _OPTIONS_OF[name](method, servers):
                 raise JobError(f"option {name}: method {method} {'with' if servers else 'without'} servers has none")
 
@@ -200,7 +200,7 @@ def _open_switch_group(
 
     link, codec = link or JoinOptions.link, how.codec or JoinOptions.codec
     try:
-        wish = JoinOptions(
+        options = JoinOptions(
             timeout_s=how.timeout_s,
             call_timeout_s=how.call_timeout_s,
             link=link,
@@ -212,10 +212,10 @@ def _open_switch_group(
     except TypeError as error:
         raise JobError(f"method switch: {error}") from error
     if how.fallback is not None:
-        return open_fallback_group(how.switch or "", job, rank, addresses, wish, how.fallback, bound)
+        return open_fallback_group(how.switch or "", job, rank, addresses, options, how.fallback, bound)
     if how.token:
         raise JobError("option token: members of a job on a switch have none; give the switch keys (option keys)")
-    return SwitchGroup.join(how.switch or "", job, rank, len(addresses), wish)
+    return SwitchGroup.join(how.switch or "", job, rank, len(addresses), options)
 
 
 def _open_ps_group(
@@ -273,12 +273,12 @@ def _open_host_group(
         )
         if isinstance(mesh, NativeTcpMesh):
             party.runner = mesh
-        kept: dict[str, Any] = {"workers": workers, "method": method, "job": job, "credit_bytes": how.credit_bytes}
+        kwargs: dict[str, Any] = {"workers": workers, "method": method, "job": job, "credit_bytes": how.credit_bytes}
         if method == "auto":
             auto = AutoParty(party, segment_bytes, logger.info if rank == 0 else lambda line: None)
-            group = HostGroup(mesh, auto, auto.submit, **kept)
+            group = HostGroup(mesh, auto, auto.submit, **kwargs)
         else:
-            group = HostGroup(mesh, party, _submit_by(party, method, workers), **kept)
+            group = HostGroup(mesh, party, _submit_by(party, method, workers), **kwargs)
         if codec is not None:
             group.use_codec(*codec, how.codec_seed)
         return group
@@ -313,11 +313,11 @@ def _open_bounded_group(
     mesh = _connect(link, rank, addresses, job, f"{method} {options}", how, bound)
     workers, timeout_s = len(addresses), how.call_timeout_s
     times = {"call_timeout_ns": round(timeout_s * 1e9), "segment_bytes": LONG_SEGMENT_BYTES}
-    kept: dict[str, Any] = {"workers": workers, "method": method, "job": job, "credit_bytes": how.credit_bytes}
+    kwargs: dict[str, Any] = {"workers": workers, "method": method, "job": job, "credit_bytes": how.credit_bytes}
     try:
         assert isinstance(mesh, UdpMesh)
         exact = CollectiveParty(rank, workers, job=job, classes=mesh.classes, **times)
-        return BoundedGroup(mesh, exact, options, call_timeout_s=timeout_s, **kept)
+        return BoundedGroup(mesh, exact, options, call_timeout_s=timeout_s, **kwargs)
     except BaseException:
         mesh.close(0.0)
         raise
@@ -354,10 +354,10 @@ def _codec_text(codec: tuple[CodecSpec, int] | None, seed: int) -> str:
     return "" if codec is None else f"codec {codec[0].told(seed)} of {codec[1]} elements"
 
 
-def _number(name: str, given: int | None, default: int, low: int, high: int) -> int:
-    number = default if given is None else given
+def _number(name: str, value: int | None, default: int, low: int, high: int) -> int:
+    number = default if value is None else value
     if type(number) is not int or not low <= number <= high:
-        raise JobError(f"option {name} {given}: {low} to {high}")
+        raise JobError(f"option {name} {value}: {low} to {high}")
     return number
 
 

@@ -137,15 +137,15 @@ class HostGroup(GroupBase):
 
     def _tell(self, failure: str) -> threading.Event:
         """End the job on all ranks for this reason; set once that is on its way."""
-        party, said = self._party, threading.Event()
+        party, announced = self._party, threading.Event()
 
         def tell(now_ns: int) -> None:
             if isinstance(party, CollectiveParty | AutoParty | BoundedGroupParty):
                 party.fail(failure, (self.rank,))
-            said.set()
+            announced.set()
 
-        self._loop.submit(tell, lambda reason: said.set())
-        return said
+        self._loop.submit(tell, lambda reason: announced.set())
+        return announced
 
     def _abandon(self, reason: str) -> None:
         """This rank's codec has failed: the others wait for it in vain."""

@@ -53,7 +53,7 @@ def host_methods() -> Mapping[str, Method]:
     }
 
 
-_OWN = {
+_BUILT_IN = {
     "switch": Method(
         MethodStyle(
             "switch",
@@ -136,7 +136,7 @@ def _losing(look: MethodStyle, differ: bool) -> Method:
     return Method(look, link="udp", end="packets", bounded_by="direct", loses=True, differ=differ)
 
 
-_OWN |= {
+_BUILT_IN |= {
     "mlt": _losing(
         MethodStyle(
             "MLT", "all exchange shards; a receiver stops its sender when all but a share is there", "#8C564B", "v", ""
@@ -166,14 +166,14 @@ class _Methods(Mapping[str, Method]):
     """Those above, and between them the host methods, loaded when one is asked for."""
 
     def __getitem__(self, name: str) -> Method:
-        return _OWN[name] if name in _OWN else host_methods()[name]
+        return _BUILT_IN[name] if name in _BUILT_IN else host_methods()[name]
 
     def __iter__(self) -> Iterator[str]:
-        first, second, *others = _OWN
-        return iter((first, second, *host_methods(), *others))
+        first, second, *losing = _BUILT_IN
+        return iter((first, second, *host_methods(), *losing))
 
     def __len__(self) -> int:
-        return len(_OWN) + len(host_methods())
+        return len(_BUILT_IN) + len(host_methods())
 
 
 METHODS = _Methods()
@@ -218,10 +218,10 @@ def flows(
         kind = METHODS[method].does.get(kind, kind)
         name = fitting(kind, collective, workers)
         return traffic_matrix(name, workers, option if name == collective else 0, kind)
-    own = Fraction(1, workers)
-    up, down = {"reduce_scatter": (1 - own, own), "all_gather": (own, 1 - own)}.get(kind, (1, 1))
-    others = range(workers, workers + servers) if servers else (SWITCH,)
-    shares = {(rank, other): (up, down) for rank in range(workers) for other in others}
+    shard = Fraction(1, workers)
+    up, down = {"reduce_scatter": (1 - shard, shard), "all_gather": (shard, 1 - shard)}.get(kind, (1, 1))
+    servers_or_switch = range(workers, workers + servers) if servers else (SWITCH,)
+    shares = {(rank, other): (up, down) for rank in range(workers) for other in servers_or_switch}
     return {
         pair: Fraction(share) / (servers or 1)
         for (rank, other), both in shares.items()
@@ -296,18 +296,18 @@ def parse(text: str, *, virtual: bool = False) -> MethodName:
     carried, plus, schedule = carried.partition("+")
     method, at, link = carried.partition("@")
     if method not in METHODS:
-        raise ValueError(f"method '{_shown(method)}' is unknown{choices(method, METHODS)}")
+        raise ValueError(f"method '{_shortened(method)}' is unknown{choices(method, METHODS)}")
     if METHODS[method].virtual and not virtual:
         raise ValueError(f"method {method} exists in virtual time only: in [methods] sim of a scenario, with --on sim")
     links = links_of(method)
     if at and link not in links:
         allowed = choices(link, links) if links else "; it brings its own"
-        raise ValueError(f"method {method}: link '{_shown(link)}' can't carry it{allowed}")
+        raise ValueError(f"method {method}: link '{_shortened(link)}' can't carry it{allowed}")
     codec = ""
     if tilde:
         if plus:
             raise ValueError(
-                f"method {method}: '~{_shown(coded)}' stands before the schedule: {carried}~CODEC+SCHEDULE"
+                f"method {method}: '~{_shortened(coded)}' stands before the schedule: {carried}~CODEC+SCHEDULE"
             )
         codec, plus, schedule = _codec(method, coded)
     if plus:
@@ -327,7 +327,7 @@ def _codec(method: str, text: str) -> tuple[str, str, str]:
     if method == "gloo":
         if text not in GLOO_CODECS:
             hooks = f"PyTorch's own hooks alone: {', '.join(GLOO_CODECS)}, without feedback and schedule"
-            raise ValueError(f"method gloo: codec '{_shown(text)}' is none of its; allowed: {hooks}")
+            raise ValueError(f"method gloo: codec '{_shortened(text)}' is none of its; allowed: {hooks}")
         return codec, plus, rest
     if plus and rest.partition("+")[0] in FEEDBACK:
         feedback, plus, rest = rest.partition("+")
@@ -335,5 +335,5 @@ def _codec(method: str, text: str) -> tuple[str, str, str]:
     return str(parse_codec(codec)), plus, rest
 
 
-def _shown(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= 60 else text[:60] + "…"

@@ -64,7 +64,7 @@ class SwitchGroup(GroupBase):
             staged = Staged(array.view(np.int32) if ask.kind == "barrier" else array, "sum", None)
         kind = cast(Kind, ask.kind)
         signature = ask.signature or CallSignature(kind, ask.op, array.dtype, len(array), ask.root, ask.requested_op)
-        chosen = min(self.classes, key=lambda one: (abs(one - ask.priority), one))
+        chosen = min(self.classes, key=lambda priority: (abs(priority - ask.priority), priority))
         shares, tensors = shares_of(kind, ask.root, staged.unit), self._session.tensors_of(staged.wire, ask)
         op, result = "avg" if mean else staged.op, self.result_of(ask, array)
         done = self._session.call(staged.wire, op, signature, shares, priority=chosen, tensors=tensors)

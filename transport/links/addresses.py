@@ -48,8 +48,8 @@ def tcp_fault(host: str, port: int, timeout_s: float = 4.0) -> str:
         with socket.create_connection((host, port), timeout_s):
             return ""
     except ConnectionRefusedError:
-        own = "" if host.startswith("127.") else f" --control tcp://{host}:{port}"
-        return f"{host} refuses TCP {port}: start it there: `switchagg switch{own}`; or a firewall rejects it"
+        option = "" if host.startswith("127.") else f" --control tcp://{host}:{port}"
+        return f"{host} refuses TCP {port}: start it there: `switchagg switch{option}`; or a firewall rejects it"
     except TimeoutError:
         return f"nothing comes back from {host}: correct the address, or open TCP {port} in the firewalls on the way"
     except OSError as error:

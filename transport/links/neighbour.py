@@ -18,10 +18,12 @@ _ARP, _ETHERNET, _IPV4, _BROADCAST = 0x0806, 1, 0x0800, b"\xff" * 6
 
 
 class Neighbour:
-    """The next host on the way to the IPv4 address `host`, or that host itself. own: our address. For one thread."""
+    """The next host on the way to the IPv4 address `host`, or that host itself. local_host: our address.
 
-    def __init__(self, host: str, own: str) -> None:
-        self._host, self._own = socket.inet_aton(host), socket.inet_aton(own)
+    Only one thread may use it."""
+
+    def __init__(self, host: str, local_host: str) -> None:
+        self._host, self._local_host = socket.inet_aton(host), socket.inet_aton(local_host)
         self._link: socket.socket | None = None
         self._forbidden = False
 
@@ -42,7 +44,7 @@ class Neighbour:
             *_, kind, address = self._link.getsockname()
             if kind == _ETHERNET:
                 question = struct.pack(">HHHBBH", _ARP, _ETHERNET, _IPV4, 6, 4, 1)
-                self._link.send(_BROADCAST + address + question + address + self._own + bytes(6) + neighbour)
+                self._link.send(_BROADCAST + address + question + address + self._local_host + bytes(6) + neighbour)
 
     def close(self) -> None:
         """Free its socket; again is allowed."""

@@ -138,15 +138,15 @@ class UdpLink:
             self.gso = gso is not False and self._probe(UDP_SEGMENT, 0, required=gso is True)
             self.gro = gso is not False and self._probe(UDP_GRO, 1, required=gso is True)
             self._socket.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
-            self._tos_level, self._tos_kind, told = TOS[self._family]
-            self._socket.setsockopt(self._tos_level, told, 1)
+            self._tos_level, self._tos_kind, report_option = TOS[self._family]
+            self._socket.setsockopt(self._tos_level, report_option, 1)
             if tos:
                 self.set_tos(tos)
             self.receive_buffer_bytes = self._size_buffer(SO_RCVBUFFORCE, socket.SO_RCVBUF, receive_buffer_bytes)
             self._receive_buffer_asked = receive_buffer_bytes
             # A socket polls writable when less than half of its buffer is used: when there is credit again.
-            asked = credit_bytes or send_buffer_bytes
-            self.send_buffer_bytes = self._size_buffer(SO_SNDBUFFORCE, socket.SO_SNDBUF, asked)
+            buffer_bytes = credit_bytes or send_buffer_bytes
+            self.send_buffer_bytes = self._size_buffer(SO_SNDBUFFORCE, socket.SO_SNDBUF, buffer_bytes)
             self.credit_bytes = self.send_buffer_bytes if credit_bytes else 0
             self.socket_priority = takes_socket_priority()
             self.address: Address = self._canonical(self._socket.getsockname())
@@ -167,15 +167,15 @@ class UdpLink:
         if not 1 <= port <= 65_535:
             raise JobError(f"address {host}:{port}: the port must be 1 to 65535")
         try:
-            found = socket.getaddrinfo(host, port, self._family, socket.SOCK_DGRAM)
+            candidates = socket.getaddrinfo(host, port, self._family, socket.SOCK_DGRAM)
         except (OSError, UnicodeError) as error:
             raise JobError(f"address {host}:{port} can't be used by a link bound to {family}: {error}") from error
-        return self._canonical(found[0][4])
+        return self._canonical(candidates[0][4])
 
-    def _canonical(self, found: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> Address:
+    def _canonical(self, name: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> Address:
         """(host, port) of a socket address; a scope (IPv6 link-local) is written into the host as %interface."""
-        host, port = str(found[0]), int(found[1])
-        scope = found[3] if len(found) == 4 else 0
+        host, port = str(name[0]), int(name[1])
+        scope = name[3] if len(name) == 4 else 0
         return (f"{host}%{socket.if_indextoname(scope)}", port) if scope and "%" not in host else (host, port)
 
     # Sending
@@ -188,16 +188,16 @@ class UdpLink:
         if size > DATAGRAM_BYTES_MAX:
             raise ValueError(f"rows of {size} bytes: at most {DATAGRAM_BYTES_MAX} fit a datagram")
         self._backoff = False
-        sent = 0
-        while sent < rows:
+        sent_rows = 0
+        while sent_rows < rows:
             together = self._rows_per_send(size)
             room = overdraw or self.has_room()
-            accepted = self._send_together(bundle[sent : sent + together], to, tos) if room else 0
+            accepted = self._send_together(bundle[sent_rows : sent_rows + together], to, tos) if room else 0
             if not accepted:
                 self.counters["send_would_block"] += 1
                 break
-            sent += accepted
-        return sent
+            sent_rows += accepted
+        return sent_rows
 
     def set_credit(self, credit_bytes: int) -> None:
         """Bound what may lie in the send buffer from now on: see the class."""
@@ -318,18 +318,18 @@ class UdpLink:
             self._append(arrived, begin, size, segment, (self._canonical(sender), tos))
         return [(run.bundle(), run.sender, run.tos) for run in arrived]
 
-    def _append(self, arrived: list["_Run"], begin: int, size: int, segment: int, came: tuple[Address, int]) -> None:
+    def _append(self, arrived: list["_Run"], begin: int, size: int, segment: int, origin: tuple[Address, int]) -> None:
         """Book `size` bytes at `begin` of the arena: datagrams of `segment` bytes, the last maybe shorter."""
-        whole = size // segment if segment else 1
+        full_rows = size // segment if segment else 1
         last = arrived[-1] if arrived else None
-        if last and last.size == segment and (last.sender, last.tos) == came and last.arena is self._arena:
-            last.end += whole * segment
-            last.rows += whole
+        if last and last.size == segment and (last.sender, last.tos) == origin and last.arena is self._arena:
+            last.end += full_rows * segment
+            last.rows += full_rows
         else:
-            arrived.append(_Run(self._arena, begin, begin + whole * segment, whole, segment, *came))
-        rest = size - whole * segment
+            arrived.append(_Run(self._arena, begin, begin + full_rows * segment, full_rows, segment, *origin))
+        rest = size - full_rows * segment
         if rest:
-            arrived.append(_Run(self._arena, begin + size - rest, begin + size, 1, rest, *came))
+            arrived.append(_Run(self._arena, begin + size - rest, begin + size, 1, rest, *origin))
 
     def _note_overflow(self, total: int) -> None:
         """`total`: the kernel's count of drops since the socket was made, modulo 2**32."""

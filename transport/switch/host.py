@@ -94,8 +94,8 @@ class QueuePairEnds:
     def admit(self, event: JobAdmitted) -> None:
         """Have the host take the job. Raises JobError."""
         if event.shares:
-            own = next(share for share in event.shares if share.switch == ROOT)
-            self._host.admit(event.job, own.children)
+            share = next(share for share in event.shares if share.switch == ROOT)
+            self._host.admit(event.job, share.children)
             return
         secrets = [member.incarnation if self._secrets else 0 for member in event.members]
         addresses = [with_secret(member.address, secret) for member, secret in zip(event.members, secrets, strict=True)]

@@ -102,10 +102,10 @@ def parse_impairments(both: str = "", up: str = "", down: str = "") -> Impairmen
     seed = shared.pop("seed", 0)
     ways = []
     for name, text in (("up", up), ("down", down)):
-        own = _parse(text)
-        if "seed" in own:
+        impairment = _parse(text)
+        if "seed" in impairment:
             raise JobError(f"seed stands with what holds for both directions, not with {name}")
-        ways.append(LinkImpairments(**{**shared, **own}))
+        ways.append(LinkImpairments(**{**shared, **impairment}))
     return Impairments(ways[0], ways[1], seed)
 
 
@@ -134,7 +134,7 @@ _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zµ%]*)")
 
 def _parse(text: str) -> dict[str, Any]:
     """Fields from options like "loss=0.01,delay=1ms"."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         word, equals, quantity = (piece.strip() for piece in part.partition("="))
         if word not in WORDS:
@@ -144,15 +144,15 @@ def _parse(text: str) -> dict[str, Any]:
         if not equals or matched is None or matched[2] not in units:
             allowed = ", ".join(unit or "no unit" for unit in units)
             raise JobError(f"{part!r} not understood; allowed: {word}={example} (units: {allowed})")
-        if name in found:
+        if name in options:
             raise JobError(f"{word} is given twice")
         if units is SHARES:
-            found[name] = float(matched[1]) / (100 if matched[2] == "%" else 1)
+            options[name] = float(matched[1]) / (100 if matched[2] == "%" else 1)
         elif "." in matched[1]:
-            found[name] = round(float(matched[1]) * units[matched[2]])
+            options[name] = round(float(matched[1]) * units[matched[2]])
         else:
-            found[name] = int(matched[1]) * units[matched[2]]
-    return found
+            options[name] = int(matched[1]) * units[matched[2]]
+    return options
 
 
 def _difference(link: LinkImpairments) -> str:

@@ -55,17 +55,17 @@ class Interface:
 
 def interfaces() -> list[Interface]:
     """All of them, by index. Raises OSError."""
-    found = {}
+    by_index = {}
     for body in _dump(_GET_LINK, _NEW_LINK, _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
-        one = _interface(body)
-        found[one.index] = one
+        interface = _interface(body)
+        by_index[interface.index] = interface
     for body in _dump(_GET_ADDRESS, _NEW_ADDRESS, _ADDRESS.pack(socket.AF_INET, 0, 0, 0, 0)):
         family, _, _, _, index = _ADDRESS.unpack_from(body)
         local = dict(_attributes(body[_ADDRESS.size :])).get(_LOCAL)
-        if family == socket.AF_INET and index in found and local is not None:
-            one = found[index]
-            found[index] = replace(one, addresses=(*one.addresses, socket.inet_ntoa(local)))
-    return [found[index] for index in sorted(found)]
+        if family == socket.AF_INET and index in by_index and local is not None:
+            interface = by_index[index]
+            by_index[index] = replace(interface, addresses=(*interface.addresses, socket.inet_ntoa(local)))
+    return [by_index[index] for index in sorted(by_index)]
 
 
 def neighbour(address: str) -> tuple[int, bytes] | None:

@@ -188,8 +188,8 @@ class NativeSwitchLoop(CommandLoop[SwitchPort]):
 
     def _loop_counters(self) -> dict[str, int]:
         self._udp.update_link()
-        shown = SWITCH_COUNTERS if self._impaired else SWITCH_COUNTERS[:ALWAYS_SHOWN]
-        return {name: self._counts[index] for index, name in enumerate(shown)}
+        names = SWITCH_COUNTERS if self._impaired else SWITCH_COUNTERS[:ALWAYS_SHOWN]
+        return {name: self._counts[index] for index, name in enumerate(names)}
 
     def _close(self) -> None:
         switch, self._switch = self._switch, None

@@ -354,14 +354,14 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
                 return
         rest = bundle[accepted:]
         size = max(1, bundle.shape[1])
-        kept = min(len(rest), (self._queue_bytes_max - port.queued_bytes) // size)
-        self._counters["drop_queue_full"] += len(rest) - kept
-        if kept <= 0:
+        queued = min(len(rest), (self._queue_bytes_max - port.queued_bytes) // size)
+        self._counters["drop_queue_full"] += len(rest) - queued
+        if queued <= 0:
             return
         if not port.queue:
             self._waiting.append(port)
-        port.queue.append((tos, rest[:kept]))
-        port.queued_bytes += kept * size
+        port.queue.append((tos, rest[:queued]))
+        port.queued_bytes += queued * size
 
     def _send_waiting(self) -> None:
         """Send what waits, a bundle of each worker at a time so that none waits for the backlog of another."""

@@ -116,8 +116,8 @@ class XdpSwitch:
             undo.callback(self._kernel.close)
             self._ports = [_Port(place, port.name) for place, port in enumerate(chosen)]
             undo.callback(self._detach)
-            for mine, port in zip(self._ports, chosen, strict=True):
-                self._attach(mine, port)
+            for port, interface in zip(self._ports, chosen, strict=True):
+                self._attach(port, interface)
             self._events = LinkEvents()
             undo.callback(self._events.close)
             self._wake_out, self._wake_in = os.pipe()
@@ -195,18 +195,21 @@ class XdpSwitch:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, contextlib.suppress(OSError):
             asking.sendto(b"", (host, DISCARD_PORT))  # the kernel looks for the neighbour
         deadline = time.monotonic() + NEIGHBOUR_S
-        while (found := neighbour(host)) is None and time.monotonic() < deadline:
+        while (hop := neighbour(host)) is None and time.monotonic() < deadline:
             time.sleep(0.02)
-        if found is None:
+        if hop is None:
             raise JobError(
                 f"no neighbour has the parent's address {host}: the switch in the kernel needs it on its link"
             )
         there = interfaces()
-        way = next(one for one in there if one.index == found[0])
-        if not {one.name for one in there if way.index in (one.index, one.master)} & {one.name for one in self._ports}:
-            raise JobError(f"the parent {host} is behind {way.name}, where the switch in the kernel isn't attached")
-        own = self.address[0] if self.address[0] != ANY else way.addresses[0]
-        return ParentEnd((host, port), uplink.rank, found[1] + way.mac, own, way.index)
+        interface = next(candidate for candidate in there if candidate.index == hop[0])
+        ports = {candidate.name for candidate in there if interface.index in (candidate.index, candidate.master)}
+        if not ports & {attached.name for attached in self._ports}:
+            raise JobError(
+                f"the parent {host} is behind {interface.name}, where the switch in the kernel isn't attached"
+            )
+        local_host = self.address[0] if self.address[0] != ANY else interface.addresses[0]
+        return ParentEnd((host, port), uplink.rank, hop[1] + interface.mac, local_host, interface.index)
 
     @contextlib.contextmanager
     def _commanding(self) -> Iterator[None]:
@@ -303,7 +306,7 @@ class XdpSwitch:
         """Log which interfaces vanished, went down or came back, and which workers are behind them; attach again to
         those that came back."""
         self._events.clear()
-        there = {one.name: one for one in interfaces()}
+        there = {interface.name: interface for interface in interfaces()}
         with self._lock:
             if not self._running:
                 return
@@ -336,12 +339,12 @@ class XdpSwitch:
 
     def _behind(self, index: int) -> str:
         """The workers whose packets came in by an interface, as a text."""
-        found = []
+        workers = []
         for job_id in self._kernel.jobs:
             ranks = [str(rank) for rank, at in enumerate(self._kernel.ports_of(job_id)) if at == index]
             if ranks:
-                found.append(f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranks)} of job number {job_id}")
-        return f"; behind it: {'; '.join(found)}" if found else "; no worker has been heard by it"
+                workers.append(f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranks)} of job number {job_id}")
+        return f"; behind it: {'; '.join(workers)}" if workers else "; no worker has been heard by it"
 
 
 def choose(there: Sequence[Interface], host: str, names: Sequence[str] = ()) -> list[Interface]:
@@ -350,22 +353,22 @@ def choose(there: Sequence[Interface], host: str, names: Sequence[str] = ()) -> 
     Raises SwitchaggError.
     """
     if names:
-        by_name = {one.name: one for one in there}
+        by_name = {interface.name: interface for interface in there}
         for name in names:
             if name not in by_name:
                 raise SwitchaggError(f"there is no interface {name!r} here; there are: {', '.join(sorted(by_name))}")
-        found = [by_name[name] for name in dict.fromkeys(names)]
+        matches = [by_name[name] for name in dict.fromkeys(names)]
     elif host == ANY:
         raise SwitchaggError("the data plane xdp must know where: name the address (--data HOST:PORT) or --interface")
     else:
-        found = [one for one in there if host in one.addresses and one.up]
-        if not found:
+        matches = [interface for interface in there if host in interface.addresses and interface.up]
+        if not matches:
             raise SwitchaggError(f"no interface that is up has the address {host}; name it with --interface")
     chosen: dict[str, Interface] = {}
-    for one in found:
-        ports = [port for port in there if port.master == one.index] if one.kind == "bridge" else [one]
+    for match in matches:
+        ports = [port for port in there if port.master == match.index] if match.kind == "bridge" else [match]
         if not ports:
-            raise SwitchaggError(f"the bridge {one.name} has no ports; name the interfaces with --interface")
+            raise SwitchaggError(f"the bridge {match.name} has no ports; name the interfaces with --interface")
         chosen.update({port.name: port for port in ports})
     return list(chosen.values())
 
@@ -384,10 +387,11 @@ def _check_mtu(chosen: Sequence[Interface], elements: int) -> None:
 def _addresses(there: Sequence[Interface], chosen: Sequence[Interface]) -> list[str]:
     """IPv4 addresses that reach the chosen ports: their own and their bridges'. Raises SwitchaggError."""
     masters = {port.master for port in chosen}
-    found = [address for one in there if one in chosen or one.index in masters for address in one.addresses]
-    if not found:
+    reachable = [interface for interface in there if interface in chosen or interface.index in masters]
+    addresses = [address for interface in reachable for address in interface.addresses]
+    if not addresses:
         raise SwitchaggError(f"no IPv4 address on {', '.join(port.name for port in chosen)}; give --data HOST:PORT")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(addresses))
 
 
 def _bound(data: Address) -> socket.socket:

@@ -18,7 +18,7 @@ class CallLedger:
 
     def __init__(self, priorities: Sequence[int]) -> None:
         self.turns = StreamTurns(priorities)
-        self._made = [0] * len(priorities)
+        self._calls = [0] * len(priorities)
         self._pending: list[dict[int, None]] = [{} for _ in priorities]  # by stream, in order of number
         self._classes = priorities
         self._made_of = dict.fromkeys(priorities, 0)  # by class
@@ -32,11 +32,11 @@ class CallLedger:
 
         Raises ValueError for a class or stream there isn't.
         """
-        return [self._enter(each) for each in tuple(split) or (self.turns.take(priority, stream),)]
+        return [self._enter(number) for number in tuple(split) or (self.turns.take(priority, stream),)]
 
     def _enter(self, stream: int) -> Call:
-        number = self._made[stream]
-        self._made[stream] = number + 1
+        number = self._calls[stream]
+        self._calls[stream] = number + 1
         self._made_of[self._classes[stream]] += 1
         self._pending[stream][number] = None
         return stream, number
@@ -51,7 +51,7 @@ class CallLedger:
 
     def finished(self) -> list[int]:
         """How many calls are finished, by stream: the number of the first that isn't."""
-        return [next(iter(pending), made) for pending, made in zip(self._pending, self._made, strict=True)]
+        return [next(iter(pending), calls) for pending, calls in zip(self._pending, self._calls, strict=True)]
 
     def waits_for(self, calls: Sequence[int], *, late: bool) -> bool:
         """Whether a call in progress waits for a member that left after it had finished so many, by stream.

@@ -70,19 +70,19 @@ class CodedSessionCalls:
         self._submit, self.compression, self._lane, self._fail = submit, compression, lane, fail
         self._lock = threading.RLock()  # around what must be in the same order on all ranks
         self._queues: dict[int, deque[_Waiting]] = {}  # by class; the first one is under way
-        self._made: dict[int, int] = {}
+        self._calls: dict[int, int] = {}
         self._thread = ThreadPoolExecutor(1, f"codec {compression.spec.name}", use_ieee_arithmetic)
 
     def begin(self, call: SessionCall, tensors: Tensors | None) -> "Future[Any]":
         """See `SwitchSession.call`."""
-        one = self.compression
+        codec = self.compression
         with self._lock:
             lane, rounds = self._lane(call.priority, call.stream), None
             array, sums = call.array, call.signature.kind == "allreduce" and call.op in ("sum", "avg")
-            if sums and one.takes(array.dtype, array.size, tensors is not None):
-                number = self._made[lane] = self._made.get(lane, 0) + 1
-                rounds = one.rounds(array, tensors, lane << 48 | number)
-            if not one.stepwise:
+            if sums and codec.takes(array.dtype, array.size, tensors is not None):
+                number = self._calls[lane] = self._calls.get(lane, 0) + 1
+                rounds = codec.rounds(array, tensors, lane << 48 | number)
+            if not codec.stepwise:
                 return self._submit(*call) if rounds is None else self._at_once(_Waiting(call, rounds))
             queue = self._queues.setdefault(lane, deque())
             if rounds is None and not queue:
@@ -105,15 +105,17 @@ class CodedSessionCalls:
         except BaseException:
             waiting.rounds.close()  # type: ignore[attr-defined]
             raise
-        part.add_done_callback(partial(self._came, partial(self._step, None, waiting), None, waiting))
+        part.add_done_callback(partial(self._on_round_end, partial(self._step, None, waiting), None, waiting))
         return waiting.future
 
-    def _reduce(self, call: SessionCall, one: Reduction) -> "Future[Any]":
-        op = call.op if one.op == "sum" else one.op
-        signature = call.signature._replace(kind=one.kind, op=op, dtype=one.array.dtype, elements=one.array.size)
-        shares = shares_of(one.kind)
-        step = SessionCall(one.array, op, signature, shares, call.priority, call.stream)
-        return self._submit(*step, codec=one.codec or FIXED_POINT, residual=one.residual)
+    def _reduce(self, call: SessionCall, reduction: Reduction) -> "Future[Any]":
+        op = call.op if reduction.op == "sum" else reduction.op
+        signature = call.signature._replace(
+            kind=reduction.kind, op=op, dtype=reduction.array.dtype, elements=reduction.array.size
+        )
+        shares = shares_of(reduction.kind)
+        step = SessionCall(reduction.array, op, signature, shares, call.priority, call.stream)
+        return self._submit(*step, codec=reduction.codec or FIXED_POINT, residual=reduction.residual)
 
     # In the codec's thread
 
@@ -121,8 +123,8 @@ class CodedSessionCalls:
         """The next collective of a sum, or its end. lane: whose queue it leads; None: none."""
         try:
             assert waiting.rounds is not None
-            one = next(waiting.rounds, None)
-            part = None if one is None else self._reduce(waiting.call, one)
+            reduction = next(waiting.rounds, None)
+            part = None if reduction is None else self._reduce(waiting.call, reduction)
         except BaseException as error:
             self._fail(
                 f"codec {self.compression.spec.name}: {as_line(error)}"
@@ -132,9 +134,11 @@ class CodedSessionCalls:
         if part is None:
             self._end(lane, waiting, None)
         else:
-            part.add_done_callback(partial(self._came, partial(self._step, lane, waiting), lane, waiting))
+            part.add_done_callback(partial(self._on_round_end, partial(self._step, lane, waiting), lane, waiting))
 
-    def _came(self, following: Callable[[], None], lane: int | None, waiting: _Waiting, part: "Future[Any]") -> None:
+    def _on_round_end(
+        self, following: Callable[[], None], lane: int | None, waiting: _Waiting, part: "Future[Any]"
+    ) -> None:
         """In the session's thread."""
         failure = part.exception()
         self._later(following if failure is None else partial(self._end, lane, waiting, failure))

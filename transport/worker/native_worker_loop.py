@@ -143,10 +143,10 @@ class NativeWorkerLoop(CallLoop[Submitted]):
         until_ns = self._next_check_ns(time.monotonic_ns())
         while self._interrupted:
             self._completed(self._interrupted.popleft())
-        found = self._library.sa_worker_run(self._worker, until_ns, self._events, EVENTS_PER_RUN)
-        if found < 0:
-            raise OSError(-found, os.strerror(-found))
-        for event in self._events[:found]:
+        events = self._library.sa_worker_run(self._worker, until_ns, self._events, EVENTS_PER_RUN)
+        if events < 0:
+            raise OSError(-events, os.strerror(-events))
+        for event in self._events[:events]:
             if event.kind == CALL_COMPLETED:
                 self._completed(event.call)
             else:

@@ -71,8 +71,8 @@ class LinkEndpoint:
 
     def loop(self, admission: Admission) -> CallLoop[Any]:
         """See `WorkerEndpoint.loop`."""
-        made: Any = NativeWorkerLoop if admission.native else WorkerLoop
-        loop: CallLoop[Any] = made(
+        loop_class: Any = NativeWorkerLoop if admission.native else WorkerLoop
+        loop: CallLoop[Any] = loop_class(
             self._link,
             admission.job,
             admission.rank,
@@ -90,7 +90,7 @@ def open_link(options: JoinOptions, host: str) -> WorkerEndpoint:
 
 def open_udp(options: JoinOptions, host: str) -> WorkerEndpoint:
     """The end of a UdpLink."""
-    made: UdpLink = options.kind.opener("link")(
+    link: UdpLink = options.kind.opener("link")(
         (host, 0), tos=options.tos, segments_max=options.segments_max, credit_bytes=options.credit
     )
-    return LinkEndpoint(made, made.packets_held(frame_bytes(options.packet_elements)))
+    return LinkEndpoint(link, link.packets_held(frame_bytes(options.packet_elements)))

@@ -287,8 +287,8 @@ class WorkerLoop(CallLoop[Call]):
         self._held = False
         self._unknown_senders = self._congested = 0
         allow_marks(self._link, self._job)
-        own = self._link.tos
-        self._tos = () if own is None else marks([stream.priority for stream in self._job.streams], own)
+        link_tos = self._link.tos
+        self._tos = () if link_tos is None else marks([stream.priority for stream in self._job.streams], link_tos)
 
     @property
     def counters(self) -> dict[str, int]:

@@ -66,7 +66,7 @@ class ZmqGathering:
 
     def __init__(
         self,
-        mine: Hello,
+        local_hello: Hello,
         key: bytes,
         addresses: Sequence[Address],
         sockets: Sockets,
@@ -82,13 +82,13 @@ class ZmqGathering:
         self._sessions: dict[int, PeerSession] = {}  # of the members' connections to us
         self._flows_opened: set[tuple[int, bytes]] = set()
         self._trouble: dict[int, str] = {}
-        self._mine, self._addresses, self._sockets = mine, addresses, sockets
+        self._local_hello, self._addresses, self._sockets = local_hello, addresses, sockets
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
-        others = [member for member in range(mine.members) if member != mine.member]
-        self._connections = {member: sockets.connect(addresses[member], tos=tos) for member in others}
+        peers = [member for member in range(local_hello.members) if member != local_hello.member]
+        self._connections = {member: sockets.connect(addresses[member], tos=tos) for member in peers}
         self._member_of = {connection: member for member, connection in self._connections.items()}
-        self._hello_due = set(others)  # members that no opening was sent to
+        self._hello_due = set(peers)  # members that no opening was sent to
         self._answered: set[int] = set()
         self._identities: dict[int, bytes] = {}
         self._left: dict[int, float] = {}
@@ -166,7 +166,7 @@ class ZmqGathering:
             if word == HELLO and kind_of(message) is HandshakeKind.CHALLENGE:
                 session = PeerSession.challenged(self.listener.key, self._nonces[member], message)
                 self.dialed[member] = session
-                self._send(member, session.seal(HandshakeKind.PROOF, replace(self._mine, to=member).pack()))
+                self._send(member, session.seal(HandshakeKind.PROOF, replace(self._local_hello, to=member).pack()))
             elif word == HELLO and member in self.dialed:
                 self._greeted(member, unpack(self.dialed[member].open(HandshakeKind.ANSWER, message))[0])
             elif word in (REFUSED, DISAGREE) and member in self.dialed:
@@ -181,8 +181,8 @@ class ZmqGathering:
             self.drop()
             self._trouble[member] = trouble_of(error)
 
-    def _greeted(self, member: int, theirs: Hello) -> None:
-        if fault := disagreement(self._mine, theirs, text(self._addresses[member]), member):
+    def _greeted(self, member: int, hello: Hello) -> None:
+        if fault := disagreement(self._local_hello, hello, text(self._addresses[member]), member):
             self._disagree(fault, member)
         else:
             self._answered.add(member)
@@ -190,7 +190,7 @@ class ZmqGathering:
     def _disagree(self, fault: str, member: int) -> None:
         """It has our hello, so it knows."""
         self._informed.add(member)
-        self._refuse(fault, f"member {self._mine.member} reports: {fault}")
+        self._refuse(fault, f"member {self._local_hello.member} reports: {fault}")
 
     def _refuse(self, words: str, to_others: str) -> None:
         """The job can't begin: inform all members that are connected, and for a while those that connect."""
@@ -271,27 +271,27 @@ class ZmqGathering:
                     return member
         raise DecodeError("no_hello", "a flow of no member, or once more")
 
-    def _receive_hello(self, identity: bytes, session: PeerSession, theirs: Hello, place: str) -> None:
+    def _receive_hello(self, identity: bytes, session: PeerSession, hello: Hello, place: str) -> None:
         with contextlib.suppress(zmq.ZMQError):
-            frames = [identity, CONTROL, HELLO, session.seal(HandshakeKind.ANSWER, self._mine.pack())]
+            frames = [identity, CONTROL, HELLO, session.seal(HandshakeKind.ANSWER, self._local_hello.pack())]
             self._sockets.router.send_multipart(frames, zmq.NOBLOCK)
-        fault = disagreement(self._mine, theirs, place)
+        fault = disagreement(self._local_hello, hello, place)
         # A member that connects again has a new identity, and its old connection is closed.
-        known = self._identities.get(theirs.member, identity)
-        if not fault and known != identity and self._is_open(known, self._sessions[theirs.member]):
-            fault = f"two say they are member {theirs.member}; one is at {place}"
+        known = self._identities.get(hello.member, identity)
+        if not fault and known != identity and self._is_open(known, self._sessions[hello.member]):
+            fault = f"two say they are member {hello.member}; one is at {place}"
         if fault:
-            self._disagree(fault, theirs.member)
+            self._disagree(fault, hello.member)
             return
-        self.early = [item for item in self.early if item[0] != theirs.member]
-        self._identities[theirs.member], self._sessions[theirs.member] = identity, session
+        self.early = [item for item in self.early if item[0] != hello.member]
+        self._identities[hello.member], self._sessions[hello.member] = identity, session
         if self._refusal:
-            self._inform(theirs.member)
+            self._inform(hello.member)
 
     def _is_open(self, identity: bytes, session: PeerSession) -> bool:
         """Whether its connection is still open: a ROUTER refuses to send to a closed one."""
         try:
-            frames = [identity, CONTROL, HELLO, session.seal(HandshakeKind.ANSWER, self._mine.pack())]
+            frames = [identity, CONTROL, HELLO, session.seal(HandshakeKind.ANSWER, self._local_hello.pack())]
             self._sockets.router.send_multipart(frames, zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
@@ -321,5 +321,5 @@ class ZmqGathering:
         return f"no connection with {', '.join(reasons)}"
 
     def _error(self, reason: str) -> JobError:
-        mine = self._mine
-        return JobError(f"job {mine.job}, member {mine.member} of {mine.members}: {reason}")
+        local_hello = self._local_hello
+        return JobError(f"job {local_hello.job}, member {local_hello.member} of {local_hello.members}: {reason}")

@@ -78,9 +78,9 @@ class Keys:
         connecting.set(zmq.CURVE_SECRETKEY, self.client_secret)
 
 
-def as_keys(given: Keys | Path | str | None) -> Keys | None:
+def as_keys(source: Keys | Path | str | None) -> Keys | None:
     """The keys of a side that connects, themselves or in the folder that was given. Raises JobError."""
-    keys = load_keys(given) if isinstance(given, Path | str) else given
+    keys = load_keys(source) if isinstance(source, Path | str) else source
     if keys is not None:
         keys.check_client()
     return keys
@@ -106,16 +106,16 @@ def make_keys(folder: Path, clients: Sequence[str] = (CLIENT,)) -> list[Path]:
             raise JobError(f"client '{name}': a name is letters, digits, - and _, and not '{SERVER}'")
         if any(path.exists() for path in (folder / f"{name}{_SECRET}", folder / "clients" / f"{name}{_PUBLIC}")):
             raise JobError(f"keys of client '{name}' are in {folder} already; delete them, or choose another name")
-    written = []
+    files = []
     try:
         (folder / "clients").mkdir(parents=True, exist_ok=True)
         if not (folder / f"{SERVER}{_SECRET}").exists():
-            written += _make_pair(folder / f"{SERVER}{_SECRET}", folder / f"{SERVER}{_PUBLIC}")
+            files += _make_pair(folder / f"{SERVER}{_SECRET}", folder / f"{SERVER}{_PUBLIC}")
         for name in clients:
-            written += _make_pair(folder / f"{name}{_SECRET}", folder / "clients" / f"{name}{_PUBLIC}")
+            files += _make_pair(folder / f"{name}{_SECRET}", folder / "clients" / f"{name}{_PUBLIC}")
     except OSError as error:
         raise JobError(f"keys can't be written to {folder}: {error.strerror}") from error
-    return written
+    return files
 
 
 def load_keys(folder: Path | str, client: str | None = None) -> Keys:
@@ -144,15 +144,15 @@ def load_keys(folder: Path | str, client: str | None = None) -> Keys:
 
 def _clients(folder: Path) -> list[str]:
     """The clients whose secrets may be used: the one named `client` if it is among them, else all."""
-    found = [path.stem for path in sorted(folder.glob(f"*{_SECRET}")) if path.stem != SERVER]
-    return [CLIENT] if CLIENT in found else found
+    names = [path.stem for path in sorted(folder.glob(f"*{_SECRET}")) if path.stem != SERVER]
+    return [CLIENT] if CLIENT in names else names
 
 
 def _make_pair(secret: Path, public: Path) -> list[Path]:
-    own, hidden = zmq.curve_keypair()
+    public_key, secret_key = zmq.curve_keypair()
     banner = "#   ZeroMQ CURVE certificate, made by `switchagg keys`\n\nmetadata\ncurve\n"
-    line = f'    public-key = "{own.decode()}"\n'
-    _write(secret, f'{banner}{line}    secret-key = "{hidden.decode()}"\n', 0o600)
+    line = f'    public-key = "{public_key.decode()}"\n'
+    _write(secret, f'{banner}{line}    secret-key = "{secret_key.decode()}"\n', 0o600)
     _write(public, banner + line, 0o644)
     return [secret, public]
 

@@ -135,13 +135,13 @@ class ZeroMqLink:
         if size > DATAGRAM_BYTES_MAX:
             raise ValueError(f"rows of {size} bytes: at most {DATAGRAM_BYTES_MAX}")
         together = max(1, BUNDLE_BYTES_MAX // max(1, size))
-        sent = 0
-        while sent < rows:
-            part = bundle[sent : sent + together]
+        sent_rows = 0
+        while sent_rows < rows:
+            part = bundle[sent_rows : sent_rows + together]
             if not self._send_part(part, to):
                 break
-            sent += len(part)
-        return sent
+            sent_rows += len(part)
+        return sent_rows
 
     def _send_part(self, part: Bundle, to: Address) -> bool:
         """False if there is no room now, for a connected peer."""
@@ -235,13 +235,13 @@ class ZeroMqLink:
                     break
                 except zmq.ZMQError:  # a peer's connection broke while it was read
                     continue
-                taken = self._bundle(frames, address)
-                if taken is None:
+                arrival = self._bundle(frames, address)
+                if arrival is None:
                     self._counts["drop_malformed"] += 1
                     taken_bytes += MALFORMED_BYTES
                 else:
-                    arrived.append((*taken, 0))
-                    taken_bytes += taken[0].size
+                    arrived.append((*arrival, 0))
+                    taken_bytes += arrival[0].size
         return arrived
 
     def _bundle(self, frames: list[zmq.Frame], address: Address | None) -> tuple[Bundle, Address] | None:
@@ -287,9 +287,9 @@ class ZeroMqLink:
             timeout_s = _RETRY_S if timeout_s is None else min(timeout_s, _RETRY_S)
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            came, connections = self._sockets.poll(timeout_s)
+            readable, connections = self._sockets.poll(timeout_s)
             news = [connection for connection in connections if self._check(connection)]
-            if came or news or inbound_full:
+            if readable or news or inbound_full:
                 return True
             if not connections:
                 return False
@@ -299,9 +299,9 @@ class ZeroMqLink:
     def _check(self, connection: ZmqConnection) -> bool:
         """Read its monitor; whether something has arrived on it, or it takes messages again."""
         connection.read_monitor()
-        came = bool(connection.socket.poll(0, zmq.POLLIN))
+        readable = bool(connection.socket.poll(0, zmq.POLLIN))
         if connection not in self._full or (connection.up and not connection.socket.poll(0, zmq.POLLOUT)):
-            return came
+            return readable
         self._full.discard(connection)
         self._sockets.want_room(connection, False)
         return True

@@ -108,7 +108,7 @@ class ZeroMqMesh:
 
     def __init__(
         self,
-        mine: Hello,
+        local_hello: Hello,
         sockets: Sockets,
         peers: dict[int, tuple[ZmqConnection, bytes]],
         gathering: ZmqGathering,
@@ -116,8 +116,8 @@ class ZeroMqMesh:
         marks: Sequence[int] = (),
     ) -> None:
         """Private: see `connect`. marks: a TOS byte for each class."""
-        self.member, self.members, self.classes = mine.member, mine.members, classes
-        self._mine, self._marks, self._gathering = mine, marks, gathering
+        self.member, self.members, self.classes = local_hello.member, local_hello.members, classes
+        self._local_hello, self._marks, self._gathering = local_hello, marks, gathering
         self.details: dict[str, Any] = {}
         self.message_bytes_max = sockets.options.message_bytes_max
         self._sockets = sockets
@@ -162,25 +162,25 @@ class ZeroMqMesh:
         if classes:
             options = replace(options, tos=marks[0])
         terms = Meeting(**meeting)
-        mine = terms.hello(cls.link, classes, member, len(addresses))
+        local_hello = terms.hello(cls.link, classes, member, len(addresses))
         sockets = Sockets(addresses[member], options, as_keys(keys), max(options.message_bytes_max, CONTROL_BYTES_MAX))
         try:
             tos = marks[-1] if classes else None
-            gathering = ZmqGathering(mine, terms.key, addresses, sockets, terms.timeout_s, tos)
+            gathering = ZmqGathering(local_hello, terms.key, addresses, sockets, terms.timeout_s, tos)
             peers = gathering.run()
         except BaseException:
             sockets.close(FADING_S)  # time for the reason to reach the others
             raise
-        return cls(mine, sockets, peers, gathering, classes, marks)
+        return cls(local_hello, sockets, peers, gathering, classes, marks)
 
     def _flows_to(self, member: int, met: ZmqConnection) -> list[_Flow]:
         """One for each class; the connection by which the members met is the last's."""
         flows = []
         for place, tos in enumerate(self._marks[:-1]):
-            made = self._sockets.connect(met.address, tos=tos)
+            connection = self._sockets.connect(met.address, tos=tos)
             sealed = self._gathering.dialed[member].seal(HandshakeKind.FLOW, bytes([place]))
-            made.socket.send_multipart([CONTROL, FLOW, sealed], zmq.NOBLOCK)  # waits for the connection
-            flows.append(_Flow(made))
+            connection.socket.send_multipart([CONTROL, FLOW, sealed], zmq.NOBLOCK)  # waits for the connection
+            flows.append(_Flow(connection))
         return [*flows, _Flow(met)]
 
     def _add_flow(self, identity: bytes, member: int) -> bool:
@@ -310,11 +310,11 @@ class ZeroMqMesh:
                 except zmq.ZMQError:  # a peer's connection broke while it was read
                     continue
                 name = identity.bytes
-                found = self._by_identity.get(name)
-                if found is None:
+                sender = self._by_identity.get(name)
+                if sender is None:
                     self._reject(name, frames)
                     continue
-                peer = found
+                peer = sender
             taken_bytes += self._take(peer, name, frames, events)
 
     def _take(self, peer: _Peer, name: bytes, frames: list[zmq.Frame], events: list[Event]) -> int:
@@ -378,7 +378,7 @@ class ZeroMqMesh:
     def _lose(self, peer: _Peer, reason: str, events: list[Event]) -> None:
         if self._peers.pop(peer.member, None) is None:
             return
-        for name in [name for name, one in self._by_identity.items() if one is peer]:
+        for name in [name for name, owner in self._by_identity.items() if owner is peer]:
             del self._by_identity[name]
         self._early = deque(item for item in self._early if item[0] is not peer)
         self._send_control(peer.identity, LOST, reason.encode()[:1000])
@@ -411,9 +411,9 @@ class ZeroMqMesh:
         return self._sleep(timeout_s)
 
     def _sleep(self, timeout_s: float | None) -> bool:
-        came, connections = self._sockets.poll(timeout_s)
+        readable, connections = self._sockets.poll(timeout_s)
         self._changed |= connections
-        return came or bool(connections)
+        return readable or bool(connections)
 
     def wake(self) -> None:
         """See `Mesh.wake`."""

@@ -82,20 +82,20 @@ class ZeroMqOptions:
         if not 0 <= self.tos <= 255:
             raise ValueError(f"tos {self.tos}: 0 to 255")
 
-    def bound(self, made: Socket, frame_bytes: int) -> None:
+    def bound(self, target: Socket, frame_bytes: int) -> None:
         """Set the bounds on a socket before it is connected or bound. frame_bytes: the largest frame that may come."""
-        made.set(zmq.LINGER, 0)
-        made.set(zmq.SNDHWM, self.queue_messages)
-        made.set(zmq.RCVHWM, self.queue_messages)
-        made.set(zmq.MAXMSGSIZE, frame_bytes)
-        made.set(zmq.SNDBUF, self.send_buffer_bytes)
-        made.set(zmq.TOS, self.tos)
-        made.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        target.set(zmq.LINGER, 0)
+        target.set(zmq.SNDHWM, self.queue_messages)
+        target.set(zmq.RCVHWM, self.queue_messages)
+        target.set(zmq.MAXMSGSIZE, frame_bytes)
+        target.set(zmq.SNDBUF, self.send_buffer_bytes)
+        target.set(zmq.TOS, self.tos)
+        target.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         patience_ms = min(TTL_MAX_MS, round(patience_s(self.silence_s) * 1e3))
-        made.set(zmq.HEARTBEAT_IVL, max(10, round(self.silence_s * 1e3 / HEARTBEATS_PER_SILENCE)))
-        made.set(zmq.HEARTBEAT_TIMEOUT, patience_ms)
-        made.set(zmq.HEARTBEAT_TTL, patience_ms)
-        made.copy_threshold = 0  # whether to copy is decided at each send
+        target.set(zmq.HEARTBEAT_IVL, max(10, round(self.silence_s * 1e3 / HEARTBEATS_PER_SILENCE)))
+        target.set(zmq.HEARTBEAT_TIMEOUT, patience_ms)
+        target.set(zmq.HEARTBEAT_TTL, patience_ms)
+        target.copy_threshold = 0  # whether to copy is decided at each send
 
 
 class Authenticator:
@@ -371,7 +371,7 @@ class Sockets:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         timeout_ms = None if timeout_s is None else max(0, -(-round(timeout_s * 1e6) // 1000))
         while True:
-            came, connections = False, dict[ZmqConnection, None]()
+            readable, connections = False, dict[ZmqConnection, None]()
             ready = self._poller.poll(timeout_ms)
             for polled, _ in ready:
                 if polled is self._monitor.socket:
@@ -381,13 +381,13 @@ class Sockets:
                     self._authenticator.serve()
                 elif polled == self._wake_fd:
                     os.eventfd_read(self._wake_fd)
-                    came = True
+                    readable = True
                 elif polled is self.router:
-                    came = True
+                    readable = True
                 elif isinstance(polled, zmq.Socket):
                     connections[self._connections[polled]] = None
-            if came or connections or not ready:
-                return came, connections
+            if readable or connections or not ready:
+                return readable, connections
             if until is not None:
                 timeout_ms = max(0, math.ceil((until - time.monotonic()) * 1e3))
 

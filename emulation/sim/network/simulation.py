@@ -406,7 +406,7 @@ class Simulation(ABC):
             and (compression.remembers or compression.stepwise)
             and compression.takes(array.dtype, array.size, tensors is not None)
         ):
-            steps = compression.rounds(array, tensors_of(array, ask, compression), keys.made)
+            steps = compression.rounds(array, tensors_of(array, ask, compression), keys.keyless_calls)
             first, random = keys.of(key)
             if self.codes_in_rounds:
                 steps = plain_rounds(steps, self.config.elements, self.config.workers, random)
