@@ -53,6 +53,6 @@ class BoundedGroup(HostGroup):
         return super()._begin(ask, staged, result, **more)
 
     def gradient_loss(self) -> dict[str, float]:
-        """What this rank has lost for good, as `results_schema.md` has it."""
+        """The data that this rank has lost for good, as `results_schema.md` has it."""
         counted = self.counters
         return loss_of({name: counted[f"packets_{name}"] for name in COUNTED})

@@ -26,20 +26,20 @@ KEYS = 1 << 55
 """A coded call's key lies below: its rounds take keys above all those that other calls have."""
 
 _ROUNDS = 64
-"""Of a call, at most."""
+"""A call has at most so many rounds."""
 
 _NUMBERED, _KEYED = 3 << 61, 1 << 62
-_PLACES = 1021  # a prime
+_PLACES = 1021  # The number is prime.
 
 
 class RoundKeys:
-    """Keys of one rank's coded calls. seed: of random rounding. Not thread-safe."""
+    """Keys of one rank's coded calls. seed: of random rounding. Only one thread may use them."""
 
     def __init__(self, rank: int, seed: int) -> None:
         self._rank, self._seed = rank, seed
         self.keyless_calls = 0
         """Coded calls without a key, so far."""
-        self._calls_of = [0] * _PLACES  # calls so far, by the remainder of their key
+        self._calls_of = [0] * _PLACES  # by the remainder of a key: how many calls had it so far
 
     def of(self, key: int | None) -> tuple[int, int]:
         """The key of a call's first round, those of the others follow it, and that of random rounding (F10).
@@ -75,7 +75,7 @@ class CodedSums:
         self._thread = ThreadPoolExecutor(1, f"codec {self._spec.name}", use_ieee_arithmetic)
 
     def staged(self, ask: CallRequest, array: Array) -> Staged | None:
-        """What is coded in place of an array: floats as a switch takes them; None if the call isn't coded at all.
+        """The values that are coded in place of an array: floats as a switch takes them; None if the call isn't coded.
 
         Raises ValueError for a mean, and a key that is too large.
         """
@@ -131,14 +131,14 @@ class CodedSums:
     def _step(
         self, rounds: Iterator[Reduction], ask: CallRequest, finish: Callable[[], None], future: "Future[Any]"
     ) -> None:
-        """One round, and the next when it has ended. In the codec's thread."""
+        """Run one round, and the next when it has ended. It runs in the codec's thread."""
         try:
             reduction = next(rounds, None)
             if reduction is None:
                 finish()
                 return
             part = self._begin(ask._replace(kind=reduction.kind, op=reduction.op), reduction.array)
-        except BaseException as error:  # the others wait for this rank's rounds
+        except BaseException as error:  # the other ranks would wait for this rank's rounds
             self._fail(f"codec {self._spec.name}: {as_line(error)}")
             future.set_exception(error)
             return

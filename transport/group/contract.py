@@ -30,7 +30,7 @@ Matching = Literal["key", "class", "order"]
 
 @runtime_checkable
 class AllreduceGroup(Protocol):
-    """One rank's place among the workers of a job. Thread-safe. Every rank makes the same calls.
+    """A rank's place among the workers of a job. Any thread may use it. Every rank makes the same calls.
 
     Arrays are 1-D and C-contiguous, reduced in place, and the group's until the future is done. Futures resolve in a
     thread of the group's, or in one that waits for them: what is chained to one must be quick. They fail with
@@ -39,7 +39,8 @@ class AllreduceGroup(Protocol):
     key: read where `matching` is "key"; default: the running number of the call. priority: lower is more urgent; an
     urgent call overtakes others that are in progress, unless `matching` is "order". requested_op: the caller's
     operation and type, where the array has another (an index of `switchagg.description.REQUESTED_OPS`). Ranks whose
-    calls differ, in size, type, operation or `requested_op`, all fail, with an error that names both sides."""
+    calls differ, in size, type, operation or `requested_op`, all fail, with an error that names both sides.
+    """
 
     @property
     def rank(self) -> int: ...
@@ -52,22 +53,22 @@ class AllreduceGroup(Protocol):
 
     @property
     def link(self) -> str:
-        """What carries the method; "" where that is torch's."""
+        """Name of the link that carries the method; "" where torch has its own."""
 
     @property
     def core(self) -> str:
-        """What carries its packets or messages: "native", "python", or "torch"."""
+        """The code that carries its packets or messages: "native", "python", or "torch"."""
 
     @property
     def matching(self) -> Matching: ...
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """Where `matching` is "class": the priorities there are, the most urgent first. Else empty."""
+        """Where `matching` is "class": the priorities there are, the most urgent first; else empty."""
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What went through and went wrong on this rank so far, by name."""
+        """Counts of packets, messages and errors of this rank so far, by name."""
 
     @property
     def failure(self) -> BaseException | None:
@@ -75,7 +76,7 @@ class AllreduceGroup(Protocol):
 
     @property
     def compression(self) -> Compression | None:
-        """What codes this rank's sums, and remembers what they lost; None where they lose nothing."""
+        """The codec of this rank's sums with the errors that it feeds back; None where sums lose nothing."""
 
     def allreduce(
         self,
@@ -97,14 +98,14 @@ class AllreduceGroup(Protocol):
         """
 
     def status(self) -> Mapping[str, Any]:
-        """What is known of the job now: of a switch, its own report; else what is in use below."""
+        """Present facts of the job: a switch's own report; else the settings of the mesh."""
 
     def close(self) -> None:
-        """Leave; what is pending fails. Again, or in a forked child, it does nothing."""
+        """Leave; pending calls fail. A second `close`, or one in a forked child, does nothing."""
 
 
 class Group(AllreduceGroup, Protocol):
-    """All collectives. What `open_group` returns; also a context manager, which closes it.
+    """All collectives. `open_group` returns a group; it is also a context manager, which closes it.
 
     signature: what the ranks compare, where the caller requested another call; parameter servers take none. row: floats
     of a call share an exponent within so many values from the array's begin; 1 where they don't.
@@ -147,7 +148,7 @@ class Group(AllreduceGroup, Protocol):
         priority: int = 0,
         signature: CallSignature | None = None,
     ) -> "Future[Array]":
-        """Combine; rank `root` has the result in its array then. What the others' arrays hold is undefined."""
+        """Combine; rank `root` has the result in its array then. The arrays of the other ranks are undefined."""
 
     def all_gather(
         self, array: Array, *, key: int | None = None, priority: int = 0, signature: CallSignature | None = None
@@ -184,7 +185,7 @@ class Group(AllreduceGroup, Protocol):
 
 
 class CallRequest(NamedTuple):
-    """One call of a group, but for its array."""
+    """A call of a group, without its array."""
 
     kind: str
     op: str = "sum"
@@ -197,7 +198,7 @@ class CallRequest(NamedTuple):
 
 
 def tensors_of(array: Array, ask: CallRequest, compression: Compression) -> Tensors | None:
-    """What lies in the array that travels for a call, for a codec; None: it has no names."""
+    """The tensors in the array that travels for a call, for a codec; None: they have no names."""
     if ask.tensors is None:
         remembers = compression.remembers or compression.stepwise
         return (Tensor(f"key {ask.key}", (len(array),)),) if ask.key is not None and remembers else None

@@ -66,7 +66,7 @@ class _DelayedCall(NamedTuple):
 
 
 class FallbackGroup(GroupBase):
-    """One rank's place: a `contract.Group`. Made by `open_fallback_group` on all ranks; `close` it."""
+    """A rank's place: a `contract.Group`. `open_fallback_group` makes it on all ranks; the caller closes it."""
 
     method = "switch"
     matching: Matching = "class"
@@ -84,9 +84,9 @@ class FallbackGroup(GroupBase):
         self.classes = tuple(sorted({class_of(priority) for priority in options.priorities or (BEST_EFFORT,)}))
         self._lock = threading.RLock()  # guards all of the following; around what must be in order of number
         self._calls = dict.fromkeys(self.classes, 0)
-        self._first = dict(self._calls)  # number of each class from which on calls go the present way
+        self._first = dict(self._calls)  # number of each class from which on calls go by the present path
         self._delayed: list[_DelayedCall] | None = None  # while the ranks agree
-        self._pending: list[Future[Any]] = []  # of the present way
+        self._pending: list[Future[Any]] = []  # calls on the present path
         self._earlier_pending: list[Future[Any]] = []
         self._moves = {"moves_to_hosts": 0, "moves_to_switch": 0}
         self._rounds = 0
@@ -95,7 +95,7 @@ class FallbackGroup(GroupBase):
         self._closing = closing or threading.Event()
         self._switch: SwitchGroup | None = None
         self._hosts: Group | None = None
-        self._joined: SwitchGroup | None = None  # in the background
+        self._joined: SwitchGroup | None = None  # A thread joins the switch in the background.
         try:
             self._switch = paths.join(self._paths.options, self._closing)
         except JobError as error:
@@ -113,7 +113,7 @@ class FallbackGroup(GroupBase):
 
     @property
     def link(self) -> str:
-        """Of the present way, as all that follows."""
+        """Link of the present path; the properties below describe that path, too."""
         return self._present.link
 
     @property
@@ -158,7 +158,7 @@ class FallbackGroup(GroupBase):
         if self._paths.place is not None:
             self._paths.place.close()
 
-    # Private: any thread
+    # Private methods that any thread calls
 
     def submit(self, ask: CallRequest, array: Array) -> "Future[Any]":
         """See `GroupBase`: begun where its number belongs, or held while the ranks agree on that."""
@@ -168,7 +168,7 @@ class FallbackGroup(GroupBase):
                 f"open its own"
             )
         ask = checked(ask, array, self.workers)
-        if ask.kind in COMBINING:  # what any way refuses gets no number
+        if ask.kind in COMBINING:  # a call that every path refuses gets no number
             conversion_of(array.dtype, ask.op, SWITCH, "the switch")
         lane = min(self.classes, key=lambda priority: (abs(priority - ask.priority), priority))
         with self._lock:
@@ -203,7 +203,7 @@ class FallbackGroup(GroupBase):
             else:
                 done.add_done_callback(partial(_pass_on, future))
 
-    # The mover's thread
+    # Methods that run in the mover's thread
 
     def _run(self) -> None:
         try:
@@ -295,7 +295,7 @@ class FallbackGroup(GroupBase):
         return agreed
 
     def _exchange(self, ready: int, calls: Sequence[int] = ()) -> Any:
-        """What all ranks say, a row for each: how ready they are, and how many calls of each class they have made."""
+        """A row for each rank: whether and how it is ready, and how many calls of each class it has made."""
         row = 2 + len(self.classes)
         table = np.zeros(row * self.workers, np.int64)
         own_shard(table, self.rank, self.workers)[: 2 + len(calls)] = (self._closing.is_set(), ready, *calls)
@@ -307,7 +307,7 @@ class FallbackGroup(GroupBase):
         return rows[:, 1:]
 
     def _is_drained(self) -> bool:
-        """Whether all calls of the earlier way have ended on this rank."""
+        """Whether all calls on the earlier path have ended on this rank."""
         with self._lock:
             if any(self._calls[lane] < first for lane, first in self._first.items()):
                 return False

@@ -23,7 +23,7 @@ class GroupBase:
         raise NotImplementedError
 
     def result_of(self, ask: CallRequest, array: Array) -> Array | None:
-        """What the future of a call resolves to."""
+        """The value to which the future of a call resolves."""
         if ask.kind == "reduce_scatter":
             return own_shard(array, self.rank, self.workers)
         return None if ask.kind == "barrier" else array

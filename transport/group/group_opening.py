@@ -42,7 +42,7 @@ LONG_SEGMENT_BYTES = 4 * SEGMENT_BYTES
 """Most data of a message, by default: a quarter of the cost per byte in Python, and still 2 ms at 1 Gb/s."""
 
 SEGMENT_BYTES_MAX = 1 << 24
-"""What every link carries in one message."""
+"""Every link carries so much in one message."""
 
 _OPTIONS_OF: dict[str, Callable[[str, bool], bool]] = {
     "segment_bytes": lambda method, servers: method not in ("ps", "switch"),
@@ -64,7 +64,7 @@ def _option_of(method: str) -> str:
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """How a group is opened, the same on every rank. What a method hasn't is refused if it is given.
+    """How a group is opened, the same on every rank. An option that the method doesn't have is refused.
 
     timeout_s: within which all must have met. call_timeout_s: how long a call may stand still. credit_bytes: how much
     may lie in the queues below the one that knows priorities; None: any amount. segment_bytes: most data of a message.
@@ -75,7 +75,8 @@ class GroupOptions:
     (`transport.group.fallback_group`). bounded: options of a method with bounded loss, by name, as {"tolerance": 0.02}
     (`transport.bounded.bounded_table`). token: the secret of the job of a host method or a fallback, by which its
     members know each other; default: the environment's SWITCHAGG_TOKEN. more: what else JoinOptions has, or what the
-    link takes (`transport.meshes.mesh_opening.connect_mesh`); of both, priorities: the classes there are."""
+    link takes (`transport.meshes.mesh_opening.connect_mesh`); of both, priorities: the classes there are.
+    """
 
     timeout_s: float = 30.0
     call_timeout_s: float = CALL_TIMEOUT_S
@@ -117,7 +118,7 @@ def open_group(
     *,
     job: str,
     servers: Sequence[Address] = (),
-    options: GroupOptions | Mapping[str, Any] = GroupOptions(),  # frozen
+    options: GroupOptions | Mapping[str, Any] = GroupOptions(),  # the class is frozen
     bound: BoundPlace | None = None,
 ) -> Group:
     """Meet the other ranks, and the servers if there are any, within options.timeout_s.

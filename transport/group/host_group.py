@@ -32,7 +32,7 @@ class GroupParty(Party, Protocol):
     def failure(self) -> AggregationFailed | None: ...
 
     def events(self) -> Sequence[Any]:
-        """What has ended since the last time: (call, failure or None)."""
+        """Calls that have ended since the last `events`: (call, failure or None)."""
 
     def give_up(self, reason: str) -> None:
         """Fail all calls, if there are any, for this reason, naming whom the one waits for that has waited longest."""
@@ -69,7 +69,7 @@ class HostGroup(GroupBase):
         self._mesh, self._party, self._submit = mesh, party, submit
         self._pending: dict[
             int, tuple[Any, Future[Any], object, Restore | None]
-        ] = {}  # by the call's id; in the loop's thread
+        ] = {}  # by the call's id; only the loop's thread uses it
         self._closed = False
         self._coding = threading.Lock()  # around what begins a coded call
         self._coded: CodedSums | None = None
@@ -114,7 +114,7 @@ class HostGroup(GroupBase):
         self._loop.submit(lambda now_ns: self._party.give_up(reason), lambda failure: None)
 
     def status(self) -> Mapping[str, Any]:
-        """What the mesh has in use, such as the congestion control."""
+        """Settings of the mesh, such as the congestion control."""
         return dict(self._mesh.details)
 
     def close(self) -> None:
@@ -129,10 +129,10 @@ class HostGroup(GroupBase):
         if self._coded is not None:
             self._coded.close()
 
-    # Private
+    # Private methods
 
     def _staged(self, ask: CallRequest, array: Array) -> tuple[CallRequest, Staged]:
-        """What the party is asked, and on what. Raises ValueError for what this method can't do."""
+        """The request to the party and its array. Raises ValueError for what this method can't do."""
         return checked(ask, array, self.workers), Staged(array, ask.op, None)
 
     def _tell(self, failure: str) -> threading.Event:
@@ -196,7 +196,7 @@ class HostGroup(GroupBase):
         return future
 
     def _finish(self) -> None:
-        """Resolve the futures of calls that have ended. In the loop's thread."""
+        """Resolve the futures of calls that have ended; the loop's thread does it."""
         for call, failure in self._party.events():
             _, future, result, restore = self._pending.pop(id(call))
             if failure is not None:

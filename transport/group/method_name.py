@@ -163,7 +163,7 @@ _BUILT_IN |= {
 
 
 class _Methods(Mapping[str, Method]):
-    """Those above, and between them the host methods, loaded when one is asked for."""
+    """The methods above, and between them the host methods, which are loaded at their first use."""
 
     def __getitem__(self, name: str) -> Method:
         return _BUILT_IN[name] if name in _BUILT_IN else host_methods()[name]
@@ -203,7 +203,7 @@ SWITCH = -1
 def flows(
     method: str, workers: int, servers: int = 0, kind: "Kind" = "allreduce", option: int = 0
 ) -> "Mapping[tuple[int, int], Fraction]":
-    """What each member sends to each other for a long array, in arrays, by (sender, receiver).
+    """The data that each member sends to each other for a long array, in arrays, by (sender, receiver).
 
     servers: as in `traffic`; they are the members after the workers. kind: reduce-scatter and all-gather cut the array
     into n shards; through a switch a rank's own shard doesn't leave it. option: of the method's collective.
@@ -230,13 +230,13 @@ def flows(
 
 
 def links_of(method: str) -> tuple[str, ...]:
-    """What may carry a method in real time, the default first. Gloo brings its own TCP."""
+    """The links that can carry a method in real time, the default first. Gloo brings its own TCP."""
     first, end = METHODS[method].link, METHODS[method].end
     return (first, *(link for link in links_with(end) if link != first)) if end else ()
 
 
 GLOO_CODECS = ("bf16", "fp16")
-"""What `gloo~` takes: PyTorch's own compress hooks, which have Gloo sum 16-bit floats."""
+"""The codecs that `gloo~` takes: PyTorch's own compress hooks, which have Gloo sum 16-bit floats."""
 
 
 @dataclass(frozen=True)

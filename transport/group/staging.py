@@ -33,7 +33,7 @@ How = Literal["as it is", "viewed", "widened", "sign turned", "ordered"]
 
 
 class Conversion(NamedTuple):
-    """What is combined in place of an array, and by which operation."""
+    """The dtype that is combined in place of an array's, and the operation."""
 
     how: How
     dtype: str
@@ -82,7 +82,7 @@ def conversion_of(dtype: "np.dtype[Any]", op: str, adds: Adds, carrier: str) -> 
 
 
 def stage(array: Array, op: str, adds: Adds, carrier: str) -> Staged:
-    """What travels for an array. Raises ValueError, naming the carrier, for what it can't do."""
+    """The array that travels for an array. Raises ValueError, naming the carrier, for what that can't do."""
     dtype = array.dtype
     how, name, wire_op = conversion_of(dtype, op, adds, carrier)
     wire: Array
@@ -106,7 +106,7 @@ _CARRIED = {1: "uint8", 2: "uint16", 4: "int32", 8: "int64", 16: "complex128"}
 
 
 def as_carried(array: Array) -> Staged:
-    """What parameter servers pass on as it is: the bits of each element, whatever they mean."""
+    """The array that parameter servers pass on unchanged: the bits of each element, whatever they mean."""
     return Staged(array.view(_CARRIED[array.itemsize]), "sum", None)
 
 
@@ -122,7 +122,7 @@ def _unordered(bits: Array) -> Array:
     return values
 
 
-# PyTorch's tensors
+# Types of PyTorch's tensors
 
 TENSORS = {name: name for name in ("float32", "float64", "int32", "int64", "uint8", "int8", "int16", "bool")} | {
     "float16": "float32",
@@ -132,7 +132,7 @@ TENSORS = {name: name for name in ("float32", "float64", "int32", "int64", "uint
 
 
 def tensor_dtype(name: str, op: str, adds: Adds | None) -> str | None:
-    """What a tensor of this type travels as; None: it can't be combined. adds: what the carrier does; None: all."""
+    """The type as which a tensor of this type travels; None: it can't be combined. adds: as the carrier; None: all."""
     wire = TENSORS.get(name)
     if wire is None or adds is None:
         return wire

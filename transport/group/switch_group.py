@@ -24,12 +24,12 @@ from transport.worker.session import SwitchSession
 
 
 class SwitchGroup(GroupBase):
-    """One rank's place: a `contract.Group`. Made by `join`, or on a session, which it owns then.
+    """A rank's place: a `contract.Group`. `join` makes it, or a caller with a session, which the group owns then.
 
-    What travels for each type: `staging`. float32 and float64 have the error bound of `switchagg.codecs.fixed_point`;
-    any NaN makes a maximum NaN; there are no maxima of 64 bits. With partial sums allreduce also takes "avg" of floats:
-    the mean of the ranks in each chunk (Q6). priority: the nearest class that the session's streams have. partial:
-    whether sums of all ranks may lack some (Q1).
+    `staging` says as which type each type travels. float32 and float64 have the error bound of
+    `switchagg.codecs.fixed_point`; any NaN makes a maximum NaN; there are no maxima of 64 bits. With partial sums
+    allreduce also takes "avg" of floats: the mean of the ranks in each chunk (Q6). priority: the nearest class that the
+    session's streams have. partial: whether sums of all ranks may lack some (Q1).
     """
 
     method = "switch"
@@ -116,7 +116,7 @@ class SwitchGroup(GroupBase):
 
 
 def _settle(future: "Future[Any]", restore: Restore | None, result: object, done: "Future[Any]") -> None:
-    """Give the call's future its end. In the session's thread."""
+    """Resolve the call's future; the session's thread does it."""
     if (failure := done.exception()) is not None:
         future.set_exception(failure)
         return

@@ -7,7 +7,7 @@ from transport.links.ethernet import ETHERNET_BYTES
 
 IP_UDP_BYTES = 28
 RELIABLE_BYTES = 32
-"""What transport/meshes/reliable.py adds in every packet."""
+"""Bytes that transport/meshes/reliable.py adds to every packet."""
 
 IP_TCP_BYTES = 52
 """With the timestamp option, as Linux sends it."""

@@ -1,10 +1,10 @@
 """The contract every link keeps: it carries bundles of datagrams between endpoints and a switch.
 
-A link guarantees as little as the network below it: datagrams get lost, duplicated or reordered, never resized.
-On a quiet path, within its buffers, all arrive in order. It never blocks except in `wait`, and a peer that is dead or
-unreachable is loss, not an exception. tests/contract/test_link_contract.py holds every implementation to this.
+A link guarantees as little as the network below it: datagrams get lost, duplicated or reordered, never resized. On a
+quiet path, within its buffers, all datagrams arrive in order. It never blocks except in `wait`, and a peer that is dead
+or unreachable is loss, not an exception. tests/contract/test_link_contract.py holds every implementation to this.
 
-One thread uses a link (send, receive, wait, close); `wake` may be called by any thread at any time.
+A single thread uses a link (send, receive, wait, close); any thread may call `wake` at any time.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Link(Protocol):
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What went through and what went wrong so far; names are the link's own."""
+        """Counts of packets and errors so far; names are the link's own."""
 
     @property
     def tos(self) -> int | None:
@@ -62,13 +62,13 @@ class Link(Protocol):
         """Whether less than credit_bytes lies below: `wait(writable=True)` ends when there is room again."""
 
     def slowness(self) -> str:
-        """What makes this link slower than it could be, with the remedy, in one line; "" if nothing does."""
+        """The reason why this link is slower than it could be, with the remedy, in one line; "" if there is none."""
 
     def set_tos(self, tos: int) -> None:
-        """The TOS byte of all packets from now on that aren't given one of their own; 0 to 255. Of links with one."""
+        """Set the TOS byte, 0 to 255, of all later packets that get no other; only links with a TOS byte have it."""
 
     def receive(self) -> list[Arrival]:
-        """What has arrived, at most a bounded amount per call; [] if nothing. Never blocks.
+        """Arrivals, at most a bounded amount per call; [] if there are none. It never blocks.
 
         The bundles are the caller's: no later call changes them. Rows may have any size from 0 bytes on.
         Raises LinkClosed.
@@ -77,14 +77,14 @@ class Link(Protocol):
     def wait(self, timeout_s: float | None, *, writable: bool = False) -> bool:
         """Sleep until there is something to receive, room to send (if `writable`), a `wake`, or the timeout.
 
-        False after a timeout. True means only: try again. None waits for ever. Raises LinkClosed.
+        It returns False after a timeout; True means only: try again. timeout_s: None waits for ever. Raises LinkClosed.
         """
 
     def wake(self) -> None:
-        """End the present or else the next `wait`. Any thread; after `close` it does nothing."""
+        """End the present or else the next `wait`. Any thread may call it; after `close` it does nothing."""
 
     def fileno(self) -> int:
         """A descriptor that polls readable when something has arrived."""
 
     def close(self) -> None:
-        """Free everything the link holds; again is allowed and does nothing."""
+        """Free everything the link holds; a second call does nothing."""

@@ -12,7 +12,7 @@ from transport.links.framing import Framing
 
 @dataclass(frozen=True)
 class LinkKind:
-    """One link. What opens it is written "module:attribute" and imported when first used.
+    """A kind of link. The function that opens it is written "module:attribute" and imported when first used.
 
     name: as on command lines. label: as in reports. elements: E of jobs that ask for none. port: the only one its
     switch can have; None: any. own_address: whether the switch needs an address of its own, no wildcard. cores: what
@@ -54,7 +54,7 @@ class LinkKind:
     """open_worker(options: JoinOptions, host) -> WorkerEndpoint."""
 
     def opener(self, end: str) -> Any:
-        """What opens an end: "link", "place", "mesh", "switch" or "worker"."""
+        """The function that opens an end: "link", "place", "mesh", "switch" or "worker"."""
         where: str = getattr(self, end)
         module, _, name = where.partition(":")
         return getattr(import_module(module), name)

@@ -1,8 +1,8 @@
 """NativeUdp: the C side of a UdpLink (switchagg/native/network/udp_link.h), for the native loops.
 
 UdpLink still makes, probes and closes the socket and its eventfd; while a NativeUdp carries the packets, the link
-itself must neither send nor receive. What happened is written back into the link: `counters`, `gso`, `gso_fallback`,
-`last_error`.
+itself must neither send nor receive. `counters`, `gso`, `gso_fallback` and
+`last_error` of the link follow the C side.
 """
 
 import ctypes

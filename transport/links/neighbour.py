@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 
-_ROUTE = struct.Struct("=IHHIIBBBBBBBBIHH4s")  # nlmsghdr, rtmsg, RTA_DST
+_ROUTE = struct.Struct("=IHHIIBBBBBBBBIHH4s")  # fields of nlmsghdr, rtmsg and RTA_DST
 _ATTRIBUTE = struct.Struct("=HH")
 _GET_ROUTE, _NEW_ROUTE, _REQUEST = 26, 24, 1
 _DESTINATION, _INTERFACE, _GATEWAY = 1, 4, 5
@@ -18,9 +18,8 @@ _ARP, _ETHERNET, _IPV4, _BROADCAST = 0x0806, 1, 0x0800, b"\xff" * 6
 
 
 class Neighbour:
-    """The next host on the way to the IPv4 address `host`, or that host itself. local_host: our address.
-
-    Only one thread may use it."""
+    """The next host on the way to the IPv4 address `host`, or that host itself. local_host: our address. Only one
+    thread may use it."""
 
     def __init__(self, host: str, local_host: str) -> None:
         self._host, self._local_host = socket.inet_aton(host), socket.inet_aton(local_host)
@@ -47,7 +46,7 @@ class Neighbour:
                 self._link.send(_BROADCAST + address + question + address + self._local_host + bytes(6) + neighbour)
 
     def close(self) -> None:
-        """Free its socket; again is allowed."""
+        """Free its socket; a second call does nothing."""
         if self._link is not None:
             self._link.close()
 

@@ -1,7 +1,7 @@
-"""What connections between hosts need so that a link which is back before a peer counts as gone saves them.
+"""Bounds on TCP timeouts, so that connections survive an outage that ends before a peer counts as gone.
 
 TCP doubles its timeouts: after an outage it is silent for as long again. Since Linux 6.15 a socket may bound them
-(TCP_RTO_MAX_MS); without, a peer counts as gone twice as late.
+(TCP_RTO_MAX_MS); without that, a peer counts as gone twice as late.
 """
 
 import ctypes
@@ -21,8 +21,8 @@ NEIGHBOUR_S = 1.0
 
 
 def bound_timeouts(descriptor: int) -> bool:
-    """Bound a TCP socket's timeouts; False if the kernel can't. Nothing happens to what is none, or closed by now. Not
-    by a `socket`: libzmq owns its descriptors, and may close one at any time."""
+    """Bound a TCP socket's timeouts; False if the kernel can't. A descriptor that is no TCP socket, or closed by now,
+    stays as it is. A `socket` can't be used: libzmq owns its descriptors, and may close one at any time."""
     limit_ms = ctypes.c_int(round(TIMEOUT_MAX_S * 1e3))
     size = ctypes.sizeof(limit_ms)
     return not _libc.setsockopt(descriptor, socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, ctypes.byref(limit_ms), size)

@@ -1,7 +1,7 @@
 """UdpLink: bundles over a UDP socket, many datagrams per system call where the kernel offers GSO and GRO.
 
 A system call per packet costs about 4 µs in any language, nearly all of it inside the kernel; UDP_SEGMENT and UDP_GRO
-move up to 64 packets per call. Both are probed, and a link works without them, only slower.
+move up to 64 packets per call. The link probes both, and works without them, only slower.
 """
 
 import errno
@@ -46,7 +46,7 @@ TOS = {
 
 _MESSAGE_BYTES_MAX = 65_536
 _RECEIVE_BYTES = 1 << 17
-"""One `receive` ends after this many bytes, about 90 packets of MTU size: few enough that a loop answers them while the
+"""A `receive` ends after this many bytes, about 90 packets of MTU size: few enough that a loop answers them while the
 next are still on their way, enough to share out its cost per turn."""
 _ARENA_BYTES = 1 << 20
 _ALIGN = 64
@@ -219,7 +219,7 @@ class UdpLink:
         return min(self.segments_max, DATAGRAM_BYTES_MAX // size)
 
     def _send_together(self, part: Bundle, to: Address, tos: int | None) -> int:
-        """One system call for these rows; rows that were accepted (or lost to an error), 0 if the link is full."""
+        """Send rows by one system call; returns how many it accepted (or lost to an error), 0 if the link is full."""
         rows, size = len(part), part.shape[1]
         try:
             if rows > 1 or tos is not None:
@@ -251,7 +251,7 @@ class UdpLink:
             raise error
         rows: int = part.shape[0]
         if rows > 1 and error.errno in _GSO_REFUSALS:
-            # Is it segmentation that is refused, or this destination? One plain datagram shows it.
+            # A plain datagram shows whether segmentation is refused, or this destination.
             lost = self.counters["send_errors"]
             accepted: int = self._send_together(part[:1], to, tos)
             if not accepted:
@@ -301,7 +301,7 @@ class UdpLink:
             except OSError as error:
                 if error.errno == errno.EBADF:
                     raise
-                self.counters["receive_errors"] += 1  # a peer's ICMP refusal, an interface that went down: loss
+                self.counters["receive_errors"] += 1  # A peer's ICMP refusal counts as loss.
                 self.last_error = f"receiving: {error}"
                 continue
             segment, tos = size, 0
@@ -311,7 +311,7 @@ class UdpLink:
                 elif level == socket.SOL_SOCKET and kind == SO_RXQ_OVFL:
                     self._note_overflow(int.from_bytes(data[:4], sys.byteorder))
                 elif level == self._tos_level and kind == self._tos_kind:
-                    tos = int.from_bytes(data, sys.byteorder) & 0xFF  # one byte, or an int
+                    tos = int.from_bytes(data, sys.byteorder) & 0xFF  # The kernel gives a byte, or an int.
             self._arena_end = begin + size
             taken_bytes += size
             self._count("received", -(-size // segment) if segment else 1, size)
@@ -472,7 +472,7 @@ UDP_COUNTERS = (
     "send_would_block",
     "gso_fallbacks",
 )
-"""What a link counts, in C and in Python; in the order of `enum sa_udp_counter`."""
+"""Counters of a link, in C and in Python; in the order of `enum sa_udp_counter`."""
 
 
 def _bound_socket(bind: Address) -> socket.socket:

@@ -153,7 +153,7 @@ class SwitchDaemon:
         self.stop()
 
     def _run(self) -> None:
-        with contextlib.ExitStack() as ending:  # in reverse; each, whatever the others raise
+        with contextlib.ExitStack() as ending:  # callbacks run in reverse, each whatever the others raise
             ending.callback(self._ended.set)
             ending.callback(self._loop.stop)
             if self._leaf is not None:
@@ -171,7 +171,7 @@ class SwitchDaemon:
             self._server.close(self._reason)
 
     def _below(self, options: DaemonOptions, data: tuple[str, int], packets_held: int) -> LeafAgent | None:
-        """What makes this switch a leaf, if it shall be one (C18)."""
+        """The agent that makes this switch a leaf, if it shall be one (C18)."""
         if not options.parent:
             return None
         place = LeafPlace(
@@ -246,7 +246,7 @@ def _at_free_port(serve: Callable[[str], ControlServer], options: DaemonOptions)
 
 
 def run_switch(options: DaemonOptions | None = None, *, ready_file: Path | None = None, quiet: bool = False) -> int:
-    """Run a switch until SIGINT, SIGTERM or SIGHUP, and ignore further ones: the process is to end. Returns the exit
+    """Run a switch until SIGINT, SIGTERM or SIGHUP, and ignore further ones: the process is to end. It returns the exit
     status: 0, or 1 after one line on stderr.
 
     Prints "switchagg switch ready: control … data …" to stdout once both addresses are bound, tells systemd (READY=1),
@@ -301,7 +301,7 @@ def _signals() -> Iterator[list[str]]:
     earlier = {
         number: signal.signal(number, lambda received, _: caught.append(signal.Signals(received).name))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN  # of `nohup`
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN  # `nohup` ignores SIGHUP
     }
     try:
         yield caught

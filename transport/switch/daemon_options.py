@@ -150,7 +150,7 @@ class DaemonOptions:
 
     @property
     def exposure(self) -> str:
-        """What it means that others reach these addresses, in one line; "" if none can who has no key."""
+        """The consequence of addresses that other hosts reach, in one line; "" if nobody without a key can."""
         control, data = parse_endpoint(self.bind_control)[0], self.bind_data[0]
         means = []
         if self.keys is None and not _is_loopback(control):
@@ -173,7 +173,7 @@ class DaemonOptions:
         return self.elements or self._fitting(self.kind.elements)
 
     def _fitting(self, elements: int) -> int:
-        """So many elements, or the most that the data plane holds."""
+        """The number of elements, at most as many as the data plane holds."""
         return elements if self.dataplane == AUTO else DATAPLANES[self.dataplane].fitting(elements)
 
     @property
@@ -190,7 +190,7 @@ def default_addresses(dataplane: str, link: str, keys: Keys | None, control: str
     host = ANY if keys else LOOPBACK
     if control is not None:
         host = parse_endpoint(control, "control address")[0]
-        if not _is_ipv4(host):  # an interface, or a name
+        if not _is_ipv4(host):  # It is an interface, or a name.
             host = LOOPBACK if _is_loopback(host) else ANY
     port = LINKS[link].port or DATA_PORT
     return control or f"tcp://{host}:{CONTROL_PORT}", (ANY if dataplane == XDP else host, port)

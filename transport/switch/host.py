@@ -1,4 +1,4 @@
-"""What the control plane needs of the loop that hosts a data plane; how jobs reach it: by addresses or queue pairs."""
+"""SwitchHost: the loop that hosts a data plane, for the control plane; jobs reach it by addresses or queue pairs."""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Uplink:
 
 
 class SwitchHost(Protocol):
-    """What the control plane needs of the loop that hosts the data plane; safe to call from its own thread."""
+    """The loop that hosts the data plane, as the control plane calls it from a thread of its own."""
 
     def admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None = None) -> None:
         """Take a job whose rank here i, a worker or a switch, is at addresses[i]. Raises JobError."""
@@ -34,7 +34,7 @@ class SwitchHost(Protocol):
         """(slot, version) -> what it holds, for the versions of this job that have seen any rank."""
 
     def counters(self) -> dict[str, int]:
-        """Packets by what became of them."""
+        """Packets by their fate."""
 
 
 class RunningHost(SwitchHost, Protocol):
@@ -45,7 +45,7 @@ class RunningHost(SwitchHost, Protocol):
         """The unexpected exception that ended the thread, or None."""
 
     def seen(self, slot: int, version: int) -> SlotView:
-        """What a slot version holds now. Raises KeyError for a slot no job owns."""
+        """The contents of a slot version now. Raises KeyError for a slot no job owns."""
 
     def start(self) -> None:
         """Start the thread; once."""
@@ -71,7 +71,7 @@ class QueuePairEnds:
         self._host = host
         self._secrets = secrets
         self._queue_pairs = queue_pairs
-        self._ends: dict[int, QueuePairEnd] = {}  # by incarnation
+        self._ends: dict[int, QueuePairEnd] = {}  # by the incarnation of the worker
 
     def fault(self, request: control_messages.Join) -> str:
         """Why this switch's link isn't the request's, or "": then its end is remembered."""
@@ -84,7 +84,7 @@ class QueuePairEnds:
         end = control_messages.queue_pair_end(request.queue_pair)
         if fault := end.fault():
             return fault
-        self._ends.setdefault(request.incarnation, end)  # C2: a repeated join changes nothing
+        self._ends.setdefault(request.incarnation, end)  # C2: a repeated join keeps the end
         return ""
 
     def of_switch(self, job: JobConfig) -> list[control_messages.QueuePairAddress]:

@@ -1,4 +1,4 @@
-"""What the links of an emulated switch do to packets: rates, queues, delays and seeded faults, for each direction.
+"""Impairments of the links of an emulated switch: rates, queues, delays and seeded faults, for each direction.
 
 The options are those of scenarios and of the command line: `loss=0.01,delay=1ms,rate=200mbit`.
 """
@@ -30,7 +30,7 @@ def _check(name: str, value: int, least: int, most: int, unit: str = "") -> None
 
 @dataclass(frozen=True)
 class LinkImpairments:
-    """One direction of every port's link. JobError for a value out of range, naming it.
+    """A direction of every port's link. A value out of range raises JobError, naming it.
 
     loss, duplicate, reorder, corrupt: probabilities per packet, 0 to 1. A corrupted packet has up to 15 bits in a row
     flipped; the receiver's UDP checksum finds every such burst (P5), so it is a loss with a name of its own.
@@ -42,7 +42,7 @@ class LinkImpairments:
     corrupt: float = 0.0
     delay_ns: int = 0  # 0 to 10 s, added to every packet
     jitter_ns: int = 0  # 0 to 10 s: each packet is late by up to so much more, uniformly, and may overtake others
-    rate_bps: int = 0  # 1 kbit/s to 400 Gbit/s; 0: as fast as the machine
+    rate_bps: int = 0  # 1 kbit/s to 400 Gbit/s; 0: the link is as fast as the machine
     queue_bytes: int = 4 << 20  # 100 B to 1 GiB per port and priority class, framing included: two windows of 1024
     ecn_threshold_bytes: int | None = None  # 0 to 1 GiB: above it, packets with ECT get CE; None: never
     span_ns: int | None = None  # 1 ns to 10 s: how late held-back packets are; None: 8 full frames at the rate
@@ -72,9 +72,9 @@ PERFECT = LinkImpairments()
 
 @dataclass(frozen=True)
 class Impairments:
-    """What all links of a switch do: `up` from the workers to it, `down` to them.
+    """Impairments of all links of a switch: `up` from the workers to it, `down` to them.
 
-    seed: 0 to 2⁶⁴ − 1. What happens to a port's nth packet in a direction follows from the seed, the port's number and
+    seed: 0 to 2⁶⁴ − 1. The fate of a port's nth packet in a direction follows from the seed, the port's number and
     n alone. A port is a worker's address; the ranks of the first job have the ports 0, 1, and so on.
     """
 
@@ -86,7 +86,7 @@ class Impairments:
         _check("seed", self.seed, 0, SEED_MAX)
 
     def __str__(self) -> str:
-        """One phrase: what differs from perfect links."""
+        """A phrase that names the differences from perfect links."""
         up, down = _difference(self.up), _difference(self.down)
         if up == down:
             return f"both ways {up}" if up else "none"

@@ -34,7 +34,7 @@ _BUFFER_BYTES = 1 << 17
 
 @dataclass(frozen=True)
 class Interface:
-    """One interface of this namespace.
+    """An interface of this namespace.
 
     up: it is set up and has a carrier. master: index of the bridge it is a port of, or 0. kind: "veth", "bridge", …, or
     "". bus: the bus of its device ("pci", "virtio"), or "" where the kernel has none.

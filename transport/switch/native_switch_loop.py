@@ -45,10 +45,10 @@ SWITCH_COUNTERS = (
 """In the order of `enum sa_switch_counter`."""
 
 ALWAYS_SHOWN = 4
-"""Of these, the counters that mean something without impairments too."""
+"""How many of the counters, from the first, mean something without impairments, too."""
 
 POOL_BYTES = 256 << 20
-"""Of packets that wait or are in flight, at all ports together: 1 Gbit/s for 2 s. Memory is used as it is needed."""
+"""Bound on packets that wait or are in flight, at all ports together: 1 Gbit/s for 2 s. Unused memory isn't touched."""
 
 POOL_PACKETS_MAX = 1 << 18
 
@@ -110,13 +110,14 @@ class SwitchConfig(ctypes.Structure):
 
 
 class NativeSwitchLoop(CommandLoop[SwitchPort]):
-    """Runs a NativePlane on a UdpLink; see CommandLoop. Raises JobError for another link or data plane.
+    """Runs a NativePlane on a UdpLink; see CommandLoop. It raises JobError for another link or data plane.
 
-    multicast: copies what goes to several workers of a job, where they can be reached so; what is decided, is logged.
-    impairments: what the links do. Without, queues hold up to 4 MB per port of what the kernel has no room for. What
-    exceeds a queue is dropped and counted (drop_queue_full on the way down), and so is what exceeds the memory for all
-    packets that wait or are in flight (drop_pool). The socket is one for all ports: a sender that floods it can
-    overrun the kernel's receive buffer for all (link_receive_overflow), which workers repair as loss.
+    multicast: copies what goes to several workers of a job, where they can be reached so; the decision is logged.
+    impairments: what the links do. Without them, queues hold up to 4 MB per port of packets for which the kernel has no
+    room. Packets beyond a queue's limit are dropped and counted (drop_queue_full on the way down), and so are those
+    beyond the memory for all packets that wait or are in flight (drop_pool). The socket is one for all ports: a sender
+    that floods it can overrun the kernel's receive buffer for all (link_receive_overflow), which workers repair as
+    loss.
     """
 
     _link: UdpLink
@@ -226,13 +227,13 @@ def grain_ns(impairments: Impairments) -> int:
 
 
 def queue_config(link: LinkImpairments, framing_bytes: int) -> QueueConfig:
-    """One direction's queue as C sees it."""
+    """The queue of a direction as C sees it."""
     mark = NEVER_MARK if link.ecn_threshold_bytes is None else link.ecn_threshold_bytes
     return QueueConfig(link.rate_bps, link.queue_bytes, mark, framing_bytes)
 
 
 def impairment_config(link: LinkImpairments) -> ImpairmentConfig:
-    """One direction's faults as C sees them: probabilities are numbers of 2**63, exactly the float's value."""
+    """The faults of a direction as C sees them: probabilities are numbers of 2**63, exactly the float's value."""
     shares = (round(share * CERTAIN) for share in (link.loss, link.corrupt, link.duplicate, link.reorder))
     return ImpairmentConfig(*shares, link.delay_ns, link.jitter_ns, link.held_back_ns)
 

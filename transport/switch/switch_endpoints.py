@@ -62,7 +62,7 @@ def plane_of(options: DaemonOptions) -> ChosenPlane:
 
 
 def bound(make: Callable[[], LinkT], remedy: str = "; choose another with --data HOST:PORT") -> LinkT:
-    """A link at the data address. Raises SwitchaggError with the remedy."""
+    """Open a link at the data address, or raise SwitchaggError with the remedy."""
     try:
         return make()
     except JobError as error:

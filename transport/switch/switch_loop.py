@@ -3,9 +3,9 @@
     commands -> receive -> data plane, all of a port's rows together -> send -> sleep
 
 Commands from other threads run between iterations in this thread, so a data plane never sees two at once. Results of an
-iteration that go to the same workers are joined, so that the link can hand many to the kernel in one call. What a data
-plane puts out must be fresh memory: it is kept until the link takes it. What a loop guarantees to its callers is in
-`CommandLoop`; `transport.switch.native_switch_loop.NativeSwitchLoop` does the same with its iterations in C.
+iteration that go to the same workers are joined, so that the link can hand many to the kernel in one call. A data
+plane's output must be fresh memory: it is kept until the link takes it. `CommandLoop` says what a loop guarantees to
+its callers; `transport.switch.native_switch_loop.NativeSwitchLoop` does the same with its iterations in C.
 """
 
 import contextlib
@@ -78,13 +78,13 @@ class CommandLoop(ABC, Generic[PortT]):
         self._on_failure = on_failure
         self._ports: dict[int, PortT] = {}
         self._by_address: dict[Address, PortT] = {}
-        self._lock = threading.Lock()  # guards the next two
+        self._lock = threading.Lock()  # It guards the next two fields.
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._running = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"switch-loop-{link.address[1]}", daemon=True)
 
-    # Callable from any thread
+    # Methods that any thread may call
 
     def start(self) -> None:
         """Start the thread; once."""
@@ -129,7 +129,7 @@ class CommandLoop(ABC, Generic[PortT]):
         self._ask(lambda: self._evict(job_id), binding=True)
 
     def seen(self, slot: int, version: int) -> SlotView:
-        """What a slot version holds now. Raises KeyError for a slot no job owns."""
+        """The contents of a slot version now. Raises KeyError for a slot no job owns."""
         return self._ask(lambda: self._dataplane.seen(slot, version))
 
     def slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
@@ -171,7 +171,7 @@ class CommandLoop(ABC, Generic[PortT]):
                 answer.cancel()
             raise SwitchaggError(f"the switch loop did not answer within {ANSWER_S:.0f} s") from None
 
-    # The thread
+    # Methods that run in the thread
 
     def _run(self) -> None:
         try:
@@ -288,7 +288,7 @@ class CommandLoop(ABC, Generic[PortT]):
 class _QueuedPort(SwitchPort):
     """A port, and what waits there for room on the link."""
 
-    queue: deque[tuple[int | None, Bundle]] = field(default_factory=deque)  # with their TOS
+    queue: deque[tuple[int | None, Bundle]] = field(default_factory=deque)  # bundles that wait, with their TOS
     queued_bytes: int = 0
 
 
@@ -406,7 +406,7 @@ class _Joined(Generic[Place]):
 
 
 def _marked(bundle: Bundle, tos: int) -> int:
-    """Contributions that came marked CE say so from now on (G2). Returns the TOS of their results (G4)."""
+    """Contributions that came marked CE say so from now on (G2). It returns the TOS of their results (G4)."""
     if tos & ECN_MASK != CE or bundle.shape[1] < HEADER_BYTES:
         return tos
     contributions = bundle[:, FLAGS_AT] & FLAG_RESULT == 0

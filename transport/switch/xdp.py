@@ -94,7 +94,7 @@ class XdpSwitch:
         _refuse_impossible(self._impairments)
         self._native, self._tcx, self._log, self._on_failure = options.native, options.tcx, log, on_failure
         self._failure: BaseException | None = None
-        self._lock = threading.Lock()  # guards the kernel's jobs and the ports against the watching thread
+        self._lock = threading.Lock()  # It guards the kernel's jobs and the ports against the watching thread.
         self._running = False
         self._strays = 0
         there = interfaces()
@@ -124,7 +124,7 @@ class XdpSwitch:
             undo.pop_all()
         self._thread = threading.Thread(target=self._run, name=f"xdp-watch-{self.address[1]}", daemon=True)
 
-    # Callable from any thread
+    # Methods that any thread may call
 
     def start(self) -> None:
         """Start the watching thread; once."""
@@ -175,7 +175,7 @@ class XdpSwitch:
             self._kernel.evict(job_id)
 
     def seen(self, slot: int, version: int) -> SlotView:
-        """What a slot version holds now. Raises KeyError for a slot no job owns."""
+        """The contents of a slot version now. Raises KeyError for a slot no job owns."""
         with self._commanding():
             return self._kernel.seen(slot, version)
 
@@ -254,7 +254,7 @@ class XdpSwitch:
             for link in links:
                 link.close()
 
-    # The thread
+    # Methods that run in the thread
 
     def _run(self) -> None:
         try:

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class Awaited(Protocol):
-    """What a future asks of the loop that runs its call."""
+    """The loop that runs a call, as its future uses it."""
 
     def run_for(self, future: "CallFuture", timeout_s: float | None) -> float | None:
         """Run until the future is done, the time is over, or another thread does better; the seconds that are left."""

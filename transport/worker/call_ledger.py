@@ -13,15 +13,14 @@ Call = tuple[int, int]
 
 
 class CallLedger:
-    """The calls of one member. Not thread-safe. priorities: of the streams; see StreamTurns for which call uses
-    which."""
+    """The calls of one member; only one thread may use it. priorities: of the streams; StreamTurns picks a call's."""
 
     def __init__(self, priorities: Sequence[int]) -> None:
         self.turns = StreamTurns(priorities)
         self._calls = [0] * len(priorities)
-        self._pending: list[dict[int, None]] = [{} for _ in priorities]  # by stream, in order of number
+        self._pending: list[dict[int, None]] = [{} for _ in priorities]  # for each stream, its calls in order of number
         self._classes = priorities
-        self._made_of = dict.fromkeys(priorities, 0)  # by class
+        self._made_of = dict.fromkeys(priorities, 0)  # for each class, how many calls it had
 
     def __bool__(self) -> bool:
         """Whether any call is in progress."""
@@ -56,8 +55,8 @@ class CallLedger:
     def waits_for(self, calls: Sequence[int], *, late: bool) -> bool:
         """Whether a call in progress waits for a member that left after it had finished so many, by stream.
 
-        Not `late`: only if all do. The results of calls that it had finished may still be on their way to us, and are
-        let in first, since one that waits in vain ends them all.
+        If not `late`, all streams with calls must wait for it. The results of calls that it had finished may still be
+        on their way to us, and are let in first, since one that waits in vain ends them all.
         """
         waiting = []
         for stream, pending in enumerate(self._pending):

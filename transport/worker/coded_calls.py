@@ -54,7 +54,7 @@ class _Waiting:
 
 
 class CodedSessionCalls:
-    """Of one session. Thread-safe.
+    """The coded calls of one session. Any thread may use it.
 
     submit: of the session. lane: the class of a (priority, stream). fail: ends the job on all ranks, for the reason
     given. Steps of codecs run in a thread of their own.
@@ -98,7 +98,7 @@ class CodedSessionCalls:
         self._thread.shutdown(wait=False)
 
     def _at_once(self, waiting: _Waiting) -> "Future[Any]":
-        """A sum of one collective: in order, so it needs no queue. Raises what the session refuses."""
+        """A sum of one collective: in order, so it needs no queue. It raises the session's errors."""
         assert waiting.rounds is not None
         try:
             part = self._reduce(waiting.call, next(waiting.rounds))
@@ -117,7 +117,7 @@ class CodedSessionCalls:
         step = SessionCall(reduction.array, op, signature, shares, call.priority, call.stream)
         return self._submit(*step, codec=reduction.codec or FIXED_POINT, residual=reduction.residual)
 
-    # In the codec's thread
+    # Methods that run in the codec's thread
 
     def _step(self, lane: int | None, waiting: _Waiting) -> None:
         """The next collective of a sum, or its end. lane: whose queue it leads; None: none."""
@@ -126,9 +126,8 @@ class CodedSessionCalls:
             reduction = next(waiting.rounds, None)
             part = None if reduction is None else self._reduce(waiting.call, reduction)
         except BaseException as error:
-            self._fail(
-                f"codec {self.compression.spec.name}: {as_line(error)}"
-            )  # the others wait for this rank's collectives
+            # The other ranks would wait for this rank's collectives.
+            self._fail(f"codec {self.compression.spec.name}: {as_line(error)}")
             self._end(lane, waiting, error)
             return
         if part is None:
@@ -139,7 +138,7 @@ class CodedSessionCalls:
     def _on_round_end(
         self, following: Callable[[], None], lane: int | None, waiting: _Waiting, part: "Future[Any]"
     ) -> None:
-        """In the session's thread."""
+        """Go on after a collective; the session's thread calls it."""
         failure = part.exception()
         self._later(following if failure is None else partial(self._end, lane, waiting, failure))
 

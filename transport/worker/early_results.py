@@ -1,4 +1,4 @@
-"""What a rank that is behind has of calls that it hasn't begun: results of a job with partial sums (Q7)."""
+"""EarlyResults: results that a rank which is behind has of calls that it hasn't begun, with partial sums (Q7)."""
 
 import copy
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from switchagg.priority import StreamTurns
 
 
 class EarlyResults:
-    """Of one rank. codec, least: how sums of so many values and more are coded; shorter ones are in fixed point."""
+    """The early results of one rank. codec: of sums of `least` values or more; shorter sums are in fixed point."""
 
     def __init__(self, job: JobConfig, codec: Codec, least: int) -> None:
         self._job, self._codec, self._least = job, codec, least

@@ -1,8 +1,8 @@
 """NativeWorkerLoop: the worker's event loop in C (switchagg/native/worker/worker.h), with the GIL released.
 
-Who waits for a small call runs the loop meanwhile: it then needs no other thread, from `submit`, which sends it, to
-its result. The background thread runs it while calls are pending and nobody waits. It comes back to Python only for
-what concerns Python: finished calls, a failed stream, `fail` and `close`.
+A thread that waits for a small call runs the loop meanwhile: the call then needs no other thread, from `submit`, which
+sends it, to its result. The background thread runs it while calls are pending and nobody waits. It comes back to Python
+only for what concerns Python: finished calls, a failed stream, `fail` and `close`.
 """
 
 import atexit
@@ -28,17 +28,17 @@ from transport.worker.worker_loop import CallLoop, allow_marks
 EVENTS_PER_RUN = 64
 
 LOOK_AGAIN, FINISHED, BUSY = range(3)
-"""What sa_worker_wait returns."""
+"""Return values of sa_worker_wait."""
 
 SMALL_VALUES = 8192
-"""Of a call that its waiter carries, as its submitter sends it (worker.c): a long one is the background thread's."""
+"""Limit of a call that its waiter carries and its submitter sends (worker.c); the thread carries longer calls."""
 
 LOOK_NS = 50_000_000
 """How long a thread that waits stays in C at most: handlers of signals run between."""
 
 
 class NativeWorkerLoop(CallLoop[Submitted]):
-    """Runs the endpoint of one rank in C, over a UdpLink. Raises JobError for another link, or without the library.
+    """Runs the endpoint of one rank in C, over a UdpLink. It raises JobError for another link, or without the library.
 
     Arrays of pending calls stay referenced until the C side has released them, after a failure too. A loop that is
     still open when the interpreter ends is closed then.
@@ -156,7 +156,7 @@ class NativeWorkerLoop(CallLoop[Submitted]):
         with self._lock:
             self._last_counters = self._count()
             worker, self._worker = self._worker, None
-        # Not under the lock: who waits, and may be in C, may want it.
+        # The lock is free here: a waiting thread, which may be in C, may want it.
         self._library.sa_worker_close(worker)
         with self._lock:
             self._endpoint = None

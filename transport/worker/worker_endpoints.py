@@ -1,6 +1,6 @@
 """A worker's end of a link: opened before the join, which tells the switch where it is; then a loop uses it.
 
-What opens the ends stands in `transport.links.link_kinds`.
+`transport.links.link_kinds` names the functions that open the ends.
 """
 
 from collections.abc import Callable
@@ -35,15 +35,15 @@ class Admission:
 
 
 class WorkerEndpoint(Protocol):
-    """Bound when made. The loop of `loop` closes it; until then, its opener does."""
+    """It is bound from its making on. The loop of `loop` closes it; until then, its opener does."""
 
     @property
     def address(self) -> Address:
-        """Our own, as the switch shall know it."""
+        """Our address, as the switch shall know it."""
 
     @property
     def queue_pair(self) -> QueuePairEnd | None:
-        """What the switch must know beside the address; None: nothing."""
+        """The queue pair that the switch must know beside the address; None: the address is enough."""
 
     @property
     def packets_held(self) -> int:
@@ -56,7 +56,7 @@ class WorkerEndpoint(Protocol):
         """The loop that carries the rank's calls, running. Raises JobError if the switch can't be reached."""
 
     def close(self) -> None:
-        """Free everything; again does nothing."""
+        """Free everything; a second call does nothing."""
 
 
 class LinkEndpoint:

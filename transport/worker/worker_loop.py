@@ -5,8 +5,9 @@ The endpoint decides everything; the loop gives it packets and the time, sends w
     calls -> receive -> timer -> send -> events -> sleep until a packet, a call, room on the link or a deadline
 
 Futures resolve in this thread, or in one that waits for them: whatever is chained to one must be quick, or it delays
-packets. What a loop owes its callers is in `CallLoop`; `transport.worker.native_worker_loop.NativeWorkerLoop` does the
-same with its iterations in C."""
+packets. `CallLoop` says what a loop owes its callers; `transport.worker.native_worker_loop.NativeWorkerLoop` does the
+same with its iterations in C.
+"""
 
 import threading
 import time
@@ -47,7 +48,7 @@ Finish = Callable[[], object]
 
 
 class PacketCarrier(Protocol):
-    """What every loop asks of what carries its packets: a `Link`, or an end of a queue pair."""
+    """The carrier of a loop's packets: a `Link`, or an end of a queue pair."""
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -101,7 +102,7 @@ class CallLoop(ABC, Generic[CallT]):
         self._thread = threading.Thread(target=self._run, name=f"worker-loop-{job.job_id}-{rank}", daemon=True)
         self._thread.start()
 
-    # Callable from any thread
+    # Methods that any thread may call
 
     def submit(self, stream: int, call: CallT, result: object = ..., finish: Finish | None = None) -> CallFuture:
         """Queue a call on a stream; the future resolves to `result`, or to the call if none is given.
@@ -174,7 +175,7 @@ class CallLoop(ABC, Generic[CallT]):
         """Allocate what `_run_once` needs, before the thread starts."""
 
     def _key(self, call: CallT) -> int:
-        """What will name the next call when it is finished. Under the lock."""
+        """The key by which the next call finishes; the caller holds the lock."""
         return id(call)
 
     @abstractmethod
@@ -187,13 +188,13 @@ class CallLoop(ABC, Generic[CallT]):
 
     @abstractmethod
     def _run_once(self) -> None:
-        """One iteration: handle packets, at most until `_next_check_ns`, and report. In the thread."""
+        """Handle packets, at most until `_next_check_ns`, and report; the thread's iteration."""
 
     @abstractmethod
     def _forget(self) -> None:
-        """Release every array, for good. In the thread, after its last iteration."""
+        """Release every array, for good; the thread does it after its last iteration."""
 
-    # The thread
+    # Methods that run in the thread
 
     def _run(self) -> None:
         use_ieee_arithmetic()

@@ -79,7 +79,7 @@ class ZmqGathering:
         self._dropped = 0
         self._openings: dict[bytes, None] = {}  # identities that have not proved themselves, the oldest first
         self._nonces: dict[int, bytes] = {}
-        self._sessions: dict[int, PeerSession] = {}  # of the members' connections to us
+        self._sessions: dict[int, PeerSession] = {}  # sessions of the members' connections to us
         self._flows_opened: set[tuple[int, bytes]] = set()
         self._trouble: dict[int, str] = {}
         self._local_hello, self._addresses, self._sockets = local_hello, addresses, sockets
@@ -236,7 +236,7 @@ class ZmqGathering:
                 self.drop()
 
     def greeting(self, identity: bytes, message: bytes) -> tuple[PeerSession, Hello] | None:
-        """What a proof says; an opening is answered. Raises DecodeError."""
+        """The session and hello of a proof; answers an opening. Raises DecodeError."""
         if kind_of(message) is HandshakeKind.OPENING:
             self._openings[identity] = None
             if len(self._openings) > OPENINGS_MAX:

@@ -33,7 +33,7 @@ _REMEDY = "`switchagg keys DIR` makes keys"
 
 @dataclass(frozen=True)
 class Keys:
-    """What one process needs, as 40 characters of Z85 each. server_secret: None where nothing listens.
+    """The keys that one process needs, as 40 characters of Z85 each. server_secret: None where nothing listens.
 
     allowed: public key -> name of the clients that are let in. several: names of the clients whose secrets the folder
     has, where none of them is chosen.
@@ -70,7 +70,8 @@ class Keys:
             )
 
     def secure_client(self, connecting: "zmq.Socket[bytes]") -> None:
-        """Encrypt to the holder of server.key alone; before the socket connects. Raises JobError without a secret."""
+        """Encrypt to the holder of server.key alone; before the socket connects. JobError says if a secret is
+        missing."""
         self.check_client()
         assert self.client_secret is not None
         connecting.set(zmq.CURVE_SERVERKEY, self.server_public)

@@ -37,13 +37,13 @@ BUNDLE_BYTES_MAX = 1 << 17
 """Most of one message: a longer bundle goes as several."""
 
 RECEIVE_BUNDLES, RECEIVE_BYTES = 64, 1 << 17
-"""One `receive` ends after so many bundles or bytes."""
+"""A `receive` ends after so many bundles or bytes."""
 
 ZERO_COPY_BYTES = 1 << 16
 """Received bundles of this length or more stay where libzmq has put them."""
 
 MALFORMED_BYTES = 1 << 10
-"""What a message that is no bundle counts in that."""
+"""A message that is no bundle counts so many bytes."""
 
 MEMBERS_MAX = 4096
 """Peers with a secret that are known; beyond, the one named first is forgotten."""
@@ -72,7 +72,7 @@ class ZeroMqLink:
     that found a peer's queue full; drop_malformed: messages that are no bundle; refused: peers without a right key.
     """
 
-    tos = None  # of a connection, not of a send
+    tos = None  # A connection has it, a send can't.
     credit_bytes = 0  # TCP's buffers are what bounds it
     segments_max = 64
 
@@ -84,7 +84,7 @@ class ZeroMqLink:
         self._connections: dict[Address, ZmqConnection] = {}
         self.secret = 0
         self._inbound: dict[Address, bytes | None] = {}  # identity of a peer that connected to us; None: disconnected
-        self._members: dict[Address, bytes | None] = {}  # the same, of those with a secret
+        self._members: dict[Address, bytes | None] = {}  # the same for peers with a secret
         self._full: set[ZmqConnection] = set()
         self._inbound_full = False  # the queue of a peer that connected to us was full
         self._listening = listening
@@ -159,7 +159,7 @@ class ZeroMqLink:
         return True
 
     def _send_inbound(self, header: bytes, part: Bundle, to: Address) -> bool | None:
-        """To a peer that connected to us. False: lost, None: no room."""
+        """Send to a peer that connected to us. False: it is lost, None: there is no room."""
         callers = self._members if to in self._members else self._inbound
         identity = callers[to]
         if identity is None:
@@ -177,7 +177,7 @@ class ZeroMqLink:
         return True
 
     def _send_outbound(self, header: bytes, part: Bundle, to: Address) -> bool | None:
-        """On a connection of ours. False: lost, None: no room."""
+        """Send on a connection of ours. False: it is lost, None: there is no room."""
         connection = self._connection_to(to)
         if connection is None:
             return False
@@ -368,4 +368,4 @@ ZEROMQ_COUNTERS = (
     "send_would_block",
     "drop_malformed",
 )
-"""What a link counts, besides refused."""
+"""Counters of a link, besides refused."""

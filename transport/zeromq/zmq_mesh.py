@@ -7,7 +7,7 @@ copied, which is cheaper, and `Sent` comes at once, but only for the first 64 KB
 wait for a marker behind them to leave. So a credit counts all bytes in the queues below, except 64 KB
 and the kernel's send buffer (`ZeroMqOptions`) per peer.
 
-What was handed to libzmq is watched through the memory: pyzmq keeps a reference to it until libzmq is done, and its
+Data that libzmq has is watched through its memory: pyzmq keeps a reference to it until libzmq is done, and its
 end wakes `wait`, which a MessageTracker couldn't.
 """
 
@@ -58,13 +58,13 @@ COPIED_BYTES = 1 << 16
 """How much copied data may lie below, per peer, and count as sent."""
 
 RECEIVE_MESSAGES, RECEIVE_BYTES = 64, 1 << 20
-"""One `receive` ends after so many messages or bytes: what is used while it is in the cache costs half as much."""
+"""A `receive` ends after so many messages or bytes: data that is used while the cache holds it costs half as much."""
 
 CHECK_NS = 20_000_000
 """How often `receive` checks connections, when `wait` isn't called."""
 
 FADING_S = 0.25
-"""What a member sent before it went may still be on its way, on another connection, for so long without a message."""
+"""A member that has left is lost when nothing more of it comes, on any connection, for so long."""
 
 CONTROL_BYTES_MAX = 4096
 
@@ -101,7 +101,7 @@ class _Peer:
 
 
 class ZeroMqMesh:
-    """One member's end. Made by `connect`; see `transport.meshes.mesh.Mesh` for everything that is not described
+    """A member's end. `connect` makes it; see `transport.meshes.mesh.Mesh` for everything that is not described
     here."""
 
     link = "zeromq"
@@ -174,12 +174,12 @@ class ZeroMqMesh:
         return cls(local_hello, sockets, peers, gathering, classes, marks)
 
     def _flows_to(self, member: int, met: ZmqConnection) -> list[_Flow]:
-        """One for each class; the connection by which the members met is the last's."""
+        """A flow for each class; the connection by which the members met carries the last."""
         flows = []
         for place, tos in enumerate(self._marks[:-1]):
             connection = self._sockets.connect(met.address, tos=tos)
             sealed = self._gathering.dialed[member].seal(HandshakeKind.FLOW, bytes([place]))
-            connection.socket.send_multipart([CONTROL, FLOW, sealed], zmq.NOBLOCK)  # waits for the connection
+            connection.socket.send_multipart([CONTROL, FLOW, sealed], zmq.NOBLOCK)  # It waits for the connection.
             flows.append(_Flow(connection))
         return [*flows, _Flow(met)]
 
@@ -213,7 +213,7 @@ class ZeroMqMesh:
             self._dirty[flow % len(peer.flows), to] = peer.flows[flow]
 
     def _flush(self) -> None:
-        for place in sorted(self._dirty) if self.classes else list(self._dirty):  # the most urgent flow first
+        for place in sorted(self._dirty) if self.classes else list(self._dirty):  # The most urgent flow goes first.
             flow = self._dirty[place]
             if self._flush_flow(flow):
                 del self._dirty[place]
@@ -318,7 +318,7 @@ class ZeroMqMesh:
             taken_bytes += self._take(peer, name, frames, events)
 
     def _take(self, peer: _Peer, name: bytes, frames: list[zmq.Frame], events: list[Event]) -> int:
-        """One message of a member; returns the bytes of its data."""
+        """Take a message of a member; returns the bytes of its data."""
         if len(frames) != 2 or len(frames[0]) > HEAD_BYTES_MAX or len(frames[1]) > self.message_bytes_max:
             control = parse_control(frames)
             if control is not None and control[0] == BYE:

@@ -1,5 +1,4 @@
-"""What the ZeroMQ mesh and the ZeroMQ link share: one listening ROUTER, DEALERs to others, and what happens to their
-connections.
+"""Sockets, which the ZeroMQ mesh and link share: one listening ROUTER, DEALERs to others, and monitors of connections.
 
 `Sockets` have a context of their own and are used by one thread. A member that sends to another connects to it
 (`Connection`); the other receives at its ROUTER, and may answer there. With keys, everything is encrypted, and only
@@ -38,7 +37,7 @@ HANDSHAKE_MS = 10_000
 
 HEARTBEATS_PER_SILENCE = 6
 TTL_MAX_MS = 6_500_000
-"""Of ZMTP, in tenths of a second, 16 bits."""
+"""Limit of ZMTP, which has 16 bits for tenths of a second."""
 REFUSALS_KEPT = 256
 _CONNECTION_EVENTS = (
     zmq.EVENT_CONNECTED
@@ -149,7 +148,7 @@ class ListeningMonitor:
     """Logs whose handshakes with a listening socket fail, and why: a refused connection's end tells whose it was.
 
     listening: not bound yet. ended: whether who ends a handshake without a reason counts; where many connections are
-    tried and given up, that says nothing. For the thread of the socket.
+    tried and given up, that says nothing. Only the socket's thread may use it.
     """
 
     def __init__(self, listening: Socket, keys: Keys | None, warn: Warn, *, ended: bool = True) -> None:
@@ -229,7 +228,7 @@ class ZmqConnection:
         while True:
             try:
                 frames = self.monitor.recv_multipart(zmq.NOBLOCK)
-            except zmq.ZMQError:  # nothing more, or closed
+            except zmq.ZMQError:  # There is no more, or it is closed.
                 return changes
             if (change := self._note(parse_monitor_message(frames))) is not None:
                 changes.append(change)
@@ -431,7 +430,7 @@ def text(address: Address) -> str:
 
 
 def handshake_error(value: int, keys: Keys | None) -> str:
-    """What is wrong with a peer whose handshake failed."""
+    """The fault of a peer whose handshake failed."""
     if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
         return (
             "it uses keys (CURVE), this side doesn't: give both sides keys, or none"
@@ -447,7 +446,7 @@ def handshake_error(value: int, keys: Keys | None) -> str:
 
 
 def handshake_ended(keys: Keys | None) -> str:
-    """What may be wrong with a peer that ended a handshake without a message."""
+    """The probable fault of a peer that ended a handshake without a message."""
     what = "it wants keys (CURVE), perhaps" if keys is None else "it has other keys than ours, or none, perhaps"
     return f"it broke off the handshake: {what}, or it is no ZeroMQ peer"
 
@@ -463,4 +462,4 @@ def _peer_of(descriptor: int) -> str:
             peer = copy.getpeername()
         except OSError:
             return ""
-    return str(peer[0]) if isinstance(peer, tuple) else "this host"  # by a Unix socket
+    return str(peer[0]) if isinstance(peer, tuple) else "this host"  # The peer came by a Unix socket.
