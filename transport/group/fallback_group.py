@@ -41,14 +41,14 @@ CLOSE_S = 5.0
 _NUMBERS = 48
 """Bits of a call's number in its key; the class is above."""
 
-_TELL = 8 << _NUMBERS
-"""Keys of what ranks tell each other: above those of all classes."""
+_EXCHANGE = 8 << _NUMBERS
+"""Keys of the exchanges between ranks lie above those of all classes."""
 
 
 @dataclass(frozen=True)
 class FallbackPaths:
-    """join(options, cancelled): the switch's; raises JobError. meet: opens the host method's group. place: the port
-    that it will take, closed if it never does. wish: how to join. told: the host method's name."""
+    """join(options, cancelled): joins the switch; raises JobError. meet: opens the host method's group. place: the port
+    that the group will take; closed if the group never takes it."""
 
     join: Callable[[JoinOptions, threading.Event], SwitchGroup]
     meet: Callable[[], Group]
@@ -301,7 +301,7 @@ class FallbackGroup(GroupBase):
         own_shard(table, self.rank, self.workers)[: 2 + len(calls)] = (self._closing.is_set(), ready, *calls)
         self._rounds += 1
         assert self._hosts is not None
-        self._hosts.all_gather(table, key=_TELL + self._rounds).result()
+        self._hosts.all_gather(table, key=_EXCHANGE + self._rounds).result()
         rows = table.reshape(self.workers, row)
         self._stays = bool(rows[:, 0].any())
         return rows[:, 1:]

@@ -351,7 +351,7 @@ def _codec(how: GroupOptions, workers: int) -> tuple[CodecSpec, int] | None:
 
 
 def _codec_text(codec: tuple[CodecSpec, int] | None, seed: int) -> str:
-    """As ranks send each other what they use."""
+    """The codec as ranks send it to each other for comparison."""
     return "" if codec is None else f"codec {codec[0].told(seed)} of {codec[1]} elements"
 
 

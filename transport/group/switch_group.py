@@ -3,7 +3,7 @@
 Sums and maxima are those of the session. Where nothing is combined, in a broadcast and an all-gather, the switch passes
 bytes on, so any type arrives bit by bit, NaN patterns included.
 
-Ranks that make different calls are told by the session (W12): a description is all that a barrier sends.
+The session reports ranks that make different calls (W12): a barrier sends a description alone.
 """
 
 import threading

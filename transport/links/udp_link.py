@@ -42,7 +42,7 @@ TOS = {
     socket.AF_INET: (socket.IPPROTO_IP, socket.IP_TOS, socket.IP_RECVTOS),
     socket.AF_INET6: (socket.IPPROTO_IPV6, socket.IPV6_TCLASS, socket.IPV6_RECVTCLASS),
 }
-"""By family: level, option of what is sent, option to be told what has come."""
+"""By family: level, option for sending, option that reports the byte of a received packet."""
 
 _MESSAGE_BYTES_MAX = 65_536
 _RECEIVE_BYTES = 1 << 17
@@ -327,9 +327,9 @@ class UdpLink:
             last.rows += full_rows
         else:
             arrived.append(_Run(self._arena, begin, begin + full_rows * segment, full_rows, segment, *origin))
-        rest = size - full_rows * segment
-        if rest:
-            arrived.append(_Run(self._arena, begin + size - rest, begin + size, 1, rest, *origin))
+        tail_bytes = size - full_rows * segment
+        if tail_bytes:
+            arrived.append(_Run(self._arena, begin + size - tail_bytes, begin + size, 1, tail_bytes, *origin))
 
     def _note_overflow(self, total: int) -> None:
         """`total`: the kernel's count of drops since the socket was made, modulo 2**32."""

@@ -100,13 +100,13 @@ def parse_impairments(both: str = "", up: str = "", down: str = "") -> Impairmen
     """
     shared = _parse(both)
     seed = shared.pop("seed", 0)
-    ways = []
+    directions = []
     for name, text in (("up", up), ("down", down)):
         impairment = _parse(text)
         if "seed" in impairment:
             raise JobError(f"seed stands with what holds for both directions, not with {name}")
-        ways.append(LinkImpairments(**{**shared, **impairment}))
-    return Impairments(ways[0], ways[1], seed)
+        directions.append(LinkImpairments(**{**shared, **impairment}))
+    return Impairments(directions[0], directions[1], seed)
 
 
 TIMES = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": SECOND_NS}

@@ -210,11 +210,11 @@ class NativeSwitchLoop(CommandLoop[SwitchPort]):
 
 def _config(impairments: Impairments, ipv6: bool) -> SwitchConfig:
     framing = FRAMING_BYTES[socket.AF_INET6 if ipv6 else socket.AF_INET]
-    ways = (impairments.up, impairments.down)
+    directions = (impairments.up, impairments.down)
     return SwitchConfig(
         seed=impairments.seed,
-        queues=(QueueConfig * 2)(*(queue_config(way, framing) for way in ways)),
-        impairments=(ImpairmentConfig * 2)(*map(impairment_config, ways)),
+        queues=(QueueConfig * 2)(*(queue_config(link, framing) for link in directions)),
+        impairments=(ImpairmentConfig * 2)(*map(impairment_config, directions)),
         outbox_bytes=QUEUE_BYTES_MAX,
         grain_ns=grain_ns(impairments),
     )

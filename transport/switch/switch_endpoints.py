@@ -111,7 +111,7 @@ def open_udp(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchE
 
 
 def _multicast(interface: str, link: UdpLink, log: Log) -> Multicast | None:
-    """As asked for, or None with the reason in the log."""
+    """Multicast on the interface, or None with the reason in the log."""
     try:
         return Multicast(interface, link.fileno(), link.address[1]) if interface else None
     except (SwitchaggError, OSError) as error:

@@ -352,15 +352,15 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
             accepted = self._link.send(bundle, port.address, tos)
             if accepted == len(bundle):
                 return
-        rest = bundle[accepted:]
+        unsent = bundle[accepted:]
         size = max(1, bundle.shape[1])
-        queued = min(len(rest), (self._queue_bytes_max - port.queued_bytes) // size)
-        self._counters["drop_queue_full"] += len(rest) - queued
+        queued = min(len(unsent), (self._queue_bytes_max - port.queued_bytes) // size)
+        self._counters["drop_queue_full"] += len(unsent) - queued
         if queued <= 0:
             return
         if not port.queue:
             self._waiting.append(port)
-        port.queue.append((tos, rest[:queued]))
+        port.queue.append((tos, unsent[:queued]))
         port.queued_bytes += queued * size
 
     def _send_waiting(self) -> None:

@@ -70,7 +70,7 @@ class XdpOptions:
 class XdpSwitch:
     """The switch in the kernel of this host, attached from construction to `stop`.
 
-    data: (host, port) to serve; port 0 takes any. slots, elements: as for a data plane. log: told what becomes of
+    data: (host, port) to serve; port 0 takes any. slots, elements: as for a data plane. log: called with lines on
     ports. on_failure: as for SwitchLoop.
 
     Raises SwitchaggError: one line that names the missing interface, address, right or feature. Workers' addresses
@@ -96,14 +96,14 @@ class XdpSwitch:
         self._failure: BaseException | None = None
         self._lock = threading.Lock()  # It guards the kernel's jobs and the ports against the watching thread.
         self._running = False
-        self._strays = 0
-        there = interfaces()
-        chosen = choose(there, data[0], options.ports)
+        self._unknown_senders = 0
+        present = interfaces()
+        chosen = choose(present, data[0], options.ports)
         _check_mtu(chosen, elements)
         with contextlib.ExitStack() as undo:
             self._socket = undo.enter_context(_bound(data))
             self.address: Address = self._socket.getsockname()[:2]
-            addresses = [data[0]] if data[0] != ANY else _addresses(there, chosen)
+            addresses = [data[0]] if data[0] != ANY else _addresses(present, chosen)
             self._kernel = KernelSwitch(
                 slots,
                 elements,
@@ -154,10 +154,10 @@ class XdpSwitch:
     @property
     def mode(self) -> str:
         """Where the programs are attached, and how, as a text."""
-        ways = {True: "native XDP", False: "generic XDP"}
+        modes = {True: "native XDP", False: "generic XDP"}
         parts = [
-            f"{way} on {', '.join(names)}"
-            for native, way in ways.items()
+            f"{mode} on {', '.join(names)}"
+            for native, mode in modes.items()
             if (names := [port.name for port in self._ports if port.native is native])
         ]
         return "; ".join(parts)
@@ -187,7 +187,7 @@ class XdpSwitch:
     def counters(self) -> dict[str, int]:
         """The programs' counters; drop_unknown_sender: what passed them by and reached the socket."""
         with self._commanding():
-            return {**self._kernel.counters(), "drop_unknown_sender": self._strays}
+            return {**self._kernel.counters(), "drop_unknown_sender": self._unknown_senders}
 
     def _parent_end(self, uplink: Uplink) -> ParentEnd:
         """Where frames to a parent go: to a neighbour, on an interface where its results are seen. Raises JobError."""
@@ -201,9 +201,9 @@ class XdpSwitch:
             raise JobError(
                 f"no neighbour has the parent's address {host}: the switch in the kernel needs it on its link"
             )
-        there = interfaces()
-        interface = next(candidate for candidate in there if candidate.index == hop[0])
-        ports = {candidate.name for candidate in there if interface.index in (candidate.index, candidate.master)}
+        present = interfaces()
+        interface = next(candidate for candidate in present if candidate.index == hop[0])
+        ports = {candidate.name for candidate in present if interface.index in (candidate.index, candidate.master)}
         if not ports & {attached.name for attached in self._ports}:
             raise JobError(
                 f"the parent {host} is behind {interface.name}, where the switch in the kernel isn't attached"
@@ -266,7 +266,7 @@ class XdpSwitch:
                     if descriptor == self._events.fileno():
                         self._check_ports()
                     elif descriptor == self._socket.fileno():
-                        self._count_strays()
+                        self._count_unknown_senders()
         except BaseException as error:
             self._failure = error
         finally:
@@ -287,7 +287,7 @@ class XdpSwitch:
                     os.close(descriptor)
             self._wake_out = self._wake_in = -1
 
-    def _count_strays(self) -> None:
+    def _count_unknown_senders(self) -> None:
         for _ in range(STRAYS_PER_LOOK):
             try:
                 _, sender = self._socket.recvfrom(1)
@@ -295,23 +295,23 @@ class XdpSwitch:
                 return
             except OSError:
                 continue
-            if not self._strays:
+            if not self._unknown_senders:
                 self._log(
                     f"datagrams reach port {self.address[1]} past the program, the first from {sender[0]}: in "
                     f"fragments, or by an interface other than {', '.join(port.name for port in self._ports)}"
                 )
-            self._strays += 1
+            self._unknown_senders += 1
 
     def _check_ports(self) -> None:
         """Log which interfaces vanished, went down or came back, and which workers are behind them; attach again to
         those that came back."""
         self._events.clear()
-        there = {interface.name: interface for interface in interfaces()}
+        present = {interface.name: interface for interface in interfaces()}
         with self._lock:
             if not self._running:
                 return
             for port in self._ports:
-                self._look_at(port, there.get(port.name))
+                self._look_at(port, present.get(port.name))
 
     def _look_at(self, port: _Port, now: Interface | None) -> None:
         if port.index and (now is None or now.index != port.index):
@@ -347,13 +347,13 @@ class XdpSwitch:
         return f"; behind it: {'; '.join(workers)}" if workers else "; no worker has been heard by it"
 
 
-def choose(there: Sequence[Interface], host: str, names: Sequence[str] = ()) -> list[Interface]:
+def choose(present: Sequence[Interface], host: str, names: Sequence[str] = ()) -> list[Interface]:
     """The interfaces to attach to: those named, or those that have the host's address; a bridge means its ports.
 
     Raises SwitchaggError.
     """
     if names:
-        by_name = {interface.name: interface for interface in there}
+        by_name = {interface.name: interface for interface in present}
         for name in names:
             if name not in by_name:
                 raise SwitchaggError(f"there is no interface {name!r} here; there are: {', '.join(sorted(by_name))}")
@@ -361,12 +361,12 @@ def choose(there: Sequence[Interface], host: str, names: Sequence[str] = ()) -> 
     elif host == ANY:
         raise SwitchaggError("the data plane xdp must know where: name the address (--data HOST:PORT) or --interface")
     else:
-        matches = [interface for interface in there if host in interface.addresses and interface.up]
+        matches = [interface for interface in present if host in interface.addresses and interface.up]
         if not matches:
             raise SwitchaggError(f"no interface that is up has the address {host}; name it with --interface")
     chosen: dict[str, Interface] = {}
     for match in matches:
-        ports = [port for port in there if port.master == match.index] if match.kind == "bridge" else [match]
+        ports = [port for port in present if port.master == match.index] if match.kind == "bridge" else [match]
         if not ports:
             raise SwitchaggError(f"the bridge {match.name} has no ports; name the interfaces with --interface")
         chosen.update({port.name: port for port in ports})
@@ -384,10 +384,10 @@ def _check_mtu(chosen: Sequence[Interface], elements: int) -> None:
             )
 
 
-def _addresses(there: Sequence[Interface], chosen: Sequence[Interface]) -> list[str]:
+def _addresses(present: Sequence[Interface], chosen: Sequence[Interface]) -> list[str]:
     """IPv4 addresses that reach the chosen ports: their own and their bridges'. Raises SwitchaggError."""
     masters = {port.master for port in chosen}
-    reachable = [interface for interface in there if interface in chosen or interface.index in masters]
+    reachable = [interface for interface in present if interface in chosen or interface.index in masters]
     addresses = [address for interface in reachable for address in interface.addresses]
     if not addresses:
         raise SwitchaggError(f"no IPv4 address on {', '.join(port.name for port in chosen)}; give --data HOST:PORT")

@@ -20,7 +20,7 @@ class CallLedger:
         self._calls = [0] * len(priorities)
         self._pending: list[dict[int, None]] = [{} for _ in priorities]  # for each stream, its calls in order of number
         self._classes = priorities
-        self._made_of = dict.fromkeys(priorities, 0)  # for each class, how many calls it had
+        self._class_calls = dict.fromkeys(priorities, 0)  # for each class, how many calls it had
 
     def __bool__(self) -> bool:
         """Whether any call is in progress."""
@@ -36,13 +36,13 @@ class CallLedger:
     def _enter(self, stream: int) -> Call:
         number = self._calls[stream]
         self._calls[stream] = number + 1
-        self._made_of[self._classes[stream]] += 1
+        self._class_calls[self._classes[stream]] += 1
         self._pending[stream][number] = None
         return stream, number
 
     def made_before(self, calls: Sequence[Call]) -> int:
         """How many calls of their class, and parts of calls, were made before the newest, which these are."""
-        return self._made_of[self._classes[calls[0][0]]] - len(calls)
+        return self._class_calls[self._classes[calls[0][0]]] - len(calls)
 
     def finish(self, call: Call) -> None:
         """The call has its result. A failed one is never finished."""
