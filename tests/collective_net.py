@@ -1,4 +1,4 @@
-"""Parties joined by pairwise FIFOs, with deliveries and `sent` in a seeded random order: no links, no time."""
+"""Parties joined by pairwise FIFOs, with deliveries and `on_sent` in a seeded random order: no links, no time."""
 
 import random
 from collections import deque
@@ -65,7 +65,7 @@ class Net:
         while self.fifos or self.tickets:
             if self.tickets and (not self.fifos or self.chance.random() < 0.3):
                 member, ticket = self.tickets.pop(self.chance.randrange(len(self.tickets)))
-                self.parties[member].sent(ticket)
+                self.parties[member].on_sent(ticket)
                 self.collect(member)
             else:
                 self._deliver(*self.chance.choice(list(self.fifos)))

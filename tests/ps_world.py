@@ -72,7 +72,7 @@ class World:
         else:
             member, ticket = self.returning.pop(chosen - len(ready))
             if member not in self.dead:
-                self.parties[member].sent(ticket)
+                self.parties[member].on_sent(ticket)
         self._collect()
         return True
 

@@ -29,7 +29,7 @@ def test_a_packet_comes_back_as_it_was_and_rubbish_is_none() -> None:
 def test_what_was_overtaken_by_three_is_lost_and_what_came_later_is_not() -> None:
     sender, receiver = PathSender(CONFIG), PathReceiver()
     for thing in "abcdef":
-        sender.sent(thing, 8, True, 0, 7)
+        sender.track(thing, 8, True, 0, 7)
     for number in (0, 2, 3, 5):
         receiver.take(number)
     ack = unpacked(receiver.ack(1))
@@ -46,7 +46,7 @@ def test_what_was_overtaken_by_three_is_lost_and_what_came_later_is_not() -> Non
 def test_more_urgent_packets_overtake_and_pings_do_not() -> None:
     sender, receiver = PathSender(CONFIG), PathReceiver()
     for thing, priority in zip("abcdef", (5, 5, AHEAD, 3, 3, 3), strict=True):
-        sender.sent(thing, 8, True, 0, priority)
+        sender.track(thing, 8, True, 0, priority)
     for number in (3, 4, 5):
         receiver.take(number)
     ack = unpacked(receiver.ack(1))
@@ -64,7 +64,7 @@ def test_more_urgent_packets_overtake_and_pings_do_not() -> None:
 def test_a_timeout_repeats_nothing_and_the_acknowledged_ping_shows_what_is_lost() -> None:
     sender, receiver = PathSender(CONFIG), PathReceiver()
     for thing in "ab":
-        sender.sent(thing, 8, True, 0, 7)
+        sender.track(thing, 8, True, 0, 7)
     assert not sender.handle_timer(999)
     assert sender.handle_timer(1000)
     number, _ = sender.ping(1000)
@@ -83,7 +83,7 @@ def test_the_window_follows_marks_once_in_a_window_and_comes_back() -> None:
     def flight(marked: bool, now_ns: int) -> int:
         packets = 0
         while sender.has_room:
-            number, _ = sender.sent(None, 8 + HEADER_BYTES, True, now_ns, 7)
+            number, _ = sender.track(None, 8 + HEADER_BYTES, True, now_ns, 7)
             receiver.take(number, marked)
             packets += 1
         ack = unpacked(receiver.ack(1))
@@ -103,7 +103,7 @@ def test_the_window_follows_marks_once_in_a_window_and_comes_back() -> None:
 
 def test_the_window_bounds_what_is_in_flight_and_the_last_packet_asks() -> None:
     sender = PathSender(CONFIG)
-    asks = [sender.sent(number, 8, number < 9, 0, 7)[1] for number in range(10)]
+    asks = [sender.track(number, 8, number < 9, 0, 7)[1] for number in range(10)]
     assert asks == [False, False, False, True, False, False, False, True, False, True]
     assert not sender.has_room
 
@@ -116,16 +116,16 @@ def test_one_packet_with_a_forged_number_makes_none_look_old() -> None:
         assert ack is not None
         assert sender.acknowledged(ack.number, ack.payload, 1) == ([], [])
     for thing in "abc":
-        receiver.take(sender.sent(thing, 8, True, 0, 7)[0])
+        receiver.take(sender.track(thing, 8, True, 0, 7)[0])
         receiver.take(1 << 40)
     ack = unpacked(receiver.ack(1))
     assert ack is not None
     assert sender.acknowledged((1 << 64) - 1, ack.payload, 9) == ([], []), "no such packet has left"
     assert sender.acknowledged(ack.number, ack.payload, 10) == (["a", "b", "c"], [])
     for _ in range(2 * SEEN_BITS):  # lost, all of them
-        lost, _ = sender.sent("lost", 8, True, 20, 7)
+        lost, _ = sender.track("lost", 8, True, 20, 7)
     for number in (lost + 1, lost + 2):
-        assert sender.sent(number, 8, True, 30, 7)[0] == number
+        assert sender.track(number, 8, True, 30, 7)[0] == number
         receiver.take(number)
     ack = unpacked(receiver.ack(1))
     assert ack is not None

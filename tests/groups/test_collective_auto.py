@@ -52,7 +52,7 @@ class World:
                 copied = message._replace(data=bytes(message.data))
                 self._number += 1
                 heapq.heappush(self._events, (self._free_ns[rank] + alpha_ns, self._number, (rank, copied)))
-                party.sent(message.ticket)
+                party.on_sent(message.ticket)
         for call, failure in party.events():
             self.finished[rank][call] = failure
 

@@ -77,7 +77,7 @@ def test_the_next_call_under_a_key_may_overtake_in_another_class() -> None:
     for number, priority in enumerate((7, 0)):
         root.submit("broadcast", "tree", arrays[number], now_ns=0, key=1, priority=priority)
         (message,) = root.messages_to_send()
-        root.sent(message.ticket)
+        root.on_sent(message.ticket)
         messages.append((message.head, bytes(message.data)))
     other.submit("broadcast", "tree", arrays[2], now_ns=0, key=1, priority=7)
     assert other.place(0, messages[1][0], 40) is None
@@ -140,7 +140,7 @@ def test_priorities_go_out_with_the_messages_and_heads_are_short() -> None:
 
 
 def test_messages_are_the_arrays_own_memory_until_they_are_sent(kind_of_execution: Any) -> None:
-    """Recursive doubling sends what it then adds to: the sum waits for `sent`."""
+    """Recursive doubling sends what it then adds to: the sum waits for `on_sent`."""
     array = np.arange(4)
     execution = kind_of_execution(program(Task("allreduce", "recursive_doubling", 0, 2, 4), 8, 64), array)
     execution.start()
@@ -149,7 +149,7 @@ def test_messages_are_the_arrays_own_memory_until_they_are_sent(kind_of_executio
     execution.receive(1, 0, 0, np.full(4, 10).tobytes())
     assert array.tolist() == [0, 1, 2, 3]
     assert not execution.done
-    execution.sent(message.node)
+    execution.on_sent(message.node)
     assert array.tolist() == [10, 11, 12, 13]
     assert execution.done
 
@@ -161,7 +161,7 @@ def test_overwriting_messages_are_received_in_place_once_pending_sends_are_done(
     (first,) = execution.messages_to_send()
     assert execution.place(1, 0, 0, 8) is None  # is to be added
     assert execution.place(1, 1, 0, 8) is None  # would overwrite what may not be sent yet
-    execution.sent(first.node)
+    execution.on_sent(first.node)
     assert execution.place(1, 1, 0, 4) is None  # another size: `receive` will say so
     memory = execution.place(1, 1, 0, 8)
     assert memory is not None
@@ -404,7 +404,7 @@ def test_a_root_that_only_sends_moves_as_long_as_its_messages_leave() -> None:
     messages = party.messages_to_send()
     assert len(messages) == 3
     for turn, message in enumerate(messages[:2], 1):
-        party.sent(message.ticket)
+        party.on_sent(message.ticket)
         party.handle_timer(9 * turn * SECOND_NS)
         assert party.failure is None
     assert run_timer(party)[-1] == 28 * SECOND_NS
@@ -469,7 +469,7 @@ def test_no_message_makes_a_party_raise() -> None:
         party.messages_to_send()
         party.events()
         party.handle_timer(1)
-        party.sent(chance.getrandbits(40) | 1 << 50)
+        party.on_sent(chance.getrandbits(40) | 1 << 50)
 
 
 def test_text_from_other_members_is_escaped() -> None:

@@ -141,7 +141,7 @@ def plans(
 
 
 def sent(task: Task) -> SentVolume | None:
-    formula = COLLECTIVES[task.algorithm].kinds[task.kind].sent
+    formula = COLLECTIVES[task.algorithm].kinds[task.kind].sent_volume
     return formula(task) if formula else None
 
 

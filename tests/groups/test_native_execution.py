@@ -143,7 +143,7 @@ class Pair:
             if isinstance(event, MessageReceived):
                 self.mine.receive(event.sender, event.head, event.data, 0)
             elif isinstance(event, MessageSent):
-                self.mine.sent(event.ticket)
+                self.mine.on_sent(event.ticket)
             else:
                 self.mine.lost(event.member, event.reason, 0)
 
@@ -151,7 +151,7 @@ class Pair:
         """Up to so many bytes of each direction."""
         for message in self.theirs.messages_to_send():
             self.out += frame(message.head, bytes(message.data))
-            self.theirs.sent(message.ticket)
+            self.theirs.on_sent(message.ticket)
         del self.out[: self.peer.send(self.out[:size]) if self.out else 0]
         self.pump()
         try:

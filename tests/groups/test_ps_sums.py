@@ -203,7 +203,7 @@ def test_a_push_under_way_when_its_round_ends_is_dropped_and_the_next_one_counts
         for message in messages:
             receiver = server if message.to == 2 else workers[message.to]
             receiver.receive(number, message.head, bytes(message.data), 0)
-            sender.sent(message.ticket)
+            sender.on_sent(message.ticket)
         return messages
 
     for rank, worker in enumerate(workers):
@@ -214,7 +214,7 @@ def test_a_push_under_way_when_its_round_ends_is_dropped_and_the_next_one_counts
     under_way = workers[1].messages_to_send()
     deliver(workers[0], 0)
     deliver(server, 2)
-    workers[1].sent(under_way[0].ticket)
+    workers[1].on_sent(under_way[0].ticket)
     assert [array.tolist() for array in arrays] == [[1, 1, 1]] * 2
     arrays[1][:] = 10
     workers[1].submit("allreduce", arrays[1], now_ns=0, key=7)

@@ -104,7 +104,7 @@ def test_weights_equal_those_of_a_model_given_the_same_order(seed: int) -> None:
     world.on_delivery = follow
     train(world, 5, 20, keys=2, seed=seed)
     for (to, key, number), model in models.items():
-        kept = world.servers[to - config.workers]._kept[key, number]
+        kept = world.servers[to - config.workers]._weights[key, number]
         assert kept.weights.tobytes() == model.weights.tobytes()
     assert checked == config.workers * 5 * sum(1 for _ in models)
 

@@ -80,7 +80,7 @@ class ScriptedParty:
             raise self.fault
         self.told.append((sender, head, bytes(data)))
 
-    def sent(self, ticket: int) -> None:
+    def on_sent(self, ticket: int) -> None:
         self.told.append(ticket)
 
     def lost(self, member: int, reason: str, now_ns: int) -> None:

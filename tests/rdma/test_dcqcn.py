@@ -127,12 +127,12 @@ def test_increase_is_additive_with_one_counter_and_hyper_with_both() -> None:
     assert sender.state.target_bps == target + config.additive_bps
     now_ns = 100_000 + 6 * STEP_NS
     for _ in range(5):
-        sender.sent(config.byte_counter, now_ns)
+        sender.on_sent(config.byte_counter, now_ns)
     assert sender.state.target_bps == target + 6 * config.additive_bps
-    sender.sent(config.byte_counter, now_ns)  # both counters are 1 above F
+    sender.on_sent(config.byte_counter, now_ns)  # both counters are 1 above F
     assert sender.state.target_bps == target + 6 * config.additive_bps + config.hyper_bps
     sender.rate_bps(now_ns + STEP_NS)  # 2 and 1
-    sender.sent(config.byte_counter, now_ns + STEP_NS)  # 2 and 2
+    sender.on_sent(config.byte_counter, now_ns + STEP_NS)  # 2 and 2
     assert sender.state.target_bps == target + 6 * config.additive_bps + 4 * config.hyper_bps
 
 
@@ -189,7 +189,7 @@ def test_agrees_with_the_model_and_stays_between_least_and_line(
             sender.cnp(now_ns)
             model.cnp(now_ns)
         elif what == "send":
-            sender.sent(size, now_ns)
+            sender.on_sent(size, now_ns)
             model.send(size, now_ns)
         else:
             sender.rate_bps(now_ns)
@@ -209,7 +209,7 @@ def test_pacing_sends_what_the_rate_allows_and_no_more(line_bps: int, pauses: li
         assert allowed <= burst
         assert (sender.next_ns(burst, now_ns) == now_ns) == (allowed > 0)
         while allowed > 0:
-            sender.sent(packet, now_ns)
+            sender.on_sent(packet, now_ns)
             sent += packet
             allowed = sender.allowance(burst, now_ns)
         due_ns = sender.next_ns(burst, now_ns)
@@ -227,7 +227,7 @@ def test_bytes_sent_before_a_cut_are_paced_at_the_rates_after_it() -> None:
         now_ns += 50_000
         sender.cnp(now_ns)
     assert sender.rate_bps(now_ns) == 1_000_000
-    sender.sent(2 << 16, now_ns)
+    sender.on_sent(2 << 16, now_ns)
     begun_ns = now_ns
     while not sender.allowance(1 << 16, now_ns):
         assert now_ns < sender.next_ns(1 << 16, now_ns) <= now_ns + 55_000
@@ -235,7 +235,7 @@ def test_bytes_sent_before_a_cut_are_paced_at_the_rates_after_it() -> None:
     assert now_ns - begun_ns < 10_000_000
     late = ReactionPoint(default_config(1_000_000_000))
     late.cnp(0)
-    late.sent(2 << 16, 0)  # half a second of this, at the rate of then
+    late.on_sent(2 << 16, 0)  # half a second of this, at the rate of then
     assert late.allowance(1 << 16, 1_500_000) > 0
 
 
@@ -247,7 +247,7 @@ def test_a_long_pause_costs_no_time_and_overflows_nothing() -> None:
     assert sender.state.alpha == 0
     assert sender.allowance(65_536, 100 * year_ns) == 65_536
     for _ in range(1000):
-        sender.sent(1 << 24, 100 * year_ns)
+        sender.on_sent(1 << 24, 100 * year_ns)
     assert sender.next_ns(1, 100 * year_ns) - 100 * year_ns < 1_000_000_000
 
 

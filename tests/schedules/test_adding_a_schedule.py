@@ -20,7 +20,7 @@ from transport.group.method_name import parse
 from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile
 from transport.schedule.schedule_model import Network, predict
-from transport.schedule.schedule_plan import Transfer, numbered, whole
+from transport.schedule.schedule_plan import Transfer, numbered, whole_tensor
 from transport.schedule.schedule_table import POLICIES
 from transport.schedule.scheduler import describe, parse_policy, plan_transfers
 
@@ -52,7 +52,7 @@ class Toy(Policy):
         return numbered(
             profile,
             (
-                (int(profile.tensors[index].size_bytes > self.small_bytes), [whole(profile, index)])
+                (int(profile.tensors[index].size_bytes > self.small_bytes), [whole_tensor(profile, index)])
                 for index in profile.arrivals
             ),
         )

@@ -73,4 +73,6 @@ class BoundedCall:
     @property
     def missing(self) -> list[int]:
         """Ranks whose values it waits for."""
-        return sorted({one.sender for incoming in self.incoming for one in incoming.values() if not one.closed})
+        return sorted(
+            {transfer.sender for stage in self.incoming for transfer in stage.values() if not transfer.closed}
+        )

@@ -153,10 +153,10 @@ class PathSender:
     def ping(self, now_ns: int) -> tuple[int, int]:
         """(number, class) of a ping that leaves now: behind all that is in flight."""
         self._pings.add(self._number)
-        priority = max((one.priority for one in self._flight.values()), default=MOST_URGENT)
-        return self.sent(None, 0, False, now_ns, priority)[0], max(MOST_URGENT, priority)
+        priority = max((packet.priority for packet in self._flight.values()), default=MOST_URGENT)
+        return self.track(None, 0, False, now_ns, priority)[0], max(MOST_URGENT, priority)
 
-    def sent(self, thing: object, size_bytes: int, more: bool, now_ns: int, priority: int) -> tuple[int, bool]:
+    def track(self, thing: object, size_bytes: int, more: bool, now_ns: int, priority: int) -> tuple[int, bool]:
         """(number, whether to ask for an acknowledgement) of a packet that leaves now. more: others will follow.
         priority: its class, or AHEAD."""
         if not self._flight:
@@ -177,35 +177,35 @@ class PathSender:
             return [], []
         arrived: list[object] = []
         lost: list[object] = []
-        missing, came = [], 0
+        missing, received = [], 0
         for number in list(self._flight):
             if number > newest:
                 break
-            one = self._flight[number]
+            packet = self._flight[number]
             if number == newest or bits >> (newest - 1 - number) & 1:
                 if number == newest:
-                    self._sample(now_ns - one.sent_ns)
-                came += 1
+                    self._sample(now_ns - packet.sent_ns)
+                received += 1
                 self._landed(number, arrived)
             else:
                 missing.append(number)
         for number in missing:
             no_more_urgent = range(self._flight[number].priority, CLASSES)
-            if max(self._newest[each] for each in no_more_urgent) - number >= REORDER:
+            if max(self._newest[level] for level in no_more_urgent) - number >= REORDER:
                 self._forget(number, lost)
-        if came:
+        if received:
             self.timeouts = 0
             self._progress_ns = now_ns
-            self._follow(marks, came)
+            self._follow(marks, received)
         return arrived, lost
 
-    def _follow(self, marks: int, came: int) -> None:
+    def _follow(self, marks: int, received: int) -> None:
         """Of so many packets those that were marked, as the receiver counts."""
-        marked = min(came, max(0, marks - self._marks))
+        marked = min(received, max(0, marks - self._marks))
         self._marks = max(self._marks, marks)
         for _ in range(marked):
             self._congestion.marked()
-        self._congestion.unmarked(came - marked)
+        self._congestion.unmarked(received - marked)
 
     def _landed(self, number: int, arrived: list[object]) -> None:
         # A ping follows a pause: nothing is on its way beside it.
@@ -216,11 +216,11 @@ class PathSender:
 
     def _forget(self, number: int, things: list[object]) -> None:
         """A packet is no longer in flight."""
-        one = self._flight.pop(number)
+        packet = self._flight.pop(number)
         self._pings.discard(number)
-        self._flight_bytes -= one.size_bytes
-        if one.thing is not None:
-            things.append(one.thing)
+        self._flight_bytes -= packet.size_bytes
+        if packet.thing is not None:
+            things.append(packet.thing)
 
     def next_deadline_ns(self) -> int | None:
         return self._progress_ns + self._rto.rto_ns if self._flight else None

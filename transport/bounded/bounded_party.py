@@ -83,23 +83,21 @@ class BoundedParty:
         self._terms = f"{workers} {self._owners} {path.block_bytes} {terms}"
         self._call_timeout_ns, self._moved_ns = job.call_timeout_ns, 0
         self._early_bytes = 0
-        self._gone: dict[int, str] = {}  # members that have left or died, and how
+        self._exit_reasons: dict[int, str] = {}  # members that have left or died, and how
         self._passed: dict[tuple[int, int], str] = {}  # calls of this rank that aren't such sums
-        self._each = path.block_bytes // 4
-        others = [rank for rank in self._from_here(range(workers)) if rank != member]
-        self._senders = {to: PathSender((windows or {}).get(to, path)) for to in others}
-        self._receivers = {sender: PathReceiver() for sender in others}
+        self._block_values = path.block_bytes // 4
+        peers = [rank for rank in self._from_here(range(workers)) if rank != member]
+        self._senders = {to: PathSender((windows or {}).get(to, path)) for to in peers}
+        self._receivers = {sender: PathReceiver() for sender in peers}
         self._calls: dict[tuple[int, int], BoundedCall] = {}
         self._uses: Counter[int] = Counter()
         self._sizes: Counter[int] = Counter()
-        self._outgoing: dict[int, list[OutgoingTransfer]] = {
-            to: [] for to in others
-        }  # by member, the most urgent first
+        self._outgoing: dict[int, list[OutgoingTransfer]] = {to: [] for to in peers}  # by member, the most urgent first
         self._by_place: dict[tuple[int, int, int, int], OutgoingTransfer] = {}
-        self._control: dict[int, deque[ControlPacket]] = {to: deque() for to in others}
+        self._control: dict[int, deque[ControlPacket]] = {to: deque() for to in peers}
         self._acks: dict[int, None] = {}  # to whom
         self._pings: list[int] = []
-        self._told: dict[tuple[int, int, int, int], None] = {}  # who was told to stop what
+        self._stop_notices: dict[tuple[int, int, int, int], None] = {}  # who was told to stop what
         self._finished: list[BoundedCall] = []
         self._sequence = 0
         self._turned: tuple[Values, Values] | None = None  # the last, and rotated
@@ -109,7 +107,7 @@ class BoundedParty:
     # Calls
 
     def submit(
-        self, array: Values, *, key: int | None, priority: int, now_ns: int, name: object = None, shown: str = ""
+        self, array: Values, *, key: int | None, priority: int, now_ns: int, name: object = None, signature: str = ""
     ) -> BoundedCall:
         """Sum a 1-D contiguous float32 array with those of the others, in place, until its event.
 
@@ -120,7 +118,7 @@ class BoundedParty:
         place = NUMBERED if key is None else key
         if (place, self._uses[place] - 1) in self._calls and key is not None:
             raise ValueError(f"key {key} is in use")
-        for member, reason in self._gone.items():
+        for member, reason in self._exit_reasons.items():
             self._fail(f"rank {self.member} lost rank {member}: {reason}", member)
         if self.failure is not None:
             raise self.failure
@@ -128,7 +126,7 @@ class BoundedParty:
         self._uses[place] += 1
         call = self._calls.setdefault((place, use), BoundedCall(place, use))
         call.array, call.name, call.priority = array, key if name is None else name, priority
-        call.terms = zlib.crc32(f"{self._terms} {len(array)} {shown}".encode()) & 0xFFFF
+        call.terms = zlib.crc32(f"{self._terms} {len(array)} {signature}".encode()) & 0xFFFF
         call.moved_ns = self._moved_ns = now_ns
         call.index = self._sizes[len(array)]
         self._sizes[len(array)] += 1
@@ -191,10 +189,10 @@ class BoundedParty:
 
     def _send(self, call: BoundedCall, stage: int, to: int, values: Values) -> None:
         assert call.array is not None
-        if to in self._gone:
+        if to in self._exit_reasons:
             return
         name = None if call.name is None else (call.name, to)
-        sending = Sending(name, values, stage, len(call.array), call.index, call.priority, self._each)
+        sending = Sending(name, values, stage, len(call.array), call.index, call.priority, self._block_values)
         plan = self.rule.plan(sending)
         if plan.rotated:
             if self._turned is None or self._turned[0] is not values:  # a sum goes to all others
@@ -203,18 +201,18 @@ class BoundedParty:
         timeout = self.rule.timeout_us(stage, len(call.array))
         place = BoundedHeader(call.key, call.use, stage, terms=call.terms, timeout_us=timeout)
         self._sequence += 1
-        one = OutgoingTransfer(to, place, plan, values, self.path.block_bytes, (call.priority, self._sequence))
+        transfer = OutgoingTransfer(to, place, plan, values, self.path.block_bytes, (call.priority, self._sequence))
         queue = self._outgoing[to]
-        queue.append(one)
-        queue.sort(key=lambda each: each.urgency)
-        self._by_place[to, call.key, call.use, stage] = one
+        queue.append(transfer)
+        queue.sort(key=lambda queued: queued.urgency)
+        self._by_place[to, call.key, call.use, stage] = transfer
 
     # Receiving
 
     def receive(self, data: bytes, sender: int, now_ns: int, marked: bool = False) -> None:
         """A frame of a member came. marked: with the network's mark (CE)."""
         packet = unpacked(data)
-        if packet is None or packet.job != self._job or sender not in self._receivers or sender in self._gone:
+        if packet is None or packet.job != self._job or sender not in self._receivers or sender in self._exit_reasons:
             self.counters["unknown_senders"] += 1
             return
         if self.failure is not None:
@@ -238,7 +236,7 @@ class BoundedParty:
             if (out := self._by_place.pop((sender, place.key, place.use, place.stage), None)) is not None:
                 self.counters["stopped"] += out.wants
                 out.closed = True
-                self._outgoing[sender] = [each for each in self._outgoing[sender] if each is not out]
+                self._outgoing[sender] = [queued for queued in self._outgoing[sender] if queued is not out]
         elif packet.kind == PING:
             self._acks[sender] = None
         elif packet.kind == MISSING:
@@ -274,25 +272,25 @@ class BoundedParty:
         """DATA or PROBE of a call that this rank has made."""
         place = packet.place
         assert place is not None
-        one = call.incoming[place.stage].get(sender) if place.stage in (0, 1) else None
-        if one is None:
+        transfer = call.incoming[place.stage].get(sender) if place.stage in (0, 1) else None
+        if transfer is None:
             self._fail(f"rank {sender} calls something else than rank {self.member}", sender)
-        elif one.closed:
+        elif transfer.closed:
             self._late(sender, place, packet.kind)
-        elif place.blocks != one.blocks:
+        elif place.blocks != transfer.blocks:
             self._fail(f"rank {sender} sums an array of another size than rank {self.member}", sender, self.member)
         elif place.terms != call.terms:
             words = f"rank {sender} has other options, other workers or another sum than rank {self.member}"
             self._fail(words, sender, self.member)
         elif packet.kind == PROBE:
-            first = int(np.argmin(one.here))
-            missing = first.to_bytes(4, "big") + one.missing_bits(first, self.path.block_bytes - 4)
+            first = int(np.argmin(transfer.here))
+            missing = first.to_bytes(4, "big") + transfer.missing_bits(first, self.path.block_bytes - 4)
             self._control[sender].append(ControlPacket(MISSING, place, missing))
         else:
             reliable, marked = bool(packet.flags & RELIABLE), bool(packet.flags & MARK)
             call.moved_ns = self._moved_ns = now_ns
-            if one.take(place, reliable, marked, packet.payload, now_ns) and one.full:
-                one.closed = True
+            if transfer.take(place, reliable, marked, packet.payload, now_ns) and transfer.full:
+                transfer.closed = True
                 if place.style & PROBES:
                     self._tell(sender, place)
 
@@ -300,16 +298,16 @@ class BoundedParty:
         if kind == DATA:
             self.counters["late"] += 1
         at = sender, place.key, place.use, place.stage
-        if at not in self._told or kind == PROBE:
+        if at not in self._stop_notices or kind == PROBE:
             self._tell(sender, place)
 
     def _tell(self, sender: int, place: BoundedHeader) -> None:
         """It shall stop."""
-        if sender in self._gone:
+        if sender in self._exit_reasons:
             return
-        self._told[sender, place.key, place.use, place.stage] = None
-        if len(self._told) > 4096:
-            del self._told[next(iter(self._told))]
+        self._stop_notices[sender, place.key, place.use, place.stage] = None
+        if len(self._stop_notices) > 4096:
+            del self._stop_notices[next(iter(self._stop_notices))]
         self._control[sender].append(ControlPacket(STOP, place._replace(style=0, blocks=0, reliable=0, block=0)))
 
     # Closing
@@ -320,19 +318,19 @@ class BoundedParty:
             stage = call.stages[number]
             if stage is None or (number == 1 and not call.summed):
                 continue
-            open_before = [one for one in stage.incoming if not one.closed]
+            open_before = [transfer for transfer in stage.incoming if not transfer.closed]
             again = None
             if open_before:
-                rtts = [self._senders[one.sender].rtt_min_ns for one in stage.incoming]
+                rtts = [self._senders[transfer.sender].rtt_min_ns for transfer in stage.incoming]
                 again = self.rule.close(stage, rtts, now_ns)
-            for one in open_before:
-                if one.closed:
-                    self._tell(one.sender, BoundedHeader(call.key, call.use, number, terms=call.terms))
-                elif one.sender in self._gone and again is None:  # it waits for what won't come
-                    words = f"rank {self.member} lost rank {one.sender} in {call.words}"
-                    self._fail(f"{words}: {self._gone[one.sender]}", one.sender)
+            for transfer in open_before:
+                if transfer.closed:
+                    self._tell(transfer.sender, BoundedHeader(call.key, call.use, number, terms=call.terms))
+                elif transfer.sender in self._exit_reasons and again is None:  # it waits for what won't come
+                    words = f"rank {self.member} lost rank {transfer.sender} in {call.words}"
+                    self._fail(f"{words}: {self._exit_reasons[transfer.sender]}", transfer.sender)
             at = call.key, call.use, number
-            if all(one.closed for one in stage.incoming):
+            if all(transfer.closed for transfer in stage.incoming):
                 self._waiting.pop(at, None)
                 call.stages[number] = None
                 self.rule.ended(stage, now_ns)
@@ -350,11 +348,11 @@ class BoundedParty:
             if (down := call.stages[1]) is not None:
                 down.begun_ns = now_ns
             return
-        for owner, one in call.incoming[1].items():
+        for owner, transfer in call.incoming[1].items():
             low, high = self._shard(call, owner)
-            call.array[low:high] = one.values()[0]
+            call.array[low:high] = transfer.values()[0]
             self.counters["values_down"] += high - low
-            self.counters["lost_down"] += one.missing_values
+            self.counters["lost_down"] += transfer.missing_values
         del self._calls[call.key, call.use]
         self._finished.append(call)
 
@@ -369,12 +367,12 @@ class BoundedParty:
                 total += call.array[low:high]
                 counts += 1
                 continue
-            one = call.incoming[0][rank]
-            values, here = one.values()
+            transfer = call.incoming[0][rank]
+            values, here = transfer.values()
             total += values
             counts += here
             self.counters["values_up"] += high - low
-            self.counters["lost_up"] += one.missing_values
+            self.counters["lost_up"] += transfer.missing_values
         if self.rule.divide == "arrived" and (lacking := counts < self.workers).any():
             total[lacking] *= self.workers / counts[lacking].astype(np.float32)
         call.array[low:high] = total
@@ -387,7 +385,7 @@ class BoundedParty:
     def lost(self, member: int, reason: str, now_ns: int) -> None:
         """A member has left or died: fails calls that need it, and later ones. A rule that waits a limited time does
         so."""
-        self._gone[member] = reason
+        self._exit_reasons[member] = reason
         self._acks.pop(member, None)
         self._control[member].clear()
         self._pings = [to for to in self._pings if to != member]
@@ -396,7 +394,7 @@ class BoundedParty:
         self._outgoing[member] = []
         self._by_place = {at: out for at, out in self._by_place.items() if at[0] != member}
         self._senders[member] = PathSender(self.path)
-        for call in self._made():
+        for call in self._local_calls():
             self._look(call, now_ns)
 
     def end(self, failure: AggregationFailed) -> None:
@@ -407,7 +405,7 @@ class BoundedParty:
         if self.failure is None:
             self.failure = AggregationFailed(words, job=self._name, missing=tuple(sorted(missing)))
 
-    def _made(self) -> list[BoundedCall]:
+    def _local_calls(self) -> list[BoundedCall]:
         """Calls that this rank has begun, and that haven't ended."""
         return [call for call in self._calls.values() if call.array is not None]
 
@@ -415,7 +413,7 @@ class BoundedParty:
         """Fail if no call has moved for the timeout, or one for PATIENCE of them."""
         if self._call_timeout_ns is None:
             return
-        for call in self._made():
+        for call in self._local_calls():
             still_ns = now_ns - call.moved_ns
             if now_ns - self._moved_ns < self._call_timeout_ns and still_ns < PATIENCE * self._call_timeout_ns:
                 continue
@@ -466,12 +464,12 @@ class BoundedParty:
             return True
         at = out.place.key, out.place.use, out.place.stage
         under_way = 0
-        for each in self._by_place.values():
-            if (each.place.key, each.place.use, each.place.stage) != at or each.sent_once:
+        for other in self._by_place.values():
+            if (other.place.key, other.place.use, other.place.stage) != at or other.sent_once:
                 continue
-            if not each.first_sent and each.urgency < out.urgency:
+            if not other.first_sent and other.urgency < out.urgency:
                 return False
-            under_way += each.first_sent > 0
+            under_way += other.first_sent > 0
         return under_way < most
 
     def _block(self, to: int, out: OutgoingTransfer, now_ns: int) -> Frame:
@@ -479,10 +477,10 @@ class BoundedParty:
         payload = out.payload(block)
         reliable = bool(out.plan.reliable[block])
         out.in_flight += 1
-        more = out.wants or any(each.wants for each in self._outgoing[to])
+        more = out.wants or any(queued.wants for queued in self._outgoing[to])
         path = self._senders[to]
         priority = out.class_of(block)
-        number, asks = path.sent((out, block), len(payload) + HEADER_BYTES, more, now_ns, priority)
+        number, asks = path.track((out, block), len(payload) + HEADER_BYTES, more, now_ns, priority)
         flags = (RELIABLE if reliable else 0) | (MARK if out.marks(block) else 0) | (ASK if asks else 0)
         frame = packed(DATA, flags, self._job, number, out.place._replace(block=block), payload)
         self._after(to, out)
@@ -494,12 +492,12 @@ class BoundedParty:
             out.probing = True
             self._control[to].append(ControlPacket(PROBE, out.place, priority=out.least_urgent))
         if out.done:
-            self._outgoing[to] = [each for each in self._outgoing[to] if each is not out]
+            self._outgoing[to] = [queued for queued in self._outgoing[to] if queued is not out]
             self._by_place.pop((to, out.place.key, out.place.use, out.place.stage), None)
 
     def _controlled(self, to: int, control: ControlPacket, now_ns: int) -> Frame:
         size = HEADER_BYTES + len(control.payload)
-        number, _ = self._senders[to].sent(control, size, False, now_ns, control.priority)
+        number, _ = self._senders[to].track(control, size, False, now_ns, control.priority)
         frame = packed(control.kind, ASK, self._job, number, control.place, control.payload)
         return Frame(to, frame, max(MOST_URGENT, control.priority), False, control.priority == AHEAD)
 
@@ -537,10 +535,10 @@ class BoundedParty:
         if self.failure is not None:
             return None
         deadlines = [path.next_deadline_ns() for path in self._senders.values()]
-        if self._call_timeout_ns is not None and (made := self._made()):
-            forgotten_ns = min(call.moved_ns for call in made) + PATIENCE * self._call_timeout_ns
+        if self._call_timeout_ns is not None and (calls := self._local_calls()):
+            forgotten_ns = min(call.moved_ns for call in calls) + PATIENCE * self._call_timeout_ns
             deadlines.append(min(self._moved_ns + self._call_timeout_ns, forgotten_ns))
-        return min((each for each in (*deadlines, *self._waiting.values()) if each is not None), default=None)
+        return min((at for at in (*deadlines, *self._waiting.values()) if at is not None), default=None)
 
     def handle_timer(self, now_ns: int) -> None:
         """Do what is due. Raises nothing: a failure is `failure`."""

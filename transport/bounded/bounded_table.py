@@ -26,13 +26,13 @@ BOUNDED: Mapping[str, BoundedKind] = {
 
 def options_in(text: str) -> dict[str, Any]:
     """Options as a line of text has them, "tolerance=0.02,priorities=0". Raises ValueError for what is none."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or not name or not value:
             raise ValueError(f"'{part.strip()}': as in tolerance=0.02,priorities=0")
         try:
-            found[name] = float(value) if "." in value else int(value)
+            values[name] = float(value) if "." in value else int(value)
         except ValueError:
-            found[name] = value
-    return found
+            values[name] = value
+    return values

@@ -23,7 +23,7 @@ class BoundedGroupParty:
     def __init__(self, exact: CollectiveParty, lossy: BoundedParty) -> None:
         self.exact, self.lossy = exact, lossy
         self._pending: dict[int, BoundedCall] = {}  # sums of float32 that haven't ended
-        self.place, self.receive, self.sent, self.fail = exact.place, exact.receive, exact.sent, exact.fail
+        self.place, self.receive, self.on_sent, self.fail = exact.place, exact.receive, exact.on_sent, exact.fail
 
     @property
     def failure(self) -> AggregationFailed | None:
@@ -46,7 +46,7 @@ class BoundedGroupParty:
             self.lossy.pass_over(key, f"{kind} of {len(array)} {array.dtype}")
             exact, algorithm = self.exact, fitting(kind, EXACT, self.exact.workers)
             return exact.submit(kind, algorithm, array, op, now_ns=now_ns, key=key, priority=priority, root=root)
-        how: dict[str, Any] = {"key": key, "priority": priority, "name": name, "shown": str(root)}
+        how: dict[str, Any] = {"key": key, "priority": priority, "name": name, "signature": str(root)}
         try:
             call = self.lossy.submit(array, now_ns=now_ns, **how)
         except AggregationFailed:  # a member has left: the call ends with that, as `events` tells
@@ -58,15 +58,15 @@ class BoundedGroupParty:
         """Calls that have ended since the last time."""
         if (failure := self.lossy.failure) is not None:
             self.exact.fail(failure.detail, failure.missing)
-        found: list[tuple[Any, AggregationFailed | None]] = [*self.exact.events()]
+        events: list[tuple[Any, AggregationFailed | None]] = [*self.exact.events()]
         for call in self.lossy.events():
             del self._pending[id(call)]
-            found.append((call, None))
+            events.append((call, None))
         if (failure := self.exact.failure) is not None:
             self.lossy.end(failure)
-            found += [(call, failure) for call in self._pending.values()]
+            events += [(call, failure) for call in self._pending.values()]
             self._pending = {}
-        return found
+        return events
 
     def give_up(self, reason: str) -> None:
         """As of `GroupParty`."""

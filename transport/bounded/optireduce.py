@@ -99,25 +99,29 @@ class OptiReduce(Exact):
     def close(self, stage: CallStage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
         """See `Rule`."""
         key = stage.size, stage.number
-        if stage.index < self.options.runs and not any(one.bounded for one in stage.incoming):
+        if stage.index < self.options.runs and not any(transfer.bounded for transfer in stage.incoming):
             return None
         if (bound_ns := self._bound_ns.get(key)) is None:  # calls overlap, or a rank is ahead of this one
             bound_ns = 2 * max(self._runs.get(key, [UNKNOWN_NS]))
         ends_ns = stage.begun_ns + bound_ns
-        if self.options.adaptive and key in self._usual_ns and all(one.marked or one.full for one in stage.incoming):
-            last_ns = max((one.last_ns for one in stage.incoming), default=now_ns)
+        if (
+            self.options.adaptive
+            and key in self._usual_ns
+            and all(transfer.marked or transfer.full for transfer in stage.incoming)
+        ):
+            last_ns = max((transfer.last_ns for transfer in stage.incoming), default=now_ns)
             quiet_ns = round(self._usual_ns[key] * self._wait / 100)
             ends_ns = min(ends_ns, max(last_ns, stage.begun_ns) + quiet_ns)
         if now_ns < ends_ns:
             return ends_ns
-        for one in stage.incoming:
-            one.closed = True
+        for transfer in stage.incoming:
+            transfer.closed = True
         return None
 
     def ended(self, stage: CallStage, now_ns: int) -> None:
         """See `Rule`."""
         key, took_ns = (stage.size, stage.number), now_ns - stage.begun_ns
-        share = statistics.fmean(one.share for one in stage.incoming) if stage.incoming else 1.0
+        share = statistics.fmean(transfer.share for transfer in stage.incoming) if stage.incoming else 1.0
         if key not in self._bound_ns:
             if stage.index >= self.options.runs:
                 return
@@ -131,9 +135,9 @@ class OptiReduce(Exact):
         bound_ns = self._bound_ns[key]
         mine_ns = bound_ns if took_ns >= bound_ns else min(bound_ns, round(took_ns / max(share, 0.01)))
         self._newest_us[key] = min(mine_ns // 1000, 0xFFFFFFFF)
-        theirs = [one.timeout_us * 1000 for one in stage.incoming if one.timeout_us]
+        timeouts_ns = [transfer.timeout_us * 1000 for transfer in stage.incoming if transfer.timeout_us]
         weight = self.options.average
-        self._usual_ns[key] = weight * statistics.median([mine_ns, *theirs]) + (1 - weight) * self._usual_ns[key]
+        self._usual_ns[key] = weight * statistics.median([mine_ns, *timeouts_ns]) + (1 - weight) * self._usual_ns[key]
         lost = 1 - share
         self.lost_lately += 0.1 * (lost - self.lost_lately)
         if lost > MANY_LOST:

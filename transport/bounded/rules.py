@@ -168,9 +168,9 @@ class Mlt(Exact):
 
     def close(self, stage: CallStage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
         """See `Rule`."""
-        for one in stage.incoming:
-            if one.share >= 1 - self.options.tolerance:
-                one.closed = True
+        for transfer in stage.incoming:
+            if transfer.share >= 1 - self.options.tolerance:
+                transfer.closed = True
         return None
 
 
@@ -221,17 +221,17 @@ class Dgt(Exact):
         reliable[ranked[:top]] = True
         reliable[-1] = True
         classes = np.full(blocks, BEST_EFFORT - self.options.channels)
-        others = ranked[top:]
-        if len(others):
-            classes[others] += 1 + np.arange(len(others)) * self.options.channels // len(others)
+        lower = ranked[top:]
+        if len(lower):
+            classes[lower] += 1 + np.arange(len(lower)) * self.options.channels // len(lower)
         classes[-1] = BEST_EFFORT  # nothing that it closes for is overtaken by it
         return SendPlan(reliable, np.append(ranked, blocks - 1), classes, ~reliable)
 
     def close(self, stage: CallStage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
         """See `Rule`."""
-        for one in stage.incoming:
-            if one.begun_ns is not None and not one.reliable_left:
-                one.closed = True
+        for transfer in stage.incoming:
+            if transfer.begun_ns is not None and not transfer.reliable_left:
+                transfer.closed = True
         return None
 
 
@@ -282,16 +282,16 @@ class Ltp(Exact):
         if stage.number or not self.options.early_close:
             return None
         again = []
-        for one, rtt in zip(stage.incoming, rtt_ns, strict=True):
-            rates = self._rates.get(one.sender)
-            if one.closed or one.begun_ns is None or not rates:
+        for transfer, rtt in zip(stage.incoming, rtt_ns, strict=True):
+            rates = self._rates.get(transfer.sender)
+            if transfer.closed or transfer.begun_ns is None or not rates:
                 continue
-            threshold_ns = one.begun_ns + round(1.5 * rtt + one.blocks / max(rates))
+            threshold_ns = transfer.begun_ns + round(1.5 * rtt + transfer.blocks / max(rates))
             deadline_ns = threshold_ns + self.options.extra_ns
-            if one.reliable_left:
+            if transfer.reliable_left:
                 continue
-            if now_ns >= deadline_ns or (now_ns >= threshold_ns and one.share >= self.options.share):
-                one.closed = True
+            if now_ns >= deadline_ns or (now_ns >= threshold_ns and transfer.share >= self.options.share):
+                transfer.closed = True
             else:
                 again.append(threshold_ns if now_ns < threshold_ns else deadline_ns)
         return min(again, default=None)
@@ -300,8 +300,8 @@ class Ltp(Exact):
         """See `Rule`."""
         if stage.number:
             return
-        for one in stage.incoming:
-            if one.begun_ns is not None and one.last_ns > one.begun_ns and one.arrived_blocks >= 8:
-                rates = self._rates.setdefault(one.sender, [])
-                rates.append((one.arrived_blocks - 1) / (one.last_ns - one.begun_ns))
+        for transfer in stage.incoming:
+            if transfer.begun_ns is not None and transfer.last_ns > transfer.begun_ns and transfer.arrived_blocks >= 8:
+                rates = self._rates.setdefault(transfer.sender, [])
+                rates.append((transfer.arrived_blocks - 1) / (transfer.last_ns - transfer.begun_ns))
                 del rates[:-10]

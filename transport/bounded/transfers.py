@@ -140,9 +140,9 @@ class IncomingTransfer:
     @property
     def missing_values(self) -> int:
         """How many of its values haven't come."""
-        each = self._block_bytes // 4
-        missing = (self.blocks - self.arrived_blocks) * each
-        return missing if self.here[-1] else missing - (self.blocks * each - self.elements)
+        block_values = self._block_bytes // 4
+        missing = (self.blocks - self.arrived_blocks) * block_values
+        return missing if self.here[-1] else missing - (self.blocks * block_values - self.elements)
 
     @property
     def share(self) -> float:
@@ -180,20 +180,20 @@ class IncomingTransfer:
         here = np.repeat(self.here, self._block_bytes // 4)[: self.elements]
         if not self.rotated:
             return values, here
-        came = int(here.sum())
-        if not came:
+        received = int(here.sum())
+        if not received:
             return values, here
-        return turned(values, back=True) * np.float32(self.elements / came), np.ones(self.elements, np.bool_)
+        return turned(values, back=True) * np.float32(self.elements / received), np.ones(self.elements, np.bool_)
 
 
 def turned(values: Values, back: bool) -> Values:
     """Rotated values (a Hadamard transform with random signs), or those that rotate to them: blocks of powers of two,
     the longest first, so that the length stays. What is lost of a block then costs all its values a little."""
-    out, low, one = np.empty_like(values), 0, np.ones((1, 1))
+    out, low, unit = np.empty_like(values), 0, np.ones((1, 1))
     while low < len(values):
         width = 1 << min(len(values) - low, ROTATED_VALUES).bit_length() - 1
         part, rotation = values[low : low + width].reshape(1, -1), rotation_of(width)
-        out[low : low + width] = rotation.back(part.copy(), one) if back else rotation.rotated(part, one)
+        out[low : low + width] = rotation.back(part.copy(), unit) if back else rotation.rotated(part, unit)
         low += width
     return out
 

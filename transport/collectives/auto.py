@@ -99,16 +99,16 @@ class AutoParty:
 
     def events(self) -> Sequence[Any]:
         """As the party's; of a call that was held, under the name that `submit` gave it."""
-        found = [
+        events = [
             CollectiveFinished(self._aliases.pop(id(call), call), failure) for call, failure in self._party.events()
         ]
         if self._party.failure is not None and self._held_calls:
-            found += [CollectiveFinished(call, self._party.failure) for call in self._held_calls]
+            events += [CollectiveFinished(call, self._party.failure) for call in self._held_calls]
             self._held.clear()
             self._held_calls.clear()
-        found += self._failed
+        events += self._failed
         self._failed = []
-        return found
+        return events
 
     @property
     def failure(self) -> AggregationFailed | None:
@@ -135,10 +135,10 @@ class AutoParty:
             alpha_ns, beta_fs = _RESULT_DATA.unpack(data)
             self._chosen(min(alpha_ns, _ALPHA_NS_MAX), max(1, min(beta_fs, _BETA_FS_MAX)), now_ns)
 
-    def sent(self, ticket: int) -> None:
+    def on_sent(self, ticket: int) -> None:
         """As Party."""
         if ticket >= 0:
-            self._party.sent(ticket)
+            self._party.on_sent(ticket)
 
     def lost(self, member: int, reason: str, now_ns: int) -> None:
         """As Party. Without rank 0 or 1 nothing will be chosen: what is held begins, and fails as it would."""
@@ -205,12 +205,12 @@ class AutoParty:
         self._held, self._held_calls = [], []
         for (kind, array, op, how), call in zip(held, calls, strict=True):
             try:
-                begun = self._begin(kind, array, op, now_ns, how)
+                submitted = self._begin(kind, array, op, now_ns, how)
             except ValueError as error:  # a key that is in use
                 failure = AggregationFailed(str(error), job="auto", missing=())
                 self._failed.append(CollectiveFinished(call, failure))
                 continue
-            self._aliases[id(begun)] = call
+            self._aliases[id(submitted)] = call
 
     def _send(self, to: int, what: int, number: int, data: bytes) -> None:
         self._tickets -= 1  # the party's own aren't negative

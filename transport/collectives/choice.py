@@ -73,11 +73,11 @@ class AlgorithmChoice:
     def words(self, size_bytes: int) -> str:
         """What is chosen for a size and why, in one line."""
         chosen, predictions = _choose(self, size_bytes)
-        others = ", ".join(f"{name} {1e3 * s:.3g} ms" for name, s in predictions.items() if name != chosen)
+        slower = ", ".join(f"{name} {1e3 * s:.3g} ms" for name, s in predictions.items() if name != chosen)
         return (
             f"auto: {chosen} for {size_bytes} bytes on {self.workers} workers: {1e3 * predictions[chosen]:.3g} ms by "
             f"the model with a latency of {self.alpha_ns / 1e3:.4g} us and {8e-9 / self.link.beta_s:.3g} Gb/s"
-            + (f" ({others})" if others else "")
+            + (f" ({slower})" if slower else "")
         )
 
 

@@ -90,7 +90,7 @@ class Algorithm:
     """
 
     plan: Callable[[Task], CollectivePlan]
-    sent: Callable[[Task], SentVolume] | None = None
+    sent_volume: Callable[[Task], SentVolume] | None = None
     fits: Callable[[int], bool] = any_number
     needs: str = "any number"
     turns: bool = False

@@ -48,7 +48,7 @@ _KEY = slice(26, 36)  # where the key lies in a head
 _NUMBERED = 27
 HEAD_BYTES = _CALL.size + _PLACE.size
 assert HEAD_BYTES == 48
-_WHOLE = 0xFFFFFFFF
+_EXECUTION = 0xFFFFFFFF
 """In the place of a node in the ticket of an execution that a runner has."""
 
 _OP_NAMES = tuple(OPS)
@@ -134,7 +134,7 @@ class CollectiveParty:
         self._early: dict[bytes, deque[tuple[int, bytes, Buffer]]] = {}
         self._calls: dict[bytes, CollectiveCall] = {}  # by key
         self._by_number: dict[int, CollectiveCall] = {}
-        self._made = 0  # calls submitted without a key
+        self._unkeyed_calls = 0  # calls submitted without a key
         self._numbers = 0
         self._lost: dict[int, str] = {}
         self._ready: list[CollectiveCall] = []  # whose messages may be sent
@@ -163,7 +163,7 @@ class CollectiveParty:
         allreduce, what its caller was asked for (`REQUESTED_OPS`); or all that the ranks compare, in place of these.
         After a failure the call fails at once. Raises ValueError for what isn't defined, or a key that is in use."""
         if key is None:
-            numbered, value = 1, self._made
+            numbered, value = 1, self._unkeyed_calls
         else:
             numbered, value = 0, key
             if not 0 <= key < 1 << 63:
@@ -171,14 +171,15 @@ class CollectiveParty:
         if not URGENT < priority < 1 << 31:
             raise ValueError(f"priority {priority}: more than -2**31, less than 2**31")
         if isinstance(root, CallSignature):
-            shown = root
+            signature = root
         else:
-            shown = CallSignature(kind, op, array.dtype, len(array), *((0, root) if kind == "allreduce" else (root, 0)))
-        call = self._new_call(kind, algorithm, op, array, shown.root)
-        self._describe(call, shown, numbered, value, priority)
+            root_and_sizes = (0, root) if kind == "allreduce" else (root, 0)
+            signature = CallSignature(kind, op, array.dtype, len(array), *root_and_sizes)
+        call = self._new_call(kind, algorithm, op, array, signature.root)
+        self._describe(call, signature, numbered, value, priority)
         if call.key in self._calls:
             raise ValueError(f"key {key} is in use by {self._text(self._calls[call.key].head)}")
-        self._made += numbered
+        self._unkeyed_calls += numbered
         if self.failure is not None:
             self._finished.append(CollectiveFinished(call, self.failure))
             return call
@@ -229,15 +230,15 @@ class CollectiveParty:
         else:
             self._receive_other(call, sender, head, data, now_ns)
 
-    def sent(self, ticket: int) -> None:
+    def on_sent(self, ticket: int) -> None:
         """As Party."""
         call = self._by_number.get(ticket >> 32)
         if call is None:
             return  # a notice, or of a call that failed
-        if (node := ticket & _WHOLE) == _WHOLE:
+        if (node := ticket & _EXECUTION) == _EXECUTION:
             self._has_moved = True
         else:
-            call.execution.sent(node)
+            call.execution.on_sent(node)
         self._advance(call)
 
     def lost(self, member: int, reason: str, now_ns: int) -> None:
@@ -348,7 +349,7 @@ class CollectiveParty:
         if self._deadline_ns is None or len(self._calls) == 1:
             self._deadline_ns = now_ns + self._look_ns
         if self.runner is not None and isinstance(call.execution, NativeExecution):
-            self.runner.run(call.execution, call.head, call.number << 32 | _WHOLE)
+            self.runner.run(call.execution, call.head, call.number << 32 | _EXECUTION)
         call.execution.start()
         self._advance(call)
 
@@ -382,8 +383,8 @@ class CollectiveParty:
         elif not _is_call(head):
             self._fail(f"{self._name(sender)} sends {self._own_name()} what is no message of a collective", (sender,))
         elif call is not None and (head[_NUMBERED] or call.execution.expects(sender)):  # no other call has its number
-            theirs, mine = self._text(head), self._text(call.head)
-            self._fail(f"{self._name(sender)} calls {theirs}, {self._own_name()} calls {mine}", (sender, self.member))
+            remote, local = self._text(head), self._text(call.head)
+            self._fail(f"{self._name(sender)} calls {remote}, {self._own_name()} calls {local}", (sender, self.member))
         else:
             self._hold(sender, head, data)
 
@@ -474,14 +475,14 @@ class CollectiveParty:
 
     def _text(self, head: bytes) -> str:
         """A call as a text: "ring allreduce 7 of 1000 float32 (sum)"."""
-        _, number, algorithm, op, asked, dtype, segment_bytes, *rest = _CALL.unpack_from(head)
+        _, number, algorithm, op, requested_op, dtype, segment_bytes, *rest = _CALL.unpack_from(head)
         elements, root, option, numbered, key = rest
         kind = COMPARED_KINDS[number]
         try:
             name = np.dtype(dtype.rstrip(b"\0").decode("ascii")).name
         except (TypeError, ValueError):
             name = "values of an unknown type"
-        op_name, name = requested_op_text(asked, _OP_NAMES[op], name)
+        op_name, name = requested_op_text(requested_op, _OP_NAMES[op], name)
         which = f"{key}" if numbered else f"with key {key}"
         details = [op_name] if kind in COMBINING else []
         details += [f"root {root}"] if kind in ROOTED else [f"sizes {root:02x}"] if root else []

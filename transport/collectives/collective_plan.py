@@ -67,7 +67,7 @@ class CollectivePlan:
     @property
     def elements_sent(self) -> int:
         """Elements this member sends."""
-        return sum(each.high - each.low for each in self.operations if isinstance(each, Send))
+        return sum(operation.high - operation.low for operation in self.operations if isinstance(operation, Send))
 
 
 class Draft:

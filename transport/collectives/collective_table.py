@@ -48,8 +48,8 @@ def with_kind(kind: Kind) -> tuple[str, ...]:
 
 def fitting(kind: Kind, method: str, workers: int) -> str:
     """The collective that a method uses for a kind: its own if it has one for so many workers, or else a common one."""
-    own = COLLECTIVES[method].kinds.get(kind) if method in COLLECTIVES else None
-    return method if own is not None and own.fits(workers) else COMMON[kind]
+    algorithm = COLLECTIVES[method].kinds.get(kind) if method in COLLECTIVES else None
+    return method if algorithm is not None and algorithm.fits(workers) else COMMON[kind]
 
 
 def plan(task: Task) -> CollectivePlan:
@@ -68,8 +68,8 @@ def plan(task: Task) -> CollectivePlan:
 def program(task: Task, itemsize: int, segment_bytes: int) -> SegmentProgram:
     """The compiled plan, from a cache. Raises as `plan`."""
     key = (task, itemsize, segment_bytes)
-    found = _cache.get(key)
-    if found is None:
-        found = compile_plan(plan(task), itemsize, segment_bytes)
-        _cache.put(key, found)
-    return found
+    compiled = _cache.get(key)
+    if compiled is None:
+        compiled = compile_plan(plan(task), itemsize, segment_bytes)
+        _cache.put(key, compiled)
+    return compiled

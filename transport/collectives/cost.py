@@ -63,31 +63,31 @@ def traffic_matrix(
 ) -> Mapping[tuple[int, int], Fraction]:
     """What each member sends to each other in a call, (sender, receiver), in arrays. Read off the plans."""
     elements = _ELEMENTS * max(1, option)
-    sent: defaultdict[tuple[int, int], int] = defaultdict(int)
+    volumes: defaultdict[tuple[int, int], int] = defaultdict(int)
     alike = COLLECTIVES[name].kinds[kind].turns and elements % workers == 0
     for member in range(1 if alike else workers):
-        for each in plan(Task(kind, name, member, workers, elements, 0, option)).operations:
-            if isinstance(each, Send):
-                sent[member, each.to] += each.high - each.low
+        for operation in plan(Task(kind, name, member, workers, elements, 0, option)).operations:
+            if isinstance(operation, Send):
+                volumes[member, operation.to] += operation.high - operation.low
     if alike:
-        for (_, to), number in list(sent.items()):
-            sent.update(((turn, (to + turn) % workers), number) for turn in range(workers))
-    return {pair: Fraction(number, elements) for pair, number in sent.items()}
+        for (_, to), number in list(volumes.items()):
+            volumes.update(((turn, (to + turn) % workers), number) for turn in range(workers))
+    return {pair: Fraction(number, elements) for pair, number in volumes.items()}
 
 
 @cache
 def transfers_most(name: str, workers: int, option: int = 0, kind: Kind = "allreduce") -> int:
     """Messages that some member sends and receives in a call, before any is cut into segments: the most of all members.
     Read off the plans."""
-    sent: defaultdict[int, int] = defaultdict(int)
+    counts: defaultdict[int, int] = defaultdict(int)
     elements = _ELEMENTS * max(1, option)
     alike = COLLECTIVES[name].kinds[kind].turns and elements % workers == 0
     for member in range(1 if alike else workers):
-        for each in plan(Task(kind, name, member, workers, elements, 0, option)).operations:
-            if isinstance(each, Send):
-                sent[member] += 1
-                sent[member if alike else each.to] += 1  # of members that are alike each receives as many
-    return max(sent.values(), default=0)
+        for operation in plan(Task(kind, name, member, workers, elements, 0, option)).operations:
+            if isinstance(operation, Send):
+                counts[member] += 1
+                counts[member if alike else operation.to] += 1  # of members that are alike each receives as many
+    return max(counts.values(), default=0)
 
 
 @cache

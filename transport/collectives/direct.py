@@ -37,8 +37,8 @@ def direct_allreduce(task: Task) -> CollectivePlan:
     start = next((number for number, rank in enumerate(ranks) if rank > member), 0)
     # Each member starts with the next rank, so that no rank gets all messages at once.
     order = [(start + step) % len(ranks) for step in range(len(ranks))]
-    others = [number for number in order if ranks[number] != member]
-    for number in others:
+    numbers = [number for number in order if ranks[number] != member]
+    for number in numbers:
         draft.send(ranks[number], *shards[number])
     if member in ranks:
         low, high = shards[ranks.index(member)]
@@ -47,7 +47,7 @@ def direct_allreduce(task: Task) -> CollectivePlan:
             draft.receive(rank, low, high, True)
         for step in range(len(peers)):
             draft.send(peers[(step + member) % len(peers)], low, high)
-    for number in others:
+    for number in numbers:
         draft.receive(ranks[number], *shards[number], False)
     return draft.plan()
 
@@ -55,12 +55,12 @@ def direct_allreduce(task: Task) -> CollectivePlan:
 # ---- what a member sends
 
 
-def _sent(task: Task) -> SentVolume:
+def _sent_volume(task: Task) -> SentVolume:
     ranks = roots(task.workers, task.option)
     sums = task.member in ranks
-    own = part_size(task.elements, len(ranks), ranks.index(task.member)) if sums else 0
+    share = part_size(task.elements, len(ranks), ranks.index(task.member)) if sums else 0
     answers = task.workers - 1 if sums else 0
-    return SentVolume(len(ranks) - int(sums) + answers, task.elements - own + answers * own)
+    return SentVolume(len(ranks) - int(sums) + answers, task.elements - share + answers * share)
 
 
 # ---- costs
@@ -82,7 +82,7 @@ def _seconds(load: AllreduceLoad, pace: LinkPace) -> float:
 
 DIRECT = Collective(
     "direct",
-    {"allreduce": Algorithm(direct_allreduce, _sent)},
+    {"allreduce": Algorithm(direct_allreduce, _sent_volume)},
     Costs(_textbook, _seconds),
     MethodStyle(
         "direct", "each rank sums one shard, sent to it directly by all others, and sends it to all", "#8C6D31"

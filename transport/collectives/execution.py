@@ -33,7 +33,7 @@ _LEFT = -1
 
 
 class Segment(NamedTuple):
-    """A message: segment number `segment` of the range of the Send with this step. node: to be given to `sent`."""
+    """A message: segment number `segment` of the range of the Send with this step. node: to be given to `on_sent`."""
 
     to: int
     step: int
@@ -93,7 +93,7 @@ class _Compiler:
     """Memory is cut at all ends of segments into pieces; each knows its last writer and the readers since."""
 
     def __init__(self, plan: CollectivePlan, itemsize: int, segment_bytes: int) -> None:
-        self._each = max(1, segment_bytes // itemsize)
+        self._per_segment = max(1, segment_bytes // itemsize)
         self.program = SegmentProgram(plan, itemsize, segment_bytes, [], [], [], [], [], [], [], {}, {})
         cut = [
             (operation, number, low, high)
@@ -118,7 +118,7 @@ class _Compiler:
     def _cut(self, low: int, high: int) -> list[tuple[int, int]]:
         if low == high:
             return [(low, high)]
-        return [(first, min(first + self._each, high)) for first in range(low, high, self._each)]
+        return [(first, min(first + self._per_segment, high)) for first in range(low, high, self._per_segment)]
 
     def _pieces(self, low: int, high: int) -> range:
         if low == high:
@@ -313,7 +313,7 @@ class Execution:
         self._complete(node)
         self.done = not self._left
 
-    def sent(self, node: int) -> None:
+    def on_sent(self, node: int) -> None:
         """The memory of a message may be used again."""
         self._waits[node] = _LEFT
         self.moves += 1
@@ -321,7 +321,7 @@ class Execution:
         self.done = not self._left
 
     def messages_to_send(self) -> list[Segment]:
-        """Messages that may be sent, each handed out once; `data` is the array's own memory until `sent`."""
+        """Messages that may be sent, each handed out once; `data` is the array's own memory until `on_sent`."""
         if not self._outbox:
             return []
         program = self._program
@@ -346,8 +346,8 @@ class Execution:
     def _apply(self, node: int, data: Buffer) -> None:
         low, high = self._program.lows[node], self._program.highs[node]
         if self._program.kinds[node] == _COMBINE:
-            mine = self._values(low, high)
-            self._combine(mine, np.frombuffer(data, mine.dtype) if data else mine, out=mine)
+            values = self._values(low, high)
+            self._combine(values, np.frombuffer(data, values.dtype) if data else values, out=values)
         elif node in self._placed:
             self._placed.remove(node)
         else:
@@ -355,8 +355,8 @@ class Execution:
 
     def _apply_local(self, node: int) -> None:
         low, high, source = self._program.lows[node], self._program.highs[node], self._program.sources[node]
-        mine = self._values(low, high)
-        self._combine(mine, self._values(source, source + high - low), out=mine)
+        values = self._values(low, high)
+        self._combine(values, self._values(source, source + high - low), out=values)
 
     def _complete(self, node: int) -> None:
         """A node is applied or sent: what waited for it alone goes on."""

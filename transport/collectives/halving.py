@@ -29,12 +29,12 @@ Range = tuple[int, int]
 
 def blocks(workers: int) -> list[Range]:
     """(first rank, size) of each binary block, largest first."""
-    found, first = [], 0
+    result, first = [], 0
     for bit in reversed(range(workers.bit_length())):
         if workers >> bit & 1:
-            found.append((first, 1 << bit))
+            result.append((first, 1 << bit))
             first += 1 << bit
-    return found
+    return result
 
 
 def reversed_bits(value: int, size: int) -> int:
@@ -53,9 +53,9 @@ def _halves(place: int, size: int, near_first: bool) -> list[tuple[int, Range, R
     low, high, steps = 0, size, []
     for distance in distances:
         middle = (low + high) // 2
-        kept, given = ((middle, high), (low, middle)) if place & distance else ((low, middle), (middle, high))
-        steps.append((distance, kept, given))
-        low, high = kept
+        local_half, peer_half = ((middle, high), (low, middle)) if place & distance else ((low, middle), (middle, high))
+        steps.append((distance, local_half, peer_half))
+        low, high = local_half
     return steps
 
 
@@ -65,18 +65,18 @@ def _elements(pieces: Range, elements: int, size: int) -> Range:
 
 def _halve(draft: Draft, first: int, size: int, elements: int, near_first: bool) -> None:
     place = draft.member - first
-    for distance, kept, given in _halves(place, size, near_first):
+    for distance, local_half, peer_half in _halves(place, size, near_first):
         partner = first + (place ^ distance)
-        draft.send(partner, *_elements(given, elements, size))
-        draft.receive(partner, *_elements(kept, elements, size), True)
+        draft.send(partner, *_elements(peer_half, elements, size))
+        draft.receive(partner, *_elements(local_half, elements, size), True)
 
 
 def _double(draft: Draft, first: int, size: int, elements: int, near_first: bool) -> None:
     place = draft.member - first
-    for distance, kept, given in reversed(_halves(place, size, near_first)):
+    for distance, local_half, peer_half in reversed(_halves(place, size, near_first)):
         partner = first + (place ^ distance)
-        draft.send(partner, *_elements(kept, elements, size))
-        draft.receive(partner, *_elements(given, elements, size), False)
+        draft.send(partner, *_elements(local_half, elements, size))
+        draft.receive(partner, *_elements(peer_half, elements, size), False)
 
 
 def halving_doubling_allreduce(task: Task) -> CollectivePlan:
@@ -194,12 +194,12 @@ def _sent_by_halving_doubling(task: Task) -> SentVolume:
     index = max(index for index, (first, _) in enumerate(all_blocks) if first <= task.member)
     first, size = all_blocks[index]
     piece = reversed_bits(task.member - first, size)
-    own = part_size(task.elements, size, piece)
-    messages, total = 2 * (size.bit_length() - 1), task.elements - own + _doubled(task.elements, size, piece)
+    piece_elements = part_size(task.elements, size, piece)
+    messages, total = 2 * (size.bit_length() - 1), task.elements - piece_elements + _doubled(task.elements, size, piece)
     if index:
-        messages, total = messages + all_blocks[index - 1][1] // size, total + own
+        messages, total = messages + all_blocks[index - 1][1] // size, total + piece_elements
     if index + 1 < len(all_blocks):
-        messages, total = messages + 1, total + own
+        messages, total = messages + 1, total + piece_elements
     return SentVolume(messages, total)
 
 
@@ -241,11 +241,11 @@ def _halving_seconds(load: AllreduceLoad, pace: LinkPace) -> float:
     if is_power_of_two(load.workers):
         return stepwise_seconds(_halving_chain(load), pace)
     inside, outside = _ways_through_blocks(load)
-    own = blocks(load.workers)[-1][1].bit_length() - 1
-    between = outside[own:]
+    steps = blocks(load.workers)[-1][1].bit_length() - 1
+    between = outside[steps:]
     first = sum(pace.alpha + min(size, pace.segment_bytes) * pace.beta for size in between)
     rest = max(size - min(size, pace.segment_bytes) for size in between) * pace.beta
-    before = stepwise_seconds(outside[:own], pace) if own else 0.0
+    before = stepwise_seconds(outside[:steps], pace) if steps else 0.0
     return 2 * max(stepwise_seconds(inside, pace), before + first + rest)
 
 

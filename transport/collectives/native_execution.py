@@ -127,18 +127,18 @@ class NativeExecution:
             words = f"has {len(data)} bytes, not {wanted}"
         raise ValueError(f"step {step}, segment {segment} {words}")
 
-    def sent(self, node: int) -> None:
+    def on_sent(self, node: int) -> None:
         """See `Execution`."""
         self._library.sa_execution_sent(self._handle, node)
 
     def messages_to_send(self) -> list[Segment]:
         """See `Execution`; not of one that is carried."""
-        program, found = self._program, []
+        program, messages = self._program, []
         node: int
         while (node := self._library.sa_execution_next(self._handle)) >= 0:
             to, step, segment = program.labels[node]
-            found.append(Segment(to, step, segment, self._memory(program.lows[node], program.highs[node]), node))
-        return found
+            messages.append(Segment(to, step, segment, self._memory(program.lows[node], program.highs[node]), node))
+        return messages
 
     def _memory(self, low: int, high: int) -> memoryview:
         elements = len(self._array)

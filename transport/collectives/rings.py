@@ -33,20 +33,20 @@ def split(low: int, high: int, parts: int) -> list[Range]:
 
 def scatter_along(draft: Draft, ring: Sequence[int], pieces: Sequence[Range]) -> None:
     """Reduce-scatter: ring[i] ends with the sum of pieces[i]."""
-    size, own = len(ring), ring.index(draft.member)
-    right, left = ring[(own + 1) % size], ring[(own - 1) % size]
+    size, place = len(ring), ring.index(draft.member)
+    right, left = ring[(place + 1) % size], ring[(place - 1) % size]
     for step in range(size - 1):
-        draft.send(right, *pieces[(own - step - 1) % size])
-        draft.receive(left, *pieces[(own - step - 2) % size], True)
+        draft.send(right, *pieces[(place - step - 1) % size])
+        draft.receive(left, *pieces[(place - step - 2) % size], True)
 
 
 def gather_along(draft: Draft, ring: Sequence[int], pieces: Sequence[Range]) -> None:
     """All-gather: ring[i] begins with pieces[i]."""
-    size, own = len(ring), ring.index(draft.member)
-    right, left = ring[(own + 1) % size], ring[(own - 1) % size]
+    size, place = len(ring), ring.index(draft.member)
+    right, left = ring[(place + 1) % size], ring[(place - 1) % size]
     for step in range(size - 1):
-        draft.send(right, *pieces[(own - step) % size])
-        draft.receive(left, *pieces[(own - step - 1) % size], False)
+        draft.send(right, *pieces[(place - step) % size])
+        draft.receive(left, *pieces[(place - step - 1) % size], False)
 
 
 def ring_allreduce(task: Task) -> CollectivePlan:
@@ -95,9 +95,9 @@ def naive_ring_allreduce(task: Task) -> CollectivePlan:
     places = {member: 0}
     right, left = (member + 1) % workers, (member - 1) % workers
     for step in range(workers - 1):
-        sent, received = (member - step) % workers, (member - step - 1) % workers
+        out, received = (member - step) % workers, (member - step - 1) % workers
         places[received] = (step + 1) * elements
-        draft.send(right, places[sent], places[sent] + elements)
+        draft.send(right, places[out], places[out] + elements)
         draft.receive(left, places[received], places[received] + elements, False)
     first = places[0]
     for rank in range(1, workers):
@@ -188,8 +188,8 @@ def _sent_along(elements: int, workers: int, place: int) -> SentVolume:
     """Every piece but one's own, then every piece but the right neighbour's."""
     if workers == 1:
         return SentVolume(0, 0)
-    kept = part_size(elements, workers, place) + part_size(elements, workers, place + 1)
-    return SentVolume(2 * (workers - 1), 2 * elements - kept)
+    unsent = part_size(elements, workers, place) + part_size(elements, workers, place + 1)
+    return SentVolume(2 * (workers - 1), 2 * elements - unsent)
 
 
 def _sent_in_groups(task: Task, group: int) -> SentVolume:

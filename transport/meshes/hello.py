@@ -93,23 +93,23 @@ def unpack(data: bytes) -> tuple[Hello, bytes]:
         raise DecodeError("no_hello", str(error)) from error
 
 
-def disagreement(mine: Hello, theirs: Hello, place: str, expected: int | None = None) -> str:
+def disagreement(local: Hello, remote: Hello, place: str, expected: int | None = None) -> str:
     """Why two members don't fit, as a text that names both sides; "" if they do.
 
     place: where theirs came from. expected: the number that the one there should have, if that is known.
     """
-    they, we = f"member {theirs.member} at {place}", f"this member {mine.member}"
+    they, we = f"member {remote.member} at {place}", f"this member {local.member}"
     differing = [
-        (f"{label} '{getattr(theirs, name)}'", f"'{getattr(mine, name)}'")
+        (f"{label} '{getattr(remote, name)}'", f"'{getattr(local, name)}'")
         for name, label in (("job", "job"), ("method", "method"), ("link", "link"), ("members", "members"))
-        if getattr(theirs, name) != getattr(mine, name)
+        if getattr(remote, name) != getattr(local, name)
     ]
     if differing:
         return f"{they} came for {', '.join(a for a, _ in differing)}, {we} for {', '.join(b for _, b in differing)}"
-    if theirs.member == mine.member:
-        return f"the one at {place} says it is member {theirs.member}, as {we} is"
-    if expected is not None and theirs.member != expected:
-        return f"the one at {place} says it is member {theirs.member}; {we} was told that member {expected} is there"
-    if theirs.to not in (ANYBODY, mine.member):
-        return f"{they} looks for member {theirs.to} where {we} is"
+    if remote.member == local.member:
+        return f"the one at {place} says it is member {remote.member}, as {we} is"
+    if expected is not None and remote.member != expected:
+        return f"the one at {place} says it is member {remote.member}; {we} was told that member {expected} is there"
+    if remote.to not in (ANYBODY, local.member):
+        return f"{they} looks for member {remote.to} where {we} is"
     return ""

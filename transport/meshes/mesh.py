@@ -144,7 +144,7 @@ def check_message(mesh: Mesh, to: int, head: bytes, size_bytes: int) -> None:
 
 def checked_classes(priorities: Sequence[int]) -> tuple[int, ...]:
     """Priority classes as a mesh has them, each once. Raises ValueError for what is none."""
-    if any(type(each) is not int or class_of(each) != each for each in priorities):
+    if any(type(priority) is not int or class_of(priority) != priority for priority in priorities):
         raise ValueError(f"priorities {list(priorities)}: {MOST_URGENT} (most urgent) to {BEST_EFFORT}")
     return tuple(sorted(set(priorities)))
 
@@ -200,7 +200,7 @@ class Party(Protocol):
     def receive(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
         """A message came. Raises nothing for a peer's bad ones: fails what they concern, naming both sides."""
 
-    def sent(self, ticket: int) -> None:
+    def on_sent(self, ticket: int) -> None:
         """A message's memory may be used again."""
 
     def lost(self, member: int, reason: str, now_ns: int) -> None:

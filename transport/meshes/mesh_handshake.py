@@ -54,14 +54,14 @@ def unknown_senders_text(unknown_senders: int) -> str:
     return f"; peers that did not prove that they have this job's token: {unknown_senders}" if unknown_senders else ""
 
 
-def size_bytes(begun: bytes | bytearray) -> int:
+def size_bytes(prefix: bytes | bytearray) -> int:
     """How long the message is that begins so; less than that while its start isn't there yet. Raises DecodeError as
     soon as it can be none."""
-    if begun[: len(MAGIC)] != MAGIC[: len(begun)]:
+    if prefix[: len(MAGIC)] != MAGIC[: len(prefix)]:
         raise DecodeError("no_hello", "wrong magic")
-    if len(begun) < _START.size:
+    if len(prefix) < _START.size:
         return _START.size
-    kind, version = begun[6], begun[7]
+    kind, version = prefix[6], prefix[7]
     if kind == HandshakeKind.OPENING:
         return _OPENING_BYTES
     if version != VERSION:
@@ -70,9 +70,9 @@ def size_bytes(begun: bytes | bytearray) -> int:
         return _CHALLENGE_BYTES
     if kind > max(HandshakeKind):
         raise DecodeError("no_hello", f"kind {kind}")
-    if len(begun) < _BODY:
+    if len(prefix) < _BODY:
         return _BODY
-    length = int.from_bytes(begun[_BODY - _LENGTH.size : _BODY], "big")
+    length = int.from_bytes(prefix[_BODY - _LENGTH.size : _BODY], "big")
     if length > BODY_BYTES_MAX:
         raise DecodeError("no_hello", f"a body of {length} bytes")
     return _BODY + length

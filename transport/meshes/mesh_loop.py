@@ -165,7 +165,7 @@ class MeshLoop:
             if type(event) is MessageReceived:
                 party.receive(event.sender, event.head, event.data, now_ns)
             elif type(event) is MessageSent:
-                party.sent(event.ticket)
+                party.on_sent(event.ticket)
             elif type(event) is MemberLost:
                 party.lost(event.member, event.reason, now_ns)
         if busy or events:

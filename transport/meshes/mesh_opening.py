@@ -128,13 +128,13 @@ def connect_mesh(
             raise JobError(f"link '{link}' carries no host method; there are: {', '.join(links_with('mesh'))}")
         open_mesh = LINKS[link].opener("mesh")
         try:
-            own = dict(options or {})
+            link_options = dict(options or {})
             how: dict[str, Any] = {**meeting, "token": job_token(meeting.get("token", ""))}
-            if member == 0 and not (how["token"] or own.get("keys")) and (words := no_token_text(addresses)):
+            if member == 0 and not (how["token"] or link_options.get("keys")) and (words := no_token_text(addresses)):
                 logger.warning("job %s: %s", meeting.get("job", ""), words)
-            if classes := checked_classes(own.pop("priorities", ())):
+            if classes := checked_classes(link_options.pop("priorities", ())):
                 how["classes"] = classes
-            mesh: Mesh = open_mesh(member, addresses, own, bound, **how)
+            mesh: Mesh = open_mesh(member, addresses, link_options, bound, **how)
         except (TypeError, ValueError) as error:
             raise JobError(f"link {link}: {error}") from error
     return mesh

@@ -46,7 +46,7 @@ COUNTERS = (
 )
 """In the order of `enum sa_mesh_counter`."""
 
-RECEIVED, SENT, GONE, WANTS_MEMORY = range(4)
+RECEIVED, MESSAGE_SENT, PEER_LOST, WANTS_MEMORY = range(4)
 """`enum sa_mesh_event_kind`."""
 
 _CLOSED, _ERROR, _LEFT, _NO_MESSAGE = range(4)  # enum sa_gone
@@ -156,14 +156,14 @@ class NativeTcpMesh:
 
     def __init__(
         self,
-        mine: Hello,
+        hello: Hello,
         flows: Sequence[Mapping[int, socket.socket]],
         classes: tuple[int, ...] = (),
         unknown_senders: int = 0,
     ) -> None:
         """What `tcp.meet` gives. The connections are non-blocking, and the mesh's from now on."""
-        self.member, self.members, self.classes = mine.member, mine.members, classes
-        self._mine, self._flows = mine, flows
+        self.member, self.members, self.classes = hello.member, hello.members, classes
+        self._hello, self._flows = hello, flows
         self._library = declared()
         self._counters = _Counters(unknown_senders)
         self.counters: Mapping[str, int] = self._counters
@@ -216,10 +216,10 @@ class NativeTcpMesh:
         check_message(self, to, head, size)
         self._require_open()
         address = np.frombuffer(data, np.uint8).ctypes.data if size else None
-        given = MeshOutgoing(address, size, ticket, to, flow, priority, len(head))
-        ctypes.memmove(given.head, head, len(head))
+        outgoing = MeshOutgoing(address, size, ticket, to, flow, priority, len(head))
+        ctypes.memmove(outgoing.head, head, len(head))
         self._data[ticket] = data
-        self._check(self._library.sa_mesh_send(self._handle, given, waits_for_credit))
+        self._check(self._library.sa_mesh_send(self._handle, outgoing, waits_for_credit))
 
     def set_credit(self, credit_bytes: int | None) -> None:
         """See `Sends.set_credit`."""
@@ -251,26 +251,26 @@ class NativeTcpMesh:
         """See `Mesh.receive`."""
         self._require_open()
         self._turn(0)
-        found: list[Event] = []
+        events: list[Event] = []
         while count := self._library.sa_mesh_take_events(self._handle, self._events):
             for event in self._events[:count]:
-                self._take(event, place, found)
-        return found
+                self._take(event, place, events)
+        return events
 
-    def _take(self, event: MeshEvent, place: Place | None, found: list[Event]) -> None:
-        if event.kind == SENT:
+    def _take(self, event: MeshEvent, place: Place | None, events: list[Event]) -> None:
+        if event.kind == MESSAGE_SENT:
             if self._runs.pop(event.ticket, None) is None:
                 del self._data[event.ticket]
-            found.append(MessageSent(event.ticket))
-        elif event.kind == GONE:
+            events.append(MessageSent(event.ticket))
+        elif event.kind == PEER_LOST:
             for flow in self._flows:
                 flow[event.member].close()
-            found.append(MemberLost(event.member, event.why()))
+            events.append(MemberLost(event.member, event.why()))
         else:
             head = bytes(event.head[: event.head_bytes])
             if event.kind == RECEIVED:
                 data: Buffer = self._memory.pop(event.connection) if event.size_bytes else b""
-                found.append(MessageReceived(event.member, head, data))
+                events.append(MessageReceived(event.member, head, data))
                 return
             size = event.size_bytes
             memory = (place(event.member, head, size) if place is not None else None) or self._spare.take(size)
@@ -314,12 +314,12 @@ class NativeTcpMesh:
         for flow in self._flows:
             for connection in flow.values():
                 connection.close()
-        for kept in (self._memory, self._data, self._runs):
-            kept.clear()
+        for buffers in (self._memory, self._data, self._runs):
+            buffers.clear()
 
     def _require_open(self) -> None:
         if self._closed:
-            raise LinkClosed(f"the tcp mesh of member {self.member}, job {self._mine.job}, is closed")
+            raise LinkClosed(f"the tcp mesh of member {self.member}, job {self._hello.job}, is closed")
 
 
 def in_c(mesh: Mesh) -> Mesh:

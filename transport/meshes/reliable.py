@@ -358,8 +358,8 @@ class Receiver:
         elif not probe:
             self._early[number] = (flags, tag, frame[RELIABLE_BYTES:])
             start, end = self._add_to_ranges(number)
-            others = [one for one in self._recent if not start <= one < end]
-            self._recent = [number, *others][:SACK_RANGES_MAX]
+            outside = [entry for entry in self._recent if not start <= entry < end]
+            self._recent = [number, *outside][:SACK_RANGES_MAX]
 
     def _take(self, flags: int, tag: int, payload: bytes) -> None:
         """The next segment in order."""
@@ -407,12 +407,12 @@ class Receiver:
     def _sack_ranges(self) -> list[list[int]]:
         """Those of the segments that came last, the last first (RFC 2018): each is told several times."""
         ranges = self._ranges
-        found: list[list[int]] = []
+        result: list[list[int]] = []
         for number in self._recent:
             index = bisect_left(ranges, [number + 1]) - 1
-            if index >= 0 and ranges[index][0] <= number < ranges[index][1] and ranges[index] not in found:
-                found.append(ranges[index])
-        return found
+            if index >= 0 and ranges[index][0] <= number < ranges[index][1] and ranges[index] not in result:
+                result.append(ranges[index])
+        return result
 
     def next_message(self) -> Message | None:
         """The next whole message in order, or None."""

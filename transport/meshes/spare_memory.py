@@ -33,10 +33,10 @@ class SpareMemory:
                 if len(spare) >= size_bytes:
                     return spare.data[:size_bytes]
                 short = place
-        made = np.empty(size_bytes, np.uint8)
+        array = np.empty(size_bytes, np.uint8)
         if short >= 0:
             self._bytes -= len(spares.pop(short))
         if len(spares) < SPARES_MAX and self._bytes + size_bytes <= SPARE_BYTES_MAX:
             self._bytes += size_bytes
-            spares.append(made)
-        return made.data
+            spares.append(array)
+        return array.data

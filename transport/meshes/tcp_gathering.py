@@ -91,14 +91,14 @@ class TcpOptions:
 
     def new_socket(self) -> socket.socket:
         """Non-blocking; the options are set before it connects: the window's scale is agreed then. Raises JobError."""
-        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        new = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self.set_on(made)
+            new.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.set_on(new)
         except BaseException:
-            made.close()
+            new.close()
             raise
-        return made
+        return new
 
     def set_on(self, connection: socket.socket) -> None:
         """Set all of them; accepted sockets inherit some only. Raises JobError for a congestion control refused."""
@@ -136,14 +136,14 @@ def set_congestion_control(connection: socket.socket, name: str) -> None:
 
 def listen(address: Address, options: TcpOptions | None = None) -> socket.socket:
     """A listening socket; port 0 for any free one. Raises JobError naming the address."""
-    made = (options or TcpOptions()).new_socket()
+    listener = (options or TcpOptions()).new_socket()
     try:
-        made.bind(address)
-        made.listen(256)
+        listener.bind(address)
+        listener.listen(256)
     except (OSError, OverflowError) as error:
-        made.close()
+        listener.close()
         raise JobError(f"can't listen at {address[0]}:{address[1]}: {error}") from error
-    return made
+    return listener
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +158,7 @@ class _Pending:
     expected: int | None
     until: float
     nonce: bytes
-    begun: bytearray = field(default_factory=bytearray)
+    prefix: bytearray = field(default_factory=bytearray)
     opened: bool = False
     session: PeerSession | None = None
 
@@ -168,7 +168,7 @@ class TcpGathering:
 
     def __init__(
         self,
-        mine: Hello,
+        hello: Hello,
         key: bytes,
         addresses: Sequence[Address],
         listener: socket.socket,
@@ -176,7 +176,7 @@ class TcpGathering:
         timeout_s: float,
     ) -> None:
         """key: of the handshakes. listener: where the others find this member; it is closed at the end."""
-        self._mine, self._addresses, self._listener, self._options = mine, addresses, listener, options
+        self._hello, self._addresses, self._listener, self._options = hello, addresses, listener, options
         self._handshakes = Listener(key, secrets.token_bytes(32))
         self._sessions: dict[int, PeerSession] = {}  # of members that are connected
         self.unknown_senders = 0
@@ -186,7 +186,7 @@ class TcpGathering:
         self._pending: dict[int, _Pending] = {}
         self._connected: dict[int, socket.socket] = {}
         self._left: dict[int, float] = {}
-        self._retry_at = dict.fromkeys(range(mine.member), 0.0)  # whom to connect to, and when
+        self._retry_at = dict.fromkeys(range(hello.member), 0.0)  # whom to connect to, and when
         self._trouble: dict[int, str] = {}  # the last, by member
         self._refusal = self._to_others = ""  # why this job can't begin
         self._informed: set[int] = set()  # members that know of it
@@ -198,7 +198,7 @@ class TcpGathering:
         try:
             self._listener.setblocking(False)
             self._poll.register(self._listener, select.EPOLLIN)
-            while self._refusal or len(self._connected) < self._mine.members - 1:
+            while self._refusal or len(self._connected) < self._hello.members - 1:
                 now = time.monotonic()
                 self._give_up(now)
                 self._connect(now)
@@ -226,10 +226,10 @@ class TcpGathering:
             self._dismiss(pending, "it lets us connect and says nothing" if pending.opened else "no answer")
         if self._refusal:
             if now >= self._until or not self._uninformed():
-                raise JobError(f"job {self._mine.job}: {self._refusal}")
+                raise JobError(f"job {self._hello.job}: {self._refusal}")
             return
         missing = [
-            member for member in range(self._mine.members) if member not in (*self._connected, self._mine.member)
+            member for member in range(self._hello.members) if member not in (*self._connected, self._hello.member)
         ]
         if now >= self._until:
             words = self._missing_text(missing) + f" within {self._timeout_s:g} s"
@@ -244,8 +244,8 @@ class TcpGathering:
             trouble = self._trouble.get(member)
             address = _text(self._addresses[member])
             reasons.append(f"member {member} at {address}" + (f" ({trouble})" if trouble else ""))
-        mine = self._mine
-        return f"job {mine.job}, member {mine.member} of {mine.members}: no connection with {', '.join(reasons)}"
+        hello = self._hello
+        return f"job {hello.job}, member {hello.member} of {hello.members}: no connection with {', '.join(reasons)}"
 
     # Connecting
 
@@ -281,20 +281,20 @@ class TcpGathering:
     def _accept(self) -> None:
         for _ in range(64):
             try:
-                made, (host, port) = self._listener.accept()
+                client, (host, port) = self._listener.accept()
             except OSError:  # none left, or one that is closed already
                 return
             try:
-                self._options.set_on(made)
+                self._options.set_on(client)
             except OSError:
-                made.close()
+                client.close()
                 continue
             waiting = [pending for pending in self._pending.values() if pending.expected is None]
             if len(waiting) >= GUESTS_MAX:
                 self._dismiss(waiting[0], "")
             until, place = time.monotonic() + HELLO_S, _text((host, port))
-            self._pending[made.fileno()] = _Pending(made, place, None, until, secrets.token_bytes(NONCE_BYTES))
-            self._poll.register(made, select.EPOLLIN)
+            self._pending[client.fileno()] = _Pending(client, place, None, until, secrets.token_bytes(NONCE_BYTES))
+            self._poll.register(client, select.EPOLLIN)
 
     # Handshakes
 
@@ -314,11 +314,11 @@ class TcpGathering:
         """Note a refusal, and a member that has left again; whatever else it sent is for the mesh to read."""
         for member, connection in list(self._connected.items()):
             if connection.fileno() == descriptor:
-                begun = b""
+                message = b""
                 with contextlib.suppress(OSError):
-                    begun = connection.recv(MESSAGE_BYTES_MAX, socket.MSG_PEEK)
+                    message = connection.recv(MESSAGE_BYTES_MAX, socket.MSG_PEEK)
                 with contextlib.suppress(DecodeError):
-                    words = self._sessions[member].open(HandshakeKind.REFUSAL, begun).decode(errors="replace")
+                    words = self._sessions[member].open(HandshakeKind.REFUSAL, message).decode(errors="replace")
                     self._informed.add(member)
                     self._refuse(words, words)
                 if happened & ~select.EPOLLIN:
@@ -334,7 +334,7 @@ class TcpGathering:
                 self._inform(member)
 
     def _uninformed(self) -> set[int]:
-        return set(range(self._mine.members)) - self._informed - {self._mine.member}
+        return set(range(self._hello.members)) - self._informed - {self._hello.member}
 
     def _inform(self, member: int) -> None:
         if member not in self._informed:
@@ -382,14 +382,14 @@ class TcpGathering:
     def _read(self, pending: _Pending) -> None:
         """Read what has arrived of a message of the handshake, and nothing beyond it."""
         try:
-            while len(pending.begun) < (size := size_bytes(pending.begun)):
-                got = pending.connection.recv(size - len(pending.begun))
-                if not got:
+            while len(pending.prefix) < (size := size_bytes(pending.prefix)):
+                data = pending.connection.recv(size - len(pending.prefix))
+                if not data:
                     self._dismiss(pending, "it closed the connection")
                     return
-                pending.begun += got
-            message = bytes(pending.begun)
-            pending.begun.clear()
+                pending.prefix += data
+            message = bytes(pending.prefix)
+            pending.prefix.clear()
             if pending.expected is None:
                 self._take_from_dialer(pending, message)
             else:
@@ -416,18 +416,18 @@ class TcpGathering:
             self._meet(pending, pending.session, unpack(pending.session.open(HandshakeKind.ANSWER, message))[0])
             return
         pending.session = PeerSession.challenged(self._handshakes.key, pending.nonce, message)
-        self._send(pending, pending.session.seal(HandshakeKind.PROOF, replace(self._mine, to=member).pack()))
+        self._send(pending, pending.session.seal(HandshakeKind.PROOF, replace(self._hello, to=member).pack()))
 
-    def _meet(self, pending: _Pending, session: PeerSession, theirs: Hello) -> None:
-        words = disagreement(self._mine, theirs, pending.place, pending.expected)
+    def _meet(self, pending: _Pending, session: PeerSession, hello: Hello) -> None:
+        words = disagreement(self._hello, hello, pending.place, pending.expected)
         if pending.expected is None:
-            if not self._send(pending, session.seal(HandshakeKind.ANSWER, replace(self._mine, to=ANYBODY).pack())):
+            if not self._send(pending, session.seal(HandshakeKind.ANSWER, replace(self._hello, to=ANYBODY).pack())):
                 return
-            if not words and theirs.member < self._mine.member:
-                words = f"member {theirs.member} at {pending.place} connects to this member {self._mine.member}, "
+            if not words and hello.member < self._hello.member:
+                words = f"member {hello.member} at {pending.place} connects to this member {self._hello.member}, "
                 words += "though it has the lower number"
-        if not words and theirs.member in self._connected and not self._replaced(theirs.member):
-            words = f"two say they are member {theirs.member}; one is at {pending.place}"
+        if not words and hello.member in self._connected and not self._replaced(hello.member):
+            words = f"two say they are member {hello.member}; one is at {pending.place}"
         del self._pending[pending.connection.fileno()]
         if words:
             # Shut down only our side: a reset could reach the peer before it has read our hello.
@@ -435,17 +435,17 @@ class TcpGathering:
                 pending.connection.shutdown(socket.SHUT_WR)
             self._poll.unregister(pending.connection)
             self._refused.append(pending.connection)
-            self._informed.add(theirs.member)
-            self._refuse(words, f"member {self._mine.member} reports: {words}")
+            self._informed.add(hello.member)
+            self._refuse(words, f"member {self._hello.member} reports: {words}")
             return
-        self._connected[theirs.member], self._sessions[theirs.member] = pending.connection, session
+        self._connected[hello.member], self._sessions[hello.member] = pending.connection, session
         self._poll.modify(pending.connection, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
         if self._refusal:
-            self._inform(theirs.member)
+            self._inform(hello.member)
 
 
 def gather(
-    mine: Hello,
+    hello: Hello,
     key: bytes,
     addresses: Sequence[Address],
     listener: socket.socket,
@@ -455,36 +455,36 @@ def gather(
     """Connections to all other members, one for each flow with its options, each by member; and how many unknown
     senders were sent away. Raises JobError as `TcpGathering.run`. listener: closed at the end."""
     until, unknown_senders = time.monotonic() + timeout_s, 0
-    made: list[dict[int, socket.socket]] = []
+    connections: list[dict[int, socket.socket]] = []
     try:
         for options in flows:
-            if made:  # who still looks for members would take the next connection for a second one of the first
-                exchange(made[0], dict.fromkeys(made[0], b"ready"), until, mine.job)
+            if connections:  # who still looks for members would take the next connection for a second one of the first
+                exchange(connections[0], dict.fromkeys(connections[0], b"ready"), until, hello.job)
             left_s = max(0.0, until - time.monotonic())
-            gathering = TcpGathering(mine, key, addresses, listener.dup(), options, left_s)
-            made.append(gathering.run())
+            gathering = TcpGathering(hello, key, addresses, listener.dup(), options, left_s)
+            connections.append(gathering.run())
             unknown_senders += gathering.unknown_senders
     except BaseException:
-        for connection in (each for flow in made for each in flow.values()):
+        for connection in (link for flow in connections for link in flow.values()):
             connection.close()
         raise
     finally:
         listener.close()
-    return made, unknown_senders
+    return connections, unknown_senders
 
 
 def exchange(
-    connections: Mapping[int, socket.socket], ours: Mapping[int, bytes], until: float, job: str
+    connections: Mapping[int, socket.socket], outgoing: Mapping[int, bytes], until: float, job: str
 ) -> dict[int, bytes]:
     """Send each member its bytes, right after they met, and receive as many from each, until then. Raises JobError
     naming those that sent nothing."""
     for member, connection in connections.items():
         try:
-            connection.send(ours[member])  # far less than any socket takes at once
+            connection.send(outgoing[member])  # far less than any socket takes at once
         except OSError as error:
             raise JobError(f"job {job}: member {member} is gone: {error.strerror}") from error
-    theirs = {member: b"" for member in connections}
-    while missing := [member for member, data in theirs.items() if len(data) < len(ours[member])]:
+    incoming = {member: b"" for member in connections}
+    while missing := [member for member, data in incoming.items() if len(data) < len(outgoing[member])]:
         left_s = until - time.monotonic()
         if left_s <= 0:
             who = ", ".join(map(str, missing))
@@ -492,15 +492,15 @@ def exchange(
         for ready in select.select([connections[member] for member in missing], [], [], left_s)[0]:
             member = next(member for member in missing if connections[member] is ready)
             try:
-                data = ready.recv(len(ours[member]) - len(theirs[member]))
+                data = ready.recv(len(outgoing[member]) - len(incoming[member]))
             except BlockingIOError:
                 continue
             except OSError as error:
                 raise JobError(f"job {job}: member {member} is gone: {error.strerror}") from error
             if not data:
                 raise JobError(f"job {job}: member {member} has left before all had connected")
-            theirs[member] += data
-    return theirs
+            incoming[member] += data
+    return incoming
 
 
 def _text(address: Address) -> str:

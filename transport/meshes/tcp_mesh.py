@@ -53,7 +53,7 @@ _LONG_BYTES = 1 << 15
 _START_BYTES_MAX = _HEADER.size + HEAD_BYTES_MAX
 _READS_MAX = 8  # system calls of one `receive` per peer
 _CHECK_S = 0.002  # how often `close` checks whether the peers' kernels have everything
-_GONE = select.EPOLLHUP | select.EPOLLERR
+_HUNG_UP = select.EPOLLHUP | select.EPOLLERR
 _INPUT = select.EPOLLIN | select.EPOLLRDHUP
 
 
@@ -61,7 +61,7 @@ class _Peer:
     """A connection and what is in flight on it. flow: its place in the mesh's classes."""
 
     __slots__ = (
-        "begun",
+        "accepted",
         "connection",
         "data",
         "filled",
@@ -71,9 +71,9 @@ class _Peer:
         "marks",
         "member",
         "parts",
+        "prefix",
         "queued",
         "send_error",
-        "taken",
         "watched",
     )
 
@@ -85,9 +85,9 @@ class _Peer:
         # Going out
         self.parts: deque[Buffer] = deque()
         self.marks: deque[tuple[int, int, int]] = deque()  # per message: end in `queued`, ticket, bytes of data
-        self.queued = self.taken = 0  # bytes given to `parts` so far, and bytes the kernel has taken of them
+        self.queued = self.accepted = 0  # bytes given to `parts` so far, and bytes the kernel has taken of them
         # Coming in
-        self.begun = bytearray()  # of header and head
+        self.prefix = bytearray()  # of header and head
         self.head = b""
         self.data: memoryview | None = None  # of the message whose head is there
         self.filled = 0
@@ -105,14 +105,14 @@ class TcpMesh:
 
     def __init__(
         self,
-        mine: Hello,
+        hello: Hello,
         flows: Sequence[Mapping[int, socket.socket]],
         classes: tuple[int, ...] = (),
         unknown_senders: int = 0,
     ) -> None:
         """What `meet` gives. The connections are non-blocking, and the mesh's from now on."""
-        self.member, self.members, self.classes = mine.member, mine.members, classes
-        self._mine, self._flows = mine, len(flows)
+        self.member, self.members, self.classes = hello.member, hello.members, classes
+        self._hello, self._flows = hello, len(flows)
         self.counters: dict[str, int] = dict.fromkeys(
             ("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "sends", "receives", "send_would_block", "lost"), 0
         )
@@ -167,10 +167,10 @@ class TcpMesh:
         parts, marks, events = peer.parts, peer.marks, self._events
         counters = self.counters
         while parts:
-            whole = len(parts) <= _PARTS_MAX
-            vector = list(parts) if whole else list(islice(parts, _PARTS_MAX))
+            complete = len(parts) <= _PARTS_MAX
+            vector = list(parts) if complete else list(islice(parts, _PARTS_MAX))
             try:
-                taken = peer.connection.sendmsg(vector)
+                accepted = peer.connection.sendmsg(vector)
             except (BlockingIOError, InterruptedError):
                 counters["send_would_block"] += 1
                 break
@@ -178,17 +178,17 @@ class TcpMesh:
                 self._stop_sending(peer, str(error.strerror))
                 return
             counters["sends"] += 1
-            at = peer.taken = peer.taken + taken
+            at = peer.accepted = peer.accepted + accepted
             if at == peer.queued:
                 parts.clear()
             else:
                 for first in vector:
-                    if taken < len(first):
+                    if accepted < len(first):
                         break
-                    taken -= len(first)
+                    accepted -= len(first)
                     parts.popleft()
-                if taken:
-                    parts[0] = memoryview(parts[0])[taken:]
+                if accepted:
+                    parts[0] = memoryview(parts[0])[accepted:]
             done = 0
             while marks and marks[0][0] <= at:
                 _, ticket, size = marks.popleft()
@@ -196,7 +196,7 @@ class TcpMesh:
                 counters["tx_bytes"] += size
                 events.append(MessageSent(ticket))
             counters["tx_messages"] += done
-            if whole or taken:  # all, or as much as there was room for
+            if complete or accepted:  # all, or as much as there was room for
                 break
         watched = _INPUT | select.EPOLLOUT if parts else _INPUT
         if watched != peer.watched:
@@ -234,7 +234,7 @@ class TcpMesh:
                 continue
             if happened & select.EPOLLOUT and not peer_or_none.send_error:
                 self._send(peer_or_none)
-            if happened & (_INPUT | _GONE):
+            if happened & (_INPUT | _HUNG_UP):
                 self._read(peer_or_none, place)
         events, self._events = self._events, []
         return events
@@ -252,7 +252,7 @@ class TcpMesh:
             beside = self._beside
             try:
                 if data is None:
-                    got = connection.recv_into(beside)
+                    size = connection.recv_into(beside)
                 else:
                     filled = peer.filled
                     wanted = len(data) - filled
@@ -260,27 +260,27 @@ class TcpMesh:
                     into = data[filled : filled + room]
                     if len(data) >= _LONG_BYTES:
                         beside = self._beside_long
-                    got = connection.recvmsg_into((into, beside))[0] if room == wanted else connection.recv_into(into)
+                    size = connection.recvmsg_into((into, beside))[0] if room == wanted else connection.recv_into(into)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
                 self._lose(peer, f"the connection ended: {error.strerror}")
                 return
-            if not got:
+            if not size:
                 self._end(peer, "it closed the connection, or died")
                 return
             self.counters["receives"] += 1
-            if got < room:
-                peer.filled += got
+            if size < room:
+                peer.filled += size
                 return  # there was no more
             if data is not None:
                 peer.filled += room
                 if room < wanted:
                     continue
                 self._received(peer, data)
-            if got > room and not self._parse(peer, got - room, place):
+            if size > room and not self._parse(peer, size - room, place):
                 return
-            if got < room + len(beside):
+            if size < room + len(beside):
                 return
 
     def _parse(self, peer: _Peer, end: int, place: Place | None) -> bool:
@@ -289,9 +289,9 @@ class TcpMesh:
         while at < end:
             data = peer.data
             if data is None:
-                if peer.begun or end - at < _START_BYTES_MAX:
+                if peer.prefix or end - at < _START_BYTES_MAX:
                     at = self._put_together(peer, at, end)
-                    start = bytes(peer.begun)
+                    start = bytes(peer.prefix)
                     if len(start) < _HEADER.size:
                         return True
                     first = 0
@@ -309,7 +309,7 @@ class TcpMesh:
                 if start is not beside:
                     if len(start) < first + head_bytes:
                         continue
-                    peer.begun.clear()
+                    peer.prefix.clear()
                 else:
                     at = first + head_bytes
                 peer.head = bytes(start[first : first + head_bytes])
@@ -327,20 +327,20 @@ class TcpMesh:
 
     def _put_together(self, peer: _Peer, at: int, end: int) -> int:
         """Add to a header or head that comes in pieces; returns where the rest begins."""
-        begun = peer.begun
+        prefix = peer.prefix
         for _ in range(2):  # the header has the length of the head
-            want = _HEADER.size + (begun[1] if len(begun) >= _HEADER.size else 0)
-            step = min(want - len(begun), end - at)
-            begun += self._beside[at : at + step]
+            want = _HEADER.size + (prefix[1] if len(prefix) >= _HEADER.size else 0)
+            step = min(want - len(prefix), end - at)
+            prefix += self._beside[at : at + step]
             at += step
         return at
 
     def _memory(self, member: int, head: bytes, size: int, place: Place | None) -> memoryview:
-        given = place(member, head, size) if place is not None and size else None
-        if given is None:
+        memory = place(member, head, size) if place is not None and size else None
+        if memory is None:
             return self._spare.take(size)
-        assert len(given) == size, "a place has another size than its message"
-        return given
+        assert len(memory) == size, "a place has another size than its message"
+        return memory
 
     def _received(self, peer: _Peer, data: memoryview) -> None:
         counters = self.counters
@@ -421,7 +421,7 @@ class TcpMesh:
                 flow[member] = peer.connection
         self._by_descriptor.clear()
         self.close()
-        return self._mine, flows, self.classes, self.counters["drop_unknown_sender"]
+        return self._hello, flows, self.classes, self.counters["drop_unknown_sender"]
 
     def _linger(self, until: float) -> None:
         """Until the peers' kernels have all that was sent: a socket that is closed before may throw it away.
@@ -450,7 +450,7 @@ class TcpMesh:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise LinkClosed(f"the tcp mesh of member {self.member}, job {self._mine.job}, is closed")
+            raise LinkClosed(f"the tcp mesh of member {self.member}, job {self._hello.job}, is closed")
 
 
 def meet(
@@ -472,7 +472,7 @@ def meet(
     options = options or TcpOptions()
     try:
         terms = Meeting(**meeting)
-        mine = terms.hello("tcp", classes, member, len(addresses))
+        hello = terms.hello("tcp", classes, member, len(addresses))
         if len(addresses) > 1 and listener is None:
             listener = listen(addresses[member], options)
     except BaseException:
@@ -482,9 +482,11 @@ def meet(
     if len(addresses) == 1 or listener is None:
         if listener is not None:
             listener.close()
-        return mine, [{}], classes, 0
-    flows, unknown_senders = gather(mine, terms.key, addresses, listener, terms.timeout_s, options.for_classes(classes))
-    return mine, flows, classes, unknown_senders
+        return hello, [{}], classes, 0
+    flows, unknown_senders = gather(
+        hello, terms.key, addresses, listener, terms.timeout_s, options.for_classes(classes)
+    )
+    return hello, flows, classes, unknown_senders
 
 
 def _unacknowledged(peer: _Peer) -> bool:

@@ -37,7 +37,7 @@ class Greeting(NamedTuple):
     session: PeerSession
     hello: Hello
     number: int
-    ours: int
+    local_number: int
     asks: bool
     ports: Sequence[int]
 
@@ -47,20 +47,20 @@ class UdpHandshakes:
     side has opened, and the other.
     """
 
-    def __init__(self, mine: Hello, key: bytes, number: int, ports: Sequence[int]) -> None:
-        self._mine, self._number = mine, number
+    def __init__(self, hello: Hello, key: bytes, number: int, ports: Sequence[int]) -> None:
+        self._hello, self._number = hello, number
         self._ports = [*ports, *[0] * (CLASSES - 1 - len(ports))]
         self._listener = Listener(key, secrets.token_bytes(32))
-        self._nonces = {member: secrets.token_bytes(NONCE_BYTES) for member in range(mine.members)}
+        self._nonces = {member: secrets.token_bytes(NONCE_BYTES) for member in range(hello.members)}
         self.dialed: dict[int, PeerSession] = {}
-        self.heard: dict[int, PeerSession] = {}
+        self.accepted: dict[int, PeerSession] = {}
         self._openers: set[int] = set()  # members from whose address an opening came
         self.refusal = self._to_others = ""  # why this job can't begin
         self.informed: set[int] = set()  # members that know of it
 
     def greeting(self, member: int, number: int) -> bytes:
         """What this side sends to a member that it isn't connected with. number: as of `hello`."""
-        session = self.dialed.get(member) or self.heard.get(member)
+        session = self.dialed.get(member) or self.accepted.get(member)
         if number and session is not None:
             return self.hello(session, member, number, True)
         return pack_opening(self._nonces[member])
@@ -69,7 +69,7 @@ class UdpHandshakes:
         """Ours to a member, or ANYBODY. number: that member's, 0 while it isn't known. ask: for an answer."""
         numbers = _NUMBERS.pack(self._number, number, ask, *self._ports)
         kind = HandshakeKind.PROOF if session.dialing else HandshakeKind.ANSWER
-        return session.seal(kind, replace(self._mine, to=member).pack() + numbers)
+        return session.seal(kind, replace(self._hello, to=member).pack() + numbers)
 
     def answer(self, message: bytes, address: Address, member: int | None) -> bytes | None:
         """What goes back to where an opening or a challenge came from; None for another message. member: of this
@@ -92,7 +92,7 @@ class UdpHandshakes:
         if kind_of(message) is HandshakeKind.PROOF:
             session, body = self._listener.session(message, repr(address).encode())
             if member is not None:
-                self.heard[member] = session
+                self.accepted[member] = session
         elif session is None:
             raise DecodeError("no_hello", "an answer to no proof of ours")
         else:
@@ -100,13 +100,13 @@ class UdpHandshakes:
         hello, numbers = unpack(body)
         if len(numbers) != _NUMBERS.size:
             raise DecodeError("no_hello", f"{len(numbers)} bytes of numbers")
-        number, ours, asks, *ports = _NUMBERS.unpack(numbers)
-        return Greeting(session, hello, number, ours, bool(asks), ports)
+        number, local_number, asks, *ports = _NUMBERS.unpack(numbers)
+        return Greeting(session, hello, number, local_number, bool(asks), ports)
 
     @property
     def unproved(self) -> int:
         """Members' addresses from which openings came, and no proof."""
-        return len(self._openers - self.dialed.keys() - self.heard.keys())
+        return len(self._openers - self.dialed.keys() - self.accepted.keys())
 
     # Refusals
 
@@ -118,12 +118,12 @@ class UdpHandshakes:
 
     def refusal_to(self, member: int) -> bytes | None:
         """Why the job can't begin, for a member that has proved itself."""
-        session = self.dialed.get(member) or self.heard.get(member)
+        session = self.dialed.get(member) or self.accepted.get(member)
         return None if session is None else session.refusal(self._to_others)
 
     def refusal_from(self, member: int, message: bytes) -> str:
         """The words of a member's refusal. Raises DecodeError for what is none."""
-        for session in (self.dialed.get(member), self.heard.get(member)):
+        for session in (self.dialed.get(member), self.accepted.get(member)):
             if session is not None and session.dialer_nonce == nonce_of(message):
                 return session.open(HandshakeKind.REFUSAL, message).decode(errors="replace")
         raise DecodeError("no_hello", "a refusal before a proof")

@@ -112,7 +112,7 @@ class UdpMesh:
 
     def __init__(
         self,
-        mine: Hello,
+        hello: Hello,
         key: bytes,
         addresses: Sequence[Address],
         links: Sequence[UdpLink],
@@ -120,20 +120,20 @@ class UdpMesh:
         classes: tuple[int, ...] = (),
     ) -> None:
         """Private: see `connect`. links: of the classes, or the only one."""
-        self.member, self.members, self.classes = mine.member, mine.members, classes
+        self.member, self.members, self.classes = hello.member, hello.members, classes
         self.details: dict[str, Any] = {}
-        self._mine, self._links, self._config = mine, links, options.config
+        self._hello, self._links, self._config = hello, links, options.config
         self._silence_ns = round(options.silence_s * 1e9)
         self._number = secrets.randbelow((1 << 32) - CLASSES) + 1
         self._counted = dict.fromkeys(("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "lost"), 0)
         self._unknown_senders = 0
-        self._handshakes = UdpHandshakes(mine, key, self._number, [link.address[1] for link in links[1:]])
+        self._handshakes = UdpHandshakes(hello, key, self._number, [link.address[1] for link in links[1:]])
         self._events: list[Event] = []
         now_ns = time.monotonic_ns()
         self._peers = {
             member: _Peer(member, links[0].resolve(address), now_ns)
             for member, address in enumerate(addresses)
-            if member != mine.member
+            if member != hello.member
         }
         self._by_address = {peer.address: peer for peer in self._peers.values()}
         self._past = dict.fromkeys(("retransmitted", "timeouts"), 0)  # of peers that are lost
@@ -165,14 +165,14 @@ class UdpMesh:
             failing.callback(_close_all, links)
             for _ in classes[1:]:
                 links.append(UdpLink((links[0].address[0], 0)))
-            for place, each in enumerate(links):
+            for place, flow_link in enumerate(links):
                 if options.tos:
-                    each.set_tos(options.tos)
+                    flow_link.set_tos(options.tos)
                 if classes:
-                    each.set_class(classes[place])
-                    each.set_credit(CREDIT_BYTES)
-            mine = terms.hello(cls.link, classes, member, len(addresses))
-            mesh = cls(mine, terms.key, addresses, links, options, classes)
+                    flow_link.set_class(classes[place])
+                    flow_link.set_credit(CREDIT_BYTES)
+            hello = terms.hello(cls.link, classes, member, len(addresses))
+            mesh = cls(hello, terms.key, addresses, links, options, classes)
             mesh._connect_all(terms.timeout_s)
             failing.pop_all()
         return mesh
@@ -224,14 +224,14 @@ class UdpMesh:
                     self._unsent.appendleft((flow, bundle[accepted:]))
                     return
             frames: dict[tuple[int, int], list[bytes]] = {}
-            for to, data, priority, _, ahead in (found := party.frames_to_send(64, now_ns)):
+            for to, data, priority, _, ahead in (batch := party.frames_to_send(64, now_ns)):
                 place = 0 if ahead or not self.classes else flow_of(priority, self.classes)
                 frames.setdefault((to, place), []).append(data)
             for (to, place), several in frames.items():
                 if (peer := self._peers.get(to)) is not None:
                     peer.sent_ns = now_ns
                     self._unsent.extend((peer.flows[place], bundle) for bundle in _bundles(several))
-            if not found:
+            if not batch:
                 return
         self._deadline_ns = 0  # there may be more
 
@@ -246,7 +246,7 @@ class UdpMesh:
                 who = ", ".join(f"member {p.member} at {p.address[0]}:{p.address[1]}" for p in missing)
                 senders = unknown_senders_text(self.counters["drop_unknown_sender"])
                 words = f"no connection with {who} within {timeout_s:g} s{senders}"
-                raise JobError(f"job {self._mine.job}, member {self.member} of {self.members}: {words}")
+                raise JobError(f"job {self._hello.job}, member {self.member} of {self.members}: {words}")
             if now >= hello_at:
                 hello_at = now + HELLO_EVERY_S
                 self._greet()
@@ -254,7 +254,7 @@ class UdpMesh:
             if self._handshakes.refusal:
                 self._pass_refusal_on(until)
             if lost := next((event for event in self._events if isinstance(event, MemberLost)), None):
-                raise JobError(f"job {self._mine.job}: member {lost.member} came and left again: {lost.reason}")
+                raise JobError(f"job {self._hello.job}: member {lost.member} came and left again: {lost.reason}")
             self._wait(max(0.0, min(hello_at, until) - time.monotonic()))
 
     def _greet(self) -> None:
@@ -270,7 +270,7 @@ class UdpMesh:
                 if message := handshakes.refusal_to(peer.member):
                     self._transmit(message, peer.address)
             if time.monotonic() >= until or handshakes.informed >= set(self._peers):
-                raise JobError(f"job {self._mine.job}: {handshakes.refusal}")
+                raise JobError(f"job {self._hello.job}: {handshakes.refusal}")
             self._greet()
             self._wait(HELLO_EVERY_S)
             self._run_once(connecting=True)
@@ -288,23 +288,23 @@ class UdpMesh:
         else:
             self._take_hello(peer, address, connecting, self._handshakes.greeted(frame, address, member))
 
-    def _take_hello(self, peer: _Peer | None, address: Address, connecting: bool, came: Greeting) -> None:
-        session, theirs, number, ours, asks, ports = came
+    def _take_hello(self, peer: _Peer | None, address: Address, connecting: bool, greeting: Greeting) -> None:
+        session, hello, number, local_number, asks, ports = greeting
         text = f"{address[0]}:{address[1]}"
-        fault = disagreement(self._mine, theirs, text, None if peer is None else peer.member)
+        fault = disagreement(self._hello, hello, text, None if peer is None else peer.member)
         if not fault and (peer is None or not number):
-            fault = f"member {theirs.member} came from {text}, where no member is expected"
+            fault = f"member {hello.member} came from {text}, where no member is expected"
         if fault:
             self._unknown_senders += 1
             if connecting:
                 for _ in range(3):  # a datagram may get lost
                     self._transmit(self._handshakes.hello(session, ANYBODY, 0, False), address)
-                self._handshakes.refuse(fault, f"member {self.member} reports: {fault}", theirs.member)
+                self._handshakes.refuse(fault, f"member {self.member} reports: {fault}", hello.member)
             return
         assert peer is not None
         if peer.number not in (0, number):
             self._unknown_senders += 1  # the member was started again: it can't come back into this job
-            if ours == 0 and peer.connected:
+            if local_number == 0 and peer.connected:
                 self._lose(peer, "it was started again")
             return
         news = not peer.number
@@ -313,9 +313,9 @@ class UdpMesh:
             for place, link in enumerate(self._links):
                 at = (address[0], ports[place - 1]) if place else address
                 self._by_address[at] = peer
-                sender = Sender(self._config, number + place, self._mine.job, peer.member)
+                sender = Sender(self._config, number + place, self._hello.job, peer.member)
                 peer.flows.append(_Flow(peer, link, at, sender, Receiver(self._config, self._number + place)))
-        peer.connected = peer.connected or ours == self._number
+        peer.connected = peer.connected or local_number == self._number
         peer.received_ns = time.monotonic_ns()
         if asks or (news and not peer.connected):
             message = self._handshakes.hello(session, peer.member, number, news and not peer.connected)
@@ -336,11 +336,11 @@ class UdpMesh:
         if peer is None:
             self._events.append(MessageSent(ticket))
             return
-        own = peer.flows[flow]
+        segments = peer.flows[flow]
         message = b"".join((bytes((len(head),)), head, data))
-        own.segments += -(-len(message) // self._config.segment_bytes)
-        own.marks.append((own.segments, ticket, size))
-        own.sender.submit(0, message)
+        segments.segments += -(-len(message) // self._config.segment_bytes)
+        segments.marks.append((segments.segments, ticket, size))
+        segments.sender.submit(0, message)
         self._deadline_ns = 0
 
     def _flush(self, flow: _Flow, now_ns: int) -> None:
@@ -507,7 +507,7 @@ class UdpMesh:
             return
         for address in {peer.address, *(flow.address for flow in peer.flows)}:
             del self._by_address[address]
-        self._unsent = deque(each for each in self._unsent if each[0].peer is not peer)
+        self._unsent = deque(packet for packet in self._unsent if packet[0].peer is not peer)
         for flow in peer.flows:
             for name in self._past:
                 self._past[name] += flow.sender.counters[name]
@@ -530,8 +530,8 @@ class UdpMesh:
 
     def _wait(self, timeout_s: float) -> bool:
         full = {flow.link for flow in self._flows() if flow.unsent} | {flow.link for flow, _ in self._unsent}
-        first, *others = self._links
-        return first.wait(timeout_s, writable=first in full, also=[(link, link in full) for link in others])
+        first, *more = self._links
+        return first.wait(timeout_s, writable=first in full, also=[(link, link in full) for link in more])
 
     def wake(self) -> None:
         """See `Mesh.wake`."""
@@ -568,7 +568,7 @@ class UdpMesh:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise LinkClosed(f"the udp mesh of member {self.member}, job {self._mine.job}, is closed")
+            raise LinkClosed(f"the udp mesh of member {self.member}, job {self._hello.job}, is closed")
 
 
 def _close_all(links: Iterable[UdpLink]) -> None:

@@ -53,13 +53,13 @@ class PushCodec:
         padded = np.zeros((rows, self._width), np.float32)
         flat = padded.reshape(-1)[: len(values)]
         flat[:] = values if residual is None else values + residual
-        coding, whole = self._begin(rows, key, residual is not None), slice(0, rows)
-        codes = coding.prepare(padded, whole) if self._codec.rounds else np.empty(0, np.int32)
+        coding, all_rows = self._begin(rows, key, residual is not None), slice(0, rows)
+        codes = coding.prepare(padded, all_rows) if self._codec.rounds else np.empty(0, np.int32)
         if len(codes):
             coding.agree(0, codes)
-        words = coding.encode(padded, whole)
+        words = coding.encode(padded, all_rows)
         if residual is not None:
-            residual[:] = lost(coding, padded, words, whole).reshape(-1)[: len(values)]
+            residual[:] = lost(coding, padded, words, all_rows).reshape(-1)[: len(values)]
         return np.concatenate([codes, words.reshape(-1)])
 
     def decode(self, data: Buffer, elements: int) -> Array:
@@ -98,9 +98,9 @@ class CodedPushes:
         self._pushed[key] = before + 1
         messages: list[Buffer] = []
         for part in slices:
-            kept = None if residual is None else residual[part.low : part.high]
+            lost = None if residual is None else residual[part.low : part.high]
             drawn = call_key(0, self._rank, key, before * len(slices) + part.number)
-            messages.append(self._codec.encode(gradient[part.low : part.high], kept, drawn).data.cast("B"))
+            messages.append(self._codec.encode(gradient[part.low : part.high], lost, drawn).data.cast("B"))
         return messages
 
     def forget(self, key: int) -> None:

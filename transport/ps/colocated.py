@@ -30,11 +30,11 @@ class Colocated:
         self._server = PsServer(self._workers + rank, config, names=both)
         self._now_ns = 0
         self._outgoing: list[OutgoingMessage] = []
-        self._gone: dict[int, str] = {}  # members that had left before they were lost: later calls fail
+        self._exit_reasons: dict[int, str] = {}  # members that had left before they were lost: later calls fail
 
     def submit(self, kind: str, array: Any, op: str = "sum", *, now_ns: int, **how: Any) -> PsCall:
         """As PsWorker's."""
-        for member, reason in self._gone.items():
+        for member, reason in self._exit_reasons.items():
             self._worker.lost(self._workers + member, reason, now_ns)
         call = self._worker.submit(kind, array, op, now_ns=now_ns, **how)
         self._exchange(now_ns)
@@ -103,15 +103,15 @@ class Colocated:
             self._worker.receive(self._workers + sender, head[1:], data, now_ns)
         self._exchange(now_ns)
 
-    def sent(self, ticket: int) -> None:
-        (self._server if ticket & 1 else self._worker).sent(ticket >> 1)
+    def on_sent(self, ticket: int) -> None:
+        (self._server if ticket & 1 else self._worker).on_sent(ticket >> 1)
 
     def lost(self, member: int, reason: str, now_ns: int) -> None:
         has_left = self._server.has_left(member)
         self._server.lost(member, reason, now_ns)
         self._exchange(now_ns)  # first: it says for which call it matters
         if has_left and not self._worker.waits_for(self._workers + member):
-            self._gone[member] = reason
+            self._exit_reasons[member] = reason
         else:
             self._worker.lost(self._workers + member, reason, now_ns)
         self._exchange(now_ns)
@@ -122,7 +122,7 @@ class Colocated:
 
     def next_deadline_ns(self) -> int | None:
         deadlines = (self._worker.next_deadline_ns(), self._server.next_deadline_ns())
-        return min((one for one in deadlines if one is not None), default=None)
+        return min((deadline_ns for deadline_ns in deadlines if deadline_ns is not None), default=None)
 
     def handle_timer(self, now_ns: int) -> None:
         self._worker.handle_timer(now_ns)
@@ -134,8 +134,8 @@ class Colocated:
     def _exchange(self, now_ns: int) -> None:
         """Carry what the two say to each other, until they are silent; put the rest out."""
         self._now_ns = now_ns
-        while messages := [(False, one) for one in self._worker.messages_to_send()] + [
-            (True, one) for one in self._server.messages_to_send()
+        while messages := [(False, message) for message in self._worker.messages_to_send()] + [
+            (True, message) for message in self._server.messages_to_send()
         ]:
             for by_server, (to, head, data, ticket, priority) in messages:
                 member = to if by_server else to - self._workers
@@ -151,4 +151,4 @@ class Colocated:
                 if place is not None:
                     place[:] = data
                 receiver.receive(sender, head, bytes(data) if place is None else place, now_ns)
-                (self._server if by_server else self._worker).sent(ticket)
+                (self._server if by_server else self._worker).on_sent(ticket)

@@ -75,7 +75,7 @@ class PsConfig:
         for name, words in (("mode", MODES), ("order", ORDERS), ("on_worker_loss", ON_WORKER_LOSS)):
             if (word := getattr(self, name)) not in words:
                 raise ValueError(f"{name} '{str(word)[:60]}' is unknown{choices(str(word), words)}")
-        whole = {
+        ranges = {
             "workers": (1, WORKERS_MAX),
             "servers": (1, SERVERS_MAX),
             "backups": (0, max(self.workers - 1, 0)),
@@ -83,7 +83,7 @@ class PsConfig:
             "slice_elements": (1, 1 << 30),
             "retained_bytes": (0, 1 << 50),
         }
-        for name, (low, high) in whole.items():
+        for name, (low, high) in ranges.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} {getattr(self, name)}: {low} to {high}")
         for name, mode, has in (
@@ -127,11 +127,11 @@ class PsConfig:
     def difference(self, other: "PsConfig") -> tuple[str, str] | None:
         """How the first field that differs is set here and there, each as "name value"; None if none does."""
         for field in fields(self):
-            ours, theirs = getattr(self, field.name), getattr(other, field.name)
-            if field.name == "tensor_bytes" and ours != theirs:
-                return _different_tensors(ours, theirs)
-            if ours != theirs:
-                return f"{field.name} {ours}", f"{field.name} {theirs}"
+            local, remote = getattr(self, field.name), getattr(other, field.name)
+            if field.name == "tensor_bytes" and local != remote:
+                return _different_tensors(local, remote)
+            if local != remote:
+                return f"{field.name} {local}", f"{field.name} {remote}"
         return None
 
 
@@ -156,11 +156,11 @@ def config_from_bytes(data: bytes) -> PsConfig:
     return PsConfig(**loaded)
 
 
-def _different_tensors(ours: tuple[int, ...], theirs: tuple[int, ...]) -> tuple[str, str]:
-    if len(ours) != len(theirs):
-        return f"{len(ours)} tensors", f"{len(theirs)} tensors"
-    key = next(key for key, size in enumerate(ours) if size != theirs[key])
-    return f"tensor {key} of {ours[key]} bytes", f"tensor {key} of {theirs[key]} bytes"
+def _different_tensors(local: tuple[int, ...], remote: tuple[int, ...]) -> tuple[str, str]:
+    if len(local) != len(remote):
+        return f"{len(local)} tensors", f"{len(remote)} tensors"
+    key = next(key for key, size in enumerate(local) if size != remote[key])
+    return f"tensor {key} of {local[key]} bytes", f"tensor {key} of {remote[key]} bytes"
 
 
 _EXAMPLE = PsConfig(workers=1)

@@ -94,9 +94,9 @@ class PsGroup(HostGroup):
     def finished_without(self, sizes: Sequence[int]) -> bool:
         """Whether the others have finished our next calls without a key, means of so many values each ("backup"): the
         results are here."""
-        found: Future[int] = Future()
-        self._loop.submit(lambda now_ns: found.set_result(self._member.behind), lambda reason: found.set_result(0))
-        return found.result() >= len(sizes)
+        behind: Future[int] = Future()
+        self._loop.submit(lambda now_ns: behind.set_result(self._member.behind), lambda reason: behind.set_result(0))
+        return behind.result() >= len(sizes)
 
     def close(self) -> None:
         """Leave the job; what is pending fails. A server on this rank serves on while others need it."""

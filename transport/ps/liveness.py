@@ -35,7 +35,7 @@ class Liveness:
         """When `turn` must be called; 0, which is always due, before the first time."""
         return 0 if self._due_ns is None else self._due_ns
 
-    def heard(self, peer: int, now_ns: int) -> None:
+    def on_message(self, peer: int, now_ns: int) -> None:
         if peer in self._silent_since_ns:
             self._silent_since_ns[peer] = now_ns
             self._never_heard.discard(peer)

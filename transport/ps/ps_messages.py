@@ -34,7 +34,7 @@ assert HEAD_BYTES == 48
 
 
 class PsMessageKind(IntEnum):
-    """What a message is. HELLO (data: PsConfig), FAIL and GONE (data: text) and BEAT and LEAVE have zeros elsewhere."""
+    """Message kinds. HELLO (data: PsConfig), FAIL, WORKER_LOST (data: text), BEAT and LEAVE have zeros elsewhere."""
 
     HELLO = 1
     PUSH = 2
@@ -46,7 +46,7 @@ class PsMessageKind(IntEnum):
     """From a worker: it needs nothing any more. From a server: no worker is left."""
     FAIL = 6
     """The sender gives up, or demands that the receiver does."""
-    GONE = 7
+    WORKER_LOST = 7
     """From a server: the job goes on without the worker `root`."""
     RESULT = 8
     """From a server, with backup workers: what a slice became without the receiver, which has not pushed yet."""
@@ -116,12 +116,12 @@ def unpack(head: bytes) -> Head | None:
         return None
     magic, version, kind, key, number, slices, elements, slice_elements, clock, types, op, *rest = _HEAD.unpack(head)
     source, sink, root, priority = rest
-    asked, dtype = divmod(types, 8)
+    code, dtype = divmod(types, 8)
     if magic != MAGIC or version != VERSION or dtype >= len(DTYPES):
         return None
     try:
         sizes = (number, slices, elements, slice_elements)
-        return Head(PsMessageKind(kind), key, *sizes, clock, dtype, PsOp(op), source, sink, root, priority, asked)
+        return Head(PsMessageKind(kind), key, *sizes, clock, dtype, PsOp(op), source, sink, root, priority, code)
     except ValueError:
         return None
 
@@ -137,7 +137,7 @@ def begins_transfer(head: bytes, servers: int) -> bool:
     )
 
 
-def shown(head: Head) -> str:
+def call_text(head: Head) -> str:
     """A call as errors name it: "allreduce 7 with 1000 float32"."""
     name = {
         PsOp.COPY: "all_gather" if head.root == EVERYBODY else "broadcast",

@@ -27,7 +27,7 @@ from transport.ps.ps_messages import (
     Head,
     PsMessageKind,
     PsOp,
-    shown,
+    call_text,
     unpack,
 )
 from transport.ps.shared_buffer import Pool, SharedBuffer
@@ -79,7 +79,7 @@ class PsServer:
         self._coming = set(range(config.workers))
         """Workers that may still send something."""
         self._open: dict[Place, deque[Aggregate]] = {}
-        self._kept: dict[Place, KeptSlice] = {}
+        self._weights: dict[Place, KeptSlice] = {}
         self._holding: set[Place] = set()
         self._complete_slices: dict[int, list[Aggregate]] = {}  # by key: of calls that aren't yet
         self._retained_bytes = 0
@@ -136,7 +136,7 @@ class PsServer:
             if parsed.kind in (PsMessageKind.LEAVE, PsMessageKind.FAIL):
                 self._coming.discard(sender)
         else:
-            self._liveness.heard(sender, now_ns)
+            self._liveness.on_message(sender, now_ns)
             if parsed.kind == PsMessageKind.PUSH and sender in self._greeted:
                 if fault := self._fault(sender, parsed, len(data)):
                     self._give_up_on(sender, fault)
@@ -157,7 +157,7 @@ class PsServer:
         if placed is not None:
             self._pool.release(placed)
 
-    def sent(self, ticket: int) -> None:
+    def on_sent(self, ticket: int) -> None:
         """An answer's memory is one user less."""
         self._under_way -= 1
         if (shared := self._lent.pop(ticket, None)) is not None:
@@ -221,16 +221,16 @@ class PsServer:
     def _greet(self, sender: int, head: Head, data: Buffer) -> None:
         """Compare the worker's configuration with ours, or with that of the worker we have ours from."""
         try:
-            theirs = config_from_bytes(bytes(data))
+            config = config_from_bytes(bytes(data))
         except ValueError as error:
             self._give_up_on(sender, f"{self._who(sender)} sent {error}")
             return
-        if self._adopts and (theirs.workers, theirs.servers) == (self.config.workers, self.config.servers):
-            self.config, self._adopts, self._config_of = theirs, False, sender
-            self._liveness.set_times(theirs.heartbeat_s, theirs.dead_after_s)
-        ours = self._who(self.member if self._config_of < 0 else self._config_of)
-        if difference := self.config.difference(theirs):
-            self._fail(f"{ours} has {difference[0]}, {self._who(sender)} has {difference[1]}")
+        if self._adopts and (config.workers, config.servers) == (self.config.workers, self.config.servers):
+            self.config, self._adopts, self._config_of = config, False, sender
+            self._liveness.set_times(config.heartbeat_s, config.dead_after_s)
+        reference = self._who(self.member if self._config_of < 0 else self._config_of)
+        if difference := self.config.difference(config):
+            self._fail(f"{reference} has {difference[0]}, {self._who(sender)} has {difference[1]}")
         elif head.clock != LITTLE:
             self._fail(f"{self._who(self.member)} and {self._who(sender)} have different byte orders")
         else:
@@ -246,7 +246,7 @@ class PsServer:
         self._expected.discard(worker)
         words = self.notices[-1].encode()[:WORDS_MAX]
         for other in sorted(self._coming):
-            self._send(other, Head(PsMessageKind.GONE, root=worker, priority=URGENT), words)
+            self._send(other, Head(PsMessageKind.WORKER_LOST, root=worker, priority=URGENT), words)
         self._look_again()
 
     def _give_up_on(self, worker: int, fault: str) -> None:
@@ -268,7 +268,7 @@ class PsServer:
             for aggregate in aggregates:
                 aggregate.drop(self._pool)
         self._open.clear()
-        self._kept.clear()
+        self._weights.clear()
         self._holding.clear()
         self._complete_slices.clear()
 
@@ -293,16 +293,16 @@ class PsServer:
                     self._fail(self._overdue(aggregate.head, missing), min(missing, default=EVERYBODY))
                     return
         for where in self._holding:
-            kept = self._kept[where]
-            if now_ns - kept.held[0].since_ns > limit_ns:
-                slowest = min(kept.clocks[worker] for worker in self._coming)
-                late = {worker for worker in self._coming if kept.clocks[worker] == slowest}
-                self._fail(self._overdue(kept.held[0].head, late), min(late))
+            entry = self._weights[where]
+            if now_ns - entry.held[0].since_ns > limit_ns:
+                slowest = min(entry.clocks[worker] for worker in self._coming)
+                late = {worker for worker in self._coming if entry.clocks[worker] == slowest}
+                self._fail(self._overdue(entry.held[0].head, late), min(late))
                 return
 
     def _overdue(self, head: Head, missing: set[int]) -> str:
         waiting = ", ".join(map(self._who, sorted(missing)))
-        return f"{shown(head)} has waited {self.config.call_timeout_s:g} s for {waiting}"
+        return f"{call_text(head)} has waited {self.config.call_timeout_s:g} s for {waiting}"
 
     # ---- sums
 
@@ -313,7 +313,7 @@ class PsServer:
             DTYPES[head.dtype],
             head.source in (EVERYBODY, sender) and head.op not in (PsOp.BARRIER, PsOp.PULL),
         )
-        kept = self._kept.get((head.key, head.number))
+        entry = self._weights.get((head.key, head.number))
         of_one = head.op in (PsOp.COPY, PsOp.KEEP)
         if head.number >= head.slices or (head.source >= self.config.workers if of_one else head.source != EVERYBODY):
             words = f"slice {head.number} of {head.slices} from rank {head.source}"
@@ -325,17 +325,17 @@ class PsServer:
             head.op in (PsOp.AVG, PsOp.KEEP, PsOp.GRADIENT) and dtype.kind != "f"
         ):
             words = f"{dtype.name} values"
-        elif head.op in (PsOp.GRADIENT, PsOp.PULL) and kept is None:
+        elif head.op in (PsOp.GRADIENT, PsOp.PULL) and entry is None:
             words = "no weights before, by init"
         elif (
             head.op in (PsOp.GRADIENT, PsOp.PULL)
-            and kept is not None
-            and (kept.weights.size, kept.weights.dtype) != (head.slice_elements, dtype)
+            and entry is not None
+            and (entry.weights.size, entry.weights.dtype) != (head.slice_elements, dtype)
         ):
-            words = f"{head.slice_elements} {dtype.name} for {kept.weights.size} {kept.weights.dtype.name} of weights"
-        elif head.op == PsOp.GRADIENT and kept is not None and head.clock != kept.clocks[sender]:
-            words = f"iteration {head.clock} after {kept.clocks[sender]} of them"
-        return f"{self._who(sender)} calls {shown(head)}, but with {words}" if words else ""
+            words = f"{head.slice_elements} {dtype.name} for {entry.weights.size} {entry.weights.dtype.name} of weights"
+        elif head.op == PsOp.GRADIENT and entry is not None and head.clock != entry.clocks[sender]:
+            words = f"iteration {head.clock} after {entry.clocks[sender]} of them"
+        return f"{self._who(sender)} calls {call_text(head)}, but with {words}" if words else ""
 
     def _codec_of(self, head: Head) -> PushCodec | None:
         """What a push's values are coded by."""
@@ -355,10 +355,10 @@ class PsServer:
         rounds = self._open.setdefault(where, deque())
         # A worker pushes a key again only after its last result; so its first gap is the round it means. With backup
         # workers it may have had that result before it pushed, and pushes of several rounds may be on their way.
-        gaps = (one for one in rounds if sender not in one.arrived and self._may_be_round(one.head, head))
+        gaps = (item for item in rounds if sender not in item.arrived and self._may_be_round(item.head, head))
         aggregate = next(gaps, None)
         if values is None and head.size_bytes and self._numbered(head) and not (aggregate and aggregate.complete):
-            self._give_up_on(sender, f"{self._who(sender)} calls {shown(head)}, but with 0 bytes of values")
+            self._give_up_on(sender, f"{self._who(sender)} calls {call_text(head)}, but with 0 bytes of values")
             return
         if aggregate is None:
             aggregate = Aggregate(sender, head, self.config.order == "rank", now_ns)
@@ -366,11 +366,11 @@ class PsServer:
         elif aggregate.head.call != head.call:
             if values is not None:
                 self._pool.release(values)
-            first = f"{self._who(aggregate.first_rank)} calls {shown(aggregate.head)}"
-            self._fail(f"{first}, {self._who(sender)} calls {shown(head)}")
+            first = f"{self._who(aggregate.first_rank)} calls {call_text(aggregate.head)}"
+            self._fail(f"{first}, {self._who(sender)} calls {call_text(head)}")
             return
         if head.op == PsOp.GRADIENT:
-            self._kept[where].clocks[sender] += 1
+            self._weights[where].clocks[sender] += 1
         if aggregate.complete:  # it is late: dropped, and answered with what the others have
             if values is not None:
                 self._pool.release(values)
@@ -411,8 +411,8 @@ class PsServer:
             else:
                 self._complete(where, aggregate)
         elif len(missing - self._coming) > spare:
-            gone = ", ".join(map(self._who, sorted(missing - self._coming)))
-            self._fail(f"{gone} left the job, but {shown(head)} waits for it", min(missing - self._coming))
+            leavers = ", ".join(map(self._who, sorted(missing - self._coming)))
+            self._fail(f"{leavers} left the job, but {call_text(head)} waits for it", min(missing - self._coming))
 
     def _complete(self, where: Place, aggregate: Aggregate) -> None:
         aggregate.finish(self._arithmetic, self._pool)
@@ -420,21 +420,21 @@ class PsServer:
         head = aggregate.head
         if head.op == PsOp.KEEP:
             assert aggregate.result is not None
-            self._kept[where] = KeptSlice(self.config, DTYPES[head.dtype], aggregate.result.view)
+            self._weights[where] = KeptSlice(self.config, DTYPES[head.dtype], aggregate.result.view)
         elif head.op == PsOp.GRADIENT and aggregate.result is not None:
-            total, kept = aggregate.result, self._kept[where]
+            total, entry = aggregate.result, self._weights[where]
             self._arithmetic.divide(total.view, aggregate.contributions, DTYPES[head.dtype])
-            kept.apply(None, total.view, self._arithmetic)
+            entry.apply(None, total.view, self._arithmetic)
             self._pool.release(total)
-            aggregate.result = kept.snapshot(self._pool)
+            aggregate.result = entry.snapshot(self._pool)
         if self.config.push_then_pull and head.op in COMBINING:
             self._answer_if_whole(aggregate)
         else:
             self._answer_waiting(aggregate)
         if self._numbered(head):
-            told = head._replace(kind=PsMessageKind.RESULT, root=aggregate.contributions, priority=LEAST_URGENT)
+            notice = head._replace(kind=PsMessageKind.RESULT, root=aggregate.contributions, priority=LEAST_URGENT)
             for worker in sorted(self._coming - aggregate.arrived):
-                self._lend(worker, told, aggregate.result if head.sink in (EVERYBODY, worker) else None)
+                self._lend(worker, notice, aggregate.result if head.sink in (EVERYBODY, worker) else None)
         self._retained_bytes += aggregate.retained_bytes
 
     def _answer_waiting(self, aggregate: Aggregate) -> None:
@@ -473,40 +473,40 @@ class PsServer:
 
     def _update(self, sender: int, head: Head, gradient: Buffer, now_ns: int) -> None:
         where = (head.key, head.number)
-        kept = self._kept[where]
+        entry = self._weights[where]
         if head.op == PsOp.PULL:
             self.counters["pulls"] += 1
-            self._answer_weights(kept, [AppliedPush(sender, head, 0, now_ns)], sender)
+            self._answer_weights(entry, [AppliedPush(sender, head, 0, now_ns)], sender)
             return
         self.counters["pushes"] += 1
         if (codec := self._codec_of(head)) is not None:
             gradient = codec.decode(gradient, head.slice_elements).data.cast("B")
-        push = kept.push(sender, head, gradient, self._arithmetic, now_ns)
+        push = entry.push(sender, head, gradient, self._arithmetic, now_ns)
         if self.config.mode != SSP:
-            self._answer_weights(kept, [push])
+            self._answer_weights(entry, [push])
             return
-        kept.held.append(push)
+        entry.held.append(push)
         self._release(where)
-        if kept.held and kept.held[-1].rank == sender:
+        if entry.held and entry.held[-1].rank == sender:
             self.counters["held"] += 1
 
     def _release(self, where: Place) -> None:
         """Answer those that are no longer too far ahead."""
-        kept = self._kept[where]
-        free = [push for push in kept.held if kept.may_go_on(push.rank, self._coming)]
+        entry = self._weights[where]
+        free = [push for push in entry.held if entry.may_go_on(push.rank, self._coming)]
         if free:
-            kept.held = [push for push in kept.held if push not in free]
-            self._answer_weights(kept, free)
-        if kept.held:
+            entry.held = [push for push in entry.held if push not in free]
+            self._answer_weights(entry, free)
+        if entry.held:
             self._holding.add(where)
         else:
             self._holding.discard(where)
 
-    def _answer_weights(self, kept: KeptSlice, to: list[AppliedPush], puller: int | None = None) -> None:
+    def _answer_weights(self, entry: KeptSlice, to: list[AppliedPush], puller: int | None = None) -> None:
         """One snapshot for all of them: the weights change while it is on its way."""
-        snapshot = kept.snapshot(self._pool, puller)
+        snapshot = entry.snapshot(self._pool, puller)
         for push in to:
-            kept.sends(push.rank)
+            entry.sends(push.rank)
             self._answer(push.rank, push.head, snapshot, push.delay)
         self._pool.release(snapshot)
 

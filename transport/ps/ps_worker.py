@@ -29,7 +29,7 @@ from transport.ps.ps_messages import (
     Head,
     PsMessageKind,
     PsOp,
-    shown,
+    call_text,
     unpack,
 )
 from transport.ps.ps_server import WORDS_MAX, member_name
@@ -100,7 +100,7 @@ class PsWorker:
         self.failure: AggregationFailed | None = None
         self.notices: list[str] = []
         self.counters: Counter[str] = Counter()
-        self._gone: set[int] = set()
+        self._lost_workers: set[int] = set()
         self._job = job
         self._names = names
         self._sharding = Sharding(config.servers, config.slice_elements, config.tensor_bytes)
@@ -114,7 +114,7 @@ class PsWorker:
         self._rounds: dict[int, int] = {}  # of sums under a key of the caller's, with backup workers
         self._ahead: dict[Round, dict[int, tuple[int, Head, bytes]]] = {}
         """Results of rounds that we haven't begun, by slice, with the servers they came from."""
-        self._made = 0
+        self._unkeyed_calls = 0
         self._finished: list[PsCallFinished] = []
         self._owners: dict[int, PsCall] = {}  # of tickets
         self._next_ticket = 0
@@ -172,7 +172,7 @@ class PsWorker:
             priority=max(min(priority, (1 << 31) - 1), URGENT + 1),
             requested_op=root if kind == "allreduce" else 0,
         )
-        self._made += key is None
+        self._unkeyed_calls += key is None
         call = PsCall(kind, number, head, slices, array if target is None else target)
         if self.failure is not None:
             self._finished.append(PsCallFinished(call, self.failure))
@@ -186,7 +186,7 @@ class PsWorker:
     @property
     def count(self) -> int:
         """Workers that are left, as far as the servers have said."""
-        return self.config.workers - len(self._gone)
+        return self.config.workers - len(self._lost_workers)
 
     @property
     def behind(self) -> int:
@@ -195,7 +195,7 @@ class PsWorker:
         They end at once whatever their arrays hold, and nothing but their heads is sent.
         """
         count = 0
-        while (results := self._ahead.get((AUTOMATIC + self._made + count, False, 0))) is not None:
+        while (results := self._ahead.get((AUTOMATIC + self._unkeyed_calls + count, False, 0))) is not None:
             if len(results) < next(iter(results.values()))[1].slices:
                 break
             count += 1
@@ -232,10 +232,10 @@ class PsWorker:
         """The place of a slice in its target. Its server has our values whole, or it could not answer: so nothing
         reads them from there any more, even if the mesh hasn't said so yet."""
         parsed = unpack(head)
-        found = None if parsed is None else self._awaited(sender, parsed)
-        if found is None or size_bytes == 0:
+        match = None if parsed is None else self._awaited(sender, parsed)
+        if match is None or size_bytes == 0:
             return None
-        view = self._view(*found)
+        view = self._view(*match)
         return view if len(view) == size_bytes else None
 
     def receive(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
@@ -246,10 +246,10 @@ class PsWorker:
         elif parsed is None or sender not in self._servers or self.failure is not None:
             self.counters["bad_heads" if parsed is None else "ignored"] += 1
         else:
-            self._liveness.heard(sender, now_ns)
+            self._liveness.on_message(sender, now_ns)
             self._take(sender, parsed, data, now_ns)
 
-    def sent(self, ticket: int) -> None:
+    def on_sent(self, ticket: int) -> None:
         self._under_way -= 1
         call = self._owners.pop(ticket, None)
         if call is not None:
@@ -289,7 +289,7 @@ class PsWorker:
         if call := next(iter(self._calls.values()), None):
             servers = {call.slices[number].server for number in call.waiting}
             late = ", ".join(self._who(self.config.workers + server) for server in sorted(servers))
-            self._fail(f"{shown(call.head)}: {reason}; waiting for {late or 'the link'}")
+            self._fail(f"{call_text(call.head)}: {reason}; waiting for {late or 'the link'}")
 
     # ---- calls
 
@@ -299,14 +299,14 @@ class PsWorker:
             self._answered(sender, parsed, data)
         elif parsed.kind == PsMessageKind.RESULT:
             self._moved_ns = now_ns
-            self._told(sender, parsed, data)
+            self._take_result(sender, parsed, data)
         elif parsed.kind == PsMessageKind.FAIL:
             words = bytes(data[:WORDS_MAX]).decode(errors="replace")
             missing = () if parsed.root == EVERYBODY else (parsed.root,)
             self._fail(f"{self._who(sender)} ends the job: {words}", told_by=sender, missing=missing)
-        elif parsed.kind == PsMessageKind.GONE:
-            if parsed.root < self.config.workers and parsed.root not in self._gone:  # each server tells
-                self._gone.add(parsed.root)
+        elif parsed.kind == PsMessageKind.WORKER_LOST:
+            if parsed.root < self.config.workers and parsed.root not in self._lost_workers:  # each server tells
+                self._lost_workers.add(parsed.root)
                 self.notices.append(bytes(data[:WORDS_MAX]).decode(errors="replace"))
         elif parsed.kind != PsMessageKind.BEAT:
             self.counters["ignored"] += 1
@@ -315,11 +315,11 @@ class PsWorker:
         if key is None:
             if kind in ("init", "push_pull", "pull"):
                 raise ValueError(f"{kind}: the key of a tensor is needed")
-            return AUTOMATIC + self._made
+            return AUTOMATIC + self._unkeyed_calls
         if not 0 <= key < AUTOMATIC:
             raise ValueError(f"key {key}: 0 to 2**63 - 1")
         if key in self._calls:
-            raise ValueError(f"key {key} is in use by a call that hasn't ended: {shown(self._calls[key].head)}")
+            raise ValueError(f"key {key} is in use by a call that hasn't ended: {call_text(self._calls[key].head)}")
         return key
 
     def _start(self, call: PsCall, array: Array) -> None:
@@ -340,8 +340,8 @@ class PsWorker:
             head = call.head._replace(
                 number=part.number, slice_elements=part.high - part.low, source=part.source, sink=part.sink
             )
-            mine = carries and part.source in (EVERYBODY, self.rank) and part.number not in ahead  # it would be dropped
-            data: Buffer = values[part.low * itemsize : part.high * itemsize] if mine else b""
+            has_values = carries and part.source in (EVERYBODY, self.rank) and part.number not in ahead  # else dropped
+            data: Buffer = values[part.low * itemsize : part.high * itemsize] if has_values else b""
             if coded is not None:
                 data = coded[part.number]
             if part.sink in (EVERYBODY, self.rank):
@@ -351,8 +351,8 @@ class PsWorker:
             self._owners[ticket] = call
         if ahead:
             self.counters["pushes_saved"] += len(ahead)
-        for sender, told, result in ahead.values():
-            self._told(sender, told, result)
+        for sender, answer, result in ahead.values():
+            self._take_result(sender, answer, result)
 
     def _awaited(self, sender: int, head: Head) -> tuple[PsCall, ServerSlice] | None:
         """The slice that an answer is for, if we wait for it."""
@@ -364,25 +364,25 @@ class PsWorker:
         return (call, part) if same and sender == self.config.workers + part.server else None
 
     def _answered(self, sender: int, head: Head, data: Buffer) -> None:
-        found = self._awaited(sender, head)
-        if found is None:
+        match = self._awaited(sender, head)
+        if match is None:
             self.counters["ignored"] += 1
             return
-        self._accept(sender, *found, head, data)
+        self._accept(sender, *match, head, data)
 
-    def _told(self, sender: int, head: Head, data: Buffer) -> None:
+    def _take_result(self, sender: int, head: Head, data: Buffer) -> None:
         """What a round became without us: of the call under way, or of one to come."""
         call = self._calls.get(head.key)
         if call is not None and round_of(call.head) == round_of(head):
-            if (found := self._awaited(sender, head._replace(kind=PsMessageKind.ANSWER))) is not None:
-                self._accept(sender, *found, head._replace(clock=head.root), data)
+            if (match := self._awaited(sender, head._replace(kind=PsMessageKind.ANSWER))) is not None:
+                self._accept(sender, *match, head._replace(clock=head.root), data)
         elif not self._has_begun(head):
             self._ahead.setdefault(round_of(head), {})[head.number] = sender, head, bytes(data)
 
     def _has_begun(self, head: Head) -> bool:
         """Whether we have made the call of a round."""
         if head.key >= AUTOMATIC:
-            return head.key < AUTOMATIC + self._made
+            return head.key < AUTOMATIC + self._unkeyed_calls
         return head.clock < (self._clocks if head.op == PsOp.GRADIENT else self._rounds).get(head.key, 0)
 
     def _accept(self, sender: int, call: PsCall, part: ServerSlice, head: Head, data: Buffer) -> None:
@@ -390,7 +390,7 @@ class PsWorker:
         view = self._view(call, part)
         expected = 0 if head.op == PsOp.BARRIER or part.source == self.rank else len(view)
         if len(data) != expected or (head.op == PsOp.AVG and head.clock < 1):
-            self._fail(f"{self._who(sender)} answers {shown(call.head)} with {len(data)} bytes, not {expected}")
+            self._fail(f"{self._who(sender)} answers {call_text(call.head)} with {len(data)} bytes, not {expected}")
             return
         if len(data) and not _lies_in(data, view):
             view[:] = data
@@ -463,11 +463,11 @@ def op_of(kind: str, array: Array, op: str, root: int, target: Array | None, wor
             raise ValueError(f"op '{op}': one of {', '.join(OPS)}")
         code = OPS[op]
     into = array if target is None else target
-    for one in (array, into):
-        if one.ndim != 1 or not one.flags.c_contiguous or one.dtype not in DTYPES:
+    for values in (array, into):
+        if values.ndim != 1 or not values.flags.c_contiguous or values.dtype not in DTYPES:
             raise ValueError(f"{kind}: a 1-D C-contiguous array of {', '.join(d.name for d in DTYPES)}")
-        if one.dtype != array.dtype or len(one) != len(array):
-            raise ValueError(f"{kind}: target has {len(one)} {one.dtype}, not {len(array)} {array.dtype}")
+        if values.dtype != array.dtype or len(values) != len(array):
+            raise ValueError(f"{kind}: target has {len(values)} {values.dtype}, not {len(array)} {array.dtype}")
     if target is not None and kind not in ("allreduce", "push_pull"):
         raise ValueError(f"{kind}: works in place")
     _check_values(kind, code, op, array, into)

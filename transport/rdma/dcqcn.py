@@ -84,7 +84,7 @@ class ReactionPoint:
         allowed: int = self._library.sa_dcqcn_allowance(self._place, burst_bytes, now_ns)
         return allowed
 
-    def sent(self, size_bytes: int, now_ns: int) -> None:
+    def on_sent(self, size_bytes: int, now_ns: int) -> None:
         """So many were sent."""
         self._library.sa_dcqcn_sent(self._place, size_bytes, now_ns)
 

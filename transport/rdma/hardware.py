@@ -85,20 +85,20 @@ def open(host: str) -> "HardwareContext":
         raise JobError(f"no RDMA device here: it takes {NO_DEVICE}")
     pyverbs = _pyverbs()
     wanted = gid_of(host)
-    others: list[str] = []
+    rejects: list[str] = []
     for name in names:
         try:
             context = pyverbs.device.Context(name=name)
             table = context.query_gid_table(GIDS_MAX)
         except pyverbs.pyverbs_error.PyverbsError as error:
-            others.append(f"{name} ({error})")
+            rejects.append(f"{name} ({error})")
             continue
         for entry in table:
             if entry.gid_type == _GID_TYPE_ROCE_V2 and entry.gid_str() == wanted:
                 return HardwareContext(pyverbs, context, host, entry.port_num, entry.gid_index)
-        others.append(name)
+        rejects.append(name)
         context.close()
-    raise JobError(f"no RDMA device has the address {host}: looked at {', '.join(others)}; bind to an address of one")
+    raise JobError(f"no RDMA device has the address {host}: looked at {', '.join(rejects)}; bind to an address of one")
 
 
 def gid_of(host: str) -> str:
@@ -128,7 +128,7 @@ class _Owned:
             return
         if self._users and not self._context.closing:
             raise JobError(f"{type(self).__name__}: still in use")
-        self._context.asked(self._free)
+        self._context.call(self._free)
         self._closed = True
         for needed in self._needs:
             needed._users -= 1
@@ -142,7 +142,7 @@ class HardwareDomain(_Owned):
     """A ProtectionDomain."""
 
     def __init__(self, context: "HardwareContext") -> None:
-        self.pd = context.asked(lambda: context.pyverbs.pd.PD(context.device))
+        self.pd = context.call(lambda: context.pyverbs.pd.PD(context.device))
         super().__init__(context)
 
     def _free(self) -> None:
@@ -157,7 +157,7 @@ class HardwareRegion(_Owned):
         self.address: int = array.__array_interface__["data"][0]
         self.length: int = array.nbytes
         try:
-            self._mr = context.asked(lambda: context.pyverbs.mr.MR(domain.pd, self.length, int(access), self.address))
+            self._mr = context.call(lambda: context.pyverbs.mr.MR(domain.pd, self.length, int(access), self.address))
         except JobError as error:
             raise JobError(f"{error}; is there enough locked memory? (ulimit -l)") from error
         super().__init__(context, (domain,))
@@ -173,10 +173,10 @@ class HardwareCompletionQueue(_Owned):
 
     def __init__(self, context: "HardwareContext", capacity: int) -> None:
         pyverbs, device = context.pyverbs, context.device
-        self.channel, self.fd = context.asked(lambda: _channel(pyverbs, device))
-        self.cq = context.asked(lambda: pyverbs.cq.CQ(device, capacity, None, self.channel, 0))
+        self.channel, self.fd = context.call(lambda: _channel(pyverbs, device))
+        self.cq = context.call(lambda: pyverbs.cq.CQ(device, capacity, None, self.channel, 0))
         self.room = capacity  # work requests that may still be posted
-        self.found: list[WorkCompletion] = []
+        self.completions: list[WorkCompletion] = []
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         super().__init__(context)
 
@@ -184,36 +184,36 @@ class HardwareCompletionQueue(_Owned):
         until = time.monotonic() + timeout_s
         called = False
         while True:
-            if self._context.closed and not self.found:
+            if self._context.closed and not self.completions:
                 raise LinkClosed("the RDMA context is closed")
             self.look(most)
-            if self.found or called or time.monotonic() >= until:
+            if self.completions or called or time.monotonic() >= until:
                 break
             self.arm()
             self.look(most)
-            if not self.found:
+            if not self.completions:
                 ready = select.select([self.fd, self._wake], [], [], max(0.0, until - time.monotonic()))[0]
                 if called := self._wake in ready:
                     os.eventfd_read(self._wake)
                 self.disarm()
-        given, self.found = self.found[:most], self.found[most:]
-        return given
+        batch, self.completions = self.completions[:most], self.completions[most:]
+        return batch
 
     def look(self, most: int) -> None:
         """Take completions from the NIC, so that `most` are found if there are so many."""
-        if len(self.found) < most and not self._context.closed:
-            _, completions = self._context.asked(lambda: self.cq.poll(most - len(self.found)))
+        if len(self.completions) < most and not self._context.closed:
+            _, completions = self._context.call(lambda: self.cq.poll(most - len(self.completions)))
             self.room += len(completions)
-            self.found += map(_completion, completions)
+            self.completions += map(_completion, completions)
 
     def arm(self) -> None:
         """Have the channel polled readable at the next completion."""
-        self._context.asked(self.cq.req_notify)
+        self._context.call(self.cq.req_notify)
 
     def disarm(self) -> None:
         """Take the event, if there is one."""
         if select.select([self.fd], [], [], 0)[0]:
-            self._context.asked(lambda: self.channel.get_cq_event(self.cq))
+            self._context.call(lambda: self.channel.get_cq_event(self.cq))
             self.cq.ack_events(1)
 
     def wake(self) -> None:
@@ -235,26 +235,26 @@ def _channel(pyverbs: Any, device: Any) -> tuple[Any, int]:
     """A CompChannel and its descriptor, which pyverbs before 57 doesn't tell: there it is the file that has come."""
     channels = pyverbs.cq.CompChannel
     if hasattr(channels, "fd"):
-        made = channels(device)
-        return made, made.fd
+        channel = channels(device)
+        return channel, channel.fd
     with _CHANNELS:
         for _ in range(CHANNEL_TRIES):
             before = _channel_files()
-            made = channels(device)
-            if len(came := _channel_files() - before) == 1:
-                return made, came.pop()
-            made.close()  # another library opened one at the same time
+            channel = channels(device)
+            if len(descriptors := _channel_files() - before) == 1:
+                return channel, descriptors.pop()
+            channel.close()  # another library opened one at the same time
     raise JobError("no completion channel's descriptor can be found; pyverbs 57 and newer tell it")
 
 
 def _channel_files() -> set[int]:
     """Descriptors of completion channels in this process."""
-    found = set()
+    descriptors = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
             if os.readlink(f"/proc/self/fd/{name}") == _CHANNEL_FILE:
-                found.add(int(name))
-    return found
+                descriptors.add(int(name))
+    return descriptors
 
 
 def _completion(wc: Any) -> WorkCompletion:
@@ -283,7 +283,7 @@ class HardwareQueuePair(_Owned):
         wanted = qp.QPInitAttr(
             qp_type=int(kind), scq=queues[0].cq, rcq=queues[1].cq, cap=cap, sq_sig_all=int(signal_all)
         )
-        self._qp = context.asked(lambda: qp.QP(domain.pd, wanted))
+        self._qp = context.call(lambda: qp.QP(domain.pd, wanted))
         super().__init__(context, (domain, *queues))
         self._queues, self._signal_all = queues, signal_all
         self._reliable = kind is QPType.RC
@@ -292,7 +292,7 @@ class HardwareQueuePair(_Owned):
 
     @property
     def state(self) -> QPState:
-        attributes, _ = self._context.asked(lambda: self._qp.query(_QP_STATE))
+        attributes, _ = self._context.call(lambda: self._qp.query(_QP_STATE))
         return QPState(attributes.qp_state)
 
     def connect(self, peer: QPEnd, attributes: QPAttributes = DEFAULTS) -> None:
@@ -308,10 +308,10 @@ class HardwareQueuePair(_Owned):
         wanted = self._wanted(attributes, peer or self.end)
         steps = {QPState.INIT: self._qp.to_init, QPState.RTR: self._qp.to_rtr, QPState.RTS: self._qp.to_rts}
         if state in steps:
-            self._context.asked(lambda: steps[state](wanted))
+            self._context.call(lambda: steps[state](wanted))
         else:
             wanted.qp_state = int(state)
-            self._context.asked(lambda: self._qp.modify(wanted, _QP_STATE))
+            self._context.call(lambda: self._qp.modify(wanted, _QP_STATE))
 
     def _wanted(self, attributes: QPAttributes, peer: QPEnd) -> Any:
         """All that any step sets; pyverbs says which of it a step takes."""
@@ -405,7 +405,7 @@ class HardwareContext:
         self.owned: list[_Owned] = []
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    def asked(self, action: Any) -> Any:
+    def call(self, action: Any) -> Any:
         """What pyverbs answers. Raises JobError for what it refuses, LinkClosed after `close`."""
         if self.closed:
             raise LinkClosed("the RDMA context is closed")
@@ -451,7 +451,7 @@ class HardwareContext:
             if timeout_s > 0:
                 queue.arm()
             queue.look(1)
-        if any(queue.found for queue in queues):
+        if any(queue.completions for queue in queues):
             timeout_s = 0.0
         ready, _, _ = select.select([self._wake, *(queue.fd for queue in queues)], [], [], max(0.0, timeout_s))
         for queue in queues:
@@ -472,7 +472,7 @@ class HardwareContext:
         self.closing = True
         for thing in reversed(list(self.owned)):  # what needs others was made after them
             thing.close()
-        self.asked(self.device.close)
+        self.call(self.device.close)
         with self.lock:
             self.closed = True
             os.close(self._wake)

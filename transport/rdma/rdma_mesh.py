@@ -89,12 +89,12 @@ class RdmaMeshOptions:
 class _Message:
     """On its way out."""
 
-    __slots__ = ("begun", "data", "head", "region", "ticket")
+    __slots__ = ("data", "head", "posted_bytes", "region", "ticket")
 
     def __init__(self, head: bytes, data: Any, ticket: int) -> None:
         self.head, self.data, self.ticket = head, data, ticket  # data: uint8 array
         self.region: MemoryRegion | None = None
-        self.begun = -1  # bytes of data posted; -1: not even the head
+        self.posted_bytes = -1  # bytes of data posted; -1: not even the head
 
 
 class _Peer:
@@ -139,16 +139,16 @@ class RdmaMesh:
 
     def __init__(
         self,
-        mine: Hello,
+        hello: Hello,
         options: RdmaMeshOptions,
         host: str,
         members: Sequence[int],
         classes: tuple[int, ...] = (),
     ) -> None:
         """Private: see `connect`."""
-        self.member, self.members, self.classes = mine.member, mine.members, classes
+        self.member, self.members, self.classes = hello.member, hello.members, classes
         self.details: dict[str, Any] = {}
-        self._job = mine.job
+        self._job = hello.job
         names = (
             "tx_messages",
             "tx_bytes",
@@ -164,7 +164,7 @@ class RdmaMesh:
         self.counters: dict[str, int] = dict.fromkeys(names, 0)
         self._options = options
         self._events: list[Event] = []
-        self._found: list[WorkCompletion] = []
+        self._completions: list[WorkCompletion] = []
         self._peers: dict[int, list[_Peer]] = {}  # of each member, by flow
         self._by_number: dict[int, _Peer] = {}
         self._woken = self._closed = False
@@ -203,20 +203,20 @@ class RdmaMesh:
         until = time.monotonic() + terms.timeout_s
         connections: dict[int, socket.socket] = {}
         try:
-            mine = terms.hello(cls.link, classes, member, len(addresses))
+            hello = terms.hello(cls.link, classes, member, len(addresses))
             if len(addresses) > 1:
                 listener = listener or listen(addresses[member])
-                others = [other for other in range(len(addresses)) if other != member]
-                mesh = cls(mine, options, resolve_host(addresses[member][0]), others, classes)
+                peers = [other for other in range(len(addresses)) if other != member]
+                mesh = cls(hello, options, resolve_host(addresses[member][0]), peers, classes)
             else:
-                mesh = cls(mine, options, "127.0.0.1", [], classes)
+                mesh = cls(hello, options, "127.0.0.1", [], classes)
         except BaseException:
             if listener is not None:
                 listener.close()
             raise
         try:
             if len(addresses) > 1 and listener is not None:
-                gathering = TcpGathering(mine, terms.key, addresses, listener, TcpOptions(), terms.timeout_s)
+                gathering = TcpGathering(hello, terms.key, addresses, listener, TcpOptions(), terms.timeout_s)
                 connections = gathering.run()
                 mesh.counters["drop_unknown_sender"] = gathering.unknown_senders
                 mesh._connect_all(connections, until)
@@ -233,23 +233,23 @@ class RdmaMesh:
         """Connect a queue pair, or one for each class, with every peer. Raises JobError naming those that don't
         answer."""
         options = self._options
-        mine: dict[int, list[MeshQueuePair]] = {}
+        pairs: dict[int, list[MeshQueuePair]] = {}
         for member, connection in connections.items():
             marks = [tos_of(kind, options.tos) for kind in self.classes] or [options.tos]
             self._peers[member] = [
                 self._new_peer(member, connection, tos, free) for tos, free in zip(marks, self._free, strict=True)
             ]
             mtu = options.path_mtu or path_mtu_of(connection)
-            mine[member] = [MeshQueuePair(peer.pair.end, mtu, SLOTS, SLOT_BYTES) for peer in self._peers[member]]
-        ours = {member: b"".join(end.pack() for end in ends) for member, ends in mine.items()}
-        theirs = exchange(connections, ours, until, self._job)
+            pairs[member] = [MeshQueuePair(peer.pair.end, mtu, SLOTS, SLOT_BYTES) for peer in self._peers[member]]
+        outgoing = {member: b"".join(end.pack() for end in ends) for member, ends in pairs.items()}
+        incoming = exchange(connections, outgoing, until, self._job)
         for member, flows in self._peers.items():
-            size = len(theirs[member]) // len(flows)
+            size = len(incoming[member]) // len(flows)
             for place, peer in enumerate(flows):
-                end = MeshQueuePair.unpack(theirs[member][place * size : (place + 1) * size])
+                end = MeshQueuePair.unpack(incoming[member][place * size : (place + 1) * size])
                 if (end.slots, end.slot_bytes) != (SLOTS, SLOT_BYTES):
                     raise JobError(f"job {self._job}: member {member} has other slots than this one: another version?")
-                mtu = min(end.mtu, mine[member][place].mtu)
+                mtu = min(end.mtu, pairs[member][place].mtu)
                 peer.pair.connect(end.end, QPAttributes(path_mtu=mtu, dscp=peer.tos >> 2, timeout=options.timeout))
                 peer.pair.post_recv([self._receive_at(peer, slot) for slot in range(SLOTS + RETURNS_MAX)])
         exchange(connections, dict.fromkeys(connections, b"ready"), until, self._job)  # all can receive now
@@ -286,11 +286,11 @@ class RdmaMesh:
         requests = []
         while peer.outbox and peer.credits:
             message = peer.outbox[0]
-            piece = self._first_piece(peer, message) if message.begun < 0 else self._next_piece(message)
+            piece = self._first_piece(peer, message) if message.posted_bytes < 0 else self._next_piece(message)
             if piece is None:
                 break
             address, length, lkey, slot = piece
-            ends = message.begun == len(message.data)
+            ends = message.posted_bytes == len(message.data)
             requests.append(SendRequest(_SEND, Opcode.SEND, address, length, lkey))
             peer.posted.append((message, slot, ends))
             peer.credits -= 1
@@ -313,7 +313,7 @@ class RdmaMesh:
         room = self._out[slot]
         room[:beside] = np.frombuffer(_HEADER.pack(0, len(message.head), 0, size) + message.head, np.uint8)
         room[beside : beside + with_data] = message.data[:with_data]
-        message.begun = with_data
+        message.posted_bytes = with_data
         region = self._out_region
         return region.address + slot * SLOT_BYTES, beside + with_data, region.lkey, slot
 
@@ -322,12 +322,12 @@ class RdmaMesh:
         region = message.region
         if region is None:
             region = message.region = self._context.reg_mr(self._domain, message.data, AccessFlags.NONE)
-        begin = message.begun
+        begin = message.posted_bytes
         length = min(SLOT_BYTES, len(message.data) - begin)
-        message.begun += length
+        message.posted_bytes += length
         return region.address + begin, length, region.lkey, -1
 
-    def _sent(self, peer: _Peer) -> None:
+    def _on_sent(self, peer: _Peer) -> None:
         """The oldest piece is at the peer."""
         message, slot, ends = peer.posted.popleft()
         if slot >= 0:
@@ -349,10 +349,10 @@ class RdmaMesh:
         """See `Mesh.receive`."""
         self._require_open()
         ending = self._ended()  # before completions: what they had sent by then is here by now
-        found, self._found = self._found, []
-        if len(found) < POLL:
-            found += self._queue.poll(POLL - len(found))
-        for completion in found:
+        completions, self._completions = self._completions, []
+        if len(completions) < POLL:
+            completions += self._queue.poll(POLL - len(completions))
+        for completion in completions:
             peer = self._by_number.get(completion.qp_num)
             if peer is not None:
                 self._completed(peer, completion, place)
@@ -360,7 +360,7 @@ class RdmaMesh:
             for flows in list(self._peers.values()):
                 if flows[flow].outbox:
                     self._pump(flows[flow])
-        if len(found) < POLL:
+        if len(completions) < POLL:
             for peer, reason in ending:
                 self._lose(peer, reason)
         events, self._events = self._events, []
@@ -370,7 +370,7 @@ class RdmaMesh:
         if completion.status is not WCStatus.SUCCESS:
             self._lose(peer, f"its queue pair failed: {completion.status.name}")
         elif completion.id == _SEND:
-            self._sent(peer)
+            self._on_sent(peer)
         elif completion.id != _RETURN:
             slot = completion.id
             if completion.immediate is not None:
@@ -403,9 +403,9 @@ class RdmaMesh:
             if kind or zero or head_bytes > HEAD_BYTES_MAX or size > MESSAGE_BYTES_MAX or beside > len(piece):
                 return f"it sent what is no message ({piece[:8].hex()})"
             peer.head = bytes(piece[_HEADER.size : beside])
-            given = place(peer.member, peer.head, size) if place is not None and size else None
-            assert given is None or len(given) == size, "a place has another size than its message"
-            peer.data, peer.filled = given if given is not None else np.empty(size, np.uint8).data, 0
+            memory = place(peer.member, peer.head, size) if place is not None and size else None
+            assert memory is None or len(memory) == size, "a place has another size than its message"
+            peer.data, peer.filled = memory if memory is not None else np.empty(size, np.uint8).data, 0
             piece = piece[beside:]
         if peer.filled + len(piece) > len(peer.data):
             return f"it sent {len(piece)} bytes where {len(peer.data) - peer.filled} were missing"
@@ -453,16 +453,20 @@ class RdmaMesh:
         self._require_open()
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            if self._events or self._found or any(peer.outbox and peer.credits for peer in self._by_number.values()):
+            if (
+                self._events
+                or self._completions
+                or any(peer.outbox and peer.credits for peer in self._by_number.values())
+            ):
                 return True
             if self._woken:
                 self._woken = False
                 return True
             left_s = CHECK_S if until is None else max(0.0, min(CHECK_S, until - time.monotonic()))
-            self._found = self._queue.poll(POLL, timeout_s=left_s)
-            if not self._found and self._peers and self._poll.poll(0):
+            self._completions = self._queue.poll(POLL, timeout_s=left_s)
+            if not self._completions and self._peers and self._poll.poll(0):
                 return True
-            if not (self._found or self._woken) and until is not None and time.monotonic() >= until:
+            if not (self._completions or self._woken) and until is not None and time.monotonic() >= until:
                 return False
 
     def wake(self) -> None:
@@ -483,7 +487,7 @@ class RdmaMesh:
                 self.receive()
                 if time.monotonic() >= until:
                     break
-                self._found += self._queue.poll(POLL, timeout_s=0.001)
+                self._completions += self._queue.poll(POLL, timeout_s=0.001)
         finally:
             for peer, *_ in self._peers.values():
                 _leave(peer.connection)

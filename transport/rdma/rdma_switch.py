@@ -98,8 +98,8 @@ class RdmaSwitchLoop(CommandLoop[SwitchPort]):
         self._wake = link.wake_descriptor
         prepare(link)
         self._udp = NativeUdp(link, DATAGRAM_BYTES_MAX)
-        own = ctypes.byref(native_address(link.address))
-        self._rdma = self._library.sa_uc_plane_new(dataplane.handle, own, packets)
+        address = ctypes.byref(native_address(link.address))
+        self._rdma = self._library.sa_uc_plane_new(dataplane.handle, address, packets)
         self._switch = None
         if self._rdma:
             self._switch = self._library.sa_uc_switch_new(

@@ -51,24 +51,24 @@ RECEIVE = 0
 
 def open_worker(options: JoinOptions, host: str) -> "RdmaWorkerEnd":
     """A worker's end by its options. Raises JobError for what can't be had."""
-    own, mtu = options.rdma or RdmaOptions(), frame_bytes(options.packet_elements)
-    if not 1 <= own.packets <= PACKETS_MAX:
-        raise JobError(f"packets {own.packets}: a message has 1 to {PACKETS_MAX}")
-    made = partial(
+    rdma, mtu = options.rdma or RdmaOptions(), frame_bytes(options.packet_elements)
+    if not 1 <= rdma.packets <= PACKETS_MAX:
+        raise JobError(f"packets {rdma.packets}: a message has 1 to {PACKETS_MAX}")
+    open_end = partial(
         RdmaWorkerEnd,
         host,
         places=2 * options.slots,
         mtu=mtu,
         dscp=options.tos >> 2,
-        provider=own.provider,
-        packets=own.packets,
+        provider=rdma.provider,
+        packets=rdma.packets,
     )
-    if own.port is not None:
-        return made(port=own.port)
+    if rdma.port is not None:
+        return open_end(port=rdma.port)
     try:
-        return made(port=ROCE_PORT)
+        return open_end(port=ROCE_PORT)
     except JobError:
-        return made(port=0)  # and if the port wasn't the reason, this raises the right one
+        return open_end(port=0)  # and if the port wasn't the reason, this raises the right one
 
 
 class RdmaWorkerEnd:
@@ -208,18 +208,18 @@ class RdmaWorkerLoop(CallLoop[Any]):
         super().__init__(end, job, rank, end.address, on_stream_failed=on_stream_failed)
 
     def _prepare(self) -> None:
-        made = NativeEndpoint if self._native else Endpoint
-        self._endpoint: NativeEndpoint | Endpoint = made(self._job, self._rank)
+        endpoint = NativeEndpoint if self._native else Endpoint
+        self._endpoint: NativeEndpoint | Endpoint = endpoint(self._job, self._rank)
         self._calls: deque[tuple[int, Any]] = deque()
         self._row = self._used = 0  # of the ring: the next free row, and how many are not
-        self._own = {"messages_sent": 0, "messages_received": 0, "drop_place": 0}
+        self._message_counters = {"messages_sent": 0, "messages_received": 0, "drop_place": 0}
 
     @property
     def counters(self) -> dict[str, int]:
         """The endpoint's counters, those of messages, and the device's with the prefix link_."""
         return {
             **self._endpoint.counters,
-            **self._own,
+            **self._message_counters,
             **{f"link_{name}": value for name, value in self._link.counters.items()},
         }
 
@@ -242,30 +242,30 @@ class RdmaWorkerLoop(CallLoop[Any]):
         deadline_ns = self._endpoint.next_deadline_ns()
         if deadline_ns is not None and now_ns >= deadline_ns:
             self._endpoint.handle_timer(now_ns)
-        sent = self._send(now_ns)
+        sent_messages = self._send(now_ns)
         self._report()
         if not self._calls and self._failure is None:
-            self._progress(now_ns, rest=not sent and not completed)
+            self._progress(now_ns, rest=not sent_messages and not completed)
 
     def _take(self, completed: list[WorkCompletion], now_ns: int) -> None:
         """Free the rows of frames that have left; give the endpoint what arrived, in place (R7)."""
-        came = 0
+        arrivals = 0
         for completion in completed:
             if completion.status is not WCStatus.SUCCESS:
                 raise OSError(errno.EIO, f"the queue pair to the switch failed: {completion.status.name}")
             if completion.id != RECEIVE:
                 self._used -= completion.id
                 continue
-            came += 1
+            arrivals += 1
             place = -1 if completion.immediate is None else completion.immediate
             frames = self._grouping.frames_at(place, completion.byte_len)
             if frames:
                 self._endpoint.receive(self._link.results[place : place + frames], now_ns)
             else:
-                self._own["drop_place"] += 1
-        if came:
-            self._own["messages_received"] += came
-            self._link.await_results(came)
+                self._message_counters["drop_place"] += 1
+        if arrivals:
+            self._message_counters["messages_received"] += arrivals
+            self._link.await_results(arrivals)
 
     def _send(self, now_ns: int) -> int:
         """Post what the endpoint has, an iteration's share at most; returns the number of frames."""
@@ -279,7 +279,7 @@ class RdmaWorkerLoop(CallLoop[Any]):
                 break
             runs = self._grouping.runs(frames)
             self._link.write([(self._row + run.row, run.frames, run.place) for run in runs])
-            self._own["messages_sent"] += len(runs)
+            self._message_counters["messages_sent"] += len(runs)
             self._row = (self._row + len(frames)) % RING_FRAMES
             self._used += len(frames)
             rows += len(frames)

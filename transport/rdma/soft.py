@@ -237,10 +237,10 @@ class SoftCompletionQueue(_Owned):
         handle = self._context.handle
         room = (NativeCompletion * most)()
         until_ns = time.monotonic_ns() + round(timeout_s * 1e9) if timeout_s > 0 else 0
-        found = handle.library.sa_rdma_poll(handle.pointer, self._number, room, most, until_ns)
-        if found == -errno.ESHUTDOWN:
+        count = handle.library.sa_rdma_poll(handle.pointer, self._number, room, most, until_ns)
+        if count == -errno.ESHUTDOWN:
             raise LinkClosed("the RDMA context is closed")
-        if found < 0:
+        if count < 0:
             raise JobError("the completion queue is closed")
         return [
             WorkCompletion(
@@ -251,7 +251,7 @@ class SoftCompletionQueue(_Owned):
                 wc.bytes,
                 wc.immediate if wc.flags & 2 else None,
             )
-            for wc in room[:found]
+            for wc in room[:count]
         ]
 
     def wake(self) -> None:
@@ -356,11 +356,11 @@ class SoftContext:
             if self.address[0] in ("0.0.0.0", "::"):
                 raise JobError(f"RDMA needs an address of its own, not {self.address[0]}: each packet's ICRC covers it")
             prepare(self._link)
-            own = native_address(self.address)
+            address = native_address(self.address)
             link = self._link
             self.handle = _Handle(
                 NativeOptions(
-                    link.fileno(), link.wake_descriptor, link.gso, link.gro, link.segments_max, QUEUE_PAIRS_MAX, own
+                    link.fileno(), link.wake_descriptor, link.gso, link.gro, link.segments_max, QUEUE_PAIRS_MAX, address
                 )
             )
         except BaseException:
@@ -473,14 +473,14 @@ class SoftContext:
 
     def post(self, function: str, number: int, requests: Any, count: int) -> int:
         """How many were taken."""
-        taken: int = getattr(self.handle.library, function)(self.handle.pointer, number, requests, count)
-        if taken == -errno.ENOMEM:
+        accepted: int = getattr(self.handle.library, function)(self.handle.pointer, number, requests, count)
+        if accepted == -errno.ENOMEM:
             return 0
-        if taken == -errno.ESHUTDOWN:
+        if accepted == -errno.ESHUTDOWN:
             raise LinkClosed("the RDMA context is closed")
-        if taken < 0:
+        if accepted < 0:
             raise JobError(f"queue pair {number}: closed, not in a state to post this, or a malformed request")
-        return taken
+        return accepted
 
     def _keep(self, thing: Thing) -> Thing:
         with self._lock:

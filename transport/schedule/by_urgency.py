@@ -6,7 +6,7 @@ from switchagg.option_syntax import count, one_of, option, size
 from transport.schedule.order import layer_order
 from transport.schedule.policy import Policy, Tunable, TuningPoint
 from transport.schedule.profile import LinearCost, Profile
-from transport.schedule.schedule_plan import Transfer, numbered, sliced, whole
+from transport.schedule.schedule_plan import Transfer, numbered, sliced, whole_tensor
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class TicTac(Policy):
     def plan(self, profile: Profile, cost: LinearCost | None) -> tuple[Transfer, ...]:
         rank = {layer: place for place, layer in enumerate(layer_order(profile, self.order, cost or LinearCost()))}
         return numbered(
-            profile, ((rank[profile.tensors[index].layer], [whole(profile, index)]) for index in profile.arrivals)
+            profile,
+            ((rank[profile.tensors[index].layer], [whole_tensor(profile, index)]) for index in profile.arrivals),
         )
 
 

@@ -27,12 +27,12 @@ def layer_order(profile: Profile, order: str, cost: LinearCost) -> list[int]:
     if order == "tic":
         _, impending = _properties(profile, needs, times, outstanding)
         return sorted(_members(outstanding), key=lambda layer: (impending[layer], layer))
-    found = []
+    layers = []
     while outstanding:
         best = _most_urgent(profile, needs, times, outstanding)
-        found.append(best)
+        layers.append(best)
         outstanding &= ~(1 << best)
-    return found
+    return layers
 
 
 def _needs(profile: Profile) -> list[int]:
@@ -40,10 +40,10 @@ def _needs(profile: Profile) -> list[int]:
     needs: list[int] = []
     for place, layer in enumerate(profile.layers):
         inputs = layer.inputs if layer.inputs is not None else ((place - 1,) if place else ())
-        mine = 1 << place
+        layers = 1 << place
         for other in inputs:
-            mine |= needs[other]
-        needs.append(mine)
+            layers |= needs[other]
+        needs.append(layers)
     return needs
 
 
@@ -84,7 +84,7 @@ def _most_urgent(profile: Profile, needs: list[int], times: list[float], outstan
     members = iter(unlocked)
     best = next(members)
     for other in members:
-        mine, theirs = min(unlocked[best], times[other]), min(unlocked[other], times[best])
-        if theirs > mine or (theirs == mine and impending[other] < impending[best]):
+        best_time, other_time = min(unlocked[best], times[other]), min(unlocked[other], times[best])
+        if other_time > best_time or (other_time == best_time and impending[other] < impending[best]):
             best = other
     return best

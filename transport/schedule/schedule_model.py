@@ -262,5 +262,5 @@ def _service_ns(network: Network, item: tuple[int, int, int]) -> float:
 def _pieces(size_bytes: int, grain_bytes: int | None) -> list[int]:
     if grain_bytes is None or size_bytes <= grain_bytes:
         return [size_bytes]
-    whole, rest = divmod(size_bytes, grain_bytes)
-    return [grain_bytes] * whole + ([rest] if rest else [])
+    full, rest = divmod(size_bytes, grain_bytes)
+    return [grain_bytes] * full + ([rest] if rest else [])

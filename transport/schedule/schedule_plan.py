@@ -42,7 +42,7 @@ def tensors_of(transfer: Transfer, tensors: Sequence[Tensor]) -> Tensors:
     return [tensors[part.tensor].part(part.low, part.high) for part in transfer.parts]
 
 
-def whole(profile: Profile, tensor: int) -> TensorRange:
+def whole_tensor(profile: Profile, tensor: int) -> TensorRange:
     """All of a tensor."""
     return TensorRange(tensor, 0, profile.tensors[tensor].elements)
 
@@ -68,7 +68,7 @@ def fifo(profile: Profile, groups: Iterable[Sequence[int]]) -> tuple[Transfer, .
         for index in group:
             kinds.setdefault(profile.tensors[index].dtype, []).append(index)
         split += kinds.values()
-    return numbered(profile, ((0, [whole(profile, index) for index in group]) for group in split))
+    return numbered(profile, ((0, [whole_tensor(profile, index) for index in group]) for group in split))
 
 
 def sliced(profile: Profile, slice_elements: Callable[[int], int]) -> tuple[Transfer, ...]:

@@ -229,6 +229,6 @@ class Scheduler:
 
     def take_timings(self) -> list[Timing]:
         """Timings of transfers completed since the last call, in order of completion."""
-        taken = list(self._timings)
+        timings = list(self._timings)
         self._timings.clear()
-        return taken
+        return timings

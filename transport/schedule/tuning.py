@@ -89,7 +89,7 @@ class Tuner:
     @property
     def best(self) -> TuningPoint:
         """The fastest point so far, the earlier of equals."""
-        return min(self.tried, key=lambda one: one[1])[0]
+        return min(self.tried, key=lambda trial: trial[1])[0]
 
     def observe(self, iteration_ns: float) -> TuningPoint:
         """The current point's time; the point to use from now on: the next to try, or in the end the best."""
@@ -105,11 +105,11 @@ class Tuner:
 
     def _propose(self) -> TuningPoint:
         if len(self.tried) <= self._random:
-            found = {name: self._chance.uniform(low, high) for name, (low, high) in self._bounds.items()}
+            proposal = {name: self._chance.uniform(low, high) for name, (low, high) in self._bounds.items()}
         else:
-            found = {name: float(value) for name, value in self._optimiser.suggest().items()}
+            proposal = {name: float(value) for name, value in self._optimiser.suggest().items()}
         # Whole KiB: finer steps mean nothing, and a partition stays a multiple of every element's size.
-        sizes = {name: max(1, round(2 ** self._within(name, value) / 1024)) * 1024 for name, value in found.items()}
+        sizes = {name: max(1, round(2 ** self._within(name, value) / 1024)) * 1024 for name, value in proposal.items()}
         return TuningPoint(sizes["partition"], sizes["credit"])
 
     def _within(self, name: str, value: float) -> float:

@@ -69,7 +69,7 @@ class CompiledMeshHost:
         elif what == DEPARTED:
             message = group.waiting.pop(number)
             group.under_way[number] = message.head, bytes(message.data)  # a copy: it is the party's again
-            party.sent(message.ticket)
+            party.on_sent(message.ticket)
         elif what == DUE:
             party.handle_timer(now_ns)
         elif what == UNANSWERED:

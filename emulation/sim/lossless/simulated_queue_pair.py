@@ -174,7 +174,7 @@ class SimulatedQueuePair:
             frame.cwr = self._next == self._end
             self._put(frame)
             if rate is not None:
-                rate.sent(frame.wire_bytes, now_ns)
+                rate.on_sent(frame.wire_bytes, now_ns)
         else:
             if self._next != self._end and not self.stopped:
                 self._alarm.set(queue.room_ns)

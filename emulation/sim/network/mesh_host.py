@@ -259,7 +259,7 @@ class MeshHost:
     def _left(self, flow: ClassFlow, size_bytes: int, ticket: int) -> None:
         """The last frame of a message is on the link."""
         flow.queue.returned(size_bytes)
-        self.party.sent(ticket)
+        self.party.on_sent(ticket)
         self._notice(self._member)
         self._feed()
         if any(other.departing for other in self._flows if other is not flow) and not self._again:
