@@ -17,9 +17,9 @@ from emulation.cli.outcomes import outcomes
 MODULES = {
     "p4c": "compiler",
     "p4c-bm2-ss": "compiler",
-    "simple_switch": "switch simple_switch",
-    "simple_switch_grpc": "switch simple_switch_grpc",
-    "simple_switch_CLI": "switch simple_switch_CLI",
+    "simple_switch": "simple_switch simple_switch",
+    "simple_switch_grpc": "simple_switch simple_switch_grpc",
+    "simple_switch_CLI": "simple_switch simple_switch_CLI",
 }
 P4_CONFIG = '''"""p4.tmp.P4DeviceConfig of p4lang/PI, in no package: what controllers for bmv2 wrap a program in."""
 from google.protobuf import descriptor_pb2, message_factory
