@@ -11,6 +11,7 @@ package too: the P4 programs of p4/, examples/, and of tools/ what reads packets
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -47,6 +48,7 @@ class BuildNative(build_ext):
         return str(Path(*fullname.split(".")).with_suffix(".so"))
 
     def run(self) -> None:
+        _write_header()
         _find_compiler()
         usual = self.build_lib, self.build_temp
         with tempfile.TemporaryDirectory() as folder:  # of our own: two builds in one checkout don't meet
@@ -126,6 +128,16 @@ def _files(folder: Path) -> list[Path]:
         for path in found
         if not any(part.startswith((".", "__pycache__")) or part == "results" for part in path.parts)
     )
+
+
+def _write_header() -> None:
+    """Writes the terms of a job for the C core; a header that is right already keeps its time."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from switchagg.native import packet_terms
+
+    header, text = FOLDER / packet_terms.HEADER, packet_terms.header()
+    if not header.exists() or header.read_text(encoding="utf-8") != text:
+        header.write_text(text, encoding="utf-8")
 
 
 def _find_compiler() -> None:

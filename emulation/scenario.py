@@ -42,12 +42,15 @@ from emulation.scenario_tables import (
     TopologyOptions,
     VirtualTime,
     WorkloadOptions,
+    keys_of,
 )
 from emulation.sweep.sweep_axes import SEED, Point, SweepAxes, Value
 from emulation.sweep.sweep_axes import parse as parse_sweep
 from emulation.topologies.topology import SPRAY, STAR, LinkSettings, Topology
 from emulation.topologies.topology_kinds import topology
+from switchagg.join import JobTerms
 from switchagg.option_syntax import choices
+from switchagg.option_syntax.option_fields import changed_fields
 from switchagg.priority import CLASSES
 from switchagg.wire import frame_bytes
 from transport.group.method_name import METHODS, MethodName
@@ -156,6 +159,8 @@ _ONLY_IF_SET = {
     "topology": (*scenario_checks.UNUSUAL_QUEUES, "sides", "ports", "link_bps"),
 }
 """Keys that `canonical` has only where they aren't empty or 0."""
+_ALWAYS = {"congestion", "split_calls", "backups", "close_after_ns", "weight"}
+"""Terms of a job that `canonical` writes at their defaults, too."""
 _TOP_KEYS = ("name", "title", "seed")
 
 
@@ -249,6 +254,9 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
     if scenario.topology.fabric == STAR:
         for key in ("racks", "oversubscription", "placement"):
             del values["topology"][key]
+    terms = changed_fields(scenario.switch, JobTerms)  # of those that no key names: none
+    unwritten = {entry.name for entry in dataclasses.fields(JobTerms)} - terms.keys() - _ALWAYS
+    values["switch"] = {key: value for key, value in values["switch"].items() if key not in unwritten}
     for table, keys in _ONLY_IF_SET.items():
         for key in keys:
             if table in values and not getattr(getattr(scenario, table), key):
@@ -384,7 +392,7 @@ def _build_table(values: Any, table: str, kind: Any, file: str) -> Any:
 def _build_sweep(values: Any, file: str, ended: Collection[str]) -> SweepAxes:
     if not isinstance(values, dict):
         raise ScenarioError(f"{file}: 'sweep' must be a table: [sweep]")
-    keys = [f"{name}.{entry.name}" for name, kind in TABLES.items() for entry in dataclasses.fields(kind)]
+    keys = [f"{name}.{entry.name}" for name, kind in TABLES.items() for entry in keys_of(kind)]
     try:
         return parse_sweep(values, [SEED, *(key for key in keys if not key.startswith("methods."))], ended)
     except ValueError as error:

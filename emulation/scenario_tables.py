@@ -5,8 +5,7 @@ A field's metadata says what `emulation.scenario` accepts for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields
 from random import Random
 from typing import Any
 
@@ -17,7 +16,9 @@ from emulation.topologies.topology import EVERY, PATHS, SPRAY, Fabric
 from emulation.topologies.topology_kinds import topology_names
 from emulation.training.tasks.workload_kinds import workload_names
 from switchagg.dataplane.plane_kinds import DATAPLANES
-from switchagg.job import CONGESTION, FRIENDLY
+from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS
+from switchagg.join import STREAMS, WINDOW_SLOTS, JobTerms
+from switchagg.option_syntax.option_fields import choice, integer
 from transport.group.method_name import MethodName, host_methods
 from transport.group.method_name import parse as parse_method
 from transport.ps.config import ASYNCHRONOUS, BSP, MODES
@@ -44,8 +45,9 @@ RENAMED_KEYS = {"zoom": "fidelity_level"}
 """Keys of earlier versions, and what they are called now, in the same table. An old key is refused with the new one."""
 
 
-def _integer(default: Any, low: int, high: int, unit: str, about: str) -> Any:
-    return field(default=default, metadata={"kind": int, "low": low, "high": high, "unit": unit, "about": about})
+def keys_of(kind: Any) -> list[Field[Any]]:
+    """The fields of a table that a scenario file may have."""
+    return [entry for entry in fields(kind) if "about" in entry.metadata]
 
 
 def _float(default: Any, low: float, high: float, unit: str, about: str) -> Any:
@@ -63,10 +65,6 @@ def _probability(about: str) -> Any:
 def dataplane_names() -> tuple[str, ...]:
     """The values of `dataplane`."""
     return ("auto", *DATAPLANES)
-
-
-def _choice(default: Any, allowed: tuple[str, ...] | Callable[[], tuple[str, ...]], about: str) -> Any:
-    return field(default=default, metadata={"kind": str, "allowed": allowed, "about": about})
 
 
 def _methods(backend: str, about: str, *default: str) -> Any:
@@ -92,8 +90,8 @@ class TopologyOptions:
     """Hosts, switches and their full-duplex links. Numbers are those of a host's link."""
 
     # 4 workers: the smallest star whose bound (1.5) leaves 2 cores alive
-    workers: int = _integer(4, 1, 4096, "workers", "Ranks of the measured job; in Mininet at most 64 hosts")
-    rate_bps: int = _integer(
+    workers: int = integer(4, 1, 4096, "workers", "Ranks of the measured job; in Mininet at most 64 hosts")
+    rate_bps: int = integer(
         200_000_000,
         1_000_000,
         400_000_000_000,
@@ -101,46 +99,40 @@ class TopologyOptions:
         "Of a host's link, each direction; 0, of benchmarks: not shaped",
     )
     # 0: netem is missing on many kernels
-    delay_ns: int = _integer(0, 0, 1_000_000_000, "ns", "Of a link, one way; in Mininet it needs the kernel's netem")
-    queue_bytes: int = _integer(1_000_000, 3_000, 1_000_000_000, "bytes", "Of a port; the default holds two windows")
-    mtu_bytes: int = _integer(1500, 576, 65_535, "bytes", "Of an IP packet")
-    kind: str = _choice("star", topology_names, "Which hosts and switches there are, and how they are joined")
+    delay_ns: int = integer(0, 0, 1_000_000_000, "ns", "Of a link, one way; in Mininet it needs the kernel's netem")
+    queue_bytes: int = integer(1_000_000, 3_000, 1_000_000_000, "bytes", "Of a port; the default holds two windows")
+    mtu_bytes: int = integer(1500, 576, 65_535, "bytes", "Of an IP packet")
+    kind: str = choice("star", topology_names, "Which hosts and switches there are, and how they are joined")
     racks: int | tuple[int, ...] = _checked(
         0, "racks", "Of leaf_spine and fat_tree: how many, or the workers of each in the order of ranks"
     )
     oversubscription: float = _float(1.0, 1.0, 1_000.0, "times", "The rate of a rack's workers over its up-link's")
-    spines: int = _integer(1, 1, 64, "spines", "sim: of a fat_tree cores, which divide the rate of up-links equally")
-    paths: str = _choice(SPRAY, PATHS, "Over spines: each frame takes the shortest queue, or each flow one by a hash")
-    placement: str = _choice(EVERY, placement_names, "Which switches aggregate: all that join workers, or one for all")
+    spines: int = integer(1, 1, 64, "spines", "sim: of a fat_tree cores, which divide the rate of up-links equally")
+    paths: str = choice(SPRAY, PATHS, "Over spines: each frame takes the shortest queue, or each flow one by a hash")
+    placement: str = choice(EVERY, placement_names, "Which switches aggregate: all that join workers, or one for all")
     sides: int | tuple[int, ...] = _checked((), "racks", "sim: of a torus, hosts along each side")
-    ports: int = _integer(0, 0, 4096, "ports", "sim: of a bcube's switch; the number of hosts is a power of it")
+    ports: int = integer(0, 0, 4096, "ports", "sim: of a bcube's switch; the number of hosts is a power of it")
     link_bps: tuple[tuple[str, int], ...] = _checked(
         (), "rates", 'sim: rates of some links, by name, as reports draw them: {"h3" = 10e9, "leaf1-spine1" = 40e9}'
     )
-    ranks_per_host: int = _integer(1, 1, 64, "ranks", "sim: GPUs behind one NIC; racks are of hosts then")
-    inside_bps: int = _integer(
-        0, 0, 100_000_000_000_000, "bits/s", "sim: of each rank's link to the others of its host"
-    )
-    inside_sums: int = _integer(
-        0, 0, 1, "1: yes", "sim: what joins a host's ranks aggregates too, as NVLink SHARP does"
-    )
-    ecn_bytes: int = _integer(
+    ranks_per_host: int = integer(1, 1, 64, "ranks", "sim: GPUs behind one NIC; racks are of hosts then")
+    inside_bps: int = integer(0, 0, 100_000_000_000_000, "bits/s", "sim: of each rank's link to the others of its host")
+    inside_sums: int = integer(0, 0, 1, "1: yes", "sim: what joins a host's ranks aggregates too, as NVLink SHARP does")
+    ecn_bytes: int = integer(
         0, 0, 1_000_000_000, "bytes", "Of a port's queue: packets behind more are marked CE; 0: none"
     )
-    drop_bytes: int = _integer(
+    drop_bytes: int = integer(
         0, 0, 1_000_000_000, "bytes", "sim: of mlt and dgt, above it what matters least is dropped"
     )
-    pfc_bytes: int = _integer(
+    pfc_bytes: int = integer(
         0, 0, 1_000_000_000, "bytes", "sim: links without loss: a port that holds more pauses its sender; 0: links drop"
     )
-    pfc_xon_bytes: int = _integer(0, 0, 1_000_000_000, "bytes", "It goes on below; 0: two frames less than pfc_bytes")
-    pfc_headroom_bytes: int = _integer(
+    pfc_xon_bytes: int = integer(0, 0, 1_000_000_000, "bytes", "It goes on below; 0: two frames less than pfc_bytes")
+    pfc_headroom_bytes: int = integer(
         0, 0, 1_000_000_000, "bytes", "For what still comes after a pause; 0: all of that"
     )
-    pfc_flows: int = _integer(
-        0, 0, 1, "1: yes", "TCP of [[flows]] is in the lossless class, too, not in one that drops"
-    )
-    ecn_most_bytes: int = _integer(
+    pfc_flows: int = integer(0, 0, 1, "1: yes", "TCP of [[flows]] is in the lossless class, too, not in one that drops")
+    ecn_most_bytes: int = integer(
         0,
         0,
         1_000_000_000,
@@ -148,8 +140,8 @@ class TopologyOptions:
         "With pfc_bytes: marks by chance (RED) from ecn_bytes to here; 0: all above are marked",
     )
     ecn_chance: float = _float(0.01, 0.0, 1.0, "probability", "Of a mark at ecn_most_bytes")
-    priority_queues: int = _integer(0, 0, 8, "queues", "Of a port: 8, one for each priority class, or 0: all in order")
-    congestion_control: str = _choice(
+    priority_queues: int = integer(0, 0, 8, "queues", "Of a port: 8, one for each priority class, or 0: all in order")
+    congestion_control: str = choice(
         BEST,
         CONGESTION_CONTROLS,
         "TCP's. best: bbr where links lose packets, else cubic or reno, as far as namespaces may; kernel: its default",
@@ -177,9 +169,9 @@ class TopologyOptions:
 class HostOptions:
     """sim: what transfers cost every host, and the rate of one connection: `emulation.sim.host_costs`."""
 
-    transfer_ns: int = _integer(0, 0, 1_000_000_000, "ns", "Of each transfer that a host sends, and of each that comes")
-    flow_bps: int = _integer(0, 0, 400_000_000_000, "bits/s", "Most of one connection; 0: as much as links carry")
-    calls_at_once: int = _integer(
+    transfer_ns: int = integer(0, 0, 1_000_000_000, "ns", "Of each transfer that a host sends, and of each that comes")
+    flow_bps: int = integer(0, 0, 400_000_000_000, "bits/s", "Most of one connection; 0: as much as links carry")
+    calls_at_once: int = integer(
         0,
         0,
         4096,
@@ -192,20 +184,20 @@ class HostOptions:
 class VirtualTime:
     """sim: how finely links are simulated (docs/fidelity-levels.md)."""
 
-    fidelity_level: str = _choice(
+    fidelity_level: str = choice(
         PACKET, FIDELITY_LEVELS, "Every packet; calls as flows; a formula; auto: the finest that ends within_s"
     )
-    within_s: int = _integer(60, 1, 10_000_000, "s", "Of auto, for each method's communication")
+    within_s: int = integer(60, 1, 10_000_000, "s", "Of auto, for each method's communication")
 
 
 @dataclass(frozen=True)
 class Straggler:
     """A rank whose computing takes `factor` times as long, from one iteration to another, both included."""
 
-    rank: int = _integer(MISSING, -1, 4095, "rank", "Which; -1: in each iteration another one, drawn")
+    rank: int = integer(MISSING, -1, 4095, "rank", "Which; -1: in each iteration another one, drawn")
     factor: float = _float(2.0, 0.01, 10_000.0, "times", "How much longer it computes")
-    from_iteration: int = _integer(0, 0, ITERATIONS_MOST, "iteration", "The first")
-    to_iteration: int = _integer(ITERATIONS_MOST, 0, ITERATIONS_MOST, "iteration", "The last")
+    from_iteration: int = integer(0, 0, ITERATIONS_MOST, "iteration", "The first")
+    to_iteration: int = integer(ITERATIONS_MOST, 0, ITERATIONS_MOST, "iteration", "The last")
 
     def slows(self, rank: int, iteration: int, seed: int, workers: int) -> bool:
         """Whether it does so now."""
@@ -218,9 +210,9 @@ class LinkTail:
     """sim: extra delay of links, as bursts of other traffic add it: see emulation/sim/network/simulated_link.py."""
 
     ratio: float = _float(MISSING, 1.0, 1_000.0, "times", "p99 over p50 of the delay")
-    p50_ns: int = _integer(MISSING, 1, 1_000_000_000, "ns", "Its median")
-    burst_ns: int = _integer(10_000_000, 1_000, 60_000_000_000, "ns", "How long a delay lasts, on average")
-    rank: int = _integer(-1, -1, 63, "rank", "Its host's link, both ways; -1: every link")
+    p50_ns: int = integer(MISSING, 1, 1_000_000_000, "ns", "Its median")
+    burst_ns: int = integer(10_000_000, 1_000, 60_000_000_000, "ns", "How long a delay lasts, on average")
+    rank: int = integer(-1, -1, 63, "rank", "Its host's link, both ways; -1: every link")
 
 
 @dataclass(frozen=True)
@@ -247,9 +239,9 @@ class Faults:
 class ComputeDistribution:
     """A rank's time for an iteration is drawn anew for each iteration."""
 
-    distribution: str = _choice(MISSING, COMPUTE_DISTRIBUTIONS, "Its shape")
-    mean_ns: int = _integer(MISSING, 1, COMPUTE_NS_MOST, "ns", "Its mean")
-    deviation_ns: int = _integer(MISSING, 0, COMPUTE_NS_MOST, "ns", "Its standard deviation; what is below 0 is 0")
+    distribution: str = choice(MISSING, COMPUTE_DISTRIBUTIONS, "Its shape")
+    mean_ns: int = integer(MISSING, 1, COMPUTE_NS_MOST, "ns", "Its mean")
+    deviation_ns: int = integer(MISSING, 0, COMPUTE_NS_MOST, "ns", "Its standard deviation; what is below 0 is 0")
 
 
 @dataclass(frozen=True)
@@ -257,33 +249,33 @@ class ComputeJitter:
     """A rank's time for an iteration is multiplied by a factor of mean 1; a negative factor is 0."""
 
     deviation: float = _float(MISSING, 0.0, 10.0, "times", "Standard deviation over mean")
-    distribution: str = _choice("lognormal", COMPUTE_DISTRIBUTIONS, "Its shape")
+    distribution: str = choice("lognormal", COMPUTE_DISTRIBUTIONS, "Its shape")
 
 
 @dataclass(frozen=True)
 class WorkloadOptions:
     """The training: real models on real data, a share per worker; or, in virtual time, a model as numbers."""
 
-    name: str = _choice("digits", workload_names, "Model and data")
+    name: str = choice("digits", workload_names, "Model and data")
     # enough for digits to pass 97 %
-    iterations: int = _integer(150, 2, ITERATIONS_MOST, "iterations", "Steps of the optimizer")
+    iterations: int = integer(150, 2, ITERATIONS_MOST, "iterations", "Steps of the optimizer")
     # 5: DDP rebuilds its buckets after the first
-    warmup_iterations: int = _integer(
+    warmup_iterations: int = integer(
         5, 1, 1_000, "iterations", "The first so many are not counted; at most half of them by default"
     )
     # 8: an interval of 95 % is 2.4 standard errors; each turn costs an iteration that isn't counted
-    blocks: int = _integer(
+    blocks: int = integer(
         8, 1, 1_000, "blocks", "Mininet: methods take turns, in so many blocks of iterations; 1: one after the other"
     )
-    batch_per_worker: int = _integer(32, 1, 65_536, "samples", "Of each rank, an iteration")
-    evaluate_every: int = _integer(
+    batch_per_worker: int = integer(32, 1, 65_536, "samples", "Of each rank, an iteration")
+    evaluate_every: int = integer(
         25, 1, ITERATIONS_MOST, "iterations", "Rank 0 evaluates on the test set; its time is not counted"
     )
     # DDP's own first-bucket size
-    bucket_bytes: int = _integer(
+    bucket_bytes: int = integer(
         1_048_576, 4_096, 1_073_741_824, "bytes", "DDP's bucket_cap_mb: gradients of one allreduce"
     )
-    optimizer: str = _choice(ADAMW, (ADAMW, SGD), "sgd: at a constant rate; servers that keep weights take no other")
+    optimizer: str = choice(ADAMW, (ADAMW, SGD), "sgd: at a constant rate; servers that keep weights take no other")
     synchronisation: str = _checked("", "training", 'A training method (docs/training-methods.md); "": in every step')
     # Real ranks take what they take, but if `paced`, or where ranks differ, they sleep until then (training/pace.py)
     compute_ns: int | tuple[int, ...] | ComputeDistribution | None = field(
@@ -297,7 +289,7 @@ class WorkloadOptions:
             "about": "Forward and backward of an iteration: of all ranks, of each, or drawn; without it measured once",
         },
     )
-    paced: int = _integer(
+    paced: int = integer(
         0, 0, 1, "1: yes", "Mininet: ranks compute no faster than compute_ns, as on GPUs that leave the CPU free"
     )
     compute_jitter: ComputeJitter | None = field(
@@ -306,66 +298,53 @@ class WorkloadOptions:
     profile: str = _checked(
         "", "text", "sim: a model as numbers in place of name: a shipped profile or a file (docs/profiles.md)"
     )
-    parallel: str = _choice("ddp", ("ddp", "fsdp", "tp", "pp", "3d"), "How ranks share the model of a profile")
-    degree: int = _integer(0, 0, 4096, "ranks", "Of tp, pp and 3d: that have a model together, beside replicas; 0: all")
-    stages: int = _integer(1, 1, 4096, "stages", "Of 3d, where degree is ranks that share tensors")
-    micro_batches: int = _integer(4, 1, 65_536, "micro-batches", "Of pp and 3d")
+    parallel: str = choice("ddp", ("ddp", "fsdp", "tp", "pp", "3d"), "How ranks share the model of a profile")
+    degree: int = integer(0, 0, 4096, "ranks", "Of tp, pp and 3d: that have a model together, beside replicas; 0: all")
+    stages: int = integer(1, 1, 4096, "stages", "Of 3d, where degree is ranks that share tensors")
+    micro_batches: int = integer(4, 1, 65_536, "micro-batches", "Of pp and 3d")
     device_flops: float = _float(
         0.0, 0.0, 1e21, "operations a second", "Of a profile whose times are derived; 0: its own"
     )
 
 
-@dataclass(frozen=True)
-class SwitchSettings:
+@dataclass(frozen=True, kw_only=True)
+class SwitchSettings(JobTerms):
     """How the switch method sends: packet size, window and streams; and how a switch divides its slots."""
 
-    # 360: the most that fits an MTU of 1500
-    elements: int = _integer(360, 32, 16_000, "int32 per packet", "Values of a packet; at most what mtu_bytes holds")
-    window_slots: int = _integer(
-        256,
+    elements: int = integer(
+        ELEMENTS_MTU_1500, 32, MAX_ELEMENTS, "int32 per packet", "Values of a packet; at most what mtu_bytes holds"
+    )
+    window_slots: int = integer(
+        WINDOW_SLOTS,
         1,
         16_384,
         "slots",
         "Of each stream; less by default where a port's queue doesn't hold all that is in flight",
     )
-    streams: int = _integer(2, 1, 64, "streams", "So that one bucket may overtake another's tail")
-    dataplane: str = _choice(
+    streams: int = integer(STREAMS, 1, 64, "streams", "So that one bucket may overtake another's tail")
+    dataplane: str = choice(
         "auto", dataplane_names, "auto: the fastest that passes its self-test; xdp: in Mininet only"
     )
-    congestion: str = _choice(
-        FRIENDLY, CONGESTION, "How windows follow marks (ecn_bytes): fair beside TCP, or as DCTCP's"
-    )
-    retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row", "sim: then the call fails, naming who is missing")
-    trees: int = _integer(0, 0, 64, "trees", "With several spines: its streams in turn; 0: one over each spine")
-    split_calls: int = _integer(
-        0, 0, 1, "1: yes", "A long call uses all streams of its class; helps where a way exceeds a window"
-    )
-    backups: int = _integer(0, 0, 62, "workers", "A sum doesn't wait for the last so many")
-    close_after_ns: int = _integer(0, 0, 10**12, "ns", "A sum waits so long at most; 0: for all but the backups")
-    slots: int = _integer(0, 0, 65_536, "slots", "Of each switch, for all jobs; 0: as many as they ask for")
-    shares: str = _choice(
+    retry_limit: int = integer(30, 1, 1_000, "timeouts in a row", "sim: then the call fails, naming who is missing")
+    trees: int = integer(0, 0, 64, "trees", "With several spines: its streams in turn; 0: one over each spine")
+    slots: int = integer(0, 0, 65_536, "slots", "Of each switch, for all jobs; 0: as many as they ask for")
+    shares: str = choice(
         MAX_MIN, (MAX_MIN, FIRST_COME), "Of slots: by weight, or all that a job asks for while any are left"
     )
-    weight: int = _integer(1, 1, 1_000, "times", "The measured job's share of slots, beside those of [[jobs]]")
-    aggregators: int = _integer(
+    aggregators: int = integer(
         0, 0, 65_536, "aggregators", "Of each switch, of methods atp and esa; 0: as many as slot versions"
     )
-
-    @property
-    def partial(self) -> bool:
-        """Whether sums may lack some workers' values."""
-        return self.backups > 0 or self.close_after_ns > 0
 
 
 @dataclass(frozen=True)
 class ParameterServer:
     """How method `ps` sums, and where (docs/parameter-server.md)."""
 
-    servers: int = _integer(0, 0, 64, "servers", "With hosts and links of their own; 0: one on every worker's host")
-    mode: str = _choice(BSP, MODES, "When a worker's pull is answered")
-    staleness: int = _integer(0, 0, 1_000_000, "iterations", "Of ssp: how far the slowest worker may be behind")
-    backups: int = _integer(0, 0, 63, "workers", "Of backup: a sum doesn't wait for the last so many")
-    push_then_pull: int = _integer(
+    servers: int = integer(0, 0, 64, "servers", "With hosts and links of their own; 0: one on every worker's host")
+    mode: str = choice(BSP, MODES, "When a worker's pull is answered")
+    staleness: int = integer(0, 0, 1_000_000, "iterations", "Of ssp: how far the slowest worker may be behind")
+    backups: int = integer(0, 0, 63, "workers", "Of backup: a sum doesn't wait for the last so many")
+    push_then_pull: int = integer(
         0, 0, 1, "1: yes", "Of bsp: no answer before all of a call was pushed, not slice by slice"
     )
 
@@ -386,19 +365,19 @@ class JobOptions:
     """sim: another job, which sums int32 arrays again and again, and checks every sum."""
 
     name: str = _checked(MISSING, "name", "What reports call it")
-    workers: int = _integer(2, 1, 64, "workers", "Ranks, on hosts of their own")
+    workers: int = integer(2, 1, 64, "workers", "Ranks, on hosts of their own")
     on: tuple[int, ...] = _checked((), "ranks", "Or on the hosts of these ranks of the measured job")
-    method: str = _choice(SAME, (SAME, "switch", "gloo", *host_methods()), "How it sums; same: as the measured job")
+    method: str = choice(SAME, (SAME, "switch", "gloo", *host_methods()), "How it sums; same: as the measured job")
     profile: str = _checked("", "text", "A workload graph, as a GOAL file, in place of sums")
-    weight: int = _integer(1, 1, 1_000, "times", "Its share of slots")
-    priority: int = _integer(0, 0, 7, "class", "Of slots, and of esa: lower ones go first")
-    quota_slots: int = _integer(0, 0, 65_536, "slots", "At most; 0: as many as its windows")
-    size_bytes: int = _integer(1_000_000, 4, 1_000_000_000, "bytes", "Of a sum")
-    in_flight: int = _integer(4, 1, 64, "sums", "At once")
-    compute_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns", "After each sum")
-    start_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns", "When it begins")
-    stop_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns", "When it ends; 0: with the run")
-    sums: int = _integer(0, 0, 1_000_000, "sums", "After which it ends; 0: it goes on")
+    weight: int = integer(1, 1, 1_000, "times", "Its share of slots")
+    priority: int = integer(0, 0, 7, "class", "Of slots, and of esa: lower ones go first")
+    quota_slots: int = integer(0, 0, 65_536, "slots", "At most; 0: as many as its windows")
+    size_bytes: int = integer(1_000_000, 4, 1_000_000_000, "bytes", "Of a sum")
+    in_flight: int = integer(4, 1, 64, "sums", "At once")
+    compute_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "After each sum")
+    start_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "When it begins")
+    stop_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "When it ends; 0: with the run")
+    sums: int = integer(0, 0, 1_000_000, "sums", "After which it ends; 0: it goes on")
 
 
 @dataclass(frozen=True)
@@ -409,18 +388,18 @@ class FlowOptions:
     own, one for each of `count`. Times are from the first iteration, in Mininet from the first that is counted.
     """
 
-    kind: str = _choice(MISSING, FLOW_KINDS, "A congestion control: flows without end; or short, incast")
-    to_rank: int = _integer(0, -1, 63, "rank", "Whose host it goes to; -1: one of its own")
-    from_rank: int = _integer(-1, -1, 63, "rank", "Whose host it comes from; -1: hosts of its own")
-    count: int = _integer(1, 1, 64, "flows", "Of incast: of each burst; of short: hosts that they come from")
-    congestion: str = _choice("cubic", ENDLESS, "Of short and incast")
-    ecn: int = _integer(1, 0, 1, "1: yes", "ECN is negotiated")
-    start_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns", "When it begins")
-    stop_ns: int = _integer(0, 0, COMPUTE_NS_MOST, "ns", "When it ends; 0: with the run")
+    kind: str = choice(MISSING, FLOW_KINDS, "A congestion control: flows without end; or short, incast")
+    to_rank: int = integer(0, -1, 63, "rank", "Whose host it goes to; -1: one of its own")
+    from_rank: int = integer(-1, -1, 63, "rank", "Whose host it comes from; -1: hosts of its own")
+    count: int = integer(1, 1, 64, "flows", "Of incast: of each burst; of short: hosts that they come from")
+    congestion: str = choice("cubic", ENDLESS, "Of short and incast")
+    ecn: int = integer(1, 0, 1, "1: yes", "ECN is negotiated")
+    start_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "When it begins")
+    stop_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "When it ends; 0: with the run")
     load: float = _float(0.1, 0.001, 1.0, "of the link", "Of short: what they offer on average")
-    most_bytes: int = _integer(1_000_000, 1_000, 30_000_000, "bytes", "Of a short flow")
-    size_bytes: int = _integer(64_000, 1, 100_000_000, "bytes", "Of each flow of an incast")
-    period_ns: int = _integer(100_000_000, 1_000, COMPUTE_NS_MOST, "ns", "From one burst of incast to the next")
+    most_bytes: int = integer(1_000_000, 1_000, 30_000_000, "bytes", "Of a short flow")
+    size_bytes: int = integer(64_000, 1, 100_000_000, "bytes", "Of each flow of an incast")
+    period_ns: int = integer(100_000_000, 1_000, COMPUTE_NS_MOST, "ns", "From one burst of incast to the next")
 
     @property
     def endless(self) -> bool:
@@ -437,17 +416,17 @@ class FlowOptions:
 class BoundedLoss:
     """Methods that may lose gradients for good (docs/bounded-loss.md)."""
 
-    divide: str = _choice("paper", ("paper", "arrived", "workers"), "By how many a sum with gaps is scaled")
+    divide: str = choice("paper", ("paper", "arrived", "workers"), "By how many a sum with gaps is scaled")
     mlt_tolerance: float = _float(0.1, 0.0, 0.99, "of a tensor", "What mlt may lose")
-    mlt_priorities: int = _integer(1, 0, 1, "1: yes", "Packets of mlt have priorities by layer and magnitude")
+    mlt_priorities: int = integer(1, 0, 1, "1: yes", "Packets of mlt have priorities by layer and magnitude")
     dgt_share: float = _float(0.8, 0.0, 1.0, "of blocks", "What dgt sends reliably")
-    dgt_channels: int = _integer(7, 1, 7, "channels", "Of dgt, best effort")
+    dgt_channels: int = integer(7, 1, 7, "channels", "Of dgt, best effort")
     ltp_share: float = _float(0.8, 0.0, 1.0, "of a transfer", "From here ltp stops waiting for all of it")
-    ltp_extra_ns: int = _integer(30_000_000, 0, 60_000_000_000, "ns", "Of ltp: from its threshold to the deadline")
-    ltp_early_close: int = _integer(1, 0, 1, "1: yes", "ltp ends a transfer before all is there")
-    optireduce_hadamard: str = _choice("auto", ("auto", "always", "never"), "Whether optireduce spreads what is lost")
-    optireduce_adaptive: int = _integer(1, 0, 1, "1: yes", "Stages of optireduce end early, too")
-    optireduce_runs: int = _integer(20, 1, 100_000, "calls", "Reliable ones of a size, which measure its time-out")
+    ltp_extra_ns: int = integer(30_000_000, 0, 60_000_000_000, "ns", "Of ltp: from its threshold to the deadline")
+    ltp_early_close: int = integer(1, 0, 1, "1: yes", "ltp ends a transfer before all is there")
+    optireduce_hadamard: str = choice("auto", ("auto", "always", "never"), "Whether optireduce spreads what is lost")
+    optireduce_adaptive: int = integer(1, 0, 1, "1: yes", "Stages of optireduce end early, too")
+    optireduce_runs: int = integer(20, 1, 100_000, "calls", "Reliable ones of a size, which measure its time-out")
 
     def options(self, method: str) -> dict[str, Any]:
         """The options of a method, by their names in `transport.bounded`."""

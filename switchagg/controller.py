@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from switchagg.job import MAX_CHILDREN, MAX_ELEMENTS, MAX_SLOTS, MAX_WORKERS
+from switchagg.join import Join
 from switchagg.membership import (
     Departure,
     Event,
@@ -22,7 +23,6 @@ from switchagg.membership import (
     JobEvicted,
     JobFailed,
     JoinRefused,
-    JoinRequest,
     Member,
     MemberLeft,
     MembershipState,
@@ -88,7 +88,7 @@ class Controller:
 
     # Inputs from members
 
-    def join(self, request: JoinRequest, now_ns: int) -> None:
+    def join(self, request: Join, now_ns: int) -> None:
         """A worker asks to join; the answer comes as an event, and as its `membership_state` until then (C1 to C5)."""
         self._now_ns = now_ns
         if request.incarnation in self._home or request.incarnation in self._ended:
@@ -213,7 +213,7 @@ class Controller:
 
     # Private
 
-    def _fault(self, request: JoinRequest) -> str:
+    def _fault(self, request: Join) -> str:
         """Why this request can never be served, or "" (C1)."""
         if self._stopped:
             return self._stopped
@@ -222,13 +222,13 @@ class Controller:
         hosts = [record.request.address[0] for job in self._gatherings.values() for record in job.all_members]
         if len(hosts) >= WAITING_MAX:
             return f"{WAITING_MAX} members are waiting already"
-        return self._quota.joins_fault(request.address[0], hosts.count(request.address[0]), request.streams)
+        return self._quota.joins_fault(request.address[0], hosts.count(request.address[0]), request.stream_count)
 
-    def _is_too_large(self, request: JoinRequest) -> bool:
+    def _is_too_large(self, request: Join) -> bool:
         """Whether all that is wrong with a refused request is that it wants more slots than there are."""
-        most = max(self.slots, request.slots)
+        most = max(self.slots, request.requested_slots)
         sound = not self._stopped and not request.fault(most, self.elements_max, self._workers_max)
-        return sound and request.slots > self.slots
+        return sound and request.requested_slots > self.slots
 
     @property
     def _workers_max(self) -> int:
@@ -271,16 +271,16 @@ class Controller:
         shares = self.switches.tree(gathering.vias)
         assert not isinstance(shares, str)
         request, narrowed = self._fitted(gathering, shares)
-        place = self._range(gathering, shares)
-        assert place is not None
-        first, count = place[0], place[1] - place[0]
-        if count < request.slots and not request.sparing:
-            narrowed = f"windows have {count} slots in all, not {request.slots}: its share, or what the switch has free"
+        first, end = self._range(gathering, shares) or (0, 0)  # there is a range: the gathering has no obstacle
+        count = end - first
+        if count < (requested := request.requested_slots) and not request.sparing:
+            narrowed = f"windows have {count} slots in all, not {requested}: its share, or what the switch has free"
         generation = self._generations.new(job.admitted.job.generation for job in self._jobs.values())
         job_id = self._job_ids.new({job.admitted.job.job_id for job in self._jobs.values()})
-        job = request.narrowed(count).config(job_id, generation, first)
+        job = (terms := request.narrowed(count).terms).job_config(job_id, generation, request.workers, first)
         below = {share.switch for share in shares} - {ROOT}
-        admitted = JobAdmitted(gathering.name, job, members_of(gathering.members), narrowed, shares if below else ())
+        shares, members = shares if below else (), members_of(gathering.members)
+        admitted = JobAdmitted(gathering.name, job, terms, members, narrowed, shares)
         running = RunningJob(admitted, gathering.members, request, self._now_ns, awaited=below)
         self._jobs[gathering.name] = running
         self._reserved.pop(gathering.name, None)
@@ -305,7 +305,7 @@ class Controller:
         occupancy = SwitchOccupancy(jobs, switches, slots, self._reserved)
         return occupancy.range_for(request, rivals, self._quota.job_slots, room)
 
-    def _fitted(self, gathering: GatheringJob, shares: Sequence[Share]) -> tuple[JoinRequest, str]:
+    def _fitted(self, gathering: GatheringJob, shares: Sequence[Share]) -> tuple[Join, str]:
         return fitted(gathering, shares, self._packets_held(gathering.request.elements), self._quota.job_slots)
 
     @property

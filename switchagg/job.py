@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from switchagg.option_syntax.option_fields import choice, fault_of, integer
 from switchagg.priority import BEST_EFFORT
 
 MAX_WORKERS = 4096
@@ -29,6 +30,9 @@ UNCONTROLLED, DCTCP, RENO, FRIENDLY = "none", "dctcp", "reno", "friendly"
 CONGESTION = (FRIENDLY, DCTCP, RENO, UNCONTROLLED)
 """What a job's ranks may agree on: how windows follow marks, or that they don't (G5)."""
 
+Address = tuple[str, int]
+"""(IPv4 literal, port)."""
+
 MODULUS = 1 << 32
 """Chunk numbers and sums live modulo this."""
 
@@ -55,8 +59,27 @@ class StreamConfig:
             raise ValueError(f"priority {self.priority}: {-MAX_PRIORITY - 1} to {MAX_PRIORITY}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class PacketTerms:
+    """The terms of a job that its endpoints and switches follow packet by packet, on all ranks alike.
+
+    The C core has the same fields: `setup.py` writes them into a header.
+    """
+
+    congestion: str = choice(
+        FRIENDLY, CONGESTION, "How windows follow marks (ecn_bytes): fair beside TCP, or as DCTCP's"
+    )
+    backups: int = integer(0, 0, MAX_PARTIAL - 1, "workers", "A sum doesn't wait for the last so many")
+    close_after_ns: int = integer(0, 0, 10**12, "ns", "A sum waits so long at most; 0: for all but the backups")
+
+    @property
+    def partial(self) -> bool:
+        """Whether a sum may lack some workers' values (Q1)."""
+        return self.backups > 0 or self.close_after_ns > 0
+
+
 @dataclass(frozen=True)
-class JobConfig:
+class JobConfig(PacketTerms):
     """A job's share of the switch, the same on every worker and in the switch.
 
     job_id: 0 to 65535. generation: 0 to 2**32 - 1, raised at every (re)start. workers: 1 to 4096, more than 64 in a
@@ -65,8 +88,7 @@ class JobConfig:
     machine (4 ms at HZ=250; a timeout too early costs four packets), the ceiling keeps a job that waits for a slow rank
     from resending too rarely once the rank is there. retry_limit: timeouts in a row without any result before a stream
     gives up (rule W9). With backups or close_after_ns sums are *partial* (Q1 to Q8): a chunk is finalised with the
-    values of all workers but so many, or so long after a worker sent its own (0: never). congestion: how windows follow
-    marks, one of `CONGESTION` (G6).
+    values of all workers but so many, or so long after a worker sent its own (0: never).
     """
 
     job_id: int
@@ -78,9 +100,6 @@ class JobConfig:
     rto_min_ns: int = 5_000_000
     rto_max_ns: int = 1_000_000_000
     retry_limit: int = 30
-    backups: int = 0
-    close_after_ns: int = 0
-    congestion: str = FRIENDLY
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -94,7 +113,6 @@ class JobConfig:
             ("rto_initial_ns", self.rto_initial_ns, self.rto_min_ns, self.rto_max_ns),
             ("retry_limit", self.retry_limit, 1, 1 << 31),
             ("backups", self.backups, 0, self.workers - 1),
-            ("close_after_ns", self.close_after_ns, 0, MAX_RTO_NS),
         ):
             if not low <= value <= high:
                 raise ValueError(f"{name} {value}: {low} to {high}")
@@ -102,18 +120,13 @@ class JobConfig:
             raise ValueError(f"partial sums of {self.workers} workers: 2 to {MAX_PARTIAL}")
         if self.partial and self.elements <= self.presence:
             raise ValueError(f"partial sums need more than {self.presence} elements, not {self.elements}")
-        if self.congestion not in CONGESTION:
-            raise ValueError(f"congestion {self.congestion}: {' or '.join(CONGESTION)}")
+        if fault := fault_of(self):
+            raise ValueError(fault)
         end = -1
         for first, window in sorted((s.first_slot, s.window_slots) for s in self.streams):
             if first <= end:
                 raise ValueError(f"slot {first} belongs to two streams")
             end = first + window - 1
-
-    @property
-    def partial(self) -> bool:
-        """Whether a sum may lack some workers' values."""
-        return self.backups > 0 or self.close_after_ns > 0
 
     @property
     def presence(self) -> int:

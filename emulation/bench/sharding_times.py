@@ -59,7 +59,7 @@ def _of_method(method: MethodName, size: int, operations: int) -> list[dict[str,
         topology=TopologyOptions(workers=WORKERS, rate_bps=RATE_BPS),
         faults=Faults(),
         workload=WorkloadOptions(ALLREDUCE, bucket_bytes=size, compute_ns=0),
-        switch=SwitchSettings(ELEMENTS, WINDOW_SLOTS),
+        switch=SwitchSettings(elements=ELEMENTS, window_slots=WINDOW_SLOTS),
     )
     started: list[children.Child[Any]] = []
     with tempfile.NamedTemporaryFile(prefix="switchagg-bench-") as shared, RunningScenario(scenario) as network:

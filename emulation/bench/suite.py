@@ -142,7 +142,7 @@ class BenchMatrix:
             topology=topology,
             faults=Faults(loss=self.loss),
             workload=WorkloadOptions(ALLREDUCE, self.iterations, self.warmup, bucket_bytes=max(sizes), compute_ns=0),
-            switch=SwitchSettings(elements, self.window_slots),
+            switch=SwitchSettings(elements=elements, window_slots=self.window_slots),
             sweep=SweepAxes((("workload.bucket_bytes", sizes),)) if len(sizes) > 1 else SweepAxes(),
         )
 

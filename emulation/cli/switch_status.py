@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from switchagg.join import JobTerms
+from switchagg.option_syntax.option_fields import changed_fields
+
 if TYPE_CHECKING:
     from transport.control.control_messages import JobStatus, StatusAnswer
 
 UNFINISHED_SHOWN_MAX = 20
+
+LINE_TERMS = ("elements", "streams", "window_slots", "priorities")
+"""Terms of a job that its first two lines say."""
 
 DETAILS_ARE_FOR = "more only for holders of its keys, and for its own user on its own host"
 
@@ -34,15 +40,16 @@ def status_lines(answer: StatusAnswer) -> list[str]:
 
 
 def _job_lines(job: JobStatus) -> Iterator[str]:
+    terms, first = job.terms, job.first_slot
     yield (
         f"job {job.name!r} (id {job.job_id}, generation {job.generation}): {job.workers} workers, "
-        f"{job.elements} elements, {len(job.streams)} streams"
+        f"{terms.elements} elements, {terms.stream_count} streams"
     )
-    first, end = min(start for start, _ in job.streams), max(start + window for start, window in job.streams)
-    asked = f" of {job.asked_slots} that it asks for" if job.asked_slots else ""
-    least = f", {job.least_slots} at least" if job.least_slots < job.asked_slots else ""
-    share = f"; weight {job.weight}, priority {job.job_priority}" if job.asked_slots else ""
-    yield f"  slots {first} to {end - 1}: {end - first}{asked}{least}{share}"
+    slots = terms.requested_slots
+    requested = f" of {job.requested_slots} that it asks for" if job.requested_slots else ""
+    yield f"  slots {first} to {first + slots - 1}: {slots}{requested}"
+    named = {name: value for name, value in changed_fields(terms, JobTerms).items() if name not in LINE_TERMS}
+    yield f"  terms: {', '.join(f'{name} {value}' for name, value in named.items()) or 'all as by default'}"
     if job.leaving:
         yield f"  is asked to leave: {job.leaving}"
     for member in job.members:

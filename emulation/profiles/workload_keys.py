@@ -18,7 +18,7 @@ OPTIONS = {"tp": ("degree",), "pp": ("degree", "micro_batches"), "3d": ("degree"
 
 
 class WorkloadKeys(Protocol):
-    """The part of `emulation.scenario_tables.Workload` that is read here."""
+    """The part of `emulation.scenario_tables.WorkloadOptions` that is read here."""
 
     @property
     def profile(self) -> str: ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass
@@ -10,7 +9,16 @@ from typing import Any
 
 from emulation.errors import ScenarioError
 from emulation.scenario_keys.key_values import WORDS, allowed, shortened, suggestion
-from emulation.scenario_tables import LISTS, SEED_MOST, TABLES, ComputeDistribution, ComputeJitter, LinkTail, Straggler
+from emulation.scenario_tables import (
+    LISTS,
+    SEED_MOST,
+    TABLES,
+    ComputeDistribution,
+    ComputeJitter,
+    LinkTail,
+    Straggler,
+    keys_of,
+)
 
 NESTED = {
     "faults.stragglers": Straggler,
@@ -126,7 +134,7 @@ def markdown() -> str:
 def _table(name: str, title: str, kind: Any) -> TableDescription:
     keys = tuple(
         KeyDescription(entry.name, _toml(entry.default), allowed(entry.metadata), entry.metadata["about"])
-        for entry in dataclasses.fields(kind)
+        for entry in keys_of(kind)
     )
     return TableDescription(name, title, " ".join((inspect.getdoc(kind) or "").split()), keys)
 

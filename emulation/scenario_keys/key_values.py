@@ -17,6 +17,7 @@ from emulation.scenario_tables import (
     LinkTail,
     Straggler,
     TopologyOptions,
+    keys_of,
 )
 from switchagg.option_syntax import choices, meant
 from transport.group.method_name import METHODS, MethodName
@@ -35,7 +36,7 @@ def _check_line(value: Any, where: str) -> str:
 
 def build_fields(values: Mapping[str, Any], kind: Any, where: str) -> Any:
     """A dataclass of `emulation.scenario_tables` from a table. where: the text before a key in messages."""
-    fields = {entry.name: entry for entry in dataclasses.fields(kind)}
+    fields = {entry.name: entry for entry in keys_of(kind)}
     for key in values:
         if key not in fields:
             raise ScenarioError(f"{where}unknown key '{key}'{suggestion(key, fields)}")

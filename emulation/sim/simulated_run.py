@@ -46,6 +46,8 @@ from emulation.sim.traffic.scenario_traffic import ScenarioTraffic
 from emulation.training.tasks.workload_kinds import DDP, FSDP, TP, WORKLOADS
 from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError
+from switchagg.join import JobTerms
+from switchagg.option_syntax.option_fields import shared_fields
 from switchagg.priority import BEST_EFFORT
 from transport.group.method_name import METHODS, MethodName
 from transport.links.link_kinds import LINKS
@@ -179,13 +181,13 @@ def _simulation(scenario: Scenario, method: str, config: SimulationConfig, level
     if level.name != PACKET:
         return level.simulation(method, config)
     switch, jobs, of_flows = scenario.switch, scenario.jobs, own_hosts(scenario.flows)
-    demand_slots = sum(config.windows) or config.streams * config.window_slots
+    demand_slots = config.requested_slots
     other_hosts = of_flows + hosts_of(jobs) + sum(servers_of(job, method) for job in jobs)
     config = dataclasses.replace(config, other_hosts=other_hosts, engine=_engine(scenario, method, config))
     if scenario.topology.pfc_bytes:
         config = dataclasses.replace(config, pfc=_pfc(scenario, method, config))
     if jobs:
-        asked_slots = demand_slots + len(jobs) * config.streams * config.window_slots
+        asked_slots = demand_slots + len(jobs) * switch.requested_slots
         config = dataclasses.replace(config, pool_slots=switch.slots or asked_slots, first_slot=None)
     first = SIMULATIONS[method](config)
     if scenario.topology.pfc_flows:
@@ -313,7 +315,9 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
     """The simulation of a scenario. The ring's segments fill the MTU. codec: as of a MethodName."""
     topology, faults, switch, ps = scenario.topology, scenario.faults, scenario.switch, scenario.ps
     segment_bytes = LINKS["tcp"].framing.payload_bytes(topology.mtu_bytes)
-    slots = switch.streams * switch.window_slots
+    dataplane = switch.dataplane
+    if dataplane == "auto":
+        dataplane = fastest(switch.requested_slots, switch.elements).name
     return SimulationConfig(
         workers=topology.workers,
         link=LinkConfig(
@@ -331,16 +335,10 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
         tail_rank=faults.tail.rank if faults.tail else -1,
         fabric=topology.fabric,
         seed=scenario.seed,
-        elements=switch.elements,
-        window_slots=switch.window_slots,
-        streams=switch.streams,
+        **shared_fields(switch, JobTerms) | {"codec": codec},
         trees=switch.trees,
         aggregators=switch.aggregators,
-        split_calls=bool(switch.split_calls),
-        congestion=switch.congestion,
-        backups=switch.backups,
-        close_after_ns=switch.close_after_ns,
-        dataplane=fastest(slots, switch.elements).name if switch.dataplane == "auto" else switch.dataplane,
+        dataplane=dataplane,
         retry_limit=switch.retry_limit,
         reliable=ReliableConfig(segment_bytes=segment_bytes, ack_every_segments=ACK_EVERY_SEGMENTS),
         message_bytes=max(1, RING_MESSAGE_BYTES // segment_bytes) * segment_bytes,
@@ -348,7 +346,6 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
         tcp=_tcp(scenario),
         servers=ps.servers,
         ps=ps.options,
-        codec=codec,
         group=topology.fabric.group(topology.workers),
         costs=HostCosts(**vars(scenario.hosts)),
     )

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
@@ -36,11 +36,16 @@ from emulation.training.weight_snapshots import WeightSnapshots
 from emulation.training.workload import RankWorkload, build_workload, compute_on_one_thread
 from switchagg.codecs.array_codec import Tensor, Tensors
 from switchagg.description import Kind
+from switchagg.join import JobTerms
+from switchagg.option_syntax.option_fields import changed_fields
 from transport.group.contract import AllreduceGroup, Group
 from transport.group.group_opening import GroupOptions, open_group
 from transport.group.method_name import METHODS
 from transport.torch.backup import BackupGroup, BackupRounds, allreduce
 from transport.torch.rendezvous import SwitchOptions
+
+if TYPE_CHECKING:
+    from transport.worker.join_options import JoinOptions
 
 HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
 """PyTorch's own codecs, for Gloo."""
@@ -394,38 +399,37 @@ def join_process_group(config: TrainerConfig) -> None:
     rendezvous(config, "switchagg", session_options(config))
 
 
-def session_options(config: TrainerConfig) -> SwitchOptions:
-    """How a rank sends, by any method but Gloo."""
-    name, switch = config.name, config.scenario.switch
+def session_options(config: TrainerConfig, priorities: tuple[int, ...] = ()) -> SwitchOptions:
+    """How a rank sends, by any method but Gloo: the terms of the job that the scenario names are the scenario's, all
+    others the environment's. priorities: the class of each stream; (): streams as the scenario says."""
+    name, terms = config.name, changed_fields(config.scenario.switch, JobTerms)
+    if not name.is_switch:
+        terms |= {"backups": 0, "close_after_ns": 0}
+    if priorities:
+        terms |= {"priorities": priorities, "streams": 0}
     return replace(
-        SwitchOptions.from_environment(),
+        SwitchOptions.from_environment(slots_least=0),  # the scenario's windows, or none
+        **terms | {"elements": config.elements, "codec": name.codec},
         method=name.method,
         link=name.link,
         interface="" if name.is_switch else config.interface,
         switch=config.switch or "",
         via=config.via,
-        elements=config.elements,
-        streams=switch.streams,
-        window_slots=switch.window_slots,
-        slots_least=0,  # the job has the scenario's windows, or doesn't run
         segments_max=config.segments_max,
-        split_calls=switch.split_calls,
-        congestion=switch.congestion,
-        codec=name.codec,
         bounded=",".join(f"{option}={value}" for option, value in bounded_options(config).items()),
-        backups=switch.backups if name.is_switch else 0,
-        close_after_ns=switch.close_after_ns if name.is_switch else 0,
     )
+
+
+def join_options(config: TrainerConfig, priorities: tuple[int, ...] = ()) -> "JoinOptions":
+    """How a rank joins the switch by itself, without a process group of its own for that; as `session_options`."""
+    return session_options(config, priorities).join_options(config.timeout_s, config.timeout_s)
 
 
 def partial_group(config: TrainerConfig) -> BackupGroup:
     """The group of a job at the switch whose sums may lack some ranks. Raises JobError."""
     from transport.group.switch_group import SwitchGroup  # imports ZeroMQ: only for the switch
 
-    options = session_options(config)
-    return SwitchGroup.join(
-        options.switch, GROUP_JOB, config.rank, config.workers, options.join_options(config.timeout_s)
-    )
+    return SwitchGroup.join(str(config.switch), GROUP_JOB, config.rank, config.workers, join_options(config))
 
 
 def bounded_options(config: TrainerConfig) -> dict[str, Any]:
@@ -439,7 +443,7 @@ def bounded_options(config: TrainerConfig) -> dict[str, Any]:
 def host_group(config: TrainerConfig, priorities: Sequence[int] = ()) -> Group:
     """The group of a host method, at addresses that are known beforehand. priorities: classes with connections of their
     own. Raises JobError."""
-    name = config.name
+    name, options = config.name, session_options(config)
     return open_group(
         name.method,
         name.link,
@@ -451,9 +455,11 @@ def host_group(config: TrainerConfig, priorities: Sequence[int] = ()) -> Group:
             config.timeout_s,
             config.timeout_s,
             ps=config.scenario.ps.options if name.method == "ps" else None,
-            more={"priorities": priorities} if priorities else {},
+            more=options.link_keys | ({"priorities": priorities} if priorities else {}),
             codec=name.codec or None,
             codec_elements=config.elements if name.codec else None,
+            codec_seed=options.codec_seed,
+            token=options.token,
         ),
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from emulation.children import send_report
 from emulation.sim.prediction import predicted
-from emulation.training.ddp_trainer import Trainer, TrainingClock, host_group, rendezvous
+from emulation.training.ddp_trainer import Trainer, TrainingClock, host_group, join_options, rendezvous
 from emulation.training.trainer_messages import GROUP_JOB, IterationReport, ModuleWait, TrainerConfig, TransferTimes
 from emulation.training.workload import RankWorkload
 from switchagg.priority import CLASSES
@@ -22,7 +22,6 @@ from transport.schedule.schedule_table import POLICIES
 from transport.schedule.scheduler import describe
 from transport.torch.priority import handle as priority
 from transport.torch.priority.handle import AttachOptions, ForwardWait, PriorityHandle, Records
-from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 
@@ -59,34 +58,16 @@ class ScheduledTrainer(Trainer):
 
     def _open(self) -> AllreduceGroup | None:
         """The group to reduce over; None for torch's own."""
-        config, name, options = self.config, self.name, self.config.scenario.switch
+        config, name = self.config, self.name
         if name.method == "gloo":
             return None
-        urgent = POLICIES[name.policy].urgent
+        classes = tuple(range(CLASSES)) if POLICIES[name.policy].urgent else ()
         if name.is_switch:
-            return SwitchSession.join(
-                str(config.switch),
-                GROUP_JOB,
-                config.rank,
-                config.workers,
-                JoinOptions(
-                    elements=config.elements,
-                    streams=CLASSES if urgent else options.streams,
-                    priorities=tuple(range(CLASSES)) if urgent else (),
-                    window_slots=options.window_slots,
-                    segments_max=config.segments_max,
-                    split_calls=bool(options.split_calls),
-                    congestion=options.congestion,
-                    via=config.via,
-                    timeout_s=config.timeout_s,
-                    call_timeout_s=config.timeout_s,
-                    link=name.link,
-                    codec=name.codec or JoinOptions.codec,
-                ),
-            )
+            options = join_options(config, classes)
+            return SwitchSession.join(str(config.switch), GROUP_JOB, config.rank, config.workers, options)
         # Servers that run in separate processes have no classes.
-        apart = urgent and config.scenario.topology.priority_queues and not config.servers
-        return host_group(config, tuple(range(CLASSES)) if apart else ())
+        apart = config.scenario.topology.priority_queues and not config.servers
+        return host_group(config, classes if apart else ())
 
     def _detach(self) -> None:
         self._handle.close()

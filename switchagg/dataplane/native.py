@@ -20,7 +20,7 @@ RANKS = np.dtype([("first", np.uint32), ("count", np.uint32)])
 """`struct sa_ranks`."""
 
 RUN = np.dtype(
-    [("count", np.uint32), ("size", np.uint32), ("job_id", np.uint32), ("valued", RANKS), ("header-only", RANKS)]
+    [("count", np.uint32), ("size", np.uint32), ("job_id", np.uint32), ("valued", RANKS), ("header_only", RANKS)]
 )
 """`struct sa_run`."""
 

@@ -5,10 +5,13 @@
 
 import ctypes
 import os
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 
-from switchagg.job import DCTCP, FRIENDLY, RENO, UNCONTROLLED, JobConfig
+from switchagg.job import JobConfig, PacketTerms
+from switchagg.native import packet_terms
+from switchagg.native.packet_terms import width_of
 
 ABI = 23
 """As SA_ABI in abi.h."""
@@ -95,12 +98,11 @@ class NativeJob(ctypes.Structure):
         ("stream_count", ctypes.c_uint32),
         ("retry_limit", ctypes.c_uint32),
         ("partial", ctypes.c_uint32),
-        ("backups", ctypes.c_uint32),
-        ("congestion", ctypes.c_uint32),
         ("rto_initial_ns", ctypes.c_int64),
         ("rto_min_ns", ctypes.c_int64),
         ("rto_max_ns", ctypes.c_int64),
         ("streams", ctypes.POINTER(NativeStream)),
+        *((term.name, ctypes.c_uint32 if width_of(term) == 32 else ctypes.c_int64) for term in fields(PacketTerms)),
     ]
 
 
@@ -117,12 +119,11 @@ def job_struct(job: JobConfig) -> NativeJob:
         len(job.streams),
         job.retry_limit,
         job.partial,
-        job.backups,
-        (UNCONTROLLED, DCTCP, RENO, FRIENDLY).index(job.congestion),
         job.rto_initial_ns,
         job.rto_min_ns,
         job.rto_max_ns,
         ctypes.cast(streams, ctypes.POINTER(NativeStream)),
+        **packet_terms.values(job),
     )
 
 

@@ -4,9 +4,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 
-from switchagg.membership import Address, Departure, JobAdmitted, JoinRequest, Member, Running
+from switchagg.job import Address
+from switchagg.join import Join
+from switchagg.membership import Departure, JobAdmitted, Member, Running
 from switchagg.sharing.quota import Holding
-from switchagg.sharing.slot_shares import SlotDemand
 from switchagg.sharing.switches import ROOT
 
 CONTRADICTIONS_SHOWN_MAX = 3
@@ -16,7 +17,7 @@ CONTRADICTIONS_SHOWN_MAX = 3
 class MemberRecord:
     """A member's place in a gathering or job: its request, when it came, and when it was last heard."""
 
-    request: JoinRequest
+    request: Join
     joined_ns: int
     heard_ns: int
 
@@ -38,11 +39,11 @@ class GatheringJob:
     """When the last rank came."""
     contradictions: dict[int, str] = field(default_factory=dict)
     """Of the joins that were refused, by rank: the latest of each."""
-    leavers: list[JoinRequest] = field(default_factory=list)
+    leavers: list[Join] = field(default_factory=list)
     """Of the jobs that were asked to leave for it (C21)."""
 
     @property
-    def request(self) -> JoinRequest:
+    def request(self) -> Join:
         """Of any member: what all say alike."""
         return next(iter(self.members.values())).request
 
@@ -54,7 +55,7 @@ class GatheringJob:
     @property
     def holding(self) -> Holding:
         """What it will need at least."""
-        slots = self.request.slots_least or self.request.slots
+        slots = self.request.slots_least or self.request.requested_slots
         return Holding(slots, tuple(record.request.address[0] for record in self.members.values()))
 
     @property
@@ -72,7 +73,7 @@ class GatheringJob:
         """Those of all ranks, then the claims."""
         return [*self.members.values(), *chain.from_iterable(self.claims.values())]
 
-    def contradiction_of(self, request: JoinRequest) -> str:
+    def contradiction_of(self, request: Join) -> str:
         """Where a join contradicts one of another rank, or ""; kept for those who wait for it (C1)."""
         others = [other.request for rank, other in self.members.items() if rank != request.rank]
         if reason := next(filter(None, map(request.contradiction, others)), ""):
@@ -138,7 +139,7 @@ class RunningJob:
 
     admitted: JobAdmitted
     members: dict[int, MemberRecord]
-    request: JoinRequest
+    request: Join
     """Of any member: what all say alike, with windows that fit all receive buffers (C17)."""
     since_ns: int
     departures: list[Departure] = field(default_factory=list)
@@ -164,9 +165,8 @@ class RunningJob:
     @property
     def membership_state(self) -> Running:
         """Of its members."""
-        request = next(iter(self.members.values())).request
-        demand = SlotDemand(request.slots, request.weight, request.job_priority, request.slots_least or request.slots)
-        return Running(self.admitted, tuple(self.departures), self.asked_to_leave, demand)
+        requested_slots = next(iter(self.members.values())).request.requested_slots
+        return Running(self.admitted, tuple(self.departures), self.asked_to_leave, requested_slots)
 
     def member_of(self, incarnation: int) -> MemberRecord:
         """Of a member that has one."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from switchagg.controller import ROOM_LEASES, Controller
-from switchagg.membership import JoinRequest
+from switchagg.join import Join
 from switchagg.sharing.job_members import GatheringJob, Jobs, RunningJob
 
 Fits = Callable[[Jobs], object]
@@ -14,7 +14,7 @@ Fits = Callable[[Jobs], object]
 class PreemptingController(Controller):
     """See `Controller`. A `membership_state` asks the members of jobs that can go on without the switch to leave."""
 
-    def join(self, request: JoinRequest, now_ns: int) -> None:
+    def join(self, request: Join, now_ns: int) -> None:
         """See `Controller`."""
         super().join(request, now_ns)
         self._make_room(now_ns)

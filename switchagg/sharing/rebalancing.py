@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from switchagg.membership import JoinRequest
+from switchagg.join import Join
 from switchagg.sharing.slot_allocator import Range, gaps, range_for, shares_of
 
 GAIN = 4
@@ -35,8 +35,8 @@ class SlotDistribution:
 
     slots: int
     fixed: Collection[Range]
-    running: Mapping[str, tuple[JoinRequest, Range]]
-    waiting: Mapping[str, tuple[JoinRequest, int]]
+    running: Mapping[str, tuple[Join, Range]]
+    waiting: Mapping[str, tuple[Join, int]]
     most: int | None = None
 
 
@@ -75,9 +75,9 @@ def best_rebalance(distribution: SlotDistribution) -> Rebalance | None:
     return best if best is not None and best.movers else None
 
 
-def is_worth(request: JoinRequest, had: int, has: int) -> bool:
+def is_worth(request: Join, had: int, has: int) -> bool:
     """Whether a job should move to have other slots."""
-    return has >= had + max(-(-had // GAIN), request.streams)
+    return has >= had + max(-(-had // GAIN), request.stream_count)
 
 
 def _laid_out(distribution: SlotDistribution, movers: Sequence[str]) -> dict[str, Range]:
@@ -97,7 +97,7 @@ def _laid_out(distribution: SlotDistribution, movers: Sequence[str]) -> dict[str
     return placed
 
 
-def _served(requests: Mapping[str, JoinRequest], counts: Mapping[str, int]) -> list[float]:
+def _served(requests: Mapping[str, Join], counts: Mapping[str, int]) -> list[float]:
     """How well all are served, to compare: of each class, the most urgent first, how many have slots, and the sum of
     weight · (1 + 1/2 + … + 1/slots). Of so many slots each next one adds most where max-min gives it."""
     measure: list[float] = []

@@ -7,7 +7,7 @@ there.
 from typing import Any
 
 from switchagg.controller import ROOM_LEASES
-from switchagg.membership import JoinRequest
+from switchagg.join import Join
 from switchagg.sharing.job_members import RunningJob
 from switchagg.sharing.preempting_controller import PreemptingController
 from switchagg.sharing.rebalancing import Rebalance, SlotDistribution, best_rebalance
@@ -120,7 +120,7 @@ class RebalancingController(PreemptingController):
             return None
         return rebalance
 
-    def _waiting_at(self, switches: Switches) -> dict[str, tuple[JoinRequest, int]]:
+    def _waiting_at(self, switches: Switches) -> dict[str, tuple[Join, int]]:
         """By job, what those ask for that lack nothing but slots there, and what they would have without a division."""
         requests = {}
         for gathering in self._gatherings.values():

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from switchagg.membership import JoinRequest
+from switchagg.join import Join
 from switchagg.sharing.job_members import GatheringJob, RunningJob
 from switchagg.sharing.slot_shares import SlotDemand, max_min
 from switchagg.sharing.switches import Share
@@ -31,11 +31,11 @@ class ReservedRange:
     def __str__(self) -> str:
         return f"slots {self.slots[0]} to {self.slots[1] - 1} are kept for it; the jobs that have them shall move"
 
-    def fits(self, request: JoinRequest, switches: frozenset[str]) -> bool:
+    def fits(self, request: Join, switches: frozenset[str]) -> bool:
         """Whether it is what a job can have that asks for this, there."""
         count = self.slots[1] - self.slots[0]
-        least = request.narrowed(request.slots_least).slots if request.slots_least else request.slots
-        return self.switches == switches and least <= count <= request.slots
+        fewest = request.narrowed(request.slots_least) if request.slots_least else request
+        return self.switches == switches and fewest.requested_slots <= count <= request.requested_slots
 
 
 def first_fit(count: int, slots: int, occupied: Iterable[Range]) -> int | None:
@@ -60,27 +60,27 @@ def overlap(one: Range, other: Range) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
-def range_for(request: JoinRequest, share: int, slots: int, occupied: Collection[Range]) -> Range | None:
+def range_for(request: Join, share: int, slots: int, occupied: Collection[Range]) -> Range | None:
     """What a job gets: all that it asks for, or, if it takes fewer, its share, or what is free in a row of that, and
     not less than its least; in whole slots of its windows. None: no room for it."""
-    count = request.slots
+    count = request.requested_slots
     if request.slots_least:
-        count = min(max(share, request.slots_least), max(gaps(slots, occupied)), request.slots)
-        if count < request.slots_least or request.narrowed(count).slots > count:
+        count = min(max(share, request.slots_least), max(gaps(slots, occupied)), request.requested_slots)
+        if count < request.slots_least or request.narrowed(count).requested_slots > count:
             return None
-        while (whole := request.narrowed(count).slots) < count:
+        while (whole := request.narrowed(count).requested_slots) < count:
             count = whole
     first = first_fit(count, slots, occupied)
     return None if first is None else (first, first + count)
 
 
-def shares_of(slots: int, requests: Sequence[JoinRequest], most: int | None = None) -> dict[str, int]:
+def shares_of(slots: int, requests: Sequence[Join], most: int | None = None) -> dict[str, int]:
     """By job, how many of so many slots are its by weighted max-min; a job needs its least, or all that it asks for.
     Earlier wishes go first where not all of a class can have that. most: of any job."""
     demands = []
     for request in requests:
-        slots_most = request.slots if most is None else min(request.slots, most)
-        least = min(request.slots_least or request.slots, slots_most)
+        slots_most = request.requested_slots if most is None else min(request.requested_slots, most)
+        least = min(request.slots_least or request.requested_slots, slots_most)
         demands.append(SlotDemand(slots_most, request.weight, request.job_priority, least))
     return dict(zip((request.job for request in requests), max_min(max(slots, 0), demands), strict=True))
 
@@ -95,9 +95,7 @@ class SwitchOccupancy:
     slots: int
     reserved: Mapping[str, ReservedRange]
 
-    def range_for(
-        self, request: JoinRequest, others: Iterable[JoinRequest], most: int | None, room: int
-    ) -> Range | None:
+    def range_for(self, request: Join, others: Iterable[Join], most: int | None, room: int) -> Range | None:
         """Its share is that of the slots that can be divided anew, beside those jobs that have them and the others that
         want some. most: of any job; room: of this one (C16)."""
         divided = [job for job in self.jobs if job.can_rebalance and job.switches == self.switches]
@@ -123,7 +121,7 @@ class SwitchOccupancy:
 
 def fitted(
     gathering: GatheringJob, shares: Sequence[Share], packets_held: int, most: int | None = None
-) -> tuple[JoinRequest, str]:
+) -> tuple[Join, str]:
     """The request of all members, with windows whose packets fit all receive buffers, and why, or "" (C17).
 
     packets_held: how many that of the controller's own switch holds, where those of all its children meet; 0: enough.
@@ -147,8 +145,8 @@ def fitted(
     ]
     slots, whose = min(bounds, default=(0, ""))
     request = requests[0]
-    if not bounds or request.slots <= slots:
+    if not bounds or request.requested_slots <= slots:
         return request, ""
     fitting = request.narrowed(slots)
-    fitting = replace(fitting, slots_least=min(fitting.slots_least, fitting.slots))
-    return fitting, f"windows have {fitting.slots} slots in all, not {request.slots}: {whose}"
+    fitting = replace(fitting, slots_least=min(fitting.slots_least, fitting.requested_slots))
+    return fitting, f"windows have {fitting.requested_slots} slots in all, not {request.requested_slots}: {whose}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from switchagg.job import MAX_CHILDREN, MAX_ELEMENTS, MAX_SLOTS
+from switchagg.job import MAX_CHILDREN, MAX_ELEMENTS, MAX_SLOTS, Address
 
 ROOT = ""
 """Name of the controller's own switch."""
@@ -15,7 +15,6 @@ ROOT = ""
 NAME_MAX = 100
 SWITCHES_MAX = 4096
 
-Address = tuple[str, int]
 Held = Mapping[tuple[int, int], str]
 """(job_id, generation) -> "", or why it was refused, of each job that a switch was told to take."""
 
@@ -23,7 +22,7 @@ Held = Mapping[tuple[int, int], str]
 @dataclass(frozen=True, slots=True)
 class SwitchOffer:
     """A switch's request to serve below others. above: name of its parent. address: of its data plane; host "": the one
-    its control plane is reached at. control: its control address. incarnation: as of a JoinRequest. slots, elements:
+    its control plane is reached at. control: its control address. incarnation: as of a Join. slots, elements:
     its memory. packets_held: of its largest packets, by its receive buffer; 0: enough (C17)."""
 
     name: str

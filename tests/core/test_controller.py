@@ -10,13 +10,13 @@ import pytest
 
 from switchagg.controller import STANDINGS_KEPT, WAITING_MAX, Controller
 from switchagg.job import JobConfig
+from switchagg.join import Join
 from switchagg.membership import (
     Event,
     JobAdmitted,
     JobEvicted,
     JobFailed,
     JoinRefused,
-    JoinRequest,
     Member,
     MemberLeft,
     Running,
@@ -39,10 +39,8 @@ def new_controller(slots: int = 1024, draw: Callable[[], int] | None = None) -> 
     return Controller(slots, elements_max=360, draw_generation=draw, lease_ns=LEASE, claim_ns=SECOND, quota=ALL)
 
 
-def wish(
-    rank: int, job: str = "train", workers: int = 3, incarnation: int | None = None, **changes: object
-) -> JoinRequest:
-    request = JoinRequest(
+def wish(rank: int, job: str = "train", workers: int = 3, incarnation: int | None = None, **changes: object) -> Join:
+    request = Join(
         job=job,
         rank=rank,
         workers=workers,
@@ -168,11 +166,11 @@ def test_c1_a_flood_of_contradictions_leaves_the_gathering_and_its_reason_short(
         ({"streams": 0}, "streams 0"),
         ({"window_slots": 0}, "window_slots 0"),
         ({"window_slots": 600}, "slots in all 1200: this switch takes 1 to 1024"),
-        ({"windows": (64, 0)}, "window_slots 0"),
-        ({"windows": (1000, 25)}, "slots in all 1025: this switch takes 1 to 1024"),
-        ({"windows": (64,)}, "number of windows 1: this switch takes 2 to 2"),
-        ({"priorities": (0, 1, 2)}, "number of priorities 3: this switch takes 2 to 2"),
-        ({"priorities": (0, 8)}, "priority 8: this switch takes 0 to 7"),
+        ({"window_slots": (64, 0)}, "window_slots 0"),
+        ({"window_slots": (1000, 25)}, "slots in all 1025: this switch takes 1 to 1024"),
+        ({"window_slots": (64,)}, "window_slots 64: one for each of 2 streams"),
+        ({"priorities": (0, 1, 2)}, "priorities 0, 1, 2: one for each of 2 streams"),
+        ({"priorities": (0, 8)}, "priority 8: 0 to 7"),
         ({"timeout_ns": 0}, "timeout_ns 0"),
         ({"address": ("10.0.0.1", 0)}, "port 0"),
         ({"address": ("0.0.0.0", 9)}, "must give the IPv4 address"),
@@ -540,7 +538,7 @@ def test_random_events_keep_the_invariants(seed: int) -> None:
     controller = new_controller(slots=chance.choice((8, 20, 64)))
     checker = SwitchChecker(controller)
     now_ns = 0
-    requests: dict[int, JoinRequest] = {}
+    requests: dict[int, Join] = {}
     beating: set[int] = set()
     for step in range(400):
         kind = chance.random()

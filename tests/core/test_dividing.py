@@ -8,17 +8,8 @@ from typing import Any
 
 import pytest
 
-from switchagg.membership import (
-    TIMEOUT_NS_MAX,
-    Event,
-    JobAdmitted,
-    JobEvicted,
-    JobFailed,
-    JoinRefused,
-    JoinRequest,
-    Running,
-    Waiting,
-)
+from switchagg.join import TIMEOUT_NS_MAX, Join
+from switchagg.membership import Event, JobAdmitted, JobEvicted, JobFailed, JoinRefused, Running, Waiting
 from switchagg.sharing.quota import PeerQuota
 from switchagg.sharing.rebalancing import SlotDistribution, best_rebalance
 from switchagg.sharing.slot_allocator import gaps, range_for, shares_of
@@ -44,7 +35,7 @@ class Rank:
 class Job:
     """wish: of rank 0. slow_s: how long its ranks take to leave, at most. ended: none of them comes back."""
 
-    wish: JoinRequest
+    wish: Join
     slow_s: float
     ranks: list[Rank] = field(default_factory=list)
     admitted: JobAdmitted | None = None
@@ -79,7 +70,18 @@ class World:
 
     def begin(self, name: str, slots: int, least: int, workers: int = 1, slow_s: float = 0.5, **more: Any) -> Job:
         """The job's first join, of all ranks. can_fall_back: that it has a fallback."""
-        common = JoinRequest(name, 0, workers, 360, 1, slots, ("10.0.0.1", 1), 1, 30 * SECOND, slots_least=least)
+        common = Join(
+            job=name,
+            rank=0,
+            workers=workers,
+            elements=360,
+            streams=1,
+            window_slots=slots,
+            address=("10.0.0.1", 1),
+            incarnation=1,
+            timeout_ns=30 * SECOND,
+            slots_least=least,
+        )
         job = self.jobs[name] = Job(replace(common, **{"can_fall_back": True, **more}), slow_s)
         job.ranks = [Rank() for _ in range(workers)]
         for rank in range(workers):
@@ -142,7 +144,7 @@ class World:
                 self.ranges[event.name] = (first, end)
                 job = self.jobs[event.name]
                 job.admitted = event
-                assert job.wish.slots_least or end - first == job.wish.slots
+                assert job.wish.slots_least or end - first == job.wish.requested_slots
                 assert end - first >= job.wish.slots_least - job.wish.streams
             case JobFailed() | JoinRefused() if event.name in self.jobs:
                 job = self.jobs[event.name]
@@ -199,7 +201,8 @@ def too_little(world: World) -> list[str]:
     in_a_row = not fixed or (fixed[-1][1] - fixed[0][0] == SLOTS - free and (fixed[0][0] == 0 or fixed[-1][1] == SLOTS))
     those = [job for job in jobs if job.divisible]
     demands = [
-        SlotDemand(job.wish.slots, job.wish.weight, job.wish.job_priority, job.wish.slots_least) for job in those
+        SlotDemand(job.wish.requested_slots, job.wish.weight, job.wish.job_priority, job.wish.slots_least)
+        for job in those
     ]
     shares = max_min(free, demands)
     if not in_a_row or 0 in shares or any(job.asked and job.slow_s > LEASE_S for job in those):
@@ -324,7 +327,7 @@ def test_who_is_always_late_is_asked_less_and_less_often() -> None:
     assert 1 <= max(len(job.asked) for job in jobs) <= 3
 
 
-def served(wishes: dict[str, JoinRequest], running: dict[str, tuple[JoinRequest, tuple[int, int]]]) -> list[float]:
+def served(wishes: dict[str, Join], running: dict[str, tuple[Join, tuple[int, int]]]) -> list[float]:
     """What each division makes larger (C24)."""
     measure: list[float] = []
     for priority in (2, 7):
@@ -343,9 +346,16 @@ def test_divisions_serve_all_better_each_time_until_all_have_their_shares() -> N
     steps = 0
     for _ in range(300):
         wishes = {
-            name: JoinRequest(
-                name,
-                *(0, 1, 360, draw.choice((1, 1, 2)), draw.randint(8, 120), ("10.0.0.1", 1), 1, SECOND),
+            name: Join(
+                job=name,
+                rank=0,
+                workers=1,
+                elements=360,
+                streams=draw.choice((1, 1, 2)),
+                window_slots=draw.randint(8, 120),
+                address=("10.0.0.1", 1),
+                incarnation=1,
+                timeout_ns=SECOND,
                 weight=draw.choice((1, 2, 5, 100)),
                 job_priority=draw.choice((7, 7, 2)),
                 slots_least=draw.randint(4, 8),
@@ -353,7 +363,7 @@ def test_divisions_serve_all_better_each_time_until_all_have_their_shares() -> N
             for name in "abcdef"[: draw.randint(1, 6)]
         }
         fixed = [(first, first + draw.randint(1, 40)) for first in draw.sample(range(0, 200, 45), draw.randint(0, 2))]
-        running: dict[str, tuple[JoinRequest, tuple[int, int]]] = {}
+        running: dict[str, tuple[Join, tuple[int, int]]] = {}
         for name in draw.sample(sorted(wishes), len(wishes)):  # they came in this order, each to what was free
             taken = [*fixed, *(place for _, place in running.values())]
             if (place := range_for(wishes[name], draw.randint(4, 240), SLOTS, taken)) is not None:

@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 
-from switchagg.membership import Event, JobAdmitted, JobEvicted, JobFailed, JoinRefused, JoinRequest, Running, Waiting
+from switchagg.join import Join
+from switchagg.membership import Event, JobAdmitted, JobEvicted, JobFailed, JoinRefused, Running, Waiting
 from switchagg.sharing.preempting_controller import PreemptingController
 from switchagg.sharing.quota import PeerQuota
 
@@ -35,7 +36,17 @@ class World:
     ) -> list[Event]:
         number = self.numbers[job] = next(self._next)
         address = ("10.0.0.1", 4000 + number)
-        common = JoinRequest(job, 0, 1, 360, 1, slots, address, number, (1000 if wait_for_slots else 30) * SECOND)
+        common = Join(
+            job=job,
+            rank=0,
+            workers=1,
+            elements=360,
+            streams=1,
+            window_slots=slots,
+            address=address,
+            incarnation=number,
+            timeout_ns=(1000 if wait_for_slots else 30) * SECOND,
+        )
         request = replace(
             common, job_priority=priority, can_fall_back=can_fall_back, wait_for_slots=wait_for_slots, **more
         )
@@ -110,7 +121,7 @@ def test_room_that_is_made_is_for_the_urgent_one_alone() -> None:
     world.leave("a")
     assert world.join("a", 128, wait_for_slots=True) == []
     assert [type(event) for event in world.leave("b")] == [JobEvicted, JobAdmitted]
-    assert world.wait(100.0) == []  # it waits patiently
+    assert world.wait(100.0) == []  # it waits wait_for_slotsly
     _, admitted = world.leave("urgent")
     assert isinstance(admitted, JobAdmitted)
     assert admitted.name == "a"
@@ -169,8 +180,8 @@ def test_a_job_needs_room_only_for_windows_that_fit_its_receive_buffer(least: in
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"weight": 0}, "weight 0: this switch takes 1 to 1000"),
-        ({"slots_least": 65}, "slots_least 65: this switch takes 0 to 64"),
+        ({"weight": 0}, "weight 0: 1 to 1000"),
+        ({"slots_least": 65}, "slots_least 65: 0 to 64"),
     ],
 )
 def test_what_cannot_be_is_refused(change: dict[str, int], words: str) -> None:

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 
 from switchagg.controller import WAITING_MAX, Controller
-from switchagg.membership import Event, JobAdmitted, JoinRefused, JoinRequest, Running, Waiting
+from switchagg.join import Join
+from switchagg.membership import Event, JobAdmitted, JoinRefused, Running, Waiting
 from switchagg.sharing.quota import PeerQuota, parse_peer_quota
 
 SECOND = 1_000_000_000
@@ -18,9 +19,19 @@ def new_controller(quota: PeerQuota | None = None) -> Controller:
     return Controller(1024, 360, partial(next, itertools.count(7)), lease_ns=LEASE, claim_ns=SECOND, quota=quota)
 
 
-def at(host: str, rank: int, job: str, workers: int, incarnation: int, window_slots: int = 64) -> JoinRequest:
+def at(host: str, rank: int, job: str, workers: int, incarnation: int, window_slots: int = 64) -> Join:
     address = (host, 1 + incarnation)
-    return JoinRequest(job, rank, workers, 360, 2, window_slots, address, incarnation, 30 * SECOND)
+    return Join(
+        job=job,
+        rank=rank,
+        workers=workers,
+        elements=360,
+        streams=2,
+        window_slots=window_slots,
+        address=address,
+        incarnation=incarnation,
+        timeout_ns=30 * SECOND,
+    )
 
 
 def events_of(controller: Controller) -> list[Event]:

@@ -2,19 +2,11 @@
 
 from dataclasses import replace
 
-from switchagg.membership import (
-    JobAdmitted,
-    JobEvicted,
-    JobFailed,
-    JobReady,
-    JoinRefused,
-    JoinRequest,
-    Running,
-    Waiting,
-)
+from switchagg.join import Join
+from switchagg.membership import JobAdmitted, JobEvicted, JobFailed, JobReady, JoinRefused, Running, Waiting
 from switchagg.sharing.switches import ROOT, Switches, SwitchOffer, merged_ranks
 from switchagg.sharing.tree_controller import TreeController
-from transport.control.shares import config_of, share_message
+from transport.control.shares import share_message
 
 SECOND = 1_000_000_000
 
@@ -47,7 +39,7 @@ def test_children_are_ranks_of_their_switch_and_a_job_s_root_is_the_lowest_above
     assert shares[0].children == (("10.1.0.3", 5556), ("10.1.0.2", 5556))
     assert shares[0].below == ((0, 2), (1,))
     assert shares[1].below == ((0,), (2,))
-    places = JobAdmitted("one", None, (), "", shares)  # type: ignore[arg-type]
+    places = JobAdmitted("one", None, None, (), "", shares)  # type: ignore[arg-type]
     assert [(place[0].switch, place[1]) for rank in range(3) if (place := places.place(rank))] == [
         ("rack2", 0),
         ("rack1", 0),  # not the pod, of which it is all that is below one child
@@ -97,8 +89,18 @@ class World:
             number = next(self.numbers)
             address = (f"10.0.{number}.{rank}", 7)
             self.controller.join(
-                JoinRequest(
-                    job, rank, len(vias), 360, 1, slots, address, number, 60 * SECOND, via=via, congestion="none"
+                Join(
+                    job=job,
+                    rank=rank,
+                    workers=len(vias),
+                    elements=360,
+                    streams=1,
+                    window_slots=slots,
+                    address=address,
+                    incarnation=number,
+                    timeout_ns=60 * SECOND,
+                    via=via,
+                    congestion="none",
                 ),
                 now_ns,
             )
@@ -122,7 +124,7 @@ def test_workers_are_told_once_all_switches_have_the_job() -> None:
     world.join("one", ["rack1", "rack2", "rack2"])
     admitted = world.admitted()
     for share in admitted.shares:  # a switch below gets the whole job
-        assert config_of(share_message(admitted, share, ("", 5556))) == admitted.job
+        assert share_message(admitted, share, ("", 5556)).config() == admitted.job
     member = admitted.members[0].incarnation
     assert isinstance(world.controller.membership_state(member), Waiting)
     assert [share.switch for _, share in world.controller.shares(1001)] == ["rack1"]

@@ -16,8 +16,10 @@ from typer.testing import CliRunner, Result
 from emulation.cli.doctor import EVERYTHING, MachineCheck
 from emulation.cli.main import app, main
 from emulation.cli.switch_status import DETAILS_ARE_FOR, status_lines
+from emulation.compare import RUNNER_MODULES
 from emulation.errors import RunFailed
 from emulation.results import MethodResult
+from switchagg.join import JobTerms
 from transport.control import control_messages
 from transport.group.method_name import MethodName
 from transport.switch.daemon import SwitchDaemon
@@ -43,7 +45,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def backend(monkeypatch: pytest.MonkeyPatch, name: str, run_method: object, missing: str | None = None) -> None:
-    module = ModuleType(f"emulation.{name}.run")
+    module = ModuleType(RUNNER_MODULES[name])
     module.run_method = run_method  # type: ignore[attr-defined]
     module.missing = lambda: missing  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -250,15 +252,16 @@ def test_status_names_the_ranks_a_slot_waits_for() -> None:
     members = [control_messages.RankAddress(rank, "10.0.0.1", 7000 + rank) for rank in range(3)]
     slots = [control_messages.SlotStatus(4, 1, 9, [0, 2]), control_messages.SlotStatus(5, 0, 10, [0, 1, 2])]
     gone = [control_messages.DepartedMember(members[1], [12], "")]
-    share = {"asked_slots": 64, "least_slots": 4, "weight": 2, "job_priority": 3, "leaving": "others come"}
-    job = control_messages.JobStatus("train", 7, 3, 3, 360, [(0, 8)], members, gone, slots, **share)
+    terms = JobTerms(elements=360, window_slots=(8,), slots_least=4, weight=2, job_priority=3)
+    job = control_messages.JobStatus("train", 7, 3, 3, terms, 0, members, gone, slots, 64, "others come")
     waiting = {"other": control_messages.JobGathering([members[0]], [1], "")}
     lines = status_lines(
         control_messages.StatusAnswer(1, 16, 8, 1, 1, True, [job], waiting, {"requests": 2}, {"accepted": 0})
     )
     assert "8 of 16 slots in use" in lines
     assert "job 'train' (id 7, generation 3): 3 workers, 360 elements, 1 streams" in lines
-    assert "  slots 0 to 7: 8 of 64 that it asks for, 4 at least; weight 2, priority 3" in lines
+    assert "  slots 0 to 7: 8 of 64 that it asks for" in lines
+    assert "  terms: job_priority 3, weight 2, slots_least 4" in lines
     assert "  is asked to leave: others come" in lines
     assert "  rank 1 at 10.0.0.1:7001 has left" in lines
     assert "  slot 4 version 1 chunk 9: seen from [0, 2], waits for ranks 1" in lines

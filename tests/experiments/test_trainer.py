@@ -128,6 +128,26 @@ def test_a_rank_sends_as_long_bundles_as_it_was_told(monkeypatch: pytest.MonkeyP
     assert [options.segments_max for options in told] == [41, 41]
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("KEYS", "some-folder"), ("CODEC_SEED", 7), ("JOB_PRIORITY", 2), ("WEIGHT", 5), ("SLOTS_LEAST", 16)],
+)
+def test_every_trainer_reads_the_terms_that_the_scenario_does_not_name(
+    variable: str, value: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"SWITCHAGG_{variable}", str(value))
+    joins: list[Any] = []
+    monkeypatch.setattr(
+        ddp_trainer, "rendezvous", lambda _config, _backend, options: joins.append(options.join_options(9.0))
+    )
+    monkeypatch.setattr(SwitchSession, "join", lambda *arguments: joins.append(arguments[-1]))
+    place = {"switch": "tcp://127.0.0.1:5555"}
+    ddp_trainer.join_process_group(TrainerConfig(**configuration(0, "switch", **place)))
+    for method in ("switch+p3", "switch+wfbp"):
+        ScheduledTrainer(TrainerConfig(**configuration(0, method, **place)))._open()
+    assert [getattr(options, variable.lower()) for options in joins] == [value] * 3
+
+
 def nicenesses(pid: int) -> dict[int, int]:
     """Thread -> niceness."""
     return {int(name): os.getpriority(os.PRIO_PROCESS, int(name)) for name in os.listdir(f"/proc/{pid}/task")}

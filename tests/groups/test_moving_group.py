@@ -117,7 +117,7 @@ def test_a_job_leaves_for_a_more_urgent_one_and_returns_with_the_same_bits(daemo
 
 def slots_of(daemon: SwitchDaemon) -> dict[str, int]:
     """How many each running job has."""
-    return {job.name: sum(window for _, window in job.streams) for job in query_status(daemon.control_endpoint).jobs}
+    return {job.name: job.terms.requested_slots for job in query_status(daemon.control_endpoint).jobs}
 
 
 @pytest.mark.filterwarnings("ignore:.*windows have (32|96) slots in all, not 128")
@@ -128,7 +128,7 @@ def test_slots_are_divided_anew_while_jobs_run_with_the_same_bits(daemon: Switch
     trainings["second"] = Training(together(daemon, "second", weight=3, **how))  # begins with the ring, at once
     assert comes(lambda: slots_of(daemon) == {"first": 32, "second": 96})
     shown = {job.name: job for job in query_status(daemon.control_endpoint).jobs}["second"]
-    assert (shown.asked_slots, shown.least_slots, shown.weight) == (128, 16, 3)
+    assert (shown.requested_slots, shown.terms.slots_least, shown.terms.weight) == (128, 16, 3)
     assert comes(lambda: trainings["first"].moved("switch"))
     both = [len(training.sums[0]) for training in trainings.values()]
     assert comes(lambda: all(len(one.sums[0]) > had + 3 for one, had in zip(trainings.values(), both, strict=True)))

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from switchagg.controller import Controller
-from switchagg.membership import JobAdmitted, JoinRequest
+from switchagg.join import Join
+from switchagg.membership import JobAdmitted
 from transport.links.udp_link import UdpLink
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
@@ -71,7 +72,17 @@ def admitted(held_by_switch: int, *held: int, **changes: object) -> JobAdmitted:
     for rank, packets in enumerate(held):
         address = (f"10.0.0.{rank + 1}", 9)
         controller.join(
-            JoinRequest("j", rank, len(held), 360, 2, 256, address, rank, 10**9, packets_held=packets, **changes),
+            Join(
+                job="j",
+                rank=rank,
+                workers=len(held),
+                elements=360,
+                address=address,
+                incarnation=rank,
+                timeout_ns=10**9,
+                packets_held=packets,
+                **{"streams": 2, "window_slots": 256} | changes,
+            ),
             0,  # type: ignore[arg-type]
         )
     event = controller.next_event()
@@ -97,7 +108,7 @@ def test_c17_the_smallest_buffer_decides(held: tuple[int, ...], windows: list[in
 
 
 def test_c17_windows_shrink_in_proportion() -> None:
-    event = admitted(120, 0, 0, windows=(100, 20), priorities=(7, 0))
+    event = admitted(120, 0, 0, window_slots=(100, 20), priorities=(7, 0))
     assert [stream.window_slots for stream in event.job.streams] == [50, 10]
     assert [stream.first_slot for stream in event.job.streams] == [0, 50]
 

@@ -154,7 +154,7 @@ static void make(void) {
     const struct sa_stream streams[STREAMS] = {{0, WINDOW, 0}, {WINDOW, WINDOW, 0}};
     const struct sa_job job = {.job_id = 1, .workers = WORKERS, .elements = ELEMENTS, .stream_count = STREAMS,
                                .retry_limit = 1000, .rto_initial_ns = HOUR_NS, .rto_min_ns = HOUR_NS,
-                               .rto_max_ns = HOUR_NS, .streams = streams}; /* loopback loses nothing */
+                               .rto_max_ns = HOUR_NS, .streams = streams, .congestion = SA_CONGESTION_NONE}; /* loopback loses nothing */
     const uint32_t ports[WORKERS] = {0, 1};
     struct sa_plane *plane = sa_plane_new();
     REQUIRE(plane && !sa_plane_admit(plane, &job, ports, WORKERS, NULL));

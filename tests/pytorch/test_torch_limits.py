@@ -35,10 +35,10 @@ def test_64_groups_find_room_on_one_switch(launch: Launch, switch: SwitchDaemon)
     jobs = query_status(switch.control_endpoint).jobs
     launch.done()
     assert len(jobs) == 64
-    held = [sum(window for _, window in job.streams) for job in jobs]
+    held = [job.terms.requested_slots for job in jobs]
     assert held[0] == 512
     assert min(held) >= 8
-    assert {(job.asked_slots, job.least_slots) for job in jobs} == {(512, 8)}
+    assert {(job.requested_slots, job.terms.slots_least) for job in jobs} == {(512, 8)}
 
 
 def test_calls_leave_no_memory_in_use(launch: Launch, switch: SwitchDaemon) -> None:

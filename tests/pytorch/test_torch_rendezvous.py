@@ -20,7 +20,8 @@ from fake_switch import FakeSwitch
 
 from switchagg.controller import Controller
 from switchagg.errors import JobError
-from switchagg.membership import JoinRefused, JoinRequest
+from switchagg.join import Join
+from switchagg.membership import JoinRefused
 from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
@@ -94,7 +95,7 @@ def test_all_join(switch: FakeSwitch) -> None:
     wish = JoinOptions(streams=3, segments_max=41, split_calls=True, timeout_s=5.0, call_timeout_s=1e6, **sparing)
     place = {"switch": "tcp://fake:1", "job": "job/0", "rank": switch.joined[0]["rank"], "workers": 3}
     assert switch.joined[0] == {**place, **vars(wish)}
-    assert (wish.packet_elements, wish.windows, wish.first_window) == (360, [], 256)
+    assert (wish.packet_elements, wish.windows) == (360, (256, 256, 256))
 
 
 def test_if_one_rank_finds_no_room_all_use_gloo(switch: FakeSwitch, caplog: pytest.LogCaptureFixture) -> None:
@@ -230,7 +231,17 @@ def test_the_controllers_refusals_for_lack_of_slots_are_recognised() -> None:
     def refusals(window_slots: int, job: str, until_ns: int, ranks: int = 2, elements: int = 360) -> list[bool]:
         for rank in range(ranks):
             place = ("127.0.0.1", 1000 + rank)
-            request = JoinRequest(job, rank, 2, elements, 1, window_slots, place, hash((job, rank)) % 2**60, 10**9)
+            request = Join(
+                job=job,
+                rank=rank,
+                workers=2,
+                elements=elements,
+                streams=1,
+                window_slots=window_slots,
+                address=place,
+                incarnation=hash((job, rank)) % 2**60,
+                timeout_ns=10**9,
+            )
             controller.join(request, 0)
         controller.handle_timer(until_ns)
         refused = []
@@ -251,7 +262,7 @@ def test_the_controllers_refusals_for_lack_of_slots_are_recognised() -> None:
 def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in (("SWITCH", "tcp://h:1"), ("ELEMENTS", "128"), ("JOIN_TIMEOUT_S", "2.5"), ("STREAMS", "")):
         monkeypatch.setenv(f"SWITCHAGG_{name}", text)
-    assert SwitchOptions.from_environment() == SwitchOptions("tcp://h:1", 128, 2, 0, 2.5)
+    assert SwitchOptions.from_environment() == SwitchOptions("tcp://h:1", elements=128, join_timeout_s=2.5)
     monkeypatch.setenv("SWITCHAGG_WINDOW_SLOTS", "a few")
     with pytest.raises(ValueError, match=r"SWITCHAGG_WINDOW_SLOTS='a few': not a number \(int\)"):
         SwitchOptions.from_environment()

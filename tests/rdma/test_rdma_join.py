@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from switchagg.errors import JobError, SwitchaggError
-from switchagg.membership import JoinRequest
+from switchagg.join import Join, QueuePairEnd
 from switchagg.native import library
 from transport.control import control_messages
 from transport.control.control_client import ControlClient
 from transport.links.udp_link import UdpLink
-from transport.rdma.places import QueuePairEnd
 from transport.rdma.provider import RdmaOptions
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
@@ -29,12 +28,22 @@ HOST = f"127.{77 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
 """Addresses of this process alone: on loopback all of 127/8 is ours, and tests run side by side."""
 
 
-def wish(queue_pair: control_messages.QueuePairAddress | None, elements: int = 251) -> control_messages.Join:
-    place = control_messages.RankAddress(0, f"{HOST}.77", 4791)
-    return control_messages.Join("job", place, 1, elements, 1, 8, 77, 5_000_000_000, queue_pair=queue_pair)
+def request(rank: int, queue_pair: QueuePairEnd | None, elements: int = 251, host: str = f"{HOST}.77") -> Join:
+    return Join(
+        job="job",
+        rank=rank,
+        workers=1,
+        elements=elements,
+        streams=1,
+        window_slots=8,
+        address=(host, 4791),
+        incarnation=77 + rank,
+        timeout_ns=5_000_000_000,
+        queue_pair=queue_pair,
+    )
 
 
-def answer_to(switch: str, join: control_messages.Join) -> control_messages.Admitted:
+def answer_to(switch: str, join: Join) -> control_messages.Admitted:
     client = ControlClient(switch, join, lambda gone: None, lambda dead, reason: None, lambda: None)
     client.start()
     try:
@@ -46,11 +55,9 @@ def answer_to(switch: str, join: control_messages.Join) -> control_messages.Admi
 
 def test_a_join_over_rdma_is_answered_with_the_switch_s_queue_pairs() -> None:
     with SwitchDaemon(DaemonOptions(CONTROL, (f"{HOST}.76", 4791), link="rdma")) as daemon:
-        admitted = answer_to(daemon.control_endpoint, wish(control_messages.QueuePairAddress(5, 6, 7, 8)))
+        admitted = answer_to(daemon.control_endpoint, request(0, QueuePairEnd(5, 6, 7, 8)))
         assert (admitted.host, admitted.port) == (f"{HOST}.76", 4791)
-        assert admitted.queue_pairs == [
-            control_messages.QueuePairAddress(0x800000 | admitted.job_id, 0, admitted.generation, 0)
-        ]
+        assert admitted.queue_pairs == [QueuePairEnd(0x800000 | admitted.job_id, 0, admitted.generation, 0)]
 
 
 def test_links_do_not_mix() -> None:
@@ -58,24 +65,26 @@ def test_links_do_not_mix() -> None:
         with pytest.raises(JobError, match="this switch serves RDMA only: join it over the link rdma"):
             SwitchSession.join(daemon.control_endpoint, "job", 0, 1, JoinOptions(timeout_s=10))
         for queue_pair, elements, words in (
-            (control_messages.QueuePairAddress(1 << 24, 0, 0, 0), 251, "queue pair 16777216: 24 bits"),
-            (control_messages.QueuePairAddress(1, 0, 1 << 32, 0), 251, "rkey 4294967296: 32 bits"),
-            (control_messages.QueuePairAddress(1, 0, 0, 0), 360, "elements 360: over RDMA a frame fills the path MTU"),
+            (QueuePairEnd(1 << 24, 0, 0, 0), 251, "queue pair 16777216: 24 bits"),
+            (QueuePairEnd(1, 0, 1 << 32, 0), 251, "rkey 4294967296: 32 bits"),
+            (QueuePairEnd(1, 0, 0, 0), 360, "elements 360: over RDMA a frame fills the path MTU"),
         ):
             with pytest.raises(JobError, match=words):
-                answer_to(daemon.control_endpoint, wish(queue_pair, elements))
+                answer_to(daemon.control_endpoint, request(0, queue_pair, elements))
     words = "this switch serves no RDMA: start one with `switchagg switch --link rdma`"
     with SwitchDaemon(DaemonOptions(CONTROL, ("127.0.0.1", 0))) as daemon, pytest.raises(JobError, match=words):
-        answer_to(daemon.control_endpoint, wish(control_messages.QueuePairAddress(1, 0, 0, 0)))
+        answer_to(daemon.control_endpoint, request(0, QueuePairEnd(1, 0, 0, 0)))
 
 
 def test_ranks_may_share_an_address_but_no_queue_pair() -> None:
-    def request(rank: int, queue_pair: int | None) -> JoinRequest:
-        return JoinRequest("j", rank, 2, 251, 1, 8, ("10.0.0.1", 4791), rank, 1, queue_pair=queue_pair)
+    def end(number: int) -> QueuePairEnd:
+        return QueuePairEnd(number, 0, 0, 0)
 
-    assert request(0, 1).contradiction(request(1, 2)) == ""
-    assert "both give the address 10.0.0.1:4791 and queue pair 1" in request(0, 1).contradiction(request(1, 1))
-    assert request(0, None).contradiction(request(1, None)).endswith("both give the address 10.0.0.1:4791")
+    assert request(0, end(1)).contradiction(request(1, end(2))) == ""
+    assert f"both give the address {HOST}.77:4791 and queue pair 1" in request(0, end(1)).contradiction(
+        request(1, end(1))
+    )
+    assert request(0, None).contradiction(request(1, None)).endswith(f"both give the address {HOST}.77:4791")
     assert QueuePairEnd(1, 1 << 24, 0, 0).fault() == "PSN 16777216: 24 bits"
 
 
@@ -127,10 +136,9 @@ def test_sessions_allreduce_over_rdma(core: str) -> None:
 
 
 def test_a_switch_that_names_no_queue_pairs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an older one would."""
     monkeypatch.setattr(QueuePairEnds, "of_switch", lambda self, job: [])
     where = {"link": "rdma", "bind": f"{HOST}.11", "timeout_s": 10}
-    older = pytest.raises(JobError, match="knows no RDMA: it is older than this side")
+    older = pytest.raises(JobError, match="has no RDMA queue pair for each rank")
     with SwitchDaemon(DaemonOptions(CONTROL, (f"{HOST}.9", 4791), link="rdma")) as daemon, older:
         SwitchSession.join(daemon.control_endpoint, "job", 0, 1, JoinOptions(**where))  # type: ignore[arg-type]
     with contextlib.closing(UdpLink((f"{HOST}.11", 4791))):

@@ -21,8 +21,8 @@ from hypothesis import given
 from switchagg.aggregator import SlotView
 from switchagg.controller import Controller
 from switchagg.errors import DecodeError, JobError, SwitchaggError
-from switchagg.job import JobConfig
-from switchagg.membership import Address
+from switchagg.job import Address, JobConfig
+from switchagg.join import JobTerms, Join
 from switchagg.priority import tos_of
 from transport.control import control_messages
 from transport.control.control_client import ControlClient, query_status
@@ -105,6 +105,12 @@ def switch() -> Iterator[Switch]:
     running.stop()
 
 
+def a_join(job: str, address: Address, **changes: Any) -> Join:
+    """A join of one rank of one, of one stream with a window of 8."""
+    common = {"rank": 0, "workers": 1, "elements": 360, "streams": 1, "window_slots": 8, "incarnation": 77}
+    return Join(job=job, address=address, **{"timeout_ns": SECOND, **common, **changes})
+
+
 class RecordedMember:
     """A client, and a record of its callbacks."""
 
@@ -114,17 +120,16 @@ class RecordedMember:
         self.beats = 0
         self.ended = threading.Event()
         self.left = threading.Event()
-        wish = control_messages.Join(
-            job=changes.get("job", "train"),
-            place=control_messages.RankAddress(rank, changes.get("host", "127.0.0.1"), 4000 + rank),
+        join = a_join(
+            changes.get("job", "train"),
+            (changes.get("host", "127.0.0.1"), 4000 + rank),
+            rank=rank,
             workers=workers,
             elements=changes.get("elements", 360),
-            streams=1,
-            window_slots=8,
             incarnation=changes.get("incarnation", random.getrandbits(63)),
             timeout_ns=round(timeout_s * SECOND),
         )
-        self.client = ControlClient(endpoint, wish, self.on_departure, self.on_end, self.on_beat, BEAT_S)
+        self.client = ControlClient(endpoint, join, self.on_departure, self.on_end, self.on_beat, BEAT_S)
         self.client.start()
 
     def on_departure(self, departed: list[control_messages.DepartedMember]) -> None:
@@ -168,12 +173,14 @@ def until(condition: Callable[[], bool]) -> None:
 # ---- messages
 
 MESSAGES: list[control_messages.Request | control_messages.Answer] = [
-    control_messages.Join("j", control_messages.RankAddress(0, "10.0.0.1", 1), 2, 360, 2, 64, 77, 5, [64, 32], [0, 7]),
+    control_messages.JoinMessage(
+        a_join("j", ("10.0.0.1", 1), streams=2, window_slots=(64, 32), priorities=(0, 7), congestion="dctcp")
+    ),
     control_messages.Heartbeat(1),
     control_messages.Leave(1, [2], "why"),
     control_messages.StatusQuery(3, None),
     control_messages.JobGathering([control_messages.RankAddress(0, "h", 1)], [1], ""),
-    control_messages.Admitted("j", 1, 2, 2, 360, [(0, 64)], "", 5556, 4, [], [3]),
+    control_messages.Admitted("j", 1, 2, 2, JobTerms(window_slots=(64,), priorities=(3,)), 0, "", 5556, 4, []),
     control_messages.Alive(3, [control_messages.DepartedMember(control_messages.RankAddress(1, "h", 2), [4], "bye")]),
     control_messages.Refused("no"),
     control_messages.Failed(3, [control_messages.RankAddress(1, "h", 2)], "dead"),
@@ -432,9 +439,7 @@ def test_c14_a_unknown_sender_learns_no_generation_and_no_member(switch: Switch)
     ):
         assert one.admitted().generation == GENERATION
         until(lambda: query_status(switch.endpoint).gathering == 1)
-        same_name = control_messages.Join(
-            "train", control_messages.RankAddress(0, "127.0.0.1", 9), 1, 360, 1, 8, 77, SECOND
-        )
+        same_name = control_messages.JoinMessage(a_join("train", ("127.0.0.1", 9)))
         answers = ask_over_tcp(
             switch.endpoint, control_messages.StatusQuery(1, "train"), same_name, control_messages.Heartbeat(77)
         )
@@ -464,9 +469,7 @@ def test_c14_a_member_learns_its_own_job_and_the_switchs_user_all(switch: Switch
 
 
 def test_c15_a_join_that_gives_another_hosts_address_is_refused(switch: Switch) -> None:
-    victim = control_messages.Join(
-        "train", control_messages.RankAddress(0, "127.0.0.9", 4000), 1, 360, 1, 8, 77, SECOND
-    )
+    victim = control_messages.JoinMessage(a_join("train", ("127.0.0.9", 4000)))
     (refused,) = ask_over_tcp(switch.endpoint, victim)
     assert isinstance(refused, control_messages.Refused)
     assert (

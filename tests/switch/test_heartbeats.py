@@ -9,7 +9,8 @@ from functools import partial
 import pytest
 
 from switchagg.controller import Controller
-from switchagg.membership import JoinRequest, Running
+from switchagg.join import Join
+from switchagg.membership import Running
 from transport.control.heartbeats import AGAIN_NS, BEAT_NS, Heartbeats
 from transport.control.requests import CONNECTIONS_MAX
 
@@ -56,7 +57,20 @@ class Network:
         self.controller = Controller(
             16, 1, partial(next, itertools.count(7)), lease_ns=lease_ns, claim_ns=lease_ns // 4
         )
-        self.controller.join(JoinRequest("job", 0, 1, 1, 1, 8, ("10.0.0.1", 9), 5, SECOND), 0)
+        self.controller.join(
+            Join(
+                job="job",
+                rank=0,
+                workers=1,
+                elements=1,
+                streams=1,
+                window_slots=8,
+                address=("10.0.0.1", 9),
+                incarnation=5,
+                timeout_ns=SECOND,
+            ),
+            0,
+        )
         self.beats = Heartbeats(beat_ns)
         self.connections = [Connection(0, self.is_up)]
         self.order = itertools.count()

@@ -282,7 +282,7 @@ def test_w11_a_split_call_has_the_windows_of_all_its_streams(
     times, bits = [], []
     for split_calls in (False, True):
         link = LinkConfig(1_000_000_000, delay_ns)
-        config = SimulationConfig(2, link, streams=2, windows=windows, split_calls=split_calls)
+        config = SimulationConfig(2, link, streams=2, window_slots=windows, split_calls=split_calls)
         star = SwitchSimulation(config)
         arrays = [np.sin(np.arange(200_000) * (rank + 1)).astype(np.float32) for rank in range(2)]
         left = [2]

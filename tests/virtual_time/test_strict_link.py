@@ -192,7 +192,7 @@ def test_an_urgent_call_takes_as_long_as_alone_but_for_one_frame_on_each_link() 
 def test_w10_a_class_s_slots_are_its_own_and_its_share_bounds_how_often_a_call_waits(window: int) -> None:
     """Bulk never takes them: the call waits for one frame on each link, once for each window that it fills."""
     chunks = 24
-    star = replace(STAR, windows=(window, 128 - window))
+    star = replace(STAR, window_slots=(window, 128 - window))
     alone_ns = urgent_ns(star, 500_000_000, 360 * chunks)
     windows = -(-(chunks + 1) // window)  # with the description
     assert urgent_ns(star, 2_013_777, 360 * chunks) <= alone_ns + windows * 2 * FRAME_NS
@@ -200,8 +200,8 @@ def test_w10_a_class_s_slots_are_its_own_and_its_share_bounds_how_often_a_call_w
 
 def test_the_default_windows_make_an_urgent_call_of_up_to_180_kb_wait_once() -> None:
     windows = JoinOptions(priorities=STAR.priorities).windows
-    assert windows == [128, 256]
-    star, chunks = replace(STAR, windows=tuple(windows)), 127  # with the description 128
+    assert windows == (128, 256)
+    star, chunks = replace(STAR, window_slots=windows), 127  # with the description 128
     alone_ns = urgent_ns(star, 500_000_000, 360 * chunks)
     assert alone_ns == (chunks + 2) * FRAME_NS + 2 * STAR.link.delay_ns  # the link is full all the time
     assert urgent_ns(star, 2_013_777, 360 * chunks) <= alone_ns + 2 * FRAME_NS

@@ -12,7 +12,8 @@ import pytest
 from switchagg.controller import Controller
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import StreamConfig
-from switchagg.membership import JobAdmitted, JoinRefused, JoinRequest
+from switchagg.join import JobTerms, Join
+from switchagg.membership import JobAdmitted, JoinRefused
 from switchagg.native import library
 from transport.control import control_messages
 from transport.group.switch_group import SwitchGroup
@@ -22,10 +23,21 @@ from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
 SOON_S = 120.0
-WISH = JoinRequest("j", 0, 2, 32, 2, 64, ("10.0.0.1", 4000), 70, 10**9, priorities=(0, 7))
+WISH = Join(
+    job="j",
+    rank=0,
+    workers=2,
+    elements=32,
+    streams=2,
+    window_slots=64,
+    address=("10.0.0.1", 4000),
+    incarnation=70,
+    timeout_ns=10**9,
+    priorities=(0, 7),
+)
 
 
-def refusals(first: JoinRequest, second: JoinRequest) -> list[str]:
+def refusals(first: Join, second: Join) -> list[str]:
     controller = Controller(1024, 360, lambda: 1)
     controller.join(first, 0)
     controller.join(replace(second, rank=1, address=("10.0.0.1", 4001), incarnation=71), 1)
@@ -38,7 +50,7 @@ def refusals(first: JoinRequest, second: JoinRequest) -> list[str]:
 
 def test_c1_every_stream_gets_its_range_and_class() -> None:
     controller = Controller(1024, 360, lambda: 1)
-    wish = replace(WISH, workers=1, streams=3, window_slots=8, windows=(8, 64, 16), priorities=(0, 7, 3))
+    wish = replace(WISH, workers=1, streams=3, window_slots=(8, 64, 16), priorities=(0, 7, 3))
     controller.join(wish, 0)
     admitted = controller.next_event()
     assert isinstance(admitted, JobAdmitted)
@@ -52,31 +64,33 @@ def test_c1_ranks_that_disagree_on_classes_or_windows_are_refused_naming_both() 
     assert set(refusals(WISH, replace(WISH, priorities=()))) == {
         "rank 1 says priorities is the same for all streams, rank 0 says 0, 7; all ranks must agree"
     }
-    assert set(refusals(WISH, replace(WISH, windows=(64, 32)))) == {
-        "rank 1 says windows is 64, 32, rank 0 says the same for all streams; all ranks must agree"
+    assert set(refusals(WISH, replace(WISH, window_slots=(64, 32)))) == {
+        "rank 1 says window_slots is 64, 32, rank 0 says 64; all ranks must agree"
     }
 
 
 def test_c1_ranks_that_disagree_on_splitting_are_refused_naming_both() -> None:
-    assert refusals(WISH, replace(WISH, split=True)) == [
-        "rank 1 says split is True, rank 0 says False; all ranks must agree"
+    assert refusals(WISH, replace(WISH, split_calls=1)) == [
+        "rank 1 says split_calls is 1, rank 0 says 0; all ranks must agree"
     ]
 
 
 def test_the_classes_of_a_job_come_back_from_its_message() -> None:
-    admitted = control_messages.Admitted("j", 1, 2, 2, 360, [(0, 64), (64, 8)], "", 5556, 4, [], [3, 0])
+    terms = JobTerms(elements=360, window_slots=(64, 8), priorities=(3, 0))
+    admitted = control_messages.Admitted("j", 1, 2, 2, terms, 0, "", 5556, 4, [])
     (frames,) = [control_messages.decode_answer(control_messages.encode(admitted))]
     assert isinstance(frames, control_messages.Admitted)
     assert [stream.priority for stream in frames.config().streams] == [3, 0]
-    silent = control_messages.Admitted("j", 1, 2, 2, 360, [(0, 64)], "", 5556, 4, [])
-    assert [stream.priority for stream in silent.config().streams] == [7]
+    wrong = replace(terms, window_slots=(64, 8, 8))
+    with pytest.raises(ValueError, match="priorities 3, 0: one for each of"):
+        control_messages.Admitted("j", 1, 2, 2, replace(wrong, streams=3), 0, "", 5556, 4, []).config()
 
 
 def test_more_urgent_classes_have_fewer_slots_unless_told() -> None:
-    assert JoinOptions(priorities=(0, 7, 2, 4, 7)).windows == [64, 256, 64, 128, 256]
-    assert JoinOptions(priorities=(3, 3)).windows == []
-    assert JoinOptions(priorities=(3, 3)).slots == JoinOptions().slots == 512
-    assert JoinOptions(priorities=(0, 7), window_slots=256).slots == 512
+    assert JoinOptions(priorities=(0, 7, 2, 4, 7)).windows == (64, 256, 64, 128, 256)
+    assert JoinOptions(priorities=(3, 3)).windows == (256, 256)
+    assert JoinOptions(priorities=(3, 3)).requested_slots == JoinOptions().requested_slots == 512
+    assert JoinOptions(priorities=(0, 7), window_slots=256).requested_slots == 512
 
 
 # ---- with a daemon
@@ -147,8 +161,8 @@ def test_ranks_that_disagree_on_classes_fail(daemon: SwitchDaemon) -> None:
         ({"streams": 3, "priorities": (0, 7)}, "priorities 0, 7: one for each of 3 streams"),
         ({"window_slots": (8, 8, 8), "priorities": (0, 7)}, "window_slots 8, 8, 8: one for each of 2 streams"),
         ({"window_slots": ()}, "window_slots is empty"),
-        ({"priorities": (0, 9)}, "priority 9: this switch takes 0 to 7"),
-        ({"priorities": (0,) * 257}, "one for each of 257 streams, of which there may be 256"),
+        ({"priorities": (0, 9)}, "priority 9: 0 to 7"),
+        ({"priorities": (0,) * 257}, "streams 257: 1 to 256"),
     ],
 )
 def test_impossible_classes_are_refused(daemon: SwitchDaemon, options: dict[str, Any], words: str) -> None:

@@ -12,7 +12,8 @@ from queue import Empty, SimpleQueue
 import zmq
 
 from switchagg.errors import DecodeError, JobError, SwitchaggError, as_line
-from switchagg.membership import Address
+from switchagg.job import Address
+from switchagg.join import Join
 from transport.control import control_messages
 from transport.control.control_sockets import bound, local_endpoint
 from transport.control.heartbeats import BEAT_NS, Heartbeats
@@ -40,7 +41,7 @@ class _Phase(Enum):
 class ControlClient:
     """One worker's side: joins, sends heartbeats, receives ends and departures, queries, leaves. Owns a thread.
 
-    switch: "tcp://host:port". wish: the join, its timeout_ns included. `admitted` resolves to the admission or a
+    switch: "tcp://host:port". join: its timeout_ns included. `admitted` resolves to the admission or a
     JobError. `asked_to_leave`: why the job shall leave, or "" (C21). Called in the thread, after the admission only:
     on_departure(all who left), on_end(dead, reason) at most once, on_beat() with every heartbeat. Raises JobError for
     an address that can't be.
@@ -49,7 +50,7 @@ class ControlClient:
     def __init__(
         self,
         switch: str,
-        request: control_messages.Join,
+        join: Join,
         on_departure: Callable[[list[control_messages.DepartedMember]], None],
         on_end: Callable[[list[control_messages.RankAddress], str], None],
         on_beat: Callable[[], None],
@@ -61,7 +62,7 @@ class ControlClient:
         self.admitted: Future[control_messages.Admitted] = Future()
         self.asked_to_leave = ""
         self._peer = resolve_host(host), port
-        self._request = request
+        self._join = join
         self._keys = keys
         self._on_departure = on_departure
         self._on_end = on_end
@@ -82,9 +83,7 @@ class ControlClient:
         self._wake_out, self._wake_in = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
-        self._thread = threading.Thread(
-            target=self._run, name=f"control-{request.job}-{request.place.rank}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name=f"control-{join.job}-{join.rank}", daemon=True)
 
     # Callable from any thread
 
@@ -130,7 +129,7 @@ class ControlClient:
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()  # the process's: each context has two threads
         try:
-            own, peer = self._request.place.host, self._peer  # from the data address (C15)
+            own, peer = self._join.address[0], self._peer  # from the data address (C15)
             with contextlib.closing(Requests(context, own, peer, self.switch, self._keys, self._wake_in)) as requests:
                 self._serve(requests)
         except SwitchaggError as error:
@@ -145,7 +144,7 @@ class ControlClient:
             self._wake_out.close()
 
     def _serve(self, requests: Requests) -> None:
-        deadline_ns = time.monotonic_ns() + self._request.timeout_ns
+        deadline_ns = time.monotonic_ns() + self._join.timeout_ns
         while not self._stopping:
             now_ns = time.monotonic_ns()
             self._send_queries(requests)
@@ -166,7 +165,7 @@ class ControlClient:
             while True:
                 job, future = self._query_queue.get_nowait()
                 self._token += 1
-                query = control_messages.StatusQuery(self._token, job, self._request.incarnation)
+                query = control_messages.StatusQuery(self._token, job, self._join.incarnation)
                 self._queries[self._token] = query, future
                 requests.send(query)
 
@@ -185,12 +184,12 @@ class ControlClient:
     def _due_request(self) -> control_messages.Request:
         match self._phase:
             case _Phase.JOINING:
-                return self._request
+                return control_messages.JoinMessage(self._join)
             case _Phase.RUNNING:
-                return control_messages.Heartbeat(self._request.incarnation)
+                return control_messages.Heartbeat(self._join.incarnation)
             case _:
                 assert self._leave_message is not None
-                return control_messages.Leave(self._request.incarnation, *self._leave_message)
+                return control_messages.Leave(self._join.incarnation, *self._leave_message)
 
     def _receive_answer(self, answer: control_messages.Answer) -> None:
         self._answered = True
@@ -226,7 +225,7 @@ class ControlClient:
         if self._phase is _Phase.RUNNING and silent_ns >= self._lease_ns:
             self._end([], f"switch {self.switch} has not answered for {silent_ns / 1e9:.1f} s: it or the path is down")
         elif self._phase is _Phase.JOINING and now_ns >= deadline_ns:
-            waited = f"within {self._request.timeout_ns / 1e9:g} s"
+            waited = f"within {self._join.timeout_ns / 1e9:g} s"
             if not self._answered:
                 self._end([], f"no answer from switch {self.switch} {waited}: {_why_silent(self._peer, self._keys)}")
             elif now_ns >= deadline_ns + round(JOIN_GRACE_S * 1e9):
@@ -236,7 +235,7 @@ class ControlClient:
         phase, self._phase = self._phase, _Phase.ENDED
         self._left.set()
         if phase is _Phase.JOINING or not self.admitted.done():
-            detail = f"job {self._request.job!r}, rank {self._request.place.rank}: {reason}"
+            detail = f"job {self._join.job!r}, rank {self._join.rank}: {reason}"
             self.admitted.set_exception(JobError(detail, lacks_room=lacks_room))
         elif phase is _Phase.RUNNING:
             self._on_end(dead, reason)

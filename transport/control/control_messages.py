@@ -9,15 +9,13 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from switchagg.codecs import FIXED_POINT
 from switchagg.errors import DecodeError
-from switchagg.job import FRIENDLY, JobConfig, StreamConfig
+from switchagg.job import JobConfig
+from switchagg.join import JobTerms, Join, QueuePairEnd
 from switchagg.membership import Departure, Member
-from switchagg.priority import BEST_EFFORT
-from transport.rdma.places import QueuePairEnd
 
 MAGIC = b"SAC"
-CONTROL_VERSION = 5
+CONTROL_VERSION = 6
 HEADER = MAGIC + bytes([CONTROL_VERSION])
 
 REASONS = ("frames", "magic", "control_version", "body")
@@ -29,8 +27,6 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Small = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 """Its real range is the Controller's to judge, so that the refusal can name it."""
 Counts = Annotated[list[Count], msgspec.Meta(max_length=256)]
-Smalls = Annotated[list[Small], msgspec.Meta(max_length=256)]
-"""One for each stream."""
 
 SLOTS_REPORTED_MAX = 4096
 """Most slot versions in a status answer (about 150 kB); unfinished ones come first."""
@@ -47,16 +43,6 @@ class RankAddress(msgspec.Struct, frozen=True):
         return f"rank {self.rank} at {self.host}:{self.port}"
 
 
-class QueuePairAddress(msgspec.Struct, frozen=True):
-    """One end of an RDMA queue pair; see QueuePairEnd in transport/rdma/places.py (R3)."""
-
-    queue_pair: Count
-    psn: Count
-    rkey: Count
-    base: Count
-    any_identification: bool = False
-
-
 class DepartedMember(msgspec.Struct, frozen=True):
     """A member that left; calls: how many it had finished, by stream (C7)."""
 
@@ -65,37 +51,10 @@ class DepartedMember(msgspec.Struct, frozen=True):
     reason: Text
 
 
-class Join(msgspec.Struct, frozen=True, tag="join"):
-    """Request: see JoinRequest. windows, priorities: one for each stream, or none. queue_pair: ours, over RDMA.
-    link: what carries packets, where there are no queue pairs. codec: of sums of floats. packets_held: by our
-    receive buffer, 0: enough (C17). split: long calls (W11). congestion: control of it (G5). via: name of the
-    switch that we send to, "" for this one (C18). job_priority and what follows: as of JoinRequest."""
+class JoinMessage(msgspec.Struct, frozen=True, tag="join"):
+    """Request: a rank joins a job."""
 
-    job: Text
-    place: RankAddress
-    workers: Small
-    elements: Small
-    streams: Small
-    window_slots: Small
-    incarnation: Count
-    timeout_ns: Count
-    windows: Smalls = []
-    priorities: Smalls = []
-    queue_pair: QueuePairAddress | None = None
-    link: Text = "udp"
-    codec: Text = FIXED_POINT.name
-    packets_held: Small = 0
-    split: bool = False
-    via: Text = ""
-    congestion: Text = FRIENDLY
-    job_priority: Small = BEST_EFFORT
-    can_fall_back: bool = msgspec.field(default=False, name="movable")
-    wait_for_slots: bool = msgspec.field(default=False, name="patient")
-    weight: Small = 1
-    slots_least: Small = 0
-    sparing: bool = False
-    backups: Small = 0
-    close_after_ns: Count = 0
+    join: Join
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -161,45 +120,34 @@ class JobGathering(msgspec.Struct, frozen=True, tag="gathering"):
 
 
 class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
-    """Answer: the job, the switch's data-plane address (host "" : the host of the control address), and all members.
-
-    streams: (first_slot, window_slots) of each. priorities: class of each; none: all best effort.
-    queue_pairs: over RDMA the switch's, by rank; else none. narrowed: why the windows are smaller than wished, or "".
-    routes: whether packets may have other routes than ALL; else calls travel as W15 says. wire_rank: at the switch
-    whose address it is, one of several; None: the rank (H1). backups, close_after_ns: as of JobConfig (Q1).
-    """
+    """Answer: the job, where its packets go, and all members."""
 
     name: str
     job_id: Small
     generation: Count
     workers: Small
-    elements: Small
-    streams: list[tuple[int, int]]
+    terms: JobTerms
+    """As the switch grants them: windows may be smaller than the join's."""
+    first_slot: Small
+    """The slot ranges of the streams lie side by side from here on."""
     host: str
+    """Of the switch's data plane; "": the host of the control address."""
     port: Small
     lease_ns: Count
     members: list[RankAddress]
-    priorities: Smalls = []
-    queue_pairs: Annotated[list[QueuePairAddress], msgspec.Meta(max_length=64)] = []
+    queue_pairs: Annotated[list[QueuePairEnd], msgspec.Meta(max_length=64)] = []
+    """Over RDMA the switch's ends, by rank."""
     narrowed: str = ""
+    """Why the windows are smaller than those of the join, or ""."""
     routes: bool = False
+    """Packets may have other routes than ALL; else calls travel as W15 says."""
     wire_rank: Small | None = None
-    backups: Small = 0
-    close_after_ns: Count = 0
+    """The member's rank at the switch whose address this is, one of several; None: its rank (H1)."""
 
-    def config(self) -> JobConfig:
-        """The job as the core knows it."""
-        priorities = self.priorities or [BEST_EFFORT] * len(self.streams)
-        streams = tuple(StreamConfig(*place, kind) for place, kind in zip(self.streams, priorities, strict=True))
-        return JobConfig(
-            self.job_id,
-            self.generation,
-            self.workers,
-            self.elements,
-            streams,
-            backups=self.backups,
-            close_after_ns=self.close_after_ns,
-        )
+    def config(self, **local: int) -> JobConfig:
+        """The job as the core knows it. local: further fields of JobConfig. Raises ValueError for numbers that can't
+        be."""
+        return self.terms.job_config(self.job_id, self.generation, self.workers, self.first_slot, **local)
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
@@ -226,20 +174,24 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class JobShare(msgspec.Struct, frozen=True):
-    """A job's part at a switch. children: where its ranks there send from. parent: data address of the switch above
-    (host "": that of the control address) and our rank there; none at its root. ranks: the job's, below each child."""
+    """A job's part at a switch; first_slot: as in `Admitted`."""
 
     name: str
     job_id: Small
     generation: Count
     workers: Small
-    elements: Small
-    streams: list[tuple[int, int]]
-    priorities: Smalls
+    terms: JobTerms
+    first_slot: Small
     children: Annotated[list[tuple[str, Small]], msgspec.Meta(max_length=64)]
+    """Where the switch's ranks send from."""
     ranks: list[list[Small]]
+    """The job's ranks below each child."""
     parent: tuple[str, Small, Small] | None = None
-    congestion: Text = FRIENDLY
+    """Data address of the switch above (host "": that of the control address) and our rank there; None at the root."""
+
+    def config(self) -> JobConfig:
+        """The job as the core knows it, at this switch. Raises ValueError for numbers that can't be."""
+        return self.terms.job_config(self.job_id, self.generation, self.workers, self.first_slot)
 
 
 class JobShares(msgspec.Struct, frozen=True, tag="shares"):
@@ -276,25 +228,23 @@ class SlotStatus(msgspec.Struct, frozen=True):
 
 
 class JobStatus(msgspec.Struct, frozen=True):
-    """A running job; slots: the versions that have seen any rank, if the query named the job. asked_slots, least_slots:
-    how many its windows would be in all, and with how many it does (C23); 0: it runs below another switch, which knows.
-    leaving: why it was asked to, or ""."""
+    """A running job."""
 
     name: str
     job_id: int
     generation: int
     workers: int
-    elements: int
-    streams: list[tuple[int, int]]
+    terms: JobTerms
+    first_slot: int
+    """The slot ranges of the streams lie side by side from here on."""
     members: list[RankAddress]
     departed: list[DepartedMember]
     slots: list[SlotStatus]
-    priorities: list[int] = []
-    asked_slots: int = 0
-    least_slots: int = 0
-    weight: int = 1
-    job_priority: int = BEST_EFFORT
+    """The slot versions that have seen any rank, if the query named the job."""
+    requested_slots: int = 0
+    """How many slots the job's own windows would be in all; 0: it runs below another switch, which knows."""
     leaving: str = ""
+    """Why the job was asked to leave, or ""."""
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, tag="status_answer"):
@@ -314,7 +264,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, tag="status_answer"):
     switches: dict[str, str] = {}
 
 
-Request = Join | Heartbeat | Leave | StatusQuery | Register | SwitchBeat
+Request = JoinMessage | Heartbeat | Leave | StatusQuery | Register | SwitchBeat
 Answer = (
     JobGathering | Admitted | Alive | Refused | Failed | Unknown | StatusAnswer | JobShares | Postponed | Redirected
 )
@@ -361,18 +311,6 @@ def departed_members(departures: Sequence[Departure]) -> list[DepartedMember]:
         DepartedMember(rank_address(departure.member), list(departure.calls), departure.reason)
         for departure in departures
     ]
-
-
-def queue_pair(end: QueuePairEnd) -> QueuePairAddress:
-    """An end of a queue pair as messages name it."""
-    return QueuePairAddress(end.queue_pair, end.psn, end.rkey, end.base, end.any_identification)
-
-
-def queue_pair_end(queue_pair: QueuePairAddress) -> QueuePairEnd:
-    """The end that a message names."""
-    return QueuePairEnd(
-        queue_pair.queue_pair, queue_pair.psn, queue_pair.rkey, queue_pair.base, queue_pair.any_identification
-    )
 
 
 Message = TypeVar("Message")

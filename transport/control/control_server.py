@@ -15,15 +15,15 @@ from dataclasses import dataclass
 import zmq
 
 from switchagg.errors import DecodeError, JobError, SwitchaggError
+from switchagg.job import Address
+from switchagg.join import NAME_MAX, Join
 from switchagg.membership import (
-    Address,
     Event,
     JobAdmitted,
     JobEvicted,
     JobFailed,
     JobReady,
     JoinRefused,
-    JoinRequest,
     Member,
     MemberLeft,
     MembershipState,
@@ -200,24 +200,25 @@ class ControlServer:
         if self._take_of_switch(sender, request, now_ns):
             return
         match request:
-            case control_messages.Join() if self.leaf is not None:
+            case control_messages.JoinMessage() if self.leaf is not None:
                 self._send(peer, control_messages.Refused(self.leaf.refusal))
                 return
-            case control_messages.Join():
-                fault = self._ends.fault(request) or self._link_fault(request) or _place_fault(request.place, sender)
+            case control_messages.JoinMessage(join):
+                fault = self._ends.fault(join) or self._link_fault(join) or _address_fault(join, sender)
                 if fault:
                     self._send(peer, control_messages.Refused(fault))
                     return
-                self._controller.join(_join_request(request), now_ns)
+                self._controller.join(join, now_ns)
             case control_messages.Heartbeat():
                 self._controller.heartbeat(request.incarnation, now_ns)
             case control_messages.Leave():
                 self._controller.leave(request.incarnation, request.calls, request.reason)
-        standing = self._controller.membership_state(request.incarnation)
+        member = request.join if isinstance(request, control_messages.JoinMessage) else request
+        standing = self._controller.membership_state(member.incarnation)
         if standing is not None:
-            self._routes[request.incarnation] = peer  # a reconnected peer has a new identity
+            self._routes[member.incarnation] = peer  # a reconnected peer has a new identity
         self._carry_out()
-        rank = request.place.rank if isinstance(request, control_messages.Join) else 0
+        rank = member.rank if isinstance(member, Join) else 0
         self._send(peer, self._answer(standing, brief=isinstance(request, control_messages.Heartbeat), rank=rank))
 
     def _take_of_switch(self, sender: ControlPeer, request: control_messages.Request, now_ns: int) -> bool:
@@ -301,9 +302,9 @@ class ControlServer:
         held = None if self.leaf is None else self.leaf.held()
         return VisibleJobs.of_query(self._controller, query, self._keyed or sender.is_own_user or parent, held)
 
-    def _link_fault(self, request: control_messages.Join) -> str:
+    def _link_fault(self, request: Join) -> str:
         if request.queue_pair is None and request.link != self._link:
-            return f"this switch carries packets over {self._link}, rank {request.place.rank} over {request.link}"
+            return f"this switch carries packets over {self._link}, rank {request.rank} over {request.link[:NAME_MAX]}"
         return LINKS[self._link].elements_fault(request.elements)
 
     def _answer(self, standing: MembershipState | None, brief: bool, rank: int = 0) -> control_messages.Answer:
@@ -338,19 +339,16 @@ class ControlServer:
             job_id=job.job_id,
             generation=job.generation,
             workers=job.workers,
-            elements=job.elements,
-            streams=[(stream.first_slot, stream.window_slots) for stream in job.streams],
+            terms=event.terms,
+            first_slot=job.slots[0],
             host=address[0],
             port=address[1],
             lease_ns=self._controller.lease_ns,
             members=control_messages.rank_addresses(event.members),
-            priorities=[stream.priority for stream in job.streams],
             queue_pairs=self._ends.of_switch(job),
             narrowed=event.narrowed,
             routes=self.routes and not event.shares,
             wire_rank=wire_rank,
-            backups=job.backups,
-            close_after_ns=job.close_after_ns,
         )
 
     def _carry_out(self) -> None:
@@ -409,44 +407,12 @@ class ControlServer:
             self.counters["unsent"] = self.counters.get("unsent", 0) + 1
 
 
-def _place_fault(place: control_messages.RankAddress, sender: ControlPeer) -> str:
+def _address_fault(join: Join, sender: ControlPeer) -> str:
     """Why this is no join of the host that will get the results, or "" (C15): TCP has proved where it comes from."""
-    if place.host == sender.host:
+    if join.address[0] == sender.host:
         return ""
+    place = f"rank {join.rank} at {join.address[0][:NAME_MAX]}:{join.address[1]}"
     return (
         f"{place} gives a data address that its join does not come from ({sender.host or 'a Unix socket'}): it could "
         "be another's; join by an address of the switch that is reached from the data address, without NAT or proxy"
-    )
-
-
-def _join_request(request: control_messages.Join) -> JoinRequest:
-    alike = (
-        "job",
-        "workers",
-        "elements",
-        "streams",
-        "window_slots",
-        "incarnation",
-        "timeout_ns",
-        "codec",
-        "packets_held",
-        "split",
-        "congestion",
-        "via",
-        "job_priority",
-        "can_fall_back",
-        "wait_for_slots",
-        "weight",
-        "slots_least",
-        "sparing",
-        "backups",
-        "close_after_ns",
-    )
-    return JoinRequest(
-        **{name: getattr(request, name) for name in alike},
-        rank=request.place.rank,
-        address=(request.place.host, request.place.port),
-        windows=tuple(request.windows),
-        priorities=tuple(request.priorities),
-        queue_pair=request.queue_pair.queue_pair if request.queue_pair else None,
     )

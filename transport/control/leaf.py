@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import zmq
 
 from switchagg.errors import SwitchaggError
-from switchagg.membership import Address, JobAdmitted, Running
+from switchagg.job import Address
+from switchagg.membership import JobAdmitted, Running
 from transport.control import control_messages
 from transport.control.heartbeats import Heartbeats
 from transport.control.requests import Requests
-from transport.control.shares import config_of, uplink_of
+from transport.control.shares import uplink_of
 from transport.control.stalls import StallDetector
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.switch.host import SwitchHost
@@ -194,13 +195,14 @@ class LeafAgent:
             self._held[which] = (share, self._admit(share))
         if gone or new:
             taken = [share for share, fault in self._held.values() if not fault]
-            self._running = tuple(Running(JobAdmitted(share.name, config_of(share), ()), ()) for share in taken)
+            admissions = [JobAdmitted(share.name, share.config(), share.terms, ()) for share in taken]
+            self._running = tuple(Running(admitted, ()) for admitted in admissions)
         return bool(gone or new)
 
     def _admit(self, share: control_messages.JobShare) -> str:
         """Why the data plane can't have it, or ""."""
         try:
-            self._host.admit(config_of(share), share.children, uplink_of(share, self._root_host))
+            self._host.admit(share.config(), share.children, uplink_of(share, self._root_host))
         except (SwitchaggError, ValueError) as error:
             self._log(f"job {share.name!r} generation {share.generation}: refused: {error}")
             return str(error)[: control_messages.TEXT_MAX]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import zmq
 
-from switchagg.membership import Address
+from switchagg.job import Address
 from transport.control import control_messages
 from transport.control.control_sockets import bound, next_answer
 from transport.links.neighbour import Neighbour

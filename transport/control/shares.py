@@ -1,8 +1,8 @@
 """Jobs' parts at the switches of a tree: as messages, and what all of them hold of a job together (C13, C19)."""
 
 from switchagg.aggregator import SlotView, older
-from switchagg.job import JobConfig, StreamConfig
-from switchagg.membership import Address, JobAdmitted
+from switchagg.job import Address
+from switchagg.membership import JobAdmitted
 from switchagg.sharing.switches import Share, SwitchOffer, merged_ranks
 from transport.control import control_messages
 from transport.switch.host import Uplink
@@ -35,22 +35,12 @@ def share_message(admitted: JobAdmitted, share: Share, root: Address) -> control
         job.job_id,
         job.generation,
         job.workers,
-        job.elements,
-        [(stream.first_slot, stream.window_slots) for stream in job.streams],
-        [stream.priority for stream in job.streams],
+        admitted.terms,
+        job.slots[0],
         list(share.children),
         [list(ranks) for ranks in share.below],
         parent,
-        job.congestion,
     )
-
-
-def config_of(share: control_messages.JobShare) -> JobConfig:
-    """The job as the core knows it. Raises ValueError for numbers that can't be."""
-    streams = zip(share.streams, share.priorities, strict=True)
-    each = tuple(StreamConfig(first, window, priority) for (first, window), priority in streams)
-    numbers = (share.job_id, share.generation, share.workers, share.elements)
-    return JobConfig(*numbers, each, congestion=share.congestion)
 
 
 def uplink_of(share: control_messages.JobShare, root_host: str) -> Uplink | None:

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from switchagg.controller import Controller
 from switchagg.membership import Running, Waiting
-from switchagg.priority import BEST_EFFORT
-from switchagg.sharing.slot_shares import SlotDemand
 from transport.control import control_messages
 from transport.control.snapshots import HostSnapshot
 
@@ -83,25 +81,21 @@ def status_answer(
 
 def _job_status(running: Running, snapshot: HostSnapshot) -> control_messages.JobStatus:
     """Slot versions: unfinished ones first."""
-    job, demand = running.admitted.job, running.demand or SlotDemand(0, priority=BEST_EFFORT)
+    job = running.admitted.job
     views = sorted(snapshot.slots.items(), key=lambda item: len(item[1].ranks) == job.workers)
     return control_messages.JobStatus(
         name=running.admitted.name,
         job_id=job.job_id,
         generation=job.generation,
         workers=job.workers,
-        elements=job.elements,
-        streams=[(stream.first_slot, stream.window_slots) for stream in job.streams],
+        terms=running.admitted.terms,
+        first_slot=job.slots[0],
         members=control_messages.rank_addresses(running.admitted.members),
         departed=control_messages.departed_members(running.departed),
         slots=[
             control_messages.SlotStatus(slot, version, view.chunk, list(view.ranks))
             for (slot, version), view in views[: control_messages.SLOTS_REPORTED_MAX]
         ],
-        priorities=[stream.priority for stream in job.streams],
-        asked_slots=demand.slots,
-        least_slots=min(demand.least, demand.slots),
-        weight=demand.weight,
-        job_priority=demand.priority,
+        requested_slots=running.requested_slots,
         leaving=running.asked_to_leave,
     )

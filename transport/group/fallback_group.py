@@ -20,7 +20,7 @@ import numpy as np
 
 from switchagg.description import COMBINING
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
-from switchagg.membership import TIMEOUT_NS_MAX
+from switchagg.join import TIMEOUT_NS_MAX
 from switchagg.priority import BEST_EFFORT, class_of
 from transport.group.contract import Array, CallRequest, Group, Matching, checked, own_shard
 from transport.group.group_base import GroupBase

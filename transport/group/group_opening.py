@@ -176,7 +176,7 @@ def open_fallback_group(
         raise JobError(f"option fallback '{fallback}': one of {', '.join(host_methods())}, perhaps with a link")
     if options.codec != FIXED_POINT.name:
         raise JobError(f"option fallback: with codec {FIXED_POINT.name} alone; {options.codec} has a memory of its own")
-    if options.keys is not None and not LINKS[name.link].keys:
+    if options.keys and not LINKS[name.link].keys:
         raise JobError(
             f"option fallback: {name.link} does not encrypt and the switch has keys; use {name.method}@zeromq"
         )
@@ -186,7 +186,7 @@ def open_fallback_group(
         codec=options.codec,
         codec_elements=options.packet_elements,
         token=options.token,
-        more={} if options.keys is None else {"keys": options.keys},
+        more={"keys": options.keys} if options.keys else {},
     )
     join = partial(SwitchGroup.join, switch, job, rank, len(addresses))
     meet = partial(open_group, name.method, name.link, rank, addresses, job=job, options=how, bound=bound)

@@ -4,7 +4,7 @@ import socket
 from urllib.parse import urlsplit
 
 from switchagg.errors import JobError
-from switchagg.membership import Address
+from switchagg.job import Address
 
 
 def with_secret(address: Address, secret: int) -> Address:

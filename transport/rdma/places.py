@@ -1,9 +1,8 @@
 """What the RDMA link adds to a job (R1 to R3 of PROTOCOL.md): MTU, places of slot versions, the ends of queue pairs."""
 
-from dataclasses import dataclass
-
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
+from switchagg.join import QueuePairEnd
 from switchagg.wire import HEADER_BYTES, frame_bytes
 from transport.links.framing import IP_UDP_BYTES, Framing
 from transport.rdma.verbs import MTUS
@@ -19,33 +18,6 @@ PACKETS_DEFAULT = 16
 """Packets of a message, by default: at MTU 1024 a message is 16 kB, which a switch answers while the next is sent."""
 
 PACKETS_MAX = 128
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePairEnd:
-    """One end of a queue pair, as the other must know it.
-
-    queue_pair: its number, 24 bits. psn: of the first packet it will send. rkey, base: key and address of the memory
-    that may be written. any_identification: its packets come from a real NIC, which may use any IPv4 identification.
-    """
-
-    queue_pair: int
-    psn: int
-    rkey: int
-    base: int
-    any_identification: bool = False
-
-    def fault(self) -> str:
-        """Why there can be no such end, or ""."""
-        for name, value, bits in (
-            ("queue pair", self.queue_pair, 24),
-            ("PSN", self.psn, 24),
-            ("rkey", self.rkey, 32),
-            ("base", self.base, 64),
-        ):
-            if not 0 <= value < 1 << bits:
-                return f"{name} {value}: {bits} bits"
-        return ""
 
 
 def elements_for(mtu: int) -> int:

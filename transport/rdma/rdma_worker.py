@@ -18,11 +18,12 @@ from switchagg.calls.chunked_call import Call
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
+from switchagg.join import QueuePairEnd
 from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.wire import Bundle, frame_bytes
 from transport.links.link import Address
 from transport.rdma.frame_runs import Grouping
-from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, ROCE_PORT, QueuePairEnd
+from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, ROCE_PORT
 from transport.rdma.provider import RdmaOptions, open_context
 from transport.rdma.verbs import (
     AccessFlags,
@@ -57,7 +58,7 @@ def open_worker(options: JoinOptions, host: str) -> "RdmaWorkerEnd":
     open_end = partial(
         RdmaWorkerEnd,
         host,
-        places=2 * options.slots,
+        places=2 * options.requested_slots,
         mtu=mtu,
         dscp=options.tos >> 2,
         provider=rdma.provider,

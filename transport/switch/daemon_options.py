@@ -6,8 +6,8 @@ from ipaddress import ip_address
 
 from switchagg.dataplane.plane_kinds import DATAPLANES, check_parent
 from switchagg.errors import SwitchaggError
-from switchagg.job import MAX_ELEMENTS, MAX_SLOTS
-from switchagg.membership import Address
+from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, Address
+from switchagg.join import SEGMENTS_MAX
 from switchagg.sharing.quota import PeerQuota
 from transport.links.addresses import parse_endpoint
 from transport.links.link_kind import LinkKind
@@ -15,7 +15,6 @@ from transport.links.link_kinds import LINKS, links_with
 from transport.links.udp_link import SEGMENTS_HARD_MAX
 from transport.rdma.places import PACKETS_DEFAULT
 from transport.switch.impairments import Impairments
-from transport.worker.join_options import SEGMENTS_MAX
 from transport.zeromq.keys import Keys
 
 LOOPBACK, ANY = "127.0.0.1", "0.0.0.0"

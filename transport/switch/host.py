@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from switchagg.aggregator import SlotView
-from switchagg.job import JobConfig
-from switchagg.membership import Address, JobAdmitted
+from switchagg.job import Address, JobConfig
+from switchagg.join import Join, QueuePairEnd
+from switchagg.membership import JobAdmitted
 from switchagg.sharing.switches import ROOT
-from transport.control import control_messages
 from transport.links.addresses import with_secret
-from transport.rdma.places import QueuePairEnd, switch_ends
+from transport.rdma.places import switch_ends
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class QueuePairEnds:
         self._queue_pairs = queue_pairs
         self._ends: dict[int, QueuePairEnd] = {}  # by the incarnation of the worker
 
-    def fault(self, request: control_messages.Join) -> str:
+    def fault(self, request: Join) -> str:
         """Why this switch's link isn't the request's, or "": then its end is remembered."""
         if request.queue_pair is None:
             return "this switch serves RDMA only: join it over the link rdma" if self._queue_pairs else ""
@@ -81,15 +81,14 @@ class QueuePairEnds:
             return (
                 "this switch serves no RDMA: start one with `switchagg switch --link rdma`, or join over the link udp"
             )
-        end = control_messages.queue_pair_end(request.queue_pair)
-        if fault := end.fault():
+        if fault := request.queue_pair.fault():
             return fault
-        self._ends.setdefault(request.incarnation, end)  # C2: a repeated join keeps the end
+        self._ends.setdefault(request.incarnation, request.queue_pair)  # C2: a repeated join keeps the end
         return ""
 
-    def of_switch(self, job: JobConfig) -> list[control_messages.QueuePairAddress]:
+    def of_switch(self, job: JobConfig) -> list[QueuePairEnd]:
         """The switch's ends, by rank; none without RDMA."""
-        return [control_messages.queue_pair(end) for end in switch_ends(job)] if self._queue_pairs else []
+        return switch_ends(job) if self._queue_pairs else []
 
     def admit(self, event: JobAdmitted) -> None:
         """Have the host take the job. Raises JobError."""

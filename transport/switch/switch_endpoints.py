@@ -13,7 +13,7 @@ from switchagg.dataplane.native import NativePlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.dataplane.self_test import Choice, fastest
 from switchagg.errors import JobError, SwitchaggError
-from switchagg.membership import Address
+from switchagg.job import Address
 from switchagg.native.multicast import Multicast
 from switchagg.wire import frame_bytes
 from transport.links.link import Link

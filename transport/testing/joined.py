@@ -7,8 +7,8 @@ from concurrent.futures import TimeoutError as NoAnswer
 
 from switchagg.aggregator import SlotView
 from switchagg.errors import JobError, SwitchaggError
-from switchagg.job import JobConfig
-from switchagg.membership import Address
+from switchagg.job import Address, JobConfig
+from switchagg.join import JobTerms, Join
 from transport.control import control_messages
 from transport.control.control_client import ControlClient
 from transport.control.snapshots import SLOTS_NS
@@ -80,22 +80,16 @@ class JoinedSwitch(SwitchUnderTest):
         return None if view is None else SlotView(view.chunk, tuple(view.ranks))
 
     def _client(self, name: str, job: JobConfig, rank: int, address: Address) -> ControlClient:
-        wish = control_messages.Join(
+        join = Join(
             job=name,
-            place=control_messages.RankAddress(rank, *address),
             workers=job.workers,
-            elements=job.elements,
-            streams=len(job.streams),
-            window_slots=max(stream.window_slots for stream in job.streams),
-            windows=[stream.window_slots for stream in job.streams],
-            priorities=[stream.priority for stream in job.streams],
+            rank=rank,
+            address=address,
             incarnation=secrets.randbits(63),
             timeout_ns=round(JOIN_S * 1e9),
-            backups=job.backups,
-            close_after_ns=job.close_after_ns,
-            congestion=job.congestion,
+            **vars(JobTerms.of(job)),
         )
-        return ControlClient(self.control, wish, lambda gone: None, self._on_end, lambda: None)
+        return ControlClient(self.control, join, lambda gone: None, self._on_end, lambda: None)
 
     def _on_end(self, dead: list[control_messages.RankAddress], reason: str) -> None:
         self.log.append(f"the switch ended a job: {reason}")

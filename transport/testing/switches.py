@@ -14,8 +14,7 @@ from typing import Any, Self, SupportsBytes
 
 from switchagg.aggregator import SlotView
 from switchagg.errors import SwitchaggError
-from switchagg.job import JobConfig, StreamConfig
-from switchagg.membership import Address
+from switchagg.job import Address, JobConfig, StreamConfig
 from switchagg.wire import Packet
 from transport.switch.daemon_options import AUTO, LOOPBACK, DaemonOptions
 from transport.switch.host import Uplink

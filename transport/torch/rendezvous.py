@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -25,7 +25,9 @@ from torch.distributed.distributed_c10d import Store
 
 from switchagg.codecs import FIXED_POINT
 from switchagg.errors import JobError
-from switchagg.job import ELEMENTS_MTU_1500, FRIENDLY
+from switchagg.job import ELEMENTS_MTU_1500, MAX_SLOTS
+from switchagg.join import JobTerms, LocalOptions
+from switchagg.option_syntax.option_fields import integer, shared_fields
 from transport.group.contract import Group
 from transport.group.method_name import MethodName, parse
 from transport.links.addresses import facing, parse_endpoint, resolve_host
@@ -56,13 +58,12 @@ JOINED, NO_SLOTS, FAILED, STOPPED = "joined", "no slots", "failed", "stopped, si
 SLOTS_LEAST = 8
 """By default: of each of two streams four packets in flight, enough to go on while one of them is sent again."""
 
-ALIKE = ("elements", "streams", "window_slots", "priorities", "split_calls", "congestion", "job_priority", "weight",
-         "slots_least", "backups", "close_after_ns", "fallback", "codec_seed", "bounded")  # fmt: skip
-"""Options of the switch that all ranks must give alike; host methods read the last two of them."""
+METHODS_TERMS = ("codec", "sparing", "can_fall_back")
+"""Terms of a job that follow from the method and its fallback."""
 
 
 @dataclass(frozen=True)
-class SwitchOptions:
+class SwitchOptions(JobTerms, LocalOptions):
     """How a group uses the switch: `pg_options` of init_process_group and new_group, or else the environment.
 
     A field's variable is SWITCHAGG_ and its name in capitals, for example SWITCHAGG_SWITCH=tcp://10.0.0.9:5555.
@@ -70,52 +71,23 @@ class SwitchOptions:
 
     switch: str = ""
     """The switch's control address, tcp://host:port."""
-    elements: int = 0
-    """Values per packet; 0: what fills an Ethernet MTU of 1500: 360, over RDMA 251."""
-    streams: int = 2
-    """Calls that are in flight side by side, in turn."""
-    window_slots: int = 0
-    """Packets in flight per stream, each a slot of the switch; 0: 256, of a more urgent class half of that."""
+    _: KW_ONLY
     join_timeout_s: float = 30.0
     """How long joining the switch may take once all ranks are there; never longer than the group's own time-out."""
-    priorities: tuple[int, ...] = ()
-    """Priority class of each stream, 0 to 7, as in SWITCHAGG_PRIORITIES=0,3,7; then `streams` is ignored."""
     method: str = "switch"
     """A name of transport/group/method_name.py, perhaps with link and codec: `ring`, `ring@udp`, `switch~lanes8+ef`."""
     link: str = ""
-    """The link that carries the method; default: the link in its name, or the method's own default."""
-    bind: str = ""
-    """For host methods: this rank's IPv4 address, as others reach it; default: the address towards MASTER_ADDR."""
+    """What carries the method; default: the one in its name, or the method's own default."""
     interface: str = ""
-    """The interface that has this address, in place of `bind`."""
-    codec: str = ""
-    """The codec of float sums, as after a method's `~` (switchagg/codecs/spec.py). By default host methods send floats
-    as they are, and a switch has `fixed_point`; a host method with it, and the same `elements`, gives the same bits."""
-    codec_seed: int = 0
-    """The seed of codecs that round at random: another seed gives a run other roundings."""
+    """In place of `bind`, which only host methods read: the interface that has the address."""
     bounded: str = ""
     """Options of a method with bounded loss, as in SWITCHAGG_BOUNDED=tolerance=0.02,priorities=0."""
-    keys: str = ""
-    """Folder of keys (`switchagg keys`), for the switch's control plane and for everything over ZeroMQ; "": none."""
-    segments_max: int = 16
-    """Packets handed to the kernel in one send: 44 cost less CPU where no shaper's burst is shorter."""
     via: str = ""
     """Name of the switch that this rank sends to, where there are some below the one that all join; "": that one."""
-    split_calls: int = 0
-    """1: a call of more packets than a window uses all streams of its class, for longer paths."""
-    congestion: str = FRIENDLY
-    """`friendly`: windows follow the marks (ECN) of packets, fairly beside TCP; `dctcp`, `reno`: as these do; `none`:
-    they don't. All ranks must have the same."""
-    job_priority: int = 7
-    """The job's priority, 0 (most urgent) to 7: on a full switch less urgent jobs with a `fallback` cede slots."""
-    weight: int = 1
-    """The weight of the job's share of scarce slots, if it can do with fewer."""
-    slots_least: int = SLOTS_LEAST
-    """The least number of slots with which the job runs; 0: all its windows. By default others find slots."""
-    backups: int = 0
-    """The number of ranks that a sum doesn't wait for: late ranks' values go to their residuals."""
-    close_after_ns: int = 0
-    """A sum doesn't wait for values that come this long after this rank's own; 0: it waits for all."""
+    slots_least: int = integer(
+        SLOTS_LEAST, 0, MAX_SLOTS, "slots", "With so many in all the job begins, too; 0: with all its windows only"
+    )
+    """By default a group leaves room for more groups, too."""
     token: str = field(default="", repr=False)
     """The secret by which ranks of host methods know each other; the same on all. "": rank 0 makes a token for each
     group, and other ranks read it in the group's store, so it is as secret as the store."""
@@ -124,17 +96,19 @@ class SwitchOptions:
     job. "": a job for which there are no slots at its start uses Gloo, and a running job is never asked to leave."""
 
     @classmethod
-    def from_environment(cls) -> "SwitchOptions":
-        """Raises ValueError naming the variable whose text isn't a number, or numbers with commas between."""
-        values: dict[str, Any] = {}
+    def from_environment(cls, **defaults: Any) -> "SwitchOptions":
+        """Options of the variables that are set, else `defaults`. Raises ValueError naming the variable whose text
+        isn't a number, or numbers with commas between."""
+        values = dict(defaults)
         for option in fields(cls):
             variable = f"SWITCHAGG_{option.name.upper()}"
-            if text := os.environ.get(variable, "").strip():
+            if (text := os.environ.get(variable, "").strip()) and not option.metadata.get("derived"):
                 kind: Any = type(option.default)
                 try:
-                    values[option.name] = tuple(map(int, text.split(","))) if kind is tuple else kind(text)
+                    listed = kind is tuple or (option.name == "window_slots" and "," in text)
+                    values[option.name] = tuple(map(int, text.split(","))) if listed else kind(text)
                 except ValueError:
-                    what = "numbers with commas between" if kind is tuple else f"a number ({kind.__name__})"
+                    what = "numbers with commas between" if listed else f"a number ({kind.__name__})"
                     raise ValueError(f"{variable}={text!r}: not {what}") from None
         return cls(**values)
 
@@ -155,9 +129,22 @@ class SwitchOptions:
             )
         return replace(name, codec=codec)
 
+    @property
+    def link_keys(self) -> dict[str, str]:
+        """The keys of a host method's link, as one of its options. Raises JobError where they would go unused."""
+        name = self.name
+        if self.keys and not LINKS[name.link].keys:
+            able = links_with("keys")[0]
+            raise JobError(
+                f"SWITCHAGG_KEYS: only {LINKS[able].label} encrypts; use {name.method}@{able}, or leave it out"
+            )
+        return {"keys": self.keys} if self.keys else {}
+
     def alike(self) -> dict[str, Any]:
-        """The options that ranks must have alike beside the method, by name of variable, if the method reads them."""
-        name, variables = self.name, {f"SWITCHAGG_{option.upper()}": getattr(self, option) for option in ALIKE}
+        """What the ranks must have alike beside the method, by name of variable: of the options that it reads."""
+        name = self.name
+        options = {option.name for option in fields(JobTerms)}.difference(METHODS_TERMS) | {"fallback", "bounded"}
+        variables = {f"SWITCHAGG_{option.upper()}": getattr(self, option) for option in sorted(options)}
         coded = name.codec not in ("", FIXED_POINT.name)
         if not name.is_switch:
             variables = {variable: variables[variable] for variable in ("SWITCHAGG_BOUNDED", "SWITCHAGG_CODEC_SEED")}
@@ -168,7 +155,7 @@ class SwitchOptions:
                 LINKS[name.link].elements if name.is_switch else ELEMENTS_MTU_1500
             )
         if name.is_switch:
-            variables["SWITCHAGG_STREAMS"] = len(self.priorities) or self.streams
+            variables["SWITCHAGG_STREAMS"] = self.stream_count
             variables |= {"SWITCHAGG_SWITCH": bool(self.switch), "SWITCHAGG_KEYS": bool(self.keys)}
         if name.method != "gloo" and (self.fallback or not name.is_switch):
             variables["SWITCHAGG_TOKEN"] = bool(self.token)
@@ -193,9 +180,9 @@ class SwitchOptions:
         host, port = parse_endpoint(self.switch)
         return facing(resolve_host(host), port)
 
-    def join_options(self, timeout_s: float) -> "JoinOptions":
-        """The options of a session with the switch, joined within timeout_s. Raises JobError for options that can't be
-        together, DistBackendError as `name`."""
+    def join_options(self, timeout_s: float, call_timeout_s: float = CALLS_S) -> "JoinOptions":
+        """Options of a session with the switch, joined within timeout_s. Raises JobError for what can't be together,
+        DistBackendError as `name`."""
         from transport.worker.join_options import JoinOptions  # pulls in ZeroMQ: only for those who use the switch
 
         name = self.name
@@ -204,28 +191,17 @@ class SwitchOptions:
                 f"SWITCHAGG_BOUNDED: {name} loses nothing; leave it out, or choose a method that does, as mlt"
             )
         options = JoinOptions(
-            elements=self.elements or None,
-            streams=len(self.priorities) or self.streams,
-            window_slots=self.window_slots or None,
-            segments_max=self.segments_max,
-            priorities=self.priorities,
-            split_calls=bool(self.split_calls),
-            congestion=self.congestion,
+            **shared_fields(self, JobTerms)
+            | shared_fields(self, LocalOptions)
+            | {"codec": name.codec or JoinOptions.codec, "slots_least": 0, "bind": ""},
+            link=name.link,
             via=self.via,
             timeout_s=timeout_s,
-            call_timeout_s=CALLS_S,
-            link=name.link,
-            keys=self.keys or None,
-            codec=name.codec or JoinOptions.codec,
-            codec_seed=self.codec_seed,
-            job_priority=self.job_priority,
-            weight=self.weight,
-            backups=self.backups,
-            close_after_ns=self.close_after_ns,
+            call_timeout_s=call_timeout_s,
         )
         if self.slots_least != SLOTS_LEAST:
             return replace(options, slots_least=self.slots_least)
-        least = min(max(SLOTS_LEAST, options.stream_count), options.slots)
+        least = min(max(SLOTS_LEAST, options.stream_count), options.requested_slots)
         return replace(options, slots_least=least, sparing=not self.fallback)
 
     def require_switch(self) -> None:
@@ -431,8 +407,8 @@ class Rendezvous:
             job = f"{self.job}/{lane}"
             if options.fallback:
                 from transport.group.group_opening import (
-                    open_fallback_group,
-                )  # every host method: only where one may be used
+                    open_fallback_group,  # every host method: only where one may be used
+                )
 
                 addresses = _addresses(places)
                 join_options = replace(join_options, token=self._token(places))
@@ -487,7 +463,7 @@ class Rendezvous:
 
                 coded["bounded"] = options_in(self.options.bounded)
             coded |= {"timeout_s": times[0], "call_timeout_s": times[1], "token": self._token(places)}
-            how = GroupOptions.of({**coded, **self._keys()})
+            how = GroupOptions.of({**coded, **self.options.link_keys})
             name, job = self.method, f"{self.job}/{lane}"
             session = open_group(name.method, name.link, self.rank, addresses, job=job, options=how, bound=place)
         except (JobError, OSError, ValueError) as error:
@@ -498,15 +474,6 @@ class Rendezvous:
     def _token(self, places: list[str]) -> str:
         """The job's secret: the option, or the token that rank 0 has published behind its address."""
         return self.options.token or places[0].split(" ")[2]
-
-    def _keys(self) -> dict[str, str]:
-        """The keys of a host method's link. Raises JobError where they would go unused."""
-        if self.options.keys and not LINKS[self.method.link].keys:
-            able = links_with("keys")[0]
-            raise JobError(
-                f"SWITCHAGG_KEYS: only {LINKS[able].label} encrypts; use {self.method.method}@{able}, or leave it out"
-            )
-        return {"keys": self.options.keys} if self.options.keys else {}
 
     def _exchange(self, prefix: str, words: str, timeout_s: float) -> list[str]:
         """The texts that all ranks have published under this prefix."""

@@ -38,6 +38,7 @@ from switchagg.description import DESCRIBED_WORKERS_MOST, CallSignature
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import MODULUS, JobConfig
+from switchagg.join import Join
 from switchagg.layout import EVERYONE, Shares, shares_of
 from switchagg.native import library
 from switchagg.native.native_codec import missing
@@ -101,7 +102,7 @@ class SwitchSession:
     def __init__(
         self,
         end: WorkerEndpoint,
-        request: control_messages.Join,
+        join: Join,
         switch: str,
         options: JoinOptions,
         cancelled: threading.Event | None = None,
@@ -118,31 +119,31 @@ class SwitchSession:
         self._stall = _Stall()
         self._slowness: Callable[[], str] = end.slowness
         self._loop: CallLoop[Any] | None = None
-        spec, seed = options.codec_spec.for_workers(request.workers), options.codec_seed
+        spec, seed = options.codec_spec.for_workers(join.workers), options.codec_seed
         self._codec = spec.row_codec or FIXED_POINT
         self._least = spec.least if self._codec.lossy else 0
         self._codec_seed = seed
-        self.compression = Compression(spec, request.place.rank, request.workers, seed) if spec.lossy else None
+        self.compression = Compression(spec, join.rank, join.workers, seed) if spec.lossy else None
         self._coded: CodedSessionCalls | None = None
         if self.compression is not None and (self.compression.remembers or self.compression.stepwise):
             self._coded = CodedSessionCalls(self._submit, self.compression, self._lane, self._failed)
         self._split_calls = options.split_calls
         self.core = _chosen_core(options)
-        self.name, self.link = request.job, request.link
-        self.rank = request.place.rank
+        self.name, self.link = join.job, join.link
+        self.rank = join.rank
         if self.rank == 0 and options.codec_spec.warning:
             logger.warning("%s", options.codec_spec.warning)
-        self.workers = request.workers
-        self._address = (request.place.host, request.place.port)
+        self.workers = join.workers
+        self._address = join.address
         self._generation: int | None = None
         keys = as_keys(options.keys)
-        self._client = ControlClient(switch, request, self._on_departure, self._on_end, self._on_beat, keys=keys)
+        self._client = ControlClient(switch, join, self._on_departure, self._on_end, self._on_beat, keys=keys)
         self._client.start()
         try:
-            admitted = self._admission(request.timeout_ns / 1e9 + ANSWER_MARGIN_S, cancelled)
-            self.job: JobConfig = replace(admitted.config(), retry_limit=options.retries, congestion=options.congestion)
-            if unknown := _unknown(request, admitted, options.kind.label if end.queue_pair else ""):
-                raise JobError(f"the switch at {switch} knows no {unknown}: it is older than this side")
+            admitted = self._admission(join.timeout_ns / 1e9 + ANSWER_MARGIN_S, cancelled)
+            self.job: JobConfig = admitted.config(retry_limit=options.retries)
+            if end.queue_pair and len(admitted.queue_pairs) != join.workers:
+                raise JobError(f"the switch at {switch} has no {options.kind.label} queue pair for each rank")
             if admitted.narrowed and self.rank == 0:
                 self._warn(admitted.narrowed)
             self._calls = CallLedger([stream.priority for stream in self.job.streams])
@@ -154,7 +155,7 @@ class SwitchSession:
             self._lease_ns = admitted.lease_ns
             self._data = (admitted.host or resolve_host(parse_endpoint(switch)[0]), admitted.port)
             self._packet_bytes = frame_bytes(self.job.elements) + options.kind.framing.packet_bytes
-            loop = self._open_loop(end, admitted, request.incarnation)
+            loop = self._open_loop(end, admitted, join.incarnation)
         except BaseException as error:
             self._client.leave([], str(error), LEAVE_S if isinstance(error, SwitchaggError) else 0.0)
             self._client.close()
@@ -169,7 +170,7 @@ class SwitchSession:
 
     def _open_loop(self, end: WorkerEndpoint, admitted: control_messages.Admitted, secret: int) -> CallLoop[Any]:
         """What carries our packets."""
-        theirs = control_messages.queue_pair_end(admitted.queue_pairs[self.rank]) if end.queue_pair else None
+        theirs = admitted.queue_pairs[self.rank] if end.queue_pair else None
         native = self.core == "native"
         place = Admission(self.job, self.rank, self._data, native, self._on_stream_failed, theirs, secret)
         return end.loop(replace(place, wire_rank=admitted.wire_rank))
@@ -204,34 +205,21 @@ class SwitchSession:
         except ValueError as error:
             raise JobError(str(error)) from None
         try:
-            request = control_messages.Join(
+            join = Join(
                 job=job,
-                place=control_messages.RankAddress(rank, *end.address),
                 workers=workers,
-                elements=options.packet_elements,
-                streams=options.stream_count,
-                window_slots=options.first_window,
+                rank=rank,
+                address=end.address,
                 incarnation=secrets.randbits(63),
                 timeout_ns=round(options.timeout_s * 1e9),
-                windows=options.windows,
-                priorities=list(options.priorities),
                 link=options.link,
-                queue_pair=control_messages.queue_pair(end.queue_pair) if end.queue_pair else None,
-                codec=options.codec_spec.told(options.codec_seed),
+                queue_pair=end.queue_pair,
                 packets_held=end.packets_held,
-                split=options.split_calls,
-                congestion=options.congestion,
                 via=options.via,
-                job_priority=options.job_priority,
-                can_fall_back=options.can_fall_back,
                 wait_for_slots=options.wait_for_slots,
-                weight=options.weight,
-                slots_least=options.slots_least,
-                sparing=options.sparing,
-                backups=options.backups,
-                close_after_ns=options.close_after_ns,
+                **vars(options.resolved_terms),
             )
-            return cls(end, request, switch, options, cancelled)
+            return cls(end, join, switch, options, cancelled)
         except BaseException:
             end.close()
             raise
@@ -562,16 +550,6 @@ class SwitchSession:
         """This job's slots in an answer; None if there was none."""
         jobs = answer.result().jobs if answer.exception() is None else []
         return next((job.slots for job in jobs if job.generation == self.job.generation), None)
-
-
-def _unknown(request: control_messages.Join, admitted: control_messages.Admitted, pairs: str) -> str:
-    """What of a wish a switch has overlooked, or "". pairs: what needs queue pairs, or ""."""
-    if request.priorities and admitted.priorities != request.priorities:
-        return "priority classes"
-    if pairs and len(admitted.queue_pairs) != request.workers:
-        return pairs
-    partial_sums = (request.backups, request.close_after_ns) == (admitted.backups, admitted.close_after_ns)
-    return "" if partial_sums else "partial sums"
 
 
 def _chosen_core(options: JoinOptions) -> str:

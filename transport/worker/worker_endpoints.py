@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from switchagg.endpoint import StreamFailed
 from switchagg.job import JobConfig
+from switchagg.join import QueuePairEnd
 from switchagg.wire import frame_bytes
 from transport.links.link import Address, Link
 from transport.links.udp_link import UdpLink
-from transport.rdma.places import QueuePairEnd
 from transport.worker.join_options import JoinOptions
 from transport.worker.native_worker_loop import NativeWorkerLoop
 from transport.worker.worker_loop import CallLoop, WorkerLoop

@@ -81,7 +81,7 @@ class Keys:
 
 def as_keys(source: Keys | Path | str | None) -> Keys | None:
     """The keys of a side that connects, themselves or in the folder that was given. Raises JobError."""
-    keys = load_keys(source) if isinstance(source, Path | str) else source
+    keys = source if isinstance(source, Keys) else load_keys(source) if source else None
     if keys is not None:
         keys.check_client()
     return keys

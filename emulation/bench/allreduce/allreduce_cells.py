@@ -25,7 +25,7 @@ from emulation.certificate.monitor import Machine
 from emulation.mininet.launch import BY_LINKS, NetworkTraffic, RunningScenario, RunningSwitch
 from emulation.results import percentile
 from emulation.scenario import Scenario, canonical
-from transport.worker.join_options import SEGMENTS_MAX
+from switchagg.join import SEGMENTS_MAX
 
 ROUNDS = 3
 PROBE_BYTES = 4 << 20

@@ -3,7 +3,6 @@
 A simulation knows `launch(rank, array, op, done)` and `run()`; what the switch and the hosts do is the method's.
 """
 
-import itertools
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,9 +31,9 @@ from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import parse_sums
 from switchagg.description import COMBINING, Kind
-from switchagg.job import FRIENDLY, JobConfig, StreamConfig
+from switchagg.job import ELEMENTS_MTU_1500, JobConfig
+from switchagg.join import STREAMS, WINDOW_SLOTS, JobTerms
 from switchagg.layout import shares_of
-from switchagg.priority import BEST_EFFORT
 from transport.group.coded_sums import RoundKeys
 from transport.group.contract import CallRequest, tensors_of
 from transport.meshes.mesh import Party
@@ -44,7 +43,7 @@ MESSAGE_BYTES = 45 * 1448  # 65,160: whole frames of MTU 1500
 
 
 @dataclass(frozen=True)
-class SimulationConfig:
+class SimulationConfig(JobTerms):
     """A job's simulation: its size, the links and topology, and the options of its method."""
 
     workers: int
@@ -62,11 +61,9 @@ class SimulationConfig:
     switch_latency_ns: int = 0
     """A switch's delay from a frame's last bit in to the frame's place in the output queue."""
     seed: int = 1
-    elements: int = 360
-    """int32 values per packet of the switch method."""
-    window_slots: int = 256
-    """The window of a stream of the switch method."""
-    streams: int = 2
+    elements: int = field(default=ELEMENTS_MTU_1500, kw_only=True)
+    window_slots: int | tuple[int, ...] = field(default=WINDOW_SLOTS, kw_only=True)
+    streams: int = field(default=STREAMS, kw_only=True)
     dataplane: str = "batched"
     """A name of `DATAPLANES`; all of them give the same results."""
     rto_min_ns: int = 1_000_000
@@ -93,26 +90,10 @@ class SimulationConfig:
     """Ranks per group of `hierarchical`; 0: the method chooses."""
     trace: bool = False
     """All events are hashed."""
-    priorities: tuple[int, ...] = ()
-    """The class of each stream; (): best effort for all."""
-    windows: tuple[int, ...] = ()
-    """The slots of each stream; (): `window_slots` for all."""
     strict_priority: bool = False
     """Links serve priority classes strictly (`StrictLink`), else all frames in order."""
-    codec: str = ""
-    """For sums of floats, as switchagg.codecs.spec reads it; "": float32, through a switch in fixed point."""
-    codec_seed: int = 0
-    """The seed of codecs with random numbers."""
     trees: int = 0
     """Tops of the network over which a sum is spread, stream by stream; 0: as many as there are and streams allow."""
-    split_calls: bool = False
-    """A long call uses all streams of its class."""
-    congestion: str = FRIENDLY
-    """As of JobConfig."""
-    backups: int = 0
-    """Workers for which a sum doesn't wait."""
-    close_after_ns: int = 0
-    """The longest time that a sum waits; 0: until all but the backups are there."""
     user: str = "job"
     """The job's name where links are shared."""
     job_id: int = 1
@@ -133,25 +114,15 @@ class SimulationConfig:
 
     def job(self) -> JobConfig:
         """Streams side by side."""
-        windows = self.windows or (self.window_slots,) * self.streams
-        priorities = self.priorities or (BEST_EFFORT,) * self.streams
-        assert len(windows) == len(priorities) == self.streams, "one window and one priority for each stream"
-        streams = tuple(
-            map(StreamConfig, itertools.accumulate(windows, initial=self.first_slot or 0), windows, priorities)
-        )
-        return JobConfig(
-            job_id=self.job_id,
-            generation=1,
-            workers=self.workers,
-            elements=self.elements,
-            streams=streams,
-            congestion=self.congestion,
+        return self.job_config(
+            self.job_id,
+            1,
+            self.workers,
+            self.first_slot or 0,
             rto_initial_ns=self.rto_initial_ns,
             rto_min_ns=self.rto_min_ns,
             rto_max_ns=self.rto_max_ns,
             retry_limit=self.retry_limit,
-            backups=self.backups,
-            close_after_ns=self.close_after_ns,
         )
 
     def built(self, servers: int = 0) -> Topology:

@@ -41,7 +41,7 @@ class EndpointSimulation(Simulation):
 
     def _add(self, host: AggregationHost) -> None:
         """The next rank's."""
-        host.split_calls, host.codec_seed = self.config.split_calls, self.config.codec_seed
+        host.split_calls, host.codec_seed = bool(self.config.split_calls), self.config.codec_seed
         host.has_costs(self.config.costs)
         self._attach(len(self.hosts), host.receive)
         self.hosts.append(host)
@@ -89,7 +89,7 @@ class SwitchSimulation(EndpointSimulation):
         self.backups = self.job.backups
         if self.job.partial:
             self.mean_op = "avg"
-        first, most = config.job_id - 1, min(config.trees or config.streams, config.streams)
+        first, most = config.job_id - 1, min(config.trees or config.stream_count, config.stream_count)
         self.trees = trees(self.topology, config.fabric.placement, most, first)
         names = dict.fromkeys(name for tree in self.trees for name in tree.aggregators)
         self.switches = {name: self.shared.aggregator(name, self._dataplane) for name in names}
@@ -161,9 +161,9 @@ class SwitchSimulation(EndpointSimulation):
 
     def resume(self, first_slot: int, slots: int) -> None:
         """Go on as a new generation, which has these slots, at least one for each stream."""
-        streams = self.config.streams
+        streams = self.config.stream_count
         windows = tuple(slots // streams + (stream < slots % streams) for stream in range(streams))
-        self.config = replace(self.config, first_slot=first_slot, windows=windows)
+        self.config = replace(self.config, first_slot=first_slot, window_slots=windows)
         self.job = replace(self.config.job(), generation=self.job.generation + 1)
         self._admit()
         for rank, host in enumerate(self.hosts):

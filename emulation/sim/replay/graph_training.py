@@ -48,7 +48,7 @@ class Groups:
         wanted = [members for name, members in graph.used_groups() if name in summing]
         summed = sum(len(members) < graph.ranks for members in wanted)
         if METHODS[method].packets:
-            window = max(1, min(config.window_slots, SLOTS_MOST // (config.streams * (1 + summed))))
+            window = max(1, min(*config.windows, SLOTS_MOST // (config.streams * (1 + summed))))
             slots = config.streams * window
             config = replace(config, window_slots=window, pool_slots=slots * (1 + summed))
         self.world = make(config)
@@ -65,7 +65,7 @@ class Groups:
         self._jobs += 1
         hosts = tuple(self.world.topology.workers[rank] for rank in members)
         place = seen_by(self.world.topology, hosts, config.fabric.placement)
-        slots = config.streams * config.window_slots
+        slots = config.requested_slots
         self._in_packets += METHODS[method].packets
         first_slot = self._in_packets * slots if METHODS[method].packets else 0
         changed = replace(config, workers=len(members), servers=0, place=place, job_id=config.job_id + number)

@@ -143,7 +143,6 @@ class BackgroundJobs:
             job_id=number + 2,
             user=f"{config.user} {options.name}",
             codec="",
-            windows=(),
             priorities=(),
             priority=options.priority,
         )
@@ -162,9 +161,10 @@ class BackgroundJobs:
     def _start(self, job: OtherJob | ReplayedJob, _frame: None, _sender: int, _to: int) -> None:
         simulation, options = job.simulation, job.options
         if isinstance(simulation, SwitchSimulation):
-            streams, window = simulation.config.streams, simulation.config.window_slots
-            quota = options.quota_slots or None
-            demand = SlotDemand(streams * window, options.weight, options.priority, least=streams, quota=quota)
+            terms, quota = simulation.config, options.quota_slots or None
+            demand = SlotDemand(
+                terms.requested_slots, options.weight, options.priority, least=terms.streams, quota=quota
+            )
             self.division.enter(simulation, demand)
         job.start()
 

@@ -2,6 +2,7 @@
 #ifndef SWITCHAGG_JOB_H
 #define SWITCHAGG_JOB_H
 
+#include "rule/packet_terms.h"
 #include "rule/wire.h"
 
 struct sa_stream {
@@ -19,12 +20,11 @@ struct sa_job {
     uint32_t stream_count;
     uint32_t retry_limit;
     uint32_t partial; /* whether sums are (Q1) */
-    uint32_t backups;
-    uint32_t congestion; /* how windows follow marks (G6): 0 not at all, 1 dctcp, 2 reno, 3 friendly */
     int64_t rto_initial_ns;
     int64_t rto_min_ns;
     int64_t rto_max_ns;
     const struct sa_stream *streams;
+    SA_PACKET_TERMS
 };
 
 #endif

@@ -242,9 +242,11 @@ static void sa_keep_newest(struct sa_window *window, uint64_t transmission) {
     newest[at] = transmission;
 }
 
-/* The cut of DCTCP, of Reno, and of a window that is friendly to Reno (struct sa_job): the last is to 0.8, as RFC 8511
-   has it. */
-static const uint32_t sa_least_alpha[] = {0, 0, 1u << SA_FRACTION_BITS, (2u << SA_FRACTION_BITS) / 5u};
+/* The smallest part of a window that a mark takes off, twice; a friendly one is a cut to 0.8, as RFC 8511 has it. */
+static const uint32_t sa_least_alpha[] = {[SA_CONGESTION_NONE] = 0,
+                                          [SA_CONGESTION_DCTCP] = 0,
+                                          [SA_CONGESTION_RENO] = 1u << SA_FRACTION_BITS,
+                                          [SA_CONGESTION_FRIENDLY] = (2u << SA_FRACTION_BITS) / 5u};
 
 static void sa_end_round(struct sa_window *window) {
     struct sa_congestion *congestion = &window->congestion;
@@ -433,7 +435,7 @@ int sa_window_init(struct sa_window *windows, const struct sa_job *job, uint32_t
         .ring = calloc(config->window, sizeof(uint32_t)),
         .heap = calloc(config->window, sizeof(uint32_t)),
         .lowest = calloc(config->window, sizeof(uint32_t)),
-        .congestion = {.followed = job->congestion,
+        .congestion = {.followed = job->congestion != SA_CONGESTION_NONE,
                        .window = (uint64_t)config->window << SA_FRACTION_BITS,
                        .most = (uint64_t)config->window << SA_FRACTION_BITS,
                        .least_alpha = sa_least_alpha[job->congestion],

@@ -54,7 +54,7 @@ struct sa_list {
 
 /* How much of a window may be in flight (G6). */
 struct sa_congestion {
-    uint32_t followed; /* as of struct sa_job; 0: nothing of this is used */
+    uint32_t followed; /* 0: the job has no congestion control, and nothing of this is used */
     uint64_t window, most; /* in chunks, with SA_FRACTION_BITS after the point */
     uint32_t least_alpha;  /* 0: the window grows by 1, else as much more slowly as it is cut less */
     uint32_t alpha;        /* the part of results that was marked, of 1 << SA_FRACTION_BITS */

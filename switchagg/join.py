@@ -1,0 +1,330 @@
+"""What a rank says when it joins a job, and what it keeps to itself: each option of a job is one field here.
+
+`JobTerms` is what all ranks of a job must say alike (C1), `MemberTerms` what one rank says of itself, and
+`LocalOptions` what never leaves a rank. `Join` is both of the former, and the body of the join message. Whatever else
+describes a job (a scenario's [switch], the environment, a simulation, a process group) inherits these fields: a new
+option is one field and its use. Terms that are followed packet by packet stand in `switchagg.job.PacketTerms`.
+"""
+
+import itertools
+from dataclasses import dataclass, fields, replace
+from ipaddress import IPv4Address
+from typing import Any, Self
+
+from switchagg.job import (
+    MAX_CHILDREN,
+    MAX_ELEMENTS,
+    MAX_SLOTS,
+    STREAMS_MAX,
+    Address,
+    JobConfig,
+    PacketTerms,
+    StreamConfig,
+)
+from switchagg.option_syntax.option_fields import choice, derived, fault_of, integer, shared_fields
+from switchagg.priority import BEST_EFFORT, MOST_URGENT, class_of
+from switchagg.sharing.switches import ROOT
+
+STREAMS = 2
+"""Streams of a job, by default: one bucket may overtake another's tail."""
+
+WINDOW_SLOTS = 256
+"""Slots per stream, by default. In packets of MTU 1500 they cover 3 ms at 1 Gb/s and 15 ms at 200 Mb/s: so long a round
+trip takes when workers and switch wait for each other's processors. On idle ones, without shaping, 128 are as fast or
+faster, as they stay in the caches. A worker's receive buffer (16 MB) holds many times its windows."""
+
+URGENT_SLOTS = 64
+"""Slots per stream of an urgent class, by default at least. The next more urgent class has half the slots of another,
+as a class of a schedule holds about as many bytes as all more urgent ones together; 64 carry calls of 90 kB at once."""
+
+SEGMENTS_MAX = 16
+"""Packets per send, by default: 24 kB of them stay below the burst of a shaper (64 kB and more) also when several meet,
+and let a switch begin to answer while the rest is on its way. Where nothing shapes, 44 (64 kB) cost less CPU."""
+
+CALL_TIMEOUT_S = 1800.0
+"""How long a call waits for ranks that live, by default: PyTorch's default for a process group."""
+
+CORES = ("auto", "native", "python")
+TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
+NAME_MAX = 200
+WEIGHT_MAX = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobTerms(PacketTerms):
+    """The terms of a job, which all its ranks say alike (C1)."""
+
+    elements: int = integer(0, 0, MAX_ELEMENTS, "int32 per packet", "Values of a packet; 0: what fills the link's MTU")
+    streams: int = integer(
+        0, 0, STREAMS_MAX, "streams", "Calls that are in flight side by side; 0: as many as classes are listed, else 2"
+    )
+    window_slots: int | tuple[int, ...] = integer(
+        0,
+        0,
+        MAX_SLOTS,
+        "slots",
+        "Of each stream; 0: 256, and of a more urgent class half of the next one's, at least 64",
+    )
+    priorities: tuple[int, ...] = ()
+    """Class of each stream, 0 (most urgent) to 7 (W10); (): all are best effort."""
+    codec: str = ""
+    """How sums of floats travel, as `switchagg.codecs.spec` reads it; "": through a switch in fixed point."""
+    codec_seed: int = integer(0, 0, (1 << 63) - 1, "seed", "Of codecs that draw random numbers (F10)")
+    split_calls: int = integer(
+        0,
+        0,
+        1,
+        "1: yes",
+        "A long call uses all streams of its class (W11); helps where a path exceeds a window",
+    )
+    job_priority: int = integer(
+        BEST_EFFORT,
+        MOST_URGENT,
+        BEST_EFFORT,
+        "class",
+        "On a full switch jobs of later classes give way to the job (C21)",
+    )
+    weight: int = integer(1, 1, WEIGHT_MAX, "times", "The job's share of the slots, where these are short")
+    slots_least: int = integer(
+        0, 0, MAX_SLOTS, "slots", "With so many in all the job begins, too; 0: with all its windows only (C23)"
+    )
+    sparing: bool = derived(False)
+    """The job leaves room on the switch for more such jobs (C25)."""
+    can_fall_back: bool = derived(False)
+    """The job can go on by a host method while the switch has no room for it (C21)."""
+
+    @property
+    def terms(self) -> "JobTerms":
+        """These fields alone, of a record that has more."""
+        return JobTerms(**shared_fields(self, JobTerms))
+
+    @property
+    def stream_count(self) -> int:
+        """How many streams the job has."""
+        listed = self.window_slots if isinstance(self.window_slots, tuple) else ()
+        return self.streams or len(self.priorities or listed) or STREAMS
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The class of each stream."""
+        return self.priorities or (BEST_EFFORT,) * self.stream_count
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Slots of each stream."""
+        if isinstance(self.window_slots, tuple):
+            return self.window_slots
+        if self.window_slots:
+            return (self.window_slots,) * self.stream_count
+        kinds = sorted({class_of(priority) for priority in self.classes}, reverse=True)
+        slots = {kind: max(URGENT_SLOTS, WINDOW_SLOTS >> place) for place, kind in enumerate(kinds)}
+        return tuple(slots[class_of(priority)] for priority in self.classes)
+
+    @property
+    def requested_slots(self) -> int:
+        """How many slots the job asks for in all."""
+        return sum(self.windows)
+
+    def resolved(self, elements: int) -> Self:
+        """With numbers in place of defaults. elements: of the link, where the terms name none."""
+        return replace(
+            self,
+            elements=self.elements or elements,
+            streams=self.stream_count,
+            window_slots=self.windows,
+            priorities=self.classes,
+        )
+
+    @classmethod
+    def of(cls, job: JobConfig) -> "JobTerms":
+        """The terms of a job that is there already."""
+        return JobTerms(
+            elements=job.elements,
+            window_slots=tuple(stream.window_slots for stream in job.streams),
+            priorities=tuple(class_of(stream.priority) for stream in job.streams),
+            **shared_fields(job, PacketTerms),
+        )
+
+    def narrowed(self, slots: int) -> Self:
+        """With windows of at most so many slots in all, in proportion; each keeps one."""
+        return replace(
+            self, window_slots=tuple(max(1, window * slots // self.requested_slots) for window in self.windows)
+        )
+
+    def job_config(self, job_id: int, generation: int, workers: int, first_slot: int = 0, **local: Any) -> JobConfig:
+        """The job, its streams' slot ranges side by side from first_slot on. local: further fields of JobConfig.
+
+        Raises ValueError for numbers that can't be.
+        """
+        if fault := self._lists_fault():
+            raise ValueError(fault)
+        starts = itertools.accumulate(self.windows, initial=first_slot)
+        streams = tuple(map(StreamConfig, starts, self.windows, self.classes))
+        return JobConfig(
+            job_id, generation, workers, self.elements, streams, **shared_fields(self, PacketTerms), **local
+        )
+
+    def terms_fault(self) -> str:
+        """Which term can't be, whatever the switch, or ""."""
+        if fault := fault_of(self) or self._lists_fault():
+            return fault
+        for priority in self.priorities:
+            if not MOST_URGENT <= priority <= BEST_EFFORT:
+                return f"priority {priority}: {MOST_URGENT} to {BEST_EFFORT}"
+        if not 0 <= self.slots_least <= self.requested_slots:
+            return f"slots_least {self.slots_least}: 0 to {self.requested_slots}"
+        return ""
+
+    def _lists_fault(self) -> str:
+        """Which list has no entry, or not one for each stream, or ""."""
+        if self.window_slots == ():
+            return "window_slots is empty: one for each stream, or one number for all"
+        if self.stream_count > STREAMS_MAX:
+            return f"streams {self.stream_count}: 1 to {STREAMS_MAX}"
+        for name, numbers in (("priorities", self.priorities), ("window_slots", self.windows)):
+            if numbers and len(numbers) != self.stream_count:
+                listed = ", ".join(map(str, numbers[:STREAMS_MAX]))
+                return (
+                    f"{name} {listed}: one for each of {self.stream_count} streams, of which there may be {STREAMS_MAX}"
+                )
+        return ""
+
+
+@dataclass(frozen=True)
+class QueuePairEnd:
+    """One end of an RDMA queue pair, as the other end must know it (R3)."""
+
+    queue_pair: int
+    """Its number, 24 bits."""
+    psn: int
+    """Sequence number of the first packet that the end will send, 24 bits."""
+    rkey: int
+    """Key of the memory that may be written, 32 bits."""
+    base: int
+    """Address of that memory, 64 bits."""
+    any_identification: bool = False
+    """Its packets come from a real NIC, which may use any IPv4 identification."""
+
+    def fault(self) -> str:
+        """Why there can be no such end, or ""."""
+        for name, value, bits in (
+            ("queue pair", self.queue_pair, 24),
+            ("PSN", self.psn, 24),
+            ("rkey", self.rkey, 32),
+            ("base", self.base, 64),
+        ):
+            if not 0 <= value < 1 << bits:
+                return f"{name} {value}: {bits} bits"
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberTerms:
+    """What one rank says of itself when it joins."""
+
+    rank: int
+    address: Address
+    """IPv4 literal and UDP port of the rank's data plane; the join comes from the same host (C15)."""
+    incarnation: int
+    """63 random bits, drawn for each join; later messages prove themselves with it."""
+    timeout_ns: int
+    """How long the rank waits for the others."""
+    link: str = "udp"
+    """What carries the rank's packets."""
+    queue_pair: QueuePairEnd | None = None
+    """Over RDMA, the rank's end; ranks that share an address differ in it."""
+    packets_held: int = 0
+    """How many packets the rank's receive buffer holds; 0: enough (C17)."""
+    via: str = ROOT
+    """Name of the switch that the rank sends to, where a job has several (C18)."""
+    wait_for_slots: bool = False
+    """The rank waits for room as long as timeout_ns says (C21)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join(JobTerms, MemberTerms):
+    """A rank's request to join a job: its terms are resolved, and whatever they hold is checked by `fault`."""
+
+    job: str
+    """Name of the job."""
+    workers: int
+
+    def fault(self, slots: int, elements_max: int, workers_max: int = MAX_CHILDREN) -> str:
+        """Why a switch of `slots` slots of up to elements_max values can never serve this, or "" (C1)."""
+        for name, value, low, high in (
+            ("workers", self.workers, 1, workers_max),
+            ("rank", self.rank, 0, self.workers - 1),
+            ("elements", self.elements, 1, elements_max),
+            ("streams", self.streams, 1, STREAMS_MAX),
+            ("window_slots", min(self.windows) if self.window_slots else 0, 1, MAX_SLOTS),
+            ("slots in all", self.slots_least or self.requested_slots, 1, slots),
+            ("timeout_ns", self.timeout_ns, 1, TIMEOUT_NS_MAX),
+            ("port", self.address[1], 1, 65_535),
+        ):
+            if not low <= value <= high:
+                return f"{name} {value}: this switch takes {low} to {high}"
+        if not (self.job.isprintable() and 1 <= len(self.job) <= NAME_MAX):
+            return f"job name {self.job[:NAME_MAX]!r}: 1 to {NAME_MAX} printable characters"
+        try:
+            address = IPv4Address(self.address[0])
+        except ValueError:
+            address = IPv4Address(0)
+        if address.is_unspecified or address.is_multicast:
+            return f"address {self.address[0][:64]!r}: the worker must give the IPv4 address it sends from"
+        if self.partial and self.via != ROOT:
+            return f"partial sums are one switch's: join it itself, not by way of {self.via[:NAME_MAX]!r}"
+        if self.partial and self.can_fall_back:
+            return "a job with partial sums can't move to a host method and back: leave out its fallback"
+        if fault := self.terms_fault():
+            return fault
+        try:
+            self.job_config(0, 0, self.workers)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def contradiction(self, other: "Join") -> str:
+        """Where two members of one gathering contradict each other, or "" (C1)."""
+        for name in ("workers", *(entry.name for entry in fields(JobTerms))):
+            here, there = getattr(self, name), getattr(other, name)
+            if here != there:
+                return (
+                    f"rank {self.rank} says {name} is {_as_text(here)}, rank {other.rank} says {_as_text(there)}; "
+                    "all ranks must agree"
+                )
+        if self.rank == other.rank or self.address != other.address:
+            return ""
+        numbers = [end and end.queue_pair for end in (self.queue_pair, other.queue_pair)]
+        if numbers[0] != numbers[1]:
+            return ""
+        end = "" if numbers[0] is None else f" and queue pair {numbers[0]}"
+        return f"ranks {self.rank} and {other.rank} both give the address {self.address[0]}:{self.address[1]}{end}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOptions:
+    """What a rank chooses for itself when it joins: nothing of it is sent."""
+
+    core: str = choice("auto", CORES, "Of packets: native is C; python costs ten times the CPU; auto: native if built")
+    segments_max: int = integer(
+        SEGMENTS_MAX,
+        1,
+        64,
+        "packets",
+        "Given to the kernel in one send: 44 cost less CPU where no shaper's burst is short",
+    )
+    tos: int = integer(0, 0, 255, "TOS byte", "Of packets without a priority class")
+    credit_bytes: int = integer(
+        0, 0, 1 << 40, "bytes", "In the kernel at most; 0: 128 KiB with priority classes, else unbounded"
+    )
+    keys: Any = ""
+    """Folder of keys (`switchagg keys`), for the switch's control plane and for everything over ZeroMQ; "": none."""
+    bind: str = ""
+    """The rank's own IPv4 address, as others reach it; "": the one that faces the switch, or MASTER_ADDR."""
+
+
+def _as_text(value: Any) -> str:
+    """A number or name, or a number for each stream."""
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "the same for all streams"
+    return str(value)[:NAME_MAX]
