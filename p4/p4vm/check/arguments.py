@@ -32,9 +32,9 @@ def required(signature: types.CallableType) -> int:
 def fits(signature: types.CallableType, arguments: list[tree.CallArgument]) -> bool:
     """Whether number and names of the arguments are those of a declaration."""
     names = [p.name for p in signature.parameters]
-    given = {a.name for a in arguments if a.name is not None}
-    if given:
-        return given <= set(names) and all(p.optional or p.name in given for p in signature.parameters)
+    keywords = {a.name for a in arguments if a.name is not None}
+    if keywords:
+        return keywords <= set(names) and all(p.optional or p.name in keywords for p in signature.parameters)
     return len(arguments) <= len(names) and all(p.optional for p in signature.parameters[len(arguments) :])
 
 
@@ -42,14 +42,14 @@ def choose(node: tree.Node, name: str, candidates: list[Candidate], arguments: l
     """The declaration that a call means. Raises P4Error: none, or several."""
     if len(candidates) == 1:
         return candidates[0]
-    found = [c for c in candidates if fits(c[1], arguments)]
-    if len(found) > 1:
-        exact = [c for c in found if len(c[1].parameters) == len(arguments)]
-        found = exact or found
-    if len(found) == 1:
-        return found[0]
+    matches = [c for c in candidates if fits(c[1], arguments)]
+    if len(matches) > 1:
+        exact = [c for c in matches if len(c[1].parameters) == len(arguments)]
+        matches = exact or matches
+    if len(matches) == 1:
+        return matches[0]
     forms = ", ".join(f"{name}({', '.join(p.name for p in c[1].parameters)})" for c in candidates[:4])
-    if not found:
+    if not matches:
         fail(node, f"no {name!r} takes {counted(len(arguments), 'argument')} so; there are {forms}")
     fail(node, f"call of {name!r} is ambiguous between {forms}; name the arguments")
 
@@ -112,7 +112,7 @@ def bind(
         for number, argument in enumerate(ordered):
             if late == (argument is not None and is_generic_instance(state, argument.value)):
                 pattern = patterns[number]
-                wanted = inference.found(pattern) if late or not inference.loose(pattern) else None
+                wanted = inference.resolve(pattern) if late or not inference.loose(pattern) else None
                 kinds[number] = argument_type(state, argument, wanted)
         find_variables(name, inference, patterns, ordered, kinds)
     returns = inference.renamed(signature.returns)
@@ -121,35 +121,35 @@ def bind(
     for variable in inference.missing():
         used = [p.type for p, a in zip(signature.parameters, ordered, strict=True) if a is not None]
         package = isinstance(signature.returns, types.CallableType) and signature.returns.kind == "package"
-        if (not explicit or not (package or only_taken(state, signature.returns, variable))) and any(
+        if (not explicit or not (package or only_consumed(state, signature.returns, variable))) and any(
             generics.mentions(state, k, {variable}) for k in (*used, *(() if package else (signature.returns,)))
         ):
             fail(node, f"cannot tell what type {variable} of {name} is; write it: {name}<…>(…)")
         inference.leave_open(variable)
     check_settled(state, name, signature, inference, ordered)
     parameters = tuple(
-        types.ParameterType(p.direction, inference.found(p.type), p.name, p.optional) for p in signature.parameters
+        types.ParameterType(p.direction, inference.resolve(p.type), p.name, p.optional) for p in signature.parameters
     )
     for parameter, argument, kind in zip(parameters, ordered, kinds, strict=True):
         if argument is not None:
             check_argument(state, name, signature.kind, parameter, argument, kind)
-    given = tuple(inference.found(v) for v in signature.type_parameters)
+    type_arguments = tuple(inference.resolve(v) for v in signature.type_parameters)
     values = [None if a is None else a.value for a in ordered]
-    return BoundArguments(parameters, values, given, inference.found(signature.returns))
+    return BoundArguments(parameters, values, type_arguments, inference.resolve(signature.returns))
 
 
-def only_taken(state: CheckState, made: types.Type, variable: types.TypeVariable) -> bool:
+def only_consumed(state: CheckState, extern: types.Type, variable: types.TypeVariable) -> bool:
     """Whether an extern takes values of this type and gives none: Register<bit<32>, _> may be indexed by anything."""
-    declaration = state.members.get(made.name) if isinstance(made, types.ExternType) else None
+    declaration = state.members.get(extern.name) if isinstance(extern, types.ExternType) else None
     if not isinstance(declaration, tree.ExternDeclaration):
         return False
-    given = [
+    results = [
         node
         for method in declaration.methods
         for node in (method.returns, *(p.type for p in method.parameters if p.direction in ("out", "inout")))
         if node is not None
     ]
-    return not any(isinstance(each, tree.TypeName) and each.name == variable.name for each in nodes(given))
+    return not any(isinstance(node, tree.TypeName) and node.name == variable.name for node in nodes(results))
 
 
 def check_settled(
@@ -165,7 +165,7 @@ def check_settled(
     for parameter, argument in zip(signature.parameters, ordered, strict=True):
         if argument is None or argument.value is None or parameter.type not in signature.type_parameters:
             continue
-        kind = inference.found(parameter.type)
+        kind = inference.resolve(parameter.type)
         if isinstance(kind, types.CallableType):
             fail(argument.value, f"argument {parameter.name!r} of {name} cannot be {kind}")
         part = undecided(state, argument.value, kind)
@@ -245,17 +245,19 @@ def find_variables(
 
 def unlike(name: str, inference: generics.Inference, pattern: types.Type, kind: types.CallableType) -> str:
     """Why a parser, control or package doesn't fit a parameter: the first difference of their own parameters."""
-    wanted = inference.found(pattern)
+    wanted = inference.resolve(pattern)
     start = f"{kind} cannot be an argument of {name}; {wanted} is expected"
     if not isinstance(wanted, types.CallableType) or wanted.kind != kind.kind:
         return start
     if len(wanted.parameters) != len(kind.parameters):
         return f"{start}, with {counted(len(wanted.parameters), 'parameter')}, not {len(kind.parameters)}"
-    for one, other in zip(wanted.parameters, kind.parameters, strict=True):
-        if one.direction != other.direction:
-            return f"{start}: parameter {other.name!r} needs direction {one.direction or 'none'}"
-        if not inference.unify(inference.renamed(one.type), other.type):
-            return f"{start}: parameter {other.name!r} is {other.type}, and {inference.found(one.type)} is expected"
+    for expected, other in zip(wanted.parameters, kind.parameters, strict=True):
+        if expected.direction != other.direction:
+            return f"{start}: parameter {other.name!r} needs direction {expected.direction or 'none'}"
+        if not inference.unify(inference.renamed(expected.type), other.type):
+            return (
+                f"{start}: parameter {other.name!r} is {other.type}, and {inference.resolve(expected.type)} is expected"
+            )
     return start
 
 

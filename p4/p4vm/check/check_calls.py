@@ -169,9 +169,9 @@ def instance_declaration(state: CheckState, base: tree.ExpressionNode) -> tree.N
         return state.checked.declared[base.type]
     declaration = state.checked.declared.get(base)
     if isinstance(declaration, tree.Instance):
-        made = state.checked.instances[declaration].declaration
-        assert made is not None
-        return made
+        definition = state.checked.instances[declaration].declaration
+        assert definition is not None
+        return definition
     if declaration is None:
         fail(base, "only a named parser or control can be applied")
     return declaration
@@ -217,8 +217,8 @@ def builtin(
     if isinstance(base, types.StackType):
         return stack_method(state, node, callee, base)
     if name not in check_expressions.HEADER_METHODS or base.kind == "struct":
-        own = sorted(check_expressions.HEADER_METHODS) if base.kind != "struct" else []
-        fail(node, f"{base.kind} {base} has no method {name!r}" + nearest(name, own))
+        methods = sorted(check_expressions.HEADER_METHODS) if base.kind != "struct" else []
+        fail(node, f"{base.kind} {base} has no method {name!r}" + nearest(name, methods))
     if base.kind == "header_union" and name != "isValid":
         every = "; one member's setInvalid() makes all invalid" if name == "setInvalid" else ""
         fail(node, f"header union {base} has no method {name!r}; call it for one of its members{every}")
@@ -276,17 +276,17 @@ def constructor_call(
 def construct(
     state: CheckState,
     node: tree.Node,
-    written: tree.Type,
+    type_node: tree.Type,
     more: list[tree.Type],
     arguments: list[tree.CallArgument],
     expected: types.Type | None = None,
 ) -> CallNote:
     """What making an instance calls. more: type arguments written after the name. Raises P4Error: not to be made."""
-    name_node = written.base if isinstance(written, tree.SpecializedType) else written
+    name_node = type_node.base if isinstance(type_node, tree.SpecializedType) else type_node
     if not isinstance(name_node, tree.TypeName):
         fail(node, "this type has no instances; an extern, parser, control or package is expected")
     symbol = resolve.symbol_of(state, name_node)
-    explicit_nodes = written.arguments if isinstance(written, tree.SpecializedType) else more
+    explicit_nodes = type_node.arguments if isinstance(type_node, tree.SpecializedType) else more
     explicit = [resolve.resolve(state, a) for a in explicit_nodes]
     candidates = constructors_of(state, node, symbol, explicit)
     with state.compile_time():
@@ -298,7 +298,7 @@ def construct(
         owner = state.members[bound.returns.name]
         if bound.returns.arguments and not bound.type_arguments:
             bound.type_arguments = bound.returns.arguments
-    for part in {written, name_node}:
+    for part in {type_node, name_node}:
         state.note(part, bound.returns)
     return CallNote(
         "constructor", symbol.name, owner, bound.parameters, bound.arguments, bound.type_arguments, bound.returns
@@ -309,15 +309,15 @@ def constructors_of(
     state: CheckState, node: tree.Node, symbol: ScopeSymbol, explicit: list[types.Type]
 ) -> list[check_arguments.Candidate]:
     if isinstance(symbol.type, types.ExternType):
-        own = symbol.type
-        found = state.methods[own.name].get(own.name)
-        if not found:
-            fail(node, f"extern {own.name!r} has no constructor, so it has no instances of its own")
+        extern = symbol.type
+        overloads = state.methods[extern.name].get(extern.name)
+        if not overloads:
+            fail(node, f"extern {extern.name!r} has no constructor, so it has no instances of its own")
         if symbol.kind == "generic":
-            return list(found)
+            return list(overloads)
         if explicit:
             fail(node, f"{symbol.name!r} is not generic; leave out its type arguments")
-        return [(p, generics.specialise_method(state, own, signature)) for p, signature in found]
+        return [(p, generics.specialise_method(state, extern, signature)) for p, signature in overloads]
     constructor = state.constructors.get(symbol.declaration)
     if constructor is None:
         what = str(symbol.type) if isinstance(symbol.type, types.CallableType) else f"type {symbol.name!r}"
@@ -351,8 +351,8 @@ def check_static_assert(state: CheckState, node: tree.CallExpression, note: Call
         fail(node, "static_assert needs a condition known at compile time")
     if not constants[condition]:
         text = note.arguments[1] if len(note.arguments) > 1 else None
-        said = constants.get(text, "") if text is not None else ""
-        fail(node, "static_assert failed" + (f": {' '.join(str(said).split())}" if said else ""))
+        message = constants.get(text, "") if text is not None else ""
+        fail(node, "static_assert failed" + (f": {' '.join(str(message).split())}" if message else ""))
     constants[node] = True
 
 
@@ -361,11 +361,11 @@ def check_extract(node: tree.CallExpression, note: CallNote, kind: types.Type) -
         return
     if not isinstance(kind, types.StructureType) or kind.kind != "header":
         fail(node, f"extract fills a header, not {kind}")
-    found = varbits(kind)
-    if len(note.parameters) == 1 and found:
+    varbit_count = varbits(kind)
+    if len(note.parameters) == 1 and varbit_count:
         fail(node, f"header {kind} has a varbit field; write extract(header, bits of the varbit)")
-    if len(note.parameters) == 2 and found != 1:
-        fail(node, f"extract with two arguments needs a header with one varbit field; {kind} has {found}")
+    if len(note.parameters) == 2 and varbit_count != 1:
+        fail(node, f"extract with two arguments needs a header with one varbit field; {kind} has {varbit_count}")
 
 
 def varbits(kind: types.Type) -> int:
@@ -409,8 +409,8 @@ def size_in_bits(kind: types.Type, largest: bool) -> int | None:
     if kind == types.BOOL:
         return 1
     if isinstance(kind, types.StackType):
-        one = size_in_bits(kind.element, largest)
-        return None if one is None else kind.size * one
+        element_bits = size_in_bits(kind.element, largest)
+        return None if element_bits is None else kind.size * element_bits
     if isinstance(kind, types.StructureType):
         sizes = [size_in_bits(field, largest) for _, field in kind.fields]
         known = [size for size in sizes if size is not None]

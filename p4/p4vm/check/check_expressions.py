@@ -81,15 +81,15 @@ def struct_expression(state: CheckState, node: tree.StructExpression, expected: 
             fail(value, f"field {name!r} is given twice")
         kinds[name] = state.value_type(value, fields.get(name))
     described = ", ".join(f"{kind} {name}" for name, kind in kinds.items())
-    own = types.StructureType("struct", f"{types.ANONYMOUS}{described}}}", tuple(kinds.items()))
+    untyped = types.StructureType("struct", f"{types.ANONYMOUS}{described}}}", tuple(kinds.items()))
     if node.type is None:
-        if len(own.name) > types.NAME_MAX:
+        if len(untyped.name) > types.NAME_MAX:
             fail(node, f"a struct expression whose type has more than {types.NAME_MAX} characters")
-        return own
+        return untyped
     assert wanted is not None
     if isinstance(wanted, types.StructureType) and mentions_own(state, wanted):
         wanted = infer_structure(state, node, wanted, kinds)
-    state.note(node, own)
+    state.note(node, untyped)
     convert.convert(state, node, wanted)
     state.checked.converted.pop(node, None)
     return wanted
@@ -188,9 +188,9 @@ def field(state: CheckState, node: tree.MemberExpression, base: types.StructureT
             fail(node, f"{node.name!r} is a method; call it: {node.name}()")
         known = [field_name for field_name, _ in base.fields]
         fail(node, f"{base.kind} {base} has no field {node.name!r}" + nearest(node.name, known))
-    whole = state.checked.constants.get(node.base)
-    if isinstance(whole, tuple):
-        state.checked.constants[node] = whole[[field_name for field_name, _ in base.fields].index(node.name)]
+    base_value = state.checked.constants.get(node.base)
+    if isinstance(base_value, tuple):
+        state.checked.constants[node] = base_value[[field_name for field_name, _ in base.fields].index(node.name)]
     elif node.base in state.known:
         state.known.add(node)
     return kind
@@ -252,9 +252,9 @@ def index(state: CheckState, node: tree.IndexExpression, expected: types.Type | 
         fail(node.index, "the index of a tuple must be known at compile time")
     if base.is_list:
         fail(node, "a list has no elements that can be named")
-    whole = state.checked.constants.get(node.base)
-    if isinstance(whole, tuple):
-        state.checked.constants[node] = whole[place]
+    base_value = state.checked.constants.get(node.base)
+    if isinstance(base_value, tuple):
+        state.checked.constants[node] = base_value[place]
     elif node.base in state.known:
         state.known.add(node)
     return base.items[place]
@@ -332,6 +332,6 @@ def infer_structure(
     missing = inference.missing()
     if missing:
         fail(node, f"cannot tell what type {missing[0]} of {generic} is; write its type arguments")
-    made = inference.found(generic)
-    assert isinstance(made, types.StructureType)
-    return made
+    structure = inference.resolve(generic)
+    assert isinstance(structure, types.StructureType)
+    return structure

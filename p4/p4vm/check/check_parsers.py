@@ -39,12 +39,12 @@ def check_end(parser: tree.ParserDeclaration, names: dict[str, tree.StateDeclara
     reached, ways = {"start"}, ["start"]
     for name in ways:  # it grows
         transition = names[name].transition if name in names else None
-        found = [transition.state] if transition and transition.select is None else []
-        found += [case.state for case in transition.cases] if transition else []
+        targets = [transition.state] if transition and transition.select is None else []
+        targets += [case.state for case in transition.cases] if transition else []
         default = transition and any(isinstance(case.keys[0], tree.Default) for case in transition.cases)
-        found += ["reject"] if name in names and (not transition or (transition.select and not default)) else []
-        ways += [each for each in dict.fromkeys(found) if each not in reached]
-        reached |= set(found)
+        targets += ["reject"] if name in names and (not transition or (transition.select and not default)) else []
+        ways += [target for target in dict.fromkeys(targets) if target not in reached]
+        reached |= set(targets)
     if not reached & set(BUILT_IN):
         fail(parser, f"parser {parser.name!r} never comes to accept or reject")
 
@@ -54,10 +54,10 @@ def check_transition(state: CheckState, node: tree.Transition, names: dict[str, 
         check_target(node, node.state, names)
         return
     kinds = [selected(state, expression) for expression in node.select]
-    whole = types.TupleType(tuple(kinds))
+    tuple_type = types.TupleType(tuple(kinds))
     for case in node.cases:
         check_target(case, case.state, names)
-        check_case(state, case, kinds, whole)
+        check_case(state, case, kinds, tuple_type)
 
 
 def check_target(node: tree.Node, target: str, names: dict[str, tree.StateDeclaration]) -> None:
@@ -84,26 +84,26 @@ def matchable(kind: types.Type) -> bool:
     return is_matchable(kind)
 
 
-def check_case(state: CheckState, case: tree.SelectCase, kinds: list[types.Type], whole: types.TupleType) -> None:
+def check_case(state: CheckState, case: tree.SelectCase, kinds: list[types.Type], tuple_type: types.TupleType) -> None:
     keys = case.keys = unwrapped(case.keys, kinds)
     if len(keys) == len(kinds):
         for key, kind in zip(keys, kinds, strict=True):
             check_set(state, key, kind)
     elif len(keys) == 1 and isinstance(keys[0], tree.Default):
-        state.note(keys[0], types.SetType(whole))
+        state.note(keys[0], types.SetType(tuple_type))
     elif len(keys) == 1 and (symbol := as_value_set(state, keys[0])) is not None:
-        check_value_set(state, keys[0], symbol, whole)
-        state.note(keys[0], types.SetType(whole))
+        check_value_set(state, keys[0], symbol, tuple_type)
+        state.note(keys[0], types.SetType(tuple_type))
     else:
         fail(case, f"{counted(len(keys), 'value')} in this case; select has {len(kinds)}")
 
 
 def unwrapped(keys: list[tree.ExpressionNode], kinds: list[types.Type]) -> list[tree.ExpressionNode]:
     """Keys written as one list in parentheses, taken out of it: (a, b), and (a) where a is no list itself."""
-    written = keys[0] if len(keys) == 1 else None
-    if not isinstance(written, tree.ListExpression) or len(written.items) != len(kinds):
+    key = keys[0] if len(keys) == 1 else None
+    if not isinstance(key, tree.ListExpression) or len(key.items) != len(kinds):
         return keys
-    return written.items if len(kinds) > 1 or convert.parts_of(kinds[0]) is None else keys
+    return key.items if len(kinds) > 1 or convert.parts_of(kinds[0]) is None else keys
 
 
 def declare_value_set(state: CheckState, node: tree.ValueSetDeclaration) -> None:
@@ -166,14 +166,14 @@ def ordered(
     node: tree.ExpressionNode,
     element: types.Type,
     sign: str,
-    one: tree.ExpressionNode,
-    other: tree.ExpressionNode,
+    left: tree.ExpressionNode,
+    right: tree.ExpressionNode,
 ) -> None:
     """The two parts of a mask or range."""
     inner = types.bare(element)
     if not isinstance(inner, types.BitsType) and not (isinstance(inner, types.EnumType) and inner.base is not None):
         fail(node, f"{sign} matches bits; what is matched here is {element}")
-    for part in (one, other):
+    for part in (left, right):
         kind = state.value_type(part, element)
         if kind != element and isinstance(inner, types.EnumType):
             convert.plain(state, part)
@@ -194,12 +194,12 @@ def as_value_set(state: CheckState, node: tree.ExpressionNode) -> ScopeSymbol | 
 def check_value_set(state: CheckState, node: tree.ExpressionNode, symbol: ScopeSymbol, element: types.Type) -> None:
     state.checked.declared[node] = symbol.declaration
     assert isinstance(symbol.type, types.SetType)
-    own = symbol.type.element
-    if own == element or flat(own) == [element]:
+    held = symbol.type.element
+    if held == element or flat(held) == [element]:
         return
-    if isinstance(element, types.TupleType) and tuple(flat(own)) == element.items:
+    if isinstance(element, types.TupleType) and tuple(flat(held)) == element.items:
         return
-    fail(node, f"value set {symbol.name!r} holds {own}; {element} is matched here")
+    fail(node, f"value set {symbol.name!r} holds {held}; {element} is matched here")
 
 
 def flat(kind: types.Type) -> list[types.Type]:

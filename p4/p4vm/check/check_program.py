@@ -91,52 +91,52 @@ def parameters(
     state: CheckState, nodes: list[tree.ParameterDeclaration], owner: str, kind: str
 ) -> tuple[types.ParameterType, ...]:
     """Types of parameters, in the scope around. Raises P4Error: a type, direction or default that cannot be."""
-    made: list[types.ParameterType] = []
+    results: list[types.ParameterType] = []
     for node in nodes:
-        found = resolve.resolve(state, node.type)
-        state.note(node, found)
-        if node.name in (p.name for p in made):
+        parameter_type = resolve.resolve(state, node.type)
+        state.note(node, parameter_type)
+        if node.name in (p.name for p in results):
             fail(node, f"{owner!r} has two parameters called {node.name!r}")
-        check_parameter(node, found, owner, kind)
+        check_parameter(node, parameter_type, owner, kind)
         if node.default is not None:
             if node.direction in ("out", "inout"):
                 fail(node, f"parameter {node.name!r} is {node.direction}, so it cannot have a default value")
             with state.compile_time(kind in ("package", "constructor")):
-                state.value_type(node.default, found)
-            if not isinstance(found, types.CallableType):
-                convert.convert(state, node.default, found)
+                state.value_type(node.default, parameter_type)
+            if not isinstance(parameter_type, types.CallableType):
+                convert.convert(state, node.default, parameter_type)
             if not state.is_known(node.default):
                 fail(node.default, f"the default value of parameter {node.name!r} must be known at compile time")
         optional = node.default is not None or is_optional(node)
-        made.append(types.ParameterType(node.direction, found, node.name, optional))
-    return tuple(made)
+        results.append(types.ParameterType(node.direction, parameter_type, node.name, optional))
+    return tuple(results)
 
 
-def check_parameter(node: tree.ParameterDeclaration, found: types.Type, owner: str, kind: str) -> None:
+def check_parameter(node: tree.ParameterDeclaration, parameter_type: types.Type, owner: str, kind: str) -> None:
     what = f"parameter {node.name!r} of {owner!r}"
-    if found in (types.VOID, types.MATCH_KIND, DONT_CARE):
-        fail(node, f"{what} cannot be of type {found}")
+    if parameter_type in (types.VOID, types.MATCH_KIND, DONT_CARE):
+        fail(node, f"{what} cannot be of type {parameter_type}")
     if kind in ("package", "constructor"):
         if node.direction:
             fail(node, f"{what} has direction {node.direction}; parameters given when an instance is made have none")
         return
-    if isinstance(found, types.CallableType):
-        fail(node, f"{what} is {found}; parsers and controls are given when an instance is made only")
-    if isinstance(found, types.ExternType) and node.direction:
-        fail(node, f"{what} is extern {found}, so it has no direction; remove {node.direction!r}")
-    if isinstance(found, types.IntegerType) and node.direction:
+    if isinstance(parameter_type, types.CallableType):
+        fail(node, f"{what} is {parameter_type}; parsers and controls are given when an instance is made only")
+    if isinstance(parameter_type, types.ExternType) and node.direction:
+        fail(node, f"{what} is extern {parameter_type}, so it has no direction; remove {node.direction!r}")
+    if isinstance(parameter_type, types.IntegerType) and node.direction:
         fail(node, f"{what} is int, so it has no direction: its value is known at compile time; give it a width")
-    if isinstance(found, types.TupleType) and found.is_list and kind == "action":
-        fail(node, f"{what} cannot be of type {found}")
-    if found == types.STRING and node.direction:
+    if isinstance(parameter_type, types.TupleType) and parameter_type.is_list and kind == "action":
+        fail(node, f"{what} cannot be of type {parameter_type}")
+    if parameter_type == types.STRING and node.direction:
         fail(node, f"{what} is a string, so it has no direction; remove {node.direction!r}")
 
 
 def declare_parameters(
-    state: CheckState, nodes: list[tree.ParameterDeclaration], made: tuple[types.ParameterType, ...]
+    state: CheckState, nodes: list[tree.ParameterDeclaration], parameter_types: tuple[types.ParameterType, ...]
 ) -> None:
     """Puts parameters into the present scope. Those without direction are read-only and known to whoever calls."""
-    for node, parameter in zip(nodes, made, strict=True):
+    for node, parameter in zip(nodes, parameter_types, strict=True):
         data = not isinstance(parameter.type, types.ExternType | types.CallableType)
         writable = parameter.direction in ("out", "inout")
         known = not parameter.direction
@@ -152,10 +152,10 @@ def prototype(state: CheckState, node: Prototype, kind: str, owner: str) -> type
     with state.inner():
         resolve.declare_type_parameters(state, node, node.type_parameters, owner)
         returns = types.VOID if node.returns is None else resolve.resolve(state, node.returns)
-        made = parameters(state, node.parameters, node.name, kind)
+        parameter_types = parameters(state, node.parameters, node.name, kind)
     if isinstance(returns, types.CallableType) or returns in (types.MATCH_KIND, DONT_CARE):
         fail(node, f"{node.name!r} cannot return {returns}")
-    signature = types.CallableType(kind, node.name, made, returns, variables_of(node.type_parameters, owner))
+    signature = types.CallableType(kind, node.name, parameter_types, returns, variables_of(node.type_parameters, owner))
     state.note(node, signature)
     return signature
 
@@ -170,8 +170,10 @@ def add_function(state: CheckState, declaration: tree.Node, name: str, signature
     before.overloads.append((declaration, signature))
 
 
-def check_overload(node: tree.Node, name: str, signature: types.CallableType, others: list[types.CallableType]) -> None:
-    for other in others:
+def check_overload(
+    node: tree.Node, name: str, signature: types.CallableType, overloads: list[types.CallableType]
+) -> None:
+    for other in overloads:
         if [p.name for p in other.parameters] == [p.name for p in signature.parameters]:
             fail(node, f"{name!r} is declared twice with the same parameters; rename one, or its parameters")
 
@@ -202,23 +204,23 @@ def function_body(state: CheckState, node: tree.Function, signature: types.Calla
 
 def extern_type(state: CheckState, node: tree.ExternDeclaration) -> None:
     variables = variables_of(node.type_parameters, node.name)
-    own = types.ExternType(node.name, variables)
-    state.note(node, own)
+    extern = types.ExternType(node.name, variables)
+    state.note(node, extern)
     state.members[node.name] = node
     methods = state.methods[node.name] = {}
     # Its own methods may have parameters and results of its type.
-    state.declare(ScopeSymbol(node.name, "generic" if variables else "type", node, own))
+    state.declare(ScopeSymbol(node.name, "generic" if variables else "type", node, extern))
     with state.inner():
         resolve.declare_type_parameters(state, node, node.type_parameters, node.name)
         for method in node.methods:
-            signature = method_signature(state, node, method, own)
+            signature = method_signature(state, node, method, extern)
             known = methods.setdefault(method.name, [])
             check_overload(method, method.name, signature, [s for _, s in known])
             known.append((method, signature))
 
 
 def method_signature(
-    state: CheckState, node: tree.ExternDeclaration, method: Prototype, own: types.ExternType
+    state: CheckState, node: tree.ExternDeclaration, method: Prototype, extern: types.ExternType
 ) -> types.CallableType:
     if method.returns is not None:
         if method.name == node.name:
@@ -226,9 +228,9 @@ def method_signature(
         return prototype(state, method, "method", f"{node.name}.{method.name}")
     if method.name != node.name:
         fail(method, f"{method.name!r} has no type of result; only the constructor {node.name!r} has none")
-    made = prototype(state, method, "constructor", f"{node.name}.{method.name}")
-    variables = tuple(v for v in own.arguments if isinstance(v, types.TypeVariable))
-    signature = types.CallableType("constructor", node.name, made.parameters, own, variables)
+    constructor = prototype(state, method, "constructor", f"{node.name}.{method.name}")
+    variables = tuple(v for v in extern.arguments if isinstance(v, types.TypeVariable))
+    signature = types.CallableType("constructor", node.name, constructor.parameters, extern, variables)
     state.note(method, signature)
     return signature
 
@@ -238,25 +240,31 @@ def method_signature(
 
 def action(state: CheckState, node: tree.Action) -> None:
     with state.inner(EnclosingScope("action")):
-        made = parameters(state, node.parameters, node.name, "action")
+        parameter_types = parameters(state, node.parameters, node.name, "action")
         seen_data = False
-        for parameter, written in zip(made, node.parameters, strict=True):
+        for parameter, parameter_node in zip(parameter_types, node.parameters, strict=True):
             if not types.is_data(parameter.type):
-                fail(written, f"parameter {written.name!r} of action {node.name!r} cannot be {parameter.type}")
+                fail(
+                    parameter_node,
+                    f"parameter {parameter_node.name!r} of action {node.name!r} cannot be {parameter.type}",
+                )
             if seen_data and parameter.direction:
-                fail(written, f"parameter {written.name!r} has a direction; those without one come last in an action")
+                fail(
+                    parameter_node,
+                    f"parameter {parameter_node.name!r} has a direction; those without one come last in an action",
+                )
             seen_data = seen_data or not parameter.direction
-        declare_parameters(state, node.parameters, made)
+        declare_parameters(state, node.parameters, parameter_types)
         check_statements.block(state, node.body)
-    kind = types.CallableType("action", node.name, made)
+    kind = types.CallableType("action", node.name, parameter_types)
     state.note(node, kind)
     state.declare(ScopeSymbol(node.name, "action", node, kind))
 
 
 def check_applied_parameters(
-    nodes: list[tree.ParameterDeclaration], made: tuple[types.ParameterType, ...], owner: str
+    nodes: list[tree.ParameterDeclaration], parameter_types: tuple[types.ParameterType, ...], owner: str
 ) -> None:
-    for node, parameter in zip(nodes, made, strict=True):
+    for node, parameter in zip(nodes, parameter_types, strict=True):
         if parameter.direction and not types.is_data(parameter.type):
             fail(node, f"parameter {node.name!r} of {owner!r} cannot be {parameter.type}")
 
@@ -265,14 +273,18 @@ def type_without_body(kind: str, state: CheckState, node: tree.Applicable) -> No
     """parser P<…>(…); control C<…>(…); package P<…>(…);"""
     with state.inner():
         resolve.declare_type_parameters(state, node, node.type_parameters, node.name)
-        made = parameters(state, node.parameters, node.name, kind)
+        parameter_types = parameters(state, node.parameters, node.name, kind)
     variables = variables_of(node.type_parameters, node.name)
-    own = types.CallableType(kind, node.name, made, types.VOID, variables, variables)
-    state.note(node, own)
+    callable_type = types.CallableType(kind, node.name, parameter_types, types.VOID, variables, variables)
+    state.note(node, callable_type)
     package = isinstance(node, tree.PackageType)
     if package:
-        state.constructors[node] = types.CallableType("constructor", node.name, made, own, variables)
-    state.declare(ScopeSymbol(node.name, "generic" if variables else "package" if package else "type", node, own))
+        state.constructors[node] = types.CallableType(
+            "constructor", node.name, parameter_types, callable_type, variables
+        )
+    state.declare(
+        ScopeSymbol(node.name, "generic" if variables else "package" if package else "type", node, callable_type)
+    )
 
 
 def container(kind: str, state: CheckState, node: tree.ParserDeclaration | tree.ControlDeclaration) -> None:
@@ -280,13 +292,13 @@ def container(kind: str, state: CheckState, node: tree.ParserDeclaration | tree.
     variables = variables_of(node.type_parameters, node.name)
     with state.inner(EnclosingScope(kind)):
         resolve.declare_type_parameters(state, node, node.type_parameters, node.name)
-        made = parameters(state, node.parameters, node.name, kind)
-        check_applied_parameters(node.parameters, made, node.name)
-        given = parameters(state, node.constructor_parameters, node.name, "constructor")
-        declare_parameters(state, node.constructor_parameters, given)
-        declare_parameters(state, node.parameters, made)
-        own = types.CallableType(kind, node.name, made, types.VOID, variables, variables)
-        state.note(node, own)
+        parameter_types = parameters(state, node.parameters, node.name, kind)
+        check_applied_parameters(node.parameters, parameter_types, node.name)
+        constructor_types = parameters(state, node.constructor_parameters, node.name, "constructor")
+        declare_parameters(state, node.constructor_parameters, constructor_types)
+        declare_parameters(state, node.parameters, parameter_types)
+        callable_type = types.CallableType(kind, node.name, parameter_types, types.VOID, variables, variables)
+        state.note(node, callable_type)
         with state.inner():
             before = state.later
             state.later = before | {d.name: d.position for d in node.locals if isinstance(d, LOCALS)}
@@ -298,8 +310,8 @@ def container(kind: str, state: CheckState, node: tree.ParserDeclaration | tree.
             else:
                 with state.inner(EnclosingScope("apply block")):
                     check_statements.block(state, node.body)
-    state.constructors[node] = types.CallableType("constructor", node.name, given, own, variables)
-    state.declare(ScopeSymbol(node.name, "generic" if variables else "constructed", node, own))
+    state.constructors[node] = types.CallableType("constructor", node.name, constructor_types, callable_type, variables)
+    state.declare(ScopeSymbol(node.name, "generic" if variables else "constructed", node, callable_type))
 
 
 def local(state: CheckState, node: tree.Declaration, kind: str) -> None:
@@ -353,10 +365,10 @@ def abstract_methods(state: CheckState, node: tree.Instance, kind: types.Type) -
     wanted: dict[str, list[tuple[Prototype, types.CallableType]]] = {}
     if isinstance(kind, types.ExternType):
         for name, overloads in state.methods[kind.name].items():
-            found = [(p, generics.specialise_method(state, kind, s)) for p, s in overloads if p.abstract]
-            if found:
-                wanted[name] = found
-    given: set[str] = set()
+            overloads = [(p, generics.specialise_method(state, kind, s)) for p, s in overloads if p.abstract]
+            if overloads:
+                wanted[name] = overloads
+    implemented: set[str] = set()
     place = state.place
     with state.inner(EnclosingScope("abstract method")):
         state.scope.names["this"] = ScopeSymbol("this", "instance", node, kind, known=True)
@@ -367,11 +379,11 @@ def abstract_methods(state: CheckState, node: tree.Instance, kind: types.Type) -
                 state.place = EnclosingScope("abstract method")
             elif isinstance(member, tree.Function):
                 abstract_method(state, member, wanted.get(member.prototype.name, []), kind)
-                given.add(member.prototype.name)
+                implemented.add(member.prototype.name)
             else:
                 fail(member, "the body of an instance holds functions and instances only")
-    needed = (name for name, found in wanted.items() if not all(is_optional(p) for p, _ in found))
-    missing = sorted(set(needed) - given)
+    needed = (name for name, overloads in wanted.items() if not all(is_optional(p) for p, _ in overloads))
+    missing = sorted(set(needed) - implemented)
     if missing:
         fail(node, f"instance {node.name!r} must give the abstract method {missing[0]!r} of {kind}")
 
@@ -393,16 +405,16 @@ def abstract_method(
     function_body(state, node, signature, "abstract method")
 
 
-def implements(declared: types.CallableType, given: types.CallableType) -> bool:
+def implements(declared: types.CallableType, signature: types.CallableType) -> bool:
     """Whether a method has the parameters declared, but for optional ones at the end, and the result."""
-    most = len(given.parameters)
+    most = len(signature.parameters)
     return (
-        declared.returns == given.returns
+        declared.returns == signature.returns
         and most <= len(declared.parameters)
         and all(p.optional for p in declared.parameters[most:])
         and all(
-            (one.direction, one.type) == (other.direction, other.type)
-            for one, other in zip(declared.parameters, given.parameters, strict=False)
+            (expected.direction, expected.type) == (actual.direction, actual.type)
+            for expected, actual in zip(declared.parameters, signature.parameters, strict=False)
         )
     )
 

@@ -119,8 +119,8 @@ def assignment(state: CheckState, node: tree.AssignmentStatement) -> None:
 
 def check_compound(state: CheckState, node: tree.AssignmentStatement, kind: types.Type) -> None:
     """target op= value: as target = target op value."""
-    whole = tree.BinaryExpression(node.operator, node.target, node.value, position=node.position)
-    result = operators.binary(state, whole, None)
+    expression = tree.BinaryExpression(node.operator, node.target, node.value, position=node.position)
+    result = operators.binary(state, expression, None)
     if result != kind:
         hint = "; the result has another width" if node.operator == "++" else ""
         fail(node, f"cannot assign {result} to {kind}{hint}")
@@ -222,15 +222,17 @@ def check_collection(state: CheckState, node: tree.ForInStatement, kind: types.T
             convert.convert(state, bound, kind, template)
         state.note(collection, types.SetType(kind))
         return
-    found = state.value_type(collection)
+    collection_type = state.value_type(collection)
     if isinstance(collection, tree.ListExpression):
         convert.convert(state, collection, types.TupleType((kind,), is_list=True), template)
-    elif isinstance(found, types.StackType) or (isinstance(found, types.TupleType) and found.is_list):
-        element = found.element if isinstance(found, types.StackType) else found.items[0]
+    elif isinstance(collection_type, types.StackType) or (
+        isinstance(collection_type, types.TupleType) and collection_type.is_list
+    ):
+        element = collection_type.element if isinstance(collection_type, types.StackType) else collection_type.items[0]
         if element != kind:
             fail(collection, template.replace("{to}", str(kind)).replace("{found}", str(element)))
     else:
-        fail(collection, f"cannot loop through {found}; a range, a list or a header stack is expected")
+        fail(collection, f"cannot loop through {collection_type}; a range, a list or a header stack is expected")
 
 
 # ---- switch
@@ -304,8 +306,8 @@ def returns(node: tree.StatementNode) -> bool:
     if isinstance(node, tree.IfStatement):
         return node.no is not None and returns(node.yes) and returns(node.no)
     if isinstance(node, tree.SwitchStatement):
-        whole = bool(node.cases) and isinstance(node.cases[-1].label, tree.Default)
-        return whole and all(returns(case.body) for case in node.cases if case.body is not None)
+        exhaustive = bool(node.cases) and isinstance(node.cases[-1].label, tree.Default)
+        return exhaustive and all(returns(case.body) for case in node.cases if case.body is not None)
     return False
 
 

@@ -103,17 +103,17 @@ def note_bound(
     state: CheckState,
     ref: tree.ActionRef,
     declaration: tree.Node,
-    whole: types.CallableType,
+    signature: types.CallableType,
     part: types.CallableType,
 ) -> CallNote:
     """Checks the arguments against some of the action's parameters, and notes them in order of all."""
-    for each in nodes(ref.arguments):
-        if isinstance(each, tree.MemberExpression) and each.name == "apply":
-            fail(each, f"a table cannot be applied in an argument of action {ref.name!r}")
+    for part_node in nodes(ref.arguments):
+        if isinstance(part_node, tree.MemberExpression) and part_node.name == "apply":
+            fail(part_node, f"a table cannot be applied in an argument of action {ref.name!r}")
     bound = arguments.bind(state, ref, ref.name, part, ref.arguments, [])
-    given = {p.name: value for p, value in zip(bound.parameters, bound.arguments, strict=True)}
-    ordered = [given.get(p.name) for p in whole.parameters]
-    note = CallNote("action", ref.name, declaration, whole.parameters, ordered)
+    values = {p.name: value for p, value in zip(bound.parameters, bound.arguments, strict=True)}
+    ordered = [values.get(p.name) for p in signature.parameters]
+    note = CallNote("action", ref.name, declaration, signature.parameters, ordered)
     state.checked.bound[ref] = note
     return note
 
@@ -151,19 +151,19 @@ def check_full_ref(
             fail(value, f"argument {parameter.name!r} of {ref.name!r} must be known at compile time")
 
 
-def alike(one: tree.ExpressionNode | None, other: tree.ExpressionNode | None) -> bool:
+def alike(left: tree.ExpressionNode | None, right: tree.ExpressionNode | None) -> bool:
     """Whether two expressions are written the same, as far as bindings of actions need it."""
-    if type(one) is not type(other):
+    if type(left) is not type(right):
         return False
-    if isinstance(one, tree.Name) and isinstance(other, tree.Name):
-        return (one.name, one.dot) == (other.name, other.dot)
-    if isinstance(one, tree.MemberExpression) and isinstance(other, tree.MemberExpression):
-        return one.name == other.name and alike(one.base, other.base)
-    if isinstance(one, tree.Number) and isinstance(other, tree.Number):
-        return one.value == other.value
-    if isinstance(one, tree.IndexExpression) and isinstance(other, tree.IndexExpression):
-        return alike(one.base, other.base) and alike(one.index, other.index)
-    return one is not None
+    if isinstance(left, tree.Name) and isinstance(right, tree.Name):
+        return (left.name, left.dot) == (right.name, right.dot)
+    if isinstance(left, tree.MemberExpression) and isinstance(right, tree.MemberExpression):
+        return left.name == right.name and alike(left.base, right.base)
+    if isinstance(left, tree.Number) and isinstance(right, tree.Number):
+        return left.value == right.value
+    if isinstance(left, tree.IndexExpression) and isinstance(right, tree.IndexExpression):
+        return alike(left.base, right.base) and alike(left.index, right.index)
+    return left is not None
 
 
 def check_default(
@@ -204,15 +204,15 @@ def check_entries(
 def check_entry_keys(
     state: CheckState, node: tree.TableDeclaration, entry: tree.EntryDeclaration, keys: list[types.Type]
 ) -> None:
-    given = entry.keys
-    if len(given) == 1 and isinstance(given[0], tree.ListExpression):
-        entry.keys = given = given[0].items
-    elif len(given) == 1 and len(keys) > 1 and isinstance(given[0], tree.Default):
-        state.note(given[0], types.SetType(types.TupleType(tuple(keys))))
+    entry_keys = entry.keys
+    if len(entry_keys) == 1 and isinstance(entry_keys[0], tree.ListExpression):
+        entry.keys = entry_keys = entry_keys[0].items
+    elif len(entry_keys) == 1 and len(keys) > 1 and isinstance(entry_keys[0], tree.Default):
+        state.note(entry_keys[0], types.SetType(types.TupleType(tuple(keys))))
         return
-    if len(given) != len(keys):
-        fail(entry, f"an entry with {counted(len(given), 'key')}; table {node.name!r} has {len(keys)}")
-    for key, part, kind in zip(node.keys, given, keys, strict=True):
+    if len(entry_keys) != len(keys):
+        fail(entry, f"an entry with {counted(len(entry_keys), 'key')}; table {node.name!r} has {len(keys)}")
+    for key, part, kind in zip(node.keys, entry_keys, keys, strict=True):
         check_parsers.check_set(state, part, kind)
         allowed = MATCH_SIGNS.get(key.match_kind)
         sign = SIGNS.get(type(part))

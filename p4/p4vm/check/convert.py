@@ -17,20 +17,20 @@ def convert(state: CheckState, node: tree.ExpressionNode, to: types.Type, templa
 
     template: the message for when it doesn't, with {found} and {to}.
     """
-    found = state.checked.type_of[node]
-    if isinstance(node, tree.Conditional) and found != to and unsettled(node):
+    kind = state.checked.type_of[node]
+    if isinstance(node, tree.Conditional) and kind != to and unsettled(node):
         convert(state, node.yes, to, template)
         convert(state, node.no, to, template)
         state.note(node, to)
         settle_conditional(state, node)
     elif isinstance(node, tree.ListExpression):
         convert_list(state, node, to, template)
-    elif isinstance(node, tree.StructExpression) and found != to and found.__class__ is types.StructureType:
+    elif isinstance(node, tree.StructExpression) and kind != to and kind.__class__ is types.StructureType:
         convert_struct(state, node, to, template)
     elif isinstance(node, tree.InvalidHeader | tree.DefaultRest) and node not in state.checked.converted:
         convert_placeholder(state, node, to)
-    elif found != to:
-        convert_value(state, node, found, to, template)
+    elif kind != to:
+        convert_value(state, node, kind, to, template)
 
 
 def settle_conditional(state: CheckState, node: tree.Conditional) -> None:
@@ -44,39 +44,39 @@ def settle_conditional(state: CheckState, node: tree.Conditional) -> None:
         state.known.add(node)
 
 
-def mismatch(node: tree.Node, found: types.Type, to: types.Type, template: str) -> NoReturn:
+def mismatch(node: tree.Node, kind: types.Type, to: types.Type, template: str) -> NoReturn:
     hint = ""
-    if castable(found, to):
+    if castable(kind, to):
         hint = f"; write an explicit cast ({to})"
-    elif isinstance(found, types.BitsType) and isinstance(to, types.BitsType):
-        hint = f"; cast in two steps: first to {types.BitsType(to.width, found.signed)}, then to {to}"
-    elif isinstance(found, types.IntegerType) and isinstance(to, types.EnumType):
+    elif isinstance(kind, types.BitsType) and isinstance(to, types.BitsType):
+        hint = f"; cast in two steps: first to {types.BitsType(to.width, kind.signed)}, then to {to}"
+    elif isinstance(kind, types.IntegerType) and isinstance(to, types.EnumType):
         hint = f"; name one of its members ({', '.join(to.members[:4])})"
-    elif to == types.BOOL and isinstance(found, types.BitsType):
+    elif to == types.BOOL and isinstance(kind, types.BitsType):
         hint = "; compare it, as in x != 0"
-    fail(node, template.replace("{found}", str(found)).replace("{to}", str(to)) + hint)
+    fail(node, template.replace("{found}", str(kind)).replace("{to}", str(to)) + hint)
 
 
 def convert_value(
-    state: CheckState, node: tree.ExpressionNode, found: types.Type, to: types.Type, template: str
+    state: CheckState, node: tree.ExpressionNode, kind: types.Type, to: types.Type, template: str
 ) -> None:
     constants = state.checked.constants
-    number = isinstance(found, types.BitsType) and isinstance(to, types.IntegerType) and state.is_known(node)
+    number = isinstance(kind, types.BitsType) and isinstance(to, types.IntegerType) and state.is_known(node)
     # The reference compiler lets a number without width become a `type` where it is assigned, and nowhere else.
-    named = isinstance(found, types.IntegerType) and isinstance(to, types.NewType) and template == ASSIGN
-    if not number and not (named and castable(found, to)) and not converts(found, to):
-        mismatch(node, found, to, template)
+    named = isinstance(kind, types.IntegerType) and isinstance(to, types.NewType) and template == ASSIGN
+    if not number and not (named and castable(kind, to)) and not converts(kind, to):
+        mismatch(node, kind, to, template)
     bits = types.bare(to)
     if node in constants:
         value = constants[node]
-        if isinstance(found, types.IntegerType) and isinstance(bits, types.BitsType) and isinstance(value, int):
+        if isinstance(kind, types.IntegerType) and isinstance(bits, types.BitsType) and isinstance(value, int):
             warn_overflow(state, node, value, bits)
-        made = check_values.cast(value, found, bits)
-        if made is None:
+        result = check_values.cast(value, kind, bits)
+        if result is None:
             del constants[node]
         else:
-            constants[node] = made
-    elif isinstance(found, types.IntegerType) and node not in state.known:
+            constants[node] = result
+    elif isinstance(kind, types.IntegerType) and node not in state.known:
         fail(node, f"an int that is not known at compile time cannot become {to}; give its parts a width")
     state.checked.converted[node] = to
 
@@ -85,18 +85,18 @@ def warn_overflow(state: CheckState, node: tree.ExpressionNode, value: int, to: 
     if check_values.wrap(value, to) != value:
         least = types.BitsType(value.bit_length() + to.signed, to.signed) if value >= 0 or to.signed else None
         needs = f"it needs {least}; " if least else ""
-        kept = show(check_values.wrap(value, to))
-        state.warn(node, f"{show(value)} does not fit {to}; {needs}{kept} is used")
+        wrapped = show(check_values.wrap(value, to))
+        state.warn(node, f"{show(value)} does not fit {to}; {needs}{wrapped} is used")
 
 
-def converts(found: types.Type, to: types.Type) -> bool:
+def converts(kind: types.Type, to: types.Type) -> bool:
     """Whether a value (no list or struct expression) becomes the type by itself."""
-    if found == to:
+    if kind == to:
         return True
-    if isinstance(found, types.IntegerType):
+    if isinstance(kind, types.IntegerType):
         return isinstance(to, types.BitsType)
-    if isinstance(found, types.EnumType):
-        return found.base is not None and found.base == to
+    if isinstance(kind, types.EnumType):
+        return kind.base is not None and kind.base == to
     return False
 
 
@@ -138,10 +138,10 @@ def finish(
     constants = state.checked.constants
     constants.pop(node, None)
     if all(item in constants for item in items):
-        rest = [types.zero(part) for part in parts[len(items) :]]
-        whole = types.all_or_none([*(constants[item] for item in items), *rest])
-        if whole is not None:
-            constants[node] = whole
+        defaults = [types.zero(part) for part in parts[len(items) :]]
+        value = types.all_or_none([*(constants[item] for item in items), *defaults])
+        if value is not None:
+            constants[node] = value
     if all(state.is_known(item) for item in items):
         state.known.add(node)
 
@@ -152,25 +152,28 @@ def convert_struct(state: CheckState, node: tree.StructExpression, to: types.Typ
         mismatch(node, state.checked.type_of[node], to, template)
         return
     fields = dict(to.fields)
-    given: dict[str, tree.ExpressionNode] = {}
+    values_by_field: dict[str, tree.ExpressionNode] = {}
     for name, value in node.fields:
         kind = fields.get(name)
         if kind is None:
             fail(value, f"{to.kind} {to} has no field {name!r}" + nearest(name, list(fields)))
-        if name in given:
+        if name in values_by_field:
             fail(value, f"field {name!r} is given twice")
         convert(state, value, kind, f"field {name!r} of {to}: {ASSIGN}")
-        given[name] = value
-    missing = [name for name in fields if name not in given]
+        values_by_field[name] = value
+    missing = [name for name in fields if name not in values_by_field]
     if missing and not node.rest:
         fail(node, f"field {missing[0]!r} of {to} is missing; give it, or end with ... for default values")
     state.note_conversion(node, to)
     constants = state.checked.constants
-    values = [constants.get(given[name]) if name in given else types.zero(kind) for name, kind in fields.items()]
-    whole = types.all_or_none(values)
-    if whole is not None:
-        constants[node] = whole
-    if all(state.is_known(value) for value in given.values()):
+    values = [
+        constants.get(values_by_field[name]) if name in values_by_field else types.zero(kind)
+        for name, kind in fields.items()
+    ]
+    struct_value = types.all_or_none(values)
+    if struct_value is not None:
+        constants[node] = struct_value
+    if all(state.is_known(value) for value in values_by_field.values()):
         state.known.add(node)
 
 
@@ -193,31 +196,31 @@ def convert_placeholder(state: CheckState, node: tree.InvalidHeader | tree.Defau
 # ---- casts
 
 
-def castable(found: types.Type, to: types.Type) -> bool:
-    """Whether `(to) x` is allowed for x of type found (no list or struct expression)."""
-    if found == to or converts(found, to):
+def castable(kind: types.Type, to: types.Type) -> bool:
+    """Whether `(to) x` is allowed for x of type `kind` (no list or struct expression)."""
+    if kind == to or converts(kind, to):
         return True
     if isinstance(to, types.NewType):
-        inner = isinstance(to.original, types.NewType) or not isinstance(found, types.IntegerType)
-        return found == to.original if inner else castable(found, to.original)
-    if isinstance(found, types.NewType):
-        return to == found.original
+        inner = isinstance(to.original, types.NewType) or not isinstance(kind, types.IntegerType)
+        return kind == to.original if inner else castable(kind, to.original)
+    if isinstance(kind, types.NewType):
+        return to == kind.original
     if isinstance(to, types.BitsType):
-        return castable_to_bits(found, to)
+        return castable_to_bits(kind, to)
     if isinstance(to, types.EnumType):
-        source = found.base if isinstance(found, types.EnumType) else found
+        source = kind.base if isinstance(kind, types.EnumType) else kind
         return to.base is not None and (source == to.base or isinstance(source, types.IntegerType))
     if isinstance(to, types.IntegerType):
-        return isinstance(found, types.BitsType)
-    return to == types.BOOL and (found == types.BitsType(1) or isinstance(found, types.IntegerType))
+        return isinstance(kind, types.BitsType)
+    return to == types.BOOL and (kind == types.BitsType(1) or isinstance(kind, types.IntegerType))
 
 
-def castable_to_bits(found: types.Type, to: types.BitsType) -> bool:
-    if isinstance(found, types.BitsType):
-        return found.width == to.width or found.signed == to.signed
-    if isinstance(found, types.EnumType):
-        return found.base is not None and castable_to_bits(found.base, to)
-    return isinstance(found, types.IntegerType) or (found == types.BOOL and to == types.BitsType(1))
+def castable_to_bits(kind: types.Type, to: types.BitsType) -> bool:
+    if isinstance(kind, types.BitsType):
+        return kind.width == to.width or kind.signed == to.signed
+    if isinstance(kind, types.EnumType):
+        return kind.base is not None and castable_to_bits(kind.base, to)
+    return isinstance(kind, types.IntegerType) or (kind == types.BOOL and to == types.BitsType(1))
 
 
 def unsettled(node: tree.ExpressionNode) -> bool:

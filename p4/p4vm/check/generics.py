@@ -17,8 +17,8 @@ def substitute(state: CheckState, kind: types.Type, binding: Binding) -> types.T
     if not binding:
         return kind
     if isinstance(kind, types.TypeVariable):
-        found = binding.get(kind)
-        return kind if found is None else substitute(state, found, binding)
+        bound = binding.get(kind)
+        return kind if bound is None else substitute(state, bound, binding)
     if isinstance(kind, types.StructureType):
         origin = state.specialised.get(id(kind))
         if origin is None:
@@ -63,7 +63,7 @@ class Inference:
         """The declaration's type, in variables of this use."""
         return substitute(self.state, kind, self.fresh)
 
-    def found(self, kind: types.Type) -> types.Type:
+    def resolve(self, kind: types.Type) -> types.Type:
         return substitute(self.state, substitute(self.state, kind, self.fresh), self.binding)
 
     def missing(self) -> list[types.TypeVariable]:
@@ -108,9 +108,9 @@ class Inference:
 
     def _unify_parts(self, pattern: types.Type, actual: types.Type, depth: int) -> bool:
         if isinstance(pattern, types.StructureType) and isinstance(actual, types.StructureType):
-            one, other = self.state.specialised.get(id(pattern)), self.state.specialised.get(id(actual))
-            if one and other and one[0] is other[0]:
-                return self._unify_all(one[1], other[1], depth)
+            left, right = self.state.specialised.get(id(pattern)), self.state.specialised.get(id(actual))
+            if left and right and left[0] is right[0]:
+                return self._unify_all(left[1], right[1], depth)
             return pattern == actual
         if isinstance(pattern, types.CallableType) and isinstance(actual, types.CallableType):
             return self._unify_callables(pattern, actual, depth)
@@ -128,7 +128,7 @@ class Inference:
 
     def _unify_all(self, patterns: tuple[types.Type, ...], actual: tuple[types.Type, ...], depth: int) -> bool:
         return len(patterns) == len(actual) and all(
-            self.unify(one, other, depth) for one, other in zip(patterns, actual, strict=True)
+            self.unify(left, right, depth) for left, right in zip(patterns, actual, strict=True)
         )
 
     def _unify_callables(self, pattern: types.CallableType, actual: types.CallableType, depth: int) -> bool:
@@ -142,8 +142,9 @@ class Inference:
         if not all(p.optional for p in (*fixed[shared:], *actual.parameters[shared:])):
             return False
         return all(
-            one.direction == other.direction and self.unify(one.type, other.type, depth)
-            for one, other in zip(fixed, actual.parameters, strict=False)
+            pattern_parameter.direction == actual_parameter.direction
+            and self.unify(pattern_parameter.type, actual_parameter.type, depth)
+            for pattern_parameter, actual_parameter in zip(fixed, actual.parameters, strict=False)
         )
 
 
@@ -174,9 +175,9 @@ def specialise_method(state: CheckState, extern: types.ExternType, signature: ty
         return signature
     variables = types.variables_of(names, extern.name)
     binding: Binding = dict(zip(variables, extern.arguments, strict=False))
-    made = substitute_callable(state, signature, binding)
-    kept = tuple(v for v in signature.type_parameters if v not in binding)
-    return types.CallableType(made.kind, made.name, made.parameters, made.returns, kept)
+    method = substitute_callable(state, signature, binding)
+    variables_left = tuple(v for v in signature.type_parameters if v not in binding)
+    return types.CallableType(method.kind, method.name, method.parameters, method.returns, variables_left)
 
 
 def check_field(structure: tree.StructureDeclaration, field: tree.Field, kind: types.Type, loose: bool = False) -> None:
@@ -224,9 +225,9 @@ def specialise(
 ) -> types.StructureType:
     """A generic structure with its arguments; the same object for the same arguments."""
     key = (declaration, arguments)
-    found = state.structures.get(key)
-    if found is not None:
-        return found
+    structure = state.structures.get(key)
+    if structure is not None:
+        return structure
     name = f"{declaration.name}<{', '.join(map(str, arguments))}>"
     if len(name) > types.NAME_MAX:
         fail(declaration, f"{declaration.name!r} is nested too deep in its own type arguments")
@@ -235,10 +236,10 @@ def specialise(
     variables = types.variables_of(declaration.type_parameters, declaration.name)
     binding = dict(zip(variables, arguments, strict=True))
     fields = tuple((field, substitute(state, kind, binding)) for field, kind in generic.fields)
-    made = types.StructureType(generic.kind, name, fields, generic.annotations)
+    structure = types.StructureType(generic.kind, name, fields, generic.annotations)
     for field, (_, kind) in zip(declaration.fields, fields, strict=True):
         check_field(declaration, field, kind, loose=True)
-    state.structures[key] = made
-    state.specialised[id(made)] = key
+    state.structures[key] = structure
+    state.specialised[id(structure)] = key
     state.members[name] = declaration
-    return made
+    return structure

@@ -239,44 +239,44 @@ def conditional(state: CheckState, node: tree.Conditional, expected: types.Type 
 
 def cast(state: CheckState, node: tree.CastExpression, expected: types.Type | None) -> types.Type:
     to = resolve.resolve(state, node.type)
-    found = state.value_type(node.operand, to)
+    source = state.value_type(node.operand, to)
     constants = state.checked.constants
-    if unsettled(node.operand) or found in (UNTYPED_HEADER, UNTYPED_DEFAULT):
+    if unsettled(node.operand) or source in (UNTYPED_HEADER, UNTYPED_DEFAULT):
         convert.convert(state, node.operand, to, "cannot cast {found} to {to}")
         if node.operand in constants:
             constants[node] = constants[node.operand]
     else:
-        check_cast(state, node, found, to)
+        check_cast(state, node, source, to)
         if node.operand in constants:
-            made = check_values.cast(constants[node.operand], types.bare(found), types.bare(to))
-            if made is not None:
-                constants[node] = made
+            result = check_values.cast(constants[node.operand], types.bare(source), types.bare(to))
+            if result is not None:
+                constants[node] = result
     if state.is_known(node.operand):
         state.known.add(node)
     return to
 
 
-def check_cast(state: CheckState, node: tree.CastExpression, found: types.Type, to: types.Type) -> None:
-    if not convert.castable(found, to):
+def check_cast(state: CheckState, node: tree.CastExpression, source: types.Type, to: types.Type) -> None:
+    if not convert.castable(source, to):
         hint = ""
-        if isinstance(found, types.BitsType) and isinstance(to, types.BitsType):
-            hint = f"; width and sign change one after the other: ({to})({types.BitsType(to.width, found.signed)})"
-        elif isinstance(found, types.BitsType) and to == types.BOOL:
+        if isinstance(source, types.BitsType) and isinstance(to, types.BitsType):
+            hint = f"; width and sign change one after the other: ({to})({types.BitsType(to.width, source.signed)})"
+        elif isinstance(source, types.BitsType) and to == types.BOOL:
             hint = "; only bit<1> becomes bool; compare it, as in x != 0"
-        elif isinstance(found, types.NewType):
-            hint = f"; it becomes {found.original} only, which can be cast further"
+        elif isinstance(source, types.NewType):
+            hint = f"; it becomes {source.original} only, which can be cast further"
         elif isinstance(to, types.NewType):
             hint = f"; only {to.original} becomes it: cast to that first"
-        elif found == types.BOOL and isinstance(to, types.BitsType):
+        elif source == types.BOOL and isinstance(to, types.BitsType):
             hint = f"; bool becomes bit<1>: ({to})(bit<1>)"
-        fail(node, f"cannot cast {found} to {to}{hint}")
+        fail(node, f"cannot cast {source} to {to}{hint}")
     inner = types.bare(to)
     if isinstance(inner, types.IntegerType) and not state.is_known(node.operand):
-        fail(node, f"{found} can become int only where its value is known at compile time")
+        fail(node, f"{source} can become int only where its value is known at compile time")
     value = state.checked.constants.get(node.operand)
-    if inner == types.BOOL and isinstance(found, types.IntegerType) and value not in (0, 1):
+    if inner == types.BOOL and isinstance(source, types.IntegerType) and value not in (0, 1):
         fail(node, "only 0 and 1 become bool")
-    if isinstance(found, types.IntegerType) and isinstance(inner, types.BitsType) and isinstance(value, int):
+    if isinstance(source, types.IntegerType) and isinstance(inner, types.BitsType) and isinstance(value, int):
         convert.warn_overflow(state, node, value, inner)
 
 

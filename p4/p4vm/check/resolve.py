@@ -41,10 +41,10 @@ def base(node: tree.BaseType) -> types.Type:
         return types.INTEGER
     if node.name == "_":
         return types.DONT_CARE
-    found = BASES.get(node.name)
-    if found is None:
+    base_type = BASES.get(node.name)
+    if base_type is None:
         fail(node, f"unsupported type {node.name!r}")
-    return found
+    return base_type
 
 
 def bits(state: CheckState, node: tree.BitsTypeName) -> types.Type:
@@ -143,15 +143,15 @@ def declare_structure(state: CheckState, node: tree.StructureDeclaration) -> typ
             seen.add(field.name)
             kinds.append((field.name, kind))
     notes = tuple((a.name, a.tokens) for a in node.annotations)
-    made = types.StructureType(node.kind, node.name, tuple(kinds), notes)
-    state.note(node, made)
+    structure = types.StructureType(node.kind, node.name, tuple(kinds), notes)
+    state.note(node, structure)
     if node.type_parameters:
         variables = types.variables_of(node.type_parameters, node.name)
-        state.specialised[id(made)] = (node, variables)
-        state.structures[node, variables] = made
+        state.specialised[id(structure)] = (node, variables)
+        state.structures[node, variables] = structure
     state.members[node.name] = node
-    state.declare(ScopeSymbol(node.name, "generic" if node.type_parameters else "type", node, made))
-    return made
+    state.declare(ScopeSymbol(node.name, "generic" if node.type_parameters else "type", node, structure))
+    return structure
 
 
 def check_annotations(state: CheckState, annotations: list[tree.Annotation]) -> None:
@@ -186,10 +186,10 @@ def declare_enum(state: CheckState, node: tree.EnumDeclaration) -> None:
         values.append(member_value(state, node, place, value, underlying, number))
     if not names:
         fail(node, f"enum {node.name!r} has no members")
-    made = types.EnumType(node.name, tuple(names), underlying, tuple(values))
-    state.note(node, made)
+    enum = types.EnumType(node.name, tuple(names), underlying, tuple(values))
+    state.note(node, enum)
     state.members[node.name] = node
-    state.declare(ScopeSymbol(node.name, "type", node, made))
+    state.declare(ScopeSymbol(node.name, "type", node, enum))
 
 
 def member_value(
@@ -208,10 +208,10 @@ def member_value(
         fail(place, f"every member of an enum with base {underlying} needs a value")
     state.infer(value, underlying)
     convert.convert(state, value, underlying, "a member of an enum with base {to} cannot have the value {found}")
-    found = state.checked.constants.get(value)
-    if not isinstance(found, int):
+    constant = state.checked.constants.get(value)
+    if not isinstance(constant, int):
         fail(value, "the value of an enum's member must be known at compile time")
-    return found
+    return constant
 
 
 def declare_typedef(state: CheckState, node: tree.TypeDef) -> None:
@@ -224,9 +224,9 @@ def declare_typedef(state: CheckState, node: tree.TypeDef) -> None:
     if isinstance(kind, types.CallableType):
         fail(node, f"{node.name!r} cannot be another name of {kind}; a type of data is expected")
     for annotation in node.annotations:
-        written = annotation.tokens.rpartition(",")[2].strip()
-        if annotation.name == "p4runtime_translation" and not re.fullmatch(r"string|\d\w*|bit\s*<.*>", written):
-            fail(annotation, f"{node.name!r} cannot be translated into {written}; string, bit<W> or W is expected")
+        target = annotation.tokens.rpartition(",")[2].strip()
+        if annotation.name == "p4runtime_translation" and not re.fullmatch(r"string|\d\w*|bit\s*<.*>", target):
+            fail(annotation, f"{node.name!r} cannot be translated into {target}; string, bit<W> or W is expected")
     if node.distinct:
         inner = types.bare(kind)
         if not (

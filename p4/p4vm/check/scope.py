@@ -232,10 +232,10 @@ def article(what: str) -> str:
 
 def nearest(name: str, known: Iterator[str] | list[str]) -> str:
     """`; did you mean 'x'?` if a known name is like this one, else nothing."""
-    found = difflib.get_close_matches(
+    matches = difflib.get_close_matches(
         name[:60], sorted({k for k in known if abs(len(k) - len(name)) < 6}), 1, NAMES_NEAR
     )
-    return f"; did you mean {found[0]!r}?" if found else ""
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def fail(node: tree.Node, message: str) -> NoReturn:
