@@ -1,4 +1,4 @@
-"""What a `BoundedParty` keeps of a call, hands out to be sent, and counts."""
+"""The calls, outgoing frames and counters of a `BoundedParty`."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -19,7 +19,7 @@ those that came with the network's mark."""
 
 
 def loss_of(counted: Mapping[str, int]) -> dict[str, float]:
-    """What was lost for good, of all ranks' counters added up, as results have it."""
+    """Values lost for good, from all ranks' counters added up, as results have them."""
     return {
         "up": counted["lost_up"] / max(1, counted["values_up"]),
         "down": counted["lost_down"] / max(1, counted["values_down"]),
@@ -48,11 +48,11 @@ class ControlPacket(NamedTuple):
 
 
 class BoundedCall:
-    """One allreduce of this member."""
+    """An allreduce call of this member."""
 
     def __init__(self, key: int, use: int) -> None:
         self.key, self.use = key, use
-        self.array: Values | None = None  # None: others have begun it, this rank hasn't
+        self.array: Values | None = None  # None: other ranks have begun it, this rank hasn't
         self.name: object = None
         self.priority = 0
         self.stages: list[CallStage | None] = [None, None]

@@ -5,8 +5,8 @@ doubt. An acknowledgement names the newest packet that came and, one bit each, t
 ACKs). A packet that REORDER later ones have overtaken, no more urgent than itself, is lost: the sender hears of it, and
 decides. More urgent ones overtake it in queues. A timeout declares nothing lost: it sends a ping, no more urgent than
 what is in flight, whose acknowledgement shows what is; so a round trip that grows repeats nothing.
-What is in flight is bounded by a window. Acknowledgements count the packets that came marked (ECN), and the window
-follows them by rule G6 of switchagg/PROTOCOL.md, `friendly`. Losses change nothing: to bear them is what these are for.
+A window bounds the packets in flight. Acknowledgements count the packets that came marked (ECN), and the window
+follows them by rule G6 of switchagg/PROTOCOL.md, `friendly`. Losses change nothing: the methods exist to bear them.
 
      0 u16 magic "BL" | 2 u8 kind | 3 u8 flags | 4 u32 job | 8 u64 packet number (ACK: the newest that came)
     16 u64 key | 24 u32 use | 28 u8 stage | 29 u8 style | 30 u16 terms: a CRC of what ranks agree on
@@ -30,7 +30,7 @@ RELIABLE, MARK, ASK = 1, 2, 4
 """Flags: it is sent until it arrives; the last percentile of its transfer; acknowledge at once."""
 
 ROTATED, PROBES = 1, 2
-"""Of a transfer: its values are rotated; its sender goes on until it is told to stop."""
+"""Styles of a transfer: its values are rotated; its sender goes on until it is told to stop."""
 
 AHEAD = -1
 """Instead of a class: a packet that goes ahead of all that waits, and so says nothing of it."""
@@ -47,7 +47,7 @@ assert HEADER_BYTES == 48
 
 
 class BoundedHeader(NamedTuple):
-    """What a packet belongs to. key, use: the call, and how often its key was used before. stage: 0, to the owner of a
+    """The transfer of a packet. key, use: the call, and how often its key was used before. stage: 0, to the owner of a
     shard; 1, from it. style: ROTATED, PROBES. block, timeout_us: of DATA."""
 
     key: int
@@ -77,7 +77,7 @@ def packed(kind: int, flags: int, job: int, number: int, place: BoundedHeader, p
 
 
 def unpacked(frame: bytes) -> BoundedPacket | None:
-    """None: it is none of ours."""
+    """Decode a packet; None: the packet belongs to another protocol."""
     if len(frame) < _NUMBERED.size:
         return None
     magic, kind, flags, job, number = _NUMBERED.unpack_from(frame)
@@ -200,7 +200,7 @@ class PathSender:
         return arrived, lost
 
     def _follow(self, marks: int, received: int) -> None:
-        """Of so many packets those that were marked, as the receiver counts."""
+        """Adjust the window to the marked packets among those that the receiver counted."""
         marked = min(received, max(0, marks - self._marks))
         self._marks = max(self._marks, marks)
         for _ in range(marked):
@@ -251,8 +251,8 @@ class PathReceiver:
     def take(self, number: int, marked: bool = False) -> bool:
         """Whether a packet must be acknowledged at once: it isn't the one after the last. marked: it met a queue.
 
-        One that is SEEN_BITS ahead is acknowledged only with the next, as in RFC 3550, appendix A.1: a forged one alone
-        would make all that follow look old.
+        A packet that is SEEN_BITS ahead is acknowledged only with the next, as in RFC 3550, appendix A.1: a forged one
+        alone would make all that follow look old.
         """
         ahead = number - self._newest
         if ahead > SEEN_BITS and number != self._far + 1:

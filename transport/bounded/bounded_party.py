@@ -2,10 +2,10 @@
 
 The array is cut into a shard for each owner, one rank each. Stage 0: every rank sends each owner its part of the shard.
 The owner adds, in the order of ranks, what is there when the method's rule closes the stage. Stage 1: it sends the sum
-to every rank. What a rank lacks of a sum is 0: for its parameters nothing happens in this step.
+to every rank. The part of a sum that a rank lacks is 0: its parameters stay as they are in this step.
 
-What comes for a closed transfer is late: dropped, counted, and its sender told to stop. A rank may be ahead of this
-one: what comes for calls that it hasn't made yet is kept, up to a bound; beyond it packets count as lost on their way.
+A packet for a closed transfer is late: dropped, counted, and its sender told to stop. A rank may be ahead of this
+one: packets for calls that it hasn't made yet are kept, up to a bound; beyond it packets count as lost on their way.
 """
 
 import zlib
@@ -44,7 +44,7 @@ from transport.collectives.collective_plan import shard
 from transport.meshes.mesh import Frame
 
 NOWHERE = BoundedHeader(0, 0, 0)
-"""Of a packet that belongs to no transfer."""
+"""The header of a packet that belongs to no transfer."""
 
 EARLY_BYTES_MAX = 1 << 28
 """Most bytes kept for calls that this rank hasn't made."""
@@ -56,7 +56,7 @@ _PASSED_MAX = 4096
 
 
 class BoundedParty:
-    """One member. Call `submit`; give it `receive` and `handle_timer`; take `frames_to_send` and `events`.
+    """A member of the job. Call `submit`; give it `receive` and `handle_timer`; take `frames_to_send` and `events`.
 
     owners: how many ranks have a shard; 0: all. windows: of the path to each member, where they differ from path's.
     terms: what all ranks must agree on, in words. `failure`, once it is there, ends everything: a member that is

@@ -18,7 +18,7 @@ EXACT = "direct"
 
 class BoundedGroupParty:
     """A `transport.group.host_group.GroupParty`. lossy: the mesh that carries the messages of `exact` gives it its
-    packets and its time (`UdpMesh.carry_packets`). What fails one of them fails both, on all ranks."""
+    packets and its time (`UdpMesh.carry_packets`). A failure of one ends the other, on all ranks."""
 
     def __init__(self, exact: CollectiveParty, lossy: BoundedParty) -> None:
         self.exact, self.lossy = exact, lossy

@@ -56,8 +56,8 @@ class OptiReduce(Exact):
     Loss above 2 %: transfers are rotated (Hadamard transform with random signs), so that what is lost costs all values
     a little. The paper rotates buckets; here a shard is, and says so, so ranks need not agree.
 
-    What a stage lacks at t_B is lost on this rank alone: replicas differ. Results are scaled by the arrived count
-    (the paper doesn't say). After a time-out the receiver tells the sender, which drops what it hasn't sent: the
+    Values that a stage lacks at t_B are lost on this rank alone: replicas differ. Results are scaled by the arrived
+    count (the paper doesn't say). After a time-out the receiver tells the sender, which drops what it hasn't sent: the
     paper's sender has a time-out of its own.
     """
 

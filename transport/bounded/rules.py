@@ -1,4 +1,4 @@
-"""What the methods with bounded loss have of their own: how a transfer is sent, and when its receiver waits no more."""
+"""The rules of the methods with bounded loss: how a transfer is sent, and when its receiver waits no more."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class BoundedOptions:
 
 @dataclass
 class CallStage:
-    """One stage of a call at one rank: what comes in. number: 0, to the owner of a shard; 1, from the owners. size: of
+    """The incoming transfers of one stage of a call. number: 0, to the owner of a shard; 1, from the owners. size: of
     the call, in values; index: of the calls of that size, from 0. begun_ns: when this rank began to wait for it."""
 
     number: int
@@ -67,7 +67,7 @@ class Sending:
 
 
 class Rule(Protocol):
-    """One rank's part of a method. Pure; one for each party, since it may measure."""
+    """The rule of a method at one rank. It is pure; each party has its own, since it may measure."""
 
     divide: Divide
 
@@ -78,7 +78,7 @@ class Rule(Protocol):
         """How many of a stage's transfers are under way at once; None: all."""
 
     def timeout_us(self, stage: int, size: int) -> int:
-        """What packets tell the receiver."""
+        """The time-out that packets tell the receiver, in us."""
 
     def close(self, stage: CallStage, rtt_ns: Sequence[int], now_ns: int) -> int | None:
         """Close what of a stage need not be waited for. When to look again, if nothing comes; None: then only.
@@ -196,8 +196,8 @@ class Dgt(Exact):
     Each block's contribution is c = 0.3 c + 0.7 mean |g|, over iterations. The top share of the blocks, and the last,
     travel reliably in channel 0; the others once only, in channels 1 to C, sorted by contribution, whose type of
     service falls with the number (GeoMX: TOS (C - channel) 32). The last reliable block follows all others: when it and
-    all reliable ones are there, what is missing counts 0. Gradients alone travel so: sums come back reliably. What is
-    sent once may be dropped first by a queue that fills (ours: the paper leaves it to the type of service).
+    all reliable ones are there, what is missing counts 0. Gradients alone travel so: sums come back reliably. A queue
+    that fills may drop packets that are sent once first (ours: the paper leaves it to the type of service).
     """
 
     def __init__(self, options: DgtOptions) -> None:

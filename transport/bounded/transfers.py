@@ -66,7 +66,7 @@ class OutgoingTransfer:
         return not self.wants and not waits
 
     def next_block(self) -> int:
-        """Of those it wants to send."""
+        """The next block to send."""
         queue = self._again or self._first or self._later
         block = queue.popleft()
         self.repeating = queue is not self._first
@@ -114,7 +114,7 @@ class OutgoingTransfer:
 
 
 class IncomingTransfer:
-    """The receiver's end: what came until it was closed. None of it before its first packet, but the sender."""
+    """The receiver's end: packets that came until it was closed. Only the sender is known before the first."""
 
     def __init__(self, sender: int, elements: int, block_bytes: int) -> None:
         self.sender = sender
@@ -146,7 +146,7 @@ class IncomingTransfer:
 
     @property
     def share(self) -> float:
-        """Of its blocks, how many came."""
+        """The share of its blocks that came."""
         return self.arrived_blocks / self.blocks
 
     def take(self, place: BoundedHeader, reliable: bool, marked: bool, payload: bytes, now_ns: int) -> bool:
@@ -170,12 +170,12 @@ class IncomingTransfer:
         return True
 
     def missing_bits(self, first: int, most_bytes: int) -> bytes:
-        """Which blocks are missing, from `first` on."""
+        """The blocks that are missing, from `first` on."""
         return np.packbits(~self.here[first : first + 8 * most_bytes], bitorder="little").tobytes()
 
     def values(self) -> tuple[Values, NDArray[np.bool_]]:
-        """(values, of each whether it counts): zeros where nothing came. Of rotated ones all count, if any came: each
-        is the best guess from what came, scaled up for what didn't."""
+        """(values, of each whether it counts): zeros where nothing came. All values of a rotated transfer
+        count, if any came: each is the best guess from the values that came, scaled up for the rest."""
         values = self._bytes.view(np.float32)
         here = np.repeat(self.here, self._block_bytes // 4)[: self.elements]
         if not self.rotated:
@@ -188,7 +188,7 @@ class IncomingTransfer:
 
 def turned(values: Values, back: bool) -> Values:
     """Rotated values (a Hadamard transform with random signs), or those that rotate to them: blocks of powers of two,
-    the longest first, so that the length stays. What is lost of a block then costs all its values a little."""
+    the longest first, so that the length stays. A lost packet then costs all values of its block a little."""
     out, low, unit = np.empty_like(values), 0, np.ones((1, 1))
     while low < len(values):
         width = 1 << min(len(values) - low, ROTATED_VALUES).bit_length() - 1
@@ -199,4 +199,4 @@ def turned(values: Values, back: bool) -> Values:
 
 
 ROTATED_VALUES = 1 << 16
-"""Of a block of the rotation: 184 packets of MTU 1500."""
+"""Values of a block of the rotation: 184 packets of MTU 1500."""

@@ -72,7 +72,7 @@ class AutoParty:
     # Calls
 
     def submit(self, kind: Kind, array: NDArray[Any], op: Any = "sum", *, now_ns: int, **how: Any) -> Any:
-        """Begin a call, or hold it until the choice is known. Raises as the party's."""
+        """Begin a call, or hold it until the choice is known. It raises what the party raises."""
         if self.choice is None and self._party.failure is None:
             call = object()
             if not self._held:

@@ -28,7 +28,7 @@ PREFERENCE = 1.02
 def fit(measured: Sequence[tuple[int, float]]) -> LinkCost:
     """α and β of (bytes, seconds one way), repeated or not, by least squares on relative errors.
 
-    Of each size the median counts, so that a few late measurements don't. ValueError without two sizes.
+    The median of each size counts, so that a few late measurements don't. Raises ValueError without two sizes.
     """
     by_size: dict[int, list[float]] = {}
     for size_bytes, seconds in measured:
@@ -71,7 +71,7 @@ class AlgorithmChoice:
         return _choose(self, size_bytes)[0]
 
     def words(self, size_bytes: int) -> str:
-        """What is chosen for a size and why, in one line."""
+        """The collective chosen for a size and the reason, in one line."""
         chosen, predictions = _choose(self, size_bytes)
         slower = ", ".join(f"{name} {1e3 * s:.3g} ms" for name, s in predictions.items() if name != chosen)
         return (

@@ -1,7 +1,7 @@
 """Collective: everything that the rest of the code must know of one algorithm, in one record.
 
-A record is in the file of its family, beside its plans; `table.py` lists it. What a member sends is in the plan;
-`Sent` has it again in closed form, and tests compare the two. Costs are those of an allreduce.
+A record is in the file of its family, beside its plans; `collective_table.py` lists it. The plan has what a member
+sends; `Sent` has it again in closed form, and tests compare the two. Costs are those of an allreduce.
 """
 
 import math
@@ -14,7 +14,7 @@ from transport.collectives.collective_plan import CollectivePlan
 
 
 class Task(NamedTuple):
-    """One member's part in a call: at least 1 worker, 0 elements. root: of one that has it. option: see `Option`."""
+    """The part of one member in a call: at least 1 worker, 0 elements. root: for rooted kinds. option: see `Option`."""
 
     kind: Kind
     algorithm: str
@@ -69,14 +69,14 @@ class LinkPace(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """Of an allreduce. textbook: the formula of the literature. seconds: as messages travel here, in segments."""
+    """An allreduce's costs. textbook: the formula of the literature. seconds: as messages travel here, in segments."""
 
     textbook: Callable[[AllreduceLoad], Cost]
     seconds: Callable[[AllreduceLoad, LinkPace], float]
 
 
 def any_number(workers: int) -> bool:
-    """Of a collective that asks nothing of the number of workers."""
+    """The rule of a collective that works with any number of workers."""
     return True
 
 

@@ -1,4 +1,4 @@
-"""CollectiveParty: all collective calls of one member, matched with the others' by key. Pure.
+"""CollectiveParty: all collective calls of one member, matched with the others' by key. This module is pure.
 
 Every message's head carries the description of its call, so ranks that make different calls under one key
 notice with the first message. Any fault fails all calls: the member that finds it sends it to all others, pending calls
@@ -55,7 +55,7 @@ _OP_NAMES = tuple(OPS)
 
 
 class CollectiveCall:
-    """One collective of this member: given back by `submit`, and in the event that ends it."""
+    """A collective call of this member, which `submit` returns and the event that ends the call names."""
 
     __slots__ = (
         "algorithm",
@@ -83,7 +83,7 @@ class CollectiveCall:
         self.option = option
         self.number = number
         self.execution: Execution | NativeExecution
-        self.head = b""  # of all its messages, without the place
+        self.head = b""  # the head of all its messages, without the place
         self.key = b""
         self.moved_ns = 0
         self.moves = 0  # of its messages, as far as moved_ns knows of them
@@ -100,7 +100,7 @@ class CollectiveParty:
     """A Party. Call `submit`, and take `events` after every input.
 
     member: 0 … workers-1. job: its name, for errors. option: for the collectives that take one (`Option`).
-    segment_bytes: most data of a message. Both are equal on all members. classes: of the mesh. Of one key, messages in
+    segment_bytes: most data of a message. Both are equal on all members. classes: of the mesh. Messages of one key in
     different classes belong to different calls: those of the next may overtake. runner: set before the first
     call, it carries the messages of all executions that C can run.
     """
@@ -242,7 +242,7 @@ class CollectiveParty:
         self._advance(call)
 
     def lost(self, member: int, reason: str, now_ns: int) -> None:
-        """As Party: fails the calls that still need the member. One that has done its part may go."""
+        """As Party: fails the calls that still need the member. A member that has done its part may leave."""
         self._lost[member] = reason
         if self.failure is not None:
             return

@@ -48,7 +48,7 @@ Operation = Send | Receive | LocalCombine
 
 @dataclass(frozen=True)
 class CollectivePlan:
-    """One member's part. Empty ranges are allowed (a barrier consists of them).
+    """The operations of one member. Empty ranges are allowed (a barrier consists of them).
 
     scratch: elements of memory beyond the array, numbered from `elements` on. No range lies in both.
     """
@@ -96,7 +96,7 @@ class Draft:
         self._operations.append(LocalCombine(low, high, source))
 
     def plan(self) -> CollectivePlan:
-        """What was written so far."""
+        """The plan of the operations added so far."""
         return CollectivePlan(self.member, self._members, self._elements, tuple(self._operations), self._scratch)
 
 

@@ -1,7 +1,7 @@
 """The collectives, a line each, and look-ups by name: plans, compiled programs.
 
-A method's name is also its collective's. Not every collective has every kind: `fitting` is the one that a method uses
-then.
+A method's name is also its collective's. A collective may lack a kind: `fitting` then returns the
+collective that the method uses.
 """
 
 from switchagg.description import KINDS, ROOTED, Kind
@@ -36,7 +36,7 @@ NAMES = tuple(COLLECTIVES)
 COMMON: dict[Kind, str] = (
     dict.fromkeys(KINDS, RING.name) | dict.fromkeys(ROOTED, TREE.name) | {"barrier": DISSEMINATION.name}
 )
-"""What a method without a kind of its own uses."""
+"""The collective of each kind for a method without a kind of its own."""
 
 _cache: ProgramCache[SegmentProgram] = ProgramCache()
 
@@ -53,7 +53,7 @@ def fitting(kind: Kind, method: str, workers: int) -> str:
 
 
 def plan(task: Task) -> CollectivePlan:
-    """One member's plan. ValueError for what isn't defined."""
+    """The plan of one member. Raises ValueError for what isn't defined."""
     kind, name, _, workers, _, root, _ = task
     if kind not in COLLECTIVES[name].kinds:
         raise ValueError(f"{name} {kind} is not defined; there are: {', '.join(with_kind(kind))}")

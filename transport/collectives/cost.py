@@ -5,7 +5,7 @@
 
 `textbook` is what the literature gives: messages one after the other, each whole before the next. Here messages travel
 in segments of s bytes and a segment goes on as soon as it can, so a long message costs its port mβ and the way only
-α + sβ: `predict` follows that. Both agree where messages are no longer than a segment.
+α + sβ: `predict` follows that. The two agree where messages are no longer than a segment.
 """
 
 import math
@@ -21,11 +21,11 @@ from transport.collectives.collective_table import COLLECTIVES, plan
 from transport.collectives.execution import SEGMENT_BYTES
 
 _ELEMENTS = math.lcm(*range(1, 65)) << 6
-"""Of an array that every plan for up to 64 workers cuts into whole parts."""
+"""Length of an array that every plan for up to 64 workers cuts into whole parts."""
 
 
 def textbook(name: str, workers: int, size_bytes: float, option: int = 0) -> Cost:
-    """The formula of the literature for an allreduce. KeyError for a collective without one."""
+    """The formula of the literature for an allreduce. Raises Raises KeyError for a collective without one."""
     if workers == 1:
         return Cost(0, 0.0, 0.0)
     return _costs(name).textbook(AllreduceLoad(workers, size_bytes, option))
@@ -37,7 +37,7 @@ def predict(
     """Seconds of an allreduce whose messages travel in segments, begun by all ranks at once on an idle star.
 
     Additions overlap with receiving, so of γ only what the last segment costs would show; it is left out unless adding
-    is slower than a port: then it sets the pace. KeyError for a collective without an allreduce.
+    is slower than a port: then it sets the pace. Raises Raises KeyError for a collective without an allreduce.
     """
     if workers == 1:
         return 0.0
@@ -61,7 +61,7 @@ def switch_seconds(size_bytes: float, link: LinkCost, bytes_factor: float = 1.0)
 def traffic_matrix(
     name: str, workers: int, option: int = 0, kind: Kind = "allreduce"
 ) -> Mapping[tuple[int, int], Fraction]:
-    """What each member sends to each other in a call, (sender, receiver), in arrays. Read off the plans."""
+    """Traffic of a call, (sender, receiver) -> arrays, read off the plans."""
     elements = _ELEMENTS * max(1, option)
     volumes: defaultdict[tuple[int, int], int] = defaultdict(int)
     alike = COLLECTIVES[name].kinds[kind].turns and elements % workers == 0

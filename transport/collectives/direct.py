@@ -1,6 +1,6 @@
 """The plan `direct`: every shard is summed on one rank, to which all others send it, and goes back to all from there.
 
-That is the traffic of a parameter server with servers on the workers (method `ps`, `transport.ps`), as a collective.
+The traffic is that of a parameter server with servers on the workers (method `ps`, `transport.ps`), as a collective.
 """
 
 from transport.collectives.collective import (
@@ -35,7 +35,7 @@ def direct_allreduce(task: Task) -> CollectivePlan:
     ranks = roots(workers, task.option)
     shards = split(0, elements, len(ranks))
     start = next((number for number, rank in enumerate(ranks) if rank > member), 0)
-    # Each member starts with the next rank, so that no rank gets all messages at once.
+    # A member starts with the next rank, so that no rank gets all messages at once.
     order = [(start + step) % len(ranks) for step in range(len(ranks))]
     numbers = [number for number in order if ranks[number] != member]
     for number in numbers:

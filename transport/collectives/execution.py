@@ -1,4 +1,4 @@
-"""Runs one plan as a dataflow: what has come and may be applied is applied, what is final is sent. Pure.
+"""Runs one plan as a dataflow: what has come and may be applied is applied, what is final is sent. This module is pure.
 
 A plan is compiled once per shape: ranges are cut into segments, and each segment of an operation gets the earlier ones
 it must wait for (a value is read after it was written, written after it was read and its message is out, and written in
@@ -21,7 +21,7 @@ Op = Literal["sum", "max"]
 OPS: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum}
 
 SEGMENT_BYTES = 45 * 1448 - 48
-"""Most data of one message: with its head it fills 45 TCP segments of MTU 1500. A multiple of 8."""
+"""Most data of one message: with its head it fills 45 TCP segments of MTU 1500. It is a multiple of 8."""
 
 CACHED_NODES = 400_000
 """Segments of compiled plans that are kept, about 300 bytes each."""
@@ -206,10 +206,10 @@ class ProgramCache(Generic[AnyProgram]):
 
 
 class Execution:
-    """One call of one member. Not touched by others until `done`: the array, which then holds the result.
+    """A call of one member. The array must not be touched until `done`; it then holds the result.
 
     array: 1-D, C-contiguous, writable, plan.elements long, of the itemsize the plan was compiled for.
-    The loop: start, receive or sent, then carry all of messages_to_send.
+    The loop: start, receive or on_sent, then carry all of messages_to_send.
     """
 
     carried = False
@@ -362,7 +362,7 @@ class Execution:
         """A node is applied or sent: what waited for it alone goes on."""
         self._left -= 1
         after, kinds, waits = self._program.after, self._program.kinds, self._waits
-        if len(after[node]) == 1 and kinds[after[node][0]] == _SEND:  # the way of most nodes
+        if len(after[node]) == 1 and kinds[after[node][0]] == _SEND:  # most nodes take this path
             next_node = after[node][0]
             waits[next_node] -= 1
             if not waits[next_node]:

@@ -4,7 +4,7 @@ Halving–doubling (Thakur, Rabenseifner, Gropp, 2005): in each step a rank swap
 partner, n/2, n/4 … of the array; then the way back. The bytes of the ring in 2·log2 n messages. Distances double, as in
 Gloo, so that the largest messages go to neighbours.
 
-Binary blocks, as in Gloo, for any n: the ranks are divided into blocks of powers of two, largest first. Each block
+Binary blocks, as in Gloo, for any n: the ranks are divided into blocks of powers of two, largest first. A block
 reduce-scatters; the smallest gives its sums to the next larger one, and so on; the largest has the result, which goes
 back the same way, and each block all-gathers. Pieces nest, since a piece of a smaller block is whole ones of a larger.
 """
@@ -237,7 +237,7 @@ def _halving_chain(load: AllreduceLoad) -> list[float]:
 
 
 def _halving_seconds(load: AllreduceLoad, pace: LinkPace) -> float:
-    """Twice until the largest block has the sum. What passes between blocks goes on segment by segment."""
+    """Twice until the largest block has the sum. Data between blocks travels segment by segment."""
     if is_power_of_two(load.workers):
         return stepwise_seconds(_halving_chain(load), pace)
     inside, outside = _ways_through_blocks(load)

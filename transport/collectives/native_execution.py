@@ -14,12 +14,12 @@ from transport.collectives.execution import Op, Segment, SegmentProgram
 from transport.meshes.mesh import Buffer
 
 COMBINED = {"sum": (SUM, DTYPES[:4]), "max": (MAX, DTYPES[2:4])}
-"""What C combines: op -> its number, dtypes. Which of two zeros NumPy's maximum of floats gives depends on the length
-of the array: those stay with NumPy."""
+"""The ops that C combines: op -> its number, dtypes. NumPy keeps the maximum of floats: the sign of its zeros depends
+on the length of the array."""
 
 
 class Runner(Protocol):
-    """What carries messages, and runs executions with them; in one thread."""
+    """The mesh side that carries messages and runs executions with them, in one thread."""
 
     def run(self, execution: "NativeExecution", head: bytes, ticket: int) -> None:
         """Take over an execution that has not started: `head` and step and segment (u32) are the heads of its messages,
@@ -43,7 +43,7 @@ class NativeExecution:
         self._program = program
         self._array = array
         self._scratch = np.empty(program.plan.scratch, array.dtype)
-        dtype = DTYPES.index(array.dtype) if array.dtype in DTYPES else 0  # others combine nothing
+        dtype = DTYPES.index(array.dtype) if array.dtype in DTYPES else 0  # other dtypes combine nothing
         self._handle = self._library.sa_execution_new(
             program.native, array.ctypes.data, self._scratch.ctypes.data, dtype, COMBINED[op][0]
         )

@@ -1,7 +1,7 @@
 """Plans along rings: chunked ring, naive ring, 2-D torus, hierarchical, multi-ring; and their parts.
 
 Chunked ring (Patarasuk and Yuan, 2009): reduce-scatter, then all-gather, n-1 steps each; the array is cut into n pieces
-of nearly equal length, and in each step everyone sends one to the right and takes one from the left. Each element is
+of nearly equal length, and in each step everyone sends one to the right and takes one from the left. An element is
 summed once, along the ring, and then copied: bit-identical on all ranks.
 """
 

@@ -1,4 +1,4 @@
-"""Plans on trees: binomial reduce and broadcast, and two complementary binary trees. Long arrays pipeline in segments.
+"""Plans on trees: binomial reduce and broadcast, and two complementary binary trees. Long arrays travel in segments.
 
 Double binary tree (Sanders, Speck, Träff, 2009; the trees are NCCL's): each tree takes half of the array, up to its
 root and down again. No rank has more than two children in both together, so none sends more than twice the

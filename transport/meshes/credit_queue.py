@@ -63,11 +63,11 @@ class Sends(Protocol):
         """As the mesh's."""
 
     def set_credit(self, credit_bytes: int | None) -> None:
-        """As of CreditQueue, of each flow; from now on. Any thread."""
+        """As of CreditQueue, of each flow; from now on. Any thread may call it."""
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of messages that left the queues and are not yet known to have left the mesh. Any thread."""
+        """Bytes of messages that left the queues and are not yet known to have left the mesh. Any thread may ask."""
 
 
 class Credited:

@@ -1,12 +1,12 @@
-"""Who the two members of a handshake are, and which job and method they belong to. Pure.
+"""Who the two members of a handshake are, and which job and method they belong to. This module is pure.
 
-Both send a hello once the other has proved that it has the job's token (`transport.meshes.mesh_handshake`), and check
-the other's with `disagreement`, so that both can name what doesn't fit. A hello is
+The two send a hello once the other has proved that it has the job's token (`transport.meshes.mesh_handshake`), and
+check the other's with `disagreement`, so that both can name what doesn't fit. A hello is
 
      0 u16 member | 2 u16 members | 4 u16 whom it is meant for | 6 u8 lengths of job, method, link
      9 job, method, link in UTF-8
 
-Who finds a disagreement passes it on to all others, who would wait for a member that won't come.
+A member that finds a disagreement passes it on to all others, which would wait for a member that won't come.
 """
 
 import struct
@@ -58,7 +58,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What the members of a mesh meet for. job, method, token: the same on all. timeout_s: within which they meet."""
+    """The terms of a mesh's members. job, method, token: the same on all. timeout_s: they meet within it."""
 
     job: str = ""
     method: str = ""
@@ -67,11 +67,11 @@ class Meeting:
 
     @property
     def key(self) -> bytes:
-        """What members prove to each other that they have."""
+        """The key that members prove to each other."""
         return handshake_key(self.token, self.job)
 
     def hello(self, link: str, classes: Sequence[int], member: int, members: int) -> Hello:
-        """Of a member, over a link with these classes. Raises ValueError."""
+        """The hello of a member, over a link with these classes. Raises ValueError."""
         return Hello(self.job, self.method, link_text(link, classes), member, members)
 
 

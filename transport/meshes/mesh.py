@@ -70,7 +70,7 @@ size exactly; None for memory of the mesh's own. Asked at most once per message;
 
 
 class Mesh(Protocol):
-    """One member's end of a mesh. One thread uses it; `wake` may be called by any thread at any time.
+    """The end of a mesh at one member. A single thread uses it; any thread may call `wake` at any time.
 
     Messages from one member to another arrive in order, whole and once, or the member is `Lost`: a peer that died, that
     uses another protocol or belongs to another job, or that sends nothing for longer than the mesh allows. With
@@ -89,7 +89,7 @@ class Mesh(Protocol):
 
     @property
     def link(self) -> str:
-        """What carries the messages: a name in `transport.links.link_kinds`."""
+        """The link that carries the messages: a name in `transport.links.link_kinds`."""
 
     @property
     def classes(self) -> tuple[int, ...]:
@@ -101,11 +101,11 @@ class Mesh(Protocol):
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What went through and went wrong so far; at least tx_messages, tx_bytes, rx_messages, rx_bytes (of data)."""
+        """Counters of traffic and faults so far; at least tx_messages, tx_bytes, rx_messages, rx_bytes (of data)."""
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """What is in use below, such as the congestion control."""
+        """Settings in use below, such as the congestion control."""
 
     def send(self, to: int, head: bytes, data: Buffer, ticket: int, flow: int = -1) -> None:
         """Take a message for another member. Never blocks or refuses: the sender bounds what is in flight, by `Sent`.
@@ -116,7 +116,7 @@ class Mesh(Protocol):
         """
 
     def receive(self, place: Place | None = None) -> Sequence[Event]:
-        """What has happened, a bounded amount of it per call, in order per member; [] if nothing. Never blocks.
+        """The events so far, a bounded number per call, in order per member; [] if none. The call never blocks.
 
         Sends on what `send` has queued. Raises LinkClosed.
         """
@@ -150,7 +150,7 @@ def checked_classes(priorities: Sequence[int]) -> tuple[int, ...]:
 
 
 def link_text(link: str, classes: Sequence[int]) -> str:
-    """What members must agree on besides job and method, as their hellos have it."""
+    """The text that members must agree on besides job and method, as their hellos have it."""
     return f"{link}, classes {' '.join(map(str, classes))}" if classes else link
 
 
@@ -166,7 +166,7 @@ class Frame(NamedTuple):
 
 
 class PacketParty(Protocol):
-    """What a member does with packets that may be lost, which a mesh carries beside its messages. Pure."""
+    """The handling of packets that may be lost, which a mesh carries beside its messages. An implementation is pure."""
 
     @property
     def counters(self) -> Mapping[str, int]: ...
@@ -179,7 +179,7 @@ class PacketParty(Protocol):
         """A packet of a member came. marked: with the network's mark (CE). Raises nothing."""
 
     def frames_to_send(self, limit: int, now_ns: int) -> list[Frame]:
-        """Up to limit packets; fewer: nothing more may leave now. What is in flight is bounded."""
+        """Up to limit packets; fewer: nothing more may leave now. The number in flight is bounded."""
 
     def next_deadline_ns(self) -> int | None:
         """When handle_timer must be called, or None."""
@@ -189,7 +189,7 @@ class PacketParty(Protocol):
 
 
 class Party(Protocol):
-    """What a member does with messages. Pure: no sockets, threads, clock or randomness of its own.
+    """The message handling of a member. An implementation is pure: no sockets, threads, clock or randomness of its own.
 
     Give it what arrives, then send all of `messages_to_send`; call `handle_timer` at the deadline.
     """

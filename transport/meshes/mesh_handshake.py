@@ -6,7 +6,7 @@ The *dialer* connects, the *listener* is connected to; they exchange four messag
     56 of all but opening and challenge: u16 length | 58 body
 
 An opening has 40 zeros behind its nonce, so that no challenge is longer. The nonce is the dialer's, but for a
-challenge's. The token itself is never sent. Pure.
+challenge's. The token itself is never sent. This module is pure.
 """
 
 import hashlib
@@ -40,12 +40,12 @@ class HandshakeKind(IntEnum):
 
 
 def handshake_key(token: str, job: str) -> bytes:
-    """What both sides must have: it follows from the token; without one from the job's name, which is no secret."""
+    """The key of both sides: it follows from the token; without a token from the job's name, which is no secret."""
     return hashlib.blake2b((token or job).encode(), digest_size=32, person=b"sa token" if token else b"sa job").digest()
 
 
 def trouble_of(error: DecodeError) -> str:
-    """What is wrong with a peer whose message raised it, for people."""
+    """The fault of a peer whose message raised it, as a text."""
     return error.detail if error.reason in ("no_proof", "version") else "what answers there speaks another protocol"
 
 
@@ -79,20 +79,20 @@ def size_bytes(prefix: bytes | bytearray) -> int:
 
 
 def kind_of(message: bytes | bytearray) -> HandshakeKind:
-    """Of a whole message. Raises DecodeError for what is none."""
+    """The kind of a whole message. Raises DecodeError for other bytes."""
     if len(message) < _START.size or len(message) != size_bytes(message):
         raise DecodeError("no_hello", f"{len(message)} bytes")
     return HandshakeKind(message[6])
 
 
 def nonce_of(message: bytes | bytearray) -> bytes:
-    """Of a whole message."""
+    """The nonce of a whole message."""
     return bytes(message[8 : _START.size])
 
 
 @dataclass(frozen=True, slots=True)
 class PeerSession:
-    """What two members share that have proved themselves: it seals what one sends to the other.
+    """The session of two members that have proved themselves; it seals what one sends to the other.
 
     dialing: whether this side is the dialer.
     """

@@ -76,7 +76,7 @@ class MeshLoop:
             self._mesh.wake()
 
     def fail(self, exception: BaseException, linger_s: float = 1.0) -> None:
-        """End the loop; the first exception given stays. What is queued in the mesh is sent, for linger_s at most."""
+        """End the loop; the first exception given stays. The loop sends queued messages for linger_s at most."""
         with self._lock:
             if self._failure is None:
                 self._failure = exception

@@ -99,7 +99,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def no_token_text(addresses: Sequence[Address]) -> str:
-    """What it means that the job of these members has no token; "" where only this host reaches them."""
+    """A warning that the job of these members has no token; "" where only this host reaches them."""
     for host, port in addresses:
         if not _is_loopback(host):
             return (

@@ -1,7 +1,7 @@
 """NativeTcpMesh: a TcpMesh in C, which also queues messages by urgency and runs collectives without Python.
 
-Both speak the same on the wire. A message of an execution that runs here never reaches Python; others are handed out as
-from any mesh.
+The two speak the same on the wire. A message of an execution that runs here never reaches Python; others are handed out
+as from any mesh.
 """
 
 import ctypes
@@ -161,7 +161,7 @@ class NativeTcpMesh:
         classes: tuple[int, ...] = (),
         unknown_senders: int = 0,
     ) -> None:
-        """What `tcp.meet` gives. The connections are non-blocking, and the mesh's from now on."""
+        """Arguments as `tcp_mesh.meet` returns them. The connections are non-blocking, and the mesh's from now on."""
         self.member, self.members, self.classes = hello.member, hello.members, classes
         self._hello, self._flows = hello, flows
         self._library = declared()
@@ -241,7 +241,7 @@ class NativeTcpMesh:
         execution.carried = True
 
     def stop(self) -> None:
-        """See `Runner.stop`. What they have queued is read by C until `close`: they stay referenced."""
+        """See `Runner.stop`. C reads their queued messages until `close`: they stay referenced."""
         if not self._closed:
             self._library.sa_mesh_stop(self._handle)
 
@@ -292,7 +292,7 @@ class NativeTcpMesh:
     # Waiting and closing
 
     def wait(self, timeout_s: float | None) -> bool:
-        """See `Mesh.wait`. What belongs to executions is received, and what they have to send is sent, meanwhile."""
+        """See `Mesh.wait`. Messages of executions are received and sent meanwhile."""
         self._require_open()
         return self._turn(-1 if timeout_s is None else max(0, round(timeout_s * 1e9)))
 

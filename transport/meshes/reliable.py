@@ -4,12 +4,12 @@ Sans-IO: a `Sender` and the `Receiver` at its peer get frames and the time as in
 deadline. A message is cut into segments that fill a frame. The receiver acknowledges every second segment, and at once
 at the end of a message or when something is missing, with up to three SACK ranges. Loss is found by order of sending
 (RACK, RFC 8985): what was sent before a frame that has arrived is sent again, once frames that others overtook would
-have arrived, too. Which of a segment's transmissions arrived is told by the echoed time of sending. A timeout (at first
+have arrived, too. The echoed time of sending tells which of a segment's transmissions arrived. A timeout (at first
 two round trips, as TLP of RFC 8985; then that of RFC 6298, doubled each time) repeats nothing: it sends a probe, a
 header alone, whose acknowledgement shows what is missing. So a round trip that grows suddenly, as queues fill, makes no
 sender repeat what waits in them.
 
-There is no congestion control: the window alone bounds what is in flight. That is generous to the host methods
+There is no congestion control: the window alone bounds what is in flight. The choice is generous to the host methods
 that run on it: no slow start, no halving after a loss.
 
 The header is as long as TCP's with timestamps (32 B), so that a frame costs what a segment of TCP costs:
@@ -261,7 +261,7 @@ class Sender:
             self._late_ns = max(self._late_ns, min((rtt_ns - self._rtt_last_ns) * 5 // 4, self._timeout.rto_ns))
 
     def _find_losses(self, now_ns: int) -> None:
-        """What was sent before the newest arrival, and long enough ago, is lost."""
+        """Mark segments lost that were sent before the newest arrival, and long enough ago."""
         self._loss_at_ns = None
         allowed_ns = self._rtt_last_ns + max(self._rtt_min_ns // 4, self._late_ns)
         in_flight = self._in_flight
@@ -405,7 +405,7 @@ class Receiver:
         return [header + b"".join(_RANGE.pack(a - self._expected, b - self._expected) for a, b in ranges)]
 
     def _sack_ranges(self) -> list[list[int]]:
-        """Those of the segments that came last, the last first (RFC 2018): each is told several times."""
+        """Ranges of the segments that came last, the last first (RFC 2018); each range is sent several times."""
         ranges = self._ranges
         result: list[list[int]] = []
         for number in self._recent:

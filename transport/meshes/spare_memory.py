@@ -14,7 +14,7 @@ SPARE_BYTES_MAX = 16 << 20
 
 
 class SpareMemory:
-    """Not thread-safe, but for letting go. At most SPARES_MAX pieces of together SPARE_BYTES_MAX are kept."""
+    """Only letting go is thread-safe. At most SPARES_MAX pieces of together SPARE_BYTES_MAX are kept."""
 
     def __init__(self) -> None:
         self._spares: list[NDArray[np.uint8]] = [np.empty(1, np.uint8)]

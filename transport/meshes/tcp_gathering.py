@@ -1,7 +1,7 @@
 """How the members of a job connect over TCP: one checked connection per pair, or one for each flow.
 
 The member with the higher number connects, as the dialer of a `transport.meshes.mesh_handshake`; both say hello then,
-whether they fit or not, so that both sides can name a disagreement. Both pass it on to all others before they give up.
+whether they fit or not, so that both sides can name a disagreement. The two pass it on to all others before they fail.
 Unknown senders, who don't prove that they have the job's token, are sent away after a few seconds, or at once if they
 send no message of a handshake; they learn nothing, delay nobody and are counted.
 """
@@ -50,7 +50,7 @@ LEFT_S = 1.0
 _TCP_CONGESTION = 13
 
 _connections: "weakref.WeakSet[socket.socket]" = weakref.WeakSet()
-"""Those of meshes of this process. A forked child (a DataLoader's worker, say) closes them: it can't use them, and
+"""Sockets of this process's meshes. A forked child (a DataLoader's worker, say) closes them: it can't use them, and
 while it lived no peer would notice that this process has died."""
 
 
@@ -64,11 +64,11 @@ os.register_at_fork(after_in_child=_let_go)
 
 @dataclass(frozen=True)
 class TcpOptions:
-    """Of every socket. congestion_control: a name the kernel knows; None leaves the machine's default. buffer_bytes:
-    what a socket may hold to be sent; bound it by the queue of a shaped link, or TCP fills that queue until it drops;
-    None leaves it to the kernel. tos: the TOS byte of every packet. silence_s: an outage so long ends no connection; a
-    peer whose kernel doesn't answer for `patience_s` of it is lost. unsent_bytes: how much the kernel takes beyond what
-    it can send at once: small, so that urgent messages overtake.
+    """Options of every socket. congestion_control: a name the kernel knows; None leaves the machine's default.
+    buffer_bytes: what a socket may hold to be sent; bound it by the queue of a shaped link, or TCP fills that queue
+    until it drops; None leaves it to the kernel. tos: the TOS byte of every packet. silence_s: an outage so long ends
+    no connection; a peer whose kernel doesn't answer for `patience_s` of it is lost. unsent_bytes: how much the kernel
+    takes beyond what it can send at once: small, so that urgent messages overtake.
     """
 
     congestion_control: str | None = None

@@ -48,7 +48,7 @@ _CALL_BYTES = 1 << 18
 """Most of one peer's data received with one system call: what was received is still in the cache when it is used."""
 _BESIDE_BYTES = 1 << 14
 _BESIDE_LONG_BYTES = 1 << 10
-"""What is received with it, and has to be copied: the next message's start, and more of it if messages are short."""
+"""Bytes received with it that have to be copied: the next message's start, and more of it if messages are short."""
 _LONG_BYTES = 1 << 15
 _START_BYTES_MAX = _HEADER.size + HEAD_BYTES_MAX
 _READS_MAX = 8  # system calls of one `receive` per peer
@@ -94,7 +94,7 @@ class _Peer:
 
 
 class TcpMesh:
-    """One member's end of a mesh over TCP. Made by `connect`. details: the congestion control that its sockets use.
+    """The end of a TCP mesh at one member, opened by `connect`. details: the congestion control that its sockets use.
 
     Besides what every mesh counts: `sends` and `receives`, system calls; `send_would_block`; `drop_unknown_sender`:
     peers that did not prove that they have the job's token, while the members met.
@@ -110,7 +110,7 @@ class TcpMesh:
         classes: tuple[int, ...] = (),
         unknown_senders: int = 0,
     ) -> None:
-        """What `meet` gives. The connections are non-blocking, and the mesh's from now on."""
+        """Arguments as `meet` returns them. The connections are non-blocking, and the mesh's from now on."""
         self.member, self.members, self.classes = hello.member, hello.members, classes
         self._hello, self._flows = hello, len(flows)
         self.counters: dict[str, int] = dict.fromkeys(
@@ -414,7 +414,7 @@ class TcpMesh:
             self._by_descriptor.clear()
 
     def hand_over(self) -> tuple[Hello, list[dict[int, socket.socket]], tuple[int, ...], int]:
-        """What `meet` gave, before the first message; this mesh is closed from then on."""
+        """The result of `meet`, before the first message; this mesh is closed from then on."""
         flows: list[dict[int, socket.socket]] = [{} for _ in range(self._flows)]
         for member, peers in self._peers.items():
             for flow, peer in zip(flows, peers, strict=True):
@@ -426,7 +426,7 @@ class TcpMesh:
     def _linger(self, until: float) -> None:
         """Until the peers' kernels have all that was sent: a socket that is closed before may throw it away.
 
-        What peers send meanwhile is read, or they might not get to read ours.
+        The mesh reads peers' messages meanwhile, or they might not get to read ours.
         """
         for peer in self._by_descriptor.values():
             if peer.data is not None:  # the memory that `place` gave may be used for other things now

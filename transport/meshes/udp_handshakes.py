@@ -1,7 +1,7 @@
 """The handshakes of one member of a UDP mesh (`transport.meshes.mesh_handshake`), over datagrams that may get lost.
 
-Each of two members is a dialer: it sends openings until the other's hello is there, and whichever handshake ends first
-connects them. Of those that open one nothing is kept until they have proved that they have the job's token. Proofs and
+Both members are dialers: each sends openings until the other's hello is there, and whichever handshake ends first
+connects them. A member keeps nothing of an opener until the opener has proved that it has the job's token. Proofs and
 answers carry, behind the hello,
 
     u32 own number | u32 number of the other, 0 while it isn't known | u8 1: answer
@@ -32,7 +32,7 @@ _NUMBERS = struct.Struct(f">IIB{CLASSES - 1}H")
 
 
 class Greeting(NamedTuple):
-    """A hello that came, in the session that it proves. ours: our number as the other knows it; 0: it doesn't."""
+    """A hello in the session that it proves. local_number: ours as the peer knows it; 0: unknown."""
 
     session: PeerSession
     hello: Hello
@@ -43,8 +43,8 @@ class Greeting(NamedTuple):
 
 
 class UdpHandshakes:
-    """number, ports: our own, of the connections to us. dialed, heard: by member, the sessions of handshakes that this
-    side has opened, and the other.
+    """number, ports: our own, of the connections to us. dialed, accepted: by member, the sessions of handshakes that
+    this side has opened, and the other.
     """
 
     def __init__(self, hello: Hello, key: bytes, number: int, ports: Sequence[int]) -> None:
@@ -59,7 +59,7 @@ class UdpHandshakes:
         self.informed: set[int] = set()  # members that know of it
 
     def greeting(self, member: int, number: int) -> bytes:
-        """What this side sends to a member that it isn't connected with. number: as of `hello`."""
+        """The opening that this side sends to a member before they are connected. number: as of `hello`."""
         session = self.dialed.get(member) or self.accepted.get(member)
         if number and session is not None:
             return self.hello(session, member, number, True)
@@ -72,7 +72,7 @@ class UdpHandshakes:
         return session.seal(kind, replace(self._hello, to=member).pack() + numbers)
 
     def answer(self, message: bytes, address: Address, member: int | None) -> bytes | None:
-        """What goes back to where an opening or a challenge came from; None for another message. member: of this
+        """The answer to an opening or a challenge; None for another message. member: the one at this
         address. Raises DecodeError."""
         kind = kind_of(message)
         if kind is HandshakeKind.OPENING:

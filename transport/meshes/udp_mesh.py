@@ -90,7 +90,7 @@ class _Flow:
 
 
 class _Peer:
-    """What is in flight between us and one other member. flows: by class, once its number is known."""
+    """The state of the connection to another member. flows: by class, once its number is known."""
 
     def __init__(self, member: int, address: Address, now_ns: int) -> None:
         self.member, self.address = member, address
@@ -101,7 +101,7 @@ class _Peer:
 
 
 class UdpMesh:
-    """One member's end of a mesh over UDP. Made by `connect`.
+    """The end of a UDP mesh at one member, opened by `connect`.
 
     Besides what every mesh counts: `retransmitted` and `timeouts` of segments, `drop_unknown_sender` (datagrams that
     are none of this job's), and the links' counters, added up, with the prefix link_.
@@ -202,17 +202,17 @@ class UdpMesh:
 
     @property
     def config(self) -> ReliableConfig:
-        """Of the connections, whose window and timeouts packets are to keep, too."""
+        """Window and timeouts of the connections, which packets keep, too."""
         return self._config
 
     @property
     def packet_bytes_max(self) -> int:
-        """Of a packet beside messages: as long as a segment with its header."""
+        """Most bytes of a packet beside messages: a segment with its header."""
         return self._config.segment_bytes + RELIABLE_BYTES
 
     def carry_packets(self, party: PacketParty, magic: bytes) -> None:
         """Carry this party's packets, too, which begin with two bytes of their own; its timer is the mesh's from now
-        on. What comes before counts as unknown senders'. Before the mesh gets an event loop."""
+        on. Earlier packets count as unknown senders'. Before the mesh gets an event loop."""
         assert magic not in (_RELIABLE, MAGIC[:2], _PING[:2], _BYE[:2]), magic
         self._packets, self._magic = party, magic
 
@@ -482,7 +482,7 @@ class UdpMesh:
             self._lose(peer, "it left")
 
     def _timer(self, peer: _Peer, now_ns: int) -> None:
-        """What is due: losses, acknowledgements, heartbeats, timeouts of peers."""
+        """Handle what is due: losses, acknowledgements, heartbeats, timeouts of peers."""
         if peer.connected and now_ns - peer.received_ns >= self._silence_ns + NEIGHBOUR_S * 1e9:
             self._lose(peer, f"nothing came from it for {self._silence_ns / 1e9:g} s")
             return

@@ -38,7 +38,7 @@ class Aggregate:
 
     @property
     def retained_bytes(self) -> int:
-        """What is kept for late workers."""
+        """Bytes of results that the server retains for late workers."""
         return len(self.result.view) if self.complete and self.result is not None else 0
 
     def join(self, rank: int, head: Head, values: SharedBuffer | None, now_ns: int) -> None:

@@ -1,7 +1,7 @@
 """Gradients for servers that keep weights, coded: each slice by itself, since no two workers push at one time.
 
-What travels is a code of 32 bits for each row, then the rows' words, in the sender's byte order; a row is what a packet
-of 360 elements would carry. Its scale is the worker's own, so all of a lane's bits are one worker's. The server decodes
+A message is a code of 32 bits for each row, then the rows' words, in the sender's byte order; a row is what a packet
+of 360 elements would carry. The scale is the worker's own, so all of a lane's bits are one worker's. The server decodes
 a gradient as soon as it is there, and applies it; weights come back as they are.
 """
 
@@ -43,7 +43,7 @@ class PushCodec:
         return dtype == FLOAT32 and tensor_elements >= self._least
 
     def size_bytes(self, elements: int) -> int:
-        """Of a slice's message."""
+        """Size of a slice's message."""
         return 4 * -(-elements // self._width) * (self._words + (self._codec.rounds > 0))
 
     def encode(self, values: Array, residual: Array | None, key: int) -> Array:
@@ -109,7 +109,7 @@ class CodedPushes:
         self._pushed.pop(key, None)
 
     def state_dict(self) -> dict[str, Any]:
-        """As `Compression` has it, tensors named by their keys. Not while one is pushed."""
+        """As `Compression` has it, tensors named by their keys. No push may be under way."""
         return {
             "codec": self._text,
             "rank": self._rank,

@@ -1,7 +1,7 @@
 """Colocated: a worker and a server as one member, for jobs without servers of their own: each rank sums its share.
 
 Member r is worker r and server n + r. A message's first byte says for which of the two it is; what they say to each
-other stays here and is copied once. Pure, a `transport.meshes.mesh.Party`.
+other stays here and is copied once. The class is a pure `transport.meshes.mesh.Party`.
 """
 
 from collections import Counter
@@ -50,7 +50,7 @@ class Colocated:
 
     @property
     def counters(self) -> Counter[str]:
-        """Of both."""
+        """Counters of the worker and the server, added up."""
         return self._worker.counters + self._server.counters
 
     @property

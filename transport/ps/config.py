@@ -136,7 +136,7 @@ class PsConfig:
 
 
 def config_from_bytes(data: bytes) -> PsConfig:
-    """What `to_bytes` made. Raises ValueError for anything else."""
+    """The configuration that `to_bytes` encoded. Raises ValueError for anything else."""
     try:
         loaded: Any = json.loads(data)
     except (ValueError, RecursionError) as error:

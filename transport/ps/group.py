@@ -53,7 +53,7 @@ class PsOptions:
 class PsGroup(HostGroup):
     """A worker of a parameter-server job: a `transport.group.contract.Group`. Made by `open_ps_group`.
 
-    config: what all members agreed on. What travels for each type: `staging`. op "avg" of allreduce and reduce_scatter
+    config: what all members agreed on. `staging` says how each type travels. op "avg" of allreduce and reduce_scatter
     divides by the number of workers that are in the sum: with backup workers, or after the job has shrunk, that isn't
     `workers`.
     """
@@ -158,7 +158,7 @@ class PsClient(PsGroup):
 
 
 class PsServerHost:
-    """One server in real time, in a thread of its own, until all workers have left or the job has failed.
+    """A server in real time, in a thread of its own, until all workers have left or the job has failed.
 
     adopt: take the configuration of the first worker.
     """
@@ -196,7 +196,7 @@ class PsServerHost:
 
     @property
     def config(self) -> PsConfig:
-        """What the job agreed on, once a worker has sent it."""
+        """The configuration of the job, once a worker has sent it."""
         return self._server.config
 
     @property
@@ -229,7 +229,7 @@ class PsServerHost:
 
 
 class _Opening(NamedTuple):
-    """What all members that one process opens have in common. config None: the first worker's."""
+    """Settings that all members of one process share. config None: the first worker's."""
 
     link: str
     workers: Sequence[Address]

@@ -12,8 +12,8 @@ LATE_NS = 2_000_000_000
 
 class Liveness:
     """A peer is dead that sends nothing for longer than an outage of dead_after_s explains, after a heartbeat. Any
-    message of a peer counts. Silence counts from the first `turn`; time in which we ourselves were held up doesn't
-    count: on one machine all are held up together."""
+    message of a peer resets its time. Silence counts from the first `turn`; time in which we ourselves were held up
+    doesn't count: on one machine all are held up together."""
 
     def __init__(self, peers: Iterable[int], heartbeat_s: float, dead_after_s: float) -> None:
         self._silent_since_ns: dict[int, int] = dict.fromkeys(peers, 0)
@@ -27,7 +27,7 @@ class Liveness:
 
     @property
     def peers(self) -> list[int]:
-        """Those that still count."""
+        """Peers that are watched."""
         return list(self._silent_since_ns)
 
     @property

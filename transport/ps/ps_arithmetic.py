@@ -1,4 +1,4 @@
-"""What a server computes on slices: in C where the compiled core is there, else in NumPy, with the same bits.
+"""Arithmetic of a server on slices: in C where the compiled core is there, else in NumPy, with the same bits.
 
 Values are memory of single bytes, of any alignment, that hold `dtype`. float32 and float64 are computed in their own
 precision, one rounding per operation in the order written here, never fused; integers wrap.
@@ -43,7 +43,7 @@ class Arithmetic(Protocol):
         """values /= divisor; of floats."""
 
     def step(self, step: Step, weights: Array, velocity: Array | None, backup: Array | None, gradient: Array) -> None:
-        """One step of SGD, all arrays of one float type and length.
+        """A step of SGD, all arrays of one float type and length.
 
         backup given: g += λ·g·g·(w - backup), products from the left, and at the end backup = w. Then, where the
         factor isn't 0: g += decay·w; v = momentum·v + g, g = v. Last: w -= learning_rate·g. The gradient is kept.

@@ -26,7 +26,7 @@ EVERYBODY = 0xFFFF
 
 SUMMED = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.int64))
 DTYPES = (*SUMMED, np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.complex128))
-"""By their number on the wire. Those after SUMMED can be broadcast and gathered."""
+"""Types by their number on the wire. Types after SUMMED can be broadcast and gathered."""
 
 _HEAD = struct.Struct(">HBBQIIQIIBBHHHi")
 HEAD_BYTES = _HEAD.size
@@ -53,7 +53,7 @@ class PsMessageKind(IntEnum):
 
 
 class PsOp(IntEnum):
-    """What a call does with its values."""
+    """The operation of a call on its values."""
 
     SUM = 0
     AVG = 1
@@ -74,11 +74,11 @@ COMBINING = (PsOp.SUM, PsOp.AVG, PsOp.MAX, PsOp.GRADIENT)
 
 
 LEAST_URGENT = (1 << 31) - 1
-"""Of all priorities. All results have it: so those of one slice keep their order."""
+"""The lowest priority. All RESULT messages have it, so the results of one slice keep their order."""
 
 
 class Head(NamedTuple):
-    """A message's head. Fields as in the layout above."""
+    """The head of a message; the layout above describes its fields."""
 
     kind: PsMessageKind
     key: int = 0
@@ -97,12 +97,12 @@ class Head(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of the slice's values."""
+        """Size of the slice's values."""
         return self.slice_elements * DTYPES[self.dtype].itemsize
 
     @property
     def call(self) -> tuple[int, ...]:
-        """What all workers must agree on."""
+        """The fields that all workers must agree on."""
         sizes = (self.elements, self.slices, self.slice_elements)
         return (self.op, self.requested_op, self.dtype, *sizes, self.root, self.source, self.sink)
 

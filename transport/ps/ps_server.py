@@ -1,7 +1,7 @@
 """PsServer: one of the servers of a job; sums or keeps weights, slice by slice, each answered as soon as its mode
 allows.
 
-Pure, a `transport.meshes.mesh.Party`. What calls mean is in `messages.Op`, what modes mean in `PsConfig`. A slice's
+The class is a pure `transport.meshes.mesh.Party`. `PsOp` defines the calls, `PsConfig` the modes. A slice's
 state is freed when the last worker that may still come has come, so calls without end need no memory; only "backup"
 keeps results for late workers, and never many more than `retained_bytes`: above that it waits for all workers again.
 """
@@ -46,8 +46,8 @@ class PsServer:
     """member: ours, at least config.workers. adopt: take everything but the numbers of members from the first worker's
     hello. names: where each member is, for messages. calculator: for tests.
 
-    `failure`: why the job ended, or None. `done`: nothing will be summed any more. `may_end`: and all know. `notices`:
-    lines for a log.
+    `failure`: why the job ended, or None. `done`: nothing will be summed any more. `may_end`: every member knows it.
+    `notices`: lines for a log.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class PsServer:
         return shared.view
 
     def receive(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
-        """A worker's message. One of another protocol is counted and ignored; one that contradicts ends its sender, or
+        """A worker's message. A message of another protocol is counted and ignored; a contradiction ends its sender, or
         the job."""
         parsed, placed = self._placed.pop((sender, bytes(head)), None) or (unpack(head), None)
         if parsed is None or sender not in self._coming:
@@ -307,7 +307,7 @@ class PsServer:
     # ---- sums
 
     def _fault(self, sender: int, head: Head, size_bytes: int) -> str:
-        """What is wrong with a push by itself; "" if nothing is."""
+        """The fault of a push by itself; "" if there is none."""
         words = ""
         dtype, values = (
             DTYPES[head.dtype],
@@ -338,14 +338,14 @@ class PsServer:
         return f"{self._who(sender)} calls {call_text(head)}, but with {words}" if words else ""
 
     def _codec_of(self, head: Head) -> PushCodec | None:
-        """What a push's values are coded by."""
+        """The codec of a push's values."""
         if not self.config.codec or not self.config.keeps_weights or head.op != PsOp.GRADIENT:
             return None
         codec = _push_codec(self.config.codec)
         return codec if codec.takes(DTYPES[head.dtype], head.elements) else None
 
     def _size_bytes(self, head: Head) -> int:
-        """Of a push's values."""
+        """Size of a push's values."""
         codec = self._codec_of(head)
         return head.size_bytes if codec is None else codec.size_bytes(head.slice_elements)
 
@@ -503,7 +503,7 @@ class PsServer:
             self._holding.discard(where)
 
     def _answer_weights(self, entry: KeptSlice, to: list[AppliedPush], puller: int | None = None) -> None:
-        """One snapshot for all of them: the weights change while it is on its way."""
+        """All answers share a snapshot, because the weights change while it is on its way."""
         snapshot = entry.snapshot(self._pool, puller)
         for push in to:
             entry.sends(push.rank)
@@ -567,7 +567,7 @@ def member_name(member: int, config: PsConfig, names: Sequence[str]) -> str:
 
 
 def adopting(workers: int, servers: int) -> PsConfig:
-    """What a server that adopts starts with."""
+    """The configuration that an adopting server starts with."""
     return replace(PsConfig(workers), servers=servers)
 
 

@@ -1,8 +1,8 @@
-"""PsWorker: a worker's end of a parameter-server job: its calls, slice by slice. Pure, a `transport.meshes.mesh.Party`.
+"""PsWorker: a worker's end of a parameter-server job: its calls, slice by slice; a pure `transport.meshes.mesh.Party`.
 
 A call is one message per slice to the slice's server, and one answer per slice that this worker shall have. Slices are
 separate messages with the call's priority, answered each by itself and with the same priority, so a more urgent call
-overtakes between any two of them. What goes wrong fails all calls: pending and later ones raise the same error.
+overtakes between any two of them. A failure ends all calls: pending and later ones raise the same error.
 """
 
 from collections import Counter
@@ -146,7 +146,7 @@ class PsWorker:
         has ended; None: the running number of such calls. "init", "push_pull" and "pull" need one: the tensor's. root:
         the source of "broadcast" and "init"; who gets a "reduce"; of an allreduce, its index of `REQUESTED_OPS`. op:
         "sum", "max", or "avg", which divides by the number of workers in the sum. priority: lower is more urgent. After
-        a failure the call fails at once. ValueError for what isn't defined."""
+        a failure the call fails at once. Raises ValueError for undefined calls."""
         code = op_of(kind, array, op, root, target, self.config.workers)
         number = self._number(kind, key)
         shards = kind in ("reduce_scatter", "all_gather")
@@ -229,8 +229,8 @@ class PsWorker:
     # ---- Party
 
     def place(self, sender: int, head: bytes, size_bytes: int) -> memoryview | None:
-        """The place of a slice in its target. Its server has our values whole, or it could not answer: so nothing
-        reads them from there any more, even if the mesh hasn't said so yet."""
+        """The place of a slice in its target. The server has all of our values, or it could not answer: so
+        nothing reads them from there any more, even if the mesh hasn't said so yet."""
         parsed = unpack(head)
         match = None if parsed is None else self._awaited(sender, parsed)
         if match is None or size_bytes == 0:
@@ -258,7 +258,7 @@ class PsWorker:
             self._end_if_done(call)
 
     def lost(self, member: int, reason: str, now_ns: int) -> None:
-        """A server's death ends the job: its share of all tensors is gone. Of workers the servers tell."""
+        """A server's death ends the job: its share of all tensors is gone. The servers report lost workers."""
         self._liveness.drop(member)
         if member in self._servers:
             self._fail(f"{self._who(member)} is lost: {reason}", told_by=member)
@@ -305,7 +305,7 @@ class PsWorker:
             missing = () if parsed.root == EVERYBODY else (parsed.root,)
             self._fail(f"{self._who(sender)} ends the job: {words}", told_by=sender, missing=missing)
         elif parsed.kind == PsMessageKind.WORKER_LOST:
-            if parsed.root < self.config.workers and parsed.root not in self._lost_workers:  # each server tells
+            if parsed.root < self.config.workers and parsed.root not in self._lost_workers:  # every server reports it
                 self._lost_workers.add(parsed.root)
                 self.notices.append(bytes(data[:WORDS_MAX]).decode(errors="replace"))
         elif parsed.kind != PsMessageKind.BEAT:
@@ -371,7 +371,7 @@ class PsWorker:
         self._accept(sender, *match, head, data)
 
     def _take_result(self, sender: int, head: Head, data: Buffer) -> None:
-        """What a round became without us: of the call under way, or of one to come."""
+        """Take the result of a round that ended without us: of the call under way, or of a later one."""
         call = self._calls.get(head.key)
         if call is not None and round_of(call.head) == round_of(head):
             if (match := self._awaited(sender, head._replace(kind=PsMessageKind.ANSWER))) is not None:
@@ -454,7 +454,7 @@ def _lies_in(data: Buffer, view: memoryview) -> bool:
 
 
 def op_of(kind: str, array: Array, op: str, root: int, target: Array | None, workers: int) -> PsOp:
-    """What the servers shall do. ValueError for what they can't."""
+    """The operation of the servers. Raises ValueError for one that they lack."""
     if kind not in KINDS:
         raise ValueError(f"call '{kind}': one of {', '.join(KINDS)}")
     code = _OP_OF_KIND.get(kind)

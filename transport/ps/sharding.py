@@ -1,4 +1,4 @@
-"""Which slices a call is cut into, and which server has each: the same on all members.
+"""The slices of a call and the server of each: the same on all members.
 
 A longer array becomes a multiple of k slices of equal size, assigned to the k servers in turn, so that all servers
 transfer the same number of bytes, to within an element per slice. A shorter one goes whole to one server: that of its
@@ -72,7 +72,7 @@ class Sharding:
 
 
 def _balance(servers: int, tensor_bytes: Sequence[int], spread_bytes: int) -> list[int]:
-    """The first server of each declared tensor. Those above spread_bytes load all servers alike."""
+    """The first server of each declared tensor. Tensors above spread_bytes load all servers alike."""
     load = [0] * servers
     first = [0] * len(tensor_bytes)
     for key in sorted(range(len(tensor_bytes)), key=lambda key: (-tensor_bytes[key], key)):

@@ -36,7 +36,7 @@ class Pool:
         return SharedBuffer(np.empty(size_bytes, np.uint8).data)
 
     def release(self, shared: SharedBuffer) -> None:
-        """One user less."""
+        """Remove a user."""
         shared.users -= 1
         assert shared.users >= 0
         if shared.users:

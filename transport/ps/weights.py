@@ -28,7 +28,7 @@ class KeptSlice:
         self.weights: Array = np.frombuffer(values, dtype).copy()
         self.clocks = [0] * config.workers
         self.held: list[AppliedPush] = []
-        """Of workers that are ahead by too much."""
+        """Pushes of workers that are ahead by too much."""
         self._applied = 0
         self._applied_when_sent = [0] * config.workers
         self._config = config
@@ -51,7 +51,7 @@ class KeptSlice:
         self._applied_when_sent[rank] = self._applied
 
     def apply(self, rank: int | None, gradient: Buffer, arithmetic: Arithmetic) -> None:
-        """One step of the optimiser. rank: whose delay is compensated, in mode dc_asgd: from the weights it was last
+        """A step of the optimiser. rank: whose delay is compensated, in mode dc_asgd: from the weights it was last
         sent; None for a sum of several."""
         backup = None
         if self._backups is not None and rank is not None and self._first is not None:

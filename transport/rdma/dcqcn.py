@@ -85,7 +85,7 @@ class ReactionPoint:
         return allowed
 
     def on_sent(self, size_bytes: int, now_ns: int) -> None:
-        """So many were sent."""
+        """Count bytes that were sent."""
         self._library.sa_dcqcn_sent(self._place, size_bytes, now_ns)
 
     def next_ns(self, burst_bytes: int, now_ns: int) -> int:

@@ -169,7 +169,7 @@ class HardwareRegion(_Owned):
 
 
 class HardwareCompletionQueue(_Owned):
-    """A CompletionQueue. What `progress` finds waits here until it is polled."""
+    """A CompletionQueue. Completions that `progress` finds wait here until they are polled."""
 
     def __init__(self, context: "HardwareContext", capacity: int) -> None:
         pyverbs, device = context.pyverbs, context.device
@@ -406,7 +406,7 @@ class HardwareContext:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def call(self, action: Any) -> Any:
-        """What pyverbs answers. Raises JobError for what it refuses, LinkClosed after `close`."""
+        """The answer of pyverbs to a call. Raises JobError for what it refuses, LinkClosed after `close`."""
         if self.closed:
             raise LinkClosed("the RDMA context is closed")
         try:
@@ -416,7 +416,7 @@ class HardwareContext:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """None of our own: the NIC has some (`rdma statistic`)."""
+        """There are none here; the NIC has counters (`rdma statistic`)."""
         return {}
 
     def alloc_pd(self) -> HardwareDomain:
@@ -461,7 +461,7 @@ class HardwareContext:
             os.eventfd_read(self._wake)
 
     def wake(self) -> None:
-        """End the present or else the next `progress`. Any thread."""
+        """End the present or else the next `progress`. Any thread may call it."""
         with self.lock:
             if not self.closed:
                 os.eventfd_write(self._wake, 1)

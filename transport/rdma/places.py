@@ -1,4 +1,4 @@
-"""What the RDMA link adds to a job (R1 to R3 of PROTOCOL.md): MTU, places of slot versions, the ends of queue pairs."""
+"""The RDMA link's part of a job (R1 to R3 of PROTOCOL.md): MTU and places of slot versions."""
 
 from switchagg.errors import JobError
 from switchagg.job import JobConfig

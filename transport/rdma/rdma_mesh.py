@@ -56,16 +56,16 @@ SLOT_BYTES = (1 << 16) + 128
 """A message of 64 KiB is one piece."""
 
 SLOTS = 16
-"""Of the ring for one peer: 1 MiB may be in flight to each."""
+"""Slots of the ring for one peer: 1 MiB may be in flight to each."""
 
 RETURN_AFTER = SLOTS // 4
 """Slots used before their credits are given back, all together."""
 
 RETURNS_MAX = SLOTS // RETURN_AFTER + 1
-"""Such messages that may lie unread at the peer, which has places for them besides its slots."""
+"""Credit returns that may lie unread at the peer, which has places for them besides its slots."""
 
 OUT_SLOTS = 32
-"""Of each flow, for first pieces that are being sent, to all peers together."""
+"""Slots of each flow, for first pieces that are being sent, to all peers together."""
 
 POLL = 64  # completions of one `receive`
 CHECK_S = 0.05  # how often a waiting member checks the TCP connections
@@ -128,7 +128,7 @@ class _Peer:
 
 
 class RdmaMesh:
-    """One member's end of a mesh over RDMA. Made by `connect`.
+    """The end of an RDMA mesh at one member, opened by `connect`.
 
     Besides what every mesh counts: `sends`, `receives` (pieces), `returns` (of credits), `no_credit` (how often a
     message had to wait for one), `lost`, `drop_unknown_sender` as of TcpMesh; `device`: what the provider counts.
@@ -338,7 +338,7 @@ class RdmaMesh:
             self._finish(message)
 
     def _finish(self, message: _Message) -> None:
-        """Its memory is the caller's again."""
+        """Return the memory of a message to the caller."""
         if message.region is not None:
             message.region.close()
         self._events.append(MessageSent(message.ticket))
@@ -383,7 +383,7 @@ class RdmaMesh:
                 self._give_back(peer)
 
     def _give_back(self, peer: _Peer) -> None:
-        """One more slot was read."""
+        """Count a slot that was read."""
         self.counters["receives"] += 1
         peer.used += 1
         if peer.used >= RETURN_AFTER:

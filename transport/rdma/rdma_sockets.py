@@ -1,4 +1,4 @@
-"""What RoCEv2 asks of a UDP socket."""
+"""UDP sockets as RoCEv2 requires them."""
 
 import os
 import socket

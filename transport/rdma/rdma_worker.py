@@ -2,7 +2,7 @@
 
 Frames are in a registered ring until they have left; consecutive chunks are sent as one UC WRITE with immediate.
 Results are in a registered buffer with a place for each slot version, from which the endpoint reads them as soon as a
-completion names them. What is lost at this level costs a whole message; the endpoint repairs it chunk by chunk (R7).
+completion names them. A packet lost at this level costs a whole message; the endpoint repairs it chunk by chunk (R7).
 """
 
 import errno
@@ -41,7 +41,7 @@ from transport.worker.worker_endpoints import Admission
 from transport.worker.worker_loop import ROWS_PER_ASK, ROWS_PER_TURN, CallLoop
 
 RING_FRAMES = 1024
-"""Frames that may wait to leave: four windows of the default size. More wait in the endpoint, where priority counts."""
+"""Frames that may wait to leave: four windows of the default size. The endpoint holds more, in order of priority."""
 
 RECEIVES_MAX = 4096
 """Most messages of results that may come between two looks."""
@@ -77,8 +77,8 @@ class RdmaWorkerEnd:
     closes it. A `transport.worker.worker_endpoints.WorkerEndpoint`.
 
     provider: of `provider.PROVIDERS`. bind: own address; port: the soft provider's. places: slot versions of the job
-    to be, mtu: bytes of its frames. dscp: of its packets. packets: most of a message. One thread uses it; `wake` may be
-    called by any. Raises JobError for what can't be had.
+    to be, mtu: bytes of its frames. dscp: of its packets. packets: most of a message. A single thread uses it; any
+    thread may call `wake`. Raises JobError for what can't be had.
     """
 
     packets_held = 0
@@ -173,7 +173,7 @@ class RdmaWorkerEnd:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What the device counts."""
+        """Counters of the device."""
         return self.context.counters
 
     def resolve(self, address: Address) -> Address:
@@ -181,7 +181,7 @@ class RdmaWorkerEnd:
         return address
 
     def wake(self) -> None:
-        """End the present or else the next `progress` of the context. Any thread."""
+        """End the present or else the next `progress` of the context. Any thread may call it."""
         self.context.wake()
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """The user-space provider of verbs: RoCEv2 over a UDP socket (native/rdma/rdma.h). See `transport.rdma.verbs`.
 
-What is on the wire is true RoCEv2, and a NIC may be the peer; but the source port is the socket's own.
+The packets are true RoCEv2, and a NIC may be the peer; but the source port is the socket's own.
 """
 
 import atexit
@@ -38,7 +38,7 @@ from transport.rdma.verbs import (
 )
 
 PORT = 4791
-"""Of RoCEv2."""
+"""UDP port of RoCEv2."""
 
 QUEUE_PAIRS_MAX = 1024
 
@@ -277,7 +277,7 @@ class SoftQueuePair(_Owned):
 
     @property
     def counters(self) -> dict[str, int]:
-        """What this queue pair did, by QP_COUNTERS; and rate_bps, 0 without rate control."""
+        """Counters of this queue pair, by QP_COUNTERS; and rate_bps, 0 without rate control."""
         counts, rate = (ctypes.c_uint64 * len(QP_COUNTERS))(), ctypes.c_uint64()
         self._context.call("sa_rdma_query_qp", self.number, counts, ctypes.byref(rate), what="the queue pair")
         return {**dict(zip(QP_COUNTERS, counts, strict=True)), "rate_bps": rate.value}
@@ -379,7 +379,7 @@ class SoftContext:
         handle.library.sa_rdma_progress(handle.pointer, _NEVER_NS, True)
 
     def progress(self, timeout_s: float) -> None:
-        """Send and receive until there is a completion, `wake`, or the timeout. Only without a thread of our own."""
+        """Send and receive until a completion, `wake`, or the timeout. The context must have no own thread."""
         until_ns = time.monotonic_ns() + round(timeout_s * 1e9)
         result = self.handle.library.sa_rdma_progress(self.handle.pointer, until_ns, False)
         if result == -errno.ESHUTDOWN:
@@ -390,7 +390,7 @@ class SoftContext:
             raise OSError(-result, f"the RDMA context's socket: {os.strerror(-result)}")
 
     def wake(self) -> None:
-        """End the present or else the next `progress`. Any thread."""
+        """End the present or else the next `progress`. Any thread may call it."""
         if not self.closed:
             self._link.wake()
 

@@ -32,7 +32,7 @@ class QPType(IntEnum):
 
 
 class QPState(IntEnum):
-    """Of a queue pair. SQD: what was begun is finished, nothing new is."""
+    """States of a queue pair. SQD: begun requests are finished, no new request is begun."""
 
     RESET = 0
     INIT = 1
@@ -43,7 +43,7 @@ class QPState(IntEnum):
 
 
 class Opcode(IntEnum):
-    """Of a send request."""
+    """Opcodes of a send request."""
 
     WRITE = 0
     WRITE_WITH_IMM = 1
@@ -60,7 +60,7 @@ class SendFlags(IntFlag):
 
 
 class AccessFlags(IntFlag):
-    """Of a memory region, and (REMOTE_WRITE) of a queue pair. Remote write takes local write."""
+    """Access flags of a memory region, and (REMOTE_WRITE) of a queue pair. Remote write takes local write."""
 
     NONE = 0
     LOCAL_WRITE = 1
@@ -68,7 +68,7 @@ class AccessFlags(IntFlag):
 
 
 class WCStatus(IntEnum):
-    """Of a completion, as IBV_WC_…."""
+    """Status of a completion, as IBV_WC_…."""
 
     SUCCESS = 0
     LOC_LEN_ERR = 1
@@ -88,7 +88,7 @@ class WCStatus(IntEnum):
 
 
 class WCOpcode(IntEnum):
-    """What completed; without meaning if the status is an error."""
+    """The opcode of a completion; it has no meaning if the status is an error."""
 
     SEND = 0
     RDMA_WRITE = 1
@@ -97,7 +97,7 @@ class WCOpcode(IntEnum):
 
 
 class SendRequest(NamedTuple):
-    """One message: `length` bytes at `address` (0 to 2**31), which must stay as they are until it completes."""
+    """A message: `length` bytes at `address` (0 to 2**31), which must stay as they are until it completes."""
 
     id: int
     opcode: Opcode
@@ -105,11 +105,11 @@ class SendRequest(NamedTuple):
     length: int
     lkey: int
     remote_address: int = 0
-    """Of writes."""
+    """Address of a write at the peer."""
     rkey: int = 0
-    """Of writes."""
+    """Key of that memory."""
     immediate: int = 0
-    """Of …_WITH_IMM, 32 bits."""
+    """Immediate of …_WITH_IMM, 32 bits."""
     flags: SendFlags = SendFlags.SIGNALED
 
 
@@ -134,21 +134,21 @@ class WorkCompletion(NamedTuple):
 
 
 class QPEnd(NamedTuple):
-    """What a peer must know of a queue pair. `host` is an address (hardware: the one its GID stands for)."""
+    """The identity of a queue pair for its peer. `host` is an address (hardware: the one its GID stands for)."""
 
     host: str
     port: int
     number: int
     psn: int
-    """Of the first packet it will send."""
+    """Number of the first packet that it will send."""
 
 
 class QPAttributes(NamedTuple):
-    """What `QueuePair.connect` sets, with defaults for a network of hosts."""
+    """Attributes that `QueuePair.connect` sets, with defaults for a network of hosts."""
 
     access: AccessFlags = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE
     path_mtu: int = 1024
-    """One of MTUS; both ends the same."""
+    """An element of MTUS, equal at both ends."""
     dscp: int = 0
     """Traffic class of all packets, 0 to 63."""
     min_rnr_timer: int = 5
@@ -162,7 +162,7 @@ class QPAttributes(NamedTuple):
     window_packets: int = 256
     """Unacknowledged packets at most; soft only (a NIC has its own)."""
     line_bps: int = 100_000_000_000
-    """Where rate control (DCQCN) starts; 0: none. Soft only."""
+    """Where rate control (DCQCN) starts; 0: none. Only the soft provider has it."""
 
 
 DEFAULTS = QPAttributes()
@@ -180,7 +180,7 @@ class MemoryRegion(Protocol):
 
     @property
     def address(self) -> int:
-        """Of its first byte, in this process; remote writes name it, too."""
+        """Address of its first byte, in this process; remote writes name it, too."""
 
     @property
     def length(self) -> int:
@@ -202,7 +202,7 @@ class CompletionQueue(Protocol):
     """Where work requests end."""
 
     def poll(self, most: int = 16, timeout_s: float = 0.0) -> list[WorkCompletion]:
-        """Up to `most` completions, oldest first; waits for one until the timeout. Any thread.
+        """Up to `most` completions, oldest first; waits for one until the timeout. Any thread may call it.
 
         Raises LinkClosed after the context was closed and nothing is left.
         """
@@ -233,7 +233,7 @@ class QueuePair(Protocol):
         """From RESET through INIT and RTR to RTS. Raises JobError for what can't be."""
 
     def modify(self, state: QPState, attributes: QPAttributes = DEFAULTS, peer: QPEnd | None = None) -> None:
-        """One step: RESET, INIT (access), RTR (peer, path_mtu, dscp, min_rnr_timer), RTS (the rest), SQD; ERR, RESET.
+        """A step: RESET, INIT (access), RTR (peer, path_mtu, dscp, min_rnr_timer), RTS (the rest), SQD; ERR, RESET.
 
         ERR completes all work requests as WR_FLUSH_ERR. Raises JobError for a step that can't be taken, or values.
         """
@@ -260,7 +260,7 @@ class Context(Protocol):
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What went through and went wrong so far."""
+        """Counters of traffic and faults so far."""
 
     def alloc_pd(self) -> ProtectionDomain:
         """A new protection domain."""

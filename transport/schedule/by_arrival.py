@@ -1,4 +1,4 @@
-"""Schedules that send first come, first served: they differ in what a transfer consists of. Pure."""
+"""Schedules that send first come, first served: they differ in what a transfer consists of. This module is pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from transport.schedule.schedule_plan import Transfer, fifo
 
 @dataclass(frozen=True)
 class Bsp(Policy):
-    """Everything fused into one transfer, after the backward pass: no overlap. What the others are compared with."""
+    """Everything fused into one transfer, after the backward pass: no overlap. Other policies are compared with it."""
 
     name, label = "bsp", "BSP"
     summary = "everything fused leaves after the backward pass"
@@ -97,7 +97,7 @@ class Fusion(Policy):
     cycle_ns: int = option("cycle", time_ns, 1_000_000)
 
     def plan(self, profile: Profile, cost: LinearCost | None) -> tuple[Transfer, ...]:
-        """What becomes ready in one cycle, per type in order of arrival, up to the threshold; larger tensors alone."""
+        """Tensors ready in one cycle, per type in order of arrival, up to the threshold; larger tensors alone."""
         groups: list[list[int]] = []
         open_group: dict[str, int] = {}  # type -> place in groups
         sizes: dict[int, int] = {}

@@ -1,7 +1,7 @@
-"""What a schedule is: its name, its options and how they are written, its plans, and what reports say of it. Pure.
+"""A schedule: its name, the syntax of its options, its plans and its text in reports. This module is pure.
 
-A policy is written as in a method's name, `p3` or `bytescheduler:partition=1MB,credit=4MB`; `table.parse_policy` reads
-it. How options are written: `switchagg.option_syntax`.
+A policy is written as in a method's name, `p3` or `bytescheduler:partition=1MB,credit=4MB`; `parse_policy` reads
+it. `switchagg.option_syntax` has the syntax of options.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from transport.schedule.schedule_plan import Transfer
 
 @dataclass(frozen=True)
 class TuningPoint:
-    """What tuning tries: both in bytes."""
+    """A trial of tuning; both fields are in bytes."""
 
     partition_bytes: int
     credit_bytes: int
@@ -67,10 +67,10 @@ class Policy(ABC):
 
     @property
     def cycle_ns(self) -> int:
-        """What is ready starts only at the end of a cycle of this length; 0: at once."""
+        """Ready transfers start only at the end of a cycle of this length; 0: at once."""
         return 0
 
     @property
     def tuning(self) -> Tunable | None:
-        """What is tuned while training runs, if anything."""
+        """The options that are tuned while training runs, if any."""
         return None

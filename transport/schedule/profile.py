@@ -1,4 +1,4 @@
-"""What a schedule is made from: a profile of one model's iteration, and the cost of a transfer. Pure."""
+"""The inputs of a schedule: a profile of a model's iteration, and the cost of a transfer. This module is pure."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ ITEM_BYTES = {"float32": 4, "float64": 8}
 
 @dataclass(frozen=True)
 class TensorProfile:
-    """One parameter tensor's gradient.
+    """The gradient of a parameter tensor.
 
     layer: number of the layer that needs its sum, so its place in the forward pass. ready_ns: when its gradient exists,
     from the start of the backward pass.
@@ -47,7 +47,7 @@ class LayerProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """One iteration of a model on one rank, normally rank 0, sent to all. Raises ValueError for what can't be.
+    """An iteration of a model on one rank, normally rank 0, sent to all. Raises ValueError for impossible values.
 
     tensors: in any order that all ranks share; a schedule names them by their place here. layers: in forward order.
     backward_ns: length of the backward pass.
@@ -114,7 +114,7 @@ class Profile:
 class LinearCost:
     """How long a whole transfer takes alone: alpha_ns + beta_ns_per_byte × its bytes, as fitted or as given.
 
-    Of one method, one number of ranks and one link: not a constant of the link (surveys mix the two up).
+    The cost holds for a method, a number of ranks and a link: it is no constant of the link (surveys mix the two up).
     """
 
     alpha_ns: float = field(default=0.0)

@@ -1,4 +1,4 @@
-"""What a schedule should gain: an iteration's time predicted from profile, policy and network. Pure.
+"""The time of an iteration, predicted from profile, policy and network. This module is pure.
 
 The model has one rank, since all are alike, and one first-in-first-out network under a priority queue with a byte
 credit. Forward: a layer begins when the one before is done and its own sums are here. Backward: gradients exist at the
@@ -40,7 +40,7 @@ class Network:
     calls_at_once: int = 0
 
     def beside(self, size_bytes: int) -> "TransferOverhead":
-        """What else a transfer needs."""
+        """The needs of a transfer beside the link."""
         answer_ns = self.answer_share * self.beta_ns_per_byte * size_bytes
         return TransferOverhead(self.host_ns, answer_ns, self.later_ns(size_bytes))
 
@@ -63,8 +63,8 @@ class Network:
 
 
 class TransferOverhead(NamedTuple):
-    """What a transfer needs beside the link, in ns. host: from its start, of hosts that do one after the other; answer:
-    once it has left the link, on another, one after the other; after: at last, beside all others."""
+    """The needs of a transfer beside the link, in ns. host: from its start, of hosts that do one after the other;
+    answer: once it has left the link, on another, one after the other; after: at last, beside all others."""
 
     host_ns: float = 0.0
     answer_ns: float = 0.0
@@ -72,11 +72,11 @@ class TransferOverhead(NamedTuple):
 
 
 NO_OVERHEAD = TransferOverhead()
-"""Of transfers that need the link and nothing else."""
+"""The needs of transfers that use the link and nothing else."""
 
 
 class PredictedTransfer(NamedTuple):
-    """One transfer in the model: nanoseconds from the start of the backward pass."""
+    """A transfer in the model: nanoseconds from the start of the backward pass."""
 
     key: int
     ready_ns: float
@@ -86,7 +86,7 @@ class PredictedTransfer(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """One iteration in the steady state.
+    """An iteration in the steady state.
 
     compute_ns: forward and backward alone. bound_ns: no schedule can be faster. waits_ns: how long each layer of the
     next forward pass waits for its sums; its first is the queue wait of the first layer. services: in order of launch.

@@ -1,7 +1,7 @@
-"""Plans: which transfers an iteration consists of, fixed in advance from a profile and a policy. Pure.
+"""Plans: the transfers of an iteration, fixed in advance from a profile and a policy. This module is pure.
 
-Every rank makes the same plan, since the profile is rank 0's and nothing else goes in. What differs between ranks is
-only when a transfer becomes ready.
+Every rank makes the same plan, since the profile is rank 0's and nothing else goes in. Ranks differ
+only in when a transfer becomes ready.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ class TensorRange(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """One allreduce of a plan, of all its parts together, which have one type.
+    """An allreduce of a plan, of all its parts together, which have one type.
 
     key: its number in the plan, from 0, in rank 0's order of arrival. priority: lower is more urgent; equal ones keep
     the order of their keys.
@@ -38,7 +38,7 @@ Lanes = tuple[tuple[int, ...], ...]
 
 
 def tensors_of(transfer: Transfer, tensors: Sequence[Tensor]) -> Tensors:
-    """What its array consists of. tensors: the profile's."""
+    """The tensor ranges of its array. tensors: the profile's."""
     return [tensors[part.tensor].part(part.low, part.high) for part in transfer.parts]
 
 
@@ -72,7 +72,7 @@ def fifo(profile: Profile, groups: Iterable[Sequence[int]]) -> tuple[Transfer, .
 
 
 def sliced(profile: Profile, slice_elements: Callable[[int], int]) -> tuple[Transfer, ...]:
-    """Each tensor separately, in slices, as urgent as its layer is early. slice_elements: from the bytes of one."""
+    """Tensors apart, in slices, as urgent as the layer is early. slice_elements: from the bytes of an element."""
 
     def slices() -> Iterator[tuple[int, list[TensorRange]]]:
         for index in profile.arrivals:
@@ -87,9 +87,9 @@ def sliced(profile: Profile, slice_elements: Callable[[int], int]) -> tuple[Tran
 def classes_of(transfers: Sequence[Transfer], count: int) -> tuple[int, ...]:
     """A class for each transfer, 0 (most urgent) … count-1, for what knows only so many: streams, DSCP, queues.
 
-    As many priorities as classes or fewer: one each. Else a transfer's class follows from the share of all bytes that
-    are more urgent than it: half of them or more, the last class; a quarter or more, the one before; and so on. So what
-    a transfer may have to wait for in its own class is at most about what goes before it anyway.
+    Each priority has a class if there are enough classes. Else a transfer's class follows from the share of all bytes
+    that are more urgent than it: half of them or more, the last class; a quarter or more, the one before; and so on. So
+    what a transfer may have to wait for in its own class is at most about what goes before it anyway.
     """
     sizes: dict[int, int] = {}
     for transfer in transfers:

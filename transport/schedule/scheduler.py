@@ -12,7 +12,7 @@ back *starts*, one rank could use it up with transfers that another hasn't start
 - Calls that are matched by key (host collectives, parameter servers): all that is ready starts at once, most urgent
   first; the credit acts in the `CreditQueue` below, on messages, which leave and return it whatever the peers do.
 - Calls that are matched by order (the switch's streams, Gloo): `lanes`, sequences of keys that are the same on all
-  ranks; a transfer starts when it is ready and all before it in its lane have started. Each lane may have a credit: the
+  ranks; a transfer starts when it is ready and all before it in its lane have started. A lane may have a credit: the
   first of a lane that isn't completed is started by every rank sooner or later, so its credit comes back.
 """
 
@@ -53,7 +53,7 @@ RECORDS_MAX = 100_000
 
 
 class Timing(NamedTuple):
-    """What became of one transfer: when it was ready, was started and was complete, on the caller's clock."""
+    """The times at which a transfer was ready, was started and was complete, on the caller's clock."""
 
     iteration: int
     key: int
@@ -70,7 +70,7 @@ class Scheduler:
     lanes: None for calls matched by key, else every key of the plan in one of them. credit_bytes: how much of a lane
     may be started and not completed, overdrawn by at most one transfer; None: no bound. cycle_ns: what is ready starts
     only at the end of a cycle (Horovod's), counted from the first gradient of an iteration; 0: at once.
-    Not thread-safe. Raises ValueError for lanes that don't fit the plan, or a credit without lanes.
+    The class isn't thread-safe. Raises ValueError for lanes that don't fit the plan, or a credit without lanes.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Scheduler:
         return frozenset(self._unready)
 
     def ready(self, tensor: int, now_ns: int) -> None:
-        """A tensor's gradient exists. Once per tensor and iteration."""
+        """A tensor's gradient exists; call it once per tensor and iteration."""
         assert tensor in self._unready, f"tensor {tensor} was ready before, or is in no transfer"
         self._unready.remove(tensor)
         if self._cycles_from_ns < 0:
@@ -224,7 +224,7 @@ class Scheduler:
             self._begin()
 
     def next_deadline_ns(self) -> int | None:
-        """When `launches` will have more though nothing else happens: at the end of a cycle. Else None."""
+        """When `launches` will have more though nothing else happens: at the end of a cycle; else None."""
         return self._tick_ns if self._held else None
 
     def take_timings(self) -> list[Timing]:

@@ -23,7 +23,7 @@ REMEDY = "pip install 'switchagg[tune]'"
 
 
 class Optimiser(Protocol):
-    """What is used of bayes_opt.BayesianOptimization."""
+    """The interface of bayes_opt.BayesianOptimization that tuning uses."""
 
     def suggest(self) -> dict[str, Any]: ...
 
