@@ -21,9 +21,9 @@ def test_w11_a_split_call_takes_no_turn_and_its_parts_count() -> None:
     ledger = CallLedger([7, 0, 7])
     assert ledger.begin() == [(0, 0)]
     parts = ledger.begin(split=(0, 2))
-    assert (parts, ledger.made_before(parts)) == ([(0, 1), (2, 0)], 1)
+    assert (parts, ledger.calls_before(parts)) == ([(0, 1), (2, 0)], 1)
     after = ledger.begin()
-    assert (after, ledger.made_before(after)) == ([(2, 1)], 3)
+    assert (after, ledger.calls_before(after)) == ([(2, 1)], 3)
 
 
 def test_c7_a_departure_ends_the_calls_its_member_did_not_finish_in_whatever_order_they_were_made() -> None:

@@ -39,9 +39,9 @@ class _Phase(Enum):
 
 
 class ControlClient:
-    """One worker's side: joins, sends heartbeats, receives ends and departures, queries, leaves. Owns a thread.
+    """A worker's side: joins, sends heartbeats, receives ends and departures, queries, leaves. It owns a thread.
 
-    switch: "tcp://host:port". join: its timeout_ns included. `admitted` resolves to the admission or a
+    switch: "tcp://host:port". join: its timeout_ns included. The future `admitted` resolves to the admission or a
     JobError. `asked_to_leave`: why the job shall leave, or "" (C21). Called in the thread, after the admission only:
     on_departure(all who left), on_end(dead, reason) at most once, on_beat() with every heartbeat. Raises JobError for
     an address that can't be.
@@ -85,7 +85,7 @@ class ControlClient:
         self._wake_out.setblocking(False)
         self._thread = threading.Thread(target=self._run, name=f"control-{join.job}-{join.rank}", daemon=True)
 
-    # Callable from any thread
+    # Methods that any thread may call
 
     def start(self) -> None:
         """Start the thread, and with it the join; once."""
@@ -114,13 +114,13 @@ class ControlClient:
         return self._left.wait(timeout_s)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the thread and free the socket; again is allowed."""
+        """End the thread and free the socket; a second call does nothing."""
         self._stopping = True
         self._wake()
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
 
-    # The thread
+    # Methods that run in the thread
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # full: it is awake; closed: it has ended
@@ -129,8 +129,8 @@ class ControlClient:
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()  # the process's: each context has two threads
         try:
-            own, peer = self._join.address[0], self._peer  # from the data address (C15)
-            with contextlib.closing(Requests(context, own, peer, self.switch, self._keys, self._wake_in)) as requests:
+            host, peer = self._join.address[0], self._peer  # C15: it connects from there.
+            with contextlib.closing(Requests(context, host, peer, self.switch, self._keys, self._wake_in)) as requests:
                 self._serve(requests)
         except SwitchaggError as error:
             self._end([], str(error))
@@ -286,6 +286,6 @@ def query_status(
 
 
 def _why_silent(peer: Address, keys: Keys | None) -> str:
-    """What is wrong where no switch answers, and what to do."""
+    """The reason why no switch answers, and the remedy."""
     open_port = f"TCP {peer[1]} is open there, but no switch speaks"
     return tcp_fault(*peer) or f"{open_port}: correct the address, or {key_advice(keys)}"

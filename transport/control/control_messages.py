@@ -25,7 +25,7 @@ TEXT_MAX = 1000
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Small = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
-"""Its real range is the Controller's to judge, so that the refusal can name it."""
+"""The Controller checks the real range of the number, so that the refusal can name it."""
 Counts = Annotated[list[Count], msgspec.Meta(max_length=256)]
 
 SLOTS_REPORTED_MAX = 4096
@@ -131,7 +131,7 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     first_slot: Small
     """The slot ranges of the streams lie side by side from here on."""
     host: str
-    """Of the switch's data plane; "": the host of the control address."""
+    """Host of the switch's data plane; "": the host of the control address."""
     port: Small
     lease_ns: Count
     members: list[RankAddress]
@@ -219,7 +219,7 @@ class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
 
 
 class SlotStatus(msgspec.Struct, frozen=True):
-    """What one version of a slot holds: chunk number modulo 2**32 and the ranks seen."""
+    """The contents of a slot version: chunk number modulo 2**32 and the ranks seen."""
 
     slot: int
     version: int
@@ -280,12 +280,12 @@ def encode(message: Request | Answer) -> list[bytes]:
 
 
 def decode_request(frames: Sequence[bytes]) -> Request:
-    """The request in these frames. Raises DecodeError with a reason of `REASONS`."""
+    """The request in these frames; DecodeError has a reason of `REASONS`."""
     return _decode(frames, _REQUESTS)
 
 
 def decode_answer(frames: Sequence[bytes]) -> Answer:
-    """The answer in these frames. Raises DecodeError with a reason of `REASONS`."""
+    """The answer in these frames; DecodeError has a reason of `REASONS`."""
     return _decode(frames, _ANSWERS)
 
 

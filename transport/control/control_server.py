@@ -1,7 +1,7 @@
 """The switch's end of the control plane: `ControlServer`, a ROUTER in the daemon; workers have `client.ControlClient`.
 
 Every request is repeated at each heartbeat until it is answered, and every answer holds the member's whole status, so
-that a lost message or a reconnection costs a heartbeat and nothing else (C9). Each socket belongs to one thread, has
+that a lost message or a reconnection costs a heartbeat and nothing else (C9). A socket belongs to one thread, has
 bounded queues and never blocks.
 """
 
@@ -55,8 +55,8 @@ STOP_LINGER_MS = 500
 
 @dataclass(frozen=True)
 class Leaf:
-    """What a switch below another answers. parent: its control address. name: our own. secret: gives our incarnation
-    there; held: the jobs that we have."""
+    """Answers of a switch below another. parent: control address of that. name: of this switch. secret: gives the
+    incarnation there; held: the jobs here."""
 
     parent: str
     name: str
@@ -65,7 +65,7 @@ class Leaf:
 
     @property
     def refusal(self) -> str:
-        """To workers."""
+        """Answer to workers that join here."""
         return f"this switch is below {self.parent}: join there, by way of this one: {VIA_VARIABLE}={self.name}"
 
 
@@ -105,7 +105,7 @@ class ControlServer:
         self._routes: dict[int, bytes] = {}
         self._switch_routes: dict[int, bytes] = {}
         self._stalls = StallDetector()
-        self._patient_ns = 0
+        self._grace_end_ns = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._keyed = keys is not None
@@ -156,11 +156,11 @@ class ControlServer:
         if self._snapshots.descriptor in ready:
             for (peer, query), snapshot in self._snapshots.answers():
                 self._answer_status(peer, query, snapshot)
-        # Only now: heartbeats that lay in the queue count before any lease ends.
+        # Leases end after the messages: heartbeats that lay in the queue count.
         now_ns = time.monotonic_ns()
         if self._stalls.ended(now_ns):
-            self._patient_ns = now_ns + STALL_NS
-        if now_ns >= self._patient_ns:
+            self._grace_end_ns = now_ns + STALL_NS
+        if now_ns >= self._grace_end_ns:
             self._controller.handle_timer(now_ns)
         self._carry_out()
 
@@ -270,14 +270,14 @@ class ControlServer:
     def _send_shares(self, incarnation: int, peer: bytes) -> None:
         """Send a switch all that it has to hold (C19)."""
         self._switch_routes[incarnation] = peer
-        own = [
+        shares = [
             share_message(admitted, share, self._data_address)
             for admitted, share in self._controller.shares(incarnation)
         ]
-        self._send(peer, control_messages.JobShares(self._controller.lease_ns, own))
+        self._send(peer, control_messages.JobShares(self._controller.lease_ns, shares))
 
     def _send_shares_to(self, names: set[str]) -> None:
-        """The same for these, at once: what they lose before what they get."""
+        """Send these switches their shares at once; a switch frees the jobs it loses before it takes new ones."""
         for offer in self._controller.switches.offers:
             if offer.name in names and (peer := self._switch_routes.get(offer.incarnation)) is not None:
                 self._send_shares(offer.incarnation, peer)
@@ -307,25 +307,25 @@ class ControlServer:
             return f"this switch carries packets over {self._link}, rank {request.rank} over {request.link[:NAME_MAX]}"
         return LINKS[self._link].elements_fault(request.elements)
 
-    def _answer(self, standing: MembershipState | None, brief: bool, rank: int = 0) -> control_messages.Answer:
+    def _answer(self, state: MembershipState | None, brief: bool, rank: int = 0) -> control_messages.Answer:
         """rank: of the member that shall get it."""
-        match standing:
+        match state:
             case None:
                 return control_messages.Unknown()
             case Waiting():
                 return control_messages.JobGathering(
-                    control_messages.rank_addresses(standing.present), list(standing.missing), standing.reason
+                    control_messages.rank_addresses(state.present), list(state.missing), state.reason
                 )
             case Running() if brief:
-                gone = control_messages.departed_members(standing.departed)
-                return control_messages.Alive(standing.admitted.job.generation, gone, standing.asked_to_leave)
+                departed = control_messages.departed_members(state.departed)
+                return control_messages.Alive(state.admitted.job.generation, departed, state.asked_to_leave)
             case Running():
-                return self._admitted(standing.admitted, rank)
+                return self._admitted(state.admitted, rank)
             case JoinRefused():
-                return control_messages.Refused(standing.reason, standing.lacks_room)
+                return control_messages.Refused(state.reason, state.lacks_room)
             case JobFailed():
                 return control_messages.Failed(
-                    standing.generation, control_messages.rank_addresses(standing.dead), standing.reason
+                    state.generation, control_messages.rank_addresses(state.dead), state.reason
                 )
 
     def _admitted(self, event: JobAdmitted, rank: int) -> control_messages.Admitted:

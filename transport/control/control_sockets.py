@@ -1,4 +1,4 @@
-"""What both ends of the control plane do with ZeroMQ: bounds of sockets, who a peer is, a switch on our own host.
+"""ZeroMQ at both ends of the control plane: bounds of sockets, identities of peers, a switch on the same host.
 
 Beside its TCP address a switch without keys listens on a Unix socket in the abstract name space, which has no file and
 belongs to the network namespace: the kernel says there which user asks.
@@ -38,7 +38,7 @@ def bound(zmq_socket: "zmq.Socket[bytes]") -> None:
 
 
 def next_answer(dealer: "zmq.Socket[bytes]", switch: str) -> control_messages.Answer | None:
-    """The next of this switch that has come; what is none counts as a refusal if only the version is at fault."""
+    """The next answer of this switch, if there is one; an answer of another version counts as a refusal."""
     while True:
         try:
             frames = dealer.recv_multipart(zmq.NOBLOCK)
@@ -69,7 +69,7 @@ class ControlPeer:
 def peer_of(identity: "zmq.Frame") -> ControlPeer:
     """The peer whose message begins with this frame."""
     try:
-        words = str(identity.get("Peer-Address")).split(":")  # over a Unix socket: localhost:user:group:process
+        words = str(identity.get("Peer-Address")).split(":")  # A Unix socket has localhost:user:group:process.
     except zmq.ZMQError:  # it has gone already
         words = [""]
     if len(words) == 1:
@@ -78,18 +78,18 @@ def peer_of(identity: "zmq.Frame") -> ControlPeer:
 
 
 def listen_locally(router: "zmq.Socket[bytes]", endpoint: str) -> None:
-    """Let users of this host ask without TCP. Not to be had (another process has the name): they ask over TCP then."""
+    """Let users of this host ask without TCP. If another process has the name, they ask over TCP."""
     with contextlib.suppress(zmq.ZMQError):
         router.bind(f"ipc://@{_LOCAL}{endpoint.removeprefix('tcp://')}")
 
 
 def local_endpoint(host: str, port: int) -> str:
-    """Of the Unix socket of a switch on this host that listens at host:port or at all addresses; "": there is none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+    """Endpoint of the Unix socket of a switch on this host at host:port or all addresses; "": there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            own.bind((host, 0))
+            probe.bind((host, 0))
         except OSError:
-            return ""  # another host's address
+            return ""  # The address is another host's.
     for name in (f"{_LOCAL}{host}:{port}", f"{_LOCAL}0.0.0.0:{port}"):
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
             probe.setblocking(False)

@@ -1,4 +1,4 @@
-"""Heartbeats: when a member asks the switch that granted its lease, and by which connection. Rules C9 and C12.
+"""Heartbeats: when a member asks the switch that granted its lease, and by which connection (C9, C12).
 
 Pure: the time is an argument (`now_ns`, any monotonic clock). A connection that lost a message may be silent for as
 long again as it has been already, since TCP doubles its timeouts; so a request without an answer is repeated by fresh
@@ -14,7 +14,7 @@ AGAIN_NS = 100_000_000
 
 
 class Heartbeats:
-    """One member's requests, to one switch. beat_ns: between requests that are answered."""
+    """Times of a member's requests to one switch. beat_ns: from a request to the next, while they are answered."""
 
     def __init__(self, beat_ns: int = BEAT_NS) -> None:
         self._beat_ns, self._again_ns = beat_ns, min(AGAIN_NS, beat_ns)
@@ -48,6 +48,6 @@ class Heartbeats:
         return 0 if self._unanswered_ns is None else now_ns - self._unanswered_ns
 
     def forgive(self, now_ns: int) -> None:
-        """What passed until now doesn't count: our own thread was stalled."""
+        """Count silence from now on: our own thread was stalled until now."""
         if self._unanswered_ns is not None:
             self._unanswered_ns = now_ns

@@ -1,4 +1,4 @@
-"""LeafAgent: a switch below another, at the control plane of its tree's root. Rules C18 to C20 of PROTOCOL.md.
+"""LeafAgent: a switch below another, at the control plane of its tree's root (C18 to C20).
 
 It registers, sends heartbeats, and holds exactly the jobs that the latest answer names: those that are gone first, then
 the new ones. So a lost message costs a heartbeat, and slots are free before they are used again.
@@ -69,7 +69,7 @@ class LeafAgent:
         self._running: tuple[Running, ...] = ()
         self._target, self._above, self._path = place.parent, "", [place.parent]
         self._root_host = ""
-        self._lease_ns = 0  # 0: not registered
+        self._lease_ns = 0  # It is 0 while this switch is not registered.
         self._beats = Heartbeats()
         self._last_line = ""
         self._stalls = StallDetector()
@@ -94,7 +94,7 @@ class LeafAgent:
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             self._thread.join(JOIN_S)
 
-    # The thread
+    # Methods that run in the thread
 
     def _run(self) -> None:
         context = zmq.Context()
@@ -117,14 +117,14 @@ class LeafAgent:
     def _connected(self, context: "zmq.Context[zmq.Socket[bytes]]") -> Requests:
         host, port = parse_endpoint(self._target, "parent")
         self._root_host = resolve_host(host)
-        own = self.place.data[0]
-        self._own_host = facing(self._root_host, port) if own in ("", "0.0.0.0") else own
+        bind_host = self.place.data[0]
+        self._local_host = facing(self._root_host, port) if bind_host in ("", "0.0.0.0") else bind_host
         self._beats = Heartbeats()
         root = self._root_host, port
-        return Requests(context, self._own_host, root, self._target, self._keys, self._wake_in, LEAVE_MS)
+        return Requests(context, self._local_host, root, self._target, self._keys, self._wake_in, LEAVE_MS)
 
     def _serve(self, requests: Requests) -> None:
-        """Until we stop, or another address is to be asked."""
+        """Serve until we stop, or another address is the parent's."""
         target = self._target
         while self._reason is None and self._target == target:
             now_ns = time.monotonic_ns()
@@ -149,7 +149,7 @@ class LeafAgent:
         return control_messages.Register(
             place.name,
             self._above,
-            self._own_host,
+            self._local_host,
             place.data[1],
             place.control_port,
             self.incarnation,
@@ -184,8 +184,8 @@ class LeafAgent:
     def _hold(self, shares: list[control_messages.JobShare]) -> bool:
         """Have exactly these jobs; whether anything has changed."""
         wanted = {(share.job_id, share.generation): share for share in shares}
-        gone = [which for which in self._held if which not in wanted]
-        for which in gone:
+        ended = [which for which in self._held if which not in wanted]
+        for which in ended:
             share, fault = self._held.pop(which)
             if not fault:
                 self._host.evict(share.job_id)
@@ -193,11 +193,11 @@ class LeafAgent:
         new = {which: share for which, share in wanted.items() if which not in self._held}
         for which, share in new.items():
             self._held[which] = (share, self._admit(share))
-        if gone or new:
-            taken = [share for share, fault in self._held.values() if not fault]
-            admissions = [JobAdmitted(share.name, share.config(), share.terms, ()) for share in taken]
+        if ended or new:
+            admitted = [share for share, fault in self._held.values() if not fault]
+            admissions = [JobAdmitted(share.name, share.config(), share.terms, ()) for share in admitted]
             self._running = tuple(Running(admitted, ()) for admitted in admissions)
-        return bool(gone or new)
+        return bool(ended or new)
 
     def _admit(self, share: control_messages.JobShare) -> str:
         """Why the data plane can't have it, or ""."""
@@ -233,7 +233,7 @@ class LeafAgent:
         self._on_refused(reason)
 
     def _log_once(self, line: str) -> None:
-        """Log it, once while nothing else happens."""
+        """Log a line, but not again while nothing else happens."""
         if line != self._last_line:
             self._last_line = line
             self._log(line)

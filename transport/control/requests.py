@@ -1,4 +1,4 @@
-"""Requests: a DEALER to one switch, which a fresh one replaces when it stalls. What workers and leaves ask a switch by.
+"""Requests: a DEALER to one switch, which a fresh one replaces when it stalls; workers and leaves use it.
 
 After an outage a TCP connection is silent for as long again as it was already. So requests that are due while an
 earlier one is unanswered leave by fresh connections; the first that an answer comes by stays.
@@ -22,14 +22,14 @@ RECONNECT_MS = 100
 
 
 class Requests:
-    """Used by one thread. own: our address, from which it connects (C15). peer: the switch's. switch: its name for
-    errors. wake: ends a `wait` when it can be read. linger_ms: how long `close` lets the last request leave. Raises
-    JobError for keys."""
+    """The requests of one thread. local_host: the address that they come from (C15). peer: the switch's. switch: its
+    name for errors. wake: ends a `wait` when it can be read. linger_ms: how long `close` lets the last request leave.
+    It raises JobError for keys."""
 
     def __init__(
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
-        own: str,
+        local_host: str,
         peer: Address,
         switch: str,
         keys: Keys | None,
@@ -37,15 +37,15 @@ class Requests:
         linger_ms: int = 0,
     ) -> None:
         self._context, self._switch = context, switch
-        self._target = f"tcp://{own}:0;{peer[0]}:{peer[1]}"
-        self._neighbour = Neighbour(peer[0], own)
+        self._target = f"tcp://{local_host}:0;{peer[0]}:{peer[1]}"
+        self._neighbour = Neighbour(peer[0], local_host)
         self._keys, self._linger_ms = keys, linger_ms
         self._poller = zmq.Poller()
         self._poller.register(wake, zmq.POLLIN)
         self._dealers: list[zmq.Socket[bytes]] = []
         self._connect()
         self.replaced = 0
-        """How often a fresh connection became the present one: what was asked by the earlier one may be lost."""
+        """How often a fresh connection became the present one: requests by the earlier one may be lost."""
 
     def _connect(self) -> "zmq.Socket[bytes]":
         dealer = self._context.socket(zmq.DEALER)
@@ -63,7 +63,7 @@ class Requests:
         return dealer
 
     def send(self, request: control_messages.Request, *, fresh: bool = False) -> None:
-        """Without waiting, by the present connection or a fresh one; where a queue is full the request is lost."""
+        """Send at once, by the present connection or a fresh one; where a queue is full the request is lost."""
         if fresh and len(self._dealers) == CONNECTIONS_MAX:
             self._close(self._dealers[1])
         if fresh:
@@ -75,11 +75,11 @@ class Requests:
             return
 
     def wait(self, timeout_ns: int) -> None:
-        """Until an answer, a wake, or the timeout."""
+        """Wait until an answer, a wake, or the timeout."""
         self._poller.poll(max(0, timeout_ns // 1_000_000 + 1))
 
     def answers(self) -> Iterator[control_messages.Answer]:
-        """Those that have come. The connection that one came by is the present one, and the others end."""
+        """Answers so far. The connection that an answer came by is the present one, and the others end."""
         for dealer in list(self._dealers):
             while dealer in self._dealers and (answer := next_answer(dealer, self._switch)) is not None:
                 self.replaced += dealer is not self._dealers[0]

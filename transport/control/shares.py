@@ -1,4 +1,4 @@
-"""Jobs' parts at the switches of a tree: as messages, and what all of them hold of a job together (C13, C19)."""
+"""Jobs' parts at the switches of a tree, as messages, and the slots that all of them hold of a job (C13, C19)."""
 
 from switchagg.aggregator import SlotView, older
 from switchagg.job import Address
@@ -11,7 +11,7 @@ Slots = dict[tuple[int, int], SlotView]
 
 
 def offer_of(request: control_messages.Register) -> SwitchOffer:
-    """What a switch offers."""
+    """The offer of a switch that registers."""
     return SwitchOffer(
         request.name,
         request.above,
@@ -25,7 +25,7 @@ def offer_of(request: control_messages.Register) -> SwitchOffer:
 
 
 def share_message(admitted: JobAdmitted, share: Share, root: Address) -> control_messages.JobShare:
-    """What a switch is told of a job. root: data address of the controller's own switch."""
+    """The message to a switch about a job. root: data address of the controller's own switch."""
     job, parent = admitted.job, None
     if share.parent is not None:
         above = next(other for other in admitted.shares if other.switch == share.parent)
@@ -51,17 +51,17 @@ def uplink_of(share: control_messages.JobShare, root_host: str) -> Uplink | None
     return Uplink((host or root_host, port), rank)
 
 
-def merged(shares: tuple[Share, ...], found: dict[str, Slots]) -> Slots:
+def merged(shares: tuple[Share, ...], slots_of: dict[str, Slots]) -> Slots:
     """(slot, version) -> the newest chunk that any switch of a job holds, and the job's ranks whose values are in it
-    somewhere. found: by switch, what it holds, by its own ranks."""
+    somewhere. slots_of: by switch, its slots, with its own ranks."""
     newest: dict[tuple[int, int], int] = {}
-    for slots in found.values():
+    for slots in slots_of.values():
         for place, view in slots.items():
             if place not in newest or older(newest[place], view.chunk):
                 newest[place] = view.chunk
     merged_slots: Slots = {}
     for place, chunk in newest.items():
-        views = {name: slots[place] for name, slots in found.items() if place in slots}
+        views = {name: slots[place] for name, slots in slots_of.items() if place in slots}
         seen = {name: view.ranks for name, view in views.items() if view.chunk == chunk}
         merged_slots[place] = SlotView(chunk, merged_ranks(shares, seen))
     return merged_slots

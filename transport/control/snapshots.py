@@ -1,4 +1,4 @@
-"""HostSnapshots: what status answers contain of the data plane's host, asked for in a thread of its own.
+"""HostSnapshots: counters and slots of the data plane's host for status answers, read in a thread of its own.
 
 A job of many slots takes its host a while, and a host that hangs seconds; heartbeats, which are answered in the control
 plane's thread, must not wait for either.
@@ -24,7 +24,7 @@ from transport.zeromq.keys import Keys
 Key = TypeVar("Key")
 
 BELOW_S = 1.0
-"""How long one switch below may take to say what it holds."""
+"""How long a switch below may take to report its slots."""
 
 SLOTS_NS = 1_000_000_000
 """How long a job's slots serve all who ask: the ranks of a stalled job do so at about the same time."""
@@ -34,7 +34,7 @@ WAITING_MAX = 256
 
 @dataclass(frozen=True)
 class HostSnapshot:
-    """Both empty if the host didn't answer. slots: (slot, version) -> what it holds, of the job that was asked for."""
+    """Empty if the host didn't answer. slots: (slot, version) -> its contents, of the requested job."""
 
     counters: dict[str, int] = field(default_factory=dict)
     slots: Slots = field(default_factory=dict)
@@ -51,7 +51,7 @@ class HostSnapshots(Generic[Key]):
         self._keys = keys
         self._requests: SimpleQueue[tuple[Key, JobAdmitted | None] | None] = SimpleQueue()
         self._answered: SimpleQueue[tuple[Key, HostSnapshot]] = SimpleQueue()
-        self._slots: dict[tuple[int, int], tuple[int, Slots]] = {}  # by job and generation, with their time
+        self._slots: dict[tuple[int, int], tuple[int, Slots]] = {}  # by job and generation, each with its time
         self._lock = threading.Lock()
         self._closed = False
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -66,13 +66,13 @@ class HostSnapshots(Generic[Key]):
         return True
 
     def answers(self) -> list[tuple[Key, HostSnapshot]]:
-        """Those that were taken since the last call, with what they were asked for by."""
+        """Snapshots since the last call, each with the key of its request."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.descriptor)
         return [self._answered.get() for _ in range(self._answered.qsize())]
 
     def close(self) -> None:
-        """End the thread; again is allowed. One that is being taken is waited for, as long as its host may take."""
+        """End the thread, after the present snapshot, however long its host takes; a second call does nothing."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -97,7 +97,7 @@ class HostSnapshots(Generic[Key]):
     def _slots_of(self, admitted: JobAdmitted) -> Slots:
         job = admitted.job
         now_ns, which = time.monotonic_ns(), (job.job_id, job.generation)
-        self._slots = {kept: entry for kept, entry in self._slots.items() if now_ns - entry[0] < SLOTS_NS}
+        self._slots = {key: entry for key, entry in self._slots.items() if now_ns - entry[0] < SLOTS_NS}
         if which not in self._slots:
             slots = self._host.slots_of(job) if admitted.is_at(ROOT) else {}
             if admitted.shares:
@@ -106,8 +106,8 @@ class HostSnapshots(Generic[Key]):
         return self._slots[which][1]
 
     def _slots_below(self, admitted: JobAdmitted) -> dict[str, Slots]:
-        """What the other switches of a job hold, as far as they say so."""
-        found: dict[str, Slots] = {}
+        """Slots of a job at its other switches, as far as they answer."""
+        slots_of: dict[str, Slots] = {}
         for share in admitted.shares:
             with contextlib.suppress(SwitchaggError):
                 if share.offer is not None:
@@ -115,9 +115,9 @@ class HostSnapshots(Generic[Key]):
                         share.offer.control, admitted.name, BELOW_S, self._keys, incarnation=share.offer.incarnation
                     )
                     jobs = (job for job in answer.jobs if job.generation == admitted.job.generation)
-                    found[share.switch] = {
+                    slots_of[share.switch] = {
                         (slot.slot, slot.version): SlotView(slot.chunk, tuple(slot.ranks))
                         for job in jobs
                         for slot in job.slots
                     }
-        return found
+        return slots_of

@@ -1,4 +1,4 @@
-"""What a switch says of its state, and to whom (C14)."""
+"""Status answers of a switch, and who may see which details (C14)."""
 
 from dataclasses import dataclass
 

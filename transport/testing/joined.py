@@ -24,9 +24,9 @@ ANSWER_S = 5.0
 
 class JoinedSwitch(SwitchUnderTest):
     """The switch at a control address, "tcp://host:port". Ids, generations and slots of jobs are its controller's,
-    whatever was asked for: read them off `Job.config`. A worker's address is one that the switch reaches (C15).
+    whatever the test requests: `Job.config` has them. A worker's address is one that the switch reaches (C15).
 
-    Counters and slots are those that a member is told (C14): of a job's slots once a second, so `seen` waits for news.
+    Counters and slots are those that a member sees (C14): a job's slots once a second, so `seen` waits for news.
     Raises JobError for an address that is none.
     """
 
@@ -95,7 +95,7 @@ class JoinedSwitch(SwitchUnderTest):
         self.log.append(f"the switch ended a job: {reason}")
 
     def _ask(self, job_id: int | None = None) -> control_messages.StatusAnswer:
-        """The status, with the slots of this job; of none, as any job's member."""
+        """The status, with the slots of this job; None: without slots, as any job's member."""
         name, clients = self._members[next(iter(self._members)) if job_id is None else job_id]
         try:
             return clients[0].query(None if job_id is None else name).result(ANSWER_S)

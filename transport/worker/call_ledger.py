@@ -40,7 +40,7 @@ class CallLedger:
         self._pending[stream][number] = None
         return stream, number
 
-    def made_before(self, calls: Sequence[Call]) -> int:
+    def calls_before(self, calls: Sequence[Call]) -> int:
         """How many calls of their class, and parts of calls, were made before the newest, which these are."""
         return self._class_calls[self._classes[calls[0][0]]] - len(calls)
 

@@ -14,11 +14,12 @@ from transport.links.link_kinds import LINKS, links_with
 from transport.rdma.provider import RdmaOptions
 
 CREDIT_BYTES = 1 << 17
-"""What of a job with priority classes may lie in the kernel, by default: 1 ms at 1 Gb/s, so that a loop that is called
-a little late finds the link still at work; 5 ms at 200 Mb/s, which an urgent call waits in a queue without classes."""
+"""A job with priority classes has at most so much in the kernel, by default: 1 ms at 1 Gb/s, so that a loop that is
+called a little late finds the link still at work; 5 ms at 200 Mb/s, which an urgent call waits in a queue without
+classes."""
 
 RETRY_LIMIT_MAX = 1 << 31
-"""Of a JobConfig."""
+"""Most retries that a JobConfig can say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class JoinOptions(JobTerms, LocalOptions):
     retry_limit: int | None = None
     """In place of call_timeout_s: timeouts in a row."""
     link: str = "udp"
-    """What carries packets, as the switch was told; alike on every rank."""
+    """The link that carries packets, the switch's own; alike on every rank."""
     rdma: RdmaOptions | None = None
     """Options of the link rdma alone."""
     via: str = ROOT

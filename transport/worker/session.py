@@ -1,10 +1,10 @@
 """SwitchSession: one worker's place in a job on a switch, from `join` to `close`.
 
 It owns two threads: the worker loop, which carries packets unless a thread that waits for a call does, and the control
-client, which sends heartbeats and receives which members died or left. Whatever goes wrong ends in one
-`AggregationFailed` for every pending and later call: no call waits for ever.
+client, which sends heartbeats and receives which members died or left. Any fault ends in one `AggregationFailed` for
+every pending and later call: no call waits for ever.
 
-What a call waits for, and for how long:
+A call waits at most so long for:
 
 - a rank that is dead: one lease of the switch, 4 s by default (C6)
 - a rank that left before it had finished that call: no longer than a lease (C7)
@@ -79,7 +79,7 @@ ANSWER_MARGIN_S = 10.0
 
 @dataclass(slots=True)
 class _Stall:
-    """What is known of the present time without results."""
+    """The present time without results."""
 
     results: int = -1
     timeouts: int = 0
@@ -92,8 +92,8 @@ class SwitchSession:
     """A rank's membership of a running job. Made by `join`; `close` it, or use it in a `with` statement.
 
     An `AllreduceGroup`. name: the job's. job: what the switch gave it. rank, workers: this member's place. core:
-    "native" or "python", what carries its packets. classes: those of its streams. Thread-safe. Doesn't survive a fork:
-    in a child every method but `close` raises SwitchaggError.
+    "native" or "python", of its packets. classes: of its streams. Any thread may use it, but no forked child:
+    there every method but `close` raises SwitchaggError.
     """
 
     method = "switch"
@@ -110,7 +110,7 @@ class SwitchSession:
         """Private: see `join`."""
         self._pid = os.getpid()
         self._switch = switch
-        self._lock = threading.RLock()  # guards the next four
+        self._lock = threading.RLock()  # It guards the next four fields.
         self._calls = CallLedger(())
         self._departed: list[control_messages.DepartedMember] = []
         self._failure: AggregationFailed | None = None
@@ -169,10 +169,10 @@ class SwitchSession:
         listen()
 
     def _open_loop(self, end: WorkerEndpoint, admitted: control_messages.Admitted, secret: int) -> CallLoop[Any]:
-        """What carries our packets."""
-        theirs = admitted.queue_pairs[self.rank] if end.queue_pair else None
+        """The loop that carries this rank's packets."""
+        queue_pair = admitted.queue_pairs[self.rank] if end.queue_pair else None
         native = self.core == "native"
-        place = Admission(self.job, self.rank, self._data, native, self._on_stream_failed, theirs, secret)
+        place = Admission(self.job, self.rank, self._data, native, self._on_stream_failed, queue_pair, secret)
         return end.loop(replace(place, wire_rank=admitted.wire_rank))
 
     @classmethod
@@ -199,9 +199,9 @@ class SwitchSession:
             raise JobError(str(error)) from None
         host, port = parse_endpoint(switch)
         options = replace(options, keys=as_keys(options.keys))
-        own = options.bind or facing(resolve_host(host), port)
+        local_host = options.bind or facing(resolve_host(host), port)
         try:
-            end: WorkerEndpoint = options.kind.opener("worker")(options, own)
+            end: WorkerEndpoint = options.kind.opener("worker")(options, local_host)
         except ValueError as error:
             raise JobError(str(error)) from None
         try:
@@ -244,14 +244,15 @@ class SwitchSession:
         different classes may come in any. key: names the array for codecs that remember parameters, if tensors don't.
         requested_op, tensors: see `AllreduceGroup`. Ranks whose calls differ all fail, with an error that names both
         (W12). Futures resolve in the loop's thread, or in one that waits for them: what is chained to one must be
-        quick. Raises ValueError for an array, stream or priority that can't be."""
+        quick. Raises ValueError for an array, stream or priority that can't be.
+        """
         signature = CallSignature("allreduce", op, array.dtype, array.size, 0, requested_op)
         if self._coded is not None:
             tensors = self.tensors_of(array, CallRequest("allreduce", op, key, tensors=tensors))
         return self.call(array, op, signature, priority=priority, stream=stream, tensors=tensors)
 
     def tensors_of(self, wire: Array, request: CallRequest) -> Tensors | None:
-        """What lies in an array that travels for a call, for `call`."""
+        """The tensors in an array that travels for a call, for `call`."""
         return None if self._coded is None else tensors_of(wire, request, self._coded.compression)
 
     def call(
@@ -293,11 +294,11 @@ class SwitchSession:
             travels, shares = np.zeros(1, np.int32), EVERYONE
             if self.job.partial:  # Q8: a sum wouldn't wait for all
                 shares = shares_of("broadcast")._replace(routed=self._routed)
-        whole = array_call(travels, op, self.job, codec, shares, residual)
+        full_call = array_call(travels, op, self.job, codec, shares, residual)
         cut = {}
         if self._split_calls and stream is None:
-            cut = split(whole, self.job, self._calls.turns.streams_of(priority))
-        parts = [replace(whole, shares=each) for each in cut.values()] or [whole]
+            cut = split(full_call, self.job, self._calls.turns.streams_of(priority))
+        parts = [replace(full_call, shares=part_shares) for part_shares in cut.values()] or [full_call]
         calls: list[Any] = parts if self.core == "native" else [chunked_call(part, self.job) for part in parts]
         loop = self._loop
         assert loop is not None
@@ -306,7 +307,7 @@ class SwitchSession:
             places = ledger.begin(priority, stream, cut)
             if self._departed:  # before packets leave: the sums of who has left may be complete with them
                 self._check_departures()
-            words = signature.words(ledger.made_before(places)) if described else None
+            words = signature.words(ledger.calls_before(places)) if described else None
             futures = []
             for place, call in zip(places, calls, strict=True):
                 call.description = words
@@ -325,7 +326,7 @@ class SwitchSession:
             return self._early.are_there(loop.endpoint, self._calls.turns, sizes)
 
     def status(self) -> dict[str, Any]:
-        """What the switch reports of itself and its jobs, with this job's slots (`seen`). Raises JobError after 5 s."""
+        """The switch's report of itself and its jobs, with this job's slots (`seen`); JobError after 5 s."""
         self._check_process()
         if self._closed:
             raise JobError(f"job {self.name}, rank {self.rank}: the session is closed")
@@ -336,7 +337,7 @@ class SwitchSession:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Packets of this rank, by what became of them."""
+        """Packets of this rank, by their fate."""
         assert self._loop is not None
         return self._loop.counters
 
@@ -353,7 +354,7 @@ class SwitchSession:
     def give_up(self, reason: str) -> None:
         """See `Group`: the switch is asked for those who are missing."""
         if self._calls:
-            self._client.query(self.name).add_done_callback(partial(self._blame, reason, None))
+            self._client.query(self.name).add_done_callback(partial(self._name_missing, reason, None))
 
     def set_credit(self, credit_bytes: int | None) -> None:
         """Nothing: a stream's window bounds what is in flight (`AllreduceGroup`)."""
@@ -386,10 +387,10 @@ class SwitchSession:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Private: any thread
+    # Private methods that any thread calls
 
     def _admission(self, timeout_s: float, cancelled: threading.Event | None) -> control_messages.Admitted:
-        """Wait for it. Raises JobError, TimeoutError."""
+        """Wait for the admission. Raises JobError, TimeoutError."""
         if cancelled is None:
             return self._client.admitted.result(timeout_s)
         end_s = time.monotonic() + timeout_s
@@ -414,7 +415,7 @@ class SwitchSession:
             )
 
     def _finished(self, call: Call) -> None:
-        """Not called for a failed call, which stays pending: it is never finished, and `leave` must report that."""
+        """Note a call's result. A failed call stays pending: it never finishes, and `leave` must report that."""
         with self._lock:
             self._calls.finish(call)
 
@@ -444,15 +445,15 @@ class SwitchSession:
         with self._lock:
             late = time.monotonic_ns() - self._departed_ns >= self._lease_ns if self._departed else False
             # Earlier calls may still be on their way to us, whole: they get a lease's time.
-            left = [gone for gone in self._departed if self._calls.waits_for(gone.calls, late=late)]
-        if left:
+            leavers = [member for member in self._departed if self._calls.waits_for(member.calls, late=late)]
+        if leavers:
             who = "; ".join(
-                f"{gone.place} left after {sum(gone.calls)} calls" + (f": {gone.reason}" if gone.reason else "")
-                for gone in left
+                f"{member.place} left after {sum(member.calls)} calls" + (f": {member.reason}" if member.reason else "")
+                for member in leavers
             )
-            self._failed(who, tuple(gone.place.rank for gone in left))
+            self._failed(who, tuple(member.place.rank for member in leavers))
 
-    # Private: called in the control thread
+    # Private methods that the control thread calls
 
     def _on_departure(self, departed: list[control_messages.DepartedMember]) -> None:
         with self._lock:
@@ -517,26 +518,28 @@ class SwitchSession:
             )
 
     def _on_stream_failed(self, event: StreamFailed) -> None:
-        """In the loop's thread: ask the switch which ranks are missing; the loop itself gives up if no answer comes
-        (W9). Not where another rank makes another call (W12)."""
+        """Ask the switch which ranks are missing, unless another rank makes another call (W12); the loop, whose thread
+        calls this, fails by itself if no answer comes (W9)."""
         if event.rank is not None:
             self._failed(event.reason, tuple(sorted((event.rank, self.rank))), event)
             return
         waited = f"no result in {event.timeouts} timeouts in a row"
-        self._client.query(self.name).add_done_callback(partial(self._blame, waited, event))
+        self._client.query(self.name).add_done_callback(partial(self._name_missing, waited, event))
 
-    def _blame(self, waited: str, event: StreamFailed | None, answer: "Future[control_messages.StatusAnswer]") -> None:
+    def _name_missing(
+        self, waited: str, event: StreamFailed | None, answer: "Future[control_messages.StatusAnswer]"
+    ) -> None:
         """Fail with the ranks that the switch lacks: in the event's chunk, or else in the one that lacks the fewest."""
         if (slots := self._slots(answer)) is None:
             return
         if event is None:
-            those = [slot.ranks for slot in slots if self.rank in slot.ranks and len(slot.ranks) < self.workers]
+            candidates = [slot.ranks for slot in slots if self.rank in slot.ranks and len(slot.ranks) < self.workers]
         else:
             place = (event.slot, event.version, event.chunk % MODULUS)
-            those = [slot.ranks for slot in slots if (slot.slot, slot.version, slot.chunk) == place]
-        seen = max(those, key=len, default=[])
+            candidates = [slot.ranks for slot in slots if (slot.slot, slot.version, slot.chunk) == place]
+        seen = max(candidates, key=len, default=[])
         missing = tuple(rank for rank in range(self.workers) if rank not in seen)
-        if event is None and not those:  # none of its sums waits there: it has moved on, or is late itself
+        if event is None and not candidates:  # none of its sums waits there: it has moved on, or is late itself
             detail, missing = waited, ()
         elif not missing:
             detail = f"{waited}: the switch at {_text(self._data)} has it, but it does not arrive here"
@@ -568,7 +571,7 @@ def _chosen_core(options: JoinOptions) -> str:
 
 @lru_cache
 def _warn(reason: str) -> None:
-    """Once for each reason."""
+    """Warn once for each reason."""
     warnings.warn(f"the Python core carries the packets, which costs about ten times the CPU: {reason}", stacklevel=5)
 
 

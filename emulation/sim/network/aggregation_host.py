@@ -203,7 +203,7 @@ class AggregationHost:
         cut = split(full_call, job, self._calls.turns.streams_of(priority)) if self.split_calls else {}
         places = self._calls.begin(priority, None, cut)
         described = job.workers <= DESCRIBED_WORKERS_MOST and not job.partial
-        words = signature.words(self._calls.made_before(places)) if described else None
+        words = signature.words(self._calls.calls_before(places)) if described else None
         left = len(places)
 
         def part_done(place: tuple[int, int]) -> None:
