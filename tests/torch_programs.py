@@ -41,7 +41,7 @@ def gathered(value: Any, group: Any = None) -> list[Any]:
 def switched(group: Any = None, lane: int = 0) -> int:
     """How many calls this rank has made of the group below: the switch's, or a host method's."""
     below = (group or dist.group.WORLD).reducer._lanes[lane].session
-    return sum(below._session._calls._made) if below.method == "switch" else below._party._made
+    return sum(below._session._calls._calls) if below.method == "switch" else below._party._unkeyed_calls
 
 
 def by_gloo() -> int:
