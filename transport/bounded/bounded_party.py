@@ -1,4 +1,4 @@
-"""BoundedParty: allreduces of float32 sums that may lack what was lost, of one member, with all others. Pure.
+"""BoundedParty: one member's allreduces of float32 sums, which may lack lost values. This module is pure.
 
 The array is cut into a shard for each owner, one rank each. Stage 0: every rank sends each owner its part of the shard.
 The owner adds, in the order of ranks, what is there when the method's rule closes the stage. Stage 1: it sends the sum

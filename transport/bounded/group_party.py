@@ -1,4 +1,4 @@
-"""BoundedGroupParty: a member's sums of float32 by a `BoundedParty`, all its other calls exactly, by `direct`. Pure."""
+"""BoundedGroupParty, a pure party: a member's float32 sums by a `BoundedParty`, other calls exactly, by `direct`."""
 
 from typing import Any
 

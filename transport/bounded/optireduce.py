@@ -104,11 +104,8 @@ class OptiReduce(Exact):
         if (bound_ns := self._bound_ns.get(key)) is None:  # calls overlap, or a rank is ahead of this one
             bound_ns = 2 * max(self._runs.get(key, [UNKNOWN_NS]))
         ends_ns = stage.begun_ns + bound_ns
-        if (
-            self.options.adaptive
-            and key in self._usual_ns
-            and all(transfer.marked or transfer.full for transfer in stage.incoming)
-        ):
+        known = self.options.adaptive and key in self._usual_ns
+        if known and all(transfer.marked or transfer.full for transfer in stage.incoming):
             last_ns = max((transfer.last_ns for transfer in stage.incoming), default=now_ns)
             quiet_ns = round(self._usual_ns[key] * self._wait / 100)
             ends_ns = min(ends_ns, max(last_ns, stage.begun_ns) + quiet_ns)

@@ -1,4 +1,4 @@
-"""AutoParty: a collective's party that measures the links first, and then chooses an algorithm by size. Pure.
+"""AutoParty: a pure party of collectives that measures the links first, and then chooses an algorithm by size.
 
 Rank 0 sends messages of some sizes to rank 1 and back, fits α and β to half the round trips, and sends them to all;
 calls made before are kept until then. So every rank chooses alike, whenever it gets them. Calls wait for the

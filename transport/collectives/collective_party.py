@@ -100,9 +100,9 @@ class CollectiveParty:
     """A Party. Call `submit`, and take `events` after every input.
 
     member: 0 … workers-1. job: its name, for errors. option: for the collectives that take one (`Option`).
-    segment_bytes: most data of a message. Both are equal on all members. classes: of the mesh. Messages of one key in
-    different classes belong to different calls: those of the next may overtake. runner: set before the first
-    call, it carries the messages of all executions that C can run.
+    segment_bytes: most data of a message; equal on all members, as option is. classes: of the mesh. Messages of one key
+    in different classes belong to different calls: those of the next may overtake. runner: set before the first call,
+    it carries the messages of all executions that C can run.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Who the two members of a handshake are, and which job and method they belong to. This module is pure.
+"""The two members of a handshake, and the job and method that they belong to. This module is pure.
 
 The two send a hello once the other has proved that it has the job's token (`transport.meshes.mesh_handshake`), and
 check the other's with `disagreement`, so that both can name what doesn't fit. A hello is

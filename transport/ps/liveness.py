@@ -45,7 +45,7 @@ class Liveness:
         self._silent_since_ns.pop(peer, None)
 
     def turn(self, now_ns: int) -> list[int] | None:
-        """None before the deadline; else it is time for a heartbeat, and these peers are dead (and dropped)."""
+        """Dead peers, which are dropped here; None before the deadline, at which a heartbeat is due."""
         if self._due_ns is None:
             self._silent_since_ns = dict.fromkeys(self._silent_since_ns, now_ns)
         elif now_ns < self._due_ns:

@@ -1,4 +1,4 @@
-"""How chunk frames of a job become RDMA messages, and completions frames again (R1, R2, R7 of PROTOCOL.md). Pure."""
+"""Chunk frames of a job as RDMA messages, and completions as frames (R1, R2, R7 of PROTOCOL.md). The code is pure."""
 
 from typing import NamedTuple
 

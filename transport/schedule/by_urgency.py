@@ -1,4 +1,4 @@
-"""Schedules in which what the next forward pass needs first overtakes the rest, within a byte credit. Pure."""
+"""Pure schedules in which the tensors that the next forward pass needs first overtake others, within a byte credit."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""The order in which a graph of layers wants its transfers: TIC and TAC of TicTac (Hashemi and others, 2018). Pure.
+"""The order of transfers for a graph of layers, as pure functions: TIC and TAC of TicTac (Hashemi and others, 2018).
 
 The tensors of one layer count as one transfer here: alone, none of them unlocks anything. Words of the paper, for a
 transfer r: P, the computation that r alone unlocks now; M, its own time; M+, the least time of outstanding transfers,
