@@ -141,7 +141,7 @@ def part_size(elements: int, parts: int, index: int) -> int:
 def stepwise(
     chain: Callable[[AllreduceLoad], list[float]], reduced: Callable[[AllreduceLoad], float] | None = None
 ) -> Costs:
-    """Seconds of messages one after the other, each after what came before. chain: their bytes. reduced: bytes added;
+    """Costs of messages one after the other, each after what came before. chain: their bytes. reduced: bytes added;
     None: each worker's share of the array by all others."""
 
     def textbook(load: AllreduceLoad) -> Cost:
