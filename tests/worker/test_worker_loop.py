@@ -314,7 +314,7 @@ def test_a_failed_stream_is_reported_once_and_fails_with_the_switch_s_answer(loo
 def test_a_failed_stream_fails_even_without_a_reason_from_the_switch(
     monkeypatch: pytest.MonkeyPatch, loop: type[CallLoop[Any]]
 ) -> None:
-    monkeypatch.setattr(transport.worker.worker_loop, "BLAME_S", 0.05)
+    monkeypatch.setattr(transport.worker.worker_loop, "DIAGNOSIS_S", 0.05)
     job = job_of(2, rto_initial_ns=5_000_000, rto_min_ns=2_000_000, rto_max_ns=10_000_000, retry_limit=2)
     nobody = UdpLink(LOOPBACK)
     worker = loop(UdpLink(LOOPBACK), job, 0, nobody.address, on_stream_failed=lambda event: None)

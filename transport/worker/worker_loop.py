@@ -37,7 +37,7 @@ ROWS_PER_TURN = 128
 IDLE_S = 1.0
 """Longest sleep: an upper bound on what a lost wake-up could cost."""
 
-BLAME_S = 5.0
+DIAGNOSIS_S = 5.0
 """How long `on_stream_failed` may take to call `fail` before the loop fails with an error of its own."""
 
 JOIN_S = 10.0
@@ -94,7 +94,7 @@ class CallLoop(ABC, Generic[CallT]):
         self._wire_rank = wire_rank
         self._switch = link.resolve(switch_address)
         self._on_stream_failed = on_stream_failed
-        self._blame: tuple[int, StreamFailed] | None = None
+        self._diagnosis: tuple[int, StreamFailed] | None = None
         self._lock = threading.Lock()  # guards what is added to the next two, and what subclasses list
         self._pending: dict[int, tuple[CallT, CallFuture, object, Finish | None]] = {}  # by key; keeps the arrays alive
         self._failure: BaseException | None = None
@@ -201,7 +201,7 @@ class CallLoop(ABC, Generic[CallT]):
         try:
             while self._failure is None:
                 self._run_once()
-                self._check_blame()
+                self._check_diagnosis()
         except BaseException as error:
             ending = self._broken(error) if isinstance(error, OSError | MemoryError) else error
             with self._lock:
@@ -235,18 +235,18 @@ class CallLoop(ABC, Generic[CallT]):
 
     def _stream_failed(self, event: StreamFailed) -> None:
         """Ask for the reason of the first failed stream, or fail at once where no switch can be asked."""
-        if self._blame is not None:
+        if self._diagnosis is not None:
             return
-        self._blame = (time.monotonic_ns() + round(BLAME_S * 1e9), event)
+        self._diagnosis = (time.monotonic_ns() + round(DIAGNOSIS_S * 1e9), event)
         if self._on_stream_failed is None:
-            self.fail(self._given_up(event))
+            self.fail(self._stream_error(event))
         else:
             self._on_stream_failed(event)
 
-    def _check_blame(self) -> None:
+    def _check_diagnosis(self) -> None:
         """Fail with an error of our own if no reason for a failed stream came in time."""
-        if self._blame is not None and time.monotonic_ns() >= self._blame[0]:
-            self.fail(self._given_up(self._blame[1]))
+        if self._diagnosis is not None and time.monotonic_ns() >= self._diagnosis[0]:
+            self.fail(self._stream_error(self._diagnosis[1]))
 
     def _broken(self, error: Exception) -> AggregationFailed:
         """An error of the machine, as one that names the calls it ends."""
@@ -256,7 +256,7 @@ class CallLoop(ABC, Generic[CallT]):
         failed.__cause__ = error
         return failed
 
-    def _given_up(self, event: StreamFailed) -> AggregationFailed:
+    def _stream_error(self, event: StreamFailed) -> AggregationFailed:
         detail = f"rank {self._rank}: {event.reason} after {event.timeouts} timeouts in a row"
         return AggregationFailed(
             detail if event.rank is None else event.reason,
@@ -270,7 +270,7 @@ class CallLoop(ABC, Generic[CallT]):
     def _next_check_ns(self, now_ns: int) -> int:
         """When an iteration must end even if nothing happens."""
         end_ns = now_ns + round(IDLE_S * 1e9)
-        return end_ns if self._blame is None else min(end_ns, self._blame[0])
+        return end_ns if self._diagnosis is None else min(end_ns, self._diagnosis[0])
 
 
 class WorkerLoop(CallLoop[Call]):
