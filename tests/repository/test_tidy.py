@@ -26,6 +26,13 @@ PACKAGES = ("switchagg/", "transport/", "emulation/", "p4/p4vm/")
 SOURCE_SUFFIXES = {".py", ".c", ".h", ".p4", ".stf", ".toml", ".md", ".j2", ".sh", ""}
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
 
+PARTICIPLES = re.compile(
+    "(?i)_*(found|made|one|own|each|given|told|shown|asked|mine|ours|theirs|others|whole|kept|taken|written|begun|came|"
+    "gone|heard|meant|wish|wished|those|these|sent|said|spoken)_*"
+)
+UNNAMED: tuple[str, ...] = ()
+"""Rooms whose identifiers are still to be named."""
+
 # In pieces, or this file would find itself.
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
 OUT_OF_SUDO = re.compile(r"\bsudo (-\w+ )*(switchagg|torchrun)\b")  # it looks for programs in folders of its own
@@ -221,6 +228,59 @@ def files_of_one_name(tree: Tree) -> list[str]:
     return [f"{name}: in {', '.join(found)}" for name, found in folders.items() if len(found) > 1]
 
 
+def top_room(name: str) -> str:
+    """The package of a source file; "" for other files."""
+    return next((top for top in PACKAGES if name.startswith(top)), "")
+
+
+def repeated_class_names(tree: Tree) -> list[str]:
+    """Public classes of the packages whose name another class has, wherever it is."""
+    places: dict[str, list[str]] = {}
+    for name, module in python_files(tree):
+        for node in module.body if top_room(name) else ():
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name)
+    remedy = "a class name stands for one thing: name each after what it holds"
+    return [f"{name}: in {', '.join(files)}: {remedy}" for name, files in places.items() if len(files) > 1]
+
+
+def repeated_file_names(tree: Tree) -> list[str]:
+    """Source files of a package, but for __init__ and __main__, whose name stands in several of its folders."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for name in tree:
+        path = Path(name)
+        if top_room(name) and path.suffix in (".py", ".c") and not path.stem.startswith("__"):
+            places.setdefault((top_room(name), path.name), []).append(name)
+    return [f"{', '.join(files)}: a file's name says its subject" for files in places.values() if len(files) > 1]
+
+
+def identifiers_of(node: ast.AST) -> list[str]:
+    """The names that a node of Python gives to something."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            return [name]
+        case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return [name]
+        case ast.ClassDef(name=name) | ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+            return [name]
+    return []
+
+
+def bare_participles(tree: Tree) -> list[str]:
+    """Identifiers that are a participle or a pronoun: they don't say what they hold."""
+    faults = []
+    for name, module in python_files(tree):
+        if not top_room(name) or name.startswith(UNNAMED):
+            continue
+        faults += [
+            f"{name}:{getattr(node, 'lineno', 0)}: {identifier} says nothing; take the noun of what it holds"
+            for node in ast.walk(module)
+            for identifier in identifiers_of(node)
+            if PARTICIPLES.fullmatch(identifier)
+        ]
+    return faults
+
+
 def lines_matching(tree: Tree, pattern: re.Pattern[str]) -> list[str]:
     return [
         f"{name}:{number}: {line.strip()}"
@@ -395,6 +455,9 @@ CHECKS: list[Callable[[Tree], list[str]]] = [
     vague_names,
     unclear_rooms,
     files_of_one_name,
+    repeated_class_names,
+    repeated_file_names,
+    bare_participles,
     unfinished_work,
     private_paths,
     commands_out_of_sudo,
@@ -431,6 +494,13 @@ REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (unclear_rooms, {"transport/links/__init__.py": '"""One.\n\nTwo.\n"""'}),
     (unclear_rooms, ROOM | {f"transport/links/link_{number}.py": "" for number in range(ROOM_FILES_MAX + 1)}),
     (files_of_one_name, {"tests/links/test_one.py": "", "tests/worker/test_one.py": ""}),
+    (repeated_class_names, {"transport/a.py": "class Packet: ...", "switchagg/b.py": "class Packet: ..."}),
+    (repeated_file_names, {"transport/links/table.py": "", "transport/meshes/table.py": ""}),
+    (repeated_file_names, {"switchagg/native/a/host.c": "", "switchagg/native/b/host.c": ""}),
+    (bare_participles, {"transport/a.py": "found = 1"}),
+    (bare_participles, {"transport/a.py": "def load(self, given): ..."}),
+    (bare_participles, {"transport/a.py": "numbers = [each + 1 for each in range(9)]"}),
+    (bare_participles, {"transport/a.py": "def f(a):\n    match a:\n        case 1 as one: ..."}),
     (unfinished_work, {"README.md": "TO" + "DO: write this"}),
     (unfinished_work, {"switchagg/job.py": "# " + "X" * 3 + " wrong"}),
     (private_paths, {"Makefile": "test:\n\tcd /wo" + "rk/main"}),

@@ -155,7 +155,7 @@ class SwitchOptions(JobTerms, LocalOptions):
                 LINKS[name.link].elements if name.is_switch else ELEMENTS_MTU_1500
             )
         if name.is_switch:
-            variables["SWITCHAGG_STREAMS"] = self.stream_count
+            variables["SWITCHAGG_STREAMS"] = len(self.priorities) or self.stream_count
             variables |= {"SWITCHAGG_SWITCH": bool(self.switch), "SWITCHAGG_KEYS": bool(self.keys)}
         if name.method != "gloo" and (self.fallback or not name.is_switch):
             variables["SWITCHAGG_TOKEN"] = bool(self.token)
@@ -193,7 +193,8 @@ class SwitchOptions(JobTerms, LocalOptions):
         options = JoinOptions(
             **shared_fields(self, JobTerms)
             | shared_fields(self, LocalOptions)
-            | {"codec": name.codec or JoinOptions.codec, "slots_least": 0, "bind": ""},
+            | {"codec": name.codec or JoinOptions.codec, "slots_least": 0, "bind": ""}
+            | {"streams": 0 if self.priorities else self.streams},
             link=name.link,
             via=self.via,
             timeout_s=timeout_s,
