@@ -13,7 +13,7 @@ from switchagg.job import JobConfig, PacketTerms
 from switchagg.native import packet_terms
 from switchagg.native.packet_terms import width_of
 
-ABI = 23
+ABI = 24
 """As SA_ABI in abi.h."""
 
 LIBRARY = Path(__file__).with_name("libswitchagg.so")
