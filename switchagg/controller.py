@@ -33,7 +33,7 @@ from switchagg.sharing.job_members import GatheringJob, Jobs, MemberRecord, Runn
 from switchagg.sharing.job_numbers import Generations, JobIds
 from switchagg.sharing.quota import Holding, PeerQuota
 from switchagg.sharing.slot_allocator import Range, ReservedRange, SwitchOccupancy, fitted, overlap
-from switchagg.sharing.switches import ROOT, Share, Switches, limits
+from switchagg.sharing.switch_registry import ROOT, Share, Switches, limits
 
 WAITING_MAX = 1024
 """Most members that gather at one time: foreign joins can't grow the switch's memory without bound."""

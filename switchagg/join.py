@@ -23,7 +23,7 @@ from switchagg.job import (
 )
 from switchagg.option_syntax.option_fields import choice, derived, fault_of, integer, shared_fields
 from switchagg.priority import BEST_EFFORT, MOST_URGENT, class_of
-from switchagg.sharing.switches import ROOT
+from switchagg.sharing.switch_registry import ROOT
 
 STREAMS = 2
 """Streams of a job, by default: one bucket may overtake another's tail."""

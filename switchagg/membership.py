@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from switchagg.job import Address, JobConfig
 from switchagg.join import JobTerms
-from switchagg.sharing.switches import ROOT, Share
+from switchagg.sharing.switch_registry import ROOT, Share
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""What jobs share: slots, quotas of addresses, and the switches below a controller's own. Pure.
+"""Jobs share slots, quotas of addresses, and the switches below a controller's own; the code is pure.
 
-Imported by switchagg's controller and by transport; imports only the core.
-Start at switches.py, then tree_controller.py.
+The controller and transport import this folder; it imports only the core.
+Start at switch_registry.py, then tree_controller.py.
 """

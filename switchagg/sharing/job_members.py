@@ -1,4 +1,4 @@
-"""The seats of jobs that gather and of jobs that run: what a controller knows of them."""
+"""The members of jobs that gather and of jobs that run, as a controller records them."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from switchagg.job import Address
 from switchagg.join import Join
 from switchagg.membership import Departure, JobAdmitted, Member, Running
 from switchagg.sharing.quota import Holding
-from switchagg.sharing.switches import ROOT
+from switchagg.sharing.switch_registry import ROOT
 
 CONTRADICTIONS_SHOWN_MAX = 3
 
@@ -23,65 +23,65 @@ class MemberRecord:
 
     @property
     def member(self) -> Member:
-        """Who has it."""
+        """The member that holds this place."""
         return Member(self.request.rank, self.request.address, self.request.incarnation)
 
 
 @dataclass(slots=True)
 class GatheringJob:
-    """The seats of a job's next start, by rank."""
+    """The members of a job's next start, by rank."""
 
     name: str
     members: dict[int, MemberRecord] = field(default_factory=dict)
     claims: dict[int, list[MemberRecord]] = field(default_factory=dict)
-    """By rank: joins that came while another had it, in order (C3)."""
+    """By rank: joins that came while another process held the rank, in order (C3)."""
     complete_ns: int = 0
     """When the last rank came."""
     contradictions: dict[int, str] = field(default_factory=dict)
-    """Of the joins that were refused, by rank: the latest of each."""
+    """By rank: why its latest join was refused."""
     leavers: list[Join] = field(default_factory=list)
-    """Of the jobs that were asked to leave for it (C21)."""
+    """The requests of jobs that were asked to leave for this one (C21)."""
 
     @property
     def request(self) -> Join:
-        """Of any member: what all say alike."""
+        """Any member's request, for the values on which all agree."""
         return next(iter(self.members.values())).request
 
     @property
     def workers(self) -> int:
-        """How many there shall be."""
+        """Number of workers that the job needs."""
         return self.request.workers
 
     @property
     def holding(self) -> Holding:
-        """What it will need at least."""
+        """The least slots that the job needs, and its members' hosts."""
         slots = self.request.slots_least or self.request.requested_slots
         return Holding(slots, tuple(record.request.address[0] for record in self.members.values()))
 
     @property
     def vias(self) -> list[tuple[str, Address]]:
-        """Of a complete one: each rank's switch, and where it sends from."""
+        """Each rank's switch, and the address that the rank sends from; the gathering is complete."""
         requests = (self.members[rank].request for rank in sorted(self.members))
         return [(request.via, request.address) for request in requests]
 
     def member_of(self, incarnation: int) -> MemberRecord:
-        """Of a member that has one, or a claim."""
+        """The record of a member that has a rank, or a claim on one."""
         return _member_of(self.all_members, incarnation)
 
     @property
     def all_members(self) -> list[MemberRecord]:
-        """Those of all ranks, then the claims."""
+        """The members of all ranks, then the claims."""
         return [*self.members.values(), *chain.from_iterable(self.claims.values())]
 
     def contradiction_of(self, request: Join) -> str:
         """Where a join contradicts one of another rank, or ""; kept for those who wait for it (C1)."""
-        others = [other.request for rank, other in self.members.items() if rank != request.rank]
-        if reason := next(filter(None, map(request.contradiction, others)), ""):
+        requests = [other.request for rank, other in self.members.items() if rank != request.rank]
+        if reason := next(filter(None, map(request.contradiction, requests)), ""):
             self.contradictions[request.rank] = reason
         return reason
 
     def add(self, record: MemberRecord, now_ns: int) -> None:
-        """Give the seat its rank, or a claim on it where another has it."""
+        """Give the member its rank, or a claim on it where another process has it."""
         rank = record.request.rank
         if rank in self.members:
             self.claims.setdefault(rank, []).append(record)
@@ -90,7 +90,7 @@ class GatheringJob:
         self.contradictions.pop(rank, None)
 
     def remove(self, record: MemberRecord) -> list[MemberRecord]:
-        """Remove a seat or a claim; returns the claims on its rank, which have no place any more."""
+        """Remove a member or a claim; returns the claims on its rank, which have no place any more."""
         rank = record.request.rank
         if self.members[rank] is record:
             del self.members[rank]
@@ -99,7 +99,7 @@ class GatheringJob:
         return []
 
     def claims_behind(self, holder: MemberRecord, until_ns: int) -> list[MemberRecord]:
-        """Seats and claims of the holder's rank that joined after it, by until_ns."""
+        """Members and claims of the holder's rank that joined after it, by until_ns."""
         rank = holder.request.rank
         records = [self.members[rank], *self.claims.get(rank, [])] if rank in self.members else []
         behind = records[records.index(holder) + 1 :] if holder in records else records
@@ -112,7 +112,7 @@ class GatheringJob:
         return "" if holder is record else f"{holder.member} has that rank and lives, as far as is known"
 
     def timeout_reason(self, obstacle: str) -> str:
-        """Why it is given up. obstacle: what a complete one lacks."""
+        """Why the gathering times out. obstacle: what it lacks if it is complete."""
         if not self.missing:
             return f"job {self.name!r} can't start: {obstacle}"
         waited_ns = min(record.request.timeout_ns for record in self.members.values())
@@ -140,41 +140,41 @@ class RunningJob:
     admitted: JobAdmitted
     members: dict[int, MemberRecord]
     request: Join
-    """Of any member: what all say alike, with windows that fit all receive buffers (C17)."""
+    """Any member's request, for the values on which all agree, with windows that fit all receive buffers (C17)."""
     since_ns: int
     departures: list[Departure] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)
-    """Switches that have not said yet that they took it."""
+    """Switches that have not said yet that they took the job."""
     asked_to_leave: str = ""
-    """Why (C21, C24)."""
+    """Why the job was asked to leave, or "" (C21, C24)."""
     leaves_by_ns: int | None = None
-    """When it fails if it hasn't, for a more urgent one (C21)."""
+    """When the job fails if it hasn't left for a more urgent one (C21)."""
 
     @property
     def can_rebalance(self) -> bool:
-        """Whether it can come back with another number of slots, and hasn't been asked to (C24)."""
+        """Whether the job can come back with another number of slots, and hasn't been asked to (C24)."""
         return (
             self.request.can_fall_back and self.request.slots_least > 0 and not self.asked_to_leave and not self.awaited
         )
 
     @property
     def switches(self) -> frozenset[str]:
-        """Where it has slots."""
+        """The switches on which the job has slots."""
         return frozenset(share.switch for share in self.admitted.shares) or frozenset((ROOT,))
 
     @property
     def membership_state(self) -> Running:
-        """Of its members."""
+        """The state that its members are told."""
         requested_slots = next(iter(self.members.values())).request.requested_slots
         return Running(self.admitted, tuple(self.departures), self.asked_to_leave, requested_slots)
 
     def member_of(self, incarnation: int) -> MemberRecord:
-        """Of a member that has one."""
+        """The record of a member."""
         return _member_of(self.members.values(), incarnation)
 
     @property
     def holding(self) -> Holding:
-        """What it has."""
+        """The job's slots, and its members' hosts."""
         return Holding(
             sum(stream.window_slots for stream in self.admitted.job.streams),
             tuple(member.address[0] for member in self.admitted.members),
@@ -185,7 +185,7 @@ Jobs = Collection[RunningJob]
 
 
 def members_of(records: dict[int, MemberRecord]) -> tuple[Member, ...]:
-    """By rank."""
+    """The members in the order of their ranks."""
     return tuple(records[rank].member for rank in sorted(records))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from switchagg.job import MODULUS
 
 GENERATIONS_KEPT = 4096
-"""So many latest generations are not used again."""
+"""How many of the latest generations are not used again."""
 
 
 class Generations:
@@ -17,9 +17,9 @@ class Generations:
         self._recent: deque[int] = deque(maxlen=GENERATIONS_KEPT)
 
     def new(self, running: Iterable[int]) -> int:
-        """One that no running job has and none of the latest had (C5)."""
-        taken = {*running, *self._recent}
-        while (drawn := self._draw() % MODULUS) in taken:
+        """A generation that no running job has and none of the latest had (C5)."""
+        used = {*running, *self._recent}
+        while (drawn := self._draw() % MODULUS) in used:
             pass
         self._recent.append(drawn)
         return drawn

@@ -1,4 +1,4 @@
-"""LeavingController: a controller that asks jobs to leave, so that a more urgent one fits. Rule C21 of PROTOCOL.md."""
+"""A controller that asks jobs to leave, so that a more urgent one fits (rule C21 of PROTOCOL.md)."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,7 +8,7 @@ from switchagg.join import Join
 from switchagg.sharing.job_members import GatheringJob, Jobs, RunningJob
 
 Fits = Callable[[Jobs], object]
-"""What there is room for once these are gone; None: nothing."""
+"""The slots that are free for a job once these jobs are gone; None if it doesn't fit."""
 
 
 class PreemptingController(Controller):
@@ -36,7 +36,7 @@ class PreemptingController(Controller):
     # Private
 
     def _deadline_ns(self, gathering: GatheringJob) -> int:
-        """See `Controller`; of one that lacks only slots, and waits for them in vain, at once (C5)."""
+        """See `Controller`; the deadline is past if the gathering lacks only slots and waits for them in vain (C5)."""
         end_ns = super()._deadline_ns(gathering)
         return min(end_ns, gathering.complete_ns) if self._waits_in_vain(gathering) else end_ns
 
@@ -45,8 +45,8 @@ class PreemptingController(Controller):
         if isinstance(shares, str) or request.wait_for_slots or gathering.leavers or gathering.name in self._reserved:
             return False
         switches = frozenset(share.switch for share in shares)
-        beside = (job for job in self._jobs.values() if job.switches & switches)
-        return request.can_fall_back or not any(self._may_end(job) or job.can_rebalance for job in beside)
+        neighbours = (job for job in self._jobs.values() if job.switches & switches)
+        return request.can_fall_back or not any(self._may_end(job) or job.can_rebalance for job in neighbours)
 
     def _may_end(self, job: RunningJob) -> bool:
         """Whether a job leaves, or has a rank that may be dead: its last heartbeat, of two a second, is long ago."""
@@ -60,9 +60,9 @@ class PreemptingController(Controller):
             shares = self._shares(gathering) if self._waits_for_room(gathering) else ""
             if isinstance(shares, str) or gathering.name in self._reserved:
                 continue
-            wanted = gathering.holding
+            holding = gathering.holding
             fits = partial(self._range, gathering, shares)
-            if fits([]) is not None or self._quota.fault(self.slots, wanted, [job.holding for job in running]):
+            if fits([]) is not None or self._quota.fault(self.slots, holding, [job.holding for job in running]):
                 continue
             for job in jobs_to_preempt(gathering.request.job_priority, running, fits):
                 job.asked_to_leave = f"more urgent job {gathering.name!r} needs its slots"
@@ -72,25 +72,25 @@ class PreemptingController(Controller):
 
 
 def jobs_to_preempt(priority: int, running: Sequence[RunningJob], fits: Fits) -> list[RunningJob]:
-    """The jobs to ask, beside those that were, so that one of this priority fits; [] where asking wouldn't help.
+    """The further jobs to ask, so that a job of this priority fits; [] where asking wouldn't help.
 
-    running: oldest first. Less urgent jobs that can go on without the switch: the least urgent first, of those the
-    youngest; none that isn't needed.
+    The result has less urgent jobs that can go on without the switch, the least urgent first, of these the youngest,
+    and no job that isn't needed. running: the oldest comes first.
     """
-    going = [job for job in running if job.leaves_by_ns is not None]
-    able = [job for job in reversed(running) if _may_be_asked(job, priority)]
-    able.sort(key=lambda job: job.request.job_priority, reverse=True)
+    leaving = [job for job in running if job.leaves_by_ns is not None]
+    candidates = [job for job in reversed(running) if _may_be_asked(job, priority)]
+    candidates.sort(key=lambda job: job.request.job_priority, reverse=True)
     chosen: list[RunningJob] = []
-    for job in able:
-        if fits([*going, *chosen]) is not None:
+    for job in candidates:
+        if fits([*leaving, *chosen]) is not None:
             break
         chosen.append(job)
-    if fits([*going, *chosen]) is None:
+    if fits([*leaving, *chosen]) is None:
         return []
     for job in tuple(chosen):
-        others = [other for other in chosen if other is not job]
-        if fits([*going, *others]) is not None:
-            chosen = others
+        remaining = [other for other in chosen if other is not job]
+        if fits([*leaving, *remaining]) is not None:
+            chosen = remaining
     return chosen
 
 

@@ -13,7 +13,7 @@ class Holding:
     hosts: tuple[str, ...]
 
     def of(self, slots: int) -> "Holding":
-        """With so many slots."""
+        """The same members with so many slots."""
         return Holding(slots, self.hosts)
 
     def slots_of(self, host: str) -> int:
@@ -23,34 +23,38 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class PeerQuota:
-    """What one address may have at a time. joins: members that wait for others. jobs: that run and have a member there.
-    slots: of those jobs, each counted by the part of its members that are there; None: half of the switch's. job_slots:
-    of any job, wherever its members are; None: no less than there are.
+    """The most that one address may have at a time.
 
     A job's members prove their addresses (C15). On loopback all have the same few, so only joins are counted there.
     """
 
     joins: int = 256
+    """Members that wait for others."""
     jobs: int = 64
+    """Running jobs that have a member at the address."""
     slots: int | None = None
+    """Slots of these jobs, by the part of their members that is at the address; None: half of the switch's."""
     job_slots: int | None = None
+    """Slots of any job, wherever its members are; None: no limit."""
 
     def joins_fault(self, host: str, waiting: int, streams: int = 1) -> str:
-        """Why no more of this host's members may wait beside those that do, none of a job of so many streams, or ""."""
+        """Why no further member of this host, of a job of so many streams, may wait, or ""."""
         if self.job_slots is not None and streams > self.job_slots:
             return f"{streams} streams need a slot each and a job may have {self.job_slots}, the switch's --peer-quota"
         return f"{waiting} members from {host} are waiting already, its quota" if waiting >= self.joins else ""
 
     def fault(self, switch_slots: int, wanted: Holding, running: Sequence[Holding]) -> str:
-        """Why a job would give one of its hosts more than its quota, beside those that run, or ""."""
+        """Why a job would give one of its hosts more than its quota next to the running jobs, or ""."""
         most = self._most(switch_slots)
         for host in sorted(set(wanted.hosts)):
             if IPv4Address(host).is_loopback:
                 continue
-            own = [job for job in running if host in job.hosts]
-            slots = sum(job.slots_of(host) for job in (*own, wanted))
-            if len(own) >= self.jobs:
-                return f"{host} has {len(own)} jobs already, its quota; end one, or raise the switch's --peer-quota"
+            host_jobs = [job for job in running if host in job.hosts]
+            slots = sum(job.slots_of(host) for job in (*host_jobs, wanted))
+            if len(host_jobs) >= self.jobs:
+                return (
+                    f"{host} has {len(host_jobs)} jobs already, its quota; end one, or raise the switch's --peer-quota"
+                )
             if slots > most:
                 return (
                     f"{host} would have {slots} of {switch_slots} slots and its quota is {most}; end a job of it, ask "
@@ -73,10 +77,10 @@ class PeerQuota:
 
 def parse_peer_quota(text: str) -> PeerQuota:
     """From "joins=256,jobs=64,slots=2048,job_slots=512", each of which may be left out. Raises ValueError."""
-    found: dict[str, int] = {}
+    quotas: dict[str, int] = {}
     for part in filter(None, text.split(",")):
         name, _, number = part.strip().partition("=")
         if name not in ("joins", "jobs", "slots", "job_slots") or not number.isdecimal() or not int(number):
             raise ValueError(f"{part.strip()!r} not understood; allowed: joins=256, jobs=64, slots=2048, job_slots=512")
-        found[name] = int(number)
-    return PeerQuota(**found)
+        quotas[name] = int(number)
+    return PeerQuota(**quotas)

@@ -1,7 +1,7 @@
-"""Which jobs move so that slots are divided by weight again, and to where. Rule C24 of PROTOCOL.md. Pure.
+"""The choice of jobs that move so that slots are shared by weight again, and of their ranges (rule C24); pure.
 
-A job's range is in a row and stays as long as it runs, so a division is carried out by jobs that can go on without the
-switch: they leave and come back with another range. It must be worth that, and it must come to an end: each division
+A job's range is in a row and stays as long as it runs, so jobs that can go on without the switch carry a rebalancing
+out: they leave and come back with another range. It must be worth that, and it must come to an end: each rebalancing
 serves the jobs together better than the one before, by a measure that weighted max-min makes largest.
 """
 
@@ -16,35 +16,39 @@ GAIN = 4
 """A job moves to gain a quarter of its slots, or more, and at least one for each stream."""
 
 MARGIN = 1e-9
-"""Relative, beyond the rounding of what is compared."""
+"""Relative difference above which two measures count as different; it exceeds their rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """movers: running jobs that shall leave, by name. ranges: of those that find room then, and of those that wait."""
+    """Jobs that move, and the ranges that they and waiting jobs get."""
 
     movers: tuple[str, ...]
+    """Names of running jobs that shall leave."""
     ranges: Mapping[str, Range]
+    """By name: ranges of movers that fit then, and of waiting jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotDistribution:
-    """The slots of a switch, or of several at once. fixed: ranges of jobs that can't move. running: those that can,
-    with their ranges. waiting: those that would begin, with the number of slots that they could have now. most: of any
-    job."""
+    """The slots of a switch, or of several at once, and the jobs that have or want some."""
 
     slots: int
     fixed: Collection[Range]
+    """Ranges of jobs that can't move."""
     running: Mapping[str, tuple[Join, Range]]
+    """Jobs that can move, with their ranges."""
     waiting: Mapping[str, tuple[Join, int]]
+    """Jobs that would begin, with the number of slots that they could have now."""
     most: int | None = None
+    """The most slots of any job; None: no limit."""
 
 
 def best_rebalance(distribution: SlotDistribution) -> Rebalance | None:
-    """The best that moving jobs would bring; None: nothing that is worth it.
+    """The best rebalancing; None if none is worth it.
 
-    Tried are to move, until all have what they should: those that gain; also those that have much more than they
-    should; all that have more; all. No job loses its place for one as urgent.
+    The function tries to move, until all have their shares: jobs that gain; also jobs that have much more than their
+    share; those and all that have more; all jobs. No job loses its slots to a job that is as urgent.
     """
     held = {job: end - first for job, (_, (first, end)) in sorted(distribution.running.items())}
     requests = {
@@ -54,9 +58,9 @@ def best_rebalance(distribution: SlotDistribution) -> Rebalance | None:
     shares = shares_of(sum(gaps(distribution.slots, distribution.fixed)), list(requests.values()), distribution.most)
     gain = [job for job in held if is_worth(requests[job], held[job], shares[job])]
     lose = [job for job in held if is_worth(requests[job], shares[job], held[job])]
-    more = [job for job in held if held[job] > shares[job]]
+    above_share = [job for job in held if held[job] > shares[job]]
     best, measure = None, _served(requests, now)
-    for movers in (gain, gain + lose, gain + more, list(held)):
+    for movers in (gain, gain + lose, gain + above_share, list(held)):
         ranges = _laid_out(distribution, movers)
         after = (
             now
@@ -81,8 +85,8 @@ def is_worth(request: Join, had: int, has: int) -> bool:
 
 
 def _laid_out(distribution: SlotDistribution, movers: Sequence[str]) -> dict[str, Range]:
-    """A range for each mover and each that waits, if there is room: the most urgent first, of these who shall have
-    most."""
+    """A range for each mover and each waiting job that fits: the most urgent first, of these the one with the largest
+    share."""
     occupied = [*distribution.fixed, *(place for job, (_, place) in distribution.running.items() if job not in movers)]
     requests = [
         *(distribution.running[job][0] for job in movers),
@@ -90,7 +94,7 @@ def _laid_out(distribution: SlotDistribution, movers: Sequence[str]) -> dict[str
     ]
     shares = shares_of(sum(gaps(distribution.slots, occupied)), requests, distribution.most)
     placed: dict[str, Range] = {}
-    for request in sorted(requests, key=lambda one: (one.job_priority, -shares[one.job])):
+    for request in sorted(requests, key=lambda request: (request.job_priority, -shares[request.job])):
         place = range_for(request, shares[request.job], distribution.slots, [*occupied, *placed.values()])
         if place is not None:
             placed[request.job] = place
@@ -99,7 +103,7 @@ def _laid_out(distribution: SlotDistribution, movers: Sequence[str]) -> dict[str
 
 def _served(requests: Mapping[str, Join], counts: Mapping[str, int]) -> list[float]:
     """How well all are served, to compare: of each class, the most urgent first, how many have slots, and the sum of
-    weight · (1 + 1/2 + … + 1/slots). Of so many slots each next one adds most where max-min gives it."""
+    weight · (1 + 1/2 + … + 1/slots). A further slot adds most to that sum where max-min gives it."""
     measure: list[float] = []
     for priority in sorted({request.job_priority for request in requests.values()}):
         jobs = [job for job, request in requests.items() if request.job_priority == priority]
@@ -108,11 +112,11 @@ def _served(requests: Mapping[str, Join], counts: Mapping[str, int]) -> list[flo
     return measure
 
 
-def _is_more(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether it comes later in the order of lists, by more than rounding."""
-    for ours, theirs in zip(one, other, strict=True):
-        if abs(ours - theirs) > MARGIN * max(ours, theirs):
-            return ours > theirs
+def _is_more(measure: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether a measure comes later than another in the order of lists, by more than rounding."""
+    for value, other_value in zip(measure, other, strict=True):
+        if abs(value - other_value) > MARGIN * max(value, other_value):
+            return value > other_value
     return False
 
 

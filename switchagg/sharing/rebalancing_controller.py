@@ -1,7 +1,7 @@
-"""DividingController: a controller that divides its slots anew while jobs run. Rule C24 of PROTOCOL.md.
+"""A controller that shares its slots anew while jobs run (rule C24 of PROTOCOL.md).
 
-Who moves, and to where, is decided in `redivision`. Here: when; and the slots are kept until those they are for are
-there.
+`rebalancing` decides which jobs move, and to which ranges. This module decides when, and keeps slots until their jobs
+have come.
 """
 
 from typing import Any
@@ -12,27 +12,27 @@ from switchagg.sharing.job_members import RunningJob
 from switchagg.sharing.preempting_controller import PreemptingController
 from switchagg.sharing.rebalancing import Rebalance, SlotDistribution, best_rebalance
 from switchagg.sharing.slot_allocator import ReservedRange, overlap
-from switchagg.sharing.switches import limits
+from switchagg.sharing.switch_registry import limits
 
 SETTLED_LEASES = 2
-"""How long a job runs, at least, before it is asked to move; four times as long for each time in a row that a division
-it moved for failed, since somebody was late."""
+"""How long a job runs, at least, before it is asked to move; four times as long for each rebalancing in a row that
+it moved for and that failed, since a job was late."""
 
 FREE_LEASES = 1
-"""How long slots that came free are left to whoever had them, or comes, before running jobs move to have them."""
+"""How long slots that came free are left to the job that had them, or to a new one, before running jobs move there."""
 
 KEPT_LEASES = 3
 """How long slots are kept for jobs that move, and for those that they move for."""
 
 FAILED_KEPT = 4096
-"""How many jobs are remembered that moved for a division that failed."""
+"""How many jobs are remembered that moved for a rebalancing that failed."""
 
 Switches = frozenset[str]
 
 
 class RebalancingController(PreemptingController):
     """See `Controller`. Jobs that can go on without the switch, and with other numbers of slots, are asked to leave and
-    come back; one division at a time."""
+    come back; there is one rebalancing at a time."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -53,7 +53,7 @@ class RebalancingController(PreemptingController):
     # Private
 
     def _admit_what_can_be(self) -> None:
-        """See `Controller`; before that slots are divided anew, where that is worth it."""
+        """See `Controller`; before that it begins a rebalancing, where one is worth it."""
         self._end_rebalance()
         if not self._reserved:
             places = dict.fromkeys(job.switches for job in self._jobs.values() if job.can_rebalance)
@@ -65,7 +65,7 @@ class RebalancingController(PreemptingController):
         super()._admit_what_can_be()
 
     def _end_rebalance(self) -> None:
-        """Keeps slots no longer: after a time, and where a more urgent job took some."""
+        """Keeps slots no longer: after a time, or where a more urgent job took some."""
         stay = [job for job in self._jobs.values() if not job.asked_to_leave]
         for name, reserved in list(self._reserved.items()):
             if any(
@@ -94,11 +94,11 @@ class RebalancingController(PreemptingController):
         return self._freed_ns + FREE_LEASES * self.lease_ns
 
     def _rebalance_at(self, switches: Switches) -> Rebalance | None:
-        """Of the slots of jobs that have exactly these switches."""
-        beside = [job for job in self._jobs.values() if job.switches & switches]
+        """The rebalancing of jobs that have exactly these switches; None if there is none to do."""
+        neighbours = [job for job in self._jobs.values() if job.switches & switches]
         move = [
             job
-            for job in beside
+            for job in neighbours
             if job.can_rebalance and job.switches == switches and self._settled_ns(job) <= self._now_ns
         ]
         waiting = self._waiting_at(switches) if move else {}
@@ -107,7 +107,7 @@ class RebalancingController(PreemptingController):
         shares = move[0].admitted.shares
         distribution = SlotDistribution(
             limits(shares, self.slots, self.elements_max)[0] if shares else self.slots,
-            [job.admitted.job.slots for job in beside if job not in move],
+            [job.admitted.job.slots for job in neighbours if job not in move],
             {job.admitted.name: (job.request, job.admitted.job.slots) for job in move},
             waiting,
             self._quota.job_slots,
@@ -121,7 +121,7 @@ class RebalancingController(PreemptingController):
         return rebalance
 
     def _waiting_at(self, switches: Switches) -> dict[str, tuple[Join, int]]:
-        """By job, what those ask for that lack nothing but slots there, and what they would have without a division."""
+        """By job: the request of a gathering that lacks only slots there, and its slots without rebalancing."""
         requests = {}
         for gathering in self._gatherings.values():
             shares = self._shares(gathering) if self._waits_for_room(gathering) and not gathering.leavers else ""
@@ -134,31 +134,31 @@ class RebalancingController(PreemptingController):
         return requests
 
     def _within_quota(self, rebalance: Rebalance) -> bool:
-        """Whether no host has more than its quota then (C16)."""
+        """Whether no host has more than its quota after the rebalancing (C16)."""
         counts = {name: end - first for name, (first, end) in rebalance.ranges.items()}
         stay = [job.holding for name, job in self._jobs.items() if name not in rebalance.movers]
         for name, slots in counts.items():
-            one = self._jobs[name] if name in self._jobs else self._gatherings[name]
-            wanted = one.holding.of(slots)
-            if self._quota.fault(self.slots, wanted, stay):
+            owner = self._jobs[name] if name in self._jobs else self._gatherings[name]
+            holding = owner.holding.of(slots)
+            if self._quota.fault(self.slots, holding, stay):
                 return False
-            stay.append(wanted)
+            stay.append(holding)
         return True
 
     def _begin(self, rebalance: Rebalance, switches: Switches) -> None:
-        """Asks the movers to leave, and keeps what they shall come back to."""
+        """Asks the movers to leave, and keeps the ranges that they shall come back to."""
         until_ns = self._now_ns + KEPT_LEASES * self.lease_ns
         self._movers = rebalance.movers
         for name, place in rebalance.ranges.items():
-            one = self._jobs[name] if name in self._jobs else self._gatherings[name]
-            self._reserved[name] = ReservedRange(place, switches, one.request.job_priority, until_ns)
-            if name in self._gatherings:  # given up a lease later, for it may find other slots then
+            owner = self._jobs[name] if name in self._jobs else self._gatherings[name]
+            self._reserved[name] = ReservedRange(place, switches, owner.request.job_priority, until_ns)
+            if name in self._gatherings:  # it is refused a lease later, for it may find other slots then
                 self._gatherings[name].complete_ns = until_ns + (1 - ROOM_LEASES) * self.lease_ns
         for name in rebalance.movers:
             job, (first, end) = self._jobs[name], rebalance.ranges.get(name, (0, 0))
-            job.asked_to_leave = f"slots are divided anew: {end - first} are its share, it has {job.holding.slots}"
+            job.asked_to_leave = f"slots are rebalanced: {end - first} are its share, it has {job.holding.slots}"
 
     def _settled_ns(self, job: RunningJob) -> int:
-        """From when on it may be asked."""
+        """When a job may be asked to move."""
         again: int = 4 ** self._failed.get(job.admitted.name, 0)
         return job.since_ns + SETTLED_LEASES * self.lease_ns * again

@@ -1,4 +1,4 @@
-"""Which slots are free, and how many of them a job gets (C5, C17, C23)."""
+"""The slot allocator: it says which slots are free, and how many of them a job gets (C5, C17, C23)."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from itertools import accumulate
 from switchagg.join import Join
 from switchagg.sharing.job_members import GatheringJob, RunningJob
 from switchagg.sharing.slot_shares import SlotDemand, max_min
-from switchagg.sharing.switches import Share
+from switchagg.sharing.switch_registry import Share
 
 MORE_BUFFER = "give it more there, as root: sysctl -w net.core.rmem_max=16777216"
 
@@ -16,7 +16,7 @@ SPARED = 20
 """A job that leaves room for others has at most one in so many of the free slots, where half of all aren't (C25)."""
 
 Range = tuple[int, int]
-"""First slot, and the one behind the last."""
+"""The first slot, and the slot behind the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ReservedRange:
         return f"slots {self.slots[0]} to {self.slots[1] - 1} are kept for it; the jobs that have them shall move"
 
     def fits(self, request: Join, switches: frozenset[str]) -> bool:
-        """Whether it is what a job can have that asks for this, there."""
+        """Whether a job with this request, at these switches, can use the range."""
         count = self.slots[1] - self.slots[0]
         fewest = request.narrowed(request.slots_least) if request.slots_least else request
         return self.switches == switches and fewest.requested_slots <= count <= request.requested_slots
@@ -55,28 +55,28 @@ def gaps(slots: int, occupied: Collection[Range]) -> list[int]:
     return [max(0, start - before) for (start, _), before in zip(edges[1:], reached, strict=False)]
 
 
-def overlap(one: Range, other: Range) -> bool:
+def overlap(left: Range, right: Range) -> bool:
     """Whether two ranges have a slot in common."""
-    return one[0] < other[1] and other[0] < one[1]
+    return left[0] < right[1] and right[0] < left[1]
 
 
 def range_for(request: Join, share: int, slots: int, occupied: Collection[Range]) -> Range | None:
-    """What a job gets: all that it asks for, or, if it takes fewer, its share, or what is free in a row of that, and
-    not less than its least; in whole slots of its windows. None: no room for it."""
+    """The range that a job gets: all slots that it asks for, or, if it takes fewer, its share, or the part of that
+    which is free in a row, and not less than its least; in whole slots of its windows. None: it doesn't fit."""
     count = request.requested_slots
     if request.slots_least:
         count = min(max(share, request.slots_least), max(gaps(slots, occupied)), request.requested_slots)
         if count < request.slots_least or request.narrowed(count).requested_slots > count:
             return None
-        while (whole := request.narrowed(count).requested_slots) < count:
-            count = whole
+        while (usable := request.narrowed(count).requested_slots) < count:
+            count = usable
     first = first_fit(count, slots, occupied)
     return None if first is None else (first, first + count)
 
 
 def shares_of(slots: int, requests: Sequence[Join], most: int | None = None) -> dict[str, int]:
     """By job, how many of so many slots are its by weighted max-min; a job needs its least, or all that it asks for.
-    Earlier wishes go first where not all of a class can have that. most: of any job."""
+    Earlier requests go first where not all of a class can have that. most: of any job."""
     demands = []
     for request in requests:
         slots_most = request.requested_slots if most is None else min(request.requested_slots, most)
@@ -87,29 +87,33 @@ def shares_of(slots: int, requests: Sequence[Join], most: int | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class SwitchOccupancy:
-    """What a job finds at its switches. jobs: that have slots at any of them. slots: how many all of them have. kept:
-    by job, ranges that none but it gets, unless it is more urgent."""
+    """The slots of some switches, and the jobs that have them."""
 
     jobs: Sequence[RunningJob]
+    """Jobs that have slots at any of the switches."""
     switches: frozenset[str]
     slots: int
+    """Number of slots that all of the switches have."""
     reserved: Mapping[str, ReservedRange]
+    """By job: a range that only this job gets, or a more urgent one."""
 
-    def range_for(self, request: Join, others: Iterable[Join], most: int | None, room: int) -> Range | None:
-        """Its share is that of the slots that can be divided anew, beside those jobs that have them and the others that
-        want some. most: of any job; room: of this one (C16)."""
+    def range_for(self, request: Join, waiting: Iterable[Join], most: int | None, room: int) -> Range | None:
+        """The job's range, or None. Its share is of the slots that can be shared anew, among this job, those that have
+        them and the waiting ones. most: slots of any job; room: slots of this job (C16)."""
         divided = [job for job in self.jobs if job.can_rebalance and job.switches == self.switches]
         stays = [job.admitted.job.slots for job in self.jobs if job not in divided]
         stays += [
-            one.slots
-            for name, one in self.reserved.items()
-            if name != request.job and one.switches & self.switches and one.priority <= request.job_priority
+            reserved.slots
+            for name, reserved in self.reserved.items()
+            if name != request.job and reserved.switches & self.switches and reserved.priority <= request.job_priority
         ]
         occupied = [*stays, *(job.admitted.job.slots for job in divided)]
         if not request.slots_least or max(gaps(self.slots, occupied)) < request.slots_least:  # whatever its share is
             return range_for(request, 0, self.slots, occupied)
         requests = {
-            one.job: one for one in (*others, *(job.request for job in divided)) if one.job not in self.reserved
+            rival.job: rival
+            for rival in (*waiting, *(job.request for job in divided))
+            if rival.job not in self.reserved
         }
         requests[request.job] = request
         share = min(shares_of(sum(gaps(self.slots, stays)), list(requests.values()), most)[request.job], room)
@@ -124,10 +128,10 @@ def fitted(
 ) -> tuple[Join, str]:
     """The request of all members, with windows whose packets fit all receive buffers, and why, or "" (C17).
 
-    packets_held: how many that of the controller's own switch holds, where those of all its children meet; 0: enough.
+    packets_held: how many packets the buffer of the controller's own switch holds, for all its children; 0: enough.
     most: slots of any job (C16).
     """
-    requests = [seat.request for seat in gathering.members.values()]
+    requests = [record.request for record in gathering.members.values()]
     bounds = [] if most is None else [(most, "the switch gives a job no more, its --peer-quota")]
     for share in shares:
         held = packets_held if share.offer is None else share.offer.packets_held

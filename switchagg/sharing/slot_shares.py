@@ -1,4 +1,4 @@
-"""How jobs share a switch's slots: weighted max-min with quotas and classes, in whole slots. Pure.
+"""How jobs share a switch's slots: weighted max-min with quotas and classes, in whole slots; pure.
 
 Water-filling: all jobs' slots rise together, each in proportion to its weight, until it has what it asks for, and what
 it doesn't need goes to the others. A class of jobs is served before any later one; within a class weights decide.
@@ -15,16 +15,18 @@ LEVELS = 1 << 16
 
 @dataclass(frozen=True)
 class SlotDemand:
-    """One job's. slots: what it can use; least: without so many it has none; quota: at most so many, None: all.
-
-    weight: 1 or more. priority: its class, lower is served first.
-    """
+    """The slots that a job demands."""
 
     slots: int
+    """Number of slots that the job can use."""
     weight: int = 1
+    """Weight of the job, 1 or more."""
     priority: int = 0
+    """Class of the job; lower classes are served first."""
     least: int = 1
+    """The job gets at least so many slots, or none."""
     quota: int | None = None
+    """The job gets at most so many slots; None: no limit."""
 
     def __post_init__(self) -> None:
         if self.weight < 1:
@@ -34,7 +36,7 @@ class SlotDemand:
 
     @property
     def most(self) -> int:
-        """What it can have."""
+        """The most slots that the job can have."""
         most = self.slots if self.quota is None else min(self.slots, self.quota)
         return most if most >= self.least else 0
 
@@ -46,19 +48,19 @@ def max_min(slots: int, demands: Sequence[SlotDemand]) -> list[int]:
     """
     shares = [0] * len(demands)
     for priority in sorted({demand.priority for demand in demands}):
-        those = [job for job, demand in enumerate(demands) if demand.priority == priority and demand.most]
-        left = slots - sum(shares)
+        candidates = [job for job, demand in enumerate(demands) if demand.priority == priority and demand.most]
+        free = slots - sum(shares)
         served = []
-        for job in those:
-            if demands[job].least <= left:
-                left -= demands[job].least
+        for job in candidates:
+            if demands[job].least <= free:
+                free -= demands[job].least
                 served.append(job)
         _fill(shares, slots - sum(shares), served, demands)
     return shares
 
 
 def first_come(slots: int, demands: Sequence[SlotDemand]) -> list[int]:
-    """What happens without shares: each in order has what it asks for, as long as there is any."""
+    """The division without shares: the jobs get in order as many slots as they ask for, as long as there are any."""
     shares = []
     for demand in demands:
         share = min(demand.most, slots)

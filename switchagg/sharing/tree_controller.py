@@ -1,12 +1,12 @@
-"""TreeController: a controller whose switch is the root of others. Rules C18 to C20 of PROTOCOL.md."""
+"""A controller whose switch is the root of others (rules C18 to C20 of PROTOCOL.md)."""
 
 from switchagg.membership import JobAdmitted, JobReady
 from switchagg.sharing.rebalancing_controller import RebalancingController
-from switchagg.sharing.switches import ROOT, Held, Share, SwitchOffer
+from switchagg.sharing.switch_registry import ROOT, Held, Share, SwitchOffer
 
 
 class TreeController(RebalancingController):
-    """See `DividingController`; in addition inputs from switches below: `register`, `beat`, `withdraw`."""
+    """See `RebalancingController`; in addition inputs from switches below: `register`, `beat`, `withdraw`."""
 
     def register(self, offer: SwitchOffer, now_ns: int) -> tuple[str, bool]:
         """A switch wants to serve below (C18); returns why it may not, and whether it may ask again."""
@@ -36,13 +36,13 @@ class TreeController(RebalancingController):
         return True
 
     def withdraw(self, incarnation: int, reason: str) -> None:
-        """A switch goes on its own: its jobs end (H6)."""
+        """A switch stops in order: its jobs end (H6)."""
         if (name := self.switches.of(incarnation)) is not None:
             self.switches.withdraw(name, reason)
             self._end_jobs_of_lost()
 
     def shares(self, incarnation: int) -> list[tuple[JobAdmitted, Share]]:
-        """What a switch below has to hold (C19)."""
+        """The jobs that a switch below has to hold, each with the part there (C19)."""
         name = self.switches.of(incarnation)
-        each = ((job.admitted, share) for job in self._jobs.values() for share in job.admitted.shares)
-        return [(admitted, share) for admitted, share in each if share.switch == name and share.switch != ROOT]
+        shares = ((job.admitted, share) for job in self._jobs.values() for share in job.admitted.shares)
+        return [(admitted, share) for admitted, share in shares if share.switch == name and share.switch != ROOT]

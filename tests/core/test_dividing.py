@@ -14,7 +14,7 @@ from switchagg.sharing.quota import PeerQuota
 from switchagg.sharing.rebalancing import SlotDistribution, best_rebalance
 from switchagg.sharing.slot_allocator import gaps, range_for, shares_of
 from switchagg.sharing.slot_shares import SlotDemand, max_min
-from switchagg.sharing.switches import SwitchOffer
+from switchagg.sharing.switch_registry import SwitchOffer
 from switchagg.sharing.tree_controller import TreeController
 
 SECOND = 1_000_000_000

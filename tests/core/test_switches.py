@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from switchagg.join import Join
 from switchagg.membership import JobAdmitted, JobEvicted, JobFailed, JobReady, JoinRefused, Running, Waiting
-from switchagg.sharing.switches import ROOT, Switches, SwitchOffer, merged_ranks
+from switchagg.sharing.switch_registry import ROOT, Switches, SwitchOffer, merged_ranks
 from switchagg.sharing.tree_controller import TreeController
 from transport.control.shares import share_message
 

@@ -30,7 +30,7 @@ from switchagg.membership import (
     Running,
     Waiting,
 )
-from switchagg.sharing.switches import ROOT
+from switchagg.sharing.switch_registry import ROOT
 from switchagg.sharing.tree_controller import TreeController
 from transport.control import control_messages
 from transport.control.control_sockets import ControlPeer, bound, listen_locally, peer_of

@@ -3,7 +3,7 @@
 from switchagg.aggregator import SlotView, older
 from switchagg.job import Address
 from switchagg.membership import JobAdmitted
-from switchagg.sharing.switches import Share, SwitchOffer, merged_ranks
+from switchagg.sharing.switch_registry import Share, SwitchOffer, merged_ranks
 from transport.control import control_messages
 from transport.switch.host import Uplink
 

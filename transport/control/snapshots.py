@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from switchagg.aggregator import SlotView
 from switchagg.errors import SwitchaggError
 from switchagg.membership import JobAdmitted
-from switchagg.sharing.switches import ROOT
+from switchagg.sharing.switch_registry import ROOT
 from transport.control.control_client import query_status
 from transport.control.shares import Slots, merged
 from transport.switch.host import SwitchHost

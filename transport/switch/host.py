@@ -8,7 +8,7 @@ from switchagg.aggregator import SlotView
 from switchagg.job import Address, JobConfig
 from switchagg.join import Join, QueuePairEnd
 from switchagg.membership import JobAdmitted
-from switchagg.sharing.switches import ROOT
+from switchagg.sharing.switch_registry import ROOT
 from transport.links.addresses import with_secret
 from transport.rdma.places import switch_ends
 

@@ -1,6 +1,6 @@
-"""The switches below a controller's own, and the tree of them that a job gets. Rules H1, H6 and C18 to C20.
+"""The switches below a controller's own, and the tree of them that a job gets (rules H1, H6 and C18 to C20).
 
-Pure, as the `Controller` that asks it. Every switch has a name; the controller's own is ROOT.
+It is pure, as the `Controller` that uses it. Every switch has a name; the controller's own is ROOT.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,18 +21,21 @@ Held = Mapping[tuple[int, int], str]
 
 @dataclass(frozen=True, slots=True)
 class SwitchOffer:
-    """A switch's request to serve below others. above: name of its parent. address: of its data plane; host "": the one
-    its control plane is reached at. control: its control address. incarnation: as of a Join. slots, elements:
-    its memory. packets_held: of its largest packets, by its receive buffer; 0: enough (C17)."""
+    """A switch's request to serve below others."""
 
     name: str
     above: str
+    """Name of its parent."""
     address: Address
+    """Address of its data plane; host "": the host at which its control plane is reached."""
     control: str
+    """Its control address."""
     incarnation: int
+    """As of a Join."""
     slots: int
     elements: int
     packets_held: int = 0
+    """How many of its largest packets its receive buffer holds; 0: enough (C17)."""
 
     def __str__(self) -> str:
         return f"switch {self.name!r} at {self.address[0]}:{self.address[1]}"
@@ -41,98 +44,108 @@ class SwitchOffer:
         """Why no switch can be like that, or ""."""
         if not (self.name.isprintable() and 1 <= len(self.name) <= NAME_MAX):
             return f"switch name {self.name[:NAME_MAX]!r}: 1 to {NAME_MAX} printable characters"
-        for what, value, most in (("slots", self.slots, MAX_SLOTS), ("elements", self.elements, MAX_ELEMENTS)):
+        for key, value, most in (("slots", self.slots, MAX_SLOTS), ("elements", self.elements, MAX_ELEMENTS)):
             if not 1 <= value <= most:
-                return f"{self}: {what} {value}: 1 to {most}"
+                return f"{self}: {key} {value}: 1 to {most}"
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A job's part at one switch. children: where its ranks there send from. below: of each, the job's ranks that it
-    stands for. parent: name of the switch above in the job, None at its root; rank: its own there. offer: ROOT's: None.
-    """
+    """A job's part at one switch."""
 
     switch: str
     offer: SwitchOffer | None
+    """None for ROOT."""
     children: tuple[Address, ...]
+    """By wire rank: the address that a child sends from."""
     below: tuple[tuple[int, ...], ...]
+    """By wire rank: the job's ranks that a child stands for."""
     parent: str | None = None
+    """Name of the switch above in the job; None at its root."""
     rank: int = 0
+    """Wire rank of this switch at its parent."""
 
     def wire_rank(self, rank: int) -> int | None:
-        """Of a worker of the job that sends to this switch; None: it doesn't."""
+        """The wire rank of a worker of the job; None if it doesn't send to this switch."""
         return self.below.index((rank,)) if (rank,) in self.below else None
 
 
 @dataclass(slots=True)
-class _Seat:
+class _Registration:
     offer: SwitchOffer
     heard_ns: int
     held: Held = field(default_factory=dict)
 
 
 class Switches:
-    """Those that have registered and live. lease_ns: silence after which one is dead."""
+    """The switches that have registered and live. lease_ns: silence after which a switch is dead."""
 
     def __init__(self, lease_ns: int) -> None:
         self._lease_ns = lease_ns
-        self._seats: dict[str, _Seat] = {}
+        self._registrations: dict[str, _Registration] = {}
         self._lost: list[tuple[str, str]] = []
 
     def __len__(self) -> int:
-        return len(self._seats)
+        return len(self._registrations)
 
     def __contains__(self, name: str) -> bool:
-        return name == ROOT or name in self._seats
+        return name == ROOT or name in self._registrations
 
     @property
     def offers(self) -> list[SwitchOffer]:
-        """Of all, as they came."""
-        return [seat.offer for seat in self._seats.values()]
+        """The offers of all switches, in the order in which they came."""
+        return [registration.offer for registration in self._registrations.values()]
 
     def of(self, incarnation: int) -> str | None:
         """The name of a switch that lives."""
-        return next((name for name, seat in self._seats.items() if seat.offer.incarnation == incarnation), None)
+        return next(
+            (
+                name
+                for name, registration in self._registrations.items()
+                if registration.offer.incarnation == incarnation
+            ),
+            None,
+        )
 
     def register(self, offer: SwitchOffer, now_ns: int) -> tuple[str, bool]:
         """Why a switch isn't taken, and whether it may ask again; "" if it is. A repeated request is a heartbeat."""
         if fault := offer.fault():
             return fault, False
-        earlier = self._seats.get(offer.name)
-        if earlier is not None and earlier.offer.incarnation == offer.incarnation:
-            earlier.heard_ns = now_ns
+        registration = self._registrations.get(offer.name)
+        if registration is not None and registration.offer.incarnation == offer.incarnation:
+            registration.heard_ns = now_ns
             return "", False
-        way = [offer.above, *self._above(offer.above)]
-        if offer.name in way:
-            circle = [offer.name, *way[: way.index(offer.name) + 1]]
+        path = [offer.above, *self._above(offer.above)]
+        if offer.name in path:
+            circle = [offer.name, *path[: path.index(offer.name) + 1]]
             return f"switches in a circle: {' is below '.join(map(repr, circle))}", False
         if offer.above not in self:
             return f"{offer} is below {offer.above!r}, which has not registered here yet", True
-        if earlier is not None and earlier.offer.address != offer.address:
-            return f"{earlier.offer} has that name and is alive; give {offer} another --name", True
-        if len(self._seats) >= SWITCHES_MAX:
+        if registration is not None and registration.offer.address != offer.address:
+            return f"{registration.offer} has that name and is alive; give {offer} another --name", True
+        if len(self._registrations) >= SWITCHES_MAX:
             return f"{SWITCHES_MAX} switches have registered already", False
-        if earlier is not None:
+        if registration is not None:
             self._lose(offer.name, f"{offer} was restarted")
-        self._seats[offer.name] = _Seat(offer, now_ns)
+        self._registrations[offer.name] = _Registration(offer, now_ns)
         return "", False
 
     def beat(self, name: str, held: Held, now_ns: int) -> None:
-        """A switch lives, and has what it was told, or not."""
-        seat = self._seats[name]
-        seat.heard_ns, seat.held = now_ns, held
+        """A switch lives. held: the jobs that it took or refused."""
+        registration = self._registrations[name]
+        registration.heard_ns, registration.held = now_ns, held
 
     def withdraw(self, name: str, reason: str) -> None:
         """A switch goes on its own."""
-        self._lose(name, f"{self._seats[name].offer} has stopped{': ' * bool(reason)}{reason}")
+        self._lose(name, f"{self._registrations[name].offer} has stopped{': ' * bool(reason)}{reason}")
 
     def expire(self, now_ns: int) -> None:
-        """Loses those whose lease has ended."""
-        for name, seat in list(self._seats.items()):
-            if now_ns - seat.heard_ns >= self._lease_ns:
+        """Removes the switches whose lease has ended."""
+        for name, registration in list(self._registrations.items()):
+            if now_ns - registration.heard_ns >= self._lease_ns:
                 silence = f"no heartbeat for {self._lease_ns / 1e9:g} s (dead, stopped or cut off)"
-                self._lose(name, f"{seat.offer}: {silence}")
+                self._lose(name, f"{registration.offer}: {silence}")
 
     def lost(self) -> list[tuple[str, str]]:
         """Names of switches that were lost since the last call, and why."""
@@ -141,18 +154,18 @@ class Switches:
 
     def deadlines_ns(self) -> list[int]:
         """When leases end."""
-        return [seat.heard_ns + self._lease_ns for seat in self._seats.values()]
+        return [registration.heard_ns + self._lease_ns for registration in self._registrations.values()]
 
     def tree(self, vias: Sequence[tuple[str, Address]]) -> tuple[Share, ...] | str:
-        """The job's part at each switch, its root's first, of workers that send to these switches from there, by rank;
-        or why there is no such tree. Its root is the lowest switch that all are below."""
+        """The job's part at each switch, its root's first, or why there is no such tree. vias: by rank, the switch
+        that a worker sends to, and its address. The job's root is the lowest switch that all are below."""
         order: dict[str, list[str | int]] = {}
         for rank, (via, _) in enumerate(vias):
-            way = [via, *self._above(via)]
-            if fault := self._missing(way):
+            path = [via, *self._above(via)]
+            if fault := self._missing(path):
                 return fault
             order.setdefault(via, []).append(rank)
-            for name, above in pairwise(way):
+            for name, above in pairwise(path):
                 if name not in order.setdefault(above, []):
                     order[above].append(name)
         top = ROOT
@@ -196,45 +209,45 @@ class Switches:
                 children.append(vias[child][1])
                 below.append((child,))
             else:
-                children.append(self._seats[child].offer.address)
+                children.append(self._registrations[child].offer.address)
                 below.append(self._add(shares, order, vias, (child, name, number)))
-        offer = None if name == ROOT else self._seats[name].offer
+        offer = None if name == ROOT else self._registrations[name].offer
         shares[at] = Share(name, offer, tuple(children), tuple(below), parent, rank)
         return tuple(sorted(rank for ranks in below for rank in ranks))
 
-    def _missing(self, way: Sequence[str]) -> str:
+    def _missing(self, path: Sequence[str]) -> str:
         """Why a worker can't send by way of these switches, from its own upward, or ""."""
-        missing = next((name for name in way if name not in self), None)
+        missing = next((name for name in path if name not in self), None)
         if missing is None:
             return ""
-        known = ", ".join(map(repr, sorted(self._seats))) or "none"
-        below = "" if missing == way[0] else f", which {way[0]!r} is below,"
+        known = ", ".join(map(repr, sorted(self._registrations))) or "none"
+        below = "" if missing == path[0] else f", which {path[0]!r} is below,"
         return f"switch {missing!r}{below} is not registered here; registered: {known}"
 
     def _above(self, name: str) -> list[str]:
-        """The switches above one, upward; the last one may be missing."""
-        way: list[str] = []
-        while name in self._seats and (name := self._seats[name].offer.above) not in way:
-            way.append(name)
-        return way
+        """The switches above a switch, upward; the last one may be missing."""
+        path: list[str] = []
+        while name in self._registrations and (name := self._registrations[name].offer.above) not in path:
+            path.append(name)
+        return path
 
     def _lose(self, name: str, reason: str) -> None:
-        del self._seats[name]
+        del self._registrations[name]
         self._lost.append((name, reason))
 
 
 def merged_ranks(shares: Sequence[Share], seen: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
     """The job's ranks whose values are in a chunk somewhere. seen: by switch, the ranks there that it has seen."""
-    found: set[int] = set()
+    ranks: set[int] = set()
     for share in shares:
         for rank in seen.get(share.switch, ()):
             if rank < len(share.below):  # not the parent's, whose result is there
-                found.update(share.below[rank])
-    return tuple(sorted(found))
+                ranks.update(share.below[rank])
+    return tuple(sorted(ranks))
 
 
 def limits(shares: Sequence[Share], slots: int, elements: int) -> tuple[int, int]:
-    """(slots, elements) that all these switches have. slots, elements: of ROOT."""
+    """(slots, elements) that all these switches have. slots, elements: what ROOT has."""
     offers = [share.offer for share in shares]
     return (
         min(slots if offer is None else offer.slots for offer in offers),
