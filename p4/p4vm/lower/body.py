@@ -18,7 +18,7 @@ from p4vm.tree.checked import Checked
 
 
 @dataclass(slots=True, eq=False)
-class Made:
+class BlockInstance:
     """An instance of a parser or control. name: as in the control plane. externs: what its extern and
     int parameters stand for, once its routine is made."""
 
@@ -43,7 +43,7 @@ Binding = (
     | ir.Table
     | ir.Routine
     | ir.ValueSet
-    | Made
+    | BlockInstance
     | PacketParameter
 )
 
@@ -63,9 +63,9 @@ class BodyFrame:
     def find(self, declaration: tree.Node) -> Binding | None:
         frame: BodyFrame | None = self
         while frame is not None:
-            found = frame.bindings.get(declaration)
-            if found is not None:
-                return found
+            binding = frame.bindings.get(declaration)
+            if binding is not None:
+                return binding
             frame = frame.parent
         return None
 
@@ -96,16 +96,16 @@ class World:
     warnings: list[str] = field(default_factory=list)
     field_lists: dict[int, list[tuple[str, ...]]] = field(default_factory=dict)
     functions: dict[tuple[object, ...], ir.Routine] = field(default_factory=dict)
-    nameless: dict[tuple[tree.Node, BodyFrame], Made | ir.ExternInstance] = field(default_factory=dict)
+    nameless: dict[tuple[tree.Node, BodyFrame], BlockInstance | ir.ExternInstance] = field(default_factory=dict)
     listed: dict[ir.Table, list[tree.Action]] = field(default_factory=dict)
     place: Position = NOWHERE
     _names: set[str] = field(default_factory=set)
 
     def unique(self, name: str) -> str:
         """The name, or with a number where a routine has it already."""
-        made = unused(name, self._names)
-        self._names.add(made)
-        return made
+        free_name = unused(name, self._names)
+        self._names.add(free_name)
+        return free_name
 
     def warn(self, message: str, position: Position) -> None:
         line = f"{position}: {message}"
@@ -144,12 +144,12 @@ class Body:
         """A new local of the routine, under this name or one like it."""
         if kind == INT:
             raise P4Error(f"{name} is of type int, which has no width; give it one: bit<32>", position)
-        made, number = name, self.counts.get(name, 1)
-        while made in self.names:
-            made, number = f"{name}_{number}", number + 1
+        free_name, number = name, self.counts.get(name, 1)
+        while free_name in self.names:
+            free_name, number = f"{name}_{number}", number + 1
         self.counts[name] = number
-        self.names.add(made)
-        variable = ir.Variable(made, kind, self.routine.name)
+        self.names.add(free_name)
+        variable = ir.Variable(free_name, kind, self.routine.name)
         self.routine.locals.append(variable)
         return variable
 
@@ -178,12 +178,12 @@ class Body:
         """The value where neither Build nor Invalid may stand."""
         return self.keep(value) if isinstance(value, ir.Build | ir.Invalid) else value
 
-    def kind(self, written: types.Type, position: Position = NOWHERE) -> ir.Type:
+    def kind(self, source_type: types.Type, position: Position = NOWHERE) -> ir.Type:
         frame: BodyFrame | None = self.frame
         bound: dict[str, types.Type] = {}
         while frame is not None and not bound:
             bound, frame = frame.bound, frame.parent
-        return self.world.kinds.convert(written, bound, position)
+        return self.world.kinds.convert(source_type, bound, position)
 
     def kind_of(self, node: tree.Node) -> ir.Type:
         """Type of an expression (after conversion), a type as written, or a declaration."""
@@ -230,10 +230,10 @@ class Body:
 
     def table_of(self, node: tree.CallExpression) -> ir.Table:
         note = self.world.checked.calls.get(node)
-        found = self.frame.find(note.declaration) if note is not None and note.declaration is not None else None
-        if not isinstance(found, ir.Table):
+        table = self.frame.find(note.declaration) if note is not None and note.declaration is not None else None
+        if not isinstance(table, ir.Table):
             raise P4Error("only tables of this control can be applied here", node.position)
-        return found
+        return table
 
     def apply_table(
         self, node: tree.CallExpression, hit: ir.Expression | None = None, action: ir.Expression | None = None
@@ -254,8 +254,10 @@ class Body:
                 value = step()
             if later:
                 writes = self.world.reach.statements(later).writes
-                for number, one in enumerate(done):
-                    done[number] = self.frozen(one, writes) if places >> number & 1 else self.unchanged(one, writes)
+                for number, earlier in enumerate(done):
+                    done[number] = (
+                        self.frozen(earlier, writes) if places >> number & 1 else self.unchanged(earlier, writes)
+                    )
                 self.out.extend(later)
             done.append(value)
         return done

@@ -8,15 +8,15 @@ from p4vm.ir import ir_nodes as ir
 from p4vm.ir.extern_kinds import KINDS
 from p4vm.ir.tidy import tidy
 from p4vm.lower import lower_expressions, lower_parsers
-from p4vm.lower.body import Binding, Body, BodyFrame, Made, PacketParameter, World
+from p4vm.lower.body import Binding, BlockInstance, Body, BodyFrame, PacketParameter, World
 from p4vm.lower.lower_names import control_name, given_name, notes, unused
 from p4vm.source import P4Error, Position
 from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
 from p4vm.tree.checked import CallNote
 
-Instance = ir.ExternInstance | Made | PacketParameter
-Given = Instance | ir.Const
+Instance = ir.ExternInstance | BlockInstance | PacketParameter
+ExternArgument = Instance | ir.Const
 """What a parameter that is no value stands for."""
 LOCALS = (
     tree.VariableDeclaration,
@@ -43,19 +43,19 @@ def make(body: Body, note: CallNote, name: str, annotations: Sequence[tree.Annot
     match declaration:
         case tree.ParserDeclaration() | tree.ControlDeclaration():
             frame = BodyFrame(body.world.globals, prefix=name)
-            given = {p.name: a for p, a in zip(note.parameters, note.arguments, strict=False) if a is not None}
+            arguments = {p.name: a for p, a in zip(note.parameters, note.arguments, strict=False) if a is not None}
             for parameter in declaration.constructor_parameters:
-                argument = given.get(parameter.name, parameter.default)
+                argument = arguments.get(parameter.name, parameter.default)
                 if argument is None:
                     raise P4Error(f"constructor parameter {parameter.name} is not given", position)
-                frame.bindings[parameter] = _given(body, parameter, argument, f"{name}.{parameter.name}")
-            return Made(declaration, name, frame)
+                frame.bindings[parameter] = _argument(body, parameter, argument, f"{name}.{parameter.name}")
+            return BlockInstance(declaration, name, frame)
         case tree.ExternDeclaration():
             return _extern(body, declaration, note, name, annotations, position)
     raise P4Error(f"an instance of {note.name} is not supported here", position)
 
 
-def _given(body: Body, parameter: tree.ParameterDeclaration, argument: tree.ExpressionNode, name: str) -> Binding:
+def _argument(body: Body, parameter: tree.ParameterDeclaration, argument: tree.ExpressionNode, name: str) -> Binding:
     kind = body.world.checked.type_of.get(parameter)
     if isinstance(kind, types.ExternType | types.CallableType):
         return instance(body, argument, name)
@@ -85,9 +85,9 @@ def _extern(
         symbolic = isinstance(value.type, ir.EnumMember) and isinstance(value.value, int)
         arguments.append(value.type.members[value.value] if symbolic else value.value)  # type: ignore[union-attr,index]
     kinds = tuple(body.kind(kind, position) for kind in note.type_arguments)
-    made = ir.ExternInstance(name, declaration.name, kinds, tuple(arguments), notes(annotations), position)
-    body.world.externs.append(made)
-    return made
+    extern = ir.ExternInstance(name, declaration.name, kinds, tuple(arguments), notes(annotations), position)
+    body.world.externs.append(extern)
+    return extern
 
 
 def declare(body: Body, node: tree.Instance) -> None:
@@ -103,9 +103,9 @@ def instance(body: Body, node: tree.ExpressionNode, name: str = "") -> Instance:
     """The instance that an expression names, or makes under this name."""
     if isinstance(node, tree.Name):
         declaration = body.world.checked.declared.get(node)
-        found = body.frame.find(declaration) if declaration is not None else None
-        if isinstance(found, ir.ExternInstance | Made | PacketParameter):
-            return found
+        binding = body.frame.find(declaration) if declaration is not None else None
+        if isinstance(binding, ir.ExternInstance | BlockInstance | PacketParameter):
+            return binding
     if isinstance(node, tree.CallExpression):
         note = body.world.checked.calls.get(node)
         if note is not None and note.kind == "constructor":
@@ -118,26 +118,26 @@ def nameless(body: Body, node: tree.Node, note: CallNote, name: str = "") -> Ins
     known = body.world.nameless.get((node, body.frame))
     if known is None:
         called = name or control_name(body.frame.prefix, note.name, getattr(note.declaration, "annotations", []))
-        called = unused(called, {one.name for one in body.world.nameless.values()})
-        made = make(body, note, called, (), node.position)
-        assert not isinstance(made, PacketParameter)
-        known = body.world.nameless[node, body.frame] = made
+        called = unused(called, {block.name for block in body.world.nameless.values()})
+        new_instance = make(body, note, called, (), node.position)
+        assert not isinstance(new_instance, PacketParameter)
+        known = body.world.nameless[node, body.frame] = new_instance
     return known
 
 
-def applied(body: Body, node: tree.CallExpression, note: CallNote) -> Made:
+def applied(body: Body, node: tree.CallExpression, note: CallNote) -> BlockInstance:
     """The parser or control instance that a call of apply runs; `Type.apply(…)` makes one."""
     receiver = note.receiver
     if receiver is not None and not isinstance(receiver, tree.TypeExpression):
-        found = instance(body, receiver)
+        block = instance(body, receiver)
     else:
         assert note.declaration is not None
         declaration = note.declaration
         name = getattr(declaration, "name", "")
-        found = nameless(body, node, CallNote("constructor", name, declaration, (), []))
-    if not isinstance(found, Made):
+        block = nameless(body, node, CallNote("constructor", name, declaration, (), []))
+    if not isinstance(block, BlockInstance):
         raise P4Error("only parsers and controls can be applied", node.position)
-    return found
+    return block
 
 
 # ---- routines
@@ -146,21 +146,23 @@ def applied(body: Body, node: tree.CallExpression, note: CallNote) -> Made:
 def distinct(externs: Sequence[Binding]) -> tuple[object, ...]:
     """What tells two uses apart; all packets are one."""
     return tuple(
-        one.value if isinstance(one, ir.Const) else one for one in externs if not isinstance(one, PacketParameter)
+        extern.value if isinstance(extern, ir.Const) else extern
+        for extern in externs
+        if not isinstance(extern, PacketParameter)
     )
 
 
-def routine(world: World, made: Made, externs: tuple[Given, ...], position: Position) -> ir.Routine:
+def routine(world: World, block: BlockInstance, externs: tuple[ExternArgument, ...], position: Position) -> ir.Routine:
     """The routine of an instance. externs: what its extern and int parameters stand for. Raises P4Error."""
-    if made.routine is not None:
-        if distinct(made.externs) != distinct(externs):
-            raise P4Error(f"{made.name} is applied with different externs; make one instance for each", position)
-        return made.routine
-    declaration = made.declaration
+    if block.routine is not None:
+        if distinct(block.externs) != distinct(externs):
+            raise P4Error(f"{block.name} is applied with different externs; make one instance for each", position)
+        return block.routine
+    declaration = block.declaration
     kind = "parser" if isinstance(declaration, tree.ParserDeclaration) else "control"
-    made.routine = ir.Routine(world.unique(made.name), kind, position=declaration.position)
-    made.externs = externs
-    body = Body(world, made.routine, made.frame, made.routine.body)
+    block.routine = ir.Routine(world.unique(block.name), kind, position=declaration.position)
+    block.externs = externs
+    body = Body(world, block.routine, block.frame, block.routine.body)
     _parameters(body, declaration.parameters, externs)
     for local in declaration.locals:
         if not isinstance(local, LOCALS):
@@ -170,9 +172,9 @@ def routine(world: World, made: Made, externs: tuple[Given, ...], position: Posi
         lower_parsers.states(body, declaration)
     else:
         body.statements(declaration.body.items)
-    tidy(made.routine, world.reach, body.temporaries)
-    world.routines.append(made.routine)
-    return made.routine
+    tidy(block.routine, world.reach, body.temporaries)
+    world.routines.append(block.routine)
+    return block.routine
 
 
 def _parameters(body: Body, parameters: Sequence[tree.ParameterDeclaration], externs: Sequence[Binding]) -> None:
@@ -192,22 +194,22 @@ def _parameters(body: Body, parameters: Sequence[tree.ParameterDeclaration], ext
 
 def action(body: Body, node: tree.Action) -> ir.Routine:
     """The action's routine here: the control's own, or one at the top level."""
-    found = body.frame.find(node)
-    if isinstance(found, ir.Routine):
-        return found
+    binding = body.frame.find(node)
+    if isinstance(binding, ir.Routine):
+        return binding
     world = body.world
-    made = ir.Routine(world.unique(control_name("", node.name, node.annotations)), "action", position=node.position)
-    world.globals.bindings[node] = made
-    _finish_action(Body(world, made, BodyFrame(world.globals), made.body), node)
-    return made
+    lowered = ir.Routine(world.unique(control_name("", node.name, node.annotations)), "action", position=node.position)
+    world.globals.bindings[node] = lowered
+    _finish_action(Body(world, lowered, BodyFrame(world.globals), lowered.body), node)
+    return lowered
 
 
 def action_of(body: Body, node: tree.Action) -> None:
     """An action declared in a control."""
     name = control_name(body.frame.prefix, node.name, node.annotations)
-    made = ir.Routine(body.world.unique(name), "action", owner=body.routine, position=node.position)
-    body.frame.bindings[node] = made
-    _finish_action(Body(body.world, made, BodyFrame(body.frame, prefix=body.frame.prefix), made.body), node)
+    lowered = ir.Routine(body.world.unique(name), "action", owner=body.routine, position=node.position)
+    body.frame.bindings[node] = lowered
+    _finish_action(Body(body.world, lowered, BodyFrame(body.frame, prefix=body.frame.prefix), lowered.body), node)
 
 
 def _finish_action(body: Body, node: tree.Action) -> None:
@@ -217,7 +219,9 @@ def _finish_action(body: Body, node: tree.Action) -> None:
     body.world.routines.append(body.routine)
 
 
-def function(world: World, node: tree.Function, bound: dict[str, types.Type], externs: tuple[Given, ...]) -> ir.Routine:
+def function(
+    world: World, node: tree.Function, bound: dict[str, types.Type], externs: tuple[ExternArgument, ...]
+) -> ir.Routine:
     """The function's routine for these types and externs."""
     frame = BodyFrame(world.globals, bound=bound)
     looking = scratch(world, frame)
@@ -229,11 +233,11 @@ def function(world: World, node: tree.Function, bound: dict[str, types.Type], ex
     known = world.functions.get(key)
     if known is not None:
         return known
-    made = ir.Routine(world.unique(node.prototype.name), "function", returns=result, position=node.position)
-    world.functions[key] = made
-    body = Body(world, made, frame, made.body)
+    lowered = ir.Routine(world.unique(node.prototype.name), "function", returns=result, position=node.position)
+    world.functions[key] = lowered
+    body = Body(world, lowered, frame, lowered.body)
     _parameters(body, node.prototype.parameters, externs)
     body.statements(node.body.items)
-    tidy(made, world.reach, body.temporaries)
-    world.routines.append(made)
-    return made
+    tidy(lowered, world.reach, body.temporaries)
+    world.routines.append(lowered)
+    return lowered

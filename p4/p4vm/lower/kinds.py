@@ -23,29 +23,29 @@ class Kinds:
         self.error = ir.EnumMember("error", tuple(errors))
         self._simple: dict[str, ir.Type] = {"bool": BOOL, "error": self.error, "string": ir.Text()}
         self.records: list[ir.Record] = []
-        self._made: dict[tuple[str, str, tuple[tuple[str, ir.Type], ...]], ir.Record] = {}
+        self._records_by_type: dict[tuple[str, str, tuple[tuple[str, ir.Type], ...]], ir.Record] = {}
         self._names: set[str] = set()
         self._tuples = 0
         self._structures: dict[types.StructureType, ir.Record] = {}  # those that no type parameter can change
 
     def record(self, kind: str, name: str, fields: tuple[tuple[str, ir.Type], ...]) -> ir.Record:
-        known = self._made.get((kind, name, fields))
+        known = self._records_by_type.get((kind, name, fields))
         if known is not None:
             return known
         unique = unused(name, self._names)
-        made = ir.Record(kind, unique, fields)
+        record = ir.Record(kind, unique, fields)
         self._names.add(unique)
-        self._made[kind, name, fields] = made
-        self.records.append(made)
-        return made
+        self._records_by_type[kind, name, fields] = record
+        self.records.append(record)
+        return record
 
     def tuple_record(self, items: tuple[ir.Type, ...]) -> ir.Record:
         fields = tuple((f"f{number}", item) for number, item in enumerate(items))
-        known = self._made.get(("struct", "tuple", fields))
+        known = self._records_by_type.get(("struct", "tuple", fields))
         if known is None:
             known = self.record("struct", f"tuple_{self._tuples}", fields)
             self._tuples += 1
-            self._made["struct", "tuple", fields] = known
+            self._records_by_type["struct", "tuple", fields] = known
         return known
 
     def convert(

@@ -83,36 +83,36 @@ def _invoke(
     result: ir.Expression | None = None,
 ) -> None:
     """parameters: as declared, those too that the routine has no more because they name instances."""
-    kept = [
+    passed = [
         argument if argument is not None or parameter.direction == "out" else parameter.default
         for parameter, argument in zip(parameters, arguments, strict=True)
         if not body.is_instance(parameter)
     ]
-    for parameter, argument in zip(routine.parameters, kept, strict=True):
+    for parameter, argument in zip(routine.parameters, passed, strict=True):
         if argument is None and parameter.direction != "out":
             raise P4Error(f"no argument for parameter {parameter.variable.name}", body.world.place)
-    given = [
+    typed = [
         (argument, parameter.direction, parameter.variable.type)
-        for parameter, argument in zip(routine.parameters, kept, strict=True)
+        for parameter, argument in zip(routine.parameters, passed, strict=True)
     ]
-    lower_places.pass_arguments(body, routine, given, result)
+    lower_places.pass_arguments(body, routine, typed, result)
 
 
 def bindings(
     body: Body, parameters: Sequence[tree.ParameterDeclaration], arguments: Sequence[tree.ExpressionNode | None]
-) -> tuple[instances.Given, ...]:
+) -> tuple[instances.ExternArgument, ...]:
     """The instances and ints among the arguments, in order."""
-    found: list[instances.Given] = []
+    values: list[instances.ExternArgument] = []
     for parameter, argument in zip(parameters, arguments, strict=True):
-        written = argument if argument is not None else parameter.default
-        if written is None or not body.is_instance(parameter):
+        value = argument if argument is not None else parameter.default
+        if value is None or not body.is_instance(parameter):
             continue
         if body.world.checked.type_of.get(parameter) == types.INTEGER:
-            number = lower_expressions.literal(body, written, f"parameter {parameter.name}")
-            found.append(ir.Const(INT, number))
+            number = lower_expressions.literal(body, value, f"parameter {parameter.name}")
+            values.append(ir.Const(INT, number))
         else:
-            found.append(instances.instance(body, written))
-    return tuple(found)
+            values.append(instances.instance(body, value))
+    return tuple(values)
 
 
 def _action(body: Body, note: CallNote) -> None:
@@ -125,10 +125,10 @@ def _apply(body: Body, node: tree.CallExpression, note: CallNote) -> None:
     if isinstance(note.declaration, tree.TableDeclaration):
         body.apply_table(node)
         return
-    made = instances.applied(body, node, note)
-    parameters = made.declaration.parameters
+    block = instances.applied(body, node, note)
+    parameters = block.declaration.parameters
     externs = bindings(body, parameters, note.arguments)
-    routine = instances.routine(body.world, made, externs, node.position)
+    routine = instances.routine(body.world, block, externs, node.position)
     _invoke(body, routine, parameters, note.arguments)
 
 
@@ -170,8 +170,8 @@ def _size(body: Body, node: tree.CallExpression, note: CallNote) -> ir.Expressio
     }
     if note.name not in sizes:
         raise P4Error(f"{note.name}() is not supported", node.position)
-    own = body.world.checked.type_of.get(node)
-    lowered = body.kind(own, node.position) if own is not None else INT
+    size_type = body.world.checked.type_of.get(node)
+    lowered = body.kind(size_type, node.position) if size_type is not None else INT
     assert isinstance(lowered, ir.Bits)
     return ir.Const(lowered, fold.wrapped(sizes[note.name], lowered))
 
@@ -214,18 +214,18 @@ def _extern(
     body: Body, node: tree.CallExpression, note: CallNote, name: str, instance: ir.ExternInstance | None
 ) -> ir.Expression | None:
     steps: list[Callable[[], ir.Expression]] = []
-    written = 0
+    places = 0
     directions = [parameter.direction for parameter in note.parameters[: len(note.arguments)]]
     for at, (parameter, argument) in enumerate(zip(note.parameters, note.arguments, strict=False)):
         if parameter.direction in ("out", "inout"):
-            written |= 1 << at
+            places |= 1 << at
             kind = None if argument is not None else body.kind(parameter.type, node.position)
             steps.append(partial(lower_places.extern_place, body, argument, kind, node.position))
         elif argument is not None:
             steps.append(partial(_value, body, argument))
         else:
             raise P4Error(f"{note.name}: no argument for {parameter.name}", node.position)
-    arguments = body.sequence(steps, written)
+    arguments = body.sequence(steps, places)
     if name == "register.read" and isinstance(arguments[0].type, ir.Record):
         raise P4Error(f"a register is read into a value of bits, not into {note.parameters[0].type}", node.position)
     back: list[tuple[ir.Expression, ir.Expression]] = []
@@ -238,8 +238,8 @@ def _extern(
             back.append((target, arguments[at]))
     returns = body.kind(note.returns, node.position) if note.returns != types.VOID else None
     result = body.temporary(returns) if returns is not None else None
-    given = tuple(body.kind(argument, node.position) for argument in note.type_arguments if _settled(argument))
-    body.emit(ir.CallExtern(name, instance, arguments, result, given, position=node.position))
+    type_arguments = tuple(body.kind(argument, node.position) for argument in note.type_arguments if _settled(argument))
+    body.emit(ir.CallExtern(name, instance, arguments, result, type_arguments, position=node.position))
     for target, place in back:
         lower_places.assign(body, target, place)
     return result
@@ -278,8 +278,8 @@ def _static_assert(body: Body, node: tree.CallExpression, note: CallNote) -> ir.
     assert first is not None
     if not lower_expressions.literal(body, first, "what static_assert checks"):
         second = note.arguments[1] if len(note.arguments) > 1 else None
-        said = lower_expressions.expression(body, second) if second is not None else None
-        reason = f": {said.value}" if isinstance(said, ir.Const) else ""
+        message = lower_expressions.expression(body, second) if second is not None else None
+        reason = f": {message.value}" if isinstance(message, ir.Const) else ""
         raise P4Error(f"static_assert fails{reason}", node.position)
     return ir.Const(ir.Bool(), 1)
 

@@ -62,9 +62,9 @@ def place(body: Body, node: tree.ExpressionNode) -> ir.Expression:
     """Where to write. Raises P4Error: nothing can be written there."""
     match node:
         case tree.Name():
-            found = body.frame.find(_declaration(body, node))
-            if isinstance(found, ir.Variable):
-                return ir.ReadVariable(found.type, found)
+            variable = body.frame.find(_declaration(body, node))
+            if isinstance(variable, ir.Variable):
+                return ir.ReadVariable(variable.type, variable)
         case tree.MemberExpression():
             return _member(body, node, place(body, node.base))
         case tree.IndexExpression():
@@ -78,10 +78,10 @@ def place(body: Body, node: tree.ExpressionNode) -> ir.Expression:
 
 
 def _declaration(body: Body, node: tree.Node) -> tree.Node:
-    found = body.world.checked.declared.get(node)
-    if found is None:
+    declaration = body.world.checked.declared.get(node)
+    if declaration is None:
         raise P4Error("the checker found no declaration for this name", node.position)
-    return found
+    return declaration
 
 
 # ---- literals and names
@@ -102,12 +102,12 @@ def _string(body: Body, node: tree.String, want: ir.Type | None) -> ir.Expressio
 
 def _name(body: Body, node: tree.Name, want: ir.Type | None) -> ir.Expression:
     declaration = _declaration(body, node)
-    found = body.frame.find(declaration)
-    match found:
+    binding = body.frame.find(declaration)
+    match binding:
         case ir.Variable():
-            return ir.ReadVariable(found.type, found)
+            return ir.ReadVariable(binding.type, binding)
         case ir.Const() | ir.Build() | ir.Invalid():
-            return found
+            return binding
         case None if isinstance(declaration, tree.ConstantDeclaration):
             return expression(body, declaration.value, body.kind_of(declaration))
     raise P4Error(f"{node.name} has no value here; variables, parameters and constants do", node.position)
@@ -308,9 +308,9 @@ def _goal(body: Body, node: tree.ExpressionNode, want: ir.Type | None) -> ir.Typ
     becomes = checked.converted.get(node)
     if becomes is not None and not isinstance(becomes, types.SetType):
         return body.kind(becomes, node.position)
-    own = checked.type_of.get(node)
-    if isinstance(own, types.StructureType | types.StackType):
-        return body.kind(own, node.position)
+    kind = checked.type_of.get(node)
+    if isinstance(kind, types.StructureType | types.StackType):
+        return body.kind(kind, node.position)
     return want
 
 
@@ -334,9 +334,9 @@ def _struct(body: Body, node: tree.StructExpression, want: ir.Type | None) -> ir
     if not isinstance(goal, ir.Record):
         raise P4Error("which struct this is isn't known here; write its name before {", node.position)
     kinds = dict(goal.fields)
-    made = body.sequence([partial(expression, body, value, kinds[name]) for name, value in node.fields])
-    given = dict(zip((name for name, _ in node.fields), made, strict=True))
-    items = [given[name] if name in given else fold.default(body, kinds[name], node.position) for name in kinds]
+    values = body.sequence([partial(expression, body, value, kinds[name]) for name, value in node.fields])
+    by_name = dict(zip((name for name, _ in node.fields), values, strict=True))
+    items = [by_name[name] if name in by_name else fold.default(body, kinds[name], node.position) for name in kinds]
     return ir.Build(goal, items)
 
 

@@ -10,24 +10,24 @@ from p4vm.tree import types
 from p4vm.tree.checked import Checked
 
 
-def unused(name: str, taken: Container[str], number: int = 1) -> str:
+def unused(name: str, used: Container[str], number: int = 1) -> str:
     """The name, or where it is taken the first of name_1, name_2, … that isn't, from `number` on."""
-    made = name
-    while made in taken:
-        made, number = f"{name}_{number}", number + 1
-    return made
+    free_name = name
+    while free_name in used:
+        free_name, number = f"{name}_{number}", number + 1
+    return free_name
 
 
 def find(annotations: Sequence[tree.Annotation], name: str) -> tree.Annotation | None:
-    return next((one for one in annotations if one.name == name), None)
+    return next((annotation for annotation in annotations if annotation.name == name), None)
 
 
 def text_of(annotation: tree.Annotation) -> str | None:
     """The annotation's string, if it has one."""
     if annotation.args and isinstance(annotation.args[0], tree.String):
         return annotation.args[0].value
-    written = annotation.tokens.strip()
-    return written[1:-1] if len(written) > 1 and written[0] == written[-1] == '"' else None
+    tokens = annotation.tokens.strip()
+    return tokens[1:-1] if len(tokens) > 1 and tokens[0] == tokens[-1] == '"' else None
 
 
 def given_name(annotations: Sequence[tree.Annotation]) -> str | None:
@@ -51,7 +51,7 @@ def control_name(prefix: str, name: str, annotations: Sequence[tree.Annotation])
 
 def notes(annotations: Sequence[tree.Annotation]) -> dict[str, str]:
     """Annotations as text."""
-    return {one.name: text_of(one) or one.tokens for one in annotations}
+    return {annotation.name: text_of(annotation) or annotation.tokens for annotation in annotations}
 
 
 def key_name(node: tree.ExpressionNode, checked: Checked) -> str | None:
@@ -73,7 +73,7 @@ def key_name(node: tree.ExpressionNode, checked: Checked) -> str | None:
                 outer = key_name(callee.base, checked)
                 return f"{outer}.$valid$" if outer is not None else None
         case tree.BinaryExpression(operator="&"):
-            parts = [_mask_part(one, checked) for one in (node.left, node.right)]
+            parts = [_mask_part(side, checked) for side in (node.left, node.right)]
             return f"{parts[0]} & {parts[1]}" if None not in parts else None
         case tree.Number():
             return str(node.value)

@@ -17,67 +17,67 @@ def states(body: Body, node: tree.ParserDeclaration) -> None:
     """All states that can be reached from `start`."""
     declared = {state.name: state for state in node.states}
     body.routine.start = "start"
-    pending, made = ["start"], body.routine.states
+    pending, states_by_name = ["start"], body.routine.states
     while pending:
         name = pending.pop()
-        if name not in made and name not in FINAL:
-            state = made[name] = _state(body, declared[name])
+        if name not in states_by_name and name not in FINAL:
+            state = states_by_name[name] = _state(body, declared[name])
             pending += [state.next, *(case.next for case in state.cases)]
 
 
 def _state(body: Body, node: tree.StateDeclaration) -> ir.ParserState:
-    made = ir.ParserState(node.name, [])
-    with body.into(made.body):
+    state = ir.ParserState(node.name, [])
+    with body.into(state.body):
         body.statements(node.items)
         transition = node.transition
         if transition is None:
-            made.next = "reject"
+            state.next = "reject"
         elif transition.select is None:
-            made.next = transition.state
+            state.next = transition.state
         else:
-            _select(body, transition, transition.select, made)
-    return made
+            _select(body, transition, transition.select, state)
+    return state
 
 
-def _select(body: Body, node: tree.Transition, selected: list[tree.ExpressionNode], made: ir.ParserState) -> None:
+def _select(body: Body, node: tree.Transition, selected: list[tree.ExpressionNode], state: ir.ParserState) -> None:
     """keys and cases of a state; values that are structs or tuples give a key for each of their fields."""
     values = lower_expressions.values(body, selected)
     widths = [len(leaves(value)) for value in values]
-    made.keys = [leaf for value in values for leaf in leaves(value)]
+    state.keys = [leaf for value in values for leaf in leaves(value)]
     for case in node.cases:
-        sets = _case(body, case, made.keys, widths)
-        if _never(made.keys, sets):
+        sets = _case(body, case, state.keys, widths)
+        if _never(state.keys, sets):
             continue
-        if all(isinstance(one, ir.Anything) for one in sets) or _always(made.keys, sets):
-            made.next = case.state
+        if all(isinstance(key_set, ir.Anything) for key_set in sets) or _always(state.keys, sets):
+            state.next = case.state
             break
-        made.cases.append(ir.Case(sets, case.state))
+        state.cases.append(ir.Case(sets, case.state))
     else:
-        made.cases.append(ir.Case([ir.Anything() for _ in made.keys], NO_MATCH))
-    if not made.cases:
-        made.keys = []
+        state.cases.append(ir.Case([ir.Anything() for _ in state.keys], NO_MATCH))
+    if not state.cases:
+        state.keys = []
     else:
-        made.cases = _finished(made)
-        made.next = "reject"
+        state.cases = _finished(state)
+        state.next = "reject"
 
 
 NO_MATCH = ""
 
 
-def _finished(made: ir.ParserState) -> list[ir.Case]:
+def _finished(state: ir.ParserState) -> list[ir.Case]:
     """The cases, with the one that takes all the rest last, if there is one."""
-    if made.cases[-1].next == NO_MATCH:
-        return made.cases[:-1]
-    return [*made.cases, ir.Case([ir.Anything() for _ in made.keys], made.next)]
+    if state.cases[-1].next == NO_MATCH:
+        return state.cases[:-1]
+    return [*state.cases, ir.Case([ir.Anything() for _ in state.keys], state.next)]
 
 
 def _never(keys: list[ir.Expression], sets: list[ir.KeySet]) -> bool:
     """Whether a case can't match, now that its key is known."""
-    return any(holds(one, key) is False for one, key in zip(sets, keys, strict=True))
+    return any(holds(key_set, key) is False for key_set, key in zip(sets, keys, strict=True))
 
 
 def _always(keys: list[ir.Expression], sets: list[ir.KeySet]) -> bool:
-    return all(holds(one, key) is True for one, key in zip(sets, keys, strict=True))
+    return all(holds(key_set, key) is True for key_set, key in zip(sets, keys, strict=True))
 
 
 def _case(body: Body, node: tree.SelectCase, keys: list[ir.Expression], widths: list[int]) -> list[ir.KeySet]:
@@ -86,9 +86,9 @@ def _case(body: Body, node: tree.SelectCase, keys: list[ir.Expression], widths: 
         single = node.keys[0]
         if isinstance(single, tree.Default):
             return [ir.Anything() for _ in keys]
-        found = value_set_of(body, single)
-        if found is not None:
-            return [ir.InValueSet(found), *(ir.Anything() for _ in keys[1:])]
+        value_set = value_set_of(body, single)
+        if value_set is not None:
+            return [ir.InValueSet(value_set), *(ir.Anything() for _ in keys[1:])]
     sets: list[ir.KeySet] = []
     for key, width in zip(node.keys, widths, strict=True):
         sets += key_sets(body, key, keys[len(sets) : len(sets) + width])
@@ -107,21 +107,21 @@ def value_set(body: Body, node: tree.ValueSetDeclaration) -> None:
         if isinstance(kind, types.StructureType):
             matches = _matches(body, kind.name, len(kinds))
     size = lower_expressions.literal(body, node.size, "the size of a value set")
-    made = ir.ValueSet(control_name(body.frame.prefix, node.name, node.annotations), kinds, size, tuple(matches))
-    body.world.value_sets.append(made)
-    body.frame.bindings[node] = made
+    lowered_set = ir.ValueSet(control_name(body.frame.prefix, node.name, node.annotations), kinds, size, tuple(matches))
+    body.world.value_sets.append(lowered_set)
+    body.frame.bindings[node] = lowered_set
 
 
 def _matches(body: Body, name: str, count: int) -> list[str]:
     """Match kinds of a struct's fields, as their @match gives them."""
     for declaration in body.world.checked.program.declarations:
         if isinstance(declaration, tree.StructureDeclaration) and declaration.name == name.split("<", 1)[0]:
-            found = []
+            match_kinds = []
             for field in declaration.fields:
                 annotation = find(field.annotations, "match")
                 text = (text_of(annotation) or annotation.tokens).strip() if annotation is not None else "exact"
-                found.append(text.strip("() "))
-            return found
+                match_kinds.append(text.strip("() "))
+            return match_kinds
     return ["exact"] * count
 
 
@@ -140,17 +140,17 @@ def value_set_of(body: Body, node: tree.ExpressionNode) -> ir.ValueSet | None:
     if not isinstance(node, tree.Name):
         return None
     declaration = body.world.checked.declared.get(node)
-    found = body.frame.find(declaration) if declaration is not None else None
-    return found if isinstance(found, ir.ValueSet) else None
+    binding = body.frame.find(declaration) if declaration is not None else None
+    return binding if isinstance(binding, ir.ValueSet) else None
 
 
 def key_sets(body: Body, node: tree.ExpressionNode, keys: list[ir.Expression]) -> list[ir.KeySet]:
     """One set for each of these keys, which one written set is matched with. Raises P4Error."""
     if isinstance(node, tree.Default):
         return [ir.Anything() for _ in keys]
-    found = value_set_of(body, node)
-    if found is not None:
-        return [ir.InValueSet(found), *(ir.Anything() for _ in keys[1:])]
+    value_set = value_set_of(body, node)
+    if value_set is not None:
+        return [ir.InValueSet(value_set), *(ir.Anything() for _ in keys[1:])]
     if len(keys) == 1 and not (isinstance(node, tree.ListExpression) and len(node.items) == 1):
         return [_key_set(body, node, keys[0].type)]
     if not isinstance(node, tree.ListExpression):
@@ -188,27 +188,27 @@ def _key_set(body: Body, node: tree.ExpressionNode, kind: ir.Type) -> ir.KeySet:
 
 
 def _set_of_two(
-    body: Body, node: tree.Mask | tree.Range, one: tree.ExpressionNode, other: tree.ExpressionNode, kind: ir.Type
+    body: Body, node: tree.Mask | tree.Range, left: tree.ExpressionNode, right: tree.ExpressionNode, kind: ir.Type
 ) -> ir.KeySet:
-    first, second = lower_expressions.values(body, [one, other], kind)
+    first, second = lower_expressions.values(body, [left, right], kind)
     return ir.Masked(first, second) if isinstance(node, tree.Mask) else ir.Between(first, second)
 
 
-def holds(one: ir.KeySet, key: ir.Expression) -> bool | None:
+def holds(key_set: ir.KeySet, key: ir.Expression) -> bool | None:
     """Whether a set holds a key, where both are known."""
-    if isinstance(one, ir.Anything):
+    if isinstance(key_set, ir.Anything):
         return True
     value = fold.number(key)
     if value is None:
         return None
-    match one:
+    match key_set:
         case ir.Exactly():
-            other = fold.number(one.value)
+            other = fold.number(key_set.value)
             return None if other is None else value == other
         case ir.Masked():
-            other, mask = fold.number(one.value), fold.number(one.mask)
+            other, mask = fold.number(key_set.value), fold.number(key_set.mask)
             return None if other is None or mask is None else value & mask == other & mask
         case ir.Between():
-            low, high = fold.number(one.low), fold.number(one.high)
+            low, high = fold.number(key_set.low), fold.number(key_set.high)
             return None if low is None or high is None else low <= value <= high
     return None

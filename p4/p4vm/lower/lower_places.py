@@ -57,19 +57,19 @@ class Passed:
 def pass_arguments(
     body: Body,
     routine: ir.Routine,
-    given: list[tuple[tree.ExpressionNode | None, str, ir.Type]],
+    arguments: list[tuple[tree.ExpressionNode | None, str, ir.Type]],
     result: ir.Expression | None,
 ) -> None:
     """Invokes the routine. given: for each of its parameters what was written, its direction and type."""
-    invoke(body, routine, prepared(body, given), result)
+    invoke(body, routine, prepared(body, arguments), result)
 
 
-def prepared(body: Body, given: list[tuple[tree.ExpressionNode | None, str, ir.Type]]) -> list[Passed]:
+def prepared(body: Body, arguments: list[tuple[tree.ExpressionNode | None, str, ir.Type]]) -> list[Passed]:
     """Arguments evaluated from left to right: values, and places with their indexes."""
-    steps = [_step(body, node, direction, kind) for node, direction, kind in given]
-    places = sum(1 << number for number, (_, direction, _) in enumerate(given) if direction in ("out", "inout"))
+    steps = [_step(body, node, direction, kind) for node, direction, kind in arguments]
+    places = sum(1 << number for number, (_, direction, _) in enumerate(arguments) if direction in ("out", "inout"))
     values = body.sequence(steps, places)
-    return [Passed(direction, value) for (_, direction, _), value in zip(given, values, strict=True)]
+    return [Passed(direction, value) for (_, direction, _), value in zip(arguments, values, strict=True)]
 
 
 def _step(body: Body, node: tree.ExpressionNode | None, direction: str, kind: ir.Type) -> Callable[[], ir.Expression]:
@@ -79,10 +79,10 @@ def _step(body: Body, node: tree.ExpressionNode | None, direction: str, kind: ir
         return lambda: lower_expressions.expression(body, node, kind)
 
     def target() -> ir.Expression:
-        found = lower_expressions.place(body, node)
-        if found.type != kind:
+        place = lower_expressions.place(body, node)
+        if place.type != kind:
             raise P4Error("an argument that is written must have exactly its parameter's type", node.position)
-        return found
+        return place
 
     return target
 
@@ -91,21 +91,23 @@ def invoke(body: Body, routine: ir.Routine, passed: list[Passed], result: ir.Exp
     """Invokes with copies of those arguments whose sharing would show, written back afterwards from left to right."""
     outer = body.world.reach.routine(routine)
     copied = [_needs_copy(number, passed, outer) for number in range(len(passed))]
-    written = {path for one in passed if one.writes and (path := path_of(one.value)) is not None} | outer.writes
+    writes = {
+        path for argument in passed if argument.writes and (path := path_of(argument.value)) is not None
+    } | outer.writes
     arguments: list[ir.Expression] = []
     back: list[tuple[ir.Expression, ir.Expression]] = []
-    for one, copy in zip(passed, copied, strict=True):
+    for argument, copy in zip(passed, copied, strict=True):
         if not copy:
-            arguments.append(one.value)
+            arguments.append(argument.value)
             continue
-        place = body.temporary(one.value.type)
-        if one.writes:
-            target = body.frozen(one.value, written)
+        place = body.temporary(argument.value.type)
+        if argument.writes:
+            target = body.frozen(argument.value, writes)
             back.append((target, place))
-            if one.direction == "inout":
+            if argument.direction == "inout":
                 body.emit(ir.Assign(place, target))
         else:
-            body.emit(ir.Assign(place, one.value))
+            body.emit(ir.Assign(place, argument.value))
         arguments.append(place)
     if back and outer.exits:
         raise P4Error(
@@ -119,17 +121,17 @@ def invoke(body: Body, routine: ir.Routine, passed: list[Passed], result: ir.Exp
 
 
 def _needs_copy(number: int, passed: list[Passed], outer: RoutineEffects) -> bool:
-    one = passed[number]
-    if not one.writes and not is_whole(one.value.type):
+    argument = passed[number]
+    if not argument.writes and not is_whole(argument.value.type):
         return False
-    if not is_plain(one.value):
+    if not is_plain(argument.value):
         return True
-    path = one.path
+    path = argument.path
     assert path is not None
-    if any_overlap([path], outer.writes) or (one.writes and any_overlap([path], outer.reads)):
+    if any_overlap([path], outer.writes) or (argument.writes and any_overlap([path], outer.reads)):
         return True
     for place, other in enumerate(passed):
-        if place == number or not (one.writes or other.writes):
+        if place == number or not (argument.writes or other.writes):
             continue
         if other.path is not None and overlap(path, other.path):
             return True

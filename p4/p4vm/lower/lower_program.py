@@ -11,7 +11,7 @@ from p4vm.ir import ir_nodes as ir
 from p4vm.ir.tidy import drop_unused
 from p4vm.ir.walk import all_lists
 from p4vm.lower import instances, lower_calls, lower_expressions, lower_parsers, lower_statements, lower_tables
-from p4vm.lower.body import BodyFrame, ExpressionHandler, Made, PacketParameter, StatementHandler, World
+from p4vm.lower.body import BlockInstance, BodyFrame, ExpressionHandler, PacketParameter, StatementHandler, World
 from p4vm.lower.kinds import INT, Kinds, plain
 from p4vm.lower.limits import check_limits
 from p4vm.lower.lower_names import control_name, find, text_of
@@ -65,8 +65,8 @@ def _program(world: World, file: str) -> ir.ProgramIr:
         del parser.body[0]  # the pipeline gives zeros
     _field_lists(world, metadata)
     _names_differ(world)
-    kept = _reachable(world, list(routines.values()))
-    drop_unused(kept, world.tables)
+    reachable = _reachable(world, list(routines.values()))
+    drop_unused(reachable, world.tables)
     program = ir.ProgramIr(
         file,
         **routines,
@@ -74,8 +74,8 @@ def _program(world: World, file: str) -> ir.ProgramIr:
         metadata=metadata,
         standard=standard,
         errors=world.kinds.error,
-        routines=kept,
-        records=[one for one in world.kinds.records if all(kind != INT for _, kind in one.fields)],
+        routines=reachable,
+        records=[record for record in world.kinds.records if all(kind != INT for _, kind in record.fields)],
         tables=world.tables,
         externs=world.externs,
         value_sets=world.value_sets,
@@ -90,15 +90,15 @@ def _program(world: World, file: str) -> ir.ProgramIr:
 
 def _controller_headers(checked: Checked) -> dict[str, ir.ControllerHeader]:
     """Headers with @controller_header("packet_in") and the like."""
-    found = {}
+    headers = {}
     for declaration in checked.program.declarations:
         if isinstance(declaration, tree.StructureDeclaration):
             annotation = find(declaration.annotations, "controller_header")
             kind = checked.type_of.get(declaration)
             if annotation is not None and isinstance(kind, types.StructureType) and (name := text_of(annotation)):
                 fields = tuple((field, _bits(of)) for field, of in kind.fields)
-                found[name] = ir.ControllerHeader(kind.name, fields)
-    return found
+                headers[name] = ir.ControllerHeader(kind.name, fields)
+    return headers
 
 
 def _bits(kind: types.Type) -> int:
@@ -107,12 +107,12 @@ def _bits(kind: types.Type) -> int:
 
 
 def _enums(checked: Checked) -> dict[str, ir.SerializableEnum]:
-    found = {}
+    enums = {}
     for declaration in checked.program.declarations:
         kind = checked.type_of.get(declaration) if isinstance(declaration, tree.EnumDeclaration) else None
         if isinstance(kind, types.EnumType) and kind.base is not None:
-            found[kind.name] = ir.SerializableEnum(_bits(kind), dict(zip(kind.members, kind.values, strict=True)))
-    return found
+            enums[kind.name] = ir.SerializableEnum(_bits(kind), dict(zip(kind.members, kind.values, strict=True)))
+    return enums
 
 
 def _main(world: World) -> CallNote:
@@ -140,20 +140,20 @@ def _top_level(world: World) -> None:
 def _six(world: World, note: CallNote) -> dict[str, ir.Routine]:
     """The routines of V1Switch's arguments, by role."""
     body = instances.scratch(world, BodyFrame(world.globals))
-    made: dict[str, ir.Routine] = {}
+    routines: dict[str, ir.Routine] = {}
     for role, argument in zip(ROLES, note.arguments, strict=True):
         if argument is None:
             raise P4Error(f"V1Switch needs six arguments; the {role} is missing", world.place)
-        made_by = world.checked.calls.get(argument) if isinstance(argument, tree.CallExpression) else None
-        found = instances.instance(body, argument, made_by.name if made_by is not None else "")
-        if not isinstance(found, Made):
+        constructor = world.checked.calls.get(argument) if isinstance(argument, tree.CallExpression) else None
+        block = instances.instance(body, argument, constructor.name if constructor is not None else "")
+        if not isinstance(block, BlockInstance):
             raise P4Error(f"the {role} must be an instance of a parser or control", argument.position)
-        made[role] = _routine(world, found, role)
-    return made
+        routines[role] = _routine(world, block, role)
+    return routines
 
 
-def _routine(world: World, found: Made, role: str) -> ir.Routine:
-    routine = instances.routine(world, found, (PacketParameter(),), found.declaration.position)
+def _routine(world: World, block: BlockInstance, role: str) -> ir.Routine:
+    routine = instances.routine(world, block, (PacketParameter(),), block.declaration.position)
     if len(routine.parameters) != SIGNATURES[role]:
         raise P4Error(f"the {role} of V1Switch has {SIGNATURES[role]} parameters besides the packet", routine.position)
     return routine
@@ -161,10 +161,14 @@ def _routine(world: World, found: Made, role: str) -> ir.Routine:
 
 def _names_differ(world: World) -> None:
     """Raises P4Error: two tables, actions, or externs of a kind, that a control plane could not tell apart."""
-    named = [("table", one.name, one.position) for one in world.tables]
-    named += [(one.kind, one.name, one.position) for one in world.externs]
-    for one in world.checked.program.declarations:
-        prefix, inner = (one.name, one.locals) if isinstance(one, tree.ControlDeclaration) else ("", [one])
+    named = [("table", declaration.name, declaration.position) for declaration in world.tables]
+    named += [(extern.kind, extern.name, extern.position) for extern in world.externs]
+    for declaration in world.checked.program.declarations:
+        prefix, inner = (
+            (declaration.name, declaration.locals)
+            if isinstance(declaration, tree.ControlDeclaration)
+            else ("", [declaration])
+        )
         for action in inner:
             if isinstance(action, tree.Action):
                 named.append(("action", control_name(prefix, action.name, action.annotations), action.position))
@@ -210,7 +214,7 @@ def _reachable(world: World, roots: Sequence[ir.Routine]) -> list[ir.Routine]:
     """Routines that may run, in the order they were finished: callees before callers."""
     pending = [*roots, *(action.routine for table in world.tables for action in table.actions)]
     for table in world.tables:
-        pending += [one.routine for one in table.setup if isinstance(one, ir.Invoke)]
+        pending += [statement.routine for statement in table.setup if isinstance(statement, ir.Invoke)]
     seen: set[ir.Routine] = set()
     while pending:
         routine = pending.pop()
@@ -218,5 +222,5 @@ def _reachable(world: World, roots: Sequence[ir.Routine]) -> list[ir.Routine]:
             continue
         seen.add(routine)
         for body in all_lists(routine):
-            pending += [one.routine for one in body if isinstance(one, ir.Invoke)]
+            pending += [statement.routine for statement in body if isinstance(statement, ir.Invoke)]
     return [routine for routine in world.routines if routine in seen]

@@ -96,9 +96,9 @@ def _assign_moving_slice(
     base = body.frozen(base, body.world.reach.statements(later).writes)
     body.out.extend(later)
     ones = fold.binary("<<", raw, ir.Const(raw, fold.wrapped((1 << width) - 1, raw)), low)
-    kept = fold.binary("&", raw, fold.cast(raw, base), fold.unary("~", raw, ones))
+    unchanged = fold.binary("&", raw, fold.cast(raw, base), fold.unary("~", raw, ones))
     moved = fold.binary("<<", raw, fold.cast(raw, value), low)
-    lower_places.assign(body, base, fold.cast(kind, fold.binary("|", raw, kept, moved)))
+    lower_places.assign(body, base, fold.cast(kind, fold.binary("|", raw, unchanged, moved)))
 
 
 def _if(body: Body, node: tree.IfStatement) -> None:
@@ -140,10 +140,10 @@ def _switch(body: Body, node: tree.SwitchStatement) -> None:
         raise P4Error("switch looks at bits, bool, enums, errors and action_run", node.position)
 
     def number(label: tree.ExpressionNode) -> int:
-        found = fold.number(lower_expressions.expression(body, label, value.type))
-        if found is None:
+        label_value = fold.number(lower_expressions.expression(body, label, value.type))
+        if label_value is None:
             raise P4Error("a switch label must be known at compile time; write a constant", label.position)
-        return found
+        return label_value
 
     cases, default = _merged(node, number)
     known = fold.number(value)
@@ -262,18 +262,18 @@ def _loop_variable(body: Body, node: tree.ForInStatement, kind: ir.Type) -> ir.R
     """The loop's own variable, or the one that it names."""
     if node.type is None:
         declaration = body.world.checked.declared.get(node)
-        found = body.frame.find(declaration) if declaration is not None else None
-        if not isinstance(found, ir.Variable):
+        variable = body.frame.find(declaration) if declaration is not None else None
+        if not isinstance(variable, ir.Variable):
             raise P4Error(
                 f"{node.name} is not a variable; declare it in the loop: for (bit<8> {node.name} in …)", node.position
             )
-        return ir.ReadVariable(found.type, found)
+        return ir.ReadVariable(variable.type, variable)
     wanted = body.kind_of(node.type)
-    found = body.frame.bindings.get(node)
-    if not isinstance(found, ir.Variable):
-        found = body.declare(node.name, kind if wanted == INT else wanted, node.position)
-        body.frame.bindings[node] = found
-    return ir.ReadVariable(found.type, found)
+    variable = body.frame.bindings.get(node)
+    if not isinstance(variable, ir.Variable):
+        variable = body.declare(node.name, kind if wanted == INT else wanted, node.position)
+        body.frame.bindings[node] = variable
+    return ir.ReadVariable(variable.type, variable)
 
 
 def _items(body: Body, node: tree.ExpressionNode) -> list[tree.ExpressionNode] | None:
@@ -331,8 +331,8 @@ def _turns(
     body.emit(ir.Assign(counter, low))
     over = ir.Binary(BOOL, ">", counter, last)
     inside = [ir.If(over, [ir.Break()], []), *first, *body.block(node.body)]
-    one = ir.Binary(counter.type, "+", counter, ir.Const(counter.type, 1))
-    body.emit(ir.Loop(inside, [ir.Assign(counter, one)]))
+    next_value = ir.Binary(counter.type, "+", counter, ir.Const(counter.type, 1))
+    body.emit(ir.Loop(inside, [ir.Assign(counter, next_value)]))
 
 
 HANDLERS: dict[type, StatementHandler] = {

@@ -28,49 +28,49 @@ TIMEOUTS = frozenset({"support_timeout", "supportTimeout"})
 def table(body: Body, node: tree.TableDeclaration) -> None:
     """The table of this control's instance. Raises P4Error."""
     name = control_name(body.frame.prefix, node.name, node.annotations)
-    made = ir.Table(name, [], [], 0, size=SIZE_DEFAULT, annotations=notes(node.annotations), position=node.position)
-    with body.into(made.setup):
-        _keys(body, node, made)
-    listed = _actions(body, node, made)
-    body.world.listed[made] = listed
-    for written in node.properties:
-        _property(body, made, written)
-    _default(body, node, made, listed)
-    made.entries_const = node.entries_const
+    table = ir.Table(name, [], [], 0, size=SIZE_DEFAULT, annotations=notes(node.annotations), position=node.position)
+    with body.into(table.setup):
+        _keys(body, node, table)
+    listed = _actions(body, node, table)
+    body.world.listed[table] = listed
+    for table_property in node.properties:
+        _property(body, table, table_property)
+    _default(body, node, table, listed)
+    table.entries_const = node.entries_const
     if node.entries is not None:
-        entries(body, node, made, listed)
-        if node.entries_const and all(one.name != "size" for one in node.properties):
-            made.size = len(made.entries)
-    body.world.tables.append(made)
-    body.frame.bindings[node] = made
+        entries(body, node, table, listed)
+        if node.entries_const and all(p.name != "size" for p in node.properties):
+            table.size = len(table.entries)
+    body.world.tables.append(table)
+    body.frame.bindings[node] = table
 
 
-def _keys(body: Body, node: tree.TableDeclaration, made: ir.Table) -> None:
-    def key(written: tree.KeyElement) -> ir.Expression:
-        value = body.plain(lower_expressions.expression(body, written.expression))
-        if is_signed(value.type) and written.match_kind != "range":
+def _keys(body: Body, node: tree.TableDeclaration, table: ir.Table) -> None:
+    def key(element: tree.KeyElement) -> ir.Expression:
+        value = body.plain(lower_expressions.expression(body, element.expression))
+        if is_signed(value.type) and element.match_kind != "range":
             value = fold.cast(ir.Bits(value.type.width), value)
         if not isinstance(value.type, ir.Bits | ir.Bool | ir.EnumMember):
-            raise P4Error("a table's key is of bits, bool, an enum or error; list a header's fields", written.position)
+            raise P4Error("a table's key is of bits, bool, an enum or error; list a header's fields", element.position)
         return value
 
-    values = body.sequence([partial(key, one) for one in node.keys])
-    for written, value in zip(node.keys, values, strict=True):
-        if written.match_kind not in MATCHES:
+    values = body.sequence([partial(key, element) for element in node.keys])
+    for element, value in zip(node.keys, values, strict=True):
+        if element.match_kind not in MATCHES:
             known = ", ".join(sorted(MATCHES))
-            raise P4Error(f"match kind {written.match_kind} is not supported; {known} are", written.position)
-        if written.match_kind in ("lpm", "ternary", "range") and not isinstance(value.type, ir.Bits | ir.Bool):
-            raise P4Error(f"a {written.match_kind} key is of bits; match this one exact", written.position)
-        name = given_name(written.annotations) or key_name(written.expression, body.world.checked)
+            raise P4Error(f"match kind {element.match_kind} is not supported; {known} are", element.position)
+        if element.match_kind in ("lpm", "ternary", "range") and not isinstance(value.type, ir.Bits | ir.Bool):
+            raise P4Error(f"a {element.match_kind} key is of bits; match this one exact", element.position)
+        name = given_name(element.annotations) or key_name(element.expression, body.world.checked)
         if name is None:
-            raise P4Error('this key needs a name for the control plane: @name("…")', written.position)
-        made.keys.append(ir.Key(name, written.match_kind, value, position=written.position))
+            raise P4Error('this key needs a name for the control plane: @name("…")', element.position)
+        table.keys.append(ir.Key(name, element.match_kind, value, position=element.position))
 
 
 # ---- actions
 
 
-def _actions(body: Body, node: tree.TableDeclaration, made: ir.Table) -> list[tree.Action]:
+def _actions(body: Body, node: tree.TableDeclaration, table: ir.Table) -> list[tree.Action]:
     """Fills the table's actions; gives their declarations, in the same order."""
     listed: list[tree.Action] = []
     for reference in node.actions:
@@ -80,7 +80,7 @@ def _actions(body: Body, node: tree.TableDeclaration, made: ir.Table) -> list[tr
         bound: list[ir.Expression] = []
         if any(parameter.direction != "data" for parameter in routine.parameters):
             routine, bound = _bind(body, reference, declaration, routine)
-        made.actions.append(
+        table.actions.append(
             ir.TableAction(
                 name,
                 routine,
@@ -95,38 +95,38 @@ def _actions(body: Body, node: tree.TableDeclaration, made: ir.Table) -> list[tr
 
 
 def action_declaration(body: Body, reference: tree.ActionRef) -> tree.Action:
-    found = body.world.checked.declared[reference]
-    assert isinstance(found, tree.Action)
-    return found
+    action = body.world.checked.declared[reference]
+    assert isinstance(action, tree.Action)
+    return action
 
 
 def routine_name(body: Body, declaration: tree.Action) -> str:
     """An action's name in the control plane: with the control's, unless it stands at the top level."""
     routine = body.frame.find(declaration)
-    own = isinstance(routine, ir.Routine) and routine.owner is not None
-    return control_name(body.frame.prefix if own else "", declaration.name, declaration.annotations)
+    local = isinstance(routine, ir.Routine) and routine.owner is not None
+    return control_name(body.frame.prefix if local else "", declaration.name, declaration.annotations)
 
 
 def arguments_of(
     reference: tree.ActionRef, parameters: list[tree.ParameterDeclaration]
 ) -> dict[str, tree.ExpressionNode]:
     """Parameter's name -> argument. parameters: those that the arguments are for, in order. Raises P4Error."""
-    found: dict[str, tree.ExpressionNode] = {}
+    by_name: dict[str, tree.ExpressionNode] = {}
     for number, argument in enumerate(reference.arguments):
         if argument.value is None:
             raise P4Error("an action's argument here must have a value", argument.position)
         if argument.name is not None:
-            found[argument.name] = argument.value
+            by_name[argument.name] = argument.value
         else:
-            found[parameters[number].name] = argument.value
-    return found
+            by_name[parameters[number].name] = argument.value
+    return by_name
 
 
 def _bind(
     body: Body, reference: tree.ActionRef, declaration: tree.Action, routine: ir.Routine
 ) -> tuple[ir.Routine, list[ir.Expression]]:
     """The directed parameters' arguments; where they need statements or copies, an action that makes them and calls."""
-    given = arguments_of(reference, [p for p in declaration.parameters if p.direction])
+    by_name = arguments_of(reference, [p for p in declaration.parameters if p.direction])
     body.world.place = reference.position
     name = body.world.unique(f"{routine.name}.bound")
     wrapper = ir.Routine(name, "action", owner=body.routine, position=reference.position)
@@ -138,7 +138,7 @@ def _bind(
         if parameter.direction == "data":
             data[variable.name] = inner.parameter(variable.name, variable.type, "data", reference.position)
         else:
-            arguments.append((given[variable.name], parameter.direction, variable.type))
+            arguments.append((by_name[variable.name], parameter.direction, variable.type))
     passed = lower_places.prepared(inner, arguments)
     values = iter(passed)
     full = [
@@ -150,7 +150,7 @@ def _bind(
     before = len(wrapper.body)
     lower_places.invoke(inner, routine, full, None)
     if before == 0 and len(wrapper.body) == 1 and not wrapper.locals:
-        return routine, [one.value for one in passed]
+        return routine, [argument.value for argument in passed]
     body.world.routines.append(wrapper)
     return wrapper, []
 
@@ -158,47 +158,47 @@ def _bind(
 # ---- properties
 
 
-def _property(body: Body, made: ir.Table, written: tree.Property) -> None:
-    if written.name == "size":
-        made.size = lower_expressions.literal(body, written.value, "a table's size")
-        if made.size < 0:
-            raise P4Error("a table's size is 0 or more", written.position)
-    elif written.name in TIMEOUTS:
-        made.support_timeout = bool(lower_expressions.literal(body, written.value, written.name))
-    elif written.name in EXTERNS:
-        found = instances.instance(body, written.value, f"{made.name}.{written.name}")
-        if not isinstance(found, ir.ExternInstance) or found.kind not in EXTERNS[written.name]:
-            kinds = " or ".join(sorted(EXTERNS[written.name]))
-            raise P4Error(f"{written.name} of a table must be {kinds}", written.position)
-        _attach(made, written.name, found)
-    elif written.name not in OPTIONS:
-        body.world.warn(f"table property {written.name} is ignored", written.position)
+def _property(body: Body, table: ir.Table, node: tree.Property) -> None:
+    if node.name == "size":
+        table.size = lower_expressions.literal(body, node.value, "a table's size")
+        if table.size < 0:
+            raise P4Error("a table's size is 0 or more", node.position)
+    elif node.name in TIMEOUTS:
+        table.support_timeout = bool(lower_expressions.literal(body, node.value, node.name))
+    elif node.name in EXTERNS:
+        extern = instances.instance(body, node.value, f"{table.name}.{node.name}")
+        if not isinstance(extern, ir.ExternInstance) or extern.kind not in EXTERNS[node.name]:
+            kinds = " or ".join(sorted(EXTERNS[node.name]))
+            raise P4Error(f"{node.name} of a table must be {kinds}", node.position)
+        _attach(table, node.name, extern)
+    elif node.name not in OPTIONS:
+        body.world.warn(f"table property {node.name} is ignored", node.position)
 
 
-def _attach(made: ir.Table, name: str, found: ir.ExternInstance) -> None:
+def _attach(table: ir.Table, name: str, extern: ir.ExternInstance) -> None:
     if name == "implementation":
-        made.implementation = found
+        table.implementation = extern
     elif name == "counters":
-        made.counter = found
+        table.counter = extern
     else:
-        made.meter = found
+        table.meter = extern
 
 
-def _default(body: Body, node: tree.TableDeclaration, made: ir.Table, listed: list[tree.Action]) -> None:
+def _default(body: Body, node: tree.TableDeclaration, table: ir.Table, listed: list[tree.Action]) -> None:
     """The default action: what is written, else NoAction, which is added where it is not listed."""
-    made.default_const = node.default_const
+    table.default_const = node.default_const
     reference = node.default_action
     if reference is not None:
         declaration = action_declaration(body, reference)
-        made.default = listed.index(declaration)
-        made.default_arguments = data_arguments(body, reference, declaration, made.actions[made.default])
+        table.default = listed.index(declaration)
+        table.default_arguments = data_arguments(body, reference, declaration, table.actions[table.default])
         return
-    for number, action in enumerate(made.actions):
+    for number, action in enumerate(table.actions):
         if action.name == "NoAction" and not action.routine.parameters:
-            made.default = number
+            table.default = number
             return
-    made.actions.append(ir.TableAction("NoAction", no_action(body), default_only=True))
-    made.default = len(made.actions) - 1
+    table.actions.append(ir.TableAction("NoAction", no_action(body), default_only=True))
+    table.default = len(table.actions) - 1
 
 
 def no_action(body: Body) -> ir.Routine:
@@ -206,11 +206,11 @@ def no_action(body: Body) -> ir.Routine:
         if isinstance(declaration, tree.Action) and declaration.name == "NoAction":
             return instances.action(body, declaration)
     key = ("NoAction",)
-    found = body.world.functions.get(key)
-    if found is None:
-        found = body.world.functions[key] = ir.Routine(body.world.unique("NoAction"), "action")
-        body.world.routines.append(found)
-    return found
+    routine = body.world.functions.get(key)
+    if routine is None:
+        routine = body.world.functions[key] = ir.Routine(body.world.unique("NoAction"), "action")
+        body.world.routines.append(routine)
+    return routine
 
 
 NEEDS_PRIORITY = frozenset({"ternary", "range", "optional"})
@@ -219,28 +219,28 @@ NEEDS_PRIORITY = frozenset({"ternary", "range", "optional"})
 # ---- entries
 
 
-def entries(body: Body, node: tree.TableDeclaration, made: ir.Table, listed: list[tree.Action]) -> None:
+def entries(body: Body, node: tree.TableDeclaration, table: ir.Table, listed: list[tree.Action]) -> None:
     """Fills the table's entries. Raises P4Error."""
-    written = node.entries or []
-    for entry in written:
-        made.entries.append(_entry(body, entry, made, listed))
-    if any(key.match in NEEDS_PRIORITY for key in made.keys):
-        for entry_made, priority in zip(made.entries, _priorities(body, node, written), strict=True):
+    nodes = node.entries or []
+    for entry in nodes:
+        table.entries.append(_entry(body, entry, table, listed))
+    if any(key.match in NEEDS_PRIORITY for key in table.keys):
+        for entry_made, priority in zip(table.entries, _priorities(body, node, nodes), strict=True):
             entry_made.priority = priority
 
 
-def _entry(body: Body, node: tree.EntryDeclaration, made: ir.Table, listed: list[tree.Action]) -> ir.Entry:
+def _entry(body: Body, node: tree.EntryDeclaration, table: ir.Table, listed: list[tree.Action]) -> ir.Entry:
     declaration = action_declaration(body, node.action)
     place = listed.index(declaration)
-    arguments = data_arguments(body, node.action, declaration, made.actions[place])
-    matched = [key for key in made.keys if key.match != "selector"]
-    written = node.keys
-    if len(written) == 1 and len(matched) > 1:
-        if isinstance(written[0], tree.ListExpression):
-            written = written[0].items
-        elif isinstance(written[0], tree.Default):
-            written = [written[0]] * len(matched)
-    keys = [_entry_key(body, one, key) for one, key in zip(written, matched, strict=True)]
+    arguments = data_arguments(body, node.action, declaration, table.actions[place])
+    matched = [key for key in table.keys if key.match != "selector"]
+    key_nodes = node.keys
+    if len(key_nodes) == 1 and len(matched) > 1:
+        if isinstance(key_nodes[0], tree.ListExpression):
+            key_nodes = key_nodes[0].items
+        elif isinstance(key_nodes[0], tree.Default):
+            key_nodes = [key_nodes[0]] * len(matched)
+    keys = [_entry_key(body, key_node, key) for key_node, key in zip(key_nodes, matched, strict=True)]
     return ir.Entry(keys, place, arguments)
 
 
@@ -249,12 +249,12 @@ def _entry_key(body: Body, node: tree.ExpressionNode, key: ir.Key) -> tuple[int,
     signed = key.expression.type
     width = signed.width if isinstance(signed, ir.Bits) else (1 if isinstance(signed, ir.Bool) else 32)
     ones = (1 << width) - 1
-    (one,) = lower_parsers.key_sets(body, node, [key.expression])
-    match one:
+    (key_set,) = lower_parsers.key_sets(body, node, [key.expression])
+    match key_set:
         case ir.Anything():
             return _anything(node, key, ones)
         case ir.Exactly():
-            value = _known(one.value, node)
+            value = _known(key_set.value, node)
             match key.match:
                 case "exact":
                     return value, None
@@ -264,12 +264,12 @@ def _entry_key(body: Body, node: tree.ExpressionNode, key: ir.Key) -> tuple[int,
                     return value, value
             return value, ones
         case ir.Masked() if key.match in ("lpm", "ternary", "optional"):
-            value, mask = _known(one.value, node), _known(one.mask, node) & ones
+            value, mask = _known(key_set.value, node), _known(key_set.mask, node) & ones
             if key.match == "optional" and mask not in (0, ones):
                 raise P4Error("an optional key matches one value or `_`, no mask", node.position)
             return value & mask, (_prefix(mask, width, node.position) if key.match == "lpm" else mask)
         case ir.Between() if key.match == "range":
-            return _known(one.low, node), _known(one.high, node)
+            return _known(key_set.low, node), _known(key_set.high, node)
     raise P4Error(f"a {key.match} key doesn't take this kind of set", node.position)
 
 
@@ -302,11 +302,11 @@ def data_arguments(
     parameters = [p for p in declaration.parameters if not p.direction]
     positional = [argument for argument in reference.arguments if argument.name is None]
     every = len(positional) > len(parameters) or len(positional) == len(declaration.parameters)
-    given = arguments_of(reference, list(declaration.parameters) if every else parameters)
+    by_name = arguments_of(reference, list(declaration.parameters) if every else parameters)
     kinds = [parameter.variable.type for parameter in action.data]
     values = []
     for parameter, kind in zip(parameters, kinds, strict=True):
-        argument = given.get(parameter.name, parameter.default)
+        argument = by_name.get(parameter.name, parameter.default)
         if argument is None:
             raise P4Error(f"no argument for parameter {parameter.name} of action {reference.name}", reference.position)
         known = fold.number(lower_expressions.expression(body, argument, kind))
@@ -316,14 +316,16 @@ def data_arguments(
     return tuple(values)
 
 
-def _priorities(body: Body, node: tree.TableDeclaration, written: list[tree.EntryDeclaration]) -> list[int]:
+def _priorities(body: Body, node: tree.TableDeclaration, nodes: list[tree.EntryDeclaration]) -> list[int]:
     """For each entry: smaller wins. @priority and tables without any number them from 1 in order."""
-    explicit = [_explicit(body, entry) for entry in written]
+    explicit = [_explicit(body, entry) for entry in nodes]
     options = {
-        one.name: lower_expressions.literal(body, one.value, one.name) for one in node.properties if one.name in OPTIONS
+        option.name: lower_expressions.literal(body, option.value, option.name)
+        for option in node.properties
+        if option.name in OPTIONS
     }
-    if all(one is None for one in explicit) and not options:
-        annotated = [find(entry.annotations, "priority") for entry in written]
+    if all(priority is None for priority in explicit) and not options:
+        annotated = [find(entry.annotations, "priority") for entry in nodes]
         return [
             number if annotation is None else _annotated(annotation) for number, annotation in enumerate(annotated, 1)
         ]
@@ -331,22 +333,22 @@ def _priorities(body: Body, node: tree.TableDeclaration, written: list[tree.Entr
     step = options.get("priority_delta", 1)
     if step < 1:
         raise P4Error("priority_delta is 1 or more", node.position)
-    current = (len(written) - 1) * step + 1 if largest else 1
-    found: list[int] = []
-    for number, given in enumerate(explicit):
-        if given is not None:
-            current = given
+    current = (len(nodes) - 1) * step + 1 if largest else 1
+    priorities: list[int] = []
+    for number, priority in enumerate(explicit):
+        if priority is not None:
+            current = priority
         elif number:
             current += -step if largest else step
         if current < 0:
             raise P4Error(
-                f"the priority of this entry comes to {current}; 0 or more is expected", written[number].position
+                f"the priority of this entry comes to {current}; 0 or more is expected", nodes[number].position
             )
-        found.append(current)
+        priorities.append(current)
     if not largest:
-        return found
-    top = max(found, default=0)
-    return [top - one + 1 for one in found]
+        return priorities
+    top = max(priorities, default=0)
+    return [top - priority + 1 for priority in priorities]
 
 
 def _explicit(body: Body, entry: tree.EntryDeclaration) -> int | None:
