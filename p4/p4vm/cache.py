@@ -31,12 +31,12 @@ def default_folder() -> Path:
 
 def digest(*parts: bytes | str) -> str:
     """A key of these parts: equal only where all are."""
-    made = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    key = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
-        made.update(len(data).to_bytes(8, "big"))
-        made.update(data)
-    return made.hexdigest()
+        key.update(len(data).to_bytes(8, "big"))
+        key.update(data)
+    return key.hexdigest()
 
 
 def default_cache() -> Cache:
@@ -50,19 +50,19 @@ def default_cache() -> Cache:
 
 @functools.lru_cache(maxsize=1)
 def _own_folder() -> Path:
-    made = tempfile.mkdtemp(prefix="switchagg-")
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return Path(made)
+    folder = tempfile.mkdtemp(prefix="switchagg-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def folder_of_ones_own(folder: Path) -> os.stat_result:
     """Make it if it isn't there, shut it to others if it is this user's; what it is then. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid == os.geteuid() and found.st_mode & 0o077:
+    status = folder.stat()
+    if status.st_uid == os.geteuid() and status.st_mode & 0o077:
         folder.chmod(0o700)
-        found = folder.stat()
-    return found
+        status = folder.stat()
+    return status
 
 
 class Unwritable(P4Error):
@@ -75,14 +75,14 @@ class Cache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            found = folder_of_ones_own(folder)
+            status = folder_of_ones_own(folder)
         except OSError as error:
             raise Unwritable(
                 f"cache folder {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder of yours"
             ) from None
         if not os.access(folder, os.W_OK):
             raise Unwritable(f"cache folder {folder} can't be written; set XDG_CACHE_HOME to a folder of yours")
-        if found.st_uid != os.geteuid() or found.st_mode & OTHERS_WRITE:
+        if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
             raise P4Error(f"cache folder {folder} can be written by others; set XDG_CACHE_HOME to a folder of yours")
 
     def path(self, name: str) -> Path:
@@ -92,11 +92,11 @@ class Cache:
         """The file, if it is ours alone."""
         path = self.path(name)
         try:
-            found = path.lstat()
+            status = path.lstat()
         except OSError:
             return None
-        ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & OTHERS_WRITE
-        return path if ours else None
+        trusted = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & OTHERS_WRITE
+        return path if trusted else None
 
     def read(self, name: str) -> bytes | None:
         """What was written under the name; None: nothing, or not ours, or damaged."""
@@ -104,11 +104,11 @@ class Cache:
         if path is None:
             return None
         try:
-            whole = path.read_bytes()
+            content = path.read_bytes()
         except OSError:
             return None
-        data = whole[DIGEST_BYTES:]
-        return data if whole[:DIGEST_BYTES] == bytes.fromhex(digest(data)) else None
+        data = content[DIGEST_BYTES:]
+        return data if content[:DIGEST_BYTES] == bytes.fromhex(digest(data)) else None
 
     def write(self, name: str, data: bytes) -> None:
         """Silently not, where there is no room."""
@@ -121,10 +121,10 @@ class Cache:
         if data is None:
             return None
         try:
-            made: object = pickle.loads(data)
+            value: object = pickle.loads(data)
         except Exception:  # pickles of other versions fail in any way
             return None
-        return made
+        return value
 
     def store(self, name: str, value: object) -> None:
         """Silently not, where it is nested too deeply for pickle."""
@@ -144,11 +144,11 @@ class Cache:
     @contextlib.contextmanager
     def replacing(self, name: str) -> Iterator[Path]:
         """A path to write to; it becomes the name's file at the end, unless something is raised."""
-        handle, written = tempfile.mkstemp(dir=self.folder, prefix=".new-")
+        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".new-")
         os.close(handle)
         try:
-            yield Path(written)
-            os.replace(written, self.path(name))
+            yield Path(temporary)
+            os.replace(temporary, self.path(name))
         finally:
             with contextlib.suppress(OSError):
-                os.unlink(written)
+                os.unlink(temporary)

@@ -122,15 +122,15 @@ def compile_many(
     from p4vm.native.native_engine import NativeEngine
 
     by = build.needed_compiler()
-    made = [c_of(program, str(at)) for at, program in enumerate(programs)]
+    sources = [c_of(program, str(at)) for at, program in enumerate(programs)]
     with tempfile.TemporaryDirectory(prefix="switchagg-") as folder:
-        kept = default_cache() if cache is None else Cache(Path(cache))
+        cache_folder = default_cache() if cache is None else Cache(Path(cache))
         library = Path(folder, "programs.so")
-        texts, files = [text for text, _ in made], [program.file for program in programs]
-        build.library_of(by, texts, files, build.runtime_object(by, kept), library, optimize)
+        texts, files = [text for text, _ in sources], [program.file for program in programs]
+        build.library_of(by, texts, files, build.runtime_object(by, cache_folder), library, optimize)
         return [
             NativeEngine(program, library, layout, str(at))
-            for at, (program, (_, layout)) in enumerate(zip(programs, made, strict=True))
+            for at, (program, (_, layout)) in enumerate(zip(programs, sources, strict=True))
         ]
 
 
@@ -151,14 +151,14 @@ def known_program(
 ) -> tuple[str, ir.ProgramIr]:
     """(key, program), from the cache where nothing that it was read from has changed. Raises P4Error."""
     folders = [os.path.abspath(folder) for folder in includes]
-    given = json.dumps([str(path), os.path.abspath(path), folders, sorted((defines or {}).items())])
-    name = digest(engine_version(), given)[:40]
+    arguments = json.dumps([str(path), os.path.abspath(path), folders, sorted((defines or {}).items())])
+    name = digest(engine_version(), arguments)[:40]
     files = cache.load(f"{name}.files")
     if isinstance(files, dict) and all(content_of(file) == content for file, content in files.items()):
         key = digest(name, json.dumps(sorted(files.items())))
-        kept = cache.load(f"{key[:40]}.program")
-        if isinstance(kept, tuple) and isinstance(kept[-1], ir.ProgramIr):
-            return key, kept[-1]
+        pickled = cache.load(f"{key[:40]}.program")
+        if isinstance(pickled, tuple) and isinstance(pickled[-1], ir.ProgramIr):
+            return key, pickled[-1]
     started = time.time_ns()
     program, read = _front_end(path, includes, defines)
     files = {os.path.abspath(file): content_of(file) for file in read}
@@ -181,13 +181,13 @@ def content_of(file: str) -> str:
         return ""
 
 
-def shadows(files: Sequence[str], own: str, includes: Sequence[str]) -> list[str]:
+def shadows(files: Sequence[str], program_folder: str, includes: Sequence[str]) -> list[str]:
     """Files that aren't there: were they, they would be included in place of those that were read."""
-    made = []
-    folders = [own, *includes, str(HERE / "include")]
+    shadowing = []
+    folders = [program_folder, *includes, str(HERE / "include")]
     for file in files:
         for at, folder in enumerate(folders):
             if file.startswith(folder + os.sep):
                 inner = os.path.relpath(file, folder)
-                made += [os.path.join(earlier, inner) for earlier in folders[:at]]
-    return [file for file in dict.fromkeys(made) if file not in files and not os.path.exists(file)]
+                shadowing += [os.path.join(earlier, inner) for earlier in folders[:at]]
+    return [file for file in dict.fromkeys(shadowing) if file not in files and not os.path.exists(file)]

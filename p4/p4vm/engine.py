@@ -105,7 +105,7 @@ class Counters:
     """What became of packets. Every name counts packets since the start."""
 
     received: int = 0
-    sent: int = 0
+    transmitted: int = 0
     dropped: int = 0
     parser_rejected: int = 0
     too_many_passes: int = 0
@@ -183,19 +183,19 @@ class Engine(Protocol):
 
 def formatted(text: str, values: list[int]) -> str:
     """text with {…} replaced by the values in turn, decimal; \\{ and \\} are braces."""
-    made: list[str] = []
-    at = taken = 0
+    pieces: list[str] = []
+    at = used = 0
     while at < len(text):
         if text[at : at + 2] in (r"\{", r"\}"):
-            made.append(text[at + 1])
+            pieces.append(text[at + 1])
             at += 2
             continue
         end = text.find("}", at) if text[at] == "{" else -1
-        if end < 0 or taken == len(values):
-            made.append(text[at])
+        if end < 0 or used == len(values):
+            pieces.append(text[at])
             at += 1
             continue
-        made.append(str(int(values[taken])))
-        taken += 1
+        pieces.append(str(int(values[used])))
+        used += 1
         at = end + 1
-    return "".join(made)
+    return "".join(pieces)

@@ -21,8 +21,8 @@ def marked(line: str, position: Position, comment: str) -> str:
 def place_of(lines: list[str], number: int, file: str) -> Position:
     """Where in the program the line of generated code with this number (from 1) comes from; at least the file."""
     for line in reversed(lines[:number]):
-        if found := PLACE.search(line):
-            return Position(found[1], int(found[2]), int(found[3]))
+        if match := PLACE.search(line):
+            return Position(match[1], int(match[2]), int(match[3]))
     return Position(file, 0, 0)
 
 

@@ -31,7 +31,7 @@ class Node(Entity):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.inner = tuple(one.name for one in fields(cls) if one.type not in NO_NODES)
+        cls.inner = tuple(part.name for part in fields(cls) if part.type not in NO_NODES)
 
 
 def children(node: Node) -> list[Node]:

@@ -35,8 +35,8 @@ class EngineFault(SwitchaggError):
     """The engine fails at a program that it took: our fault, and no P4Error. One line, with the program's line."""
 
     def __init__(self, what: str, position: Position) -> None:
-        ours = "that is a fault of switchagg, not of the program; please report it with the program"
-        super().__init__(f"{position}: the P4 engine fails here: {' '.join(what.split())[:300]}; {ours}")
+        advice = "that is a fault of switchagg, not of the program; please report it with the program"
+        super().__init__(f"{position}: the P4 engine fails here: {' '.join(what.split())[:300]}; {advice}")
         self.position = position
 
 

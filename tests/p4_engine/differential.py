@@ -282,7 +282,7 @@ def compare(first: Engine, second: Engine, *, seed: int = 0, packets: int = 200,
         if step == packets * 3 // 4:
             twins.same("reset", "reset")
     look_at_state(twins, program)
-    return first.counters.sent
+    return first.counters.transmitted
 
 
 def main() -> None:

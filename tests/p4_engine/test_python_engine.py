@@ -110,7 +110,7 @@ def test_unicast_shows_egress_what_it_should(engine: PythonEngine) -> None:
     assert port == 4
     assert seen(data) == {"kind": 0, "egress": 4, "rid": 0, "length": 8, "stamp": 1234, "kept": 7, "lost": 8}
     assert data[14:] == b"\0\1\0\4rest"
-    assert (engine.counters.received, engine.counters.sent, engine.counters.dropped) == (1, 1, 0)
+    assert (engine.counters.received, engine.counters.transmitted, engine.counters.dropped) == (1, 1, 0)
 
 
 def test_resubmit_keeps_the_field_list_alone_and_starts_from_the_same_bytes(engine: PythonEngine) -> None:

@@ -97,7 +97,7 @@ def _switch_info(switch: ControlledSwitch) -> str:
         "program": switch.program.file,
         "backend": switch.engine.backend,
         "received": counted.received,
-        "sent": counted.sent,
+        "sent": counted.transmitted,
         "dropped": counted.dropped,
         "parser_rejected": counted.parser_rejected,
         "too_many_passes": counted.too_many_passes,

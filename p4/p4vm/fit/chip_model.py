@@ -81,15 +81,15 @@ class Effects:
     computed: those of the written ones that are more than a copy, which whoever reads them could copy instead."""
 
     matched: set[str] = field(default_factory=set)
-    read: set[str] = field(default_factory=set)
-    written: set[str] = field(default_factory=set)
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
     computed: set[str] = field(default_factory=set)
     accesses: list[Access] = field(default_factory=list)
 
     def add(self, other: Effects) -> None:
         self.matched |= other.matched
-        self.read |= other.read
-        self.written |= other.written
+        self.reads |= other.reads
+        self.writes |= other.writes
         self.computed |= other.computed
         self.accesses += other.accesses
 
@@ -171,13 +171,17 @@ class Fit:
         return 1 / (1 + self.recirculations)
 
 
-def overlap(one: str, other: str) -> bool:
+def overlap(path: str, other_path: str) -> bool:
     """Whether two paths name the same field, or one holds the other."""
-    return one == other or one.startswith((other + ".", other + "[")) or other.startswith((one + ".", one + "["))
+    return (
+        path == other_path
+        or path.startswith((other_path + ".", other_path + "["))
+        or other_path.startswith((path + ".", path + "["))
+    )
 
 
-def meet(some: set[str], others: set[str]) -> str:
+def meet(paths: set[str], other_paths: set[str]) -> str:
     """A field of `some` that is, or holds, or lies in one of `others`; "" if none does."""
-    if both := some & others:
+    if both := paths & other_paths:
         return min(both)
-    return next((one for one in sorted(some) for other in others if overlap(one, other)), "")
+    return next((path for path in sorted(paths) for other_path in other_paths if overlap(path, other_path)), "")

@@ -88,11 +88,11 @@ class Elaboration:
 
     def _instance(self, scope: ElaborationScope, node: tree.Instance) -> None:
         note = self.checked.instances[node]
-        made = note.declaration
+        declared = note.declaration
         name = f"{scope.name}.{node.name}"
-        if isinstance(made, tree.ControlDeclaration):
-            inner = scope.instances[node] = ElaborationScope(name, made, values=dict(scope.values))
-            for parameter, argument in zip(made.constructor_parameters, note.arguments, strict=True):
+        if isinstance(declared, tree.ControlDeclaration):
+            inner = scope.instances[node] = ElaborationScope(name, declared, values=dict(scope.values))
+            for parameter, argument in zip(declared.constructor_parameters, note.arguments, strict=True):
                 if (value := parameter.default if argument is None else argument) is not None:
                     inner.values[parameter] = value
             inner.memories |= scope.memories
@@ -137,7 +137,7 @@ class Elaboration:
         """What declares a name; other expressions stand for themselves."""
         return self.checked.declared.get(node, node) if node is not None else self.checked.program
 
-    def _meant(self, scope: ElaborationScope, node: tree.ExpressionNode | None) -> tree.ExpressionNode | None:
+    def _resolve(self, scope: ElaborationScope, node: tree.ExpressionNode | None) -> tree.ExpressionNode | None:
         """What a constructor parameter is; other expressions are themselves."""
         while (declared := self._declared(node)) in scope.values:
             node = scope.values[declared]
@@ -145,10 +145,10 @@ class Elaboration:
 
     def _memory_of(self, scope: ElaborationScope, node: tree.ExpressionNode | None) -> Memory | None:
         """The memory that a name means."""
-        return scope.memories.get(self._declared(self._meant(scope, node)))
+        return scope.memories.get(self._declared(self._resolve(scope, node)))
 
     def _number(self, scope: ElaborationScope, node: tree.ExpressionNode | None) -> int:
-        node = self._meant(scope, node)
+        node = self._resolve(scope, node)
         value = self.checked.constants.get(node) if node is not None else None
         if isinstance(node, tree.CastExpression):
             return self._number(scope, node.operand)
@@ -180,13 +180,13 @@ class Elaboration:
 
     def effects(self, scope: ElaborationScope, node: object) -> Effects:
         """What evaluating an expression reads, and which memories it touches."""
-        found = Effects()
+        effects = Effects()
         if isinstance(node, tree.Name | tree.MemberExpression | tree.IndexExpression | tree.SliceExpression) and (
             path := self.path(scope, node)
         ):
-            found.read.add(path)
+            effects.reads.add(path)
         elif isinstance(node, tree.CallExpression):
-            found.add(self._call(scope, node))
+            effects.add(self._call(scope, node))
         elif isinstance(node, tree.Node) and node not in self.checked.constants:
             if isinstance(node, tree.BinaryExpression) and node.operator in UNABLE:
                 self.faults.append(
@@ -195,50 +195,50 @@ class Elaboration:
                     )
                 )
             for child in children(node):
-                found.add(self.effects(scope, child))
-        return found
+                effects.add(self.effects(scope, child))
+        return effects
 
-    def _how(self, node: object, effects: Effects, made: dict[str, int]) -> int:
+    def _how(self, node: object, effects: Effects, origins: dict[str, int]) -> int:
         """How an expression's value comes about, one of COPIED … ADDED; made: the same of what it may read."""
         how = ANSWERED if effects.accesses else COPIED
-        for each in nodes([node]) if isinstance(node, tree.Node) else ():
-            if isinstance(each, tree.CallExpression):
+        for part in nodes([node]) if isinstance(node, tree.Node) else ():
+            if isinstance(part, tree.CallExpression):
                 how = max(how, HASHED)
-            elif isinstance(each, tree.UnaryExpression):
+            elif isinstance(part, tree.UnaryExpression):
                 how = max(how, COMPUTED)
             elif (
-                isinstance(each, tree.BinaryExpression) and each.operator != "++" and each not in self.checked.constants
+                isinstance(part, tree.BinaryExpression) and part.operator != "++" and part not in self.checked.constants
             ):
-                constant = each.left in self.checked.constants or each.right in self.checked.constants
-                how = max(how, ADDED if each.operator in CARRYING and not constant else COMPUTED)
-        return max([how, *(made[path] for path in effects.read if path in made)])
+                constant = part.left in self.checked.constants or part.right in self.checked.constants
+                how = max(how, ADDED if part.operator in CARRYING and not constant else COMPUTED)
+        return max([how, *(origins[path] for path in effects.reads if path in origins)])
 
     def _call(self, scope: ElaborationScope, node: tree.CallExpression) -> Effects:
-        found = Effects()
+        effects = Effects()
         note = self.checked.calls[node]
         for parameter, argument in zip(note.parameters, note.arguments, strict=False):
             if argument is None:
                 continue
             if parameter.direction in ("out", "inout") and (path := self.path(scope, argument)):
-                found.written.add(path)
+                effects.writes.add(path)
             if parameter.direction != "out":
-                found.add(self.effects(scope, argument))
+                effects.add(self.effects(scope, argument))
         receiver, instance = note.receiver, self._declared(note.receiver)
         if isinstance(instance, tree.Instance) and instance in scope.actions:
-            found.accesses.append(Access(scope.actions[instance], node.position))
-            found.matched |= found.read  # the index is needed when the stage begins
-            found.read |= self._packet_reads(scope, instance)
+            effects.accesses.append(Access(scope.actions[instance], node.position))
+            effects.matched |= effects.reads  # the index is needed when the stage begins
+            effects.reads |= self._packet_reads(scope, instance)
         elif (reached := self._memory_of(scope, receiver)) is not None:
-            found.accesses.append(Access(reached, node.position))
-            found.matched |= found.read
+            effects.accesses.append(Access(reached, node.position))
+            effects.matched |= effects.reads
         elif note.name in ("setValid", "setInvalid", "isValid") and receiver and (path := self.path(scope, receiver)):
-            (found.read if note.name == "isValid" else found.written).add(f"{path}.$valid")
-        return found
+            (effects.reads if note.name == "isValid" else effects.writes).add(f"{path}.$valid")
+        return effects
 
     def _packet_reads(self, scope: ElaborationScope, action: tree.Instance) -> set[str]:
         """Fields that a register action's body takes from the packet: needed when the stage begins."""
         bodies = [member.body for member in action.members or [] if isinstance(member, tree.Function)]
-        return {path for body in bodies for path in self.effects(scope, body).read}
+        return {path for body in bodies for path in self.effects(scope, body).reads}
 
     # ---- statements
 
@@ -285,22 +285,22 @@ class Elaboration:
         self,
         scope: ElaborationScope,
         item: tree.AssignmentStatement | tree.VariableDeclaration,
-        made: dict[str, int] | None = None,
+        origins: dict[str, int] | None = None,
     ) -> Effects:
         """Effects of an assignment, or of a variable's declaration. made: how the fields of an action came about so
         far, to which this one is added."""
         effects = self.effects(scope, item.value)
-        how = self._how(item.value, effects, made or {})
+        how = self._how(item.value, effects, origins or {})
         target = self.path(scope, item.target) if isinstance(item, tree.AssignmentStatement) else scope.paths[item]
         if item.value is not None and target:
-            effects.written.add(target)
+            effects.writes.add(target)
             if isinstance(item, tree.AssignmentStatement) and item.operator:
-                effects.read.add(target)
+                effects.reads.add(target)
                 how = max(how, COMPUTED)
             if how != COPIED:
                 effects.computed.add(target)
-            if made is not None:
-                made[target] = how
+            if origins is not None:
+                origins[target] = how
         return effects
 
     def _if(self, scope: ElaborationScope, item: tree.IfStatement) -> None:
@@ -311,9 +311,9 @@ class Elaboration:
         else:
             self._compared(item.condition)
             effects = self.effects(scope, item.condition)
-            known = effects.read | effects.matched
+            known = effects.reads | effects.matched
             if effects.accesses:  # a table of its own asks; what it is told decides
-                known = effects.written = effects.computed = {f"{scope.name}.$condition{self._branches}"}
+                known = effects.writes = effects.computed = {f"{scope.name}.$condition{self._branches}"}
                 self._unit("", item, effects)
         self._branches += 1
         node = self._branches
@@ -346,7 +346,7 @@ class Elaboration:
         if applied is not None:
             self._apply(scope, applied)
         else:
-            known = self.effects(scope, item.subject).read
+            known = self.effects(scope, item.subject).reads
         self._branches += 1
         node = self._branches
         if applied is not None:
@@ -395,23 +395,23 @@ class Elaboration:
         scope: ElaborationScope,
         action: tree.Action,
         arguments: Sequence[tree.ExpressionNode | None] = (),
-        made: dict[str, int] | None = None,
+        origins: dict[str, int] | None = None,
     ) -> Effects:
         """Statements of an action run at the same time. What one of them copies, the next ones copy themselves; what
         one of them computes, none of them can use for more."""
-        made = {} if made is None else made
+        origins = {} if origins is None else origins
         total = Effects()
-        given = dict(zip(action.parameters, arguments, strict=False))
+        by_parameter = dict(zip(action.parameters, arguments, strict=False))
         for parameter in action.parameters:
-            argument = given.get(parameter)
+            argument = by_parameter.get(parameter)
             path = self.path(scope, argument) if argument is not None else ""
             scope.paths[parameter] = path or f"{scope.name}.{action.name}.{parameter.name}"
             if argument is not None and not path:
                 passed = self.effects(scope, argument)
-                made[scope.paths[parameter]] = self._how(argument, passed, made)
+                origins[scope.paths[parameter]] = self._how(argument, passed, origins)
                 total.add(passed)
-        data = {scope.paths[p] for p in action.parameters if given.get(p) is None and not p.direction}
-        self._action_block(scope, action, action.body.items, made, total, data)
+        data = {scope.paths[p] for p in action.parameters if by_parameter.get(p) is None and not p.direction}
+        self._action_block(scope, action, action.body.items, origins, total, data)
         return total
 
     def _action_block(
@@ -419,24 +419,24 @@ class Elaboration:
         scope: ElaborationScope,
         action: tree.Action,
         items: Sequence[tree.StatementNode],
-        made: dict[str, int],
+        origins: dict[str, int],
         total: Effects,
         data: set[str],
     ) -> None:
         """Adds the effects of an action's statements to total. data: its parameters that the control plane gives."""
         for item in items:
             if isinstance(item, tree.BlockStatement):
-                self._action_block(scope, action, item.items, made, total, data)
+                self._action_block(scope, action, item.items, origins, total, data)
                 continue
             if isinstance(item, tree.IfStatement):
                 self._action_if(scope, action, item, data)
                 value = self.checked.constants.get(item.condition)
                 for way, body in ((True, item.yes), (False, item.no)):
                     if body is not None and value in (None, way):
-                        self._action_block(scope, action, [body], made, total, data)
+                        self._action_block(scope, action, [body], origins, total, data)
                 continue
-            before = dict(made)
-            effects = self._action_statement(scope, action, item, made)
+            before = dict(origins)
+            effects = self._action_statement(scope, action, item, origins)
             if not (isinstance(item, tree.CallStatement) and self.checked.calls[item.call].kind == "action"):
                 self._used(action, item, effects, before)
             touched = {access.memory for access in total.accesses}
@@ -449,30 +449,30 @@ class Elaboration:
                             access.position,
                         )
                     )
-            effects.read -= set(before)
+            effects.reads -= set(before)
             total.add(effects)
 
     def _action_if(self, scope: ElaborationScope, action: tree.Action, item: tree.IfStatement, data: set[str]) -> None:
         """An instruction is carried out or not by a parameter that the control plane gives; by nothing else."""
-        others = self.effects(scope, item.condition).read - data
-        if others and item.condition not in self.checked.constants:
+        fields = self.effects(scope, item.condition).reads - data
+        if fields and item.condition not in self.checked.constants:
             self.faults.append(
                 Fault(
                     f"action {action.name}: an action of Tofino has no conditions but on what the control plane gives "
-                    f"it, not on {min(others)}; use a table",
+                    f"it, not on {min(fields)}; use a table",
                     item.position,
                 )
             )
 
-    def _used(self, action: tree.Action, item: tree.StatementNode, effects: Effects, made: dict[str, int]) -> None:
+    def _used(self, action: tree.Action, item: tree.StatementNode, effects: Effects, origins: dict[str, int]) -> None:
         """A statement of an action uses what others before it made; made: how."""
         value = item.value if isinstance(item, tree.AssignmentStatement | tree.VariableDeclaration) else item
         calls = any(isinstance(node, tree.CallExpression) for node in nodes([value] if value is not None else []))
-        own = COPIED if calls else self._how(value, Effects(), {})
+        origin = COPIED if calls else self._how(value, Effects(), {})
         if isinstance(item, tree.AssignmentStatement) and item.operator:
-            own = COMPUTED
-        for path in sorted(effects.read | effects.matched) if calls or own >= COMPUTED else ():
-            how = next((h for made_path, h in made.items() if overlap(path, made_path)), COPIED)
+            origin = COMPUTED
+        for path in sorted(effects.reads | effects.matched) if calls or origin >= COMPUTED else ():
+            how = next((h for earlier_path, h in origins.items() if overlap(path, earlier_path)), COPIED)
             if how >= (ANSWERED if calls else COMPUTED):
                 self.faults.append(
                     Fault(
@@ -484,21 +484,21 @@ class Elaboration:
                 )
 
     def _action_statement(
-        self, scope: ElaborationScope, action: tree.Action, item: tree.StatementNode, made: dict[str, int]
+        self, scope: ElaborationScope, action: tree.Action, item: tree.StatementNode, origins: dict[str, int]
     ) -> Effects:
         match item:
             case tree.AssignmentStatement():
-                return self._assignment(scope, item, made)
+                return self._assignment(scope, item, origins)
             case tree.CallStatement():
                 note = self.checked.calls[item.call]
                 if isinstance(note.declaration, tree.Action):
-                    return self._action_effects(scope, note.declaration, note.arguments, made)
+                    return self._action_effects(scope, note.declaration, note.arguments, origins)
                 effects = self._call(scope, item.call)
-                made.update(dict.fromkeys(effects.written, COPIED))
+                origins.update(dict.fromkeys(effects.writes, COPIED))
                 return effects
             case tree.VariableDeclaration():
                 scope.paths[item] = f"{scope.name}.{action.name}.{item.name}"
-                return self._assignment(scope, item, made)
+                return self._assignment(scope, item, origins)
             case tree.SwitchStatement():
                 raise P4Error(f"action {action.name}: an action of Tofino has no switch; use a table", item.position)
             case _:
@@ -517,11 +517,11 @@ class Elaboration:
             widths = [sum(flat_widths(self.checked.type_of[p.type])) for p in action.parameters]
             data_bits = max(data_bits, sum(widths))
         effects.accesses = list(accesses.values())
-        effects.computed |= effects.written  # which action runs is known in the stage alone
+        effects.computed |= effects.writes  # which action runs is known in the stage alone
         unit = self._unit(f"{scope.name}.{table.name}", table, effects)
         unit.unordered = any(a.name == "ignore_table_dependency" for a in table.annotations)
         for key in table.keys:
-            unit.matched |= self.effects(scope, key.expression).read
+            unit.matched |= self.effects(scope, key.expression).reads
         self._match_memory(scope, table, unit, data_bits)
 
     def _match_memory(self, scope: ElaborationScope, table: tree.TableDeclaration, unit: Unit, data_bits: int) -> None:
@@ -568,12 +568,12 @@ class Elaboration:
         last = self.units[-1] if self.units else None
         if last is None or not unit.bare or not last.bare or unit.accesses or last.accesses:
             return None
-        touches = unit.matched | unit.read | unit.written
+        touches = unit.matched | unit.reads | unit.writes
         if (
             last.branch != unit.branch
             or last.ended != unit.ended
-            or meet(last.written, touches)
-            or meet(last.read, unit.written)
+            or meet(last.writes, touches)
+            or meet(last.reads, unit.writes)
         ):
             return None
         last.add(unit)

@@ -65,9 +65,9 @@ def fit(
     result.stages = placement.stages
     result.faults += impossible or placement.faults
     result.recirculations = passes(checked, limits, recirculations, result.faults)
-    found = sorted(set(result.faults), key=lambda fault: (str(fault.position.file), fault.position.line, str(fault)))
-    result.faults = [fault for fault in found if fault.certain]
-    result.warnings = [fault for fault in found if not fault.certain]
+    faults = sorted(set(result.faults), key=lambda fault: (str(fault.position.file), fault.position.line, str(fault)))
+    result.faults = [fault for fault in faults if fault.certain]
+    result.warnings = [fault for fault in faults if not fault.certain]
     return result
 
 
@@ -76,16 +76,16 @@ def pipeline(checked: Checked, path: str) -> list[tree.ParserDeclaration | tree.
     main = checked.main
     if main is None or checked.instances[main].name not in SWITCHES or not main.arguments:
         raise P4Error(f"{path}: not a TNA program: it has no `Switch(pipe) main;` over Pipeline(…)")
-    first = made(checked, checked.instances[main].arguments[0])
-    blocks = [made(checked, argument) for argument in first.arguments] if first is not None else []
-    blocks = [made(checked, b.arguments[0]) if b and b.name in PARSERS else b for b in blocks]
-    found = [block.declaration for block in blocks if block is not None]
-    if len(found) != PIPELINE_BLOCKS:
+    first = construction(checked, checked.instances[main].arguments[0])
+    blocks = [construction(checked, argument) for argument in first.arguments] if first is not None else []
+    blocks = [construction(checked, b.arguments[0]) if b and b.name in PARSERS else b for b in blocks]
+    declarations = [block.declaration for block in blocks if block is not None]
+    if len(declarations) != PIPELINE_BLOCKS:
         raise P4Error("a pipeline needs its six blocks, each a parser or control made here", main.position)
-    return [block for block in found if isinstance(block, tree.ParserDeclaration | tree.ControlDeclaration)]
+    return [block for block in declarations if isinstance(block, tree.ParserDeclaration | tree.ControlDeclaration)]
 
 
-def made(checked: Checked, node: tree.ExpressionNode | None) -> CallNote | None:
+def construction(checked: Checked, node: tree.ExpressionNode | None) -> CallNote | None:
     """What is constructed in Name(…), or where the instance of this name is declared."""
     if isinstance(node, tree.CallExpression):
         return checked.calls[node]
@@ -99,10 +99,10 @@ def header_bits(checked: Checked, parser: tree.ParserDeclaration | tree.ControlD
     return sum(sum(flat_widths(checked.type_of[parameter.type])) for parameter in outs[:2])
 
 
-def passes(checked: Checked, limits: Limits, given: int | None, faults: list[Fault]) -> int:
+def passes(checked: Checked, limits: Limits, recirculations: int | None, faults: list[Fault]) -> int:
     """Recirculations per packet: as given, as the constant says, or none if no packet is sent to such a port."""
-    if given is not None:
-        return given
+    if recirculations is not None:
+        return recirculations
     for declaration in checked.program.declarations:
         if isinstance(declaration, tree.ConstantDeclaration) and declaration.name == RECIRCULATIONS:
             value = checked.constants.get(declaration.value)

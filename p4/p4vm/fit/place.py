@@ -16,13 +16,13 @@ def distance(earlier: Unit, later: Unit, certain: bool = False) -> tuple[int, st
     if certain and (earlier.unordered or later.unordered or earlier.decides & {node for node, _ in later.branch}):
         return -1, ""
     copies = certain and later.branch[: len(earlier.branch)] == earlier.branch
-    written = earlier.computed if copies else earlier.written
-    if shared := meet(written, later.matched | later.read | later.written):
+    written_fields = earlier.computed if copies else earlier.writes
+    if shared := meet(written_fields, later.matched | later.reads | later.writes):
         return 1, shared
     for count, fields in later.conditions:
-        if earlier.number < count and (shared := meet(written, set(fields))):
+        if earlier.number < count and (shared := meet(written_fields, set(fields))):
             return 1, shared
-    if shared := meet(earlier.matched | earlier.read, later.written):
+    if shared := meet(earlier.matched | earlier.reads, later.writes):
         return 0, shared  # it may be overwritten at the end of the stage that reads it
     return -1, ""
 
@@ -87,7 +87,7 @@ class Placement:
                 if unit not in mates:
                     mates.append(unit)
         self._before = {
-            later: [(unit, *found) for unit in units[:number] if (found := distance(unit, later, certain))[0] >= 0]
+            later: [(unit, *wait) for unit in units[:number] if (wait := distance(unit, later, certain))[0] >= 0]
             for number, later in enumerate(units)
         }
 
@@ -199,8 +199,8 @@ class Placement:
         return next((f"{want} {what}, a stage has {has}" for what, want, has in wanted if want > has), "")
 
     def _new_memories(self, stage: PipelineStage, group: list[Unit]) -> list[Memory]:
-        found = {access.memory: None for unit in group for access in unit.accesses}
-        return [memory for memory in found if memory not in stage.memories]
+        accessed = {access.memory: None for unit in group for access in unit.accesses}
+        return [memory for memory in accessed if memory not in stage.memories]
 
     def _blocks(self, memory: Memory) -> int:
         return memory_blocks(memory, self.limits)

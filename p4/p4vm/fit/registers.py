@@ -19,7 +19,7 @@ UNABLE = {"*": "multiply", "/": "divide", "%": "divide"}
 
 def is_shift(node: tree.BinaryExpression, checked: Checked) -> bool:
     """Whether a multiplication or division is one by a constant power of two."""
-    values = [checked.constants.get(each) for each in (node.left, node.right)]
+    values = [checked.constants.get(operand) for operand in (node.left, node.right)]
     return any(isinstance(value, int) and value > 0 and value & (value - 1) == 0 for value in values)
 
 
@@ -32,7 +32,7 @@ def flat_widths(kind: types.Type) -> list[int]:
     if isinstance(kind, types.BitsType):
         return [kind.width]
     if isinstance(kind, types.StructureType):
-        return [width for _, each in kind.fields for width in flat_widths(each)]
+        return [width for _, field_type in kind.fields for width in flat_widths(field_type)]
     if isinstance(kind, types.StackType):
         return flat_widths(kind.element) * kind.size
     if isinstance(kind, types.EnumType) and kind.base is not None:
@@ -62,12 +62,12 @@ class ActionBody:
         self.function = function
         self.checked = checked
         self.limits = limits
-        self.own = {parameter.name for parameter in function.prototype.parameters}
-        self.own |= {node.name for node in nodes([function.body]) if isinstance(node, tree.VariableDeclaration)}
+        self.local_names = {parameter.name for parameter in function.prototype.parameters}
+        self.local_names |= {node.name for node in nodes([function.body]) if isinstance(node, tree.VariableDeclaration)}
 
     def faults(self) -> list[Fault]:
-        found = [*self._operators(), *self._comparisons(), *self._outputs()]
-        return found + self._constants() + self._packet_words()
+        faults = [*self._operators(), *self._comparisons(), *self._outputs()]
+        return faults + self._constants() + self._packet_words()
 
     def _fault(self, message: str, node: tree.Node) -> Fault:
         return Fault(f"register action {self.name}: {message}", node.position)
@@ -122,9 +122,9 @@ class ActionBody:
     def _is_inside(self, node: tree.Node) -> bool:
         """A part of a slice's bounds is no operand."""
         return any(
-            node in (each.high, each.low, each.width)
-            for each in nodes([self.function.body])
-            if isinstance(each, tree.SliceExpression)
+            node in (part.high, part.low, part.width)
+            for part in nodes([self.function.body])
+            if isinstance(part, tree.SliceExpression)
         )
 
     def _packet_words(self) -> list[Fault]:
@@ -147,8 +147,8 @@ class ActionBody:
         if isinstance(root, tree.MemberExpression | tree.Name | tree.SliceExpression) or (
             isinstance(root, tree.BinaryExpression) and root.operator == "++"
         ):
-            names = {first_name(each) for each in nodes([root]) if isinstance(each, tree.MemberExpression | tree.Name)}
-            if root not in self.checked.constants and names - self.own - {""}:
+            names = {first_name(part) for part in nodes([root]) if isinstance(part, tree.MemberExpression | tree.Name)}
+            if root not in self.checked.constants and names - self.local_names - {""}:
                 yield root
         else:
             for child in root.arguments if isinstance(root, tree.CallExpression) else children(root):

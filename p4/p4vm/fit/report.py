@@ -19,7 +19,7 @@ def text(fit: Fit) -> str:
             f"{stage.tcam_blocks:>4}  {what if len(what) <= 70 else what[:67] + '...'}"
         )
     values = summary(fit)
-    lines += ["", *(f"{name:<22}{shown}" for name, shown in rows(values, limits.header_bits))]
+    lines += ["", *(f"{name:<22}{value}" for name, value in rows(values, limits.header_bits))]
     if fit.faults:
         count = len(fit.faults)
         lines += ["", f"It does not fit: {count} rule{'s are' if count > 1 else ' is'} broken", *map(str, fit.faults)]

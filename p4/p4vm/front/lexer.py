@@ -70,11 +70,11 @@ class Token:
 def tokenize(source: Preprocessed) -> list[Token]:
     """All tokens, in order. Raises P4Error where a string, a comment or a number has no end or form."""
     tokens: list[Token] = []
-    for found in _TOKENS.finditer(source.text):
-        kind = found.lastgroup
+    for match in _TOKENS.finditer(source.text):
+        kind = match.lastgroup
         if kind is None:
             continue
-        token = Token(kind, found[0], found.start())
+        token = Token(kind, match[0], match.start())
         if kind == "other":
             _refuse(source, token)
         elif kind == "mark" and token.value == "/" and source.text.startswith("/*", token.at):
@@ -91,19 +91,19 @@ def _refuse(source: Preprocessed, token: Token) -> None:
 
 def number(source: Preprocessed, token: Token) -> tuple[int, int | None, bool]:
     """Value, width (None: any), whether signed. Raises P4Error: malformed, or absurdly long."""
-    found = _NUMBER.fullmatch(token.value)
+    match = _NUMBER.fullmatch(token.value)
     where = source.position(token.at)
-    if found is None:
+    if match is None:
         forms = "a number such as 10, 0xFF, 8w255, 4s7 or 0b1010"
         raise P4Error(f"malformed number {token.value[:40]}; expected {forms}", where)
     if len(token.value) > DIGITS_MAX:
         raise P4Error(f"a number of {len(token.value)} digits; at most {DIGITS_MAX} are read", where)
-    base = next(name for name in _BASES if found[name] is not None)
-    digits = found[base].replace("_", "")
+    base = next(name for name in _BASES if match[name] is not None)
+    digits = match[base].replace("_", "")
     if not digits:
         raise P4Error(f"malformed number {token.value}; expected digits after the base", where)
-    width = int(found["width"]) if found["width"] else None
-    return int(digits, _BASES[base]), width, found["sign"] == "s"
+    width = int(match["width"]) if match["width"] else None
+    return int(digits, _BASES[base]), width, match["sign"] == "s"
 
 
 def string(token: Token) -> str:
@@ -111,4 +111,4 @@ def string(token: Token) -> str:
     body: str = token.value[1:-1]
     if "\\" not in body:
         return body
-    return re.sub(r"\\([^\0])", lambda found: _ESCAPES.get(found[1], found[0]), body)
+    return re.sub(r"\\([^\0])", lambda match: _ESCAPES.get(match[1], match[0]), body)

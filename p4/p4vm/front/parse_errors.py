@@ -83,16 +83,16 @@ def explain(error: UnexpectedToken, scopes: Classifier) -> P4Error:
     if foreign := _foreign(token, before, scopes):
         return foreign
     names = _named(expected, scopes.marks)
-    found = scopes.end if ended else quoted(token)
+    seen_text = scopes.end if ended else quoted(token)
     if token.type == "UNKNOWN":
-        found += ", which is no part of P4"
+        seen_text += ", which is no part of P4"
     if "';'" in names and before is not None and not ended:
         last = scopes.source.position(before.at + len(str(before.value)) - 1)
         if last.line and (last.file, last.line) != (where.file, where.line):
             last = scopes.source.position(before.at)
-            message = f"found {found} on a later line; expected ';' after {quoted(before)}"
+            message = f"found {seen_text} on a later line; expected ';' after {quoted(before)}"
             return P4Error(message, last)
-    return P4Error(f"found {found}; expected {_listed(names)}", where)
+    return P4Error(f"found {seen_text}; expected {_listed(names)}", where)
 
 
 def _special(
@@ -119,13 +119,13 @@ def _special(
 
 def _statement(token: Token, scopes: Classifier) -> list[Token]:
     """The tokens before this one that are of the same statement."""
-    found: list[Token] = []
+    tokens: list[Token] = []
     for earlier in reversed(scopes.out):
         if earlier.at < token.at:
             if earlier.value in (";", "{", "}"):
                 break
-            found.append(earlier)
-    return found
+            tokens.append(earlier)
+    return tokens
 
 
 def _foreign(token: Token, before: Token | None, scopes: Classifier) -> P4Error | None:
@@ -177,7 +177,13 @@ def _named(expected: set[str], marks: dict[str, str]) -> list[str]:
 
 
 def _listed(words: list[str]) -> str:
-    shown = words[:ALTERNATIVES_MAX]
-    if len(words) > len(shown):
-        return ", ".join(shown) + " …"
-    return shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " or " + shown[-1] if shown else "nothing more"
+    alternatives = words[:ALTERNATIVES_MAX]
+    if len(words) > len(alternatives):
+        return ", ".join(alternatives) + " …"
+    return (
+        alternatives[0]
+        if len(alternatives) == 1
+        else ", ".join(alternatives[:-1]) + " or " + alternatives[-1]
+        if alternatives
+        else "nothing more"
+    )

@@ -50,10 +50,10 @@ def _grammar_file() -> str:
     """The file that caches the parser's tables; "": none, as others could have written it."""
     name = f"grammar-{lark.__version__}.pickle"
     try:
-        kept = default_cache()
+        cache = default_cache()
     except P4Error:
         return ""
-    return str(kept.path(name)) if kept.trusted(name) or not os.path.lexists(kept.path(name)) else ""
+    return str(cache.path(name)) if cache.trusted(name) or not os.path.lexists(cache.path(name)) else ""
 
 
 class _Parser:
@@ -101,8 +101,7 @@ class _Parser:
             annotation.tokens = scopes.source.text[body[0].at : body[-1].at + len(body[-1].value)]
             if not pragma:
                 self._body(scopes, annotation, body, tokens[start - 1].value == "[")
-        made = Token("ANNOTATION", annotation, token.at)
-        return made, after
+        return Token("ANNOTATION", annotation, token.at), after
 
     def _closing(self, scopes: Classifier, start: int) -> int:
         """Index of the bracket that closes the one at start."""
@@ -129,16 +128,16 @@ class _Parser:
         within.braces = scopes.braces[:1]
         classified = within.run(body)
         try:
-            found = self.parse(classified, within.fault, "annotation_body")
+            tree_of_body = self.parse(classified, within.fault, "annotation_body")
         except (P4Error, UnexpectedToken) as error:
             if structured:
                 fault = error if isinstance(error, P4Error) else parse_errors.explain(error, within)
                 raise fault from None
             return
-        if isinstance(found, dict):
-            annotation.pairs = found
+        if isinstance(tree_of_body, dict):
+            annotation.pairs = tree_of_body
         else:
-            annotation.args = found
+            annotation.args = tree_of_body
 
     @staticmethod
     def error(message: str, scopes: Classifier, token: Token) -> P4Error:

@@ -83,8 +83,8 @@ def position(source: Preprocessed, part: Any) -> Position:
     """Of a token, a node, or the first of a list of nodes."""
     if isinstance(part, Token):
         return source.position(part.at)
-    found: Position = part[0].position if isinstance(part, list) else part.position
-    return found
+    place: Position = part[0].position if isinstance(part, list) else part.position
+    return place
 
 
 def _filler(part: Source, kind: str) -> Callable[[Parts], Any]:
@@ -102,7 +102,7 @@ def _filler(part: Source, kind: str) -> Callable[[Parts], Any]:
 
 
 def _method(row: Row) -> Callable[[Any, Parts], tree.Node]:
-    kinds = [str(one.type) for one in fields(row.node) if one.name != "position"]
+    kinds = [str(column.type) for column in fields(row.node) if column.name != "position"]
     fillers = [_filler(part, kind) for part, kind in zip(row.parts, kinds, strict=False)]
     node, at = row.node, row.at
 

@@ -207,9 +207,9 @@ class TreeBuilder(Transformer[Token, Any]):
         return tree.ForStatement(notes or [], init or [], condition, step or [], body, position=where)
 
     def for_in_head(self, c: Parts) -> tree.ForInStatement:
-        notes, token, own, kind, name, _, collection = c
+        notes, token, annotations, kind, name, _, collection = c
         where = self.at(token)
-        both = [*(notes or []), *(own or [])]
+        both = [*(notes or []), *(annotations or [])]
         return tree.ForInStatement(
             both, kind, name.value, collection, tree.EmptyStatement(position=where), position=where
         )
@@ -259,10 +259,10 @@ class TreeBuilder(Transformer[Token, Any]):
 
     def parser(self, c: Parts) -> tree.ParserDeclaration:
         states = [part for part in c[2:] if isinstance(part, tree.StateDeclaration)]
-        made: tree.ParserDeclaration = self.with_body(
+        declaration: tree.ParserDeclaration = self.with_body(
             tree.ParserDeclaration, c[0], c[1] or [], c[2 : len(c) - len(states)], states
         )
-        return made
+        return declaration
 
     def with_body(self, kind: Any, head: tree.Applicable, *body: Parts) -> Any:
         where = head.position
@@ -289,8 +289,8 @@ class TreeBuilder(Transformer[Token, Any]):
         return tree.Transition("", c[1] or [], c[2:], position=self.at(c[0]))
 
     def control(self, c: Parts) -> tree.ControlDeclaration:
-        made: tree.ControlDeclaration = self.with_body(tree.ControlDeclaration, c[0], c[1] or [], c[2:-1], c[-1])
-        return made
+        declaration: tree.ControlDeclaration = self.with_body(tree.ControlDeclaration, c[0], c[1] or [], c[2:-1], c[-1])
+        return declaration
 
     # ---- tables
 

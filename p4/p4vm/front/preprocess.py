@@ -58,8 +58,8 @@ class Preprocessed:
         at = bisect_right(self.starts, offset) - 1
         if at < 0:
             return Position(self.file, 1, 1)
-        file, line, column, written = self.places[at]
-        return Position(file, line, column + (offset - self.starts[at] if written else 0))
+        file, line, column, in_source = self.places[at]
+        return Position(file, line, column + (offset - self.starts[at] if in_source else 0))
 
 
 class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
@@ -80,22 +80,22 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
 
     # ---- places
 
-    def enter(self, path: str, shown: str, text: str) -> str:
+    def enter(self, path: str, display_path: str, text: str) -> str:
         """Note a file that is about to be read; what pcpp is to read."""
         absolute = os.path.abspath(path)
-        self.rewrite_paths.insert(0, (re.escape(absolute) + r"\Z", shown.replace("\\", r"\\")))
+        self.rewrite_paths.insert(0, (re.escape(absolute) + r"\Z", display_path.replace("\\", r"\\")))
         self.files.append(path)
         text = text.removeprefix("\ufeff")
         lines = [line.rstrip() for line in text.splitlines()]
-        self.lines[shown] = lines
-        self.line_starts[shown] = [0, *itertools.accumulate(len(line) + 1 for line in lines)]
+        self.lines[display_path] = lines
+        self.line_starts[display_path] = [0, *itertools.accumulate(len(line) + 1 for line in lines)]
         return text
 
     def place(self, token: Any) -> tuple[str, int, int, bool]:
         """File, line and column of a token; of what a macro made (then False), those of the macro's use."""
         file, line = token.source, token.lineno
-        written = getattr(token, "written", False) and file in self.line_starts
-        if written:
+        in_source = getattr(token, "from_source", False) and file in self.line_starts
+        if in_source:
             starts = self.line_starts[file]
             line = bisect_right(starts, token.lexpos)
             column = token.lexpos - starts[line - 1] + 1
@@ -105,7 +105,7 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
         if changes and (at := bisect_right(changes, (line,)) - 1) >= 0:
             after, number, name = changes[at]
             file, line = name, number + line - after - 1
-        return file, line, column, written
+        return file, line, column, in_source
 
     @staticmethod
     def _use(token: Any, lines: Sequence[str], line: int) -> int:
@@ -113,14 +113,14 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
         names = getattr(token, "expanded_from", ())
         if not names or not 0 < line <= len(lines):
             return 1
-        found = re.search(rf"\b{re.escape(names[-1])}\b", lines[line - 1])
-        return found.start() + 1 if found else 1
+        match = re.search(rf"\b{re.escape(names[-1])}\b", lines[line - 1])
+        return match.start() + 1 if match else 1
 
     def directive_position(self) -> Position:
         token = self.lastdirective
         if token is None:
             return Position(self.files[0] if self.files else "", 1, 1)
-        token.written = True
+        token.from_source = True
         return Position(*self.place(token)[:3])
 
     # ---- what pcpp asks and tells
@@ -128,14 +128,14 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
     def group_lines(self, text: str, source: str) -> Iterator[list[Any]]:
         for line in super().group_lines(text, source):
             for token in line:
-                token.written = True
+                token.from_source = True
             yield line
 
     def define(self, tokens: Any) -> None:
         super().define(tokens)
         if not isinstance(tokens, str):
             for token in self.macros[tokens[0].value].value:
-                token.written = False
+                token.from_source = False
 
     def expand_macros(self, tokens: list[Any], expanding_from: Sequence[str] = ()) -> list[Any]:
         self.work += len(tokens)
@@ -152,8 +152,8 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
         last = self.directive_position()
         where = Position(file, line, 1) if file in self.lines and line != last.line else last
         message = " ".join(message.split())
-        if found := re.match(r"Could not evaluate .*\(passed to evaluator: '(.*)'\)", message):
-            message = f"the condition can't be evaluated: {found[1]}"
+        if match := re.match(r"Could not evaluate .*\(passed to evaluator: '(.*)'\)", message):
+            message = f"the condition can't be evaluated: {match[1]}"
         raise P4Error(message[:1].lower() + message[1:], where)
 
     def on_file_open(self, is_system_include: bool, path: str) -> io.StringIO:
@@ -166,8 +166,8 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
         where = self.directive_position()
         if malformed:
             raise P4Error(f'#include {name}: expected <file> or "file"', where)
-        own = [] if system or not folder else [folder]
-        folders = list(dict.fromkeys([*map(_shown, own), *map(_shown, self.searched)]))
+        including_folder = [] if system or not folder else [folder]
+        folders = list(dict.fromkeys([*map(_display_path, including_folder), *map(_display_path, self.searched)]))
         raise P4Error(f"#include: no file {name!r} in {', '.join(folders)}; name its folder with -I", where)
 
     def on_directive_handle(self, directive: Any, tokens: list[Any], passing: bool, before: list[Any]) -> bool:
@@ -191,12 +191,12 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
         return True
 
     def _renumber(self, directive: Any, text: str) -> None:
-        found = re.match(r'(\d{1,9})(?:\s+"([^"]*)")?', text)
-        if not found:
+        match = re.match(r'(\d{1,9})(?:\s+"([^"]*)")?', text)
+        if not match:
             raise P4Error("#line: expected a line number, and perhaps a file name", self.directive_position())
         changes = self.renumbered.setdefault(directive.source, [])
-        name = found[2] or (changes[-1][2] if changes else directive.source)
-        changes.append((directive.lineno, int(found[1]), name))
+        name = match[2] or (changes[-1][2] if changes else directive.source)
+        changes.append((directive.lineno, int(match[1]), name))
         changes.sort()
 
 
@@ -204,7 +204,7 @@ def _below(path: str) -> bool:
     return os.path.abspath(path).startswith(os.getcwd() + os.sep)
 
 
-def _shown(folder: str) -> str:
+def _display_path(folder: str) -> str:
     return os.path.relpath(folder) if _below(folder) else folder
 
 
@@ -278,8 +278,8 @@ def _run(reader: _Reader, text: str, path: str, defines: Mapping[str, str | int]
     return result
 
 
-def _folders(own: str, includes: Sequence[str | Path]) -> list[str]:
-    return [own, *map(str, includes), str(OWN_INCLUDES)]
+def _folders(folder: str, includes: Sequence[str | Path]) -> list[str]:
+    return [folder, *map(str, includes), str(OWN_INCLUDES)]
 
 
 def preprocess(

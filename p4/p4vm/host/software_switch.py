@@ -286,7 +286,7 @@ class Host:
         parts = {"dropped": counted.dropped, "parser rejected": counted.parser_rejected, "to no port": self.no_port}
         parts |= {"too many passes": counted.too_many_passes, "too many turns": counted.too_many_turns, **counted.names}
         shown = ", ".join(f"{name} {value}" for name, value in parts.items() if value)
-        lines.append(f"program: received {counted.received}, sent {counted.sent}{', ' if shown else ''}{shown}")
+        lines.append(f"program: received {counted.received}, sent {counted.transmitted}{', ' if shown else ''}{shown}")
         return lines
 
     def close(self) -> None:

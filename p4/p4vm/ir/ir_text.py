@@ -12,11 +12,11 @@ STEP = "    "
 def program(lowered: ir.ProgramIr) -> str:
     """All of it: types, instances, tables, routines."""
     blocks = [f"// {lowered.file}"]
-    blocks += [record(one) for one in lowered.records]
-    blocks += [extern(one) for one in lowered.externs]
-    blocks += [value_set(one) for one in lowered.value_sets]
-    blocks += [table(one) for one in lowered.tables]
-    blocks += [routine(one) for one in lowered.routines]
+    blocks += [record(node) for node in lowered.records]
+    blocks += [extern(node) for node in lowered.externs]
+    blocks += [value_set(node) for node in lowered.value_sets]
+    blocks += [table(node) for node in lowered.tables]
+    blocks += [routine(node) for node in lowered.routines]
     roles = ("parser", "verify", "ingress", "egress", "compute", "deparser")
     blocks.append("\n".join(f"{role}: {getattr(lowered, role).name}" for role in roles))
     for number, paths in sorted(lowered.field_lists.items()):
@@ -89,7 +89,7 @@ ROWS: dict[type, str] = {
 }
 
 
-class _Shown(dict[str, object]):
+class _RowFields(dict[str, object]):
     """Fields of a node as they stand in its row: expressions, lists of them and types as text."""
 
     def __init__(self, node: object) -> None:
@@ -108,7 +108,7 @@ class _Shown(dict[str, object]):
 
 def expression(of: ir.Expression | ir.Statement | ir.KeySet) -> str:
     """Of a statement: one without others within."""
-    return constant(of) if isinstance(of, ir.Const) else ROWS[type(of)].format_map(_Shown(of))
+    return constant(of) if isinstance(of, ir.Const) else ROWS[type(of)].format_map(_RowFields(of))
 
 
 def constant(of: ir.Const) -> str:
@@ -150,14 +150,14 @@ def statement(of: ir.Statement, indent: str = "") -> list[str]:
 
 
 def _nested(of: list[ir.Statement], indent: str) -> list[str]:
-    return [line for one in of for line in statement(one, indent)]
+    return [line for inner in of for line in statement(inner, indent)]
 
 
 def _simple(of: ir.Statement) -> str:
     match of:
         case ir.CallExtern():
             name = of.name if of.instance is None else f"{of.instance.name}.{of.name.split('.')[-1]}"
-            return f"{_Shown(of)['result']}{name}({listed(of.arguments)})"
+            return f"{_RowFields(of)['result']}{name}({listed(of.arguments)})"
         case ir.ApplyTable():
             noted = [
                 f"{name} -> {expression(p)}" for name, p in (("hit", of.hit), ("action", of.action)) if p is not None
@@ -206,8 +206,10 @@ def table(of: ir.Table) -> str:
     for number, action in enumerate(of.actions):
         bound = f"({listed(action.bound)})" if action.bound else ""
         lines.append(f"{STEP}action {number}: {action.name}{bound}")
-    given = f"({', '.join(map(str, of.default_arguments))})" if of.default_arguments else ""
-    lines.append(f"{STEP}default{' const' if of.default_const else ''}: {of.actions[of.default].name}{given}")
+    default_arguments = f"({', '.join(map(str, of.default_arguments))})" if of.default_arguments else ""
+    lines.append(
+        f"{STEP}default{' const' if of.default_const else ''}: {of.actions[of.default].name}{default_arguments}"
+    )
     for entry in of.entries:
         keys = ", ".join(str(value) if more is None else f"{value}/{more}" for value, more in entry.keys)
         priority = f" priority {entry.priority}" if entry.priority is not None else ""

@@ -16,15 +16,15 @@ from p4vm.ir.walk import inner_lists, parts
 Path = tuple[ir.Variable, tuple[str | int | None, ...]]
 
 
-def overlap(one: Path, other: Path) -> bool:
-    if one[0] is not other[0]:
+def overlap(path: Path, other_path: Path) -> bool:
+    if path[0] is not other_path[0]:
         return False
-    return all(a == b or a is None or b is None for a, b in zip(one[1], other[1], strict=False))
+    return all(a == b or a is None or b is None for a, b in zip(path[1], other_path[1], strict=False))
 
 
-def any_overlap(some: Iterable[Path], others: Iterable[Path]) -> bool:
-    listed = list(others)
-    return any(overlap(one, other) for one in some for other in listed)
+def any_overlap(paths: Iterable[Path], other_paths: Iterable[Path]) -> bool:
+    listed = list(other_paths)
+    return any(overlap(path, other_path) for path in paths for other_path in listed)
 
 
 def path_of(place: ir.Expression) -> Path | None:
@@ -73,12 +73,12 @@ def reads(expression: ir.Expression) -> Iterator[Path]:
     """Places whose values decide the expression's."""
     pending = [expression]
     while pending:
-        one = pending.pop()
-        if isinstance(one, ir.ReadVariable | ir.FieldOf | ir.Index | ir.Next | ir.Last) and (path := path_of(one)):
+        node = pending.pop()
+        if isinstance(node, ir.ReadVariable | ir.FieldOf | ir.Index | ir.Next | ir.Last) and (path := path_of(node)):
             yield path
-            pending.extend(indexes(one))
+            pending.extend(indexes(node))
         else:
-            pending.extend(parts(one))
+            pending.extend(parts(node))
 
 
 def indexes(place: ir.Expression) -> Iterator[ir.Expression]:
@@ -96,10 +96,10 @@ def may_reject(expression: ir.Expression) -> bool:
     """Whether evaluating it may end the parser: then it must not be evaluated in vain."""
     pending = [expression]
     while pending:
-        one = pending.pop()
-        if isinstance(one, ir.Next | ir.Last):
+        node = pending.pop()
+        if isinstance(node, ir.Next | ir.Last):
             return True
-        pending.extend(parts(one))
+        pending.extend(parts(node))
     return False
 
 

@@ -68,22 +68,22 @@ def _is(expression: ir.Expression | None, variable: ir.Variable) -> bool:
 
 def _drop_resets(statements: list[ir.Statement], reach: Reach) -> None:
     """Removes a Reset whose variable is written whole before anything reads it."""
-    resets = {number: one.target for number, one in enumerate(statements) if isinstance(one, ir.Reset)}
+    resets = {number: item.target for number, item in enumerate(statements) if isinstance(item, ir.Reset)}
     if not resets:
         return
-    effects = [reach.statements([one]) for one in statements]
-    mentioned = [{path[0] for path in one.reads | one.writes} for one in effects]
-    kept = []
+    effects = [reach.statements([item]) for item in statements]
+    mentioned = [{path[0] for path in item.reads | item.writes} for item in effects]
+    remaining = []
     for number, statement in enumerate(statements):
         target = resets.get(number)
         if isinstance(target, ir.ReadVariable):
             variable = target.variable
             after = next((at for at in range(number + 1, len(statements)) if variable in mentioned[at]), None)
-            whole = after is not None and _writes_whole(statements[after], variable)
-            if after is not None and whole and not any_overlap([(variable, ())], effects[after].reads):
+            overwritten = after is not None and _writes_whole(statements[after], variable)
+            if after is not None and overwritten and not any_overlap([(variable, ())], effects[after].reads):
                 continue
-        kept.append(statement)
-    statements[:] = kept
+        remaining.append(statement)
+    statements[:] = remaining
 
 
 def _writes_whole(statement: ir.Statement, variable: ir.Variable) -> bool:
@@ -92,8 +92,10 @@ def _writes_whole(statement: ir.Statement, variable: ir.Variable) -> bool:
             return _is(statement.target, variable)
         case ir.CallExtern():
             extern = EXTERNS[statement.name]
-            whole = extern.always and extern.writes is not None and _is(statement.arguments[extern.writes], variable)
-            return _is(statement.result, variable) or whole
+            by_extern = (
+                extern.always and extern.writes is not None and _is(statement.arguments[extern.writes], variable)
+            )
+            return _is(statement.result, variable) or by_extern
         case ir.Invoke():
             if _is(statement.result, variable):
                 return True
@@ -117,7 +119,7 @@ def drop_unused(routines: list[ir.Routine], tables: list[ir.Table]) -> None:
     for routine in routines:
         seen = used | {parameter.variable for parameter in routine.parameters}
         for statements in all_lists(routine):
-            statements[:] = [one for one in statements if not _idle(one, seen)]
+            statements[:] = [item for item in statements if not _idle(item, seen)]
         routine.locals = [variable for variable in routine.locals if variable in used]
 
 

@@ -10,14 +10,14 @@ from p4vm.node import Node, nodes
 
 def parts(node: Node) -> list[ir.Expression]:
     """The expressions directly within, places too; not those of statements within."""
-    found: list[ir.Expression] = []
+    expressions: list[ir.Expression] = []
     for name in node.inner:
         value = getattr(node, name)
         if isinstance(value, ir.Expression):
-            found.append(value)
+            expressions.append(value)
         elif isinstance(value, list):
-            found += [item for item in value if isinstance(item, ir.Expression)]
-    return found
+            expressions += [item for item in value if isinstance(item, ir.Expression)]
+    return expressions
 
 
 def inner_lists(statement: ir.Statement) -> list[list[ir.Statement]]:
@@ -69,41 +69,41 @@ def variables_in(among: Iterable[Node]) -> Iterator[ir.Variable]:
 
 def ending(program: ir.ProgramIr, ends: Callable[[Node], bool]) -> set[ir.Routine]:
     """Routines that may end their callers too: those with a node that does, and those that run such routines."""
-    found: set[ir.Routine] = set()
+    routines: set[ir.Routine] = set()
 
     def does(node: Node) -> bool:
         match node:
             case ir.Invoke():
-                return node.routine in found
+                return node.routine in routines
             case ir.ApplyTable():
-                return any(action.routine in found for action in node.table.actions)
+                return any(action.routine in routines for action in node.table.actions)
         return ends(node)
 
     for routine in program.routines:  # callees first
         if any(does(node) for node in with_tables(routine)):
-            found.add(routine)
-    return found
+            routines.add(routine)
+    return routines
 
 
 def shared_variables(program: ir.ProgramIr) -> dict[ir.Routine, list[ir.Variable]]:
     """Controls whose actions use variables of theirs -> those variables."""
-    found: dict[ir.Routine, dict[ir.Variable, None]] = {}
+    shared: dict[ir.Routine, dict[ir.Variable, None]] = {}
     for routine in program.routines:
         if routine.owner is not None:
-            own = {*(parameter.variable for parameter in routine.parameters), *routine.locals}
+            local = {*(parameter.variable for parameter in routine.parameters), *routine.locals}
             for variable in variables_in(with_tables(routine)):
-                if variable not in own:
-                    found.setdefault(routine.owner, {})[variable] = None
-    return {routine: list(variables) for routine, variables in found.items()}
+                if variable not in local:
+                    shared.setdefault(routine.owner, {})[variable] = None
+    return {routine: list(variables) for routine, variables in shared.items()}
 
 
 def run_in_parser(program: ir.ProgramIr) -> set[ir.Routine]:
     """The program's parser, and all that it calls: a step beyond a stack ends it."""
-    found: set[ir.Routine] = set()
+    routines: set[ir.Routine] = set()
     pending = [program.parser]
     while pending:
         routine = pending.pop()
-        if routine not in found:
-            found.add(routine)
+        if routine not in routines:
+            routines.add(routine)
             pending += [node.routine for node in nodes(code_of(routine)) if isinstance(node, ir.Invoke)]
-    return found
+    return routines

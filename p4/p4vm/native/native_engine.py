@@ -34,7 +34,7 @@ from p4vm.native.native_tables import (
 from p4vm.native.runtime_library import load
 from p4vm.source import P4Error
 
-COUNTS = ("received", "sent", "dropped", "parser_rejected", "too_many_passes", "too_many_turns")
+COUNTS = ("received", "transmitted", "dropped", "parser_rejected", "too_many_passes", "too_many_turns")
 NAMED_COUNTS = (
     "register_out_of_range",
     "counter_out_of_range",

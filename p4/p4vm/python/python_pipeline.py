@@ -219,7 +219,7 @@ class Pipeline:
                 standard = self.routines.standard()
                 standard.instance_type = kind
                 self.enter(PacketBits(shared, again, now_us, passes), standard, kept)
-        shared.counters.sent += len(sent)
+        shared.counters.transmitted += len(sent)
         return sent
 
     # ---- bounds
