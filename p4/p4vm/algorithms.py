@@ -157,7 +157,7 @@ class Meter:
             bucket[2:] = [bucket[1], 0]
 
     def color(self, now_us: int, cost: int) -> int:
-        """Of a packet, which takes its tokens."""
+        """The colour of a packet, which takes tokens."""
         left = len(self.buckets)
         for bucket in self.buckets:
             rate, burst, tokens, filled = bucket

@@ -11,7 +11,7 @@ BITS_MAX = 1 << 17
 
 
 class Width(Protocol):
-    """What bit<width> is, and int<width> where signed."""
+    """A type of `width` bits: bit<width>, and int<width> where signed."""
 
     @property
     def width(self) -> int: ...
@@ -21,7 +21,7 @@ class Width(Protocol):
 
 
 class ValueFault(Exception):
-    """What an operator cannot do with these values; a sentence."""
+    """An operator cannot take these values; the message is a sentence."""
 
 
 def wrap(value: int, kind: Width | None) -> int:

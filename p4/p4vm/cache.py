@@ -89,7 +89,7 @@ class Cache:
         return self.folder / name
 
     def trusted(self, name: str) -> Path | None:
-        """The file, if it is ours alone."""
+        """The file, if this user alone may write it."""
         path = self.path(name)
         try:
             status = path.lstat()
@@ -99,7 +99,7 @@ class Cache:
         return path if trusted else None
 
     def read(self, name: str) -> bytes | None:
-        """What was written under the name; None: nothing, or not ours, or damaged."""
+        """The bytes stored under the name; None: the file is missing, damaged, or another user may write it."""
         path = self.trusted(name)
         if path is None:
             return None

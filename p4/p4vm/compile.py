@@ -139,7 +139,7 @@ def compile_many(
 
 @functools.lru_cache(maxsize=1)
 def engine_version() -> str:
-    """Of the sources that turn P4 into what runs."""
+    """A digest of the sources that compile P4."""
     files = {path.relative_to(HERE): path for path in sorted(HERE.rglob("*")) if path.suffix in (".py", ".lark")}
     wanted = {str(name): path for name, path in files.items() if name.parts[0] not in NOT_THE_COMPILER}
     version = ".".join(map(str, sys.version_info[:2]))

@@ -1,4 +1,4 @@
-"""What every back end of the engine can do: packets in, packets out, and what a control plane may set and read.
+"""The interface of every back end of the engine: packets in, packets out, and what a control plane may set and read.
 
 Back ends check nothing here: `control.Switch` checks widths, names and sizes once, for all of them.
 """
@@ -82,7 +82,7 @@ class MeterRate:
 
 @dataclass(frozen=True, slots=True)
 class Crc:
-    """What crc16_custom (width 16) or crc32_custom (width 32) computes, in the usual parameters of a CRC."""
+    """The function of crc16_custom (width 16) or crc32_custom (width 32), in the usual parameters of a CRC."""
 
     width: int
     polynomial: int
@@ -102,7 +102,7 @@ class Digest:
 
 @dataclass(slots=True)
 class Counters:
-    """What became of packets. Every name counts packets since the start."""
+    """The fates of packets. Every field counts packets since the start."""
 
     received: int = 0
     transmitted: int = 0

@@ -10,7 +10,7 @@ from p4vm.source import NOWHERE, Position, engine_faults
 
 INDENT = "    "
 PLACE = re.compile(r"  (?:#|/\*) (.+):(\d+):(\d+)(?: \*/)?$")
-"""What `marked` adds to a line."""
+"""The text that `marked` adds to a line."""
 
 
 def marked(line: str, position: Position, comment: str) -> str:
@@ -30,7 +30,7 @@ class Lines:
     """indent: levels at which the next line stands. place: in the program, of the statement that is written."""
 
     comment = ""
-    """Of the language that is written, with {} for the text."""
+    """A comment of the language that is written, with {} for the text."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

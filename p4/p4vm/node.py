@@ -1,4 +1,4 @@
-"""What nodes of the syntax tree and of the IR share: how they are made, and walks through them."""
+"""The common base of nodes of the syntax tree and of the IR: how they are made, and walks through them."""
 
 from __future__ import annotations
 

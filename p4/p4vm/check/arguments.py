@@ -139,7 +139,7 @@ def bind(
 
 
 def only_consumed(state: CheckState, extern: types.Type, variable: types.TypeVariable) -> bool:
-    """Whether an extern takes values of this type and gives none: Register<bit<32>, _> may be indexed by anything."""
+    """Whether an extern takes values of this type and returns none: Register<bit<32>, _> may be indexed by anything."""
     declaration = state.members.get(extern.name) if isinstance(extern, types.ExternType) else None
     if not isinstance(declaration, tree.ExternDeclaration):
         return False

@@ -281,7 +281,7 @@ def construct(
     arguments: list[tree.CallArgument],
     expected: types.Type | None = None,
 ) -> CallNote:
-    """What making an instance calls. more: type arguments written after the name. Raises P4Error: not to be made."""
+    """The constructor call that makes an instance. more: type arguments written after the name. Raises P4Error: not to be made."""
     name_node = type_node.base if isinstance(type_node, tree.SpecializedType) else type_node
     if not isinstance(name_node, tree.TypeName):
         fail(node, "this type has no instances; an extern, parser, control or package is expected")
@@ -393,7 +393,7 @@ def emittable(kind: types.Type) -> bool:
 
 
 def size_of(kind: types.Type, method: str) -> int | None:
-    """What minSizeInBits and its like give for a type; None: it depends on type parameters."""
+    """The result of minSizeInBits and its like for a type; None: it depends on type parameters."""
     bits = size_in_bits(kind, method.startswith("max"))
     return bits if bits is None or method.endswith("Bits") else (bits + 7) // 8
 

@@ -208,7 +208,7 @@ def extern_type(state: CheckState, node: tree.ExternDeclaration) -> None:
     state.note(node, extern)
     state.members[node.name] = node
     methods = state.methods[node.name] = {}
-    # Its own methods may have parameters and results of its type.
+    # An extern's methods may have parameters and results of the extern's type.
     state.declare(ScopeSymbol(node.name, "generic" if variables else "type", node, extern))
     with state.inner():
         resolve.declare_type_parameters(state, node, node.type_parameters, node.name)

@@ -23,7 +23,7 @@ MATCH_SIGNS = {
     "optional": (tree.Default,),
     "range": (tree.Range, tree.Default),
 }
-"""What entries may hold besides a value, by match kind."""
+"""Match kind -> the expressions that entries may hold besides a value."""
 
 RANKED = frozenset(MATCH_SIGNS) - {"exact", "lpm"}
 """Match kinds of which two entries may match one packet, so that priorities decide."""

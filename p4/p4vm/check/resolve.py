@@ -56,7 +56,7 @@ def bits(state: CheckState, node: tree.BitsTypeName) -> types.Type:
 
 
 def symbol_of(state: CheckState, node: tree.TypeName) -> ScopeSymbol:
-    """What a type's name stands for; notes the declaration."""
+    """The symbol that a type's name stands for; the declaration is noted."""
     symbol = state.lookup(node, node.name, node.dot, types_only=True)
     state.checked.declared[node] = symbol.declaration
     return symbol

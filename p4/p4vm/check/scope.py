@@ -174,7 +174,7 @@ class CheckState:
         return kind
 
     def lookup(self, node: tree.Node, name: str, dot: bool, types_only: bool = False) -> ScopeSymbol:
-        """What a name stands for here. Raises P4Error: nothing has it."""
+        """The symbol that a name stands for here. Raises P4Error: nothing has it."""
         scope = self.scope
         if dot:
             while scope.parent is not None:

@@ -77,7 +77,7 @@ class Access:
 
 @dataclass(slots=True, eq=False)
 class Effects:
-    """What some statements do with fields and memories. matched: fields that must be known when their stage begins;
+    """The effects of statements on fields and memories. matched: fields that must be known when their stage begins;
     computed: those of the written ones that are more than a copy, which whoever reads them could copy instead."""
 
     matched: set[str] = field(default_factory=set)
@@ -130,7 +130,7 @@ class Unit(Effects):
 
 @dataclass(slots=True)
 class PipelineStage:
-    """What the program uses of one stage."""
+    """The resources of one stage that the program uses."""
 
     units: list[Unit] = field(default_factory=list)
     memories: list[Memory] = field(default_factory=list)

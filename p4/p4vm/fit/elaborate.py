@@ -29,7 +29,7 @@ ALPM_PARTITIONS = 1024
 """Rows in TCAM of a table that keeps the rest of its prefixes in SRAM, if the program doesn't say otherwise."""
 COPIED, HASHED, ANSWERED, COMPUTED, ADDED = range(5)
 """How a value comes about within an action: of copies alone; by a hash or at random; from a memory; by an ALU; by one
-that adds or subtracts two fields. What an ALU of the stage makes no other one of that stage can use."""
+that adds or subtracts two fields. ALUs of one stage can't use each other's results."""
 EXACT_WAYS_BITS = 128
 """Width of a match block's row: key and action data together take as many rows as they need."""
 ROWS = 1024
@@ -134,11 +134,11 @@ class Elaboration:
         return memory
 
     def _declared(self, node: tree.ExpressionNode | None) -> tree.Node:
-        """What declares a name; other expressions stand for themselves."""
+        """The declaration of a name; other expressions stand for themselves."""
         return self.checked.declared.get(node, node) if node is not None else self.checked.program
 
     def _resolve(self, scope: ElaborationScope, node: tree.ExpressionNode | None) -> tree.ExpressionNode | None:
-        """What a constructor parameter is; other expressions are themselves."""
+        """The argument of a constructor parameter; other expressions are returned as they are."""
         while (declared := self._declared(node)) in scope.values:
             node = scope.values[declared]
         return node
@@ -179,7 +179,7 @@ class Elaboration:
                 return ""
 
     def effects(self, scope: ElaborationScope, node: object) -> Effects:
-        """What evaluating an expression reads, and which memories it touches."""
+        """The fields that evaluating an expression reads, and the memories that it accesses."""
         effects = Effects()
         if isinstance(node, tree.Name | tree.MemberExpression | tree.IndexExpression | tree.SliceExpression) and (
             path := self.path(scope, node)

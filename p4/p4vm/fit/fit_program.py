@@ -26,7 +26,7 @@ RECIRCULATIONS = "RECIRCULATIONS"
 PIPELINE_BLOCKS = 6
 SWITCHES = ("Switch", "MultiParserSwitch")
 PARSERS = ("IngressParsers", "EgressParsers")
-"""What stands in a pipeline in the place of one parser: a parser for each port, of which the first is read."""
+"""Packages that hold a parser for each port in the place of one; the first parser is read."""
 
 
 def fit(
@@ -86,7 +86,7 @@ def pipeline(checked: Checked, path: str) -> list[tree.ParserDeclaration | tree.
 
 
 def construction(checked: Checked, node: tree.ExpressionNode | None) -> CallNote | None:
-    """What is constructed in Name(…), or where the instance of this name is declared."""
+    """The constructor call in Name(…), or in the declaration of the instance of this name."""
     if isinstance(node, tree.CallExpression):
         return checked.calls[node]
     instance = checked.declared.get(node) if isinstance(node, tree.Name) else None

@@ -183,7 +183,7 @@ class Placement:
         return False
 
     def _lacks(self, stage: PipelineStage, group: list[Unit]) -> str:
-        """What the stage has too little of; "" if the group fits."""
+        """The resource that the stage lacks; "" if the group fits."""
         limits = self.limits
         new = self._new_memories(stage, group)
         wanted = (
@@ -217,7 +217,7 @@ class Placement:
             stage.tcam_blocks += unit.tcam_blocks
 
     def _chain(self, unit: Unit) -> list[str]:
-        """What a unit waits for, and that for what, back to the first stage: names, lines and the fields between."""
+        """The chain of units that a unit waits for, back to the first stage: names, lines and the fields between."""
         words: list[str] = []
         while len(words) <= self.limits.stages:
             candidates = [(e.stage + apart, e, name) for e, apart, name in self._before[unit] if apart and e.stage >= 0]

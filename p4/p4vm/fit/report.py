@@ -1,4 +1,4 @@
-"""What `switchagg p4 fit` prints."""
+"""The text and JSON that `switchagg p4 fit` prints."""
 
 from __future__ import annotations
 

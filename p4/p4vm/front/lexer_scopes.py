@@ -365,7 +365,7 @@ class Classifier:
         raise P4Error(f"found '{mark}', but {self.still_open()}", where)
 
     def still_open(self) -> str:
-        """What the innermost open bracket lacks."""
+        """The message that names the innermost open bracket and its closing bracket."""
         last = self.open[-1]
         closer = next(close for close, opens in _CLOSERS.items() if opens == last.value)
         return f"the '{last.value}' of {self.source.position(last.at)} isn't closed yet; expected '{closer}'"

@@ -24,7 +24,7 @@ _DECLARATION_STARTS = (
     | _TYPE_STARTS
 )
 _CONTINUED = words("OPERATOR SIGN QMARK BRACKET LSQB DOT PAREN LPAR _OPEN __AND3 __RANGE __SIZED ASSIGN_OPERATOR")
-"""What can go on an expression that is complete already."""
+"""Tokens that can continue a complete expression."""
 _GROUPS = (
     (_DECLARATION, _DECLARATION_STARTS, "a declaration"),
     (_STATEMENT, _STATEMENT_STARTS, "a statement"),

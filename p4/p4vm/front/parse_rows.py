@@ -80,7 +80,7 @@ ONE_PART = {"parser_type": 0, "control_type": 0, "annotation_arguments": 0, "in_
 
 
 def position(source: Preprocessed, part: Any) -> Position:
-    """Of a token, a node, or the first of a list of nodes."""
+    """The position of a token, a node, or the first of a list of nodes."""
     if isinstance(part, Token):
         return source.position(part.at)
     place: Position = part[0].position if isinstance(part, list) else part.position
@@ -88,7 +88,7 @@ def position(source: Preprocessed, part: Any) -> Position:
 
 
 def _filler(part: Source, kind: str) -> Callable[[Parts], Any]:
-    """What takes a field of this type from a rule's parts."""
+    """A function that takes a field of this type from a rule's parts."""
     if isinstance(part, slice):
         return lambda c: c[part]
     if part is None:

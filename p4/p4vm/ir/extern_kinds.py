@@ -62,7 +62,7 @@ EXTERNS = {
     "assume": Extern("check"),
     "packet_in.length": Extern("length"),
 }
-"""Name of a function, or type and method -> what is known of it. What they do is in python/externs.py."""
+"""Name of a function, or type and method -> its `Extern`. python/python_externs.py implements the externs."""
 
 KINDS = frozenset({"action_profile", "action_selector", *(name.partition(".")[0] for name in EXTERNS if "." in name)})
 KINDS -= {"packet_in"}
@@ -90,7 +90,7 @@ def extern_of(call: ir.CallExtern) -> Extern:
 
 
 def algorithm_of(call: ir.CallExtern, argument: ir.Expression) -> str:
-    """Which of HashAlgorithm a call names. Raises P4Error: that isn't known when compiling."""
+    """The member of HashAlgorithm that a call names. Raises P4Error: it isn't known when compiling."""
     kind = argument.type
     if not isinstance(argument, ir.Const) or not isinstance(kind, ir.EnumMember):
         raise P4Error(

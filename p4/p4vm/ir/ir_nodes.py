@@ -464,12 +464,12 @@ class ExternInstance(Entity):
 
     @property
     def cells(self) -> int:
-        """Its size; 0: it has none, as direct counters and meters."""
+        """The number of cells; 0: none, as direct counters and meters."""
         return next((argument for argument in self.arguments if isinstance(argument, int)), 0)
 
     @property
     def cell(self) -> Type:
-        """What each cell of a register holds."""
+        """The type of a register's cells."""
         return self.type_arguments[0] if self.type_arguments else Bits(32)
 
 

@@ -107,7 +107,7 @@ class _RowFields(dict[str, object]):
 
 
 def expression(of: ir.Expression | ir.Statement | ir.KeySet) -> str:
-    """Of a statement: one without others within."""
+    """The text of an expression, a key set, or a statement that holds no other statements."""
     return constant(of) if isinstance(of, ir.Const) else ROWS[type(of)].format_map(_RowFields(of))
 
 

@@ -196,7 +196,7 @@ class Reach:
                 total.write(argument)
 
     def table(self, table: ir.Table) -> RoutineEffects:
-        """What applying a table may do, whichever of its actions runs."""
+        """The effects that applying a table may have, whichever of the table's actions runs."""
         total = self.statements(table.setup)
         for key in table.keys:
             total.read(key.expression)

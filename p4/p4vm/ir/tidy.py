@@ -13,7 +13,7 @@ from p4vm.node import nodes
 
 
 def tidy(routine: ir.Routine, reach: Reach, temporaries: Set[ir.Variable]) -> None:
-    """Of a routine just written. temporaries: its variables that nothing but its own statements sees."""
+    """Simplifies a routine just lowered. temporaries: variables that only the routine's statements use."""
     uses = _uses(routine)
     for statements in all_lists(routine):
         _forward(statements, uses, temporaries)

@@ -42,12 +42,12 @@ def all_lists(routine: ir.Routine) -> Iterator[list[ir.Statement]]:
 
 
 def code_of(routine: ir.Routine) -> list[Node]:
-    """What a routine runs: its statements and states."""
+    """The statements and states of a routine."""
     return [*routine.body, *routine.states.values()]
 
 
 def code_at(table: ir.Table) -> list[Node]:
-    """What applying a table runs before an action: what its keys and its actions' arguments are computed by."""
+    """The code that computes a table's keys and its actions' arguments, before an action runs."""
     return [*table.setup, *table.keys, *table.actions]
 
 
@@ -60,7 +60,7 @@ def with_tables(routine: ir.Routine) -> Iterator[Node]:
 
 
 def variables_in(among: Iterable[Node]) -> Iterator[ir.Variable]:
-    """One for each time that a variable stands among these nodes."""
+    """The variables that these nodes read or write, once for each occurrence."""
     return (node.variable for node in among if isinstance(node, ir.ReadVariable))
 
 

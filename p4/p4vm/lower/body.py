@@ -1,4 +1,4 @@
-"""What lowering works in: the program as it grows, the scopes of one use of a declaration, the routine in work."""
+"""The context of lowering: the program as it grows, the scopes of one use of a declaration, the routine in work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BlockInstance:
 
 @dataclass(slots=True, eq=False)
 class PacketParameter:
-    """What packet_in and packet_out parameters are bound to: there is one packet."""
+    """The binding of packet_in and packet_out parameters: a program has a single packet."""
 
 
 Binding = (

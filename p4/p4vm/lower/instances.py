@@ -17,7 +17,7 @@ from p4vm.tree.checked import CallNote
 
 Instance = ir.ExternInstance | BlockInstance | PacketParameter
 ExternArgument = Instance | ir.Const
-"""What a parameter that is no value stands for."""
+"""A constructor argument that is known when compiling: an instance or a constant."""
 LOCALS = (
     tree.VariableDeclaration,
     tree.ConstantDeclaration,
@@ -26,7 +26,7 @@ LOCALS = (
     tree.TableDeclaration,
     tree.ValueSetDeclaration,
 )
-"""What parsers and controls declare before their states or apply block."""
+"""Declarations of parsers and controls before their states or apply block."""
 
 
 def scratch(world: World, frame: BodyFrame) -> Body:
@@ -144,7 +144,7 @@ def applied(body: Body, node: tree.CallExpression, note: CallNote) -> BlockInsta
 
 
 def distinct(externs: Sequence[Binding]) -> tuple[object, ...]:
-    """What tells two uses apart; all packets are one."""
+    """A key that tells two uses apart; all packets count as the same."""
     return tuple(
         extern.value if isinstance(extern, ir.Const) else extern
         for extern in externs

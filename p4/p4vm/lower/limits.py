@@ -8,11 +8,11 @@ from p4vm.ir.ir_nodes import width_of
 from p4vm.source import P4Error
 
 CELL_BYTES = {"counter": 16, "meter": 64}
-"""About what a cell takes in memory."""
+"""Approximate memory of a cell."""
 STATE_BYTES_MAX = 1 << 36
-"""Of all registers, counters and meters; memory is taken as cells are written."""
+"""The limit for all registers, counters and meters together; pages are allocated as cells are written."""
 LOCALS_BYTES_MAX = 1 << 22
-"""Of all routines together: no two calls of one are under way at once, so no stack overflows."""
+"""The limit for the locals of all routines together: no routine recurses, so no stack overflows."""
 
 
 def check_limits(program: ir.ProgramIr) -> None:

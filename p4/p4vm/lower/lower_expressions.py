@@ -46,7 +46,7 @@ def plain(body: Body, node: tree.ExpressionNode, want: ir.Type | None = None) ->
 
 
 def values(body: Body, nodes: Sequence[tree.ExpressionNode], want: ir.Type | None = None) -> list[ir.Expression]:
-    """Their values, evaluated from left to right."""
+    """The values of the expressions, evaluated from left to right."""
     return body.sequence([partial(expression, body, node, want) for node in nodes])
 
 

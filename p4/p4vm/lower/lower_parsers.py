@@ -81,7 +81,7 @@ def _always(keys: list[ir.Expression], sets: list[ir.KeySet]) -> bool:
 
 
 def _case(body: Body, node: tree.SelectCase, keys: list[ir.Expression], widths: list[int]) -> list[ir.KeySet]:
-    """One set for each key. widths: how many keys each selected expression has become."""
+    """A set for each key. widths: how many keys each selected expression has become."""
     if len(node.keys) == 1 and len(widths) != 1:
         single = node.keys[0]
         if isinstance(single, tree.Default):
@@ -145,7 +145,7 @@ def value_set_of(body: Body, node: tree.ExpressionNode) -> ir.ValueSet | None:
 
 
 def key_sets(body: Body, node: tree.ExpressionNode, keys: list[ir.Expression]) -> list[ir.KeySet]:
-    """One set for each of these keys, which one written set is matched with. Raises P4Error."""
+    """A set for each of the keys that one set in the program is matched with. Raises P4Error."""
     if isinstance(node, tree.Default):
         return [ir.Anything() for _ in keys]
     value_set = value_set_of(body, node)

@@ -16,7 +16,7 @@ from p4vm.tree import types
 
 @dataclass(slots=True)
 class CallNote:
-    """What a `tree.CallExpression` calls.
+    """The declaration and arguments of a `tree.CallExpression`.
 
     kind: one of
       function      a tree.Function                       action      a tree.Action (called directly)

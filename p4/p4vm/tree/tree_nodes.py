@@ -414,7 +414,7 @@ class ExternFunction(Declaration):
 
 
 class Applicable(Declaration):
-    """What parsers, controls and packages have in common, as types and with a body."""
+    """The common fields of parsers, controls and packages, as types and with a body."""
 
     annotations: list[Annotation]
     name: str

@@ -109,7 +109,7 @@ class TupleType:
 
 @dataclass(frozen=True, slots=True)
 class SetType:
-    """What a select key or an entry may match: set of an element type."""
+    """The values that a select key or an entry matches: a set of an element type."""
 
     element: Type
 
@@ -189,7 +189,7 @@ class TableType:
 
 @dataclass(frozen=True, slots=True)
 class ApplyResultType:
-    """What table.apply() returns: fields hit, miss (bool), action_run (for switch)."""
+    """The result of table.apply(): fields hit, miss (bool), action_run (for switch)."""
 
     table: TableType
 
