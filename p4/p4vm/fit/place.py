@@ -217,7 +217,7 @@ class Placement:
             stage.tcam_blocks += unit.tcam_blocks
 
     def _chain(self, unit: Unit) -> list[str]:
-        """The chain of units that a unit waits for, back to the first stage: names, lines and the fields between."""
+        """The chain of units before a unit, back to the first stage: names, lines and the fields between."""
         words: list[str] = []
         while len(words) <= self.limits.stages:
             candidates = [(e.stage + apart, e, name) for e, apart, name in self._before[unit] if apart and e.stage >= 0]
