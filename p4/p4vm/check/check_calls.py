@@ -281,7 +281,7 @@ def construct(
     arguments: list[tree.CallArgument],
     expected: types.Type | None = None,
 ) -> CallNote:
-    """The constructor call that makes an instance. more: type arguments after the name. Raises P4Error: it has no instances."""
+    """The constructor call of an instance. more: type arguments after the name. Raises P4Error: no instances."""
     name_node = type_node.base if isinstance(type_node, tree.SpecializedType) else type_node
     if not isinstance(name_node, tree.TypeName):
         fail(node, "this type has no instances; an extern, parser, control or package is expected")
