@@ -43,9 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marks = metafunc.definition.iter_markers("parametrize")
-    own = {name.strip() for mark in marks for name in str(mark.args[0]).split(",")}
+    argument_names = {name.strip() for mark in marks for name in str(mark.args[0]).split(",")}
     names = dataplanes_of(metafunc.config, metafunc.definition)
-    if names and "dataplane" in metafunc.fixturenames and "dataplane" not in own:
+    if names and "dataplane" in metafunc.fixturenames and "dataplane" not in argument_names:
         metafunc.parametrize("dataplane", names)
 
 
@@ -74,8 +74,8 @@ def switch(dataplane: str, pytestconfig: pytest.Config) -> Iterator[SwitchUnderT
     """A switch of its own for each test, on loopback; or that of --switch. Override it for a switch of yours: any
     SwitchUnderTest."""
     control = control_of(pytestconfig)
-    with Switch(dataplane) if control is None else JoinedSwitch(control) as made:
-        yield made
+    with Switch(dataplane) if control is None else JoinedSwitch(control) as subject:
+        yield subject
 
 
 @pytest.fixture
@@ -90,5 +90,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     switch = getattr(item, "funcargs", {}).get("switch")
     if report.when == "call" and report.failed and isinstance(switch, SwitchUnderTest):
-        report.sections.append(("switch", switch.said()))
+        report.sections.append(("switch", switch.report()))
     return report

@@ -41,7 +41,7 @@ class _Expected:
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _SentPacket:
     rank: int
     data: bytes
     counted: str
@@ -69,7 +69,7 @@ class Job:
         self.workers = tuple(workers)
         self.parent = parent
         self.config = self._admit(config)
-        self._last: _Sent | None = None
+        self._last: _SentPacket | None = None
 
     def _admit(self, config: JobConfig) -> JobConfig:
         above = (self.parent[0].address, self.parent[1]) if self.parent else None
@@ -104,7 +104,7 @@ class Job:
         """
         data = bytes_of(packet)
         counted = self.switch.deliver(self.workers[rank], data, tos)
-        self._last = _Sent(rank, data, counted)
+        self._last = _SentPacket(rank, data, counted)
 
     def contribute(self, rank: int, chunk: int, values: ArrayLike = (), *, tos: int = 0, **fields: Any) -> None:
         """`send` a `contribution`."""
@@ -123,10 +123,10 @@ class Job:
         if verdict is Verdict.DROP:
             self._check({}, "DROP: nothing for anybody", counted)
             return
-        sent = self._sent()
+        last = self._last_packet()
         try:
             packet = replace(
-                decode(sent.data, header_only=True), result=verdict is not Verdict.UP, retransmission=False
+                decode(last.data, header_only=True), result=verdict is not Verdict.UP, retransmission=False
             )
         except DecodeError as error:
             raise SwitchaggError(f"{verdict.name} of what is no packet ({error}): use expect_packets") from error
@@ -146,9 +146,9 @@ class Job:
         alone = verdict is Verdict.REPLY
         results = {
             self.workers[rank]: self._expected(packet, () if self._gives(packet, rank) else values, verdict)
-            for rank in ([sent.rank] if alone else range(len(self.workers)))
+            for rank in ([last.rank] if alone else range(len(self.workers)))
         }
-        who = f"rank {sent.rank} alone" if alone else "every rank"
+        who = f"rank {last.rank} alone" if alone else "every rank"
         self._check(results, f"{verdict.name}: a result for {who}", counted)
 
     def expect_nothing(self, counted: str = "") -> None:
@@ -190,7 +190,7 @@ class Job:
             return _Expected(encode(replace(packet, values=self._values(0))), any_values=True)
         return _Expected(encode(replace(packet, values=self._values(values))))
 
-    def _sent(self) -> _Sent:
+    def _last_packet(self) -> _SentPacket:
         if self._last is None:
             raise SwitchaggError("nothing was sent yet: send or contribute first")
         return self._last

@@ -73,7 +73,7 @@ def describe(data: bytes) -> str:
     if "magic" not in fields:
         return f"{len(data)} bytes: {fields['rest'] or 'none'}"
     values = [value for name, value in fields.items() if name.startswith("value")]
-    shown = ", ".join(map(str, values[:SHOWN_MOST])) + (", …" if len(values) > SHOWN_MOST else "")
+    listed = ", ".join(map(str, values[:SHOWN_MOST])) + (", …" if len(values) > SHOWN_MOST else "")
     names = ("job", "generation", "stream", "chunk", "slot", "rank", "elements")
     words = ["result" if fields["RESULT"] else "contribution"]
     words += [f"{name} {fields[name]}" for name in names[:-1]]
@@ -88,16 +88,16 @@ def describe(data: bytes) -> str:
     ]
     if fields["elements"] != len(values):
         words.append(f"elements {fields['elements']}")
-    return f"{' '.join(words)} [{shown}]" + (f" and {fields['rest']}" if "rest" in fields else "")
+    return f"{' '.join(words)} [{listed}]" + (f" and {fields['rest']}" if "rest" in fields else "")
 
 
 def difference(expected: bytes, received: bytes) -> list[str]:
     """A line for each field that differs, of many values the first; none if the datagrams are equal."""
-    wanted, got = fields_of(expected), fields_of(received)
-    names = [name for name in wanted | got if wanted.get(name, "nothing") != got.get(name, "nothing")]
+    wanted, actual = fields_of(expected), fields_of(received)
+    names = [name for name in wanted | actual if wanted.get(name, "nothing") != actual.get(name, "nothing")]
     values = [name for name in names if name.startswith("value")]
-    shown = [name for name in names if name not in values[SHOWN_MOST:]]
+    listed = [name for name in names if name not in values[SHOWN_MOST:]]
     lines = [
-        f"{name:<14} expected {wanted.get(name, 'nothing')}, received {got.get(name, 'nothing')}" for name in shown
+        f"{name:<14} expected {wanted.get(name, 'nothing')}, received {actual.get(name, 'nothing')}" for name in listed
     ]
     return lines + ([f"and {len(values) - SHOWN_MOST} more values"] if len(values) > SHOWN_MOST else [])

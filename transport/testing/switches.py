@@ -139,8 +139,8 @@ class SwitchUnderTest(ABC):
         """
         number = next(n for n in count(1) if n not in self._jobs) if job_id is None else job_id
         if "streams" not in options:
-            others = [job for other, job in self._jobs.items() if other != number]
-            first = max((job.slots[1] for job in others), default=0)
+            neighbours = [job for other, job in self._jobs.items() if other != number]
+            first = max((job.slots[1] for job in neighbours), default=0)
             options["streams"] = (StreamConfig(first, window),)
         config = JobConfig(number, generation, workers, elements, **options)
         return self.job_of(config, addresses, parent_rank)
@@ -168,7 +168,7 @@ class SwitchUnderTest(ABC):
                 return grown[0]
         raise SwitchaggError(f"the switch has not counted {describe(bytes_of(packet))} within {COUNTED_S:g} s")
 
-    def said(self) -> str:
+    def report(self) -> str:
         """What it logged, and counters that aren't 0: for a test's report."""
         try:
             counted = [f"{name} {number}" for name, number in sorted(_of_packets(self.counters()).items()) if number]

@@ -101,7 +101,7 @@ class LiveTarget:
     def __init__(self, make: Callable[[int, int], SwitchUnderTest]) -> None:
         self._make = make
         self._ports: dict[int, Port] = {}
-        self._given: dict[int, tuple[JobConfig, JobConfig]] = {}
+        self._granted: dict[int, tuple[JobConfig, JobConfig]] = {}
         self._counted: dict[str, int] = {}
         self.switch: SwitchUnderTest | None = None
 
@@ -110,18 +110,21 @@ class LiveTarget:
         self.switch = switch = self._make(slots + bool(unknown_senders), elements)
         self._ports = {port: switch.open_port() for port in ports}
         if unknown_senders:
-            others = JobConfig(OTHERS_JOB, 0, len(unknown_senders), 1, (StreamConfig(slots, 1),))
-            switch.admit(others, [self._ports[port].address for port in unknown_senders])
+            neighbours = JobConfig(OTHERS_JOB, 0, len(unknown_senders), 1, (StreamConfig(slots, 1),))
+            switch.admit(neighbours, [self._ports[port].address for port in unknown_senders])
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None) -> None:
         above = None if parent is None else (self._ports[parent.port].address, parent.rank)
-        earlier = self._given.get(job.job_id)
-        asked = replace(job, job_id=earlier[1].job_id) if earlier else job
-        self._given[job.job_id] = job, self._running.admit(asked, [self._ports[port].address for port in ports], above)
+        earlier = self._granted.get(job.job_id)
+        requested = replace(job, job_id=earlier[1].job_id) if earlier else job
+        self._granted[job.job_id] = (
+            job,
+            self._running.admit(requested, [self._ports[port].address for port in ports], above),
+        )
         self._counted = self._counted or self._running.counters()
 
     def evict(self, job_id: int) -> None:
-        self._running.evict(self._given[job_id][1].job_id)
+        self._running.evict(self._granted[job_id][1].job_id)
 
     def send(self, port: int, datagram: bytes) -> None:
         self._running.deliver(self._ports[port], self._renumbered(datagram, out=True))
@@ -135,9 +138,9 @@ class LiveTarget:
         return [(number, self._renumbered(data, out=False)) for number, data in received if data is not None]
 
     def seen(self, slot: int, version: int) -> SlotView | None:
-        pairs = (pair for pair in self._given.values() if pair[0].slots[0] <= slot < pair[0].slots[1])
-        wanted, got = next(pairs)
-        return self._running.seen(_moved(slot, wanted, got), version)
+        pairs = (pair for pair in self._granted.values() if pair[0].slots[0] <= slot < pair[0].slots[1])
+        wanted, granted = next(pairs)
+        return self._running.seen(_moved(slot, wanted, granted), version)
 
     def counter(self, name: str) -> int:
         return self._running.counters().get(name, 0) - self._counted.get(name, 0)
@@ -154,7 +157,7 @@ class LiveTarget:
     def _renumbered(self, data: bytes, out: bool) -> bytes:
         """A packet of the file as the switch's job has it (out), or the other way round; jobs of the file that it never
         admits get ids that no controller gives."""
-        pairs = [pair if out else pair[::-1] for pair in self._given.values()]
+        pairs = [pair if out else pair[::-1] for pair in self._granted.values()]
         if len(data) < HEADER_BYTES or all(source == target for source, target in pairs):
             return data
         job, slot, generation = _NUMBERED.unpack_from(data, JOB_AT)
@@ -273,13 +276,13 @@ def _look(place: str, words: list[str], target: VectorTarget) -> None:
         raise Unexpected(f"{place}: the slot holds chunk {view.chunk}, of ranks {list(view.ranks)}")
 
 
-def _compare(place: str, sent: bytes | None, pattern: str) -> None:
-    if sent is None:
+def _compare(place: str, output: bytes | None, pattern: str) -> None:
+    if output is None:
         raise Unexpected(f"{place}: nothing was sent there")
-    digits = sent.hex()
+    digits = output.hex()
     filled = "".join(digits[at : at + 1] or "0" if sign == "*" else sign.lower() for at, sign in enumerate(pattern))
-    if lines := difference(bytes.fromhex(filled), sent):
-        raise Unexpected("\n".join([f"{place}: sent was {describe(sent)}", *(f"    {line}" for line in lines)]))
+    if lines := difference(bytes.fromhex(filled), output):
+        raise Unexpected("\n".join([f"{place}: sent was {describe(output)}", *(f"    {line}" for line in lines)]))
 
 
 def _nothing_left(packet: str, target: VectorTarget) -> None:
@@ -313,16 +316,16 @@ def _ports_of(lines: list[tuple[str, list[str]]]) -> tuple[list[int], list[int]]
     for place, (directive, *rest) in lines:
         if directive in ("job", "refuse"):
             with _read(place):
-                job, own, parent = _job_of(rest)
-            own = own if parent is None else [*own, parent.port]
-            ports.update(own)
+                job, numbers, parent = _job_of(rest)
+            numbers = numbers if parent is None else [*numbers, parent.port]
+            ports.update(numbers)
             if directive == "job":
-                jobs[job.job_id] = set(own)
+                jobs[job.job_id] = set(numbers)
         elif directive == "evict":
             jobs.pop(int(rest[0]), None)
         elif directive in ("packet", "expect"):
             ports.add(port := int(rest[0]))
-            if directive == "packet" and not any(port in own for own in jobs.values()):
+            if directive == "packet" and not any(port in numbers for numbers in jobs.values()):
                 unknown_senders.add(port)
     return sorted(ports), sorted(unknown_senders)
 
