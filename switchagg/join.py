@@ -140,6 +140,7 @@ class JobTerms(PacketTerms):
         """The terms of a job that is there already."""
         return JobTerms(
             elements=job.elements,
+            streams=len(job.streams),
             window_slots=tuple(stream.window_slots for stream in job.streams),
             priorities=tuple(class_of(stream.priority) for stream in job.streams),
             **shared_fields(job, PacketTerms),
