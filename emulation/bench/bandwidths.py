@@ -67,14 +67,14 @@ def sizes(least_bytes: int, most_bytes: int, factor: float) -> list[int]:
         raise ValueError(f"{most_bytes} bytes: less than the smallest, {least_bytes}")
     if factor <= 1:
         raise ValueError(f"factor {factor:g}: more than 1")
-    found: list[int] = []
+    sizes_bytes: list[int] = []
     size = float(least_bytes)
     while size <= most_bytes:
-        whole = int(size) - int(size) % ITEM_BYTES
-        if not found or whole > found[-1]:
-            found.append(whole)
+        size_bytes = int(size) - int(size) % ITEM_BYTES
+        if not sizes_bytes or size_bytes > sizes_bytes[-1]:
+            sizes_bytes.append(size_bytes)
         size *= factor
-    return found
+    return sizes_bytes
 
 
 def parse_size(text: str) -> int:

@@ -64,14 +64,14 @@ def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
     # small arrays may go beyond the limit, by the burst of the shaper
     top = 1.06 * max(1.0, *(row["share_of_payload_limit"] for network in limited for row in network["rows"]))
     for network in limited:
-        wish = _topology(network)
-        axes = grid[rates.index(wish["rate_bps"])][workers.index(wish["workers"])]
+        topology = _topology(network)
+        axes = grid[rates.index(topology["rate_bps"])][workers.index(topology["workers"])]
         axes.set_title(network["title"], fontsize=10)
         for name, rows in _by_name(network["rows"]).items():
             points = [(row["size_bytes"], row["share_of_payload_limit"]) for row in rows]
             names[_label(name)] = axes.plot(*zip(*points, strict=True), **_look(name))[0]
             tips(axes, points, [f"{_label(name)}, {_size(size)}: {share:.1%}" for size, share in points])
-        most = 1 / traffic("ring", wish["workers"])
+        most = 1 / traffic("ring", topology["workers"])
         names["bound of host methods"] = axes.axhline(most, color=_BOUND, linewidth=1, linestyle=":")
         _sizes_below(axes)
         axes.set_ylim(0, top)
@@ -124,13 +124,13 @@ def speedups(networks: Sequence[dict[str, Any]]) -> Figure | None:
 
 def unshaped(networks: Sequence[dict[str, Any]]) -> Figure | None:
     """Without a rate limit: what the machine carries, and the CPU time of a packet."""
-    shown = [network for network in networks if network["rows"]]
-    if not shown:
+    drawn_networks = [network for network in networks if network["rows"]]
+    if not drawn_networks:
         return None
-    figure = Figure(figsize=(max(8.0, 1.2 + 3.6 * len(shown)), 6.4), layout="constrained")
-    above, below = figure.subplots(2, len(shown), squeeze=False, sharey="row")
+    figure = Figure(figsize=(max(8.0, 1.2 + 3.6 * len(drawn_networks)), 6.4), layout="constrained")
+    above, below = figure.subplots(2, len(drawn_networks), squeeze=False, sharey="row")
     names: dict[str, Any] = {}
-    for axes, bars, network in zip(above, below, shown, strict=True):
+    for axes, bars, network in zip(above, below, drawn_networks, strict=True):
         axes.set_title(network["title"], fontsize=10)
         for name, rows in _by_name(network["rows"]).items():
             points = [(row["size_bytes"], row["algbw_bytes_per_s"] * 8e-9) for row in rows]
@@ -194,14 +194,14 @@ def loss(networks: Sequence[dict[str, Any]]) -> Figure | None:
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     axes = figure.subplots()
     free = 2e-5  # where "no loss" stands on the logarithmic axis
-    for name, found in shares.items():
-        points = [(share or free, value) for share, value in found.items()]
+    for name, pairs in shares.items():
+        points = [(share or free, value) for share, value in pairs.items()]
         plain = name.removesuffix(IN_SWITCH)
         look = _look(plain) | ({"linestyle": ":", "markerfacecolor": "white"} if plain != name else {})
         label = _label(plain) + name.removeprefix(plain)
         axes.plot(*zip(*points, strict=True), label=label, **look)
         tips(
-            axes, points, [f"{label}, {100 * lost:g} % lost: {kept:.1%} of its goodput" for lost, kept in found.items()]
+            axes, points, [f"{label}, {100 * lost:g} % lost: {kept:.1%} of its goodput" for lost, kept in pairs.items()]
         )
     for value, target in ((0.001, 0.97), (0.01, 0.85)):
         axes.plot([value], [target], marker="_", markersize=18, markeredgewidth=2, color=_BOUND, linestyle="")
@@ -212,11 +212,11 @@ def loss(networks: Sequence[dict[str, Any]]) -> Figure | None:
     axes.minorticks_off()
     axes.set_ylim(0, 1.08)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    wish = next(_topology(network) for network in networks if network["rows"])
+    topology = next(_topology(network) for network in networks if network["rows"])
     axes.set(
         xlabel="packets lost on each link, in each direction",
         ylabel="goodput / goodput without loss",
-        title=f"n = {wish['workers']}, {rate_text(wish['rate_bps'])}",
+        title=f"n = {topology['workers']}, {rate_text(topology['rate_bps'])}",
     )
     axes.legend()
     return figure
@@ -281,8 +281,8 @@ def numbers(part: dict[str, Any]) -> Figure | None:
 
 
 def _topology(network: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = network["scenario"]["topology"]
-    return found
+    table: dict[str, Any] = network["scenario"]["topology"]
+    return table
 
 
 def _cpu_us(row: Row) -> float:
@@ -296,10 +296,10 @@ def _what(row: Row) -> str:
 
 def _by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows of each method, by size; our own first."""
-    found: dict[str, list[Row]] = {}
+    rows_by_name: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: (row["method"] != "switch", row["name"], row["size_bytes"])):
-        found.setdefault(row["name"], []).append(row)
-    return found
+        rows_by_name.setdefault(row["name"], []).append(row)
+    return rows_by_name
 
 
 def _look(name: str) -> dict[str, Any]:

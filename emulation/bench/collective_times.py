@@ -80,12 +80,12 @@ def scheduler_decision(turns: int) -> dict[str, Any]:
     durations = []
     for _ in range(turns):
         scheduler = Scheduler(plan)
-        begun = time.perf_counter_ns()
+        begun_ns = time.perf_counter_ns()
         for tensor in reversed(range(TENSORS)):
             scheduler.ready(tensor, tensor)
             for transfer in scheduler.launches(tensor):
                 scheduler.completed(transfer, tensor)
-        durations.append((time.perf_counter_ns() - begun) / len(plan))
+        durations.append((time.perf_counter_ns() - begun_ns) / len(plan))
         assert scheduler.idle
     return {"transfers": len(plan), "decision_ns": dataclasses.asdict(bandwidths.spread(durations))}
 

@@ -21,7 +21,7 @@ class MachineLoad:
     """CPU time of the whole machine between two moments."""
 
     def __init__(self) -> None:
-        self._begun = time.monotonic()
+        self._begun_s = time.monotonic()
         self._first = self._ticks()
 
     def measures(self) -> dict[str, Any]:
@@ -29,7 +29,7 @@ class MachineLoad:
         spent = [last - first for first, last in zip(self._first, self._ticks(), strict=True)]
         all_ = max(1, sum(spent))
         return {
-            "duration_s": time.monotonic() - self._begun,
+            "duration_s": time.monotonic() - self._begun_s,
             "idle_share": (spent[3] + spent[4]) / all_,
             "softirq_share": spent[6] / all_,
             "stolen_share": spent[7] / all_,
@@ -67,17 +67,17 @@ def write(path: Path, document: dict[str, Any]) -> None:
 def read(path: Path) -> dict[str, Any]:
     """A document of this schema. Raises RunFailed."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunFailed(f"{path}: {error.strerror}; `switchagg bench all` writes it") from error
     except ValueError as error:
         raise RunFailed(f"{path}: not JSON: {error}") from error
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise RunFailed(f"{path}: not a benchmark's results (schema {SCHEMA}); remove it, or choose another --out")
-    return found
+    return content
 
 
-def failures(found: dict[str, Any], parts: Sequence[str]) -> tuple[list[str], list[str]]:
+def failures(parts_document: dict[str, Any], parts: Sequence[str]) -> tuple[list[str], list[str]]:
     """What could not be measured in these parts, and why, each once; and which host methods loss brought to a halt.
 
     The latter is what was measured: TCP over links that lose packets may take longer than anybody waits.
@@ -85,7 +85,7 @@ def failures(found: dict[str, Any], parts: Sequence[str]) -> tuple[list[str], li
     failed: list[str] = []
     gave_up: list[str] = []
     for name in parts:
-        part = found[name]
+        part = parts_document[name]
         # a study has no failures
         entries = part if isinstance(part, list) else [{"title": name, "failures": part.get("failures", {})}]
         for entry in entries:
@@ -105,7 +105,7 @@ def _words(path: Path) -> Sequence[str]:
 
 def _caches() -> dict[str, str]:
     """Sizes of CPU 0's caches, by level and kind."""
-    found = {}
+    caches = {}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             level, kind, size = (
@@ -113,5 +113,5 @@ def _caches() -> dict[str, str]:
             )
         except OSError:
             continue
-        found[f"L{level} {kind.lower()}"] = size
-    return found
+        caches[f"L{level} {kind.lower()}"] = size
+    return caches

@@ -81,14 +81,14 @@ class PacketCost:
     switch: CpuShare
 
 
-def measure(wish: BenchRequest, seconds: float, log: Callable[[str], None]) -> PacketCost:
+def measure(request: BenchRequest, seconds: float, log: Callable[[str], None]) -> PacketCost:
     """Runs the wish's first method at its first size. Raises UnfitError, RunFailed."""
-    method, scenario, size_bytes = wish.methods[0], wish.scenario, wish.sizes[0]
+    method, scenario, size_bytes = request.methods[0], request.scenario, request.sizes[0]
     log(f"{scenario.title}: building the network, starting {scenario.topology.workers} ranks")
     with RunningScenario(scenario) as network:
         switch = network.start_switch(method.cell(scenario, size_bytes), method.method, method.name)
-        with Ranks(network, wish.dtype, size_bytes, seconds + 60.0) as ranks:
-            Bench(wish, network, {method: switch}, ranks).open(method)
+        with Ranks(network, request.dtype, size_bytes, seconds + 60.0) as ranks:
+            Bench(request, network, {method: switch}, ranks).open(method)
             switch_pid = switch.running.process.pid
             pids = [*ranks.pids, switch_pid]
 
@@ -133,13 +133,13 @@ def measure(wish: BenchRequest, seconds: float, log: Callable[[str], None]) -> P
 def within(samples: Iterable[Sample], pid: int, times: Sequence[tuple[int, int]]) -> list[Sample]:
     """A process's samples from the first of a pair of times to the second; pairs and samples are ascending per CPU."""
     starts = [start for start, _ in times]
-    found = []
+    samples_within = []
     for sample in samples:
         if sample.pid == pid:
             at = bisect_right(starts, sample.time_ns) - 1
             if at >= 0 and sample.time_ns < times[at][1]:
-                found.append(sample)
-    return found
+                samples_within.append(sample)
+    return samples_within
 
 
 def bundles(counted: dict[str, int], sleeps: int) -> dict[str, float]:
@@ -186,13 +186,13 @@ def part_of(sample: Sample, symbols: Symbols) -> str:
     return OTHER_KERNEL
 
 
-def lines(found: PacketCost, functions: int) -> list[str]:
+def lines(cost: PacketCost, functions: int) -> list[str]:
     """The table for people."""
-    worker, switch = found.worker, found.switch
+    worker, switch = cost.worker, cost.switch
 
-    def row(name: str, ours: float, theirs: float) -> list[str]:
+    def row(name: str, worker_ns: float, switch_ns: float) -> list[str]:
         cells = [name]
-        for ns, total in ((ours, worker.cpu_ns_per_packet), (theirs, switch.cpu_ns_per_packet)):
+        for ns, total in ((worker_ns, worker.cpu_ns_per_packet), (switch_ns, switch.cpu_ns_per_packet)):
             cells += [f"{ns:.0f}" if ns else "-", f"{100 * ns / total:.1f} %" if ns and total else ""]
         return cells
 
@@ -206,7 +206,7 @@ def lines(found: PacketCost, functions: int) -> list[str]:
     dearest = [row(name, worker.functions.get(name, 0.0), switch.functions.get(name, 0.0)) for name in names]
     head = ("ns of CPU per packet", "worker", "", "switch", "")
     return [
-        f"# {found.title}: {found.operations} operations of {found.packets // found.operations} packets per worker; "
+        f"# {cost.title}: {cost.operations} operations of {cost.packets // cost.operations} packets per worker; "
         f"{worker.samples} and {switch.samples} samples",
         *columns(head, rows),
         "",

@@ -153,9 +153,11 @@ class _Table:
 
     def __init__(self, text: str) -> None:
         rows = (line.split() for line in text.splitlines())
-        found = sorted((int(row[0], 16), row[2]) for row in rows if len(row) >= 3 and row[1] in "tTwWi")
-        self._addresses = [address for address, _ in found]
-        self._names = [name.partition(".")[0] for _, name in found]  # a clone for one processor, a part: .avx2, .isra.0
+        functions = sorted((int(row[0], 16), row[2]) for row in rows if len(row) >= 3 and row[1] in "tTwWi")
+        self._addresses = [address for address, _ in functions]
+        self._names = [
+            name.partition(".")[0] for _, name in functions
+        ]  # a clone for one processor, a part: .avx2, .isra.0
         self.hidden = not any(self._addresses)
 
     def name(self, address: int) -> str:

@@ -152,8 +152,8 @@ def run_allreduce(wanted: Sequence[BenchRequest], log: Log, on_row: OnRow) -> di
     can: the reason is the machine's."""
     require()
     load, networks = MachineLoad(), []
-    for wish in wanted:
-        networks.append(measure(wish, log, partial(on_row, wish.record)))
+    for request in wanted:
+        networks.append(measure(request, log, partial(on_row, request.record)))
     return {"networks": networks, "load": load.measures()}
 
 
@@ -187,15 +187,15 @@ def run(
         + f"; results in {path}"
     )
     require_folder(out)
-    kept = _others(path, parts, quick)
-    load, found = MachineLoad(), dict(kept)
+    other_parts = _other_parts(path, parts, quick)
+    load, parts_document = MachineLoad(), dict(other_parts)
     if study := _study(out.parent / "study" / "study.json"):
-        found["study"] = study
+        parts_document["study"] = study
     for part in parts:
-        begun = time.monotonic()
-        found[part] = MEASURES[part](quick, log, on_row)
-        log(f"{part}: done in {time.monotonic() - begun:.0f} s")
-        write(path, documented(found, load.measures(), quick))
+        begun_s = time.monotonic()
+        parts_document[part] = MEASURES[part](quick, log, on_row)
+        log(f"{part}: done in {time.monotonic() - begun_s:.0f} s")
+        write(path, documented(parts_document, load.measures(), quick))
         print_line("")
     built = document.read(path)
     from emulation.bench.targets import judged, lines
@@ -204,7 +204,7 @@ def run(
     for figure in draw(built, out):
         yield str(figure)
     yield str(path)
-    failed, gave_up = document.failures(found, parts)
+    failed, gave_up = document.failures(parts_document, parts)
     yield from gave_up
     if failed:
         raise RunFailed(f"not everything could be measured: {'; '.join(failed)}")
@@ -226,7 +226,7 @@ def _study(path: Path) -> dict[str, Any]:
     return {"rows": [{name: value for name, value in row.items() if name not in ("curve", "errors")} for row in rows]}
 
 
-def _others(path: Path, parts: Sequence[str], quick: bool) -> dict[str, Any]:
+def _other_parts(path: Path, parts: Sequence[str], quick: bool) -> dict[str, Any]:
     """Parts of an earlier run of the same extent that aren't measured now."""
     if not path.exists() or set(parts) == set(PARTS):
         return {}
@@ -333,14 +333,14 @@ def _allreduce(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
     wanted: list[BenchRequest] = []
     shapes = ((2, 200_000_000), (4, 1_000_000_000))
     for workers, rate in shapes if quick else [(workers, rate) for workers in WORKERS for rate in RATES]:
-        ours = _switches()
+        switch_names = _switches()
         if workers * rate > XDP_WORKER_BPS_MOST:
-            ours = ours.removesuffix(",switch:xdp")
+            switch_names = switch_names.removesuffix(",switch:xdp")
         wanted += BenchMatrix(
             [workers],
             [rate],
             QUICK_SIZES if quick else bandwidths.MATRIX_SIZES,
-            f"{ours},{HOSTS}",
+            f"{switch_names},{HOSTS}",
             window_slots=WINDOW_SLOTS,
             pace=OperationPace(cell_s=0.2, rounds=2) if quick else OperationPace(cell_s=0.6),
         ).wishes()
@@ -362,11 +362,11 @@ def _unshaped(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
 def _codecs(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
     """As many elements in lanes, as float32 and as int32; the ranks of one network sum arrays of one type."""
     plane = bench_methods.resolve_plane("auto")
-    ours = f"switch:{plane},switch~lanes8:{plane},switch~lanes16:{plane}"
+    switch_names = f"switch:{plane},switch~lanes8:{plane},switch~lanes16:{plane}"
     wanted: list[BenchRequest] = []
     for rate in CODEC_RATES[1:] if quick else CODEC_RATES:
         hosts = "gloo,gloo~bf16" if rate else "ring,ring~lanes8"
-        for dtype, names in (("float32", f"{ours},{hosts}"), ("int32", f"switch:{plane}")):
+        for dtype, names in (("float32", f"{switch_names},{hosts}"), ("int32", f"switch:{plane}")):
             wanted += BenchMatrix(
                 [CODEC_WORKERS],
                 [rate],

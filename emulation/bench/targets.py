@@ -86,7 +86,7 @@ def _find(rows: Sequence[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]
     return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
-def _one(rows: Sequence[dict[str, Any]], **wanted: Any) -> dict[str, Any] | None:
+def _single_row(rows: Sequence[dict[str, Any]], **wanted: Any) -> dict[str, Any] | None:
     return next(iter(_find(rows, **wanted)), None)
 
 
@@ -97,7 +97,7 @@ def _value(row: dict[str, Any] | None, name: str) -> float | None:
 def _payload_limit(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     for workers in (4, 8):
         for rate in RATE_TARGETS:
-            row = _one(rows, name="switch:native", workers=workers, rate_bps=rate, size_bytes=BUCKET_BYTES)
+            row = _single_row(rows, name="switch:native", workers=workers, rate_bps=rate, size_bytes=BUCKET_BYTES)
             what = f"25 MB, n = {workers}, {rate // 1_000_000} Mb/s, native: of the payload limit"
             yield _verdict(what, PAYLOAD_SHARE, _value(row, "share_of_payload_limit"), "%", _limit(row))
 
@@ -108,7 +108,7 @@ def _speedups(networks: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
         topology = network["scenario"]["topology"]
         if (topology["workers"], topology["rate_bps"]) in ((4, RATE_TARGETS[-1]), (8, RATE_TARGETS[-1])):
             found = _find(network["rows"], size_bytes=BUCKET_BYTES)
-            ours, gloo = _one(found, name="switch:native"), _fastest(found, "gloo")
+            ours, gloo = _single_row(found, name="switch:native"), _fastest(found, "gloo")
             what = (
                 f"25 MB, n = {topology['workers']}, 1 Gb/s, native: speed-up over Gloo with the better of cubic and bbr"
             )
@@ -117,7 +117,7 @@ def _speedups(networks: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
 
 def _xdp(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     for workers, rate in ((8, 200_000_000), (4, 500_000_000)):
-        row = _one(rows, name="switch:xdp", workers=workers, rate_bps=rate, size_bytes=BUCKET_BYTES)
+        row = _single_row(rows, name="switch:xdp", workers=workers, rate_bps=rate, size_bytes=BUCKET_BYTES)
         what = f"25 MB, n = {workers}, {rate // 1_000_000} Mb/s, xdp: of the payload limit"
         yield _verdict(what, PAYLOAD_SHARE, _value(row, "share_of_payload_limit"), "%", _limit(row))
 
@@ -131,7 +131,7 @@ def _unshaped(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     ratio = _speed(ours) / _speed(ring) if ours and ring else None
     because = f"ring: {_speed(ring) * 8e-9:.3g} Gb/s with {ring['variant']}" if ring else ""
     yield _verdict("the same, over an unshaped TCP ring at its best size", 1.0, ratio, "x", because)
-    large = _one(found, name="switch:native", size_bytes=BUCKET_BYTES)
+    large = _single_row(found, name="switch:native", size_bytes=BUCKET_BYTES)
     for where, target_ns in (("worker", 450), ("switch", 200)):
         measured = _value(large, f"{where}_cpu_ns_per_packet")
         yield _verdict(f"25 MB, unshaped, n = 4: CPU per packet, {where}", target_ns, measured, "ns", at_most=True)
@@ -154,16 +154,19 @@ def _codecs(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
         (1_000_000_000, (("lanes8", "int32", 3.2), ("lanes16", "int32", 1.9))),
     ):
         here = _find(found, rate_bps=rate)
-        integers = _one(here, name="switch:native", type="int32")
+        integers = _single_row(here, name="switch:native", type="int32")
         for codec, rival, target in rivals:
-            ours, baseline = _one(lanes[codec], rate_bps=rate), integers if rival == "int32" else _fastest(here, rival)
+            ours, baseline = (
+                _single_row(lanes[codec], rate_bps=rate),
+                integers if rival == "int32" else _fastest(here, rival),
+            )
             what = f"25 MB, n = 4, {rate // 1_000_000} Mb/s, switch~{codec}: elements/s over {_RIVALS[rival]}"
             because = "; ".join(filter(None, (explained(baseline, ours), _limit(ours))))
             yield _verdict(what, target, speedup(baseline, ours), "x", because)
     free = _find(found, rate_bps=0)
     ring, coded_ring = _fastest(free, "ring"), _fastest(free, "ring~lanes8")
     for codec, target in (("lanes16", 1.2), ("lanes8", 2.0)):
-        ours = _one(lanes[codec], rate_bps=0)
+        ours = _single_row(lanes[codec], rate_bps=0)
         because = "; ".join(filter(None, (_limit(ours), *map(_elements, (ours, ring, coded_ring)))))
         what = f"25 MB, unshaped, n = 4, switch~{codec}: elements/s over the TCP ring in float32"
         yield _verdict(what, target, speedup(ring, ours), "x", because)
@@ -178,7 +181,7 @@ def _latency(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     rates = sorted({row["rate_bps"] for row in found})
     for rate in rates or [RATE_TARGETS[-1]]:
         here = _find(found, rate_bps=rate)
-        ours, gloo = _one(here, name="switch:native"), _fastest(here, "gloo")
+        ours, gloo = _single_row(here, name="switch:native"), _fastest(here, "gloo")
         ratio = _median(ours) / _median(gloo) if ours and gloo else None
         because = f"{_median(ours) / 1e3:.0f} µs against {_median(gloo) / 1e3:.0f} µs" if ours and gloo else ""
         where = f"{rate // 1_000_000} Mb/s" if rate else "unshaped"
@@ -201,8 +204,8 @@ def _loss(networks: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
 def _racks(networks: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     for oversubscription in (1, 4):
         found = [one for one in networks if one["scenario"]["topology"].get("oversubscription", 1) == oversubscription]
-        row = _one(_rows(found), name="switch:native", size_bytes=BUCKET_BYTES)
-        ring = _one(_rows(found), method="ring", size_bytes=BUCKET_BYTES)
+        row = _single_row(_rows(found), name="switch:native", size_bytes=BUCKET_BYTES)
+        ring = _single_row(_rows(found), method="ring", size_bytes=BUCKET_BYTES)
         beside = "" if ring is None else f"the ring {ring['share_of_payload_limit']:.1%}"
         what = f"25 MB, 2 racks of 4, up-links {oversubscription}:1, 200 Mb/s, native: of the payload limit"
         yield _verdict(what, 0.95, _value(row, "share_of_payload_limit"), "%", beside)
@@ -227,10 +230,10 @@ def loss_shares(networks: Sequence[dict[str, Any]]) -> dict[str, dict[float, flo
 
 def _numbers(part: dict[str, Any]) -> Iterator[Verdict]:
     for what in ("quantise", "dequantise", "lanes8 encode + decode"):
-        row = _one(part.get("rows", []), what=what, implementation="native", size_bytes=BUCKET_BYTES)
+        row = _single_row(part.get("rows", []), what=what, implementation="native", size_bytes=BUCKET_BYTES)
         because = f"{row['bytes_per_s'] / 1e9:.3g} GB/s" if row else ""
         yield _verdict(f"{what}, 25 MB, one core: of memcpy", 0.5, _value(row, "share_of_memcpy"), "%", because)
-    rotated = _one(part.get("rows", []), what=ROTATED, implementation="native", size_bytes=BUCKET_BYTES)
+    rotated = _single_row(part.get("rows", []), what=ROTATED, implementation="native", size_bytes=BUCKET_BYTES)
     speed = rotated["bytes_per_s"] / 1e9 if rotated else None
     yield _verdict(f"{ROTATED}, 25 MB of float32, one core", 3.0, speed, "GB/s")
 
@@ -292,7 +295,7 @@ def _collectives(part: dict[str, Any]) -> Iterator[Verdict]:
     yield _verdict("a decision of the scheduler", 5000, decision, "ns", at_most=True)
     sharded = part.get("sharded", [])
     for kind in (REDUCE_SCATTER, ALL_GATHER):
-        share = _value(_one(sharded, method="switch", kind=kind), "share_of_bound")
+        share = _value(_single_row(sharded, method="switch", kind=kind), "share_of_bound")
         yield _verdict(f"{kind} of 25 MB, n = 4, 200 Mb/s: of its bound", 0.97, share, "%")
     both, rings = together(sharded, "switch"), together(sharded, "ring")
     because = f"a ring's: {rings:.2f}" if rings else ""
@@ -303,7 +306,7 @@ def _collectives(part: dict[str, Any]) -> Iterator[Verdict]:
 def _engine(part: dict[str, Any]) -> Iterator[Verdict]:
     for method, workers in itertools.product(("switch", "ring"), (8, 64)):
         for values, target in ((False, 10_000_000), (True, 3_000_000)):
-            row = _one(part.get("rows", []), engine="compiled", method=method, workers=workers, values=values)
+            row = _single_row(part.get("rows", []), engine="compiled", method=method, workers=workers, values=values)
             what = f"packet engine, {method}, n = {workers}, {'with' if values else 'without'} values, one core"
             yield _verdict(what, target, _value(row, "hops_per_s"), "packets/s")
     for row in part.get("large", []):
@@ -322,11 +325,11 @@ def _engine(part: dict[str, Any]) -> Iterator[Verdict]:
 
 def _p4(part: dict[str, Any]) -> Iterator[Verdict]:
     for backend, target in (("native", 1_000_000), ("python", 3_000)):
-        row = _one(part.get("rows", []), backend=backend)
+        row = _single_row(part.get("rows", []), backend=backend)
         rate = 1e9 / row["ns"]["median"] if row else None
         yield _verdict(f"P4 engine, {backend}, 32 values, in memory", target, rate, "packets/s")
     for kind, target_s in (("cold", 3.0), ("cached", 0.3)):
-        start = _one(part.get("starts", []), backend="native", kind=kind)
+        start = _single_row(part.get("starts", []), backend="native", kind=kind)
         seconds = start["seconds"]["median"] if start else None
         yield _verdict(f"P4 program to ready, {kind}", target_s, seconds, "s", at_most=True)
     rows = {row["switch"]: row["pps"]["median"] for row in part.get("veth", [])}
@@ -340,7 +343,7 @@ def _p4(part: dict[str, Any]) -> Iterator[Verdict]:
 def _accuracies(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     """Of `switchagg study codecs`, which trains; the benchmark only reads what it has found."""
     digits, images = (_find(rows, workload=name, workers=4) for name in ("digits", "images"))
-    coded, plain = (_one(digits, codec=name) for name in ("rotated8+ef", "float32"))
+    coded, plain = (_single_row(digits, codec=name) for name in ("rotated8+ef", "float32"))
     below = 100 * (min(plain["accuracies"]) - coded["accuracy"]) if coded and plain else None
     what = "quickstart's net, n = 4, rotated8+ef: mean accuracy below the worst seed of float32"
     yield _verdict(what, 0.0, below, "points", _seeds(coded), at_most=True)
@@ -368,18 +371,18 @@ def _fastest(rows: Sequence[dict[str, Any]], kind: str) -> dict[str, Any] | None
     return min(_find(rows, method=kind), key=_median, default=None)
 
 
-def speedup(baseline: dict[str, Any] | None, ours: dict[str, Any] | None) -> float | None:
+def speedup(baseline: dict[str, Any] | None, switch_row: dict[str, Any] | None) -> float | None:
     """How many times faster `ours` is; None if either is missing."""
-    return _median(baseline) / _median(ours) if baseline and ours else None
+    return _median(baseline) / _median(switch_row) if baseline and switch_row else None
 
 
-def explained(baseline: dict[str, Any] | None, ours: dict[str, Any] | None) -> str:
+def explained(baseline: dict[str, Any] | None, switch_row: dict[str, Any] | None) -> str:
     """A speed-up as bound × how much more of its own bound the one reaches than the other."""
-    if not baseline or not ours or not baseline["share_of_bound"] or not ours["share_of_bound"]:
+    if not baseline or not switch_row or not baseline["share_of_bound"] or not switch_row["share_of_bound"]:
         return ""
-    bound = ours["bound_bytes_per_s"] / baseline["bound_bytes_per_s"]
+    bound = switch_row["bound_bytes_per_s"] / baseline["bound_bytes_per_s"]
     return (
-        f"bound {bound:.3g}; {ours['name']} reaches {_text(ours['share_of_bound'], '%')} of its own, "
+        f"bound {bound:.3g}; {switch_row['name']} reaches {_text(switch_row['share_of_bound'], '%')} of its own, "
         f"{baseline['name']} {_text(baseline['share_of_bound'], '%')}"
     )
 

@@ -51,8 +51,8 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(cells[at]) for cells in (head, *rows)) for at in range(len(head))]
     lines = []
     for cells in (head, *rows):
-        first, *others = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-        lines.append("  ".join([first.strip().ljust(widths[0]), *others]).rstrip())
+        first, *other_cells = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        lines.append("  ".join([first.strip().ljust(widths[0]), *other_cells]).rstrip())
     return lines
 
 

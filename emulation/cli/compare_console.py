@@ -44,16 +44,16 @@ def check_backend(on: str | None) -> None:
 def overrides(seed: int | None, settings: list[str]) -> dict[str, Any]:
     """Command-line values by dotted key; a value is read as TOML, so `10e9`, `true` and `"text"` are what they look
     like."""
-    found: dict[str, Any] = {} if seed is None else {"seed": seed}
+    overridden: dict[str, Any] = {} if seed is None else {"seed": seed}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key.strip():
             raise ScenarioError(f"--set {setting}: not understood; allowed: TABLE.KEY=VALUE, like topology.workers=8")
         try:
-            found[key.strip()] = tomllib.loads(f"value = {text.strip()}")["value"]
+            overridden[key.strip()] = tomllib.loads(f"value = {text.strip()}")["value"]
         except (ValueError, RecursionError):
-            found[key.strip()] = text.strip()  # a bare word: name=text
-    return found
+            overridden[key.strip()] = text.strip()  # a bare word: name=text
+    return overridden
 
 
 def fidelity_overrides(wanted: str | None, within_s: int | None, on: str | None) -> dict[str, Any]:
@@ -62,8 +62,8 @@ def fidelity_overrides(wanted: str | None, within_s: int | None, on: str | None)
         raise ScenarioError("--fidelity-level: Mininet sends real packets; allowed: --on sim, or no --fidelity-level")
     if within_s is not None and wanted not in (None, AUTO):
         raise ScenarioError(f"--within: it belongs to --fidelity-level auto, not {wanted}; leave one of them out")
-    found: dict[str, Any] = {"virtual_time.fidelity_level": wanted or AUTO}
-    return found if within_s is None else {**found, "virtual_time.within_s": within_s}
+    overridden: dict[str, Any] = {"virtual_time.fidelity_level": wanted or AUTO}
+    return overridden if within_s is None else {**overridden, "virtual_time.within_s": within_s}
 
 
 def run(scenario: Scenario, on: str | None, folder: Path, command: Sequence[str], as_json: bool) -> int:
@@ -96,7 +96,7 @@ class HowToSweep:
 
 
 def run_sweep(
-    whole: Scenario,
+    scenario: Scenario,
     variants: Sequence[tuple[Point, Scenario]],
     on: str | None,
     folder: Path,
@@ -108,9 +108,9 @@ def run_sweep(
     whole: the scenario with its sweep; variants: as `load_variants` returned them. Raises what `compare` raises.
     """
     backend, reason = comparing.choose_backend(variants[0][1], on)
-    swept = sweeping.planned(whole, variants, backend, folder)  # all are refused before any has run
-    _announce(whole, backend, reason)
-    for group in whole.sweep.groups:
+    swept = sweeping.planned(scenario, variants, backend, folder)  # all are refused before any has run
+    _announce(scenario, backend, reason)
+    for group in scenario.sweep.groups:
         typer.echo(f"{', '.join(group[0])}: {'; '.join(map(sweep_page.values_text, group))}", err=True)
 
     def log(text: str) -> None:

@@ -290,8 +290,8 @@ def _marking() -> MachineCheck:
     needed_for = "[topology] ecn_bytes in Mininet"
     if _find("tc") is None:
         return MachineCheck("ECN marks", False, "tc is missing", "apt-get install iproute2", needed_for)
-    own = [name for name in ("codel", "fq_codel", "pie") if qdisc_missing(name) is None]
-    said = f"the kernel's queues that mark: {', '.join(own) or 'none'}"
+    qdiscs = [name for name in ("codel", "fq_codel", "pie") if qdisc_missing(name) is None]
+    said = f"the kernel's queues that mark: {', '.join(qdiscs) or 'none'}"
     if reason := marking_missing():
         return MachineCheck("ECN marks", False, f"{said}; links in Mininet can't: {reason}", "--on sim", needed_for)
     return MachineCheck("ECN marks", True, f"{said}; links in Mininet do it by BPF", "", needed_for)
@@ -335,15 +335,15 @@ def _xdp_on_veth() -> MachineCheck:
     if _find("ip") is None or _find("tc") is None:
         return MachineCheck(name, False, "ip or tc is missing", "as root: apt-get install iproute2", needed_for)
     probe = f"{shlex.quote(sys.executable)} -P -m emulation.mininet.xdp_probe || :"
-    said = _in_own_network(probe)
-    if said is None:
+    answer = _in_own_network(probe)
+    if answer is None:
         return MachineCheck(name, False, "not tried: no network namespace to try in", "run as root", needed_for)
-    if " on veth, delivery by " in said:
-        return MachineCheck(name, True, said, "", needed_for)
+    if " on veth, delivery by " in answer:
+        return MachineCheck(name, True, answer, "", needed_for)
     remedy = "a kernel with CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_ACT and CONFIG_VETH"
-    if "not permitted" in said:
+    if "not permitted" in answer:
         remedy = "run as root, or with CAP_BPF and CAP_NET_ADMIN"
-    return MachineCheck(name, False, said or "the probe said nothing", remedy, needed_for)
+    return MachineCheck(name, False, answer or "the probe said nothing", remedy, needed_for)
 
 
 def _libbpf() -> MachineCheck:
@@ -371,24 +371,24 @@ def _xdp_programs() -> MachineCheck:
 def _compiles(compiler: str, *flags: str, source: str = "int answer(void) { return 42; }") -> bool:
     """Whether a compiler turns a line of C into something."""
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "made"
+        binary = Path(folder) / "made"
         (Path(folder) / "probe.c").write_text(source + "\n", encoding="ascii")
-        return _answer(compiler, *flags, "-o", str(made), f"{folder}/probe.c") is not None and made.exists()
+        return _answer(compiler, *flags, "-o", str(binary), f"{folder}/probe.c") is not None and binary.exists()
 
 
 def _compiler() -> MachineCheck:
     name, remedy = "C compiler", "as root: apt-get install gcc libc6-dev; then make native"
     needed_for = "building the compiled core"
-    found = [compiler for compiler in ("cc", "gcc", "clang") if _find(compiler)]
-    if not found:
+    compilers = [compiler for compiler in ("cc", "gcc", "clang") if _find(compiler)]
+    if not compilers:
         return MachineCheck(name, False, "no cc, gcc or clang on PATH", remedy, needed_for)
     flags = ("-shared", "-fPIC", "-include", "stdint.h", "-include", "sys/socket.h", "-include", "linux/types.h")
-    for compiler in found:
+    for compiler in compilers:
         if _compiles(compiler, *flags):
             version = (_answer(compiler, "--version") or compiler).splitlines()[0]
             return MachineCheck(name, True, version, "", needed_for)
     return MachineCheck(
-        name, False, f"{', '.join(found)} can't compile a line that includes C's headers", remedy, needed_for
+        name, False, f"{', '.join(compilers)} can't compile a line that includes C's headers", remedy, needed_for
     )
 
 

@@ -148,19 +148,19 @@ def compare(
         if fidelity_level is not None or within is not None:
             overrides |= console.fidelity_overrides(fidelity_level, within, on)
             on = "sim"
-        whole = scenarios.load(path, overrides)
-        if whole.sweep.axes:
-            keys = ", ".join(f"--set {key}=…" for key, _ in whole.sweep.axes)
+        loaded = scenarios.load(path, overrides)
+        if loaded.sweep.axes:
+            keys = ", ".join(f"--set {key}=…" for key, _ in loaded.sweep.axes)
             raise scenarios.ScenarioError(
-                f"{whole.file}: [sweep] has {len(whole.sweep.points)} combinations: run `switchagg sweep {scenario}`, "
-                f"or one of them with {keys}"
+                f"{loaded.file}: [sweep] has {len(loaded.sweep.points)} combinations: run `switchagg sweep {scenario}`"
+                f", or one of them with {keys}"
             )
         if on == "mininet":
             from emulation.mininet.netns import run_in_user_namespace
 
             run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
-        folder = out or Path("results") / whole.name
-        status = console.run(whole, on, folder, ["switchagg", *sys.argv[1:]], as_json)
+        folder = out or Path("results") / loaded.name
+        status = console.run(loaded, on, folder, ["switchagg", *sys.argv[1:]], as_json)
     raise typer.Exit(status)
 
 
@@ -218,10 +218,10 @@ def sweep(
 
         console.check_backend(on)
         path, overrides = scenarios.find(scenario), console.overrides(None, setting or [])
-        whole = scenarios.load(path, overrides)
-        if not whole.sweep.axes:
+        loaded = scenarios.load(path, overrides)
+        if not loaded.sweep.axes:
             raise scenarios.ScenarioError(
-                f"{whole.file}: no key has several values; give some with --set 'sweep.topology.rate_bps=[1e9, 10e9]' "
+                f"{loaded.file}: no key has several values; give some with --set 'sweep.topology.rate_bps=[1e9, 10e9]' "
                 f"or in a table [sweep]; a single run: switchagg compare {scenario}"
             )
         if on == "mininet":
@@ -229,10 +229,10 @@ def sweep(
 
             run_in_user_namespace()
         status = console.run_sweep(
-            whole,
+            loaded,
             scenarios.load_variants(path, overrides),
-            on or ("sim" if whole.methods.sim and not whole.workload.synchronisation else None),
-            out or Path("results") / whole.name,
+            on or ("sim" if loaded.methods.sim and not loaded.workload.synchronisation else None),
+            out or Path("results") / loaded.name,
             ["switchagg", *sys.argv[1:]],
             console.HowToSweep(jobs, ray, reports, as_json),
         )
@@ -380,8 +380,8 @@ def _facing(parent: str | None) -> str | None:
         return None
     _check_endpoint("--parent", parent)
     host, port = parse_endpoint(parent)
-    own = facing(resolve_host(host), port)
-    return f"tcp://{own}:{0 if (own, CONTROL_PORT) == (resolve_host(host), port) else CONTROL_PORT}"
+    local_host = facing(resolve_host(host), port)
+    return f"tcp://{local_host}:{0 if (local_host, CONTROL_PORT) == (resolve_host(host), port) else CONTROL_PORT}"
 
 
 def _check_choices(dataplane: str, link: str, packets: int | None) -> None:
@@ -524,7 +524,7 @@ def main() -> None:
             error.show()
         else:
             words = " ".join(error.format_message().split()).rstrip(".")
-            sys.stderr.write(f"switchagg: {words} (see {_asked(error)} --help)\n")
+            sys.stderr.write(f"switchagg: {words} (see {_command_of(error)} --help)\n")
         sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         sys.stderr.write("switchagg: interrupted\n")
@@ -532,7 +532,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def _asked(error: Any) -> str:
+def _command_of(error: Any) -> str:
     """The command that was given wrong arguments."""
     return str(error.ctx.command_path) if getattr(error, "ctx", None) is not None else "switchagg"
 

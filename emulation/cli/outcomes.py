@@ -18,7 +18,7 @@ EXIT_INTERRUPTED = 130
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CLEANING_S = 30
 
-OURS = ("emulation", "transport", "switchagg", "p4vm")
+SWITCHAGG_PACKAGES = ("emulation", "transport", "switchagg", "p4vm")
 EXTRAS = {"lark": "p4", "pcpp": "p4", "grpc": "p4runtime", "google": "p4runtime", "p4": "p4runtime"}
 """Package -> extra that brings it; all others are of emulation."""
 
@@ -66,7 +66,7 @@ def outcomes(how_to_go_on: str = "") -> Iterator[None]:
         stop(f"{what}; nothing it had started is left", EXIT_FAILED)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package in OURS:
+        if package in SWITCHAGG_PACKAGES:
             raise  # a fault of ours, not of the installation
         extra = EXTRAS.get(package, "emulation")
         stop(f"the Python package '{error.name}' is missing; run: pip install 'switchagg[{extra}]'", EXIT_FAILED)
@@ -84,13 +84,13 @@ def at_first_signal(act: Callable[[], None]) -> Iterator[None]:
             quiet_until_s = time.monotonic() + CLEANING_S
             act()
 
-    heard = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]  # `nohup` stays what it is
-    previous = {number: signal.signal(number, handle) for number in heard}
+    signals = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]  # `nohup` stays what it is
+    previous = {number: signal.signal(number, handle) for number in signals}
     try:
         yield
     finally:
         if quiet_until_s:
-            signal.pthread_sigmask(signal.SIG_BLOCK, heard)  # or one that comes meanwhile is reported as lost
+            signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # or one that comes meanwhile is reported as lost
         for number, handler in previous.items():
             if signal.getsignal(number) is handle:
                 signal.signal(number, signal.SIG_IGN if quiet_until_s else handler)

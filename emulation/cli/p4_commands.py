@@ -249,12 +249,12 @@ def _result_lines(result: Result, backend: str, verbose: bool) -> list[str]:
         lines += [f"  {line}" for line in result.printed]
     shown = 0
     for place, failure in enumerate(result.failures):
-        own = [f"  {line}" for line in failure.splitlines()]
-        shown += len(own)
+        failure_lines = [f"  {line}" for line in failure.splitlines()]
+        shown += len(failure_lines)
         left = len(result.failures) - place
         if not verbose and shown > FAILURE_LINES_MAX - (left > 1):
             return [*lines, f"  … and {left} more failures: --verbose shows all"]
-        lines += own
+        lines += failure_lines
     return lines
 
 
@@ -406,9 +406,9 @@ def fit(
         from p4vm.fit.fit_program import fit as judge
         from p4vm.fit.report import summary, text
 
-        found = judge(program, includes=include or (), defines=_defines(define), recirculations=recirculations)
-        typer.echo(json.dumps(summary(found), indent=2) if as_json else text(found))
-        if found.faults:
+        verdict = judge(program, includes=include or (), defines=_defines(define), recirculations=recirculations)
+        typer.echo(json.dumps(summary(verdict), indent=2) if as_json else text(verdict))
+        if verdict.faults:
             raise typer.Exit(1)
 
 

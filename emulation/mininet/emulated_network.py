@@ -43,13 +43,13 @@ def _find_mininet() -> None:
     """Makes Debian's Mininet importable from a virtual environment: PyPI has no release of it."""
     if importlib.util.find_spec("mininet") is not None:
         return
-    found = importlib.util.spec_from_file_location(
+    mn_spec = importlib.util.spec_from_file_location(
         "mininet", _DEBIAN_MININET / "__init__.py", submodule_search_locations=[str(_DEBIAN_MININET)]
     )
-    if not _DEBIAN_MININET.is_dir() or found is None or found.loader is None:
+    if not _DEBIAN_MININET.is_dir() or mn_spec is None or mn_spec.loader is None:
         raise UnfitError("Mininet is not installed: apt-get install mininet (Debian, Ubuntu), or run it with --on sim")
-    sys.modules["mininet"] = module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    sys.modules["mininet"] = module = importlib.util.module_from_spec(mn_spec)
+    mn_spec.loader.exec_module(module)
 
 
 _find_mininet()

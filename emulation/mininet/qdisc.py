@@ -75,8 +75,8 @@ class QdiscReader:
 
     def qdiscs(self, ifindex: int = 0) -> list[QdiscEntry]:
         """Qdiscs of one interface, or of all (0), root first."""
-        found = self._ask(_RTM_GETQDISC, _NLM_F_DUMP, ifindex, 0)
-        return [entry for entry in found if not ifindex or entry.ifindex == ifindex]
+        entries = self._ask(_RTM_GETQDISC, _NLM_F_DUMP, ifindex, 0)
+        return [entry for entry in entries if not ifindex or entry.ifindex == ifindex]
 
     def classes(self, ifindex: int) -> list[QdiscEntry]:
         """Traffic classes of one interface."""
@@ -95,19 +95,19 @@ class QdiscReader:
         body = _TCMSG.pack(0, 0, 0, ifindex, 0, parent, 0)
         header = _HEADER.pack(_HEADER.size + len(body), message, _NLM_F_REQUEST | flags, self._sequence, 0)
         self._socket.send(header + body)
-        found: list[QdiscEntry] = []
+        entries: list[QdiscEntry] = []
         while True:
             data = self._socket.recv(65_536)
             for kind, payload in _messages(data):
                 if kind == _NLMSG_DONE:
-                    return found
+                    return entries
                 if kind == _NLMSG_ERROR:
                     (number,) = struct.unpack_from("=i", payload)
                     raise OSError(-number, f"netlink: {os.strerror(-number)}")
                 if kind in (_RTM_NEWQDISC, _RTM_NEWTCLASS, _RTM_NEWTFILTER):
-                    found.append(parse_entry(payload))
-            if found and flags == _NLM_F_ECHO:
-                return found
+                    entries.append(parse_entry(payload))
+            if entries and flags == _NLM_F_ECHO:
+                return entries
 
 
 def parse_entry(payload: bytes) -> QdiscEntry:

@@ -213,16 +213,16 @@ def _refuse_link(spec: NetworkSpec) -> None:
 
 def _refuse_priority_queues(spec: NetworkSpec) -> None:
     """Raises UnfitError where a port can't have them."""
-    wish = f"[topology] priority_queues = {spec.priority_queues}"
+    setting = f"[topology] priority_queues = {spec.priority_queues}"
     if spec.priority_queues != CLASSES:
-        raise UnfitError(f"{wish}: Mininet links on this machine do 0 or {CLASSES}")
+        raise UnfitError(f"{setting}: Mininet links on this machine do 0 or {CLASSES}")
     if spec.netem_wishes:
         wishes = ", ".join(spec.netem_wishes)
-        raise UnfitError(f"{wish} together with {wishes}: netem queues in order; run it with --on sim")
+        raise UnfitError(f"{setting} together with {wishes}: netem queues in order; run it with --on sim")
     if reason := u32_missing():
         raise UnfitError(
-            f"{wish}: needs HTB and the u32 filter, and this kernel has not both ({reason}); run it with --on sim, or "
-            "on a kernel with CONFIG_NET_SCH_HTB and CONFIG_NET_CLS_U32"
+            f"{setting}: needs HTB and the u32 filter, and this kernel has not both ({reason}); run it with --on sim, "
+            "or on a kernel with CONFIG_NET_SCH_HTB and CONFIG_NET_CLS_U32"
         )
 
 
@@ -348,15 +348,15 @@ def read_back(specs: Mapping[str, NetworkSpec], node: str, pid: int, reader: qdi
 
 def parse_offloads(lines: list[str]) -> dict[str, dict[str, bool]]:
     """Output of `ethtool -k`, for several interfaces: name -> offload -> on. Those in OFFLOADS only."""
-    found: dict[str, dict[str, bool]] = {}
+    parsed: dict[str, dict[str, bool]] = {}
     current: dict[str, bool] = {}
     for line in lines:
         name, _, value = line.strip().partition(":")
         if name.startswith("Features for "):
-            current = found.setdefault(name.removeprefix("Features for "), {})
+            current = parsed.setdefault(name.removeprefix("Features for "), {})
         elif name in OFFLOADS:
             current[name] = value.split()[0] == "on"
-    return found
+    return parsed
 
 
 def differences(spec: NetworkSpec, report: PortReport) -> list[str]:
@@ -442,7 +442,7 @@ def _priority_queues(spec: NetworkSpec, reader: qdisc.QdiscReader, ifindex: int)
     classes = {entry.handle: entry for entry in reader.classes(ifindex) if entry.kind == "htb"}
     queues = {entry.parent: entry for entry in reader.qdiscs(ifindex) if entry.kind == "bfifo"}
     matches = [qdisc.u32_match(entry) for entry in reader.filters(ifindex, HTB_QDISC)]
-    found = 0
+    parsed = 0
     for kind in range(CLASSES):
         leaf = HTB_LEAF + kind
         entry, queue = classes.get(leaf), queues.get(leaf)
@@ -450,11 +450,11 @@ def _priority_queues(spec: NetworkSpec, reader: qdisc.QdiscReader, ifindex: int)
             continue
         settings = qdisc.htb_class(entry)
         wanted = (leaf, tos_of(kind) << 16, PRECEDENCE_MASK, 0)
-        found += (
+        parsed += (
             settings.prio == kind
             and abs(8 * settings.ceil_bytes_per_s - spec.rate_bps) < 8
             and 8 * settings.rate_bytes_per_s <= spec.rate_bps // LEAF_SHARE + 8
             and qdisc.fifo_limit(queue) == spec.queue_bytes
             and (wanted in matches or kind == BEST_EFFORT)
         )
-    return found
+    return parsed

@@ -67,7 +67,7 @@ class TrainerGroup:
         self.members = list(members)
         self._method, self._alive, self._beside = method, alive, beside
         self._stall = Patience(stall_s, self._pids, f"{method}: no rank said anything")
-        self._whole = Patience(limit_s, self._pids, f"{method}: not done")
+        self._limit = Patience(limit_s, self._pids, f"{method}: not done")
 
     def follow(self) -> Iterator[int]:
         """How many iterations all have done, whenever that grows, until every member has finished. What the caller does
@@ -76,9 +76,9 @@ class TrainerGroup:
         Raises RunFailed, in one line, as soon as a member fails, is killed or ends early, if no process reports
         anything for too long, or after the limit.
         """
-        stall, whole = self._stall, self._whole
+        stall, limit = self._stall, self._limit
         stall.again()
-        whole.again()
+        limit.again()
         done = 0
         with ChildListener([member.child for member in self.members]) as listener:
             while not all(member.finished for member in self.members):
@@ -91,11 +91,11 @@ class TrainerGroup:
                     done, since = slowest, time.monotonic()
                     yield done
                     stall.again()
-                    whole.skip(time.monotonic() - since)
+                    limit.skip(time.monotonic() - since)
                 if stall.over():
                     raise RunFailed(f"{self._method}: no rank said anything for {stall.words}; {self._where()}")
-                if whole.over():
-                    raise RunFailed(f"{self._method}: not done after {whole.words}; {self._where()}")
+                if limit.over():
+                    raise RunFailed(f"{self._method}: not done after {limit.words}; {self._where()}")
         self._wait_for_exits()
 
     def _pids(self) -> list[int]:
@@ -103,25 +103,25 @@ class TrainerGroup:
 
     def _read(self, listener: ChildListener[TrainerReport], timeout_s: float) -> bool:
         """Whether any process reported anything."""
-        heard = listener.hear(timeout_s)
-        for place, report in heard:
+        reports = listener.hear(timeout_s)
+        for place, report in reports:
             self.members[place].add(report)
-        return bool(heard)
+        return bool(reports)
 
     def _check(self, listener: ChildListener[TrainerReport]) -> None:
         """Raises RunFailed for the first cause: a killed process before those that only noticed."""
-        gone = [member for member in self.members if not member.finished and member.child.process.poll() is not None]
-        while gone and self._read(listener, 0):  # their last output may have come since
+        ended = [member for member in self.members if not member.finished and member.child.process.poll() is not None]
+        while ended and self._read(listener, 0):  # their last output may have come since
             pass
-        gone = [member for member in gone if not member.finished]
-        killed = next((member for member in gone if member.child.killed_by), None)
+        ended = [member for member in ended if not member.finished]
+        killed = next((member for member in ended if member.child.killed_by), None)
         if killed is not None:
             cause = f"rank {killed.rank} was killed by {killed.child.killed_by} at {killed.place}"
             raise RunFailed(f"{self._method}: {cause}")
-        failed = next((member for member in self.members if member.named(TrainingFailed)), gone[0] if gone else None)
+        failed = next((member for member in self.members if member.named(TrainingFailed)), ended[0] if ended else None)
         if failed is not None:
-            said = failed.named(TrainingFailed)
-            reason = said[0].message if said else failed.last_output()
+            failures = failed.named(TrainingFailed)
+            reason = failures[0].message if failures else failed.last_output()
             raise RunFailed(f"{self._method}: rank {failed.rank} failed at {failed.place}: {reason}")
 
     def _where(self) -> str:

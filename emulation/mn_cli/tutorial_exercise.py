@@ -53,26 +53,28 @@ def read(folder: str | Path, first: str = "", layout: str = "") -> Exercise:
     make = makefile.read_text(encoding="utf-8") if makefile.exists() else ""
     path = home / (layout or _assigned(make, "TOPO") or "topology.json")
     content = _content(path)
-    made = Exercise()
+    exercise = Exercise()
     try:
         for name, host in content["hosts"].items():
-            made.hosts[name] = {"ip": host["ip"], "mac": host["mac"], "commands": list(host.get("commands", ()))}
+            exercise.hosts[name] = {"ip": host["ip"], "mac": host["mac"], "commands": list(host.get("commands", ()))}
         for name, switch in content["switches"].items():
-            made.switches[name] = _switch(home, first, name, switch, _assigned(make, "DEFAULT_PROG"))
-        made.links = [_link(words) for words in content["links"]]
+            exercise.switches[name] = _switch(home, first, name, switch, _assigned(make, "DEFAULT_PROG"))
+        exercise.links = [_link(words) for words in content["links"]]
     except (KeyError, TypeError, AttributeError) as error:
         raise UnfitError(f"{path}: no topology of the tutorials: {error!r}") from None
     except UnfitError as error:
         raise UnfitError(f"{path}: {error}") from None
-    strange = {end for link in made.links for end in (link.a, link.b)} - set(made.hosts) - set(made.switches)
+    strange = (
+        {end for link in exercise.links for end in (link.a, link.b)} - set(exercise.hosts) - set(exercise.switches)
+    )
     if strange:
         raise UnfitError(f"{path}: a link to {min(strange)}, which is neither a host nor a switch")
-    return made
+    return exercise
 
 
 def _assigned(make: str, name: str) -> str:
-    found = re.search(_MAKE_LINE.format(name), make, re.MULTILINE)
-    return found.group(1) if found else ""
+    match = re.search(_MAKE_LINE.format(name), make, re.MULTILINE)
+    return match.group(1) if match else ""
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -96,15 +98,17 @@ def _switch(home: Path, first: str, name: str, content: dict[str, str], program:
     if "program" in content:
         program = f"{Path(content['program']).stem}.p4"  # its compiled form is what they name
     if not program:
-        found = sorted(path.name for path in home.glob("*.p4"))
-        if len(found) != 1:
-            raise UnfitError(f"{name}: which program? {home} has {', '.join(found) or 'none'}; name it by DEFAULT_PROG")
-        program = found[0]
-    made = {"program": _file(home, first, name, program)}
+        programs = sorted(path.name for path in home.glob("*.p4"))
+        if len(programs) != 1:
+            raise UnfitError(
+                f"{name}: which program? {home} has {', '.join(programs) or 'none'}; name it by DEFAULT_PROG"
+            )
+        program = programs[0]
+    files = {"program": _file(home, first, name, program)}
     for key, option in (("runtime_json", "json"), ("cli_input", "commands")):
         if key in content:
-            made[option] = _file(home, first, name, content[key])
-    return made
+            files[option] = _file(home, first, name, content[key])
+    return files
 
 
 def _file(home: Path, first: str, name: str, file: str) -> str:
@@ -141,8 +145,8 @@ class ExerciseHost(emulated_network.WorkerHost):
         self.defaultIntf().rename("eth0")
         netns.run_script(self.pid, "ethtool -K eth0 rx off tx off sg off > /dev/null 2>&1 || :")
         for command in self.commands:
-            if said := self.cmd(command).strip():
-                print(f"{self.name}: {command}: {said}", file=sys.stderr)
+            if output := self.cmd(command).strip():
+                print(f"{self.name}: {command}: {output}", file=sys.stderr)
         return result
 
 
@@ -156,6 +160,6 @@ class ExerciseTopo(emulated_network.Topo):
         for name, host in exercise.hosts.items():
             self.addHost(name, cls=ExerciseHost, **host)
         for link in exercise.links:
-            asked = {"delay": link.delay or None, "bw": link.mbit}
-            shape = {word: value for word, value in asked.items() if value is not None}
+            settings = {"delay": link.delay or None, "bw": link.mbit}
+            shape = {word: value for word, value in settings.items() if value is not None}
             self.addLink(link.a, link.b, link.port_a, link.port_b, cls=mn_nodes.FastLink, **shape)

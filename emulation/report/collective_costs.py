@@ -93,13 +93,13 @@ def sweep(delay_ns: int) -> list[CostPoint]:
 
 def routes(delay_ns: int) -> list[tuple[int, float, float]]:
     """(workers, ring over halving–doubling as measured, by the textbook) of 64 KiB."""
-    found = []
+    rows = []
     for workers in ROUTE_WORKERS:
         ring, halving = (point(method, workers, 65_536, delay_ns) for method in ("ring", "halving_doubling"))
         link = link_cost(SimulationConfig(workers, LinkConfig(RATE_BPS, delay_ns)))
         book = [textbook(method, workers, 65_536).seconds(link) for method in ("ring", "halving_doubling")]
-        found.append((workers, ring.measured_s / halving.measured_s, book[0] / book[1]))
-    return found
+        rows.append((workers, ring.measured_s / halving.measured_s, book[0] / book[1]))
+    return rows
 
 
 def draw(sweeps: Sequence[Sequence[CostPoint]], ratios: Sequence[tuple[int, float, float]]) -> Figure:
@@ -117,12 +117,14 @@ def draw(sweeps: Sequence[Sequence[CostPoint]], ratios: Sequence[tuple[int, floa
 
 def _times(axes: Axes, points: Sequence[CostPoint]) -> None:
     for method in METHODS:
-        mine = [each for each in points if each.method == method]
+        method_points = [each for each in points if each.method == method]
         look = ALL["switch" if method == FLOATS else method].look
         colour, marker = look.colour, "x" if method == FLOATS else look.marker
-        sizes = [each.size_bytes for each in mine]
-        axes.plot(sizes, [1e3 * each.model_s for each in mine], color=colour, linewidth=1)
-        axes.plot(sizes, [1e3 * each.measured_s for each in mine], marker, color=colour, markersize=5, label=method)
+        sizes = [each.size_bytes for each in method_points]
+        axes.plot(sizes, [1e3 * each.model_s for each in method_points], color=colour, linewidth=1)
+        axes.plot(
+            sizes, [1e3 * each.measured_s for each in method_points], marker, color=colour, markersize=5, label=method
+        )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks([256, 4096, 65_536, 1 << 20, 1 << 24])
@@ -161,17 +163,19 @@ def size_text(size_bytes: int) -> str:
 
 def table(points: Sequence[CostPoint]) -> str:
     """Measured milliseconds, and measured over model, as Markdown."""
-    shown = (1024, 65_536, 1 << 20, 1 << 24)
+    sizes_bytes = (1024, 65_536, 1 << 20, 1 << 24)
     lines = [
-        f"| {points[0].delay_ns / 1e6:g} ms per link | " + " | ".join(map(size_text, shown)) + " |",
-        "|---|" + "---|" * len(shown),
+        f"| {points[0].delay_ns / 1e6:g} ms per link | " + " | ".join(map(size_text, sizes_bytes)) + " |",
+        "|---|" + "---|" * len(sizes_bytes),
     ]
     for method in METHODS:
         cells = []
-        for size_bytes in shown:
-            found = [each for each in points if (each.method, each.size_bytes) == (method, size_bytes)]
+        for size_bytes in sizes_bytes:
+            cell_points = [each for each in points if (each.method, each.size_bytes) == (method, size_bytes)]
             cells.append(
-                f"{1e3 * found[0].measured_s:.2f} ({found[0].measured_s / found[0].model_s:.2f})" if found else "-"
+                f"{1e3 * cell_points[0].measured_s:.2f} ({cell_points[0].measured_s / cell_points[0].model_s:.2f})"
+                if cell_points
+                else "-"
             )
         name, comma, dtype = method.partition(",")
         lines.append(f"| `{name}`{comma}{dtype} | " + " | ".join(cells) + " |")

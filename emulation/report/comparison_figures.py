@@ -80,7 +80,7 @@ def draw_all(built: dict[str, Any], timelines: Mapping[MethodName, Sequence[Span
 def looks(built: dict[str, Any]) -> dict[MethodName, dict[str, Any]]:
     """Colour, line style and label of each method of a document. Host methods without a twin are dashed."""
     seen: dict[str, int] = {}
-    found = {}
+    styles = {}
     names = short_names([entry["method"] for entry in built["methods"]])
     for entry in built["methods"]:
         method = entry["method"]
@@ -88,8 +88,8 @@ def looks(built: dict[str, Any]) -> dict[MethodName, dict[str, Any]]:
         turn = seen.get(base, 0)
         seen[base] = turn + 1
         style = LINESTYLES[(turn + (base in ("gloo", "ring"))) % len(LINESTYLES)]
-        found[method] = {"color": method.look.colour, "linestyle": style, "label": names[method]}
-    return found
+        styles[method] = {"color": method.look.colour, "linestyle": style, "label": names[method]}
+    return styles
 
 
 def save_png(figure: Figure, path: Path) -> None:
@@ -275,12 +275,12 @@ def timeline(built: dict[str, Any], timelines: Mapping[MethodName, Sequence[Span
             titles[method] = f"{names[method]}: iteration {number}, {time_text(numbers[number])} (median {middle})"
     if not chosen:
         return None
-    shown = list(chosen)
-    figure = Figure(figsize=(WIDTH, 0.6 + 1.25 * len(shown)), layout="constrained")
-    panels = figure.subplots(len(shown), 1, squeeze=False, sharex=True)[:, 0]
+    panel_methods = list(chosen)
+    figure = Figure(figsize=(WIDTH, 0.6 + 1.25 * len(panel_methods)), layout="constrained")
+    panels = figure.subplots(len(panel_methods), 1, squeeze=False, sharex=True)[:, 0]
     longest = max((span.end_ns for spans in chosen.values() for span in spans), default=1)
     size, unit = (1e9, "s") if longest >= 2e9 else (1e6, "ms")
-    for axes, method in zip(panels, shown, strict=True):
+    for axes, method in zip(panels, panel_methods, strict=True):
         _panel(axes, chosen[method], method.look.colour, size, longest / size)
         axes.set_title(titles[method], loc="left", fontsize=9)
         axes.set_yticks([])

@@ -345,16 +345,18 @@ def _call_path_rows(methods: list[dict[str, Any]]) -> list[Row]:
     """The path that PyTorch's calls took (switch, gloo, …); no row where no method counted its calls."""
     if not any("ways" in entry for entry in methods):
         return []
-    return [("Calls of each rank, by path", [_ways(entry.get("ways", {})) for entry in methods])]
+    return [("Calls of each rank, by path", [_call_paths(entry.get("ways", {})) for entry in methods])]
 
 
-def _ways(ways: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[str, str]:
-    taken: dict[str, list[tuple[str, int, int]]] = {}
+def _call_paths(ways: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[str, str]:
+    calls_by_path: dict[str, list[tuple[str, int, int]]] = {}
     for kind, by_path in sorted(ways.items()):
         for path, count in by_path.items():
-            taken.setdefault(path, []).append((kind, count["calls"], count["bytes"]))
-    shares = [f"{path} {wording.bytes_text(sum(size for *_, size in kinds))}" for path, kinds in taken.items()]
-    calls = [f"{path}: " + ", ".join(f"{calls} {kind}" for kind, calls, _ in kinds) for path, kinds in taken.items()]
+            calls_by_path.setdefault(path, []).append((kind, count["calls"], count["bytes"]))
+    shares = [f"{path} {wording.bytes_text(sum(size for *_, size in kinds))}" for path, kinds in calls_by_path.items()]
+    calls = [
+        f"{path}: " + ", ".join(f"{calls} {kind}" for kind, calls, _ in kinds) for path, kinds in calls_by_path.items()
+    ]
     return ", ".join(shares) or "–", "; ".join(calls)  # noqa: RUF001
 
 
@@ -444,11 +446,11 @@ def _stamp(built: dict[str, Any]) -> dict[str, Any]:
             "kind": "virtual",
             "text": "Links are exact by construction and the run is deterministic, so there is nothing to certify.",
         }
-    kept = "The emulated links kept their rates within the bounds below"
+    verdict_text = "The emulated links kept their rates within the bounds below"
     if built["verdict"] == VALID:
-        return {"word": VALID, "kind": "valid", "text": f"{kept}: times can be trusted."}
+        return {"word": VALID, "kind": "valid", "text": f"{verdict_text}: times can be trusted."}
     if built["verdict"] == DISTURBED:
-        more = f"{kept}, but not the times of computing: what differs by these is no merit of a method."
+        more = f"{verdict_text}, but not the times of computing: what differs by these is no merit of a method."
         return {"word": DISTURBED, "kind": "disturbed", "text": more}
     return {
         "word": INVALID,
@@ -459,13 +461,13 @@ def _stamp(built: dict[str, Any]) -> dict[str, Any]:
 
 def _certificates(built: dict[str, Any]) -> list[dict[str, Any]]:
     """One entry per method that has a certificate; each measure beside its bound."""
-    found = []
+    certificates = []
     for entry in built["methods"]:
         certificate = entry["certificate"]
         if certificate is None:
             continue
-        found.append({"method": entry["method"], "rows": _measures(certificate), **certificate})
-    return found
+        certificates.append({"method": entry["method"], "rows": _measures(certificate), **certificate})
+    return certificates
 
 
 def _notes(built: dict[str, Any]) -> list[tuple[str, list[str]]]:
@@ -473,11 +475,11 @@ def _notes(built: dict[str, Any]) -> list[tuple[str, list[str]]]:
     shared = [
         note for note in built["methods"][0]["notes"] if all(note in entry["notes"] for entry in built["methods"])
     ]
-    found = [("Notes", shared)]
+    note_groups = [("Notes", shared)]
     for entry in built["methods"]:
         heading = f"Notes on {wording.in_text(entry['method'])}"
-        found.append((heading, [note for note in entry["notes"] if note not in shared]))
-    return [(heading, notes) for heading, notes in found if notes]
+        note_groups.append((heading, [note for note in entry["notes"] if note not in shared]))
+    return [(heading, notes) for heading, notes in note_groups if notes]
 
 
 def _measures(certificate: dict[str, Any]) -> list[tuple[str, str, str]]:

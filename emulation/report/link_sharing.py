@@ -95,24 +95,24 @@ def link_loads(built: dict[str, Any], entry: dict[str, Any]) -> dict[Hop, float]
         }
     network = _network(built, entry)
     span_ns = sum(record["duration_ns"] for record in entry["iterations"][-entry["wire_iterations"] :])
-    found: dict[Hop, float] = {}
+    load_by_hop: dict[Hop, float] = {}
     for up, counted in ((True, "wire_tx_bytes_per_rank"), (False, "wire_rx_bytes_per_rank")):
         for host, size in zip(network.workers, entry[counted], strict=False):
             (leaf,) = network.neighbours[host]
-            found[(host, leaf) if up else (leaf, host)] = size * 8e9 / span_ns
+            load_by_hop[(host, leaf) if up else (leaf, host)] = size * 8e9 / span_ns
     for flow in entry["flows"]:
         for place, host in enumerate(flow["from"]):
             whole = len(flow["goodput_bps"]) != len(flow["from"])
             bps = sum(flow["goodput_bps"]) / len(flow["from"]) if whole else flow["goodput_bps"][place]
             if host in network.other_hosts:
                 hop = (host, network.neighbours[host][0])
-                found[hop] = found.get(hop, 0.0) + bps
+                load_by_hop[hop] = load_by_hop.get(hop, 0.0) + bps
     for shared in entry["shared_links"]:
         over_time = list(shared["bytes_over_time"].values())
         seen_ns = shared["bin_ns"] * max(map(len, over_time))
         a, b = shared["link"].split("-")
-        found[a, b] = sum(map(sum, over_time)) * 8e9 / seen_ns
-    return found
+        load_by_hop[a, b] = sum(map(sum, over_time)) * 8e9 / seen_ns
+    return load_by_hop
 
 
 def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float], aggregators: Set[str]) -> None:
@@ -220,12 +220,12 @@ def _family(user: str) -> str:
 
 def _colours(users: list[str], job: str) -> dict[str, Any]:
     """The job has its method's colour, flows of one kind shades of another."""
-    found: dict[str, Any] = {}
+    colours: dict[str, Any] = {}
     for user in users:
         alike = [one for one in users if _family(one) == _family(user)]
         shade = 0.35 + 0.4 * alike.index(user) / max(1, len(alike) - 1) if alike[1:] else 0.5
-        found[user] = job if user == JOB else colormaps[_SHADES.get(_family(user), "Greens")](shade)
-    return found
+        colours[user] = job if user == JOB else colormaps[_SHADES.get(_family(user), "Greens")](shade)
+    return colours
 
 
 # ---- other jobs
@@ -323,29 +323,29 @@ def _flow_rows(methods: list[dict[str, Any]]) -> list[Row]:
     if not any(entry.get("flows") for entry in methods):
         return []
     kinds = list(dict.fromkeys(flow["kind"] for entry in methods for flow in entry.get("flows", [])))
-    found: list[Row] = [(f"Goodput, {kind}", [_goodput(entry, kind) for entry in methods]) for kind in kinds]
+    flow_rows: list[Row] = [(f"Goodput, {kind}", [_goodput(entry, kind) for entry in methods]) for kind in kinds]
     timed = [kind for kind in kinds if kind in ("short", "incast")]
-    found += [
+    flow_rows += [
         (f"Time of a flow, 99th percentile, {kind}", [_times(entry, kind) for entry in methods]) for kind in timed
     ]
-    found.append(("Busiest shared link: Jain's index", [_index(entry) for entry in methods]))
+    flow_rows.append(("Busiest shared link: Jain's index", [_index(entry) for entry in methods]))
     if any(entry.get("shared_links") for entry in methods):
-        found.append(("Its queue, 99th percentile", [_queue(entry) for entry in methods]))
-    return found
+        flow_rows.append(("Its queue, 99th percentile", [_queue(entry) for entry in methods]))
+    return flow_rows
 
 
 def _job_rows(methods: list[dict[str, Any]]) -> list[Row]:
     """Of the other jobs of a network; none without."""
     if not any(entry.get("tenants") for entry in methods):
         return []
-    found: dict[str, list[tuple[str, str]]] = {}
+    cells_by_row: dict[str, list[tuple[str, str]]] = {}
     names = [
         job["name"] for entry in methods for job in entry.get("tenants", {}).get("jobs", []) if not job["measured"]
     ]
     for name in dict.fromkeys(names):
-        found[f"Job {name}: a sum"] = [_sum_time(entry, name) for entry in methods]
-    found["Queue of the fullest link, 99th percentile"] = [_fullest(entry) for entry in methods]
-    return list(found.items())
+        cells_by_row[f"Job {name}: a sum"] = [_sum_time(entry, name) for entry in methods]
+    cells_by_row["Queue of the fullest link, 99th percentile"] = [_fullest(entry) for entry in methods]
+    return list(cells_by_row.items())
 
 
 def _sum_time(entry: dict[str, Any], name: str) -> tuple[str, str]:

@@ -88,8 +88,8 @@ def against_baseline(built: dict[str, Any], entry: dict[str, Any], key: str) -> 
     """What training came to, beside the baseline; "" for methods without a codec whose sums are exact. key: of the
     summary."""
     base = next((other for other in built["methods"] if other["method"] == built["baseline"]), None)
-    told = "codec" in entry["summary"] or _inexact(built, entry)
-    if not told or entry["comparison"] is None or base is None:
+    sentences = "codec" in entry["summary"] or _inexact(built, entry)
+    if not sentences or entry["comparison"] is None or base is None:
         return ""
     before, after = base["summary"][key], entry["summary"][key]
     if before is None or after is None:
@@ -367,22 +367,22 @@ def findings(built: dict[str, Any]) -> list[str]:
         first = "the fastest" if speedup >= 1 else "the fastest but the baseline"
         among = f"those that learned as much as {baseline}" if worse and not none_learned else f"{count} methods"
         which = f"{which}, {first} of {among},"
-    found = [f"Over {links_text(built)}, {_quoted(numbers['headline'], which, baseline)}."]
+    sentences = [f"Over {links_text(built)}, {_quoted(numbers['headline'], which, baseline)}."]
     if (
         not none_learned
         and _inexact(built, compared)
         and (accuracy := against_baseline(built, compared, "final_accuracy"))
     ):
-        found.append(f"Its sums are not exact: test accuracy in the end {accuracy}.")
+        sentences.append(f"Its sums are not exact: test accuracy in the end {accuracy}.")
     if worse:
         lost = ", ".join(
             f"{in_text(each['method'])} ({against_baseline(built, each, 'final_accuracy').partition(' against')[0]})"
             for each in worse
         )
         which = f"None learned as much as {baseline}" if none_learned else "Faster, but worse by more than a point"
-        found.append(f"{which}: {lost}.")
+        sentences.append(f"{which}: {lost}.")
     if not numbers["compute_alike"]:
-        found.append(unequal_compute(built, compared))
+        sentences.append(unequal_compute(built, compared))
     if numbers["communication_speedup"] is not None and numbers["communication_speedup_bound"]:
         interval = numbers["communication_speedup_interval"]
         speed = f"was {faster_text(numbers['communication_speedup'])}"
@@ -390,8 +390,8 @@ def findings(built: dict[str, Any]) -> list[str]:
             speed = "showed no difference beyond noise"
         beside = f" ({interval_text(interval)})" if interval else ""
         bound = f"{numbers['communication_speedup_bound']:.2f}×"
-        found.append(f"Communication alone {speed}{beside}; the bound is {bound}.")
-    return found
+        sentences.append(f"Communication alone {speed}{beside}; the bound is {bound}.")
+    return sentences
 
 
 def _quoted(quoted: dict[str, Any], which: str, baseline: str) -> str:
@@ -438,12 +438,12 @@ def unequal_compute(built: dict[str, Any], entry: dict[str, Any]) -> str:
 
 def _busy(*entries: dict[str, Any]) -> str:
     """What other programs had of the CPUs with each of these methods, where that was measured, as a sentence."""
-    told = [
+    sentences = [
         f"{in_text(entry['method'])} {busy_text(entry['certificate']['measures'])}"
         for entry in entries
         if entry["certificate"] and "cpu_other_share" in entry["certificate"]["measures"]
     ]
-    return f" Other programs had of the CPUs' time: with {', with '.join(told)}." if told else ""
+    return f" Other programs had of the CPUs' time: with {', with '.join(sentences)}." if sentences else ""
 
 
 def busy_text(measures: dict[str, Any]) -> str:
@@ -454,27 +454,27 @@ def busy_text(measures: dict[str, Any]) -> str:
 
 def disturbances(built: dict[str, Any]) -> list[tuple[MethodName, str]]:
     """Why methods of a document are DISTURBED: a sentence each."""
-    found = []
+    sentences = []
     paced_ns = pace_ns(from_canonical(built["scenario"]))
     for entry in built["methods"]:
         if entry["verdict"] == DISTURBED and slower_than_pace(entry, paced_ns):
             took = time_text(entry["summary"]["compute_ns"]["median"])
             text = f"Ranks computed for {took}, slower than [workload] compute_ns ({time_text(paced_ns)}) asks of them."
-            found.append((entry["method"], text + _busy(entry)))
+            sentences.append((entry["method"], text + _busy(entry)))
         if entry["comparison"] is not None and not entry["comparison"]["compute_alike"]:
-            found.append((entry["method"], unequal_compute(built, entry)))
-    return found
+            sentences.append((entry["method"], unequal_compute(built, entry)))
+    return sentences
 
 
 def explanations(built: dict[str, Any]) -> list[str]:
     """What the speed-ups consist of: sentences for each method but the baseline, as far as there are bounds."""
-    found = []
+    sentences = []
     for entry in built["methods"]:
         numbers = entry["comparison"]
         if numbers is None or not numbers["relative_efficiency"] or not numbers["communication_speedup_bound"]:
             continue
-        found += [_communication_explained(built, entry), _iteration_explained(built, entry)]
-    return found
+        sentences += [_communication_explained(built, entry), _iteration_explained(built, entry)]
+    return sentences
 
 
 def _communication_explained(built: dict[str, Any], entry: dict[str, Any]) -> str:

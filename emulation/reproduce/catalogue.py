@@ -12,8 +12,8 @@ from switchagg.option_syntax import choices
 
 def _modules() -> dict[str, str]:
     """Name of a result -> its module."""
-    found = pkgutil.walk_packages(results.__path__, f"{results.__name__}.")
-    return {module.name.rpartition(".")[2]: module.name for module in found if not module.ispkg}
+    modules = pkgutil.walk_packages(results.__path__, f"{results.__name__}.")
+    return {module.name.rpartition(".")[2]: module.name for module in modules if not module.ispkg}
 
 
 def names() -> list[str]:
@@ -26,7 +26,7 @@ def find(name: str) -> Published:
     modules = _modules()
     if name not in modules:
         raise ReproduceError(f"'{name[:60]}' is unknown{choices(name, sorted(modules), 'published results')}")
-    found: Published = importlib.import_module(modules[name]).RESULT
-    if found.name != name:
-        raise ReproduceError(f"{modules[name]}: its result is called {found.name}")
-    return found
+    published: Published = importlib.import_module(modules[name]).RESULT
+    if published.name != name:
+        raise ReproduceError(f"{modules[name]}: its result is called {published.name}")
+    return published

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from emulation.report.comparison_figures import STYLE
 from emulation.reproduce.published import Judgement, Published
 
-_PAPER, _OURS, _CALIBRATED = "#999999", "#0072B2", "#A6CEE3"  # grey, and two blues of which both print
+_PAPER, _REPRODUCED, _CALIBRATED = "#999999", "#0072B2", "#A6CEE3"  # grey, and two blues of which both print
 _BAR = 0.38
 
 
@@ -23,11 +23,11 @@ def draw(published: Published, judgement: Judgement) -> Figure:
         axes = figure.add_subplot()
         for place, cell in enumerate(cells):
             axes.barh(place - _BAR / 2, cell.published, _BAR, color=_PAPER, label="" if place else "paper")
-            ours = judgement.ours.get(cell.name)
-            if ours is not None:
-                colour = _CALIBRATED if cell.role == "calibrates" else _OURS
-                axes.barh(place + _BAR / 2, ours, _BAR, color=colour)
-        axes.barh(0, 0, color=_OURS, label="ours")
+            reproduced = judgement.reproduced.get(cell.name)
+            if reproduced is not None:
+                colour = _CALIBRATED if cell.role == "calibrates" else _REPRODUCED
+                axes.barh(place + _BAR / 2, reproduced, _BAR, color=colour)
+        axes.barh(0, 0, color=_REPRODUCED, label="ours")
         if published.calibration:
             axes.barh(0, 0, color=_CALIBRATED, label="ours, calibrated")
         axes.set_yticks(range(len(cells)), [cell.name for cell in cells])

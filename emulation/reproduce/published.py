@@ -95,7 +95,7 @@ class Judgement:
     the paper separates, over all series; nan: there are none. faults: what breaks the rule, a few words each."""
 
     verdict: Verdict
-    ours: Mapping[str, float]
+    reproduced: Mapping[str, float]
     errors: Mapping[str, float]
     tau: float
     pairs: int
@@ -107,25 +107,25 @@ class Judgement:
         return max(self.errors.values(), key=abs, default=math.nan)
 
 
-def judge(published: Published, ours: Mapping[str, float]) -> Judgement:
+def judge(published: Published, reproduced: Mapping[str, float]) -> Judgement:
     """By the rule. ReproduceError if ours lacks a cell, or the file's words don't fit the verdict."""
     needed = [cell.name for cell in published.cells if cell.role != "shown"]
-    lacking = [name for name in needed if not math.isfinite(ours.get(name, math.nan))]
+    lacking = [name for name in needed if not math.isfinite(reproduced.get(name, math.nan))]
     if lacking:
         raise ReproduceError(f"{published.name}: no number of ours for {lacking[0]}")
     errors, faults = dict[str, float](), list[str]()
     for cell in published.judged:
-        errors[cell.name] = ours[cell.name] / cell.published - 1
+        errors[cell.name] = reproduced[cell.name] / cell.published - 1
         if abs(errors[cell.name]) > ERROR_MOST:
             faults.append(f"{cell.name}: {errors[cell.name]:+.0%}")
         elif published.unit == "speed-up" and abs(cell.published - 1) > READ:
-            gain = (ours[cell.name] - 1) / (cell.published - 1)
+            gain = (reproduced[cell.name] - 1) / (cell.published - 1)
             if not GAIN_LEAST <= gain <= GAIN_MOST:
                 faults.append(f"{cell.name}: {gain:.1f} times the gain")
     agreeing, pairs = 0, 0
     for one, other in _pairs(published):
         pairs += 1
-        agrees = (ours[one.name] - ours[other.name]) * (one.published - other.published) > 0
+        agrees = (reproduced[one.name] - reproduced[other.name]) * (one.published - other.published) > 0
         agreeing += agrees
         if not agrees:
             faults.append(f"{one.name} and {other.name} in the other order")
@@ -134,7 +134,9 @@ def judge(published: Published, ours: Mapping[str, float]) -> Judgement:
         raise ReproduceError(f"{published.name}: differs ({faults[0]}), and its file doesn't say why")
     if verdict == "agrees" and published.because:
         raise ReproduceError(f"{published.name}: agrees, but its file says why it differs")
-    return Judgement(verdict, ours, errors, (2 * agreeing - pairs) / pairs if pairs else math.nan, pairs, tuple(faults))
+    return Judgement(
+        verdict, reproduced, errors, (2 * agreeing - pairs) / pairs if pairs else math.nan, pairs, tuple(faults)
+    )
 
 
 def _pairs(published: Published) -> Iterator[tuple[PublishedCell, PublishedCell]]:

@@ -48,7 +48,7 @@ SUMMARY_HEAD = ("result", "what", "verdict", "judged", "median error", "worst", 
 def cell_rows(published: Published, judgement: Judgement) -> list[tuple[str, ...]]:
     """cell, the paper's number, ours, error or what the cell is for."""
     return [
-        (cell.name, _number(cell.published), _number(judgement.ours.get(cell.name)), _remark(cell, judgement))
+        (cell.name, _number(cell.published), _number(judgement.reproduced.get(cell.name)), _remark(cell, judgement))
         for cell in published.cells
     ]
 
@@ -74,7 +74,7 @@ def section(published: Published, judgement: Judgement) -> str:
     lines = [f"## {published.title}", "", f"`switchagg reproduce {published.name}`", ""]
     lines += [f"- {word}: {text}" for word, text in facts if text]
     lines += ["", *_table(("cell", f"paper, {published.unit}", "ours", "error"), cell_rows(published, judgement)), ""]
-    if judgement.ours:
+    if judgement.reproduced:
         lines += [f"![{published.title}: the paper's numbers and ours](reproduced/{published.name}.svg)", ""]
     return "\n".join(lines)
 
@@ -86,7 +86,7 @@ def write(results: Sequence[Judged], folder: Path) -> None:
     parts = [HEAD.format(rule=RULE) + "\n".join(_table(SUMMARY_HEAD, summary_rows(results))) + "\n"]
     for published, judgement in results:
         parts.append(section(published, judgement))
-        if judgement.ours:
+        if judgement.reproduced:
             (figures / f"{published.name}.svg").write_text(svg(published, judgement))
     (folder / "reproduced.md").write_text("\n".join(parts))
 

@@ -68,7 +68,7 @@ class Gloo:
 
 def _tcp_sockets() -> set[int]:
     """Descriptors of this process that are connected TCP sockets."""
-    found = set()
+    sockets = set()
     for name in os.listdir("/proc/self/fd"):
         try:
             if not stat.S_ISSOCK(os.stat(f"/proc/self/fd/{name}").st_mode):
@@ -76,10 +76,10 @@ def _tcp_sockets() -> set[int]:
             with socket.socket(fileno=os.dup(int(name))) as copy:
                 if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
                     copy.getpeername()
-                    found.add(int(name))
+                    sockets.add(int(name))
         except OSError:  # ended meanwhile, or listening
             continue
-    return found
+    return sockets
 
 
 def _tell(descriptor: int, name: str) -> str:
@@ -101,8 +101,8 @@ def one_tensor_collectives(
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-    def begin(kind: str, whole: NDArray[Any], shard: NDArray[Any]) -> Callable[[], object]:
-        target, source = torch.from_numpy(whole), torch.from_numpy(shard)
+    def begin(kind: str, full_array: NDArray[Any], shard: NDArray[Any]) -> Callable[[], object]:
+        target, source = torch.from_numpy(full_array), torch.from_numpy(shard)
         if kind == "reduce_scatter":
             target, source = source, target
         work = (scatter if kind == "reduce_scatter" else gather)(target, source, async_op=True)

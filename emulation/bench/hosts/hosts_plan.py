@@ -110,9 +110,9 @@ class HostsPlan:
 
     def counts(self, workers: int) -> list[int]:
         """Elements of the whole array at each size: as many as fit, the same for each rank, each count once."""
-        found = {max(1, size // self.item_bytes // workers) * workers for size in self.sizes}
-        whole = {max(1, size // self.item_bytes) for size in self.sizes}
-        return sorted(whole if self.kind.kind in ("allreduce", "broadcast", "reduce") else found)
+        shard_counts = {max(1, size // self.item_bytes // workers) * workers for size in self.sizes}
+        full_counts = {max(1, size // self.item_bytes) for size in self.sizes}
+        return sorted(full_counts if self.kind.kind in ("allreduce", "broadcast", "reduce") else shard_counts)
 
     def greatest(self, workers: int) -> int:
         """Of the inputs' whole numbers: so that no sum of some ranks' is rounded."""
@@ -120,11 +120,11 @@ class HostsPlan:
 
     def differences(self, other: HostsPlan) -> list[str]:
         """What the other one has instead, flag by flag."""
-        mine, theirs = asdict(self), asdict(other)
+        self_fields, other_fields = asdict(self), asdict(other)
         return [
-            f"{name} {theirs[name]} instead of {mine[name]}"
-            for name in mine
-            if mine[name] != theirs[name] and name != "switch"  # each has its own way there
+            f"{name} {other_fields[name]} instead of {self_fields[name]}"
+            for name in self_fields
+            if self_fields[name] != other_fields[name] and name != "switch"  # each has its own way there
         ]
 
     def _refused(self, name: MethodName) -> str:
@@ -151,13 +151,13 @@ class HostsPlan:
 
 def methods_of(words: str, baseline: bool) -> tuple[str, ...]:
     """Names of a comma-separated list, each once, Gloo first. Raises ScenarioError."""
-    found = []
+    names = []
     for word in (word.strip() for word in COMMA.split(words)):
         try:
-            found.append(str(parse_method(word)))
+            names.append(str(parse_method(word)))
         except ValueError as error:
             raise ScenarioError(f"--methods {word}: {error}") from error
-    return tuple(dict.fromkeys([BASELINE] * baseline + found))
+    return tuple(dict.fromkeys([BASELINE] * baseline + names))
 
 
 def sizes(least: str, most: str, factor: float, step: str | None) -> tuple[int, ...]:

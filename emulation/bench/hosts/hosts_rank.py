@@ -114,18 +114,18 @@ def measure(plan: HostsPlan, files: Files, place: RankHost) -> None:
     say = print if rank == 0 else _silent
     for text in hosts_rows.heading(setting, places):
         say(text, flush=True)
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for cycle in range(plan.run_cycles):
         for count in counts:
-            found += _size(setting, cycle, count, contestants, place, say)
-    for text in hosts_rows.closing(found):
+            rows += _size(setting, cycle, count, contestants, place, say)
+    for text in hosts_rows.closing(rows):
         say(text, flush=True)
     if rank == 0 and files.csv:
-        hosts_rows.write_csv(files.csv, found)
+        hosts_rows.write_csv(files.csv, rows)
     if rank == 0 and files.json:
-        document.write(files.json, hosts_rows.document(setting, places, found))
+        document.write(files.json, hosts_rows.document(setting, places, rows))
     dist.barrier()
-    if wrong := sum(each["wrong_elements"] or 0 for each in found):
+    if wrong := sum(each["wrong_elements"] or 0 for each in rows):
         raise RunFailed(f"{wrong} elements are not what they must be: column #wrong")
 
 
@@ -144,12 +144,12 @@ def _agreed(plan: HostsPlan, files: Files, place: RankHost) -> list[RankHost]:
     for path in (files.json, files.csv) if place.rank == 0 else ():
         if path and not path.parent.is_dir():
             trouble = f"{path}: there is no folder {path.parent}; make it first"
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, (plan, place, trouble))
-    same_or_raise([each for each, _, _ in told])
-    if troubles := [theirs for _, _, theirs in told if theirs]:
+    messages: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(messages, (plan, place, trouble))
+    same_or_raise([each for each, _, _ in messages])
+    if troubles := [theirs for _, _, theirs in messages if theirs]:
         raise RunFailed(troubles[0])
-    places = [each for _, each, _ in told]
+    places = [each for _, each, _ in messages]
     for one in places:
         beside = [each.rank for each in places if each.address == one.address]
         if plan.link_bps and len(beside) > 1:
@@ -194,45 +194,45 @@ class _Contestant:
         self.name, self.numbers, self._plan = name, numbers, plan
         self.check = SumCheck(name, numbers, setting.workers, plan.datatype, ELEMENTS)
         timeout = timedelta(seconds=plan.timeout_s)
-        self.ours = name.method != BASELINE
+        self.is_switchagg = name.method != BASELINE
         self.checked = not plan.unchecked(name)
-        self.made = 0
-        if not self.ours:
+        self.operations = 0
+        if not self.is_switchagg:
             self.group: Any = dist.new_group(backend=BASELINE, timeout=timeout)
             return
-        told = replace(_options(plan), method=str(name), link="", codec="")
-        self.checked = self.checked and not (told.backups or told.close_after_ns)
-        self.group = dist.new_group(backend="switchagg", timeout=timeout, pg_options=told)
+        options = replace(_options(plan), method=str(name), link="", codec="")
+        self.checked = self.checked and not (options.backups or options.close_after_ns)
+        self.group = dist.new_group(backend="switchagg", timeout=timeout, pg_options=options)
         if not self.group.connect():
             raise RunFailed(
-                f"{name}: the switch {told.switch} has no room for this job of {setting.workers} ranks, and Gloo would "
-                "stand in: free slots there, or start it with more (`switchagg switch --slots`); 64 ranks at most"
+                f"{name}: the switch {options.switch} has no room for this job of {setting.workers} ranks, and Gloo "
+                "would stand in: free slots there, or start it with more (`switchagg switch --slots`); 64 ranks at most"
             )
 
     def gloo_calls(self) -> int:
         """How many collectives of the group Gloo has carried out."""
-        counts = self.group.traffic.counts() if self.ours else {}
+        counts = self.group.traffic.counts() if self.is_switchagg else {}
         return sum(ways.get(BASELINE, {"calls": 0})["calls"] for ways in counts.values())
 
-    def begin(self, given: torch.Tensor, taken: torch.Tensor) -> Any:
+    def begin(self, input_array: torch.Tensor, output_array: torch.Tensor) -> Any:
         """One operation's Work."""
         plan, group = self._plan, self.group
         op = _OPS[plan.op]
         match plan.collective:
             case "all_reduce":
-                if self.name.codec and (named := tensors_of(self.name, taken.numpy())) is not None:
-                    return group.allreduce_tensors(taken, named)
-                return dist.all_reduce(taken, op, group, async_op=True)
+                if self.name.codec and (named := tensors_of(self.name, output_array.numpy())) is not None:
+                    return group.allreduce_tensors(output_array, named)
+                return dist.all_reduce(output_array, op, group, async_op=True)
             case "reduce_scatter":
-                return _reduce_scatter(taken, given, op, group, async_op=True)
+                return _reduce_scatter(output_array, input_array, op, group, async_op=True)
             case "all_gather":
-                return _all_gather(taken, given, group, async_op=True)
+                return _all_gather(output_array, input_array, group, async_op=True)
             case "broadcast":
-                return dist.broadcast(taken, plan.root, group, async_op=True)
+                return dist.broadcast(output_array, plan.root, group, async_op=True)
             case "reduce":
-                return dist.reduce(taken, plan.root, op, group, async_op=True)
+                return dist.reduce(output_array, plan.root, op, group, async_op=True)
             case _:
-                return dist.all_to_all_single(taken, given, group=group, async_op=True)
+                return dist.all_to_all_single(output_array, input_array, group=group, async_op=True)
 
 
 class _Arrays:
@@ -243,25 +243,25 @@ class _Arrays:
         self._plan, self._numbers, self._rank, self._workers = plan, numbers, rank, workers
         self._shard = count // workers
         dtype = getattr(torch, plan.datatype)
-        self.given = torch.zeros(self._shard if plan.kind.shards == "given" else count, dtype=dtype)
+        self.input_array = torch.zeros(self._shard if plan.kind.shards == "given" else count, dtype=dtype)
         size = self._shard if plan.kind.shards == "taken" else count
-        self.taken = [torch.zeros(size, dtype=dtype) for _ in range(plan.agg_iters)]
+        self.output_arrays = [torch.zeros(size, dtype=dtype) for _ in range(plan.agg_iters)]
 
     def fill(self, operation: int) -> None:
         """Another operation's input."""
-        self.given.copy_(torch.from_numpy(self._numbers.of(self._rank, self.given.numel(), operation)))
+        self.input_array.copy_(torch.from_numpy(self._numbers.of(self._rank, self.input_array.numel(), operation)))
 
     def reset(self) -> None:
         """So that nothing is left of an earlier result; an operation in place finds its input."""
-        for taken in self.taken:
+        for taken in self.output_arrays:
             if self._plan.kind.kind in IN_PLACE:
-                taken.copy_(self.given)
+                taken.copy_(self.input_array)
             else:
                 taken.zero_()
 
     def result(self) -> NDArray[Any]:
         """Of the first operation."""
-        first = self.taken[0]
+        first = self.output_arrays[0]
         return (first.float() if self._plan.item_bytes == 2 else first).numpy()
 
     def wrong(self, operation: int, check: SumCheck) -> int:
@@ -277,9 +277,9 @@ class _Arrays:
         numbers, shard, whole = self._numbers, self._shard, self._shard * self._workers
         match self._plan.kind.kind:
             case "broadcast":
-                return numbers.of(self._plan.root, self.given.numel(), operation)
+                return numbers.of(self._plan.root, self.input_array.numel(), operation)
             case "reduce":
-                return numbers.combined(self.given.numel(), operation)
+                return numbers.combined(self.input_array.numel(), operation)
             case "reduce_scatter":
                 return numbers.combined(whole, operation)[self._rank * shard :][:shard]
             case kind:
@@ -297,44 +297,46 @@ def _size(
 ) -> list[dict[str, Any]]:
     """All methods at one size, and their rows."""
     plan, arrays = setting.plan, _Arrays(setting, contestants[0].numbers, count, place.rank)
-    own = [MethodMeasurements([], [], None, None, None, (), False) for _ in contestants]
+    local_measurements = [MethodMeasurements([], [], None, None, None, (), False) for _ in contestants]
     calls = [each.gloo_calls() for each in contestants]
     for at, contestant in enumerate(contestants):
         if plan.check and contestant.checked:
             wrong, digests = _checked(plan, contestant, arrays)
-            own[at] = replace(own[at], wrong=wrong, digests=digests)
+            local_measurements[at] = replace(local_measurements[at], wrong=wrong, digests=digests)
     arrays.fill(0)
     blocks = [size for turn in range(plan.rounds) if (size := len(range(turn, plan.iters, plan.rounds)))]
     for turn, size in enumerate(blocks):
         order = [(turn + step) % len(contestants) for step in range(len(contestants))]
         for at in order:
-            own[at] = _block(plan, contestants[at], arrays, size, place.interface, own[at])
-    own = [
+            local_measurements[at] = _block(
+                plan, contestants[at], arrays, size, place.interface, local_measurements[at]
+            )
+    local_measurements = [
         replace(each, by_gloo=contestant.gloo_calls() > before)
-        for each, contestant, before in zip(own, contestants, calls, strict=True)
+        for each, contestant, before in zip(local_measurements, contestants, calls, strict=True)
     ]
-    told: list[Any] = [None] * setting.workers
-    dist.all_gather_object(told, own)
-    of_method = list(zip(*told, strict=True))
-    baseline = next((of for of, each in zip(of_method, contestants, strict=True) if not each.ours), None)
-    found = []
+    gathered: list[Any] = [None] * setting.workers
+    dist.all_gather_object(gathered, local_measurements)
+    of_method = list(zip(*gathered, strict=True))
+    baseline = next((of for of, each in zip(of_method, contestants, strict=True) if not each.is_switchagg), None)
+    size_rows = []
     for ranks, contestant in zip(of_method, contestants, strict=True):
-        beside = baseline if contestant.ours else None
-        found.append(hosts_rows.row(setting, cycle, contestant.name, count, ranks, beside))
-        say(hosts_rows.line(found[-1]), flush=True)
-    return found
+        beside = baseline if contestant.is_switchagg else None
+        size_rows.append(hosts_rows.row(setting, cycle, contestant.name, count, ranks, beside))
+        say(hosts_rows.line(size_rows[-1]), flush=True)
+    return size_rows
 
 
 def _checked(plan: HostsPlan, contestant: _Contestant, arrays: _Arrays) -> tuple[int, tuple[int, ...]]:
     """Wrong elements, and digests where sums aren't exact, of as many operations as -c says."""
     wrong, digests, check = 0, [], contestant.check
-    for operation in range(contestant.made + 1, contestant.made + 1 + plan.check):
+    for operation in range(contestant.operations + 1, contestant.operations + 1 + plan.check):
         arrays.fill(operation)
         arrays.reset()
-        contestant.begin(arrays.given, arrays.taken[0]).wait()
+        contestant.begin(arrays.input_array, arrays.output_arrays[0]).wait()
         wrong += arrays.wrong(operation, check)
         digests.append(check.digest(arrays.result()))
-    contestant.made += plan.check
+    contestant.operations += plan.check
     return wrong, tuple(digests)
 
 
@@ -348,19 +350,19 @@ def _block(
     before = interface_bytes(interface) if interface else (0, 0)
     times, cpu = zip(*(_operation(contestant, arrays) for _ in range(size)), strict=True)
     after = interface_bytes(interface) if interface else (0, 0)
-    sent, received = (
+    sent_bytes, received = (
         ((old or 0.0) * len(found.cpu_ns) + (last - first) / plan.agg_iters) / (len(found.cpu_ns) + size)
         for old, last, first in zip((found.tx, found.rx), after, before, strict=True)
     )
     found = replace(found, times_ns=[*found.times_ns, [*times]], cpu_ns=[*found.cpu_ns, *cpu])
-    return replace(found, tx=sent, rx=received) if interface else found
+    return replace(found, tx=sent_bytes, rx=received) if interface else found
 
 
 def _operation(contestant: _Contestant, arrays: _Arrays) -> tuple[float, float]:
     """Time and CPU time, ns, of one of those that are begun at once."""
     arrays.reset()
     cpu_ns, start_ns = time.process_time_ns(), time.perf_counter_ns()
-    works = [contestant.begin(arrays.given, taken) for taken in arrays.taken]
+    works = [contestant.begin(arrays.input_array, taken) for taken in arrays.output_arrays]
     for work in works:
         work.wait()
     end_ns = time.perf_counter_ns()

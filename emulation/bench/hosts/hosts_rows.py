@@ -195,21 +195,21 @@ def heading(setting: RowContext, places: Sequence[RankHost]) -> list[str]:
     return [*lines, "#", *("#" + _laid_out(head)[1:] for head in heads)]
 
 
-def line(found: dict[str, Any]) -> str:
+def line(row_values: dict[str, Any]) -> str:
     """One row of the table."""
-    times, ratio = found["time_ns"], found["speedup_over_gloo"]
-    method = found["method"] + ("[gloo]" if found["carried_by"] != found["method"] else "")
-    wrong, share = found["wrong_elements"], found["share_of_bound"]
+    times, ratio = row_values["time_ns"], row_values["speedup_over_gloo"]
+    method = row_values["method"] + ("[gloo]" if row_values["carried_by"] != row_values["method"] else "")
+    wrong, share = row_values["wrong_elements"], row_values["share_of_bound"]
     return _laid_out(
         [
-            *map(str, (found[key] for key in CSV_COLUMNS[1:6])),
+            *map(str, (row_values[key] for key in CSV_COLUMNS[1:6])),
             _us(times["median"]),
-            _gb(found["algbw_bytes_per_s"]),
-            _gb(found["busbw_bytes_per_s"]),
+            _gb(row_values["algbw_bytes_per_s"]),
+            _gb(row_values["busbw_bytes_per_s"]),
             "N/A" if wrong is None else str(wrong),
             method,
             _ratio(ratio),
-            _us(found["cpu_ns_per_rank"]),
+            _us(row_values["cpu_ns_per_rank"]),
             "-" if share is None else f"{100 * share:.1f}",
             f"{_us(times['p25'])} … {_us(times['p75'])}",
         ]
@@ -249,29 +249,29 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(CSV_COLUMNS)
-        for found in rows:
-            writer.writerow(_cells(found))
+        for row_values in rows:
+            writer.writerow(_cells(row_values))
 
 
-def _cells(found: dict[str, Any]) -> list[Any]:
-    times, busy, ratio = found["time_ns"], found["busbw_bytes_per_s"], found["speedup_over_gloo"]
-    first = [found[key] for key in CSV_COLUMNS[:8]]  # as rows have them
+def _cells(row_values: dict[str, Any]) -> list[Any]:
+    times, busy, ratio = row_values["time_ns"], row_values["busbw_bytes_per_s"], row_values["speedup_over_gloo"]
+    first = [row_values[key] for key in CSV_COLUMNS[:8]]  # as rows have them
     in_us = [times[key] / 1e3 for key in ("median", "mean", "least", "p25", "p75", "most")]
-    least = found["bound_ns"]
+    least = row_values["bound_ns"]
     return [
         *first,
         *in_us,
         times["count"],
-        found["algbw_bytes_per_s"] / 1e9,
+        row_values["algbw_bytes_per_s"] / 1e9,
         None if busy is None else busy / 1e9,
-        found["wrong_elements"],
+        row_values["wrong_elements"],
         None if ratio is None else ratio["ratio"],
         None if ratio is None else int(ratio["resolved"]),
-        found["cpu_ns_per_rank"] / 1e3,
-        found["wire_tx_bytes"],
-        found["wire_rx_bytes"],
+        row_values["cpu_ns_per_rank"] / 1e3,
+        row_values["wire_tx_bytes"],
+        row_values["wire_rx_bytes"],
         None if least is None else least / 1e3,
-        found["share_of_bound"],
+        row_values["share_of_bound"],
     ]
 
 

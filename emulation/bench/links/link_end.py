@@ -68,13 +68,13 @@ class MeshCandidate:
         self._mesh = connect_mesh(link, member, addresses, job="bench", method="links", timeout_s=OPEN_S)
 
     def send(self, data: memoryview, count: int) -> None:
-        mesh, size, below, begun, ended = self._mesh, len(data), 0, 0, 0
+        mesh, size, below, started, ended = self._mesh, len(data), 0, 0, 0
         credit = max(CREDIT_BYTES, MESSAGES_BELOW * size)
         until = time.monotonic() + RUN_S
         while ended < count:
-            while begun < count and below < credit:
-                mesh.send(1, begun.to_bytes(16, "big"), data, begun)
-                begun += 1
+            while started < count and below < credit:
+                mesh.send(1, started.to_bytes(16, "big"), data, started)
+                started += 1
                 below += size
             events = mesh.receive()
             back = sum(isinstance(event, MessageSent) for event in events)
@@ -85,20 +85,20 @@ class MeshCandidate:
                 mesh.wait(0.05)
 
     def receive(self, size_bytes: int, count: int) -> int:
-        mesh, taken, begun_ns, last_ns = self._mesh, 0, 0, 0
+        mesh, received, begun_ns, last_ns = self._mesh, 0, 0, 0
         until = time.monotonic() + RUN_S
-        while taken < count:
+        while received < count:
             events = mesh.receive()
             for event in events:
                 if isinstance(event, MessageReceived):
-                    if len(event.data) != size_bytes or event.head != taken.to_bytes(16, "big"):
-                        raise RuntimeError(f"message {taken} came as {event.head.hex()}, {len(event.data)} bytes")
-                    taken += 1
+                    if len(event.data) != size_bytes or event.head != received.to_bytes(16, "big"):
+                        raise RuntimeError(f"message {received} came as {event.head.hex()}, {len(event.data)} bytes")
+                    received += 1
                     last_ns = time.monotonic_ns()
                     begun_ns = begun_ns or last_ns
             if not events:
                 mesh.wait(0.05)
-            _check(until, f"{taken} of {count} messages came", events)
+            _check(until, f"{received} of {count} messages came", events)
         while mesh.receive():  # acknowledgements go out
             pass
         return last_ns - begun_ns

@@ -154,16 +154,16 @@ def measure(quick: bool, log: Log, contenders: Sequence[str] = CONTENDERS) -> di
 
 def _writes(quick: bool, log: Log, failures: dict[str, str]) -> list[dict[str, Any]]:
     """RDMA WRITE of 1 MB beside plain UDP, as `emulation.bench.links.rdma` measures it."""
-    found = []
+    writes = []
     for kind in ("RC", "UC"):
         for mtu in sorted(rdma.LINK_MTU):
             log(f"links: RDMA WRITE over {kind}, path MTU {mtu}")
             how = {"cell_s": 0.3, "rounds": 2} if quick else {"cell_s": 0.6, "rounds": 5}
             try:
-                found.append(rdma.rdma_write_throughput(kind, mtu, **how))  # type: ignore[arg-type]
+                writes.append(rdma.rdma_write_throughput(kind, mtu, **how))  # type: ignore[arg-type]
             except (RunFailed, SwitchaggError) as error:
                 failures[f"RDMA {kind} {mtu}"] = f"RDMA WRITE over {kind}, path MTU {mtu}: {error}"
-    return found
+    return writes
 
 
 def _rounds(
@@ -203,20 +203,20 @@ def _run(ends: EndpointPair, name: str, size: int, count: int) -> tuple[float, f
 
 
 def _row(name: str, size: int, speeds: Sequence[float], cpu: Sequence[float]) -> dict[str, Any]:
-    found = bandwidths.spread(speeds)
+    speed = bandwidths.spread(speeds)
     return {
         "name": name,
         "size_bytes": size,
-        "bytes_per_s": dataclasses.asdict(found),
-        "messages_per_s": found.median / size,
+        "bytes_per_s": dataclasses.asdict(speed),
+        "messages_per_s": speed.median / size,
         "cpu_ns_per_message": percentile(cpu, 0.5),
     }
 
 
 def best_plain(rows: Sequence[dict[str, Any]], size: int) -> dict[str, Any] | None:
     """The fastest of the plain ways at this size."""
-    found = [row for row in rows if row["size_bytes"] == size and row["name"].startswith("plain")]
-    return max(found, key=lambda row: float(row["bytes_per_s"]["median"]), default=None)
+    plain_rows = [row for row in rows if row["size_bytes"] == size and row["name"].startswith("plain")]
+    return max(plain_rows, key=lambda row: float(row["bytes_per_s"]["median"]), default=None)
 
 
 def lines(part: dict[str, Any]) -> list[str]:
@@ -242,16 +242,16 @@ def lines(part: dict[str, Any]) -> list[str]:
 
 def _write_lines(writes: Sequence[dict[str, Any]]) -> list[str]:
     cells = []
-    for found in writes:
-        ours, plain = found["rdma_gbps"], found["udp_gbps"]
+    for write in writes:
+        rdma, plain = write["rdma_gbps"], write["udp_gbps"]
         cells.append(
             (
-                f"RDMA WRITE {found['kind']}, path MTU {found['mtu']}",
-                str(found["message_bytes"]),
-                f"{ours['median']:.2f}",
-                f"{ours['low']:.2f} … {ours['high']:.2f}",
+                f"RDMA WRITE {write['kind']}, path MTU {write['mtu']}",
+                str(write["message_bytes"]),
+                f"{rdma['median']:.2f}",
+                f"{rdma['low']:.2f} … {rdma['high']:.2f}",
                 f"{plain['median']:.2f}",
-                f"{100 * found['share']:.0f} %",
+                f"{100 * write['share']:.0f} %",
             )
         )
     head = ("one way, veth, not shaped", "size (B)", "Gb/s", "least … most", "plain UDP (Gb/s)", "of plain UDP")

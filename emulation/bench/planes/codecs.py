@@ -51,8 +51,8 @@ def measure(quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
             both = times[f"{name} encode", "native"], times[f"{name} decode", "native"]
             times[f"{name} encode + decode", "native"] = list(map(sum, zip(*both, strict=True)))
         copies = times["memcpy", "numpy"]
-        for (what, implementation), found in times.items():
-            each = bandwidths.spread(found)
+        for (what, implementation), samples in times.items():
+            each = bandwidths.spread(samples)
             rows.append(
                 {
                     "what": what,
@@ -61,7 +61,7 @@ def measure(quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
                     "time_ns": dataclasses.asdict(each),
                     "bytes_per_s": size * 1e9 / each.median,
                     # turn by turn: what slows the machine down for a while slows both
-                    "share_of_memcpy": percentile([c / t for c, t in zip(copies, found, strict=True)], 0.5),
+                    "share_of_memcpy": percentile([c / t for c, t in zip(copies, samples, strict=True)], 0.5),
                 }
             )
     return {"rows": rows, "failures": failures, "note": NOTE}
@@ -76,9 +76,9 @@ def _in_turn(steps: dict[tuple[str, str], Step], turns: int) -> dict[tuple[str, 
     for _ in range(turns):
         for name, step in steps.items():
             step()
-            begun = time.perf_counter_ns()
+            begun_ns = time.perf_counter_ns()
             step()
-            times[name].append(time.perf_counter_ns() - begun)
+            times[name].append(time.perf_counter_ns() - begun_ns)
     return times
 
 

@@ -42,19 +42,19 @@ def write(part: dict[str, Any], docs: Path) -> list[Path]:
 
 
 def _slopes(part: dict[str, Any]) -> str:
-    told = []
+    sentences = []
     for method, rows in _by_method(part).items():
         time, memory = (packet_engine.exponent(rows, name) for name in ("whole_cpu_ns", "memory_bytes"))
         if time is not None and memory is not None:
-            told.append(f"`{method}`: time grows with events to the power of {time:.2f}, memory {memory:.2f}.")
-    return " ".join(told)
+            sentences.append(f"`{method}`: time grows with events to the power of {time:.2f}, memory {memory:.2f}.")
+    return " ".join(sentences)
 
 
 def _by_method(part: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    rows_by_method: dict[str, list[dict[str, Any]]] = {}
     for row in part["scale"]:
-        found.setdefault(row["method"], []).append(row)
-    return found
+        rows_by_method.setdefault(row["method"], []).append(row)
+    return rows_by_method
 
 
 def figure(part: dict[str, Any]) -> Figure:

@@ -71,7 +71,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
 
 def lines(part: dict[str, Any]) -> list[str]:
     """The tables for people."""
-    made = text_table.columns(
+    text_lines = text_table.columns(
         ("in memory", "packets/s", "ns per packet", "min", "max"),
         [
             (
@@ -82,11 +82,11 @@ def lines(part: dict[str, Any]) -> list[str]:
             for row in part["rows"]
         ],
     )
-    made += text_table.columns(
+    text_lines += text_table.columns(
         ("compile to ready", "seconds", "min", "max"),
         [(row["what"], *(f"{row['seconds'][k]:.2f}" for k in ("median", "least", "most"))) for row in part["starts"]],
     )
-    made += text_table.columns(
+    text_lines += text_table.columns(
         ("on veth, 2 workers", "packets in/s", "min", "max", "results", "wrong", "resent"),
         [
             (row["switch"], *(f"{row['pps'][k]:,.0f}" for k in ("median", "least", "most")),
@@ -94,7 +94,7 @@ def lines(part: dict[str, Any]) -> list[str]:
             for row in part["veth"]
         ],
     )  # fmt: skip
-    return made
+    return text_lines
 
 
 # ---- in memory
@@ -115,15 +115,15 @@ def in_memory(backend: str, budget_s: float) -> dict[str, Any]:
             if backend == "native":
                 offsets = np.arange(0, frames.size + 1, frames.shape[1], dtype=np.uint32)
                 data = frames.reshape(-1)
-                begun = time.perf_counter_ns()
+                begun_ns = time.perf_counter_ns()
                 engine.run_batch(ports, offsets, data)
             else:
                 rows, places = [row.tobytes() for row in frames], ports.tolist()
-                begun = time.perf_counter_ns()
+                begun_ns = time.perf_counter_ns()
                 engine.process_many(places, rows)
-            taken = time.perf_counter_ns() - begun
+            duration_ns = time.perf_counter_ns() - begun_ns
             if number > 1:
-                samples.append(taken / traffic.packets)
+                samples.append(duration_ns / traffic.packets)
             if number > 3 and time.perf_counter() > ends:
                 break
     finally:
@@ -219,17 +219,17 @@ def on_veth(seconds: float, rounds: int, log: Log) -> list[dict[str, Any]]:
         contenders.append("simple_switch")
     else:
         log(f"bmv2 is not here to be measured beside: {reason}")
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
+    samples: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name in contenders:
-            found[name].append(one_run(name, seconds))
+            samples[name].append(one_run(name, seconds))
     return [
         {
             "switch": name,
             "pps": asdict(bandwidths.spread([run["packets_in"] / run["seconds"] for run in runs])),
             **{what: int(sum(run[what] for run in runs)) for what in ("results", "wrong", "resent")},
         }
-        for name, runs in found.items()
+        for name, runs in samples.items()
     ]
 
 

@@ -83,18 +83,18 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
     if reason := library.missing():
         log(f"engine: left out: {reason}")
         return {"rows": [], "scale": [], "large": [], "scenario": [], "failures": {"engine": reason}}
-    found: dict[str, Any] = {"failures": {}}
+    part: dict[str, Any] = {"failures": {}}
     for name, cases in (("rows", CASES), ("scale", SCALE), ("large", LARGE)):
-        found[name] = [_apart(_best, case, log) for case in cases if case.quick or not quick]
-    for row in found["rows"]:
+        part[name] = [_apart(_best, case, log) for case in cases if case.quick or not quick]
+    for row in part["rows"]:
         like = {"engine": PYTHON, "workers": row["workers"], "method": row["method"]}
-        base = next((one for one in found["rows"] if one.items() >= like.items()), None)
+        base = next((one for one in part["rows"] if one.items() >= like.items()), None)
         row["speedup"] = row["hops_per_s"] / base["hops_per_s"] if base else None
     counts = {PYTHON: 1 if quick else 3, COMPILED: 20 if quick else 100}
     methods = load(find(SCENARIO)).methods.sim
     replayed = [_Repeated(engine, str(method), count) for method in methods for engine, count in counts.items()]
-    found["scenario"] = [_apart(_repeated, case, log) for case in replayed]
-    return found
+    part["scenario"] = [_apart(_repeated, case, log) for case in replayed]
+    return part
 
 
 AnyCase = TypeVar("AnyCase", "EngineCase", "_Repeated")
@@ -112,7 +112,7 @@ def _best(case: EngineCase) -> dict[str, Any]:
 
 
 def _row(case: EngineCase) -> dict[str, Any]:
-    begun, begun_cpu = time.monotonic_ns(), time.process_time_ns()
+    begun_ns, begun_cpu = time.monotonic_ns(), time.process_time_ns()
     fabric = Fabric("leaf_spine", racks=case.racks) if case.racks else Fabric()
     config = SimulationConfig(case.workers, LINK, fabric=fabric, dataplane="native", engine=case.engine)
     simulation = SIMULATIONS[case.method](config)
@@ -128,7 +128,7 @@ def _row(case: EngineCase) -> dict[str, Any]:
         "hops": hops,
         "events": simulation.network.events,
         "cpu_ns": cpu_ns,
-        "whole_ns": time.monotonic_ns() - begun,
+        "whole_ns": time.monotonic_ns() - begun_ns,
         "whole_cpu_ns": time.process_time_ns() - begun_cpu,
         "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "hops_per_s": hops * 1e9 / cpu_ns,
@@ -165,10 +165,10 @@ def _repeated(case: _Repeated) -> dict[str, Any]:
     """The scenario's gradients, summed so often on its network, without training and without values."""
     config = replace(simulation_config(load(find(SCENARIO))), engine=case.engine, dataplane="native")
     simulation = SIMULATIONS[case.method](config)
-    begun = time.process_time_ns()
+    begun_ns = time.process_time_ns()
     for _ in range(case.allreduces):
         _run(simulation, [SizeOnlyArray(GRADIENT_BYTES // 4, np.float32)] * config.workers)
-    cpu_ns = (time.process_time_ns() - begun) / case.allreduces
+    cpu_ns = (time.process_time_ns() - begun_ns) / case.allreduces
     return {**case._asdict(), "cpu_ns": cpu_ns, "virtual_ns": simulation.network.now_ns / case.allreduces}
 
 
@@ -188,8 +188,8 @@ def scenario_speedups(part: dict[str, Any]) -> dict[str, float]:
     python, compiled = by_engine[PYTHON], by_engine[COMPILED]
     if not compiled:
         return {}
-    found = {method: python[method] / cpu_ns for method, cpu_ns in compiled.items()}
-    return {**found, "all": sum(python.values()) / sum(compiled.values())}
+    speedups = {method: python[method] / cpu_ns for method, cpu_ns in compiled.items()}
+    return {**speedups, "all": sum(python.values()) / sum(compiled.values())}
 
 
 def lines(part: dict[str, Any]) -> list[str]:
@@ -209,8 +209,8 @@ def lines(part: dict[str, Any]) -> list[str]:
     ]
     head = ("packet engine, one core", "values", "hops (M)", "CPU (s)", "hops/s (M)", "python's", "#wrong")
     text = text_table.columns(head, cells)
-    if found := scenario_speedups(part):
-        each = ", ".join(f"{method} {times:.0f}x" for method, times in found.items())
+    if speedups := scenario_speedups(part):
+        each = ", ".join(f"{method} {times:.0f}x" for method, times in speedups.items())
         text += ["", f"{SCENARIO}'s allreduces without training, CPU time of Python by C: {each}"]
     sizes = [
         (

@@ -112,14 +112,14 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
 
 def row(what: str, name: str, elements: int, workers: int, samples: list[float]) -> dict[str, Any]:
     """samples: ns per packet, one per turn."""
-    found = bandwidths.spread(samples)
+    spread = bandwidths.spread(samples)
     return {
         what: name,
         "elements": elements,
         "workers": workers,
-        "ns_per_packet": dataclasses.asdict(found),
-        "packets_per_s": 1e9 / found.median,
-        "elements_per_s": elements * 1e9 / found.median,
+        "ns_per_packet": dataclasses.asdict(spread),
+        "packets_per_s": 1e9 / spread.median,
+        "elements_per_s": elements * 1e9 / spread.median,
     }
 
 
@@ -128,9 +128,9 @@ def _turns(traffic: BundleTraffic, budget_s: float, carry_out: Callable[[Turn], 
     samples: list[float] = []
     end = time.monotonic() + budget_s
     for number, turn in enumerate(traffic.turns()):
-        begun = time.perf_counter_ns()
+        begun_ns = time.perf_counter_ns()
         carry_out(turn)
-        spent = time.perf_counter_ns() - begun
+        spent = time.perf_counter_ns() - begun_ns
         if number >= 2:
             samples.append(spent / traffic.packets)
             if len(samples) >= 5 and time.monotonic() > end:
@@ -224,33 +224,33 @@ def endpoint(name: str, elements: int, quick: bool) -> dict[str, Any]:
     job = JobConfig(1, 7, 1, elements, (StreamConfig(0, WINDOW),))
     size = (PYTHON_ENDPOINT_BYTES if name == "python" or quick else ENDPOINT_BYTES) // 4
     array = np.random.default_rng(1).standard_normal(size).astype(np.float32)
-    made: Any = NativeEndpoint(job, 0) if name == "native" else Endpoint(job, 0)
+    worker_endpoint: Any = NativeEndpoint(job, 0) if name == "native" else Endpoint(job, 0)
     samples: list[float] = []
     for _ in range(2 if quick else 5):
-        made.submit(0, (array_call if name == "native" else make_call)(array, "sum", job))
-        spent, packets = _one_call(made)
+        worker_endpoint.submit(0, (array_call if name == "native" else make_call)(array, "sum", job))
+        spent, packets = _one_call(worker_endpoint)
         samples.append(spent / packets)
-    found = row("endpoint", name, elements, 1, samples)
-    found["bytes_per_s"] = found["elements_per_s"] * bandwidths.ITEM_BYTES
-    found["note"] = "a packet sent and its result taken, float32, bundles of 64 packets"
-    return found
+    endpoint_row = row("endpoint", name, elements, 1, samples)
+    endpoint_row["bytes_per_s"] = endpoint_row["elements_per_s"] * bandwidths.ITEM_BYTES
+    endpoint_row["note"] = "a packet sent and its result taken, float32, bundles of 64 packets"
+    return endpoint_row
 
 
-def _one_call(made: Any) -> tuple[int, int]:
+def _one_call(worker_endpoint: Any) -> tuple[int, int]:
     """(ns, packets) of one call."""
     spent = packets = 0
     now = 0
     while True:
         now += 1000
-        begun = time.perf_counter_ns()
-        frames: NDArray[np.uint8] = made.frames_to_send(now, 64)
-        spent += time.perf_counter_ns() - begun
+        begun_ns = time.perf_counter_ns()
+        frames: NDArray[np.uint8] = worker_endpoint.frames_to_send(now, 64)
+        spent += time.perf_counter_ns() - begun_ns
         results = frames.copy()
         results[:, FLAGS_AT] |= FLAG_RESULT
-        begun = time.perf_counter_ns()
-        made.receive(results, now)
-        event = made.next_event()
-        spent += time.perf_counter_ns() - begun
+        begun_ns = time.perf_counter_ns()
+        worker_endpoint.receive(results, now)
+        event = worker_endpoint.next_event()
+        spent += time.perf_counter_ns() - begun_ns
         packets += len(frames)
         if isinstance(event, CallCompleted):
             return spent, packets

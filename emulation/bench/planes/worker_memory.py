@@ -42,8 +42,8 @@ def worker_memory() -> dict[str, Any] | None:
     allocator.mallinfo2.restype = _Allocated
 
     def used() -> int:
-        found = allocator.mallinfo2()
-        return int(found.used + found.mapped)
+        statistics = allocator.mallinfo2()
+        return int(statistics.used + statistics.mapped)
 
     job = JobConfig(1, 7, 1, ELEMENTS, (StreamConfig(0, WINDOW),))
     array = np.ones(25 * MEGABYTE // 4, np.float32)

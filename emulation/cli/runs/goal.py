@@ -49,8 +49,8 @@ def goal(
 
         if parallel not in MAKERS:
             raise ProfileError(f"--parallel {parallel}: unknown; allowed: {', '.join(MAKERS)}")
-        found = load(profile, Path(), workers)
-        if not isinstance(found, WorkloadGraph):
+        workload = load(profile, Path(), workers)
+        if not isinstance(workload, WorkloadGraph):
             keys = SimpleNamespace(
                 profile=profile,
                 parallel=parallel,
@@ -58,13 +58,13 @@ def goal(
                 stages=stages,
                 micro_batches=micro_batches,
                 device_flops=0.0,
-                batch_per_worker=found.batch,
+                batch_per_worker=workload.batch,
                 bucket_bytes=bucket_bytes,
             )
-            found = load_workload(keys, workers or 8, Path())
-        if not isinstance(found, WorkloadGraph):
-            found = MAKERS["ddp"](found, workers or 8, bucket_bytes=bucket_bytes)
-        lines = language.encode(found, method)
+            workload = load_workload(keys, workers or 8, Path())
+        if not isinstance(workload, WorkloadGraph):
+            workload = MAKERS["ddp"](workload, workers or 8, bucket_bytes=bucket_bytes)
+        lines = language.encode(workload, method)
         if out is None:
             for line in lines:
                 typer.echo(line)
@@ -76,4 +76,4 @@ def goal(
             os.replace(partial, out)
         finally:
             partial.unlink(missing_ok=True)
-        typer.echo(f"{out}: {found.ranks} ranks", err=True)
+        typer.echo(f"{out}: {workload.ranks} ranks", err=True)

@@ -59,7 +59,7 @@ def profile(
             stop(f"{script}: ended with exit code {code}; nothing was recorded", EXIT_FAILED)
         traces = [Path(f"{stem}.rank{rank}.json.gz") for rank in range(first, first + local)]
         if all(trace.exists() for trace in traces):  # else another rank of this machine is still to finish
-            for line in _written(traces, stem):
+            for line in _write_profiles(traces, stem):
                 typer.echo(line)
 
 
@@ -84,20 +84,20 @@ def run_to_end(command: list[str], variables: Mapping[str, str] | None = None, s
             raise
 
 
-def _written(traces: list[Path], stem: Path) -> list[str]:
+def _write_profiles(traces: list[Path], stem: Path) -> list[str]:
     """Writes the profile of data-parallel ranks; what to say."""
     from emulation.profiles.torch_trace import model_profile, record
     from emulation.report.wording import bytes_text, time_text
 
     recordings = [record(trace) for trace in traces]
     first = recordings[0]
-    sent = sum(each.size_bytes for each in first.like.collectives)
+    sent_bytes = sum(each.size_bytes for each in first.like.collectives)
     times = [one.like.compute for one in recordings]
     lines = [
         f"{len(recordings)} of {first.workers} ranks, {len(first.compute)} iterations",
         f"computing: {time_text(1000 * first.like.compute)}; iterations vary by {100 * first.jitter:.1f} % (standard "
         f"deviation), ranks by {100 * (max(times) / min(times) - 1):.1f} %",
-        f"exchanged: {bytes_text(sent)} in {len(first.like.collectives)} collectives",
+        f"exchanged: {bytes_text(sent_bytes)} in {len(first.like.collectives)} collectives",
         f"traces: {traces[0]} … {traces[-1].name}",
     ]
     if not first.data_parallel:

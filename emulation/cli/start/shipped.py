@@ -19,7 +19,7 @@ from switchagg.option_syntax import choices
 PROGRAMS = "p4"
 _PACKAGE = Path(__file__).resolve().parents[2]
 _INSTALLED = _PACKAGE / "examples"
-_MADE = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "p4vm")  # the engine is no example, but a package
+_GENERATED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "p4vm")  # the engine is no example, but a package
 
 
 def shipped(installed: Path = _INSTALLED) -> dict[str, Path]:
@@ -33,13 +33,13 @@ def shipped(installed: Path = _INSTALLED) -> dict[str, Path]:
         folders, programs = [root / "examples", root / "tools" / "scapy", root / "tools" / "wireshark"], root / "p4"
     if not all(folder.is_dir() for folder in (*folders, programs)):
         raise RunFailed(f"{folders[0]} and {programs} are not both there: install switchagg again, or use a checkout")
-    found = {folder.name: folder for folder in folders[1:]} | {PROGRAMS: programs}
+    folders_by_name = {folder.name: folder for folder in folders[1:]} | {PROGRAMS: programs}
     for path in folders[0].iterdir():
         if path.name == "p4":  # beside the programs: changed ones
-            found |= {changed.name: changed for changed in path.iterdir()}
+            folders_by_name |= {changed.name: changed for changed in path.iterdir()}
         elif not path.name.startswith(("_", ".")):
-            found[path.name] = path
-    return dict(sorted(found.items()))
+            folders_by_name[path.name] = path
+    return dict(sorted(folders_by_name.items()))
 
 
 def about(path: Path) -> str:
@@ -73,7 +73,7 @@ def copy_out(name: str, path: Path, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
-            shutil.copytree(path, target, ignore=_MADE)
+            shutil.copytree(path, target, ignore=_GENERATED)
         elif path.suffix == ".py":
             target.write_text(text_for(path, name), encoding="utf-8")
         else:
@@ -104,13 +104,13 @@ def examples(
     `switchagg examples p4 --to mine` : the switch as P4 programs, to change and to run with `switchagg p4`
     """
     with outcomes():
-        found = shipped()
+        folders_by_name = shipped()
         if name is None:
-            for each, path in found.items():
+            for each, path in folders_by_name.items():
                 typer.echo(f"{each:<23} {about(path)}")
             typer.echo("\nTo copy one out: switchagg examples NAME [--to FOLDER]", err=True)
             return
-        chosen = name if name in found else f"{name}.py"
-        if chosen not in found:
-            stop(f"examples: {name} is unknown{choices(name, found)}", EXIT_USAGE)
-        typer.echo(f"{copy_out(chosen, found[chosen], to)}: {about(found[chosen])}")
+        chosen = name if name in folders_by_name else f"{name}.py"
+        if chosen not in folders_by_name:
+            stop(f"examples: {name} is unknown{choices(name, folders_by_name)}", EXIT_USAGE)
+        typer.echo(f"{copy_out(chosen, folders_by_name[chosen], to)}: {about(folders_by_name[chosen])}")

@@ -17,7 +17,7 @@ _FUSED = Fusion(threshold_bytes=64 << 20, cycle_ns=5_000_000)
 
 
 def _compute() -> Mapping[str, float]:
-    ours = dict[str, float]()
+    reproduced = dict[str, float]()
     for model, row in _PUBLISHED.items():
         shares = load(model)
         profile = shares.schedule_profile(round(_BACKWARD_NS[model] / (1 - shares.forward_fraction)))
@@ -26,8 +26,8 @@ def _compute() -> Mapping[str, float]:
             network = Network.of_method("ring", _WORKERS, _RATE_BPS * ratio, overhead_ns=additions_ns)
             predicted = predict(_FUSED, profile, network, crossing=False)
             waited_ns = predicted.iteration_ns - predicted.compute_ns
-            ours[f"{model}, {ratio} x"] = 100 * _BATCH_NS[model] / (_BATCH_NS[model] + waited_ns)
-    return ours
+            reproduced[f"{model}, {ratio} x"] = 100 * _BATCH_NS[model] / (_BATCH_NS[model] + waited_ns)
+    return reproduced
 
 
 RESULT = Published(

@@ -31,11 +31,11 @@ def _tensors(profile: str) -> tuple[list[int], list[int]]:
 
 def _compute() -> Mapping[str, float]:
     models = {"AlexNet": _tensors("alexnet"), "ResNet-50": _tensors("resnet50"), "LSTM, Penn Treebank": _LSTM}
-    ours = dict[str, float]()
+    reproduced = dict[str, float]()
     for model, (matrices, vectors) in models.items():
-        ours[f"{model}, dense"] = 4 * (sum(matrices) + sum(vectors)) / _MIB
-        ours[f"{model}, compressed"] = _sent_bytes(matrices, vectors) / _MIB
-    return ours
+        reproduced[f"{model}, dense"] = 4 * (sum(matrices) + sum(vectors)) / _MIB
+        reproduced[f"{model}, compressed"] = _sent_bytes(matrices, vectors) / _MIB
+    return reproduced
 
 
 RESULT = Published(

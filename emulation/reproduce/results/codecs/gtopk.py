@@ -32,13 +32,13 @@ def _network_ns(method: str, values: int, workers: int) -> float:
 
 def _compute() -> Mapping[str, float]:
     values, alone_ns = load("resnet50").elements, _BATCH * 1e9 / _ALONE
-    ours = dict[str, float]()
+    reproduced = dict[str, float]()
     for method, row in _PUBLISHED.items():
         other_ns = _BATCH * 1e9 / row[0] - alone_ns - _network_ns(method, values, _WORKERS[0])
         for workers in _WORKERS:
             iteration_ns = alone_ns + other_ns + _network_ns(method, values, workers)
-            ours[f"{workers} workers, {method}"] = _BATCH * 1e9 / iteration_ns
-    return ours
+            reproduced[f"{workers} workers, {method}"] = _BATCH * 1e9 / iteration_ns
+    return reproduced
 
 
 RESULT = Published(

@@ -30,12 +30,12 @@ def _best_gbps(servers: int) -> float:
 
 
 def _compute() -> Mapping[str, float]:
-    ours = {"all-reduce": _gbps("ring")}
+    reproduced = {"all-reduce": _gbps("ring")}
     for servers in range(_GPU_MACHINES + 1):
-        ours[f"optimal, {servers} CPU machines"] = _best_gbps(servers)
+        reproduced[f"optimal, {servers} CPU machines"] = _best_gbps(servers)
         if servers:
-            ours[f"PS, {servers} CPU machines"] = _gbps("ps", servers)
-    return ours
+            reproduced[f"PS, {servers} CPU machines"] = _gbps("ps", servers)
+    return reproduced
 
 
 def _optimal(servers: int) -> float:

@@ -14,16 +14,16 @@ _STEP_NS = 14_000  # a ring's network hop with protocol Simple, in NCCL's own mo
 
 
 def _compute() -> Mapping[str, float]:
-    ours = dict[str, float]()
+    reproduced = dict[str, float]()
     for servers in _SERVERS:
         for buffer, size_bytes, delay_ns in (("small", 4 * servers, _DELAY_NS), ("large", 1 << 19, 0)):
             ring, halving = (
                 allreduce_ns(method, servers, _RATE_BPS, size_bytes, delay_ns=delay_ns)
                 for method in ("ring", "halving_doubling")
             )
-            ours[f"{servers} servers, {buffer} buffers"] = ring / halving
-    ours["32 servers, ResNet-50"] = _by_tensor(32)
-    return ours
+            reproduced[f"{servers} servers, {buffer} buffers"] = ring / halving
+    reproduced["32 servers, ResNet-50"] = _by_tensor(32)
+    return reproduced
 
 
 def _by_tensor(servers: int) -> float:

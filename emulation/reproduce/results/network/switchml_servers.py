@@ -10,14 +10,14 @@ _WORKERS = (4, 8, 16)
 
 
 def _compute() -> Mapping[str, float]:
-    ours = dict[str, float]()
+    reproduced = dict[str, float]()
     for workers in _WORKERS:
         for kind, servers in (("dedicated", workers), ("co-located", 0)):
             network = NetworkParameters(workers, 10**10, 1500, 360, servers=servers)
             ps = algbw_bound(MethodName("ps", "tcp"), "int32", network)
             switch = algbw_bound(MethodName("switch", "udp"), "int32", network)
-            ours[f"{kind} servers, {workers} workers"] = ps / switch
-    return ours
+            reproduced[f"{kind} servers, {workers} workers"] = ps / switch
+    return reproduced
 
 
 RESULT = Published(

@@ -35,7 +35,7 @@ def _iteration_ns(system: str, profile: Profile, nodes: int, rate_bps: float) ->
 
 
 def _compute() -> Mapping[str, float]:
-    ours = dict[str, float]()
+    reproduced = dict[str, float]()
     for model, systems in _PUBLISHED.items():
         for system, row in systems.items():
             profile = load(_PROFILES[model]).schedule_profile(round(_GPUS_PER_NODE * _BATCH * 1e9 / row[8]))
@@ -45,8 +45,10 @@ def _compute() -> Mapping[str, float]:
 
             rate_bps = rate_for(row[16], lambda rate, speed=speed: speed(16, rate), 1e8, _LINE_BPS)  # type: ignore[misc]
             for gpus in row:
-                ours[f"{model}, {system}, {gpus} GPUs"] = row[8] if gpus == _GPUS_PER_NODE else speed(gpus, rate_bps)
-    return ours
+                reproduced[f"{model}, {system}, {gpus} GPUs"] = (
+                    row[8] if gpus == _GPUS_PER_NODE else speed(gpus, rate_bps)
+                )
+    return reproduced
 
 
 RESULT = Published(

@@ -24,12 +24,12 @@ def _compute() -> Mapping[str, float]:
     profile = Profile(tensors, layers, 3 * _COMPUTE_UNITS * _UNIT_NS)
     beta = _UNIT_NS / _UNIT_BYTES
     scheduled = ByteScheduler(partition_bytes=_UNIT_BYTES, credit_bytes=_UNIT_BYTES)
-    ours = {
+    reproduced = {
         "first in, first out": push_pull_ns("wfbp", profile, beta) / _UNIT_NS,
         "priorities and partitions": push_pull_ns(scheduled, profile, beta) / _UNIT_NS,
     }
-    ours["speed-up"] = ours["first in, first out"] / ours["priorities and partitions"]
-    return ours
+    reproduced["speed-up"] = reproduced["first in, first out"] / reproduced["priorities and partitions"]
+    return reproduced
 
 
 RESULT = Published(

@@ -21,7 +21,7 @@ def _compute() -> Mapping[str, float]:
         return speed("p3", profiles["VGG-16"], rates["VGG-16"], -less_ns)
 
     slice_ns = -rate_for(_PUBLISHED["VGG-16"]["P3"][0] / 2, slower, -5e6, 0.0)
-    ours = dict[str, float]()
+    reproduced = dict[str, float]()
     for model, profile in profiles.items():
         for system, schedule, each_ns in (
             ("baseline", "wfbp", 0.0),
@@ -29,8 +29,8 @@ def _compute() -> Mapping[str, float]:
             ("ByteScheduler", "bytescheduler", 0.0),
         ):
             machine = speed(schedule, profile, rates[model], each_ns)
-            ours.update({f"{model}, {gpus} GPUs, {system}": gpus / 8 * machine for gpus in GPUS})
-    return ours
+            reproduced.update({f"{model}, {gpus} GPUs, {system}": gpus / 8 * machine for gpus in GPUS})
+    return reproduced
 
 
 RESULT = Published(

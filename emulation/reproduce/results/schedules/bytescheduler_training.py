@@ -39,25 +39,25 @@ def rate_of(profile: Profile, baseline: float) -> float:
 
 def cells_of(published: Rows, calibrating: tuple[str, ...]) -> tuple[PublishedCell, ...]:
     """calibrating: names of cells."""
-    found = []
+    cells = []
     for model, rows in published.items():
         for system, row in rows.items():
             for gpus, images in zip(GPUS, row, strict=True):
                 name = f"{model}, {gpus} GPUs, {system}"
                 cell = PublishedCell(name, images, f"{model}, {gpus} GPUs")
-                found.append(replace(cell, role="calibrates") if name in calibrating else cell)
-    return tuple(found)
+                cells.append(replace(cell, role="calibrates") if name in calibrating else cell)
+    return tuple(cells)
 
 
 def _compute() -> Mapping[str, float]:
-    ours = dict[str, float]()
+    reproduced = dict[str, float]()
     for model, rows in _PUBLISHED.items():
         profile = step_profile(model, _ALONE[model])
         rate_bps = rate_of(profile, rows["baseline"][0] / 2)
         for system, schedule in {"baseline": "wfbp", "ByteScheduler": "bytescheduler"}.items():
             for gpus in GPUS:
-                ours[f"{model}, {gpus} GPUs, {system}"] = gpus / 8 * speed(schedule, profile, rate_bps)
-    return ours
+                reproduced[f"{model}, {gpus} GPUs, {system}"] = gpus / 8 * speed(schedule, profile, rate_bps)
+    return reproduced
 
 
 RESULT = Published(

@@ -27,7 +27,7 @@ _PROFILES = {"GoogLeNet": "googlenet", "ResNet-50": "resnet50"}
 
 
 def _compute() -> Mapping[str, float]:
-    ours = dict[str, float]()
+    reproduced = dict[str, float]()
     for model, batch in _BATCH.items():
         alone_ns = batch / _ALONE[model] * 1e9
         profile = load(_PROFILES[model]).schedule_profile(round(alone_ns))
@@ -37,8 +37,8 @@ def _compute() -> Mapping[str, float]:
             network = Network(beta, overhead_ns=start_ns)
             for name, schedule in _SCHEDULES.items():
                 iteration_ns = predict(schedule, profile, network, crossing=False).iteration_ns
-                ours[f"{model}, {nodes} nodes, {name}"] = batch * 1e9 / iteration_ns
-    return ours
+                reproduced[f"{model}, {nodes} nodes, {name}"] = batch * 1e9 / iteration_ns
+    return reproduced
 
 
 RESULT = Published(
