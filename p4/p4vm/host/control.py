@@ -40,10 +40,10 @@ def default_address() -> str:
         return str(Path(runtime, f"switchagg-p4-{os.getuid()}.sock"))
     folder = Path(tempfile.gettempdir(), f"switchagg-{os.getuid()}")
     try:
-        ours = not folder.is_symlink() and folder_of_ones_own(folder).st_uid == os.geteuid()
+        is_private = not folder.is_symlink() and folder_of_ones_own(folder).st_uid == os.geteuid()
     except OSError:
-        ours = False
-    if not ours:
+        is_private = False
+    if not is_private:
         raise P4Error(f"{folder} is no folder of yours alone; set XDG_RUNTIME_DIR, or give --control PATH")
     return str(folder / "p4.sock")
 
@@ -76,13 +76,13 @@ def connect(text: str, timeout_s: float = 10.0) -> socket.socket:
     address = parse_address(text)
     try:
         if isinstance(address, str):
-            made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            made.settimeout(timeout_s)
-            made.connect(address)
-            if os.getuid() not in (0, owner := _user_of(made)) and owner != 0:
-                made.close()
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(timeout_s)
+            connection.connect(address)
+            if os.getuid() not in (0, owner := _user_of(connection)) and owner != 0:
+                connection.close()
                 raise P4Error(f"{text}: what answers there belongs to user {owner}, not to you; give another --control")
-            return made
+            return connection
         return socket.create_connection(address, timeout_s)
     except OSError as error:
         raise P4Error(
@@ -269,13 +269,13 @@ class PromptServer:
             return
         if visitor.answers:
             try:
-                sent = visitor.socket.send(visitor.answers)
+                sent_bytes = visitor.socket.send(visitor.answers)
             except BlockingIOError:
-                sent = 0
+                sent_bytes = 0
             except OSError:
                 self._drop(visitor)
                 return
-            del visitor.answers[:sent]
+            del visitor.answers[:sent_bytes]
         if visitor.ending and not visitor.answers and not visitor.lines:
             self._drop(visitor)
         else:
@@ -310,22 +310,22 @@ def _listen(text: str) -> tuple[socket.socket, int | None]:
     address = parse_address(text)
     try:
         if not isinstance(address, str):
-            made = socket.create_server(address, backlog=CLIENTS_MAX)
-            made.setblocking(False)
-            return made, None
+            listener = socket.create_server(address, backlog=CLIENTS_MAX)
+            listener.setblocking(False)
+            return listener, None
         _clear_stale(address)
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             before = os.umask(0o177)
             try:
-                made.bind(address)
+                listener.bind(address)
             finally:
                 os.umask(before)
-            made.listen(CLIENTS_MAX)
-            made.setblocking(False)
-            return made, os.stat(address).st_ino
+            listener.listen(CLIENTS_MAX)
+            listener.setblocking(False)
+            return listener, os.stat(address).st_ino
         except BaseException:
-            made.close()
+            listener.close()
             raise
     except OSError as error:
         raise P4Error(f"can't take commands at {text}: {error.strerror}; give another --control") from None

@@ -89,11 +89,11 @@ class NativeHost(Host):
 
     def _about(self) -> list[int]:
         """Of each port: socket, number, bytes of its longest packet, captures or -1."""
-        made: list[int] = []
+        fields: list[int] = []
         for number, seat in self.seats.items():
             files = [NO_FILE] * 2 if seat.capture is None else [seat.capture.fileno(out) for out in (False, True)]
-            made += [seat.port.socket.fileno(), number, seat.port.longest, *files]
-        return made
+            fields += [seat.port.socket.fileno(), number, seat.port.longest, *files]
+        return fields
 
     def turn(self, seconds: float) -> None:
         """The event loop in C, until a command comes, a signal, or this time is over."""
@@ -113,8 +113,10 @@ class NativeHost(Host):
         self.no_port = self._library.p4_host_no_port(self._handle)
         failed = self._library.p4_host_capture_error(self._handle)
         for index, seat in enumerate(self.seats.values()):
-            found = self._library.p4_host_counters(self._handle, index).contents
-            seat.counts = PortCounts(found.received, found.sent, found.bundles, found.queue_full, found.not_sent)
+            counters = self._library.p4_host_counters(self._handle, index).contents
+            seat.counts = PortCounts(
+                counters.received, counters.sent, counters.bundles, counters.queue_full, counters.not_sent
+            )
             if failed and seat.capture is not None:
                 seat.capture.failure = f"captures ended early: {os.strerror(failed)}"
         return {number: seat.counts for number, seat in self.seats.items()}

@@ -130,18 +130,18 @@ def _opened(opened: socket.socket, number: int, interface: str) -> InterfacePort
 
 def _request(opened: socket.socket, request: int, interface: str) -> int:
     """A number about an interface."""
-    asked = struct.pack("16si12x", interface.encode(), 0)
-    answer = fcntl.ioctl(opened.fileno(), request, asked)
+    ifreq = struct.pack("16si12x", interface.encode(), 0)
+    answer = fcntl.ioctl(opened.fileno(), request, ifreq)
     value: int = struct.unpack_from("H" if request == SIOCGIFFLAGS else "i", answer, 16)[0]
     return value
 
 
 def queues(index: int) -> bool:
     """Whether the interface has a queue of its own (a qdisc other than noqueue)."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as asked:
-        asked.settimeout(1)
-        asked.send(struct.pack("=IHHIIBxHiII", 32, RTM_GETLINK, NLM_F_REQUEST, 1, 0, 0, 0, index, 0, 0))
-        answer = asked.recv(1 << 16)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
+        netlink.settimeout(1)
+        netlink.send(struct.pack("=IHHIIBxHiII", 32, RTM_GETLINK, NLM_F_REQUEST, 1, 0, 0, 0, index, 0, 0))
+        answer = netlink.recv(1 << 16)
     at = 32  # after both headers
     while at + 4 <= len(answer):
         size, kind = struct.unpack_from("=HH", answer, at)
@@ -157,12 +157,12 @@ def queues(index: int) -> bool:
 def offloads(interface: str) -> list[str]:
     """Offloads that are on, by ethtool's names; none where the driver doesn't say."""
     on = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as inet:
         for name, command in OFFLOADS.items():
             value = bytearray(struct.pack("II", command, 0))
             address = struct.pack("16sP8x", interface.encode(), _address(value))
             try:
-                fcntl.ioctl(asked.fileno(), SIOCETHTOOL, address)
+                fcntl.ioctl(inet.fileno(), SIOCETHTOOL, address)
             except OSError:
                 continue
             if struct.unpack_from("I", value, 4)[0]:

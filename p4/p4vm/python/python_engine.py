@@ -77,9 +77,9 @@ class PythonEngine:
     def make_instances(self, layout: RoutineLayout) -> None:
         """Registers, counters, meters, profiles, tables and value sets, where the module finds them."""
         for instance in self.program.externs:
-            made = self.make_instance(instance)
-            if made is not None:
-                self.module[layout.names.of(instance)] = made
+            extern = self.make_instance(instance)
+            if extern is not None:
+                self.module[layout.names.of(instance)] = extern
         for table in self.program.tables:
             state = PythonTable(
                 table,

@@ -29,10 +29,10 @@ VARIABLES_TAKEN = words("False None True entry exited here int item len packet r
 
 def identifier(name: str) -> str:
     """name as Python can write it: "MyIngress.forward" -> "MyIngress_forward"."""
-    made = re.sub(r"\W", "_", name, flags=re.ASCII)
-    if not made or made[0].isdigit() or made.startswith("__"):
-        made = f"n{made}"
-    return f"{made}_" if keyword.iskeyword(made) else made
+    identifier_text = re.sub(r"\W", "_", name, flags=re.ASCII)
+    if not identifier_text or identifier_text[0].isdigit() or identifier_text.startswith("__"):
+        identifier_text = f"n{identifier_text}"
+    return f"{identifier_text}_" if keyword.iskeyword(identifier_text) else identifier_text
 
 
 def docstring(text: str) -> str:
@@ -50,13 +50,13 @@ class PythonNames:
 
     def fresh(self, wish: str) -> str:
         """wish; where it is taken, with a number."""
-        made = wish = identifier(wish)
+        unique_name = wish = identifier(wish)
         number = 2
-        while made in self.taken:
-            made = f"{wish}_{number}"
+        while unique_name in self.taken:
+            unique_name = f"{wish}_{number}"
             number += 1
-        self.taken.add(made)
-        return made
+        self.taken.add(unique_name)
+        return unique_name
 
     def of(self, thing: object, wish: str) -> str:
         """The name that this thing has, or now gets."""

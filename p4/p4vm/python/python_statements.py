@@ -72,9 +72,9 @@ class StatementWriter(Lines):
             others = (1 << width) - 1 & ~(mask << target.low)
             shifted = f"{value.at(ATOM)} << {target.low}" if target.low else value.at(ATOM)
             kept = self.expression(target.base, ATOM)
-            made = PythonText(f"{kept} & {hex(others)} | {shifted}", LAMBDA)
+            masked = PythonText(f"{kept} & {hex(others)} | {shifted}", LAMBDA)
             signed = is_signed(target.base.type)
-            self.store(target.base, self.expression.fitted(made, target.base.type) if signed else made)
+            self.store(target.base, self.expression.fitted(masked, target.base.type) if signed else masked)
         else:
             self.line(f"{self.expression(target)} = {value.text}")
 
@@ -159,7 +159,7 @@ class StatementWriter(Lines):
     ) -> None:
         """texts: arguments as Python; places: as expressions, where out ones are written back."""
         lead = ["packet", *(["here"] if self.layout.takes_frame(routine) else [])]
-        made = f"{self.layout.names.of(routine)}({', '.join([*lead, *texts])})"
+        call = f"{self.layout.names.of(routine)}({', '.join([*lead, *texts])})"
         targets = []
         if routine in self.layout.exits:
             targets.append("exited")
@@ -173,13 +173,13 @@ class StatementWriter(Lines):
             if parameter.direction in ("out", "inout") and is_scalar(parameter.variable.type):
                 targets.append(self.expression(place_expression))
         if not targets:
-            self.line(made)
+            self.line(call)
         elif targets == ["exited"]:
-            with self.nested(f"if {made}:"):
+            with self.nested(f"if {call}:"):
                 self.give_back(True)
             return
         else:
-            self.line(f"{', '.join(targets)} = {made}")
+            self.line(f"{', '.join(targets)} = {call}")
         if record_result and result is not None:
             self.line(f"{self.expression(result, ATOM)}.assign(value)")
         if "exited" in targets:

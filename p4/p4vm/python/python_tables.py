@@ -62,14 +62,14 @@ class Matcher:
 
     def ranges(self, parts: KeyParts) -> list[tuple[int, int, int]]:
         """(which key, lowest, highest), as `pattern` makes keys."""
-        made = []
+        segments = []
         for at, (kind, width, (low, high)) in enumerate(zip(self.kinds, self.widths, parts, strict=True)):
             if kind == "range":
                 of = self.types[at]
                 half = 1 << width >> 1 if is_signed(of) else 0
                 low, high = fitting(low, of), fitting(low if high is None else high, of)
-                made.append((at, low + half, high + half))
-        return made
+                segments.append((at, low + half, high + half))
+        return segments
 
     def set_rows(self, rows: Sequence[KeyParts]) -> None:
         self.rows = [(*self.masked(parts), self.ranges(parts), at) for at, parts in enumerate(rows)]

@@ -70,25 +70,28 @@ class RecordWriter:
     def lines(self) -> list[str]:
         varbits = sum(field.width for _, field in self.fields if isinstance(field, ir.Varbits))
         slots = [slot for slot, _ in self.fields]
-        made = [f"class {self.name}({'Header' if self.header else 'Struct'}):"]
-        made += ["    " + docstring(f"{self.kind.kind} {self.kind.name}"), ""]
-        made += [f"    __slots__ = {tuple(slots)!r}", "    FIELDS = ("]
-        made += [f"        {(slot, letter(field), width_of(field))!r}," for slot, field in self.fields]
-        made += ["    )", f"    WIDTH, VARBITS, WHOLE = {width_of(self.kind)}, {varbits}, {whole_of(self.kind)}"]
+        source = [f"class {self.name}({'Header' if self.header else 'Struct'}):"]
+        source += ["    " + docstring(f"{self.kind.kind} {self.kind.name}"), ""]
+        source += [f"    __slots__ = {tuple(slots)!r}", "    FIELDS = ("]
+        source += [f"        {(slot, letter(field), width_of(field))!r}," for slot, field in self.fields]
+        source += [
+            "    )",
+            f"    WIDTH, VARBITS, WHOLE = {width_of(self.kind)}, {varbits}, {whole_of(self.kind)}",
+        ]
         methods = [self.creation(), self.clearing(), self.assignment()]
         if whole_of(self.kind):
             methods.append(self.whole_bytes())
         for method in methods:
-            made += ["", *(f"    {line}" if line else "" for line in method)]
-        return made
+            source += ["", *(f"    {line}" if line else "" for line in method)]
+        return source
 
     def cleared(self) -> list[str]:
-        made = ["    self.valid = False"] if self.header else []
+        body = ["    self.valid = False"] if self.header else []
         numbers = [f"self.{slot} = " for slot, field in self.scalars if not isinstance(field, ir.Varbits)]
         for at in range(0, len(numbers), 8):
-            made.append(f"    {''.join(numbers[at : at + 8])}0")
-        made += [f"    self.{slot} = EMPTY" for slot, field in self.scalars if isinstance(field, ir.Varbits)]
-        return made
+            body.append(f"    {''.join(numbers[at : at + 8])}0")
+        body += [f"    self.{slot} = EMPTY" for slot, field in self.scalars if isinstance(field, ir.Varbits)]
+        return body
 
     def creation(self) -> list[str]:
         inner = [f"    self.{slot} = {zero(field, self.names)}" for slot, field in self.others]
@@ -99,11 +102,11 @@ class RecordWriter:
         return ["def reset(self):", *(self.cleared() + inner or ["    pass"])]
 
     def assignment(self) -> list[str]:
-        made = ["def assign(self, other):"]
-        made += ["    self.valid = other.valid"] if self.header else []
-        made += [f"    self.{slot} = other.{slot}" for slot, _ in self.scalars]
-        made += [f"    self.{slot}.assign(other.{slot})" for slot, _ in self.others]
-        return [*made, "    return self"]
+        body = ["def assign(self, other):"]
+        body += ["    self.valid = other.valid"] if self.header else []
+        body += [f"    self.{slot} = other.{slot}" for slot, _ in self.scalars]
+        body += [f"    self.{slot}.assign(other.{slot})" for slot, _ in self.others]
+        return [*body, "    return self"]
 
     def whole_bytes(self) -> list[str]:
         """unpack, pack: by struct, in pieces of whole bytes."""
@@ -136,8 +139,8 @@ class RecordWriter:
                 if code[-1] == "s"
                 else f"({joined})"
             )
-        made = [f'WIRE = Wire(">{codes}")', "", *unpack, ""]
-        return [*made, "def pack(self):", "    return self.WIRE.pack(", *(f"        {each}," for each in pack), "    )"]
+        body = [f'WIRE = Wire(">{codes}")', "", *unpack, ""]
+        return [*body, "def pack(self):", "    return self.WIRE.pack(", *(f"        {each}," for each in pack), "    )"]
 
     @staticmethod
     def split(piece: tuple[str, list[tuple[str, ir.Type]]]) -> bool:

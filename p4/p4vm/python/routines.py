@@ -66,15 +66,15 @@ class RoutineWriter:
 
     def returned(self, exited: bool, value: str | None) -> str:
         """What `return` gives: exited, rejected, the function's value, scalars written for the caller."""
-        made = []
+        results = []
         if self.routine in self.layout.exits:
-            made.append(str(exited))
+            results.append(str(exited))
         if self.layout.gives_rejected(self.routine):
-            made.append("None")
+            results.append("None")
         if self.routine.returns is not None:
-            made.append(zero(self.routine.returns, self.layout.names) if value is None else value)
-        made += [self.places[id(variable)] for variable in self.layout.scalar_outs(self.routine)]
-        return made[0] if len(made) == 1 else f"({', '.join(made)})" if made else ""
+            results.append(zero(self.routine.returns, self.layout.names) if value is None else value)
+        results += [self.places[id(variable)] for variable in self.layout.scalar_outs(self.routine)]
+        return results[0] if len(results) == 1 else f"({', '.join(results)})" if results else ""
 
     def lines(self) -> list[str]:
         routine = self.routine
@@ -82,7 +82,7 @@ class RoutineWriter:
         parameters = ["packet", *(["here"] if self.layout.takes_frame(routine) else [])]
         parameters += [self.locals[id(p.variable)] for p in routine.parameters]
         head = f"def {self.layout.names.of(routine)}({', '.join(parameters)}):"
-        made = [marked(head, routine.position, writer.comment), "    " + docstring(f"{routine.kind} {routine.name}")]
+        heading = [marked(head, routine.position, writer.comment), "    " + docstring(f"{routine.kind} {routine.name}")]
         self.openings()
         guarded = self.layout.gives_rejected(routine)
         with writer.nested("try:") if guarded else nullcontext():
@@ -95,7 +95,7 @@ class RoutineWriter:
             writer.line("except Reject as rejected:")
             outs = [self.places[id(variable)] for variable in self.layout.scalar_outs(routine)]
             writer.line(f"    return ({', '.join(['rejected', *outs])})")
-        return made + (writer.lines or ["    pass"])
+        return heading + (writer.lines or ["    pass"])
 
     def openings(self) -> None:
         """Variables before the first statement."""
@@ -147,13 +147,13 @@ def frame_lines(layout: RoutineLayout, control: ir.Routine) -> list[str]:
     """The class of a control's variables that its actions use."""
     shared = layout.shared[control]
     slots = frame_slots(shared)
-    made = [f"class {frame_name(layout, control)}:"]
-    made += ["    " + docstring(f"Variables of {control.name} that its actions use."), ""]
-    made += [f"    __slots__ = {tuple(slot for _, slot in slots)!r}", "", "    def __init__(self):"]
+    source = [f"class {frame_name(layout, control)}:"]
+    source += ["    " + docstring(f"Variables of {control.name} that its actions use."), ""]
+    source += [f"    __slots__ = {tuple(slot for _, slot in slots)!r}", "", "    def __init__(self):"]
     for variable, slot in slots:
         if is_scalar(variable.type):
-            made.append(f"        self.{slot} = {zero(variable.type, layout.names)}")
-    return made if made[-1].strip() != "def __init__(self):" else [*made, "        pass"]
+            source.append(f"        self.{slot} = {zero(variable.type, layout.names)}")
+    return source if source[-1].strip() != "def __init__(self):" else [*source, "        pass"]
 
 
 def module_of(layout: RoutineLayout) -> str:

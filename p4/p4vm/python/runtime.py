@@ -91,10 +91,10 @@ class PacketBits:
 
     def copy(self) -> PacketBits:
         """Clears requests to the pipeline before another pass through egress, but those that hold for all copies."""
-        made = PacketBits(self.shared, self.data, self.now_us, self.passes)
-        made.payload = self.payload
-        made.keep = self.keep
-        return made
+        copy = PacketBits(self.shared, self.data, self.now_us, self.passes)
+        copy.payload = self.payload
+        copy.keep = self.keep
+        return copy
 
     # ---- parser
 
@@ -246,10 +246,10 @@ class Struct:
     @classmethod
     def build(cls, *values: Any) -> Self:
         """From its fields, in order; a header is valid then."""
-        made = cls()
+        struct = cls()
         for (slot, _, _), value in zip(cls.FIELDS, values, strict=True):
-            setattr(made, slot, value)
-        return made
+            setattr(struct, slot, value)
+        return struct
 
     def copy(self) -> Self:
         return type(self)().assign(self)
@@ -263,19 +263,19 @@ class Struct:
 
     def values(self) -> list[int]:
         """All scalars, also of invalid headers."""
-        made: list[int] = []
+        numbers: list[int] = []
         for slot, letter, _ in self.FIELDS:
             value = getattr(self, slot)
-            made += value.values() if letter == "r" else [value[1] if letter == "v" else value]
-        return made
+            numbers += value.values() if letter == "r" else [value[1] if letter == "v" else value]
+        return numbers
 
     def pieces(self) -> list[Varbit]:
         """(width, number) of all scalars, none of invalid headers. Numbers may be negative."""
-        made: list[Varbit] = []
+        varbits: list[Varbit] = []
         for slot, letter, width in self.FIELDS:
             value = getattr(self, slot)
-            made += value.pieces() if letter == "r" else [value if letter == "v" else (width, value)]
-        return made
+            varbits += value.pieces() if letter == "r" else [value if letter == "v" else (width, value)]
+        return varbits
 
     def take(self, number: int, varbits: int = 0) -> None:
         """All fields from a number of WIDTH + varbits bits."""
@@ -299,9 +299,9 @@ class Header(Struct):
 
     @classmethod
     def build(cls, *values: Any) -> Self:
-        made = super().build(*values)
-        made.valid = True
-        return made
+        header = super().build(*values)
+        header.valid = True
+        return header
 
     def same(self, other: Self) -> bool:
         if not self.valid or not other.valid:
@@ -350,9 +350,9 @@ class HeaderStack:
         self.next_index = other.next_index
 
     def copy(self) -> HeaderStack:
-        made = HeaderStack(self.element, self.size)
-        made.assign(self)
-        return made
+        copy = HeaderStack(self.element, self.size)
+        copy.assign(self)
+        return copy
 
     def same(self, other: HeaderStack) -> bool:
         return all(mine.same(its) for mine, its in zip(self.items, other.items, strict=True))
@@ -381,10 +381,10 @@ class HeaderStack:
 
 def stack_of(element: Any, items: list[Any]) -> HeaderStack:
     """A stack built from copies of these."""
-    made = HeaderStack(element, len(items))
-    for mine, its in zip(made.items, items, strict=True):
+    stack = HeaderStack(element, len(items))
+    for mine, its in zip(stack.items, items, strict=True):
         mine.assign(its)
-    return made
+    return stack
 
 
 def joined(pieces: Iterable[Varbit]) -> bytes:

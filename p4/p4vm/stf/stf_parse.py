@@ -184,22 +184,22 @@ class _Words:
 
     def step(self) -> None:
         """Go on to the next token; at the end its kind and text are empty."""
-        found = _TOKEN.match(self._line, self._at)
-        if found is None:
+        match = _TOKEN.match(self._line, self._at)
+        if match is None:
             rest = self._line[self._at :].strip()
             self._column = len(self._line) - len(self._line[self._at :].lstrip()) + 1
             if rest:
                 raise P4Error(f"'{rest[:20]}': expected a name, a number or one of . , : ( ) / =", self.position)
             self.kind, self.text = "", ""
             return
-        kind = str(found.lastgroup)
-        self._column = found.start(kind) + 1
-        self.kind, self.text = "name" if kind == "quoted" else kind, found.group(kind)
-        self._at = found.end()
+        kind = str(match.lastgroup)
+        self._column = match.start(kind) + 1
+        self.kind, self.text = "name" if kind == "quoted" else kind, match.group(kind)
+        self._at = match.end()
 
     def wrong(self, expected: str) -> P4Error:
-        found = f"'{self.text}'" if self.kind else "the end of the line"
-        return P4Error(f"found {found}; expected {expected}", self.position)
+        token = f"'{self.text}'" if self.kind else "the end of the line"
+        return P4Error(f"found {token}; expected {expected}", self.position)
 
     def take(self, kind: str, expected: str) -> str:
         if self.kind != kind:
@@ -242,7 +242,7 @@ class _Words:
 
 def _add(words: _Words, position: Position) -> Add:
     table = words.name("a table")
-    priority = _whole(words, "a priority") if words.kind == "number" else None
+    priority = _integer(words, "a priority") if words.kind == "number" else None
     keys: dict[str, str] = {}
     while True:
         name = words.name("a key like hdr.ipv4.dst:0x0a000001, or an action like drop()")
@@ -271,27 +271,27 @@ def _number(words: _Words) -> str:
     return minus + words.take("number", "a number: decimal, 0x… or 0b…")
 
 
-def _whole(words: _Words, what: str) -> int:
+def _integer(words: _Words, what: str) -> int:
     position, text = words.position, words.take("number", what)
     try:
         return int(text, 0)
     except ValueError:
-        shown = text if len(text) <= 20 else f"{text[:20]}…"
+        excerpt = text if len(text) <= 20 else f"{text[:20]}…"
         remedy = "write it without zeros in front, or as 0x…"
-        raise P4Error(f"'{shown}' is no whole number; {remedy}", position) from None
+        raise P4Error(f"'{excerpt}' is no whole number; {remedy}", position) from None
 
 
 def _arguments(words: _Words) -> dict[str, str]:
     words.need("(")
-    found: dict[str, str] = {}
+    arguments: dict[str, str] = {}
     if words.skip(")"):
-        return found
+        return arguments
     while True:
         name = words.take("name", "a parameter like port:2")
         words.need(":")
-        found[name] = _number(words)
+        arguments[name] = _number(words)
         if words.skip(")"):
-            return found
+            return arguments
         if not words.skip(","):
             raise words.wrong("',' or ')'")
 
@@ -308,7 +308,7 @@ def _check_counter(words: _Words, position: Position) -> CheckCounter:
     counter = words.name("a counter")
     words.need("(")
     what = "an index, or the label of an entry"
-    index = str(_whole(words, what)) if words.kind == "number" else words.take("name", what).lstrip("$")
+    index = str(_integer(words, what)) if words.kind == "number" else words.take("name", what).lstrip("$")
     words.need(")")
     if not words.kind:
         return CheckCounter(position, counter, index)
@@ -320,7 +320,7 @@ def _check_counter(words: _Words, position: Position) -> CheckCounter:
         raise words.wrong(f"one of {' '.join(RELATIONS)}")
     words.step()
     sign = -1 if words.skip("-") else 1
-    number = sign * _whole(words, "a number of packets or bytes")
+    number = sign * _integer(words, "a number of packets or bytes")
     words.end()
     return CheckCounter(position, counter, index, unit, relation, number)
 
