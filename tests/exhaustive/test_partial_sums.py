@@ -53,7 +53,7 @@ class World(Tiny):
 
     def packet(self, worker: int, chunk: int, **how: bool) -> tuple[int, int, bytes]:
         values = np.array(
-            [(chunk + 1) * 16**worker, 1 << worker] if not how.pop("header-only", False) else [], np.int32
+            [(chunk + 1) * 16**worker, 1 << worker] if not how.pop("header_only", False) else [], np.int32
         )
         place = self.job.place(0, chunk)
         return SWITCH, worker, encode(Packet(1, 7, 0, worker, Op.SUM, *place, chunk, values, **how))

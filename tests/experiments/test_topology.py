@@ -246,7 +246,7 @@ def test_only_an_htb_class_has_htb_settings() -> None:
 def test_the_custom_file_needs_only_the_standard_library_and_mininet() -> None:
     """`mn` runs it under the system's Python, where numpy and the rest are not installed."""
     folder = Path(shaping.__file__).parents[1]
-    for name in ("mn_custom.py", *(f"mininet/{own}.py" for own in ("topology", "shaping", "qdisc", "netns"))):
+    for name in ("mn_custom.py", *(f"mininet/{own}.py" for own in ("emulated_network", "shaping", "qdisc", "netns"))):
         text = (folder / name).read_text(encoding="utf-8")
         for foreign in ("numpy", "msgspec", "zmq", "typer", "torch"):
             assert f"import {foreign}" not in text, f"{name} imports {foreign}"

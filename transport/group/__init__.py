@@ -7,7 +7,7 @@ Start at contract.py, then opening.py (`open_group`); method_name.py: how a meth
 from importlib import import_module
 from typing import Any
 
-_HOMES = {"Group": "contract", "GroupOptions": "opening", "open_group": "opening", "own_shard": "contract"}
+_HOMES = {"Group": "contract", "GroupOptions": "group_opening", "open_group": "group_opening", "own_shard": "contract"}
 __all__ = list(_HOMES)
 
 
