@@ -15,6 +15,7 @@ from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.description import Kind
 from switchagg.errors import JobError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS
+from switchagg.join import CALL_TIMEOUT_S
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, fitting
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CALL_TIMEOUT_S = 1800.0
-"""How long a call waits for ranks that live: PyTorch's default for a process group."""
 
 LONG_SEGMENT_BYTES = 4 * SEGMENT_BYTES
 """Most data of a message, by default: a quarter of the cost per byte in Python, and still 2 ms at 1 Gb/s."""

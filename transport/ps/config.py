@@ -5,6 +5,7 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from switchagg.join import CALL_TIMEOUT_S
 from switchagg.option_syntax import choices
 from transport.ps.coded import PushCodec
 
@@ -66,7 +67,7 @@ class PsConfig:
     on_worker_loss: str = "end"
     heartbeat_s: float = 1.0
     dead_after_s: float = 10.0
-    call_timeout_s: float = 1800.0
+    call_timeout_s: float = CALL_TIMEOUT_S
     codec: str = ""
     tensor_bytes: tuple[int, ...] = ()
 
