@@ -97,7 +97,7 @@ def test_an_interrupt_ends_every_process_it_started() -> None:
 def test_a_dead_rank_is_named_and_the_other_methods_continue() -> None:
     process = running_bench("ring:cubic")
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_below(process.pid)}
-    ranks = [pid for pid, command in commands.items() if b"allreduce.rank" in command]
+    ranks = [pid for pid, command in commands.items() if b"allreduce.allreduce_rank" in command]
     os.kill(ranks[1], signal.SIGKILL)
     _, words = process.communicate(timeout=60)
     assert process.returncode == 1
