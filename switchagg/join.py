@@ -47,6 +47,7 @@ CALL_TIMEOUT_S = 1800.0
 CORES = ("auto", "native", "python")
 TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
 NAME_MAX = 200
+TEXT_MAX = 1000
 WEIGHT_MAX = 1000
 
 
@@ -122,8 +123,10 @@ class JobTerms(PacketTerms):
 
     @property
     def requested_slots(self) -> int:
-        """How many slots the job asks for in all."""
-        return sum(self.windows)
+        """How many slots the job asks for in all; of unchecked terms, too, whose numbers may be of any size."""
+        if isinstance(self.window_slots, tuple) or (self.priorities and not self.window_slots):
+            return sum(self.windows)
+        return (self.window_slots or WINDOW_SLOTS) * self.stream_count
 
     def resolved(self, elements: int) -> Self:
         """With numbers in place of defaults. elements: of the link, where the terms name none."""
@@ -250,14 +253,22 @@ class Join(JobTerms, MemberTerms):
     """Name of the job."""
     workers: int
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no switch should hold until `fault` has looked at it."""
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, str | tuple) and len(value) > TEXT_MAX:
+                raise ValueError(f"{entry.name}: {len(value)} characters or numbers, at most {TEXT_MAX}")
+
     def fault(self, slots: int, elements_max: int, workers_max: int = MAX_CHILDREN) -> str:
         """Why a switch of `slots` slots of up to elements_max values can never serve this, or "" (C1)."""
+        windows = self.window_slots if isinstance(self.window_slots, tuple) else (self.window_slots,)
         for name, value, low, high in (
             ("workers", self.workers, 1, workers_max),
             ("rank", self.rank, 0, self.workers - 1),
             ("elements", self.elements, 1, elements_max),
             ("streams", self.streams, 1, STREAMS_MAX),
-            ("window_slots", min(self.windows) if self.window_slots else 0, 1, MAX_SLOTS),
+            ("window_slots", min(windows, default=0), 1, MAX_SLOTS),
             ("slots in all", self.slots_least or self.requested_slots, 1, slots),
             ("timeout_ns", self.timeout_ns, 1, TIMEOUT_NS_MAX),
             ("port", self.address[1], 1, 65_535),

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import dataclasses
 import itertools
 import random
 import socket
@@ -477,6 +478,26 @@ def test_c15_a_join_that_gives_another_hosts_address_is_refused(switch: Switch) 
     )
     with clients(RecordedMember(switch.endpoint, 0, 1, host="127.0.0.9")) as (own,):
         assert own.admitted().members == [control_messages.RankAddress(0, "127.0.0.9", 4000)]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"streams": 1 << 62}, {"streams": 1 << 62, "window_slots": 0}, {"window_slots": 1 << 62}]
+)
+def test_a_join_of_any_numbers_is_refused_and_costs_the_switch_nothing(switch: Switch, changes: dict[str, int]) -> None:
+    join = control_messages.JoinMessage(a_join("train", ("127.0.0.1", 4000), **changes))
+    (refused,) = ask_over_tcp(switch.endpoint, join)
+    assert isinstance(refused, control_messages.Refused)
+    assert "this switch takes" in refused.reason
+
+
+@pytest.mark.parametrize("name", ["job", "codec", "link", "via"])
+def test_a_join_with_a_long_text_is_dropped_before_the_switch_holds_it(name: str) -> None:
+    join = dataclasses.replace(a_join("train", ("127.0.0.1", 4000)), **{name: "!" * 1000})  # type: ignore[arg-type]
+    frames = control_messages.encode(control_messages.JoinMessage(join))
+    body = msgspec.msgpack.decode(frames[1])
+    body["join"][name] *= 100
+    with pytest.raises(DecodeError, match="at most 1000"):
+        control_messages.decode_request([frames[0], msgspec.msgpack.encode(body)])
 
 
 def test_no_query_delays_a_heartbeat(switch: Switch) -> None:
