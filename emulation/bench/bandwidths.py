@@ -112,7 +112,7 @@ def parse_rate(text: str) -> int:
 
 
 def limited_by(wire_share: float | None, idle_share: float | None) -> str:
-    """What held a method back: `link`, `cpu`, or `latency` where neither was busy; `unknown` without measurements.
+    """The limit of a method: `link`, `cpu`, or `latency` where neither was busy; `unknown` without measurements.
 
     wire_share: bytes on the busier direction of a worker's link over what the rate allows; None: unshaped.
     """

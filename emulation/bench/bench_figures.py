@@ -194,15 +194,14 @@ def loss(networks: Sequence[dict[str, Any]]) -> Figure | None:
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     axes = figure.subplots()
     free = 2e-5  # where "no loss" stands on the logarithmic axis
-    for name, pairs in shares.items():
-        points = [(share or free, value) for share, value in pairs.items()]
+    for name, by_loss in shares.items():
+        points = [(share or free, value) for share, value in by_loss.items()]
         plain = name.removesuffix(IN_SWITCH)
         look = _look(plain) | ({"linestyle": ":", "markerfacecolor": "white"} if plain != name else {})
         label = _label(plain) + name.removeprefix(plain)
         axes.plot(*zip(*points, strict=True), label=label, **look)
-        tips(
-            axes, points, [f"{label}, {100 * lost:g} % lost: {kept:.1%} of its goodput" for lost, kept in pairs.items()]
-        )
+        texts = [f"{label}, {100 * rate:g} % lost: {share:.1%} of its goodput" for rate, share in by_loss.items()]
+        tips(axes, points, texts)
     for value, target in ((0.001, 0.97), (0.01, 0.85)):
         axes.plot([value], [target], marker="_", markersize=18, markeredgewidth=2, color=_BOUND, linestyle="")
     axes.plot([], [], marker="_", markersize=14, markeredgewidth=2, color=_BOUND, linestyle="", label="target")

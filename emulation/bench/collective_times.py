@@ -31,7 +31,7 @@ SIZES = (4096, 65_536, 1_048_576)
 WORKERS = 8
 RATE_BPS, DELAY_NS = 1_000_000_000, 1_000_000  # of every link; two lie between any two hosts
 SEGMENT_BYTES, HEADER_BYTES, ACKNOWLEDGEMENT_BYTES = 1448, 66, 66  # as TCP frames them; one for every two
-TENSORS, PARTS = 160, 4  # of ResNet-50, each in so many transfers
+TENSORS, PARTS = 160, 4  # ResNet-50 has 160 tensors; a tensor goes in 4 transfers
 TURNS, QUICK_TURNS = 200, 20
 
 

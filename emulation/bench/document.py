@@ -1,4 +1,4 @@
-"""What all benchmarks write: machine facts, load during the run, results (README.md here)."""
+"""The document that all benchmarks write: machine facts, load during the run, results (README.md here)."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def failures(parts_document: dict[str, Any], parts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What could not be measured in these parts, and why, each once; and which host methods loss brought to a halt.
+    """Failures of these parts with their reasons, each once; and the host methods that loss brought to a halt.
 
-    The latter is what was measured: TCP over links that lose packets may take longer than anybody waits.
+    A halt is a measurement: TCP over links that lose packets may take longer than anybody waits.
     """
     failed: list[str] = []
     gave_up: list[str] = []

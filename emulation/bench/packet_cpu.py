@@ -1,6 +1,6 @@
 """Where the CPU time of a packet goes, at a worker and at the switch: ns per packet by part, and by kernel function.
 
-One scenario of the benchmark (allreduce through the native switch in network namespaces) while all CPUs are sampled.
+A scenario of the benchmark (allreduce through the native switch in network namespaces) runs while all CPUs are sampled.
 The scheduler's own account says how much time a process took; the samples say on what.
 """
 
@@ -61,7 +61,7 @@ PARTS = (*USER_PARTS, LOOP, OTHER_USER, *KERNEL_PARTS, OTHER_KERNEL)
 
 @dataclass(frozen=True)
 class CpuShare:
-    """What of a process's time went where. samples: how many these figures are of."""
+    """A process's CPU time by part and by function. samples: how many these figures are of."""
 
     cpu_ns_per_packet: float
     samples: int
@@ -82,7 +82,7 @@ class PacketCost:
 
 
 def measure(request: BenchRequest, seconds: float, log: Callable[[str], None]) -> PacketCost:
-    """Runs the wish's first method at its first size. Raises UnfitError, RunFailed."""
+    """Runs the request's first method at its first size. Raises UnfitError, RunFailed."""
     method, scenario, size_bytes = request.methods[0], request.scenario, request.sizes[0]
     log(f"{scenario.title}: building the network, starting {scenario.topology.workers} ranks")
     with RunningScenario(scenario) as network:
@@ -98,7 +98,7 @@ def measure(request: BenchRequest, seconds: float, log: Callable[[str], None]) -
                 )
                 return answers
 
-            times_ns = [one.end_ns - one.start_ns for one in run(WARMUP_OPERATIONS)[0].operations]
+            times_ns = [call.end_ns - call.start_ns for call in run(WARMUP_OPERATIONS)[0].operations]
             operations = max(1, min(OPERATIONS_MOST, round(seconds * 1e9 / 2 / min(times_ns))))
             log(f"{operations} operations of {size_bytes} bytes, sampled")
             with Sampler() as sampler:
@@ -110,8 +110,8 @@ def measure(request: BenchRequest, seconds: float, log: Callable[[str], None]) -
             after = network.switch_counters(switch)
             symbols = Symbols(Path(library.load()._name), pids)
     packets = [answer.counters["sent"] + answer.counters["retransmitted"] for answer in answers]
-    calls = [[(one.start_ns, one.end_ns) for one in answer.operations] for answer in answers]
-    worker_ns = sum(one.cpu_ns for answer in answers for one in answer.operations)
+    calls = [[(call.start_ns, call.end_ns) for call in answer.operations] for answer in answers]
+    worker_ns = sum(call.cpu_ns for answer in answers for call in answer.operations)
     in_calls = [
         sample for pid, times in zip(pids, calls, strict=False) for sample in within(sampler.samples, pid, times)
     ]
@@ -163,8 +163,8 @@ def share(
 ) -> CpuShare:
     """Splits a packet's time by what the samples hit."""
     unit = cpu_ns_per_packet / max(1, len(samples))
-    parts = Counter(part_of(sample, symbols) for sample in samples)
-    functions = Counter(symbols.of_kernel(one.address) or symbols.of_library(one.pid, one.address) for one in samples)
+    parts = Counter(part_of(hit, symbols) for hit in samples)
+    functions = Counter(symbols.of_kernel(hit.address) or symbols.of_library(hit.pid, hit.address) for hit in samples)
     functions.pop(None, None)
     return CpuShare(
         cpu_ns_per_packet,
@@ -176,7 +176,7 @@ def share(
 
 
 def part_of(sample: Sample, symbols: Symbols) -> str:
-    """One of PARTS."""
+    """The part of a sample, from PARTS."""
     if not symbols.of_kernel(sample.address):
         name = symbols.of_library(sample.pid, sample.address)
         return OTHER_USER if name is None else _USER_PART.get(name, LOOP)

@@ -22,7 +22,7 @@ from pathlib import Path
 from emulation.errors import RunFailed
 
 PERIOD_NS = 400_000  # a sample costs some µs: at this pace one in a hundred
-RING_BYTES = 32 << 20  # of each CPU: half a minute of deep chains
+RING_BYTES = 32 << 20  # each CPU has a ring, which holds half a minute of deep chains
 
 _SYSCALLS = {"x86_64": 298, "aarch64": 241}
 _SOFTWARE, _CPU_CLOCK = 1, 0
@@ -38,7 +38,7 @@ _MARKERS_FROM = (1 << 64) - 4096  # PERF_CONTEXT_KERNEL and the like stand betwe
 
 @dataclass(frozen=True)
 class Sample:
-    """What a CPU did at `time_ns` (CLOCK_MONOTONIC). address: of the instruction; chain: of its callers in the kernel,
+    """A CPU's work at `time_ns` (CLOCK_MONOTONIC). address: of the instruction; chain: of its callers in the kernel,
     the innermost first, () in user space."""
 
     pid: int
@@ -102,7 +102,7 @@ def _open(cpu: int) -> int:
 
 
 def _samples(ring: mmap.mmap) -> Iterator[Sample]:
-    """What a ring that was never full holds. Raises RunFailed if it was."""
+    """Samples of a ring that was never full. Raises RunFailed if it was."""
     (end,) = struct.unpack_from("=Q", ring, _HEAD_AT)
     data = memoryview(ring)[mmap.PAGESIZE :]
     try:
@@ -114,7 +114,7 @@ def _samples(ring: mmap.mmap) -> Iterator[Sample]:
             if kind == _RECORD_SAMPLE:
                 address, pid, _, time_ns, count = struct.unpack_from("=QIIQQ", data, at + 8)
                 chain = struct.unpack_from(f"={count}Q", data, at + 40)
-                yield Sample(pid, time_ns, address, tuple(one for one in chain if one < _MARKERS_FROM))
+                yield Sample(pid, time_ns, address, tuple(entry for entry in chain if entry < _MARKERS_FROM))
             at += size
     finally:
         data.release()
@@ -153,11 +153,10 @@ class _Table:
 
     def __init__(self, text: str) -> None:
         rows = (line.split() for line in text.splitlines())
-        functions = sorted((int(row[0], 16), row[2]) for row in rows if len(row) >= 3 and row[1] in "tTwWi")
-        self._addresses = [address for address, _ in functions]
-        self._names = [
-            name.partition(".")[0] for _, name in functions
-        ]  # a clone for one processor, a part: .avx2, .isra.0
+        entries = sorted((int(row[0], 16), row[2]) for row in rows if len(row) >= 3 and row[1] in "tTwWi")
+        self._addresses = [address for address, _ in entries]
+        # A clone for one processor, or a part of a function, has a suffix: .avx2, .isra.0.
+        self._names = [name.partition(".")[0] for _, name in entries]
         self.hidden = not any(self._addresses)
 
     def name(self, address: int) -> str:

@@ -1,4 +1,4 @@
-"""One rank of the benchmark of reduce-scatter and all-gather: a process in its worker's namespace.
+"""A rank of the benchmark of reduce-scatter and all-gather: a process in its worker's namespace.
 
     python -m emulation.bench.sharding_rank '{"rank": 0, …}'
 
@@ -31,7 +31,7 @@ Wait = Callable[[], object]
 
 
 class ShardingTask(msgspec.Struct, frozen=True):
-    """What a rank is to do. size_bytes: of the whole array of either kind. limit_s: longest operation."""
+    """A rank's task. size_bytes: of the whole array of either kind. limit_s: longest operation."""
 
     rank: int
     addresses: tuple[str, ...]
@@ -54,7 +54,7 @@ class ShardingTimes(ChildReport):
 
 
 class ShardedMethod(Protocol):
-    """A method; both kinds in place, on arrays of which `own_shard` is the rank's. What is returned waits."""
+    """A method; both kinds work in place, on arrays of which `own_shard` is the rank's, and return a wait."""
 
     def reduce_scatter(self, array: Array) -> Wait: ...
 
@@ -62,7 +62,7 @@ class ShardedMethod(Protocol):
 
 
 class SwitchaggSharded:
-    """A group of ours."""
+    """A group of switchagg."""
 
     def __init__(self, place: ShardingTask) -> None:
         name, workers = parse(place.method), len(place.addresses)
@@ -84,7 +84,7 @@ class SwitchaggSharded:
 
 
 class GlooSharded:
-    """PyTorch's own. Its reduce-scatter gives another array, its all-gather takes one."""
+    """A group of Gloo. Reduce-scatter gives another array; all-gather takes one."""
 
     def __init__(self, place: ShardingTask) -> None:
         from emulation.bench.allreduce.gloo import one_tensor_collectives  # torch takes a second to import
@@ -100,37 +100,37 @@ class GlooSharded:
 
 
 class ShardingRank:
-    """Numbers whose exact sums are known: small whole ones."""
+    """A rank with inputs whose exact sums are known: small whole numbers."""
 
     def __init__(self, place: ShardingTask) -> None:
         self._place, self._workers = place, len(place.addresses)
         self._point = MeetingPoint(place.meeting_point, place.rank, self._workers, place.limit_s)
         self._contestant: ShardedMethod = GlooSharded(place) if place.method == "gloo" else SwitchaggSharded(place)
-        whole = np.arange(place.size_bytes // 4 // self._workers * self._workers) % 101
-        self._mine = [(whole + 13 * rank).astype(np.float32) for rank in range(self._workers)]
-        self._sum: Array = np.add.reduce(np.array(self._mine))
+        pattern = np.arange(place.size_bytes // 4 // self._workers * self._workers) % 101
+        self._inputs = [(pattern + 13 * rank).astype(np.float32) for rank in range(self._workers)]
+        self._sum: Array = np.add.reduce(np.array(self._inputs))
         self._arrays = np.zeros_like(self._sum), np.zeros_like(self._sum)
 
     def run(self) -> ShardingTimes:
-        found, interface = ShardingTimes({}, {}, {}, {}), self._place.interface
+        times, interface = ShardingTimes({}, {}, {}, {}), self._place.interface
         for kind in (REDUCE_SCATTER, ALL_GATHER, BOTH):
             self._operation(kind)  # opens TCP's windows
             before = interface_bytes(interface)
             done = [self._operation(kind) for _ in range(self._place.operations)]
-            sent, received = (after - first for after, first in zip(interface_bytes(interface), before, strict=True))
-            found.durations_ns[kind] = [duration_ns for duration_ns, _ in done]
-            found.sent_bytes[kind] = sent / len(done)
-            found.received_bytes[kind] = received / len(done)
-            found.wrong[kind] = sum(wrong for _, wrong in done)
+            tx, rx = (after - first for after, first in zip(interface_bytes(interface), before, strict=True))
+            times.durations_ns[kind] = [duration_ns for duration_ns, _ in done]
+            times.sent_bytes[kind] = tx / len(done)
+            times.received_bytes[kind] = rx / len(done)
+            times.wrong[kind] = sum(wrong for _, wrong in done)
         self._point.meet()
-        return found
+        return times
 
     def _operation(self, kind: str) -> tuple[int, int]:
         rank, workers = self._place.rank, self._workers
         reduced, gathered = self._arrays
-        np.copyto(reduced, self._mine[rank])
+        np.copyto(reduced, self._inputs[rank])
         gathered[:] = 0
-        np.copyto(own_shard(gathered, rank, workers), own_shard(self._mine[rank], rank, workers))
+        np.copyto(own_shard(gathered, rank, workers), own_shard(self._inputs[rank], rank, workers))
         self._point.start_together()
         start_ns = time.monotonic_ns()
         waits: list[Wait] = []
@@ -144,10 +144,10 @@ class ShardingRank:
         self._point.meet()
         wrong = 0
         if kind != ALL_GATHER:
-            mine = [own_shard(array, rank, workers) for array in (reduced, self._sum)]
-            wrong += int(np.count_nonzero(mine[0] != mine[1]))
+            shards = [own_shard(array, rank, workers) for array in (reduced, self._sum)]
+            wrong += int(np.count_nonzero(shards[0] != shards[1]))
         if kind != REDUCE_SCATTER:
-            expected = np.concatenate([own_shard(each, r, workers) for r, each in enumerate(self._mine)])
+            expected = np.concatenate([own_shard(array, r, workers) for r, array in enumerate(self._inputs)])
             wrong += int(np.count_nonzero(gathered != expected))
         return end_ns - start_ns, wrong
 

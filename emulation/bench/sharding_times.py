@@ -95,7 +95,7 @@ def _of_method(method: MethodName, size: int, operations: int) -> list[dict[str,
 def _row(
     method: MethodName, kind: str, size: int, network: NetworkParameters, answers: list[ShardingTimes]
 ) -> dict[str, Any]:
-    times = bandwidths.spread([max(each) for each in zip(*(one.durations_ns[kind] for one in answers), strict=True)])
+    times = bandwidths.spread([*map(max, zip(*(rank.durations_ns[kind] for rank in answers), strict=True))])
     least = bound_together(method, dict.fromkeys(KINDS[kind], size), size, network)
     return {
         "method": str(method),
@@ -106,9 +106,9 @@ def _row(
         "time_ns": vars(times),
         "bound_ns": least.communication_ns,
         "share_of_bound": least.communication_ns / times.median,
-        "wire_tx_bytes_per_rank": max(one.sent_bytes[kind] for one in answers),
-        "wire_rx_bytes_per_rank": max(one.received_bytes[kind] for one in answers),
-        "wrong_elements": sum(one.wrong[kind] for one in answers),
+        "wire_tx_bytes_per_rank": max(rank.sent_bytes[kind] for rank in answers),
+        "wire_rx_bytes_per_rank": max(rank.received_bytes[kind] for rank in answers),
+        "wrong_elements": sum(rank.wrong[kind] for rank in answers),
     }
 
 

@@ -48,8 +48,8 @@ LOSSES = (0.0, 0.0001, 0.001, 0.01, 0.05)
 RACK_WORKERS, RACKS, RACK_RATE_BPS, OVERSUBSCRIPTIONS = 8, 2, 200_000_000, (1, 4)
 LOSS_RATE_BPS, LOSS_WORKERS, LOSS_BYTES = 200_000_000, 4, 4_000_000
 WINDOW_SLOTS = 512
-"""6 ms at 1 Gb/s: longer than a turn of nine processes on two cores, which 256 slots are not. Not with loss: a window
-is what queues at a link, 31 ms at 200 Mb/s, and each repair waits behind it."""
+"""6 ms at 1 Gb/s: longer than a turn of nine processes on two cores, which 256 slots are not. Runs with loss have
+fewer: a window is what queues at a link, 31 ms at 200 Mb/s, and each repair waits behind it."""
 CODEC_WORKERS, CODEC_RATES = 4, (200_000_000, 1_000_000_000, 0)
 QUICK_SIZES = (4096, 1_048_576, 25 * bandwidths.MEGABYTE)
 HOSTS = "gloo:kernel,gloo,ring"  # Gloo as it comes, and with the better of cubic and bbr
@@ -71,7 +71,7 @@ DTYPES = ("float32", "int32")
 
 @dataclass(frozen=True)
 class BenchMatrix:
-    """What a command measures: every method at every size, on a network for every number of workers and rate.
+    """The matrix of a command: every method at every size, on a network for every number of workers and rate.
 
     methods, dataplane, congestion_control: as `emulation.bench.allreduce.bench_methods.parse` has them. elements None:
     as many as fill the MTU. iterations 0: as many as the pace has time for. loss, loss_by: as in BenchRequest. racks:
@@ -88,7 +88,7 @@ class BenchMatrix:
     elements: int | None = None
     window_slots: int = 256
     mtu_bytes: int = 1500
-    segments_max: int | None = None  # None: what the links' burst holds
+    segments_max: int | None = None  # at None, as many as the links' burst holds
     iterations: int = 0
     warmup: int = 1
     pace: OperationPace = field(default_factory=OperationPace)
@@ -97,8 +97,8 @@ class BenchMatrix:
     racks: int = 0
     oversubscription: float = 1.0
 
-    def wishes(self) -> list[BenchRequest]:
-        """One for each network. Raises ScenarioError, RunFailed."""
+    def requests(self) -> list[BenchRequest]:
+        """A request for each network. Raises ScenarioError, RunFailed."""
         if self.dtype not in DTYPES:
             raise ScenarioError(f"--dtype {self.dtype}: unknown; allowed: {', '.join(DTYPES)}")
         mtu = self.mtu_bytes
@@ -121,7 +121,7 @@ class BenchMatrix:
         ]
 
     def _scenario(self, workers: int, rate_bps: int, elements: int, chosen: Sequence[BenchMethod]) -> Scenario:
-        """One network with all that is measured on it."""
+        """The scenario of a network with all that is measured on it."""
         title = f"n = {workers}, {rate_text(rate_bps) if rate_bps else 'unshaped'}"
         if self.loss_by:
             title += f", {100 * self.loss:g} % lost{' in the switch' if self.loss_by == BY_SWITCH else ''}"
@@ -138,7 +138,7 @@ class BenchMatrix:
             name=ALLREDUCE,
             title=title,
             seed=1,
-            methods=Methods(mininet=tuple(dict.fromkeys(one.method for one in chosen)), sim=()),
+            methods=Methods(mininet=tuple(dict.fromkeys(method.method for method in chosen)), sim=()),
             topology=topology,
             faults=Faults(loss=self.loss),
             workload=WorkloadOptions(ALLREDUCE, self.iterations, self.warmup, bucket_bytes=max(sizes), compute_ns=0),
@@ -218,7 +218,7 @@ def require_folder(folder: Path) -> None:
 
 
 def _study(path: Path) -> dict[str, Any]:
-    """What the targets need of a study of codecs, if one lies beside the results; it takes too long to be a part."""
+    """Rows of a study of codecs, if one lies beside the results; a study takes too long to be a part."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     except (OSError, ValueError, KeyError):
@@ -343,7 +343,7 @@ def _allreduce(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
             f"{switch_names},{HOSTS}",
             window_slots=WINDOW_SLOTS,
             pace=OperationPace(cell_s=0.2, rounds=2) if quick else OperationPace(cell_s=0.6),
-        ).wishes()
+        ).requests()
     return [*run_allreduce(wanted, log, on_row)["networks"], *_left_out(log)]
 
 
@@ -355,12 +355,12 @@ def _unshaped(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
         f"{_switches()},{HOSTS}",
         window_slots=WINDOW_SLOTS,
         pace=OperationPace(cell_s=0.2 if quick else 1.0),
-    ).wishes()
+    ).requests()
     return [*run_allreduce(wanted, log, on_row)["networks"], *_left_out(log)]
 
 
 def _codecs(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
-    """As many elements in lanes, as float32 and as int32; the ranks of one network sum arrays of one type."""
+    """The part `codecs`: equal counts in lanes, float32 and int32; ranks of one network sum arrays of one type."""
     plane = bench_methods.resolve_plane("auto")
     switch_names = f"switch:{plane},switch~lanes8:{plane},switch~lanes16:{plane}"
     wanted: list[BenchRequest] = []
@@ -375,7 +375,7 @@ def _codecs(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
                 dtype=dtype,
                 window_slots=WINDOW_SLOTS,
                 pace=OperationPace(cell_s=0.2, rounds=2) if quick else OperationPace(),
-            ).wishes()
+            ).requests()
     networks: list[dict[str, Any]] = run_allreduce(wanted, log, on_row)["networks"]
     return networks
 
@@ -403,7 +403,7 @@ def _loss(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
             size_bytes = 1_000_000 if quick else LOSS_BYTES
             wanted = BenchMatrix(
                 [LOSS_WORKERS], [LOSS_RATE_BPS], [size_bytes], names, pace=pace, loss=share, loss_by=loss_by
-            ).wishes()
+            ).requests()
             entries += run_allreduce(wanted, log, on_row)["networks"]
     return entries
 
@@ -420,7 +420,7 @@ def _racks(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
             pace=OperationPace(cell_s=0.5, rounds=2) if quick else OperationPace(cell_s=2.0),
             racks=RACKS,
             oversubscription=oversubscription,
-        ).wishes()
+        ).requests()
     networks: list[dict[str, Any]] = run_allreduce(wanted, log, on_row)["networks"]
     return networks
 

@@ -1,4 +1,4 @@
-"""The project's targets beside what was measured. Pure: a document in, verdicts out."""
+"""The project's targets beside what was measured. The module is pure: it turns a document into verdicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from emulation.mininet.launch import BY_SWITCH
 BUCKET_BYTES = 25 * MEGABYTE
 PAYLOAD_SHARE = 0.97  # of what a link's frames can carry
 RATE_TARGETS = (100_000_000, 200_000_000, 500_000_000, 1_000_000_000)
-PLAIN_WAYS = ("plain dealer copy", "plain dealer no-copy", "plain push copy", "plain push no-copy")
+PLAIN_MODES = ("plain dealer copy", "plain dealer no-copy", "plain push copy", "plain push no-copy")
 BMV2_PPS = 38_000  # 32 values, 2 workers on veth, two cores: where simple_switch isn't here to be measured
 IN_SWITCH = ", lost in the switch"
 ROTATED = "rotated8 encode + decode"
@@ -27,7 +27,7 @@ Verdict = dict[str, Any]
 
 
 def judged(built: dict[str, Any]) -> list[Verdict]:
-    """One entry per target that this document has a measurement for: what, target, measured, unit, met, and what
+    """An entry per target that this document has a measurement for: what, target, measured, unit, met, and what
     limits it."""
     return [verdict for verdict in _all(built["parts"]) if verdict["measured"] is not None]
 
@@ -59,12 +59,12 @@ def _all(parts: dict[str, Any]) -> list[Verdict]:
 def lines(verdicts: Sequence[Verdict]) -> list[str]:
     """The table for people."""
     rows = [cells(verdict) for verdict in verdicts]
-    found = columns(("target", "wanted", "measured", ""), [row[:4] for row in rows])
-    return [found[0], *(f"{line}  {row[4]}".rstrip() for line, row in zip(found[1:], rows, strict=True))]
+    table = columns(("target", "wanted", "measured", ""), [row[:4] for row in rows])
+    return [table[0], *(f"{line}  {row[4]}".rstrip() for line, row in zip(table[1:], rows, strict=True))]
 
 
 def cells(verdict: Verdict) -> tuple[str, str, str, str, str]:
-    """What, wanted, measured, verdict, because."""
+    """The cells of a row: what, wanted, measured, verdict, because."""
     measured = _text(verdict["measured"], verdict["unit"])
     wanted = f"{'≤' if verdict['at_most'] else '≥'} {_text(verdict['target'], verdict['unit'])}"
     return verdict["what"], wanted, measured, "met" if verdict["met"] else "MISSED", verdict["because"]
@@ -74,8 +74,8 @@ def _verdict(
     what: str, target: float, measured: float | None, unit: str, because: str = "", *, at_most: bool = False
 ) -> Verdict:
     met = None if measured is None else measured <= target if at_most else measured >= target
-    found = {"what": what, "target": target, "measured": measured, "unit": unit, "at_most": at_most, "met": met}
-    return {**found, "because": because}
+    verdict = {"what": what, "target": target, "measured": measured, "unit": unit, "at_most": at_most, "met": met}
+    return {**verdict, "because": because}
 
 
 def _rows(networks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -107,12 +107,12 @@ def _speedups(networks: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     for network in shaped(networks):
         topology = network["scenario"]["topology"]
         if (topology["workers"], topology["rate_bps"]) in ((4, RATE_TARGETS[-1]), (8, RATE_TARGETS[-1])):
-            found = _find(network["rows"], size_bytes=BUCKET_BYTES)
-            ours, gloo = _single_row(found, name="switch:native"), _fastest(found, "gloo")
+            bucket_rows = _find(network["rows"], size_bytes=BUCKET_BYTES)
+            switch, gloo = _single_row(bucket_rows, name="switch:native"), _fastest(bucket_rows, "gloo")
             what = (
                 f"25 MB, n = {topology['workers']}, 1 Gb/s, native: speed-up over Gloo with the better of cubic and bbr"
             )
-            yield _verdict(what, PAYLOAD_SHARE * bound(network), speedup(gloo, ours), "x", explained(gloo, ours))
+            yield _verdict(what, PAYLOAD_SHARE * bound(network), speedup(gloo, switch), "x", explained(gloo, switch))
 
 
 def _xdp(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
@@ -123,15 +123,15 @@ def _xdp(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
 
 
 def _unshaped(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
-    found = _find(rows, workers=4)
-    ours = max(_find(found, name="switch:native"), key=_speed, default=None)
-    ring = max(_find(found, method="ring"), key=_speed, default=None)
+    unshaped_rows = _find(rows, workers=4)
+    switch = max(_find(unshaped_rows, name="switch:native"), key=_speed, default=None)
+    ring = max(_find(unshaped_rows, method="ring"), key=_speed, default=None)
     what = "unshaped, n = 4, native, at its best size: Gb/s per worker"
-    yield _verdict(what, 7.0, _speed(ours) * 8e-9 if ours else None, "Gb/s", _limit(ours))
-    ratio = _speed(ours) / _speed(ring) if ours and ring else None
+    yield _verdict(what, 7.0, _speed(switch) * 8e-9 if switch else None, "Gb/s", _limit(switch))
+    ratio = _speed(switch) / _speed(ring) if switch and ring else None
     because = f"ring: {_speed(ring) * 8e-9:.3g} Gb/s with {ring['variant']}" if ring else ""
     yield _verdict("the same, over an unshaped TCP ring at its best size", 1.0, ratio, "x", because)
-    large = _single_row(found, name="switch:native", size_bytes=BUCKET_BYTES)
+    large = _single_row(unshaped_rows, name="switch:native", size_bytes=BUCKET_BYTES)
     for where, target_ns in (("worker", 450), ("switch", 200)):
         measured = _value(large, f"{where}_cpu_ns_per_packet")
         yield _verdict(f"25 MB, unshaped, n = 4: CPU per packet, {where}", target_ns, measured, "ns", at_most=True)
@@ -139,8 +139,8 @@ def _unshaped(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
 
 def _codecs(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     """Speed-ups at as many elements, which have 4 bytes in float32 and int32: float32 in and out, whatever travels."""
-    found = _find(rows, workers=4, size_bytes=BUCKET_BYTES)
-    lanes = {codec: _find(found, name=f"switch~{codec}:native") for codec in ("lanes8", "lanes16")}
+    bucket_rows = _find(rows, workers=4, size_bytes=BUCKET_BYTES)
+    lanes = {codec: _find(bucket_rows, name=f"switch~{codec}:native") for codec in ("lanes8", "lanes16")}
     for rate, rivals in (
         (
             200_000_000,
@@ -153,23 +153,21 @@ def _codecs(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
         ),
         (1_000_000_000, (("lanes8", "int32", 3.2), ("lanes16", "int32", 1.9))),
     ):
-        here = _find(found, rate_bps=rate)
+        here = _find(bucket_rows, rate_bps=rate)
         integers = _single_row(here, name="switch:native", type="int32")
         for codec, rival, target in rivals:
-            ours, baseline = (
-                _single_row(lanes[codec], rate_bps=rate),
-                integers if rival == "int32" else _fastest(here, rival),
-            )
+            switch = _single_row(lanes[codec], rate_bps=rate)
+            baseline = integers if rival == "int32" else _fastest(here, rival)
             what = f"25 MB, n = 4, {rate // 1_000_000} Mb/s, switch~{codec}: elements/s over {_RIVALS[rival]}"
-            because = "; ".join(filter(None, (explained(baseline, ours), _limit(ours))))
-            yield _verdict(what, target, speedup(baseline, ours), "x", because)
-    free = _find(found, rate_bps=0)
+            because = "; ".join(filter(None, (explained(baseline, switch), _limit(switch))))
+            yield _verdict(what, target, speedup(baseline, switch), "x", because)
+    free = _find(bucket_rows, rate_bps=0)
     ring, coded_ring = _fastest(free, "ring"), _fastest(free, "ring~lanes8")
     for codec, target in (("lanes16", 1.2), ("lanes8", 2.0)):
-        ours = _single_row(lanes[codec], rate_bps=0)
-        because = "; ".join(filter(None, (_limit(ours), *map(_elements, (ours, ring, coded_ring)))))
+        switch = _single_row(lanes[codec], rate_bps=0)
+        because = "; ".join(filter(None, (_limit(switch), *map(_elements, (switch, ring, coded_ring)))))
         what = f"25 MB, unshaped, n = 4, switch~{codec}: elements/s over the TCP ring in float32"
-        yield _verdict(what, target, speedup(ring, ours), "x", because)
+        yield _verdict(what, target, speedup(ring, switch), "x", because)
 
 
 def _elements(row: dict[str, Any] | None) -> str:
@@ -177,25 +175,25 @@ def _elements(row: dict[str, Any] | None) -> str:
 
 
 def _latency(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
-    found = _find(rows, workers=4, size_bytes=4096)
-    rates = sorted({row["rate_bps"] for row in found})
+    small_rows = _find(rows, workers=4, size_bytes=4096)
+    rates = sorted({row["rate_bps"] for row in small_rows})
     for rate in rates or [RATE_TARGETS[-1]]:
-        here = _find(found, rate_bps=rate)
-        ours, gloo = _single_row(here, name="switch:native"), _fastest(here, "gloo")
-        ratio = _median(ours) / _median(gloo) if ours and gloo else None
-        because = f"{_median(ours) / 1e3:.0f} µs against {_median(gloo) / 1e3:.0f} µs" if ours and gloo else ""
+        here = _find(small_rows, rate_bps=rate)
+        switch, gloo = _single_row(here, name="switch:native"), _fastest(here, "gloo")
+        ratio = _median(switch) / _median(gloo) if switch and gloo else None
+        because = f"{_median(switch) / 1e3:.0f} µs against {_median(gloo) / 1e3:.0f} µs" if switch and gloo else ""
         where = f"{rate // 1_000_000} Mb/s" if rate else "unshaped"
         yield _verdict(f"4 KB, n = 4, {where}, native: time over Gloo's", 0.5, ratio, "x", because, at_most=True)
         if rate == RATE_TARGETS[-1]:
-            time_ns = _median(ours) if ours else None
-            yield _verdict(f"4 KB, n = 4, native, {where}: time", 300_000, time_ns, "ns", _limit(ours), at_most=True)
+            time_ns = _median(switch) if switch else None
+            yield _verdict(f"4 KB, n = 4, native, {where}: time", 300_000, time_ns, "ns", _limit(switch), at_most=True)
 
 
 def _loss(networks: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
-    found = loss_shares(networks)
-    shares = found.get("switch:native")
+    method_shares = loss_shares(networks)
+    shares = method_shares.get("switch:native")
     because = "" if shares else "lost in the switch: programs on the links can't be had here"
-    shares = shares or found.get(f"switch:native{IN_SWITCH}", {})
+    shares = shares or method_shares.get(f"switch:native{IN_SWITCH}", {})
     for loss, target in ((0.001, 0.97), (0.01, 0.85)):
         what = f"loss {100 * loss:g} % per link, 200 Mb/s, n = 4: of the loss-free goodput"
         yield _verdict(what, target, shares.get(loss), "%", because if loss in shares else "")
@@ -203,9 +201,9 @@ def _loss(networks: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
 
 def _racks(networks: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     for oversubscription in (1, 4):
-        found = [one for one in networks if one["scenario"]["topology"].get("oversubscription", 1) == oversubscription]
-        row = _single_row(_rows(found), name="switch:native", size_bytes=BUCKET_BYTES)
-        ring = _single_row(_rows(found), method="ring", size_bytes=BUCKET_BYTES)
+        alike = [net for net in networks if net["scenario"]["topology"].get("oversubscription", 1) == oversubscription]
+        row = _single_row(_rows(alike), name="switch:native", size_bytes=BUCKET_BYTES)
+        ring = _single_row(_rows(alike), method="ring", size_bytes=BUCKET_BYTES)
         beside = "" if ring is None else f"the ring {ring['share_of_payload_limit']:.1%}"
         what = f"25 MB, 2 racks of 4, up-links {oversubscription}:1, 200 Mb/s, native: of the payload limit"
         yield _verdict(what, 0.95, _value(row, "share_of_payload_limit"), "%", beside)
@@ -214,7 +212,7 @@ def _racks(networks: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
 def loss_shares(networks: Sequence[dict[str, Any]]) -> dict[str, dict[float, float]]:
     """Method name -> loss -> algbw as a share of the same method's without loss, on the same kind of links.
 
-    What was lost in the switch itself stands under the method's name and IN_SWITCH.
+    Loss in the switch itself stands under the method's name and IN_SWITCH.
     """
     speeds: dict[str, dict[float, float]] = {}
     for network in networks:
@@ -222,9 +220,9 @@ def loss_shares(networks: Sequence[dict[str, Any]]) -> dict[str, dict[float, flo
             name = row["name"] + (IN_SWITCH if network["loss_by"] == BY_SWITCH else "")
             speeds.setdefault(name, {})[network["scenario"]["faults"]["loss"]] = _speed(row)
     return {
-        name: {loss: speed / found[0.0] for loss, speed in sorted(found.items())}
-        for name, found in speeds.items()
-        if found.get(0.0)
+        name: {loss: speed / by_loss[0.0] for loss, speed in sorted(by_loss.items())}
+        for name, by_loss in speeds.items()
+        if by_loss.get(0.0)
     }
 
 
@@ -253,9 +251,9 @@ def _ring(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     """The ring of the host methods, which is the one over TCP."""
     for workers in (4, 8):
         for rate in RATE_TARGETS:
-            found = _find(rows, workers=workers, rate_bps=rate, size_bytes=BUCKET_BYTES)
-            over_tcp = [row for row in found if row["name"].startswith("ring:")]
-            row, gloo = _fastest(over_tcp, "ring"), _fastest(found, "gloo")
+            bucket_rows = _find(rows, workers=workers, rate_bps=rate, size_bytes=BUCKET_BYTES)
+            over_tcp = [row for row in bucket_rows if row["name"].startswith("ring:")]
+            row, gloo = _fastest(over_tcp, "ring"), _fastest(bucket_rows, "gloo")
             where = f"25 MB, n = {workers}, {rate // 1_000_000} Mb/s, ring"
             yield _verdict(f"{where}: of its bound with framing", 0.95, _value(row, "share_of_bound"), "%", _limit(row))
             because = f"{_median(row) / 1e6:.1f} ms against {_median(gloo) / 1e6:.1f} ms" if row and gloo else ""
@@ -265,7 +263,7 @@ def _ring(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
 def _links(part: dict[str, Any]) -> Iterator[Verdict]:
     rows = _find(part.get("rows", []), size_bytes=1 << 20)
     speeds = {row["name"]: float(row["bytes_per_s"]["median"]) for row in rows}
-    plain = {name: speed for name, speed in speeds.items() if name in PLAIN_WAYS}
+    plain = {name: speed for name, speed in speeds.items() if name in PLAIN_MODES}
     best = max(plain, key=lambda name: plain[name], default="")
     share = speeds["zeromq"] / plain[best] if best and "zeromq" in speeds else None
     because = f"{speeds['zeromq'] * 8e-9:.1f} Gb/s against {plain[best] * 8e-9:.1f} with {best}" if share else ""
@@ -275,15 +273,15 @@ def _links(part: dict[str, Any]) -> Iterator[Verdict]:
     yield _verdict("ZeroMQ, 1 MB messages on veth, unshaped: of plain pyzmq", 0.9, share, "%", because)
     for kind in ("RC", "UC"):
         writes = _find(part.get("writes", []), kind=kind)
-        best_write = max(writes, key=lambda one: float(one["rdma_gbps"]["median"]), default=None)
-        because = ", ".join(f"path MTU {one['mtu']}: {one['rdma_gbps']['median']:.1f} Gb/s" for one in writes)
+        best_write = max(writes, key=lambda write: float(write["rdma_gbps"]["median"]), default=None)
+        because = ", ".join(f"path MTU {write['mtu']}: {write['rdma_gbps']['median']:.1f} Gb/s" for write in writes)
         speed = best_write["rdma_gbps"]["median"] if best_write else None
         yield _verdict(f"RDMA WRITE, 1 MB messages on veth, unshaped, {kind}", 5.0, speed, "Gb/s", because)
 
 
 def _collectives(part: dict[str, Any]) -> Iterator[Verdict]:
-    found = {row["algorithm"]: row for row in _find(part.get("rows", []), size_bytes=65_536)}
-    ring, halving = found.get("ring"), found.get("halving_doubling")
+    by_algorithm = {row["algorithm"]: row for row in _find(part.get("rows", []), size_bytes=65_536)}
+    ring, halving = by_algorithm.get("ring"), by_algorithm.get("halving_doubling")
     off = because = None
     if ring and halving:
         measured, model = (ring[name] / halving[name] for name in ("time_ns", "model_ns"))
@@ -314,7 +312,7 @@ def _engine(part: dict[str, Any]) -> Iterator[Verdict]:
         yield _verdict(what, 60, row["whole_ns"] / 1e9, "s", at_most=True)
         yield _verdict(f"{what}: memory", 4, row["memory_bytes"] / 1e9, "GB", at_most=True)
     times = scenario_speedups(part)
-    because = ", ".join(f"{method} {each:.0f}x" for method, each in times.items() if method != "all")
+    because = ", ".join(f"{method} {factor:.0f}x" for method, factor in times.items() if method != "all")
     yield _verdict("sim_100g without training, of Python's packet engine", 100, times.get("all"), "x", because)
     for method in ("switch", "ring"):
         rows = _find(part.get("scale", []), method=method)
@@ -333,15 +331,15 @@ def _p4(part: dict[str, Any]) -> Iterator[Verdict]:
         seconds = start["seconds"]["median"] if start else None
         yield _verdict(f"P4 program to ready, {kind}", target_s, seconds, "s", at_most=True)
     rows = {row["switch"]: row["pps"]["median"] for row in part.get("veth", [])}
-    ours, theirs = rows.get("native"), rows.get("simple_switch", BMV2_PPS)
-    because = f"{ours:,.0f} packets/s against {theirs:,.0f}" if ours else ""
-    if ours and "simple_switch" not in rows:
+    engine, bmv2 = rows.get("native"), rows.get("simple_switch", BMV2_PPS)
+    because = f"{engine:,.0f} packets/s against {bmv2:,.0f}" if engine else ""
+    if engine and "simple_switch" not in rows:
         because += ", bmv2's as published"
-    yield _verdict("P4 switch on veth, 2 workers: of bmv2's rate", 3.0, ours and ours / theirs, "x", because)
+    yield _verdict("P4 switch on veth, 2 workers: of bmv2's rate", 3.0, engine and engine / bmv2, "x", because)
 
 
 def _accuracies(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
-    """Of `switchagg study codecs`, which trains; the benchmark only reads what it has found."""
+    """Targets of `switchagg study codecs`, which trains; the benchmark only reads its results."""
     digits, images = (_find(rows, workload=name, workers=4) for name in ("digits", "images"))
     coded, plain = (_single_row(digits, codec=name) for name in ("rotated8+ef", "float32"))
     below = 100 * (min(plain["accuracies"]) - coded["accuracy"]) if coded and plain else None
@@ -371,18 +369,18 @@ def _fastest(rows: Sequence[dict[str, Any]], kind: str) -> dict[str, Any] | None
     return min(_find(rows, method=kind), key=_median, default=None)
 
 
-def speedup(baseline: dict[str, Any] | None, switch_row: dict[str, Any] | None) -> float | None:
-    """How many times faster `ours` is; None if either is missing."""
-    return _median(baseline) / _median(switch_row) if baseline and switch_row else None
+def speedup(baseline: dict[str, Any] | None, switch: dict[str, Any] | None) -> float | None:
+    """How many times faster `switch` is; None if either is missing."""
+    return _median(baseline) / _median(switch) if baseline and switch else None
 
 
-def explained(baseline: dict[str, Any] | None, switch_row: dict[str, Any] | None) -> str:
-    """A speed-up as bound × how much more of its own bound the one reaches than the other."""
-    if not baseline or not switch_row or not baseline["share_of_bound"] or not switch_row["share_of_bound"]:
+def explained(baseline: dict[str, Any] | None, switch: dict[str, Any] | None) -> str:
+    """A speed-up as bound × how much more of its bound the switch reaches than the baseline."""
+    if not baseline or not switch or not baseline["share_of_bound"] or not switch["share_of_bound"]:
         return ""
-    bound = switch_row["bound_bytes_per_s"] / baseline["bound_bytes_per_s"]
+    bound = switch["bound_bytes_per_s"] / baseline["bound_bytes_per_s"]
     return (
-        f"bound {bound:.3g}; {switch_row['name']} reaches {_text(switch_row['share_of_bound'], '%')} of its own, "
+        f"bound {bound:.3g}; {switch['name']} reaches {_text(switch['share_of_bound'], '%')} of its own, "
         f"{baseline['name']} {_text(baseline['share_of_bound'], '%')}"
     )
 

@@ -33,7 +33,7 @@ def heading(network: dict[str, Any]) -> list[str]:
 
 
 def line(row: dict[str, Any]) -> str:
-    """One row."""
+    """A row as a line of the table."""
     times = row["time_ns"]
     between = f"{times['p25'] / 1e3:.0f} … {times['p75'] / 1e3:.0f}"
     return (

@@ -1,7 +1,8 @@
 """Virtual time held to Mininet: the same scenarios in both, each method over each link, predicted beside measured.
 
-Both are cells of a sweep (`emulation.sweep`), kept by content: what is there isn't run again. What is shown is made of
-all that are there. Of virtual time, which has no links of its own, a method is predicted once, whatever carries it.
+Runs of the two backends are cells of a sweep (`emulation.sweep`), kept by content: a cell that is there isn't run
+again. Figures and tables are made of all cells that are there. Virtual time models no link kinds, so that a method is
+predicted once, whatever carries it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from transport.group.method_name import METHODS, MethodName, links_of
 SCHEMA = "switchagg-fidelity-1"
 SCENARIO, RATES_BPS = "transports", (100_000_000, 200_000_000)
 TARGET = 0.05
-"""Of the measured time; what differs by more is explained."""
+"""A difference of more than this share of the measured time is explained."""
 APART = 0.02
 """Predictions closer than this don't order two methods."""
 TELLING = 0.01
@@ -46,7 +47,7 @@ Pair = dict[str, Any]
 
 
 def every() -> list[str]:
-    """Each method over each link that may carry it in real time."""
+    """The methods, each over all links that may carry it in real time."""
     names = [name for name in METHODS if not METHODS[name].virtual and name != "auto"]  # it takes one of the others
     return [str(MethodName(name, link)) for name in names for link in links_of(name) or ("",)]
 
@@ -64,13 +65,13 @@ class FidelityPlan:
     measured: sweeping.SweepRun
 
 
-def planned(whole: Scenario, variants: Sequence[tuple[Point, Scenario]], out: Path) -> FidelityPlan:
-    """Of the methods that the scenario has for Mininet. Raises ScenarioError, RunFailed."""
-    methods = whole.methods.mininet
+def planned(scenario: Scenario, variants: Sequence[tuple[Point, Scenario]], out: Path) -> FidelityPlan:
+    """The plan of the methods that the scenario has for Mininet. Raises ScenarioError, RunFailed."""
+    methods = scenario.methods.mininet
     both = Methods(mininet=methods, sim=tuple(dict.fromkeys(map(twin, methods))))
-    given = [(point, replace(variant, methods=both)) for point, variant in variants]
-    one = replace(whole, methods=both)
-    return FidelityPlan(*(sweeping.planned(one, given, backend, out) for backend in ("sim", "mininet")))
+    pairs = [(point, replace(variant, methods=both)) for point, variant in variants]
+    base = replace(scenario, methods=both)
+    return FidelityPlan(*(sweeping.planned(base, pairs, backend, out) for backend in ("sim", "mininet")))
 
 
 def run(plan: FidelityPlan, only: str, again: bool, jobs: int, log: Log) -> None:
@@ -96,7 +97,7 @@ def run(plan: FidelityPlan, only: str, again: bool, jobs: int, log: Log) -> None
 
 
 def _chosen(sweep: sweeping.SweepRun, wanted: Callable[[SweepCell], bool]) -> sweeping.SweepRun:
-    runs = [replace(one, cells=tuple(filter(wanted, one.cells))) for one in sweep.runs]
+    runs = [replace(run_of_point, cells=tuple(filter(wanted, run_of_point.cells))) for run_of_point in sweep.runs]
     return replace(sweep, runs=runs)
 
 
@@ -104,22 +105,22 @@ def _chosen(sweep: sweeping.SweepRun, wanted: Callable[[SweepCell], bool]) -> sw
 
 
 def document(plan: FidelityPlan) -> dict[str, Any]:
-    """What fidelity.json holds: all pairs that are there, and what they come to."""
-    store, found = plan.measured.store, []
+    """The document fidelity.json: all pairs that are there, and their summary."""
+    store, pairs = plan.measured.store, []
     for virtual, real in zip(plan.predicted.runs, plan.measured.runs, strict=True):
         predicted = {cell.method: cell for cell in virtual.cells if store.has(cell)}
         for cell in real.cells:
             if twin(cell.method) in predicted and store.has(cell):
-                found.append(_pair(real.point, cell, predicted[twin(cell.method)], store))
-    if not found:
+                pairs.append(_pair(real.point, cell, predicted[twin(cell.method)], store))
+    if not pairs:
         raise RunFailed(f"{store.folder}: no pair of runs has finished")
     return {
         "schema": SCHEMA,
         "scenario": plan.measured.scenario.name,
         "machine": machine(),
         "planned": len(plan.measured.cells),
-        "pairs": found,
-        "summary": summary(found),
+        "pairs": pairs,
+        "summary": summary(pairs),
     }
 
 
@@ -137,30 +138,30 @@ def _pair(point: Point, cell: SweepCell, other: SweepCell, store: Store) -> Pair
 
 
 def compared(predicted: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
-    """Of two summaries. difference: of the measured time from the predicted, which is what factors `bytes` (of the rank
-    that sends most) and `pace` (time for each) come to; None where virtual time predicts that nothing is sent."""
-    times = [one["communication_ns"]["median"] for one in (predicted, measured)]
-    sent = [one["wire_tx_bytes_per_rank_iteration"] for one in (predicted, measured)]
-    difference, more = ratio(times[1], times[0]), ratio(sent[1], sent[0])
+    """The comparison of two summaries. difference: of the measured time from the predicted, `bytes` (of the rank
+    that sends most) times `pace` (time for each), less 1; None where virtual time predicts that nothing is sent."""
+    times = [summary_of_run["communication_ns"]["median"] for summary_of_run in (predicted, measured)]
+    sent_bytes = [summary_of_run["wire_tx_bytes_per_rank_iteration"] for summary_of_run in (predicted, measured)]
+    difference, more = ratio(times[1], times[0]), ratio(sent_bytes[1], sent_bytes[0])
     return {
         "predicted_ns": times[0],
         "measured_ns": measured["communication_ns"],
         "difference": None if difference is None else difference - 1,
         "bytes": more,
         "pace": ratio(difference, more) if difference is not None and more is not None else None,
-        "compute_ns": [one["compute_ns"]["median"] for one in (predicted, measured)],
+        "compute_ns": [summary_of_run["compute_ns"]["median"] for summary_of_run in (predicted, measured)],
     }
 
 
 def summary(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Of the VALID ones: the median difference, how many are within the target, and pairs of methods at one point in
-    the wrong order: all of them, and those over the same link."""
+    """The summary of VALID pairs: the median difference, how many are within the target, and pairs of methods at one
+    point in the wrong order: all of them, and those over the same link."""
     valid = [pair for pair in pairs if pair["valid"] and pair["difference"] is not None]
     sizes = [abs(pair["difference"]) for pair in valid]
     ordered, swapped = 0, []
-    for one, other in combinations(valid, 2):
-        low, high = sorted((one, other), key=lambda pair: pair["predicted_ns"])
-        if one["point"] != other["point"] or high["predicted_ns"] <= low["predicted_ns"] * (1 + APART):
+    for first, second in combinations(valid, 2):
+        low, high = sorted((first, second), key=lambda pair: pair["predicted_ns"])
+        if first["point"] != second["point"] or high["predicted_ns"] <= low["predicted_ns"] * (1 + APART):
             continue
         ordered += 1
         if low["measured_ns"]["median"] > high["measured_ns"]["median"]:
@@ -177,22 +178,22 @@ def summary(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def _link(method: MethodName) -> str:
-    return method.link or "tcp"  # Gloo's
+    return method.link or "tcp"  # Gloo names no link
 
 
 def why(pair: Pair) -> str:
-    """What a difference beyond the target consists of; "" within it."""
+    """The parts of a difference beyond the target; "" within it."""
     if pair["difference"] is None or abs(pair["difference"]) <= TARGET:
         return ""
-    told = []
+    reasons = []
     if pair["bytes"] is not None and abs(pair["bytes"] - 1) >= TELLING:
         resent = f", {pair['retransmissions']} packets sent again" if pair["retransmissions"] else ""
-        told.append(f"{_signed(pair['bytes'] - 1)} bytes on the wire{resent}")
+        reasons.append(f"{_signed(pair['bytes'] - 1)} bytes on the wire{resent}")
     if pair["pace"] is not None and abs(pair["pace"] - 1) >= TELLING:
         idle = pair["cpu_idle_share"]
         cpus = "" if idle is None else f", CPUs {wording.percent_text(idle, 0)} idle"
-        told.append(f"{_signed(pair['pace'] - 1)} time for each byte{cpus}")
-    return "; ".join(told)
+        reasons.append(f"{_signed(pair['pace'] - 1)} time for each byte{cpus}")
+    return "; ".join(reasons)
 
 
 def _signed(share: float) -> str:
@@ -218,8 +219,8 @@ def write(built: dict[str, Any], out: Path, docs: Path | None) -> list[Path]:
         _, end, after = rest.partition(END)
         if not begin or not end:
             raise RunFailed(f"{guide}: has no place for the results: lines '{BEGIN}' and '{END}'")
-        shown = "![Measured against predicted time, and the differences by method](fidelity.png)"
-        guide.write_text(f"{before}{BEGIN}\n\n{shown}\n\n{text}\n{END}{after}", encoding="utf-8")
+        image = "![Measured against predicted time, and the differences by method](fidelity.png)"
+        guide.write_text(f"{before}{BEGIN}\n\n{image}\n\n{text}\n{END}{after}", encoding="utf-8")
         (docs / "fidelity.png").write_bytes(paths[1].read_bytes())
         paths += [guide, docs / "fidelity.png"]
     return paths
@@ -227,28 +228,28 @@ def write(built: dict[str, Any], out: Path, docs: Path | None) -> list[Path]:
 
 def lines(built: dict[str, Any]) -> list[str]:
     """Sentences about all of it."""
-    found, facts = built["summary"], built["machine"]
-    told = [
-        f"{found['pairs']} of {built['planned']} pairs of runs; {found['valid']} of them VALID, on "
+    totals, facts = built["summary"], built["machine"]
+    sentences = [
+        f"{totals['pairs']} of {built['planned']} pairs of runs; {totals['valid']} of them VALID, on "
         f"{facts['cpu_model']}, {facts['cpus_usable']} cores."
     ]
-    if found["median_difference"] is not None:
-        share = wording.percent_text(found["median_difference"])
-        told.append(
-            f"Median difference of the VALID ones: {share} (target: {100 * TARGET:g} %); {found['within_target']} of "
-            f"{found['valid']} are within the target."
+    if totals["median_difference"] is not None:
+        share = wording.percent_text(totals["median_difference"])
+        sentences.append(
+            f"Median difference of the VALID ones: {share} (target: {100 * TARGET:g} %); {totals['within_target']} of "
+            f"{totals['valid']} are within the target."
         )
-    if found["ordered"]:
-        wrong = len(found["swapped"])
+    if totals["ordered"]:
+        wrong = len(totals["swapped"])
         named = "; ".join(
-            f"{low} and {high} ({sweep_page.values_text(point)})" for point, low, high in found["swapped"][:5]
+            f"{low} and {high} ({sweep_page.values_text(point)})" for point, low, high in totals["swapped"][:5]
         )
-        told.append(
-            f"Of {found['ordered']} pairs of methods whose predictions are more than {100 * APART:g} % apart, {wrong} "
-            f"were measured in the other order, {found['swapped_over_one_link']} of them over one link"
+        sentences.append(
+            f"Of {totals['ordered']} pairs of methods whose predictions are more than {100 * APART:g} % apart, {wrong} "
+            f"were measured in the other order, {totals['swapped_over_one_link']} of them over one link"
             + (f": {named}{', …' if wrong > 5 else ''}." if wrong else ".")
         )
-    return told
+    return sentences
 
 
 def table(built: dict[str, Any]) -> list[str]:

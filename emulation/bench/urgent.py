@@ -37,21 +37,21 @@ def measure(
     """A line per link: medians in ms. Raises RunFailed if a rank fails."""
     yield f"{'link':8}" + "".join(f"{name + ', ms':>16}" for name, _, _ in CASES)
     for link in links:
-        found = []
+        medians_ms = []
         for name, classes, bulk in CASES:
             log(f"{link}: {name}")
             with EmulatedNetwork(NetworkSpec(workers, rate_bps=rate_bps, priority_queues=CLASSES)) as net:
                 hosts = [worker.address for worker in net.workers]
-                told = json.dumps({"link": link, "classes": classes, "bulk_bytes": bulk * bulk_bytes, "hosts": hosts})
-                command = [sys.executable, "-m", "emulation.bench.urgent", told]
+                task = json.dumps({"link": link, "classes": classes, "bulk_bytes": bulk * bulk_bytes, "hosts": hosts})
+                command = [sys.executable, "-m", "emulation.bench.urgent", task]
                 pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
                 pipes["env"] = {**os.environ, TOKEN_VARIABLE: new_token()}
                 ranks = [net.spawn(rank, [*command, str(rank)], **pipes) for rank in range(workers)]
-                said = [process.communicate(timeout=2 * LIMIT_S)[0] for process in ranks]
+                outputs = [process.communicate(timeout=2 * LIMIT_S)[0] for process in ranks]
                 if any(process.returncode for process in ranks):
                     raise RunFailed(f"urgent calls over {link}: a rank failed")
-                found.append(float(said[0]))
-        yield f"{link:8}" + "".join(f"{value:16.2f}" for value in found)
+                medians_ms.append(float(outputs[0]))
+        yield f"{link:8}" + "".join(f"{value:16.2f}" for value in medians_ms)
 
 
 def run_rank(link: str, classes: bool, bulk_bytes: int, hosts: list[str], rank: int) -> None:

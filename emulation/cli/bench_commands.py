@@ -117,7 +117,7 @@ def allreduce(
             warmup,
             OperationPace(seconds),
         )
-        wishes = matrix.wishes()
+        wishes = matrix.requests()
         for target in (json_file, None if out is None else out / "allreduce.json"):
             if target is not None:
                 suite.require_folder(target.parent)
@@ -164,7 +164,7 @@ def where(
             mtu_bytes=mtu,
             segments_max=segments,
         )
-        for line in parts.lines(parts.measure(matrix.wishes()[0], seconds, _log), functions):
+        for line in parts.lines(parts.measure(matrix.requests()[0], seconds, _log), functions):
             typer.echo(line)
 
 

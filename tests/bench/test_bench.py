@@ -165,7 +165,7 @@ def test_the_python_planes_have_workers_in_python() -> None:
 
 
 def test_a_network_and_each_cell_of_it_is_a_scenario() -> None:
-    (wish,) = suite.BenchMatrix([4], [10**9], [4096, 65_536], "switch:batched,ring:reno", iterations=7).wishes()
+    (wish,) = suite.BenchMatrix([4], [10**9], [4096, 65_536], "switch:batched,ring:reno", iterations=7).requests()
     assert wish.sizes == (4096, 65_536)
     switch, ring = (method.cell(wish.scenario, 65_536) for method in wish.methods)
     assert [str(name) for name in wish.scenario.methods.mininet] == ["switch", "ring"]
@@ -182,7 +182,7 @@ def test_a_network_and_each_cell_of_it_is_a_scenario() -> None:
 
 def a_network(rate_bps: int = 10**9, loss: float = 0.0, loss_by: str | None = None) -> dict[str, Any]:
     """As a document has it, with no rows yet."""
-    (wish,) = suite.BenchMatrix([4], [rate_bps], [4096, 25_000_000], "ring:reno", loss=loss, loss_by=loss_by).wishes()
+    (wish,) = suite.BenchMatrix([4], [rate_bps], [4096, 25_000_000], "ring:reno", loss=loss, loss_by=loss_by).requests()
     return {**wish.record, "failures": {}, "rows": []}
 
 
@@ -195,7 +195,7 @@ def a_row(
 ) -> dict[str, Any]:
     kind, variant = bench_methods.cut(name)
     method = BenchMethod(parse(kind), variant)
-    (wish,) = suite.BenchMatrix([4], [rate_bps], [size], "ring:reno").wishes()
+    (wish,) = suite.BenchMatrix([4], [rate_bps], [size], "ring:reno").requests()
     cell = AllreduceCell()
     starts, ends = (1000, 2000, 1500, 1200), (1000, 2000, 1500, 1200 + round(ms * 1e6))
     for _ in range(3):
@@ -574,7 +574,7 @@ def test_another_extent_is_not_mixed_into_a_document(tmp_path: Path) -> None:
 
 def test_an_unknown_type_is_refused_before_anything_starts() -> None:
     with pytest.raises(ScenarioError, match="--dtype"):
-        suite.BenchMatrix([4], [0], [4096], "ring", dtype="int8").wishes()
+        suite.BenchMatrix([4], [0], [4096], "ring", dtype="int8").requests()
 
 
 def test_what_a_worker_allocates_is_counted() -> None:

@@ -10,7 +10,7 @@ from emulation.bench import bench_figures, collective_times, sharding_times, tar
 from emulation.bench.allreduce import bench_methods
 from emulation.bench.links import one_way as links
 from emulation.bench.links.link_end import EndPlace, LinkExecutor, OpenCandidate, opened
-from emulation.bench.links.plain_zeromq import WAYS
+from emulation.bench.links.plain_zeromq import MODES
 from emulation.errors import RunFailed
 from emulation.mininet import mininet_run
 from emulation.scenario import ScenarioError
@@ -111,7 +111,7 @@ def test_reduce_scatter_and_all_gather_are_timed_in_real_processes(
 
 
 @pytest.mark.parametrize(
-    "contender", [*(f"plain {way}" for way in WAYS), "plain dealer no-copy bounded", "zeromq", "tcp"]
+    "contender", [*(f"plain {way}" for way in MODES), "plain dealer no-copy bounded", "zeromq", "tcp"]
 )
 def test_all_messages_arrive_at_both_ends(contender: str) -> None:
     (address,) = free_addresses(1)

@@ -60,7 +60,7 @@ def test_switches_below_a_switch_sum_exactly_and_pass_up_one_sum_for_a_rack() ->
     from emulation.bench.suite import BenchMatrix
     from emulation.mininet.launch import RunningScenario
 
-    (wish,) = BenchMatrix([3], [RATE_BPS], [200_000], "switch", iterations=2).wishes()
+    (wish,) = BenchMatrix([3], [RATE_BPS], [200_000], "switch", iterations=2).requests()
     racks = dataclasses.replace(wish.scenario.topology, kind="leaf_spine", racks=(2, 1), oversubscription=2)
     wish = dataclasses.replace(wish, scenario=dataclasses.replace(wish.scenario, topology=racks))
     (method,) = wish.methods

@@ -80,7 +80,7 @@ def test_every_worker_of_a_job_gets_each_result_once_over_its_own_port() -> None
 def test_the_copy_that_one_port_loses_is_repaired(loss: float) -> None:
     loss_by = BY_LINKS if loss else None
     words = BenchMatrix([3], [200_000_000], [1_000_000], "switch:native", dtype="int32", loss=loss, loss_by=loss_by)
-    (wish,) = words.wishes()
+    (wish,) = words.requests()
     method = wish.methods[0]
     with RunningScenario(wish.scenario, loss_by) as network:
         switch = network.start_switch(method.cell(wish.scenario, 1_000_000), method.method, method.name)

@@ -53,7 +53,7 @@ class OperationPace:
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """What to measure on one network."""
+    """The measurements asked for on a network."""
 
     scenario: Scenario
     methods: tuple[BenchMethod, ...]
@@ -82,9 +82,9 @@ class BenchRequest:
 
 @dataclass
 class AllreduceCell:
-    """What was seen of one method at one size: one entry per operation, sums over its blocks."""
+    """Measurements of a method at a size: lists have an entry per operation, sums are over its blocks."""
 
-    durations_ns: list[int] = field(default_factory=list)  # slowest rank
+    durations_ns: list[int] = field(default_factory=list)  # of the slowest rank
     skews_ns: list[int] = field(default_factory=list)  # last start - first start
     worker_cpu_ns: list[int] = field(default_factory=list)  # mean over the ranks
     wrong: int = 0
@@ -92,7 +92,7 @@ class AllreduceCell:
     cpu_ticks: list[int] = field(default_factory=lambda: [0] * 8)
 
     def add(self, answers: Sequence[OperationsMeasured], block: dict[str, Any]) -> None:
-        """One block: every rank's answer, and what was counted outside."""
+        """Add a block: every rank's answer, and the counts of switches and links."""
         for ranks in zip(*(answer.operations for answer in answers), strict=True):
             self.durations_ns.append(max(rank.end_ns - rank.start_ns for rank in ranks))
             starts = [rank.start_ns for rank in ranks]
@@ -156,7 +156,7 @@ def _run(
         with Ranks(network, request.dtype, max(*request.sizes, PROBE_BYTES), _patience_s(request)) as ranks:
             bench = Bench(request, network, switches, ranks)
             facts = entry.setdefault("methods", {})
-            for method in sorted(methods, key=lambda one: one.method.is_switch):  # importing torch delays heartbeats
+            for method in sorted(methods, key=lambda x: x.method.is_switch):  # importing torch delays heartbeats
                 facts[method.name] = bench.open(method)
             if request.rivals and "tried" not in entry:
                 methods, tried = bench.keep_better(methods, log)
@@ -288,7 +288,7 @@ class Bench:
 
 
 def row(scenario: Scenario, method: BenchMethod, dtype: str, cell: AllreduceCell) -> dict[str, Any]:
-    """One line of the table, as in the document (README.md here). scenario: the cell's own."""
+    """A line of the table, as in the document (README.md here). scenario: that of the cell."""
     network, size_bytes = scenario.network, scenario.workload.bucket_bytes
     times = bandwidths.spread(cell.durations_ns)
     worth = sum(block["worth"] for block in cell.blocks)

@@ -1,11 +1,11 @@
-"""One rank of the benchmark: a process in its worker's namespace that lives through all methods and sizes.
+"""A rank of the benchmark: a process in its worker's namespace that lives through all methods and sizes.
 
     python -m emulation.bench.allreduce.allreduce_rank '{"rank": 0, …}'
 
-Orders (messages.py) open a method, run operations, close it. All ranks start each operation at the same moment: they
-meet in shared memory, rank 0 names a time a little ahead, and each sleeps until then. What is timed on each rank is the
-call alone; filling the array, synchronising and checking the result are not timed, and no rank checks while another
-rank is still in the call.
+Orders (rank_messages.py) open a method, run operations, close it. All ranks start each operation at the same moment:
+they meet in shared memory, rank 0 names a time a little ahead, and the ranks sleep until then. A rank times the call
+alone; filling the array, synchronising and checking the result are not timed, and no rank checks while another rank is
+still in the call.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from emulation.children import ChildReport, Done, serve
 LEAD_NS, LEAD_NS_PER_RANK = 100_000, 30_000  # from rank 0's announcement to the start: all must be asleep again by then
 PAUSE_S = 20e-6
 PAUSE_AFTER_S = 1e-3  # of ranks that have ended: shorter ones would take the CPUs from those that have not
-CELL = 8  # int64s: a cache line for each rank
+CELL = 8  # int64s; a rank has a cache line alone
 _PR_SET_TIMERSLACK = 29
 
 
@@ -55,7 +55,7 @@ class MeetingPoint:
 
     @staticmethod
     def size_bytes(workers: int) -> int:
-        """Of the file, filled with zeros."""
+        """Size of the file, which is filled with zeros."""
         return 8 * CELL * (workers + 1)
 
     def meet(self, pause_s: float = PAUSE_S) -> None:
@@ -97,12 +97,12 @@ class AllreduceRank:
         name = order.method.name
         match order:
             case OpenMethod():
-                made = self._contestants[name] = open_contestant(order, self._place)
+                contestant = self._contestants[name] = open_contestant(order, self._place)
                 method, options = order.method.method, order.scenario
                 elements = elements_of(method, options.switch.elements, options.topology.mtu_bytes)
                 place = self._place
                 self._checks[name] = SumCheck(method, self._numbers, place.workers, place.dtype, elements)
-                return MethodOpened(made.facts())
+                return MethodOpened(contestant.facts())
             case RunOperations():
                 return self._run(name, order)
             case CloseMethod():

@@ -1,5 +1,5 @@
-"""What a benchmark says first: how fast allreduce through the switch is beside Gloo, its bound, and where it stops
-paying. Pure: a document in, sentences out."""
+"""A benchmark's first sentences: how fast allreduce through the switch is beside Gloo, its bound, and where it stops
+paying. The module is pure: it turns a document into sentences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transport.group.method_name import parse, traffic
 
 SWITCHES = ("switch:native", "switch:batched")
 WORKERS = 4
-"""Of the network that the headline is of, or the nearest number to it."""
+"""The headline is of the network with so many workers, or the nearest number."""
 
 Network = dict[str, Any]
 
@@ -51,7 +51,7 @@ def answer(built: dict[str, Any]) -> dict[str, Any] | None:
     ratios = [(network, times) for network in networks if (times := over_gloo(network))]
     if not ratios:
         return None
-    network, times = min(ratios, key=lambda each: (abs(_workers(each[0]) - WORKERS), -_rate(each[0])))
+    network, times = min(ratios, key=lambda entry: (abs(_workers(entry[0]) - WORKERS), -_rate(entry[0])))
     size = max(times)
     where = f"{bytes_text(size)} on {_workers(network)} workers at {rate_text(_rate(network))}"
     most = bound(network)

@@ -20,7 +20,7 @@ from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_name
 from transport.links.link_kinds import LINKS
 
-COMMA = re.compile(r",(?!\s*\w+=)")  # not between a codec's options
+COMMA = re.compile(r",(?!\s*\w+=)")  # a comma between a codec's options doesn't match
 _METHOD, _VARIANT = re.compile("[@~+]"), re.compile("(.*?)(?::([^:=]*))?", re.DOTALL)
 SLOTS, ELEMENTS = 4096, 360  # a switch to test data planes with: as `switchagg switch` makes it
 CONTROLS = ("cubic", "bbr", "reno")
@@ -29,7 +29,7 @@ BEST = ("cubic", "bbr")  # of which the better one is the baseline
 
 @dataclass(frozen=True)
 class BenchMethod:
-    """One candidate. variant: the switch's data plane, or the congestion control of methods over our own TCP, or ""."""
+    """A candidate. variant: the switch's data plane, the congestion control of methods over the TCP mesh, or ""."""
 
     method: MethodName
     variant: str = ""
@@ -41,7 +41,7 @@ class BenchMethod:
 
     @property
     def carrier(self) -> str:
-        """What carries it; "" for gloo."""
+        """The link that carries the method; "" for gloo."""
         return self.method.link
 
     @property
@@ -50,7 +50,7 @@ class BenchMethod:
 
     @property
     def core(self) -> str:
-        """What runs the switch's workers: the compiled loop, or Python's beside the planes written in Python."""
+        """The loop of the switch's workers: the compiled one, or Python's beside the planes written in Python."""
         kind = DATAPLANES.get(self.variant)
         return LINKS[self.carrier].cores[0] if kind is not None and kind.compiled else "python"
 

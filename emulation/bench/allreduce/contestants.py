@@ -25,16 +25,16 @@ QUEUE_SHARE_NS = 4_000_000  # of the link's rate: what a TCP sender may hold, ha
 
 
 class Contestant(Protocol):
-    """One method on one rank."""
+    """A method on a rank."""
 
     def allreduce(self, array: Array) -> None:
-        """Sum over all ranks, in place; returns when it is done. Raises what the method raises."""
+        """Sum over all ranks, in place; returns when it is done. It raises what the method raises."""
 
     def counters(self) -> dict[str, int]:
-        """What the method has counted so far; `retransmitted` where it knows."""
+        """Counts of the method so far; `retransmitted` is among them where the method knows it."""
 
     def facts(self) -> dict[str, Any]:
-        """What is in use: congestion control, GSO."""
+        """Settings in use: congestion control, GSO."""
 
     def close(self) -> None: ...
 
@@ -124,12 +124,12 @@ class HostMethod:
 
 
 def tcp_buffer_bytes(rate_bps: int) -> int:
-    """What a ring's socket may hold: enough to keep the link busy, less than the queue that it would overflow."""
+    """Bytes that a ring's socket may hold: enough to keep the link busy, less than the queue that it would overflow."""
     return max(256 << 10, rate_bps * QUEUE_SHARE_NS // 8_000_000_000) if rate_bps else 4 << 20
 
 
 def open_contestant(order: OpenMethod, place: RankPlace) -> Contestant:
-    """Opens a method on this rank. Raises what the method raises, RunFailed."""
+    """Opens a method on this rank. It raises RunFailed, and what the method raises."""
     if order.method.method.method == "gloo":
         from emulation.bench.allreduce.gloo import Gloo  # torch takes a second to import
 

@@ -1,4 +1,4 @@
-"""What ranks sum in the benchmark, and what must come out, also by codecs that lose something."""
+"""Inputs of ranks in the benchmark, and the sums that must come out, also by codecs that lose something."""
 
 import math
 import zlib
@@ -15,7 +15,7 @@ from transport.group.method_name import MethodName
 
 Array = NDArray[Any]
 FLOATS_OFF = 1e-4
-"""Of the greatest value: how far codecs may be off that leave sums of floats to the method, whose order is its own."""
+"""Share of the greatest value by which codecs may be off that leave sums of floats, in any order, to the method."""
 
 
 class ExactInputs:
@@ -33,13 +33,13 @@ class ExactInputs:
         self, rank: int, workers: int, dtype: str, elements_most: int, greatest: int = GREATEST, op: str = "sum"
     ) -> None:
         index = np.arange(self.PERIOD)
-        each = workers if op == "avg" else 1
-        patterns = [((7 * index + 13 * r) % (2 * greatest + 1) - greatest) * each for r in range(workers)]
+        factor = workers if op == "avg" else 1
+        patterns = [((7 * index + 13 * r) % (2 * greatest + 1) - greatest) * factor for r in range(workers)]
         turns = -(-(elements_most + self.PERIOD) // self.PERIOD)
         combine = {"max": np.max, "min": np.min}.get(op, np.sum)
         self._patterns = patterns
         self._rank_input = np.tile(patterns[rank].astype(dtype), turns)
-        self._sums = np.tile((combine(patterns, axis=0) // each).astype(dtype), turns)
+        self._sums = np.tile((combine(patterns, axis=0) // factor).astype(dtype), turns)
 
     def fill(self, array: Array, operation: int) -> None:
         """Write this rank's input."""
@@ -56,7 +56,7 @@ class ExactInputs:
         return np.resize(pattern, elements)
 
     def combined(self, elements: int, operation: int) -> Array:
-        """What must come out: a view."""
+        """The sum that must come out: a view."""
         at = operation % self.PERIOD
         return self._sums[at : at + elements]
 
@@ -97,10 +97,10 @@ def tensors_of(method: MethodName, array: Array) -> Tensors | None:
 
 
 class SumCheck:
-    """What a rank's results of one method are held to: sums of `Numbers`, by the rule of the codec where there is one.
+    """The check of a rank's results of a method: sums of `ExactInputs`, by the rule of the codec where there is one.
 
-    Of a codec without such a rule the first sum must be what the codec gives in memory, bit for bit; later ones depend
-    on all before. All ranks have the same bits in any case: `digest`.
+    By a codec without a rule the first sum must be what the codec gives in memory, bit for bit; later sums depend on
+    all before. All ranks have the same bits in any case: `digest`.
     """
 
     def __init__(self, method: MethodName, numbers: ExactInputs, workers: int, dtype: str, elements: int) -> None:
@@ -130,5 +130,5 @@ class SumCheck:
         return int(np.count_nonzero(array.view(np.uint32) != expected.view(np.uint32)))
 
     def digest(self, array: Array) -> int:
-        """Of the result's bits; 0 where it must be exact."""
+        """A digest of the result's bits; 0 where the result must be exact."""
         return zlib.crc32(array.data) if self._lossy else 0

@@ -29,7 +29,7 @@ TIMEOUT = timedelta(seconds=120)
 
 
 class Gloo:
-    """One process group of backend gloo; groups of other variants have connections of their own."""
+    """A process group of backend gloo; groups of other variants have connections of their own."""
 
     def __init__(self, method: BenchMethod, place: RankPlace) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = place.interface

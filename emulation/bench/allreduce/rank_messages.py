@@ -15,7 +15,7 @@ class RankPlace(msgspec.Struct, frozen=True):
     """Where a rank is. bytes_most: largest array. limit_s: longest operation. via: name of its switch; "": the root."""
 
     rank: int
-    addresses: tuple[str, ...]  # of all ranks
+    addresses: tuple[str, ...]  # those of all ranks
     interface: str
     dtype: str
     bytes_most: int
@@ -35,7 +35,7 @@ class OpenMethod(ChildCommand):
     scenario: Scenario
     number: int
     segments_max: int
-    switch: str = ""  # its control address
+    switch: str = ""  # the switch's control address
 
 
 class RunOperations(ChildCommand):
@@ -59,8 +59,8 @@ class MethodOpened(ChildReport):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One operation of one rank. cpu_ticks: of all CPUs, on the rank that watches them. digest: of the result's bits,
-    which must be the same on all ranks; 0 where it must be exact."""
+    """An operation of a rank. cpu_ticks: of all CPUs, on the rank that watches them. digest: of the result's bits,
+    which must be the same on all ranks; 0 where the result must be exact."""
 
     start_ns: int
     end_ns: int

@@ -87,7 +87,7 @@ class Ranks:
 
     @property
     def pids(self) -> list[int]:
-        """Of their processes, by rank."""
+        """The processes' ids, by rank."""
         return [child.process.pid for child in self._children]
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Ranks:
             os.unlink(self._shared_path)
 
     def ask(self, order: OpenMethod | RunOperations | CloseMethod, timeout_s: float) -> list[Any]:
-        """One order to all ranks; their answers by rank. Raises MethodFailed in one line."""
+        """Send an order to all ranks; returns their answers by rank. Raises MethodFailed with one line."""
         for child in self._children:
             child.send(order)
         try:

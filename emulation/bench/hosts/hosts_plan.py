@@ -1,4 +1,4 @@
-"""What is to be measured, as nccl-tests' flags say it. Pure; the same on every rank."""
+"""The plan of `switchagg bench hosts`, from nccl-tests' flags. The module is pure; all ranks have the same plan."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ OPS = ("sum", "avg", "max", "min")
 
 @dataclass(frozen=True)
 class TimedCollective:
-    """kind: as switchagg names it. factor: busbw over algbw, of so many ranks. shards: what a rank has one nth of."""
+    """kind: as switchagg names it. factor: busbw over algbw, of so many ranks. shards: the array that is in shards."""
 
     kind: Kind
     factor: Callable[[int], float]
-    shards: str = ""  # "given", "taken"
+    shards: str = ""  # "input", "output"
 
 
 COLLECTIVES = {
     "all_reduce": TimedCollective("allreduce", lambda n: 2 * (n - 1) / n),
-    "reduce_scatter": TimedCollective("reduce_scatter", lambda n: (n - 1) / n, "taken"),
-    "all_gather": TimedCollective("all_gather", lambda n: (n - 1) / n, "given"),
+    "reduce_scatter": TimedCollective("reduce_scatter", lambda n: (n - 1) / n, "output"),
+    "all_gather": TimedCollective("all_gather", lambda n: (n - 1) / n, "input"),
     "broadcast": TimedCollective("broadcast", lambda n: 1.0),
     "reduce": TimedCollective("reduce", lambda n: 1.0),
     "alltoall": TimedCollective("all_to_all", lambda n: (n - 1) / n),
@@ -115,11 +115,11 @@ class HostsPlan:
         return sorted(full_counts if self.kind.kind in ("allreduce", "broadcast", "reduce") else shard_counts)
 
     def greatest(self, workers: int) -> int:
-        """Of the inputs' whole numbers: so that no sum of some ranks' is rounded."""
+        """Greatest of the inputs' whole numbers with which no sum over some ranks is rounded."""
         return max(1, min(ExactInputs.GREATEST, WHOLE_MOST.get(self.datatype, 1 << 20) // workers))
 
     def differences(self, other: HostsPlan) -> list[str]:
-        """What the other one has instead, flag by flag."""
+        """Differences of the other plan, flag by flag."""
         self_fields, other_fields = asdict(self), asdict(other)
         return [
             f"{name} {other_fields[name]} instead of {self_fields[name]}"

@@ -1,8 +1,8 @@
-"""One rank of `switchagg bench hosts`: a process that torchrun has started, on any machine.
+"""A rank of `switchagg bench hosts`: a process that torchrun has started, on any machine.
 
-The default group is Gloo's: it compares the ranks' flags, begins blocks together and gathers what was found. Each
-method has a group of its own, as a training job makes it. Of every method and size some operations are checked element
-by element; then blocks of timed ones follow, method after method, in an order that moves on by one from block to block.
+The default group is Gloo's: it compares the ranks' flags, begins blocks together and gathers measurements. A
+method has a group alone, as a training job makes it. Some operations of every method and size are checked element by
+element; blocks of timed operations follow, method after method, in an order that moves on by one from block to block.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ IN_PLACE = ("allreduce", "broadcast", "reduce")
 
 @dataclass(frozen=True)
 class Files:
-    """What rank 0 writes."""
+    """The files that rank 0 writes."""
 
     json: Path | None
     csv: Path | None
@@ -104,7 +104,7 @@ def measure(plan: HostsPlan, files: Files, place: RankHost) -> None:
     """All methods and sizes, by the ranks of the default group. Raises RunFailed, also if elements are wrong,
     ScenarioError and what torch raises."""
     places = _agreed(plan, files, place)
-    mtu_bytes, remote = min(each.mtu_bytes for each in places), sum(each.remote for each in places)
+    mtu_bytes, remote = min(rank_host.mtu_bytes for rank_host in places), sum(rank_host.remote for rank_host in places)
     rank, workers = place.rank, len(places)
     setting = RowContext(plan, workers, mtu_bytes, remote)
     in_numpy = "float32" if plan.item_bytes == 2 else plan.datatype
@@ -125,12 +125,12 @@ def measure(plan: HostsPlan, files: Files, place: RankHost) -> None:
     if rank == 0 and files.json:
         document.write(files.json, hosts_rows.document(setting, places, rows))
     dist.barrier()
-    if wrong := sum(each["wrong_elements"] or 0 for each in rows):
+    if wrong := sum(row["wrong_elements"] or 0 for row in rows):
         raise RunFailed(f"{wrong} elements are not what they must be: column #wrong")
 
 
 def _silent(*_: object, **__: object) -> None:
-    """What ranks other than 0 say."""
+    """Ranks other than 0 print nothing."""
 
 
 def _agreed(plan: HostsPlan, files: Files, place: RankHost) -> list[RankHost]:
@@ -146,16 +146,16 @@ def _agreed(plan: HostsPlan, files: Files, place: RankHost) -> list[RankHost]:
             trouble = f"{path}: there is no folder {path.parent}; make it first"
     messages: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(messages, (plan, place, trouble))
-    same_or_raise([each for each, _, _ in messages])
-    if troubles := [theirs for _, _, theirs in messages if theirs]:
+    same_or_raise([rank_plan for rank_plan, _, _ in messages])
+    if troubles := [reason for _, _, reason in messages if reason]:
         raise RunFailed(troubles[0])
-    places = [each for _, each, _ in messages]
-    for one in places:
-        beside = [each.rank for each in places if each.address == one.address]
-        if plan.link_bps and len(beside) > 1:
+    places = [host for _, host, _ in messages]
+    for host in places:
+        sharers = [other.rank for other in places if other.address == host.address]
+        if plan.link_bps and len(sharers) > 1:
             raise ScenarioError(
-                f"--link: ranks {beside[0]} and {beside[1]} share the address {one.address}, and a bound is of links "
-                "that ranks have alone; --nproc-per-node 1, or leave it out"
+                f"--link: ranks {sharers[0]} and {sharers[1]} share the address {host.address}, and a bound is of "
+                "links that ranks have alone; --nproc-per-node 1, or leave it out"
             )
     return places
 
@@ -172,7 +172,7 @@ def place_of(rank: int, plan: HostsPlan) -> RankHost:
             if interface_address(name) == address:
                 interface = name
                 break
-        except JobError:  # down, or IPv6 alone
+        except JobError:  # the interface is down, or has IPv6 alone
             continue
     if not interface and address.startswith("127."):
         interface = "lo"
@@ -187,7 +187,7 @@ def place_of(rank: int, plan: HostsPlan) -> RankHost:
 
 
 class _Contestant:
-    """One method: a process group of its own, connected before anything is timed. Raises RunFailed, RuntimeError."""
+    """A method with a process group, connected before anything is timed. Raises RunFailed, RuntimeError."""
 
     def __init__(self, setting: RowContext, name: MethodName, numbers: ExactInputs) -> None:
         plan = setting.plan
@@ -215,7 +215,7 @@ class _Contestant:
         return sum(ways.get(BASELINE, {"calls": 0})["calls"] for ways in counts.values())
 
     def begin(self, input_array: torch.Tensor, output_array: torch.Tensor) -> Any:
-        """One operation's Work."""
+        """The Work of an operation."""
         plan, group = self._plan, self.group
         op = _OPS[plan.op]
         match plan.collective:
@@ -236,36 +236,36 @@ class _Contestant:
 
 
 class _Arrays:
-    """What a rank gives and takes at one size; taken: one for each operation that is begun at once."""
+    """A rank's input and output arrays at a size; each of the operations that are begun at once has an output."""
 
     def __init__(self, setting: RowContext, numbers: ExactInputs, count: int, rank: int) -> None:
         plan, workers = setting.plan, setting.workers
         self._plan, self._numbers, self._rank, self._workers = plan, numbers, rank, workers
         self._shard = count // workers
         dtype = getattr(torch, plan.datatype)
-        self.input_array = torch.zeros(self._shard if plan.kind.shards == "given" else count, dtype=dtype)
-        size = self._shard if plan.kind.shards == "taken" else count
+        self.input_array = torch.zeros(self._shard if plan.kind.shards == "input" else count, dtype=dtype)
+        size = self._shard if plan.kind.shards == "output" else count
         self.output_arrays = [torch.zeros(size, dtype=dtype) for _ in range(plan.agg_iters)]
 
     def fill(self, operation: int) -> None:
-        """Another operation's input."""
+        """Write another operation's input."""
         self.input_array.copy_(torch.from_numpy(self._numbers.of(self._rank, self.input_array.numel(), operation)))
 
     def reset(self) -> None:
-        """So that nothing is left of an earlier result; an operation in place finds its input."""
-        for taken in self.output_arrays:
+        """Clear earlier results; the array of an operation in place gets its input."""
+        for output_array in self.output_arrays:
             if self._plan.kind.kind in IN_PLACE:
-                taken.copy_(self.input_array)
+                output_array.copy_(self.input_array)
             else:
-                taken.zero_()
+                output_array.zero_()
 
     def result(self) -> NDArray[Any]:
-        """Of the first operation."""
+        """The result of the first operation."""
         first = self.output_arrays[0]
         return (first.float() if self._plan.item_bytes == 2 else first).numpy()
 
     def wrong(self, operation: int, check: SumCheck) -> int:
-        """How many of its elements are not what they must be."""
+        """How many elements of the result are not what they must be."""
         result, kind = self.result(), self._plan.kind.kind
         if kind == "allreduce":
             return check.wrong(result, operation)
@@ -274,14 +274,14 @@ class _Arrays:
         return int(np.count_nonzero(result != self._expected(operation)))
 
     def _expected(self, operation: int) -> NDArray[Any]:
-        numbers, shard, whole = self._numbers, self._shard, self._shard * self._workers
+        numbers, shard, full_count = self._numbers, self._shard, self._shard * self._workers
         match self._plan.kind.kind:
             case "broadcast":
                 return numbers.of(self._plan.root, self.input_array.numel(), operation)
             case "reduce":
                 return numbers.combined(self.input_array.numel(), operation)
             case "reduce_scatter":
-                return numbers.combined(whole, operation)[self._rank * shard :][:shard]
+                return numbers.combined(full_count, operation)[self._rank * shard :][:shard]
             case kind:
                 first = self._rank * shard if kind == "all_to_all" else 0
                 return np.concatenate([numbers.of(rank, shard, operation, first) for rank in range(self._workers)])
@@ -297,32 +297,32 @@ def _size(
 ) -> list[dict[str, Any]]:
     """All methods at one size, and their rows."""
     plan, arrays = setting.plan, _Arrays(setting, contestants[0].numbers, count, place.rank)
-    local_measurements = [MethodMeasurements([], [], None, None, None, (), False) for _ in contestants]
-    calls = [each.gloo_calls() for each in contestants]
+    records = [MethodMeasurements([], [], None, None, None, (), False) for _ in contestants]
+    calls = [other.gloo_calls() for other in contestants]
     for at, contestant in enumerate(contestants):
         if plan.check and contestant.checked:
             wrong, digests = _checked(plan, contestant, arrays)
-            local_measurements[at] = replace(local_measurements[at], wrong=wrong, digests=digests)
+            records[at] = replace(records[at], wrong=wrong, digests=digests)
     arrays.fill(0)
     blocks = [size for turn in range(plan.rounds) if (size := len(range(turn, plan.iters, plan.rounds)))]
     for turn, size in enumerate(blocks):
         order = [(turn + step) % len(contestants) for step in range(len(contestants))]
         for at in order:
-            local_measurements[at] = _block(
-                plan, contestants[at], arrays, size, place.interface, local_measurements[at]
-            )
-    local_measurements = [
-        replace(each, by_gloo=contestant.gloo_calls() > before)
-        for each, contestant, before in zip(local_measurements, contestants, calls, strict=True)
+            records[at] = _block(plan, contestants[at], arrays, size, place.interface, records[at])
+    records = [
+        replace(record, by_gloo=contestant.gloo_calls() > before)
+        for record, contestant, before in zip(records, contestants, calls, strict=True)
     ]
     gathered: list[Any] = [None] * setting.workers
-    dist.all_gather_object(gathered, local_measurements)
+    dist.all_gather_object(gathered, records)
     of_method = list(zip(*gathered, strict=True))
-    baseline = next((of for of, each in zip(of_method, contestants, strict=True) if not each.is_switchagg), None)
+    baseline = next(
+        (ranks for ranks, other in zip(of_method, contestants, strict=True) if not other.is_switchagg), None
+    )
     size_rows = []
     for ranks, contestant in zip(of_method, contestants, strict=True):
-        beside = baseline if contestant.is_switchagg else None
-        size_rows.append(hosts_rows.row(setting, cycle, contestant.name, count, ranks, beside))
+        reference = baseline if contestant.is_switchagg else None
+        size_rows.append(hosts_rows.row(setting, cycle, contestant.name, count, ranks, reference))
         say(hosts_rows.line(size_rows[-1]), flush=True)
     return size_rows
 
@@ -341,9 +341,9 @@ def _checked(plan: HostsPlan, contestant: _Contestant, arrays: _Arrays) -> tuple
 
 
 def _block(
-    plan: HostsPlan, contestant: _Contestant, arrays: _Arrays, size: int, interface: str, found: MethodMeasurements
+    plan: HostsPlan, contestant: _Contestant, arrays: _Arrays, size: int, interface: str, record: MethodMeasurements
 ) -> MethodMeasurements:
-    """`found`, and a block of timed operations; bytes are the mean over all blocks."""
+    """`record`, and a block of timed operations; bytes are the mean over all blocks."""
     dist.barrier()
     for _ in range(plan.warmup_iters):
         _operation(contestant, arrays)
@@ -351,18 +351,18 @@ def _block(
     times, cpu = zip(*(_operation(contestant, arrays) for _ in range(size)), strict=True)
     after = interface_bytes(interface) if interface else (0, 0)
     sent_bytes, received = (
-        ((old or 0.0) * len(found.cpu_ns) + (last - first) / plan.agg_iters) / (len(found.cpu_ns) + size)
-        for old, last, first in zip((found.tx, found.rx), after, before, strict=True)
+        ((old or 0.0) * len(record.cpu_ns) + (last - first) / plan.agg_iters) / (len(record.cpu_ns) + size)
+        for old, last, first in zip((record.tx, record.rx), after, before, strict=True)
     )
-    found = replace(found, times_ns=[*found.times_ns, [*times]], cpu_ns=[*found.cpu_ns, *cpu])
-    return replace(found, tx=sent_bytes, rx=received) if interface else found
+    record = replace(record, times_ns=[*record.times_ns, [*times]], cpu_ns=[*record.cpu_ns, *cpu])
+    return replace(record, tx=sent_bytes, rx=received) if interface else record
 
 
 def _operation(contestant: _Contestant, arrays: _Arrays) -> tuple[float, float]:
-    """Time and CPU time, ns, of one of those that are begun at once."""
+    """Time and CPU time, ns, of one of the operations that are begun at once."""
     arrays.reset()
     cpu_ns, start_ns = time.process_time_ns(), time.perf_counter_ns()
-    works = [contestant.begin(arrays.input_array, taken) for taken in arrays.output_arrays]
+    works = [contestant.begin(arrays.input_array, output_array) for output_array in arrays.output_arrays]
     for work in works:
         work.wait()
     end_ns = time.perf_counter_ns()

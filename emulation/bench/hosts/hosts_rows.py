@@ -1,4 +1,4 @@
-"""What ranks found, as rows, as nccl-tests' table, and as CSV and JSON (columns: docs/bench-hosts.md). Pure."""
+"""Measurements of ranks as rows, nccl-tests' table, CSV and JSON (columns: docs/bench-hosts.md). The module is pure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class RankHost:
 
 @dataclass(frozen=True)
 class MethodMeasurements:
-    """One rank's measurements of one method at one size. times_ns, cpu_ns: of each operation, block by block; tx, rx:
+    """A rank's measurements of a method at a size. times_ns, cpu_ns: of each operation, block by block; tx, rx:
     bytes of its interface in an operation, None without one. wrong: elements, None if nothing was checked. digests: of
     sums that need not be exact, but the same on all ranks. by_gloo: the method handed the collective to Gloo."""
 
@@ -81,7 +81,7 @@ class MethodMeasurements:
 
 @dataclass(frozen=True)
 class RowContext:
-    """What rows need beside measurements. remote: ranks that reach the switch over its host's link."""
+    """Context that rows need beside measurements. remote: ranks that reach the switch over its host's link."""
 
     plan: HostsPlan
     workers: int
@@ -97,10 +97,10 @@ def row(
     ranks: Sequence[MethodMeasurements],
     baseline: Sequence[MethodMeasurements] | None,
 ) -> dict[str, Any]:
-    """One method at one size. baseline: Gloo's, measured in turn with it; None: there is none, or it is this one."""
+    """The row of a method at a size. baseline: Gloo's measurements, in turn with it; None in Gloo's row, or without."""
     plan, size = setting.plan, count * setting.plan.item_bytes
     blocks = combined(ranks, plan.average)
-    times = [one for block in blocks for one in block]
+    times = [time_ns for block in blocks for time_ns in block]
     spread = bandwidths.spread(times)
     bandwidth = bandwidths.algbw(size, spread.median)
     by_gloo = any(rank.by_gloo for rank in ranks) or name.method == BASELINE
@@ -123,7 +123,7 @@ def row(
         "speedup_over_gloo": None
         if baseline is None or by_gloo
         else speedup(spread, bandwidths.spread([*chain.from_iterable(combined(baseline, plan.average))])),
-        "cpu_ns_per_rank": fmean(one for rank in ranks for one in rank.cpu_ns),
+        "cpu_ns_per_rank": fmean(cpu_ns for rank in ranks for cpu_ns in rank.cpu_ns),
         "wire_tx_bytes": max((rank.tx for rank in ranks if rank.tx is not None), default=None),
         "wire_rx_bytes": max((rank.rx for rank in ranks if rank.rx is not None), default=None),
         "bound_ns": least,
@@ -132,10 +132,10 @@ def row(
 
 
 def combined(ranks: Sequence[MethodMeasurements], average: int) -> list[list[float]]:
-    """Each operation's time, over the ranks as -a says, block by block."""
-    of: Callable[[Sequence[float]], float] = (lambda each: each[0], fmean, min, max)[average]
+    """Times of operations, over the ranks as -a says, block by block."""
+    of: Callable[[Sequence[float]], float] = (lambda times: times[0], fmean, min, max)[average]
     blocks = zip(*(rank.times_ns for rank in ranks), strict=True)
-    return [[of(each) for each in zip(*block, strict=True)] for block in blocks]
+    return [[of(times) for times in zip(*block, strict=True)] for block in blocks]
 
 
 def speedup(times: bandwidths.Spread, baseline: bandwidths.Spread) -> dict[str, Any]:
@@ -148,8 +148,8 @@ def speedup(times: bandwidths.Spread, baseline: bandwidths.Spread) -> dict[str, 
 def bound_ns(setting: RowContext, name: MethodName, size: int) -> float | None:
     """The least time on links of the named rate: every byte as often as the method must send it, framed.
 
-    Ranks have a link each, and so has the switch, over which the values of all ranks of other hosts come. None without
-    a rate, and for types of 64 bits.
+    Ranks have a link each, and so has the switch, over which the values of all ranks of other hosts come. The answer is
+    None without a rate, and for types of 64 bits.
     """
     plan, kind = setting.plan, setting.plan.kind.kind
     if not plan.link_bps or plan.item_bytes == 8:
@@ -158,7 +158,7 @@ def bound_ns(setting: RowContext, name: MethodName, size: int) -> float | None:
     if sums and name.method != BASELINE:  # 16-bit floats travel as float32
         size = size * 4 // plan.item_bytes
         share *= coded_share(name, "int32" if plan.datatype == "int32" else "float32", ELEMENTS, setting.workers)
-    arrays = plan.kind.factor(setting.workers)  # of an all-to-all
+    arrays = plan.kind.factor(setting.workers)  # an all-to-all keeps this factor
     if kind in KINDS:
         network = NetworkParameters(setting.workers, plan.link_bps, setting.mtu_bytes, ELEMENTS)
         routed = not name.in_packets or LINKS[name.link].header_only
@@ -196,7 +196,7 @@ def heading(setting: RowContext, places: Sequence[RankHost]) -> list[str]:
 
 
 def line(row_values: dict[str, Any]) -> str:
-    """One row of the table."""
+    """A row as a line of the table."""
     times, ratio = row_values["time_ns"], row_values["speedup_over_gloo"]
     method = row_values["method"] + ("[gloo]" if row_values["carried_by"] != row_values["method"] else "")
     wrong, share = row_values["wrong_elements"], row_values["share_of_bound"]
@@ -218,18 +218,18 @@ def line(row_values: dict[str, Any]) -> str:
 
 def closing(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Lines below the table: nccl-tests' last two."""
-    wrong = sum(found["wrong_elements"] or 0 for found in rows)
+    wrong = sum(row_values["wrong_elements"] or 0 for row_values in rows)
     lines = [f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"]
-    for method in dict.fromkeys(found["method"] for found in rows):
-        busy = [found["busbw_bytes_per_s"] for found in rows if found["method"] == method]
-        known = [one for one in busy if one is not None]
+    for method in dict.fromkeys(row_values["method"] for row_values in rows):
+        busy = [row_values["busbw_bytes_per_s"] for row_values in rows if row_values["method"] == method]
+        known = [rate for rate in busy if rate is not None]
         mean = f"{_gb(fmean(known))} GB/s" if len(known) == len(busy) else "not defined: it sends each byte once"
         lines.append(f"# Avg bus bandwidth    : {method} {mean}")
     return lines
 
 
 def document(setting: RowContext, places: Sequence[RankHost], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What --json writes."""
+    """The document that --json writes."""
     ranks = [{key: value for key, value in asdict(place).items() if key != "facts"} for place in places]
     machines = {place.host: place.facts for place in places}
     plan = asdict(setting.plan)

@@ -1,4 +1,4 @@
-"""One end of a link of the benchmark: a process in a namespace of its own that executes commands.
+"""An end of a link of the benchmark: a process alone in a namespace that executes commands.
 
     python -m emulation.bench.links.link_end '{"member": 0, "addresses": […]}'
 
@@ -50,7 +50,7 @@ class TransferMeasured(ChildReport):
 
 
 class LinkCandidate(Protocol):
-    """One end of one candidate."""
+    """An end of a candidate."""
 
     def send(self, data: memoryview, count: int) -> None:
         """Send this `count` times."""

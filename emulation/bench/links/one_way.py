@@ -40,7 +40,7 @@ ANSWER_S = 90.0
 
 
 class VethPair:
-    """Two namespaces, joined; both go with this process, however it ends. A context manager. Raises RunFailed."""
+    """Two namespaces, joined; both go with this process, however it ends; a context manager. Raises RunFailed."""
 
     def __init__(self) -> None:
         self._holders: list[subprocess.Popen[bytes]] = []
@@ -124,7 +124,7 @@ class EndpointPair:
         self._children.clear()
 
     def ask(self, order: OpenCandidate | RunTransfer) -> list[Any]:
-        """One command to both; their answers. Raises RunFailed naming the candidate."""
+        """Send a command to both ends; returns their answers. Raises RunFailed naming the candidate."""
         for child in self._children:
             child.send(order)
         try:
@@ -147,7 +147,7 @@ def measure(quick: bool, log: Log, contenders: Sequence[str] = CONTENDERS) -> di
             for name, reason in failed.items():
                 log(f"{reason}; going on without it")
                 failures[name] = reason
-                speeds = {}  # the others again, on new processes
+                speeds = {}  # the others are measured again, on new processes
         rows += [_row(name, size, values, cpu[name]) for name, values in speeds.items()]
     return {"rows": rows, "failures": failures, "mtu_bytes": 1500, "writes": _writes(quick, log, failures)}
 
@@ -243,13 +243,13 @@ def lines(part: dict[str, Any]) -> list[str]:
 def _write_lines(writes: Sequence[dict[str, Any]]) -> list[str]:
     cells = []
     for write in writes:
-        rdma, plain = write["rdma_gbps"], write["udp_gbps"]
+        rdma_gbps, plain = write["rdma_gbps"], write["udp_gbps"]
         cells.append(
             (
                 f"RDMA WRITE {write['kind']}, path MTU {write['mtu']}",
                 str(write["message_bytes"]),
-                f"{rdma['median']:.2f}",
-                f"{rdma['low']:.2f} … {rdma['high']:.2f}",
+                f"{rdma_gbps['median']:.2f}",
+                f"{rdma_gbps['low']:.2f} … {rdma_gbps['high']:.2f}",
                 f"{plain['median']:.2f}",
                 f"{100 * write['share']:.0f} %",
             )

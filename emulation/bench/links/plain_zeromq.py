@@ -10,17 +10,17 @@ from typing import Any
 
 import zmq
 
-WAYS = ("dealer copy", "dealer no-copy", "push copy", "push no-copy")
+MODES = ("dealer copy", "dealer no-copy", "push copy", "push no-copy")
 """Sockets and copying. With " bounded" behind: the queue and send buffer that the mesh asks for, else the defaults."""
 
 RECEIVE_MS = 20_000
 
 
 class PlainEnd:
-    """One end. way: one of WAYS. member 1 receives, at `address`."""
+    """An end of plain pyzmq. mode: one of MODES. Member 1 receives, at `address`."""
 
-    def __init__(self, way: str, member: int, address: tuple[str, int]) -> None:
-        kind, self._copy = way.split()[0], "no-copy" not in way
+    def __init__(self, mode: str, member: int, address: tuple[str, int]) -> None:
+        kind, self._copy = mode.split()[0], "no-copy" not in mode
         self._context = zmq.Context()
         kinds = {"dealer": (zmq.DEALER, zmq.ROUTER), "push": (zmq.PUSH, zmq.PULL)}[kind]
         self._socket: Any = self._context.socket(kinds[member])
@@ -28,7 +28,7 @@ class PlainEnd:
         self._socket.set(zmq.LINGER, 0)
         self._socket.set(zmq.RCVTIMEO, RECEIVE_MS)
         self._socket.set(zmq.SNDTIMEO, RECEIVE_MS)
-        if way.endswith("bounded"):
+        if mode.endswith("bounded"):
             from transport.zeromq.zmq_sockets import ZeroMqOptions
 
             options = ZeroMqOptions()

@@ -1,9 +1,9 @@
 """RDMA in user space against plain UDP: 1 MB writes one way over a veth, unshaped, between two processes.
 
-Both sides of a comparison use the same link, the same packets per system call and the same bytes in flight, in turns.
-Plain UDP is what the socket can do: the same datagrams sent from as much memory and received into as much, with no
-header, no checksum of ours, no acknowledgement and no copy to a place. In both, one message at a time is given back for
-each that has arrived, so that the receiver's buffer is never overrun; a link has no pause frames here.
+The two sides of a comparison use the same link, the same packets per system call and the same bytes in flight, in
+turns. Plain UDP is what the socket can do: the same datagrams sent from as much memory and received into as much, with
+no header, no checksum by this project, no acknowledgement and no copy to a place. The receivers answer each message
+that has arrived with a credit, so that the receiver's buffer is never overrun; a link has no pause frames here.
 
     python -m emulation.bench.links.rdma [--kind RC] [--mtu 4096] [--rounds 5] [--cell 1.0]
 """
@@ -49,7 +49,7 @@ LINK_MTU = {4096: 9000, 1024: 1500}
 
 MESSAGES_UNDER_WAY = 2
 WINDOW_BYTES = 1 << 20
-"""Of RC, unacknowledged."""
+"""RC may have so many bytes unacknowledged."""
 
 ADDRESSES = ("10.79.0.1", "10.79.0.2")
 UDP_PORT, CREDIT_PORT = 4800, 4801
@@ -78,7 +78,7 @@ class OpenEndpoint(ChildCommand):
 
 
 class EndpointOpened(ChildReport):
-    """What the peer must know of the queue pair, and of the memory it will write to."""
+    """Facts that the peer must know of the queue pair, and of the memory it will write to."""
 
     end: QPEnd
     address: int
@@ -86,7 +86,7 @@ class EndpointOpened(ChildReport):
 
 
 class Connect(ChildCommand):
-    """To a peer that has said this."""
+    """Connect to the peer that has reported these facts."""
 
     end: QPEnd
     address: int
@@ -94,15 +94,15 @@ class Connect(ChildCommand):
 
 
 class MoveMessages(ChildCommand):
-    """Send or receive for so long. way: rdma or udp."""
+    """Send or receive for so long. transport: rdma or udp."""
 
-    way: str
+    transport: str
     seconds: float
     sends: bool
 
 
 class EndpointTraffic(msgspec.Struct):
-    """What one end has moved; size_bytes and seconds: at the receiver, from the first message to the last."""
+    """Traffic of an end; size_bytes and seconds: at the receiver, from the first message to the last."""
 
     messages: int
     size_bytes: int = 0
@@ -123,7 +123,7 @@ class EndpointStopped(ChildReport):
 
 
 class Rdma:
-    """One end's queue pair and memory. The receiver counts messages and gives one back for each over UC."""
+    """An end's queue pair and memory. The receiver counts messages and, over UC, answers each with a credit."""
 
     def __init__(self, address: str, kind: str, mtu: int, message_bytes: int) -> None:
         self._context = soft.open(address, thread=False, buffer_bytes=BUFFER_BYTES)
@@ -142,22 +142,22 @@ class Rdma:
         self._pair.post_recv([ReceiveRequest(0)] * 64)
 
     def _completions(self, timeout_s: float) -> list[Any]:
-        found = self._cq.poll(64)
-        if not found and timeout_s > 0:
+        completions = self._cq.poll(64)
+        if not completions and timeout_s > 0:
             self._context.progress(timeout_s)
-            found = self._cq.poll(64)
-        if bad := [wc.status.name for wc in found if wc.status != WCStatus.SUCCESS]:
+            completions = self._cq.poll(64)
+        if bad := [wc.status.name for wc in completions if wc.status != WCStatus.SUCCESS]:
             raise RunFailed(f"the benchmark's queue pair ended with {bad[0]}")
-        return found
+        return completions
 
     def send(self, seconds: float) -> EndpointTraffic:
         """Write for so long. RC: a message is over when it is acknowledged; UC: when it is given back."""
         end = time.monotonic() + seconds
-        under_way = lost = sent = 0
-        heard = time.monotonic()
+        under_way = lost = sent_messages = 0
+        heard_s = time.monotonic()
         while under_way or time.monotonic() < end:
             while under_way < MESSAGES_UNDER_WAY and time.monotonic() < end:
-                at = sent % MESSAGES_UNDER_WAY * self._size
+                at = sent_messages % MESSAGES_UNDER_WAY * self._size
                 self._pair.post_send(
                     [
                         SendRequest(
@@ -171,19 +171,19 @@ class Rdma:
                         )
                     ]
                 )
-                under_way, sent = under_way + 1, sent + 1
-            own = (WCOpcode.RDMA_WRITE,) if self._reliable else (WCOpcode.RECV,)
-            found = self._completions(SILENCE_S)
-            back = sum(wc.opcode in own for wc in found)
-            self._pair.post_recv([ReceiveRequest(0)] * sum(wc.opcode == WCOpcode.RECV for wc in found))
+                under_way, sent_messages = under_way + 1, sent_messages + 1
+            opcodes = (WCOpcode.RDMA_WRITE,) if self._reliable else (WCOpcode.RECV,)
+            completions = self._completions(SILENCE_S)
+            back = sum(wc.opcode in opcodes for wc in completions)
+            self._pair.post_recv([ReceiveRequest(0)] * sum(wc.opcode == WCOpcode.RECV for wc in completions))
             under_way -= min(back, under_way)
             if back:
-                heard = time.monotonic()
-            elif under_way and time.monotonic() - heard > SILENCE_S:
+                heard_s = time.monotonic()
+            elif under_way and time.monotonic() - heard_s > SILENCE_S:
                 if self._reliable:
                     continue
-                lost, under_way, heard = lost + under_way, 0, time.monotonic()
-        return EndpointTraffic(sent)
+                lost, under_way, heard_s = lost + under_way, 0, time.monotonic()
+        return EndpointTraffic(sent_messages)
 
     def receive(self, seconds: float) -> EndpointTraffic:
         """Until nothing has come for a while after so long: bytes, and the time from the first to the last message."""
@@ -191,14 +191,14 @@ class Rdma:
         messages = 0
         end = time.monotonic() + seconds
         while True:
-            found = [wc for wc in self._completions(SILENCE_S) if wc.opcode == WCOpcode.RECV_RDMA_WITH_IMM]
+            completions = [wc for wc in self._completions(SILENCE_S) if wc.opcode == WCOpcode.RECV_RDMA_WITH_IMM]
             now = time.monotonic()
-            if found:
+            if completions:
                 first, last = first or now, now
-                messages += len(found)
-                self._pair.post_recv([ReceiveRequest(0)] * len(found))
+                messages += len(completions)
+                self._pair.post_recv([ReceiveRequest(0)] * len(completions))
                 if not self._reliable:
-                    self._pair.post_send([SendRequest(2, Opcode.SEND, 0, 0, 0)] * len(found))
+                    self._pair.post_send([SendRequest(2, Opcode.SEND, 0, 0, 0)] * len(completions))
             elif now > end + SILENCE_S:
                 break
         return EndpointTraffic(messages, (messages - 1) * self._size, last - first)
@@ -210,7 +210,7 @@ class Rdma:
 
 
 class Udp:
-    """One end of plain UDP in bundles."""
+    """An end of plain UDP in bundles."""
 
     def __init__(self, address: str, datagram_bytes: int, message_bytes: int) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -229,20 +229,20 @@ class Udp:
 
     def send(self, seconds: float) -> EndpointTraffic:
         end = time.monotonic() + seconds
-        under_way = lost = sent = 0
+        under_way = lost = sent_messages = 0
         while time.monotonic() < end or under_way:
             while under_way < MESSAGES_UNDER_WAY and time.monotonic() < end:
-                message = self._memory[sent % MESSAGES_UNDER_WAY * self._size :][: self._size]
+                message = self._memory[sent_messages % MESSAGES_UNDER_WAY * self._size :][: self._size]
                 for at in range(0, self._size, self._bundle_bytes):
                     piece = message[at : at + self._bundle_bytes]
                     self._socket.sendmsg([piece], self._ancillary, 0, (self._peer, UDP_PORT))
-                under_way, sent = under_way + 1, sent + 1
+                under_way, sent_messages = under_way + 1, sent_messages + 1
             try:
                 self._credits.recv(16)
                 under_way -= 1
             except TimeoutError:
                 lost, under_way = lost + under_way, 0
-        return EndpointTraffic(sent)
+        return EndpointTraffic(sent_messages)
 
     def receive(self, seconds: float) -> EndpointTraffic:
         first = last = 0.0
@@ -288,11 +288,11 @@ class RdmaExecutor:
             case StopEndpoint():
                 self._udp.close()
                 return EndpointStopped(self._rdma.close())
-        way = self._rdma if order.way == "rdma" else self._udp
+        end = self._rdma if order.transport == "rdma" else self._udp
         before = time.process_time()
-        found = way.send(order.seconds) if order.sends else way.receive(order.seconds)
-        found.cpu_s = time.process_time() - before
-        return MessagesMoved(found)
+        traffic = end.send(order.seconds) if order.sends else end.receive(order.seconds)
+        traffic.cpu_s = time.process_time() - before
+        return MessagesMoved(traffic)
 
 
 # ---- the process that commands them
@@ -338,20 +338,22 @@ class Pair:
             child.send(order)
         return children.gather(self._children, timeout_s)
 
-    def measure(self, way: str, seconds: float) -> dict[str, Any]:
-        """One run one way: Gbit/s of message bytes by the clock and by the processor time of the busier end; losses."""
-        answers = self._all([MoveMessages(way, seconds, True), MoveMessages(way, seconds, False)], seconds + START_S)
-        sent, got = (answer.traffic for answer in answers)
-        if got.seconds <= 0:
-            raise RunFailed(f"{way}: nothing arrived")
+    def measure(self, transport: str, seconds: float) -> dict[str, Any]:
+        """A run one way: Gbit/s of message bytes by the clock and by the processor time of the busier end; losses."""
+        answers = self._all(
+            [MoveMessages(transport, seconds, True), MoveMessages(transport, seconds, False)], seconds + START_S
+        )
+        sender, receiver = (answer.traffic for answer in answers)
+        if receiver.seconds <= 0:
+            raise RunFailed(f"{transport}: nothing arrived")
         return {
-            "gbps": got.size_bytes * 8e-9 / got.seconds,
-            "core_gbps": got.size_bytes * 8e-9 / max(sent.cpu_s, got.cpu_s, 1e-9),
-            "lost": sent.messages - got.messages,
+            "gbps": receiver.size_bytes * 8e-9 / receiver.seconds,
+            "core_gbps": receiver.size_bytes * 8e-9 / max(sender.cpu_s, receiver.cpu_s, 1e-9),
+            "lost": sender.messages - receiver.messages,
         }
 
     def counters(self) -> list[dict[str, int]]:
-        """Of both ends, which stop."""
+        """Counters of both ends, which stop."""
         return [answer.counters for answer in self._all([StopEndpoint(), StopEndpoint()])]
 
     def close(self) -> None:
@@ -395,14 +397,14 @@ def rdma_write_throughput(
         raise RunFailed(missing)
     runs: dict[str, list[dict[str, Any]]] = {"rdma": [], "udp": []}
     with _pair(kind, mtu, message_bytes) as pair:
-        for way in runs:
-            pair.measure(way, min(cell_s, 0.2))  # memory is touched, caches and buffers are warm
+        for transport in runs:
+            pair.measure(transport, min(cell_s, 0.2))  # memory is touched, caches and buffers are warm
         for _ in range(rounds):
-            for way, found in runs.items():
-                found.append(pair.measure(way, cell_s))
+            for transport, measurements in runs.items():
+                measurements.append(pair.measure(transport, cell_s))
         sender, _ = pair.counters()
-    rates = {way: _spread([run["gbps"] for run in found]) for way, found in runs.items()}
-    cores = {way: _spread([run["core_gbps"] for run in found]) for way, found in runs.items()}
+    rates = {transport: _spread([run["gbps"] for run in measurements]) for transport, measurements in runs.items()}
+    cores = {transport: _spread([run["core_gbps"] for run in measurements]) for transport, measurements in runs.items()}
     return {
         "kind": kind,
         "mtu": mtu,
@@ -413,7 +415,7 @@ def rdma_write_throughput(
         "rdma_core_gbps": cores["rdma"],
         "udp_core_gbps": cores["udp"],
         "share": rates["rdma"]["median"] / rates["udp"]["median"],
-        "lost": {way: sum(run["lost"] for run in found) for way, found in runs.items()},
+        "lost": {transport: sum(run["lost"] for run in measurements) for transport, measurements in runs.items()},
         "resent_packets": sender["pair_resent_packets"],
     }
 
@@ -437,14 +439,14 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     for kind in [chosen.kind] if chosen.kind else ["RC", "UC"]:
         for mtu in [chosen.mtu] if chosen.mtu else sorted(LINK_MTU):
-            found = rdma_write_throughput(kind, mtu, cell_s=chosen.cell, rounds=chosen.rounds)
-            rdma, udp = found["rdma_gbps"], found["udp_gbps"]
-            cores = found["rdma_core_gbps"]["median"], found["udp_core_gbps"]["median"]
+            result = rdma_write_throughput(kind, mtu, cell_s=chosen.cell, rounds=chosen.rounds)
+            rdma, udp = result["rdma_gbps"], result["udp_gbps"]
+            cores = result["rdma_core_gbps"]["median"], result["udp_core_gbps"]["median"]
             print(
                 f"{kind} MTU {mtu}: {rdma['median']:.1f} Gb/s ({rdma['low']:.1f} to {rdma['high']:.1f}), plain UDP "
-                f"{udp['median']:.1f} ({udp['low']:.1f} to {udp['high']:.1f}), {found['share']:.0%}; "
+                f"{udp['median']:.1f} ({udp['low']:.1f} to {udp['high']:.1f}), {result['share']:.0%}; "
                 f"by processor time {cores[0]:.1f} and {cores[1]:.1f}, {cores[0] / cores[1]:.0%}; "
-                f"lost {found['lost']}, sent again {found['resent_packets']} packets",
+                f"lost {result['lost']}, sent again {result['resent_packets']} packets",
                 flush=True,
             )
     return 0

@@ -20,7 +20,7 @@ ELEMENTS = 360
 WORKERS = 8
 LANES = ("lanes16", "lanes8", "rotated8", "fp16", "bf16", "qsgd10", "ternary4", "twobit4", "onebit4", "sign4")
 LANES_WORKERS = 4
-SIZES = (1 << 20, 25 * bandwidths.MEGABYTE)  # within a cache; DDP's bucket, beyond it
+SIZES = (1 << 20, 25 * bandwidths.MEGABYTE)  # 1 MB fits a cache; DDP's bucket doesn't
 NOTE = (
     "One pass each over the array, its result elsewhere, as for the copy, which reads and writes 4 bytes per value. "
     "Quantising takes the agreed exponents as given; exponents are found in a pass of its own, which reads only. "
@@ -52,14 +52,14 @@ def measure(quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
             times[f"{name} encode + decode", "native"] = list(map(sum, zip(*both, strict=True)))
         copies = times["memcpy", "numpy"]
         for (what, implementation), samples in times.items():
-            each = bandwidths.spread(samples)
+            spread = bandwidths.spread(samples)
             rows.append(
                 {
                     "what": what,
                     "implementation": implementation,
                     "size_bytes": size,
-                    "time_ns": dataclasses.asdict(each),
-                    "bytes_per_s": size * 1e9 / each.median,
+                    "time_ns": dataclasses.asdict(spread),
+                    "bytes_per_s": size * 1e9 / spread.median,
                     # turn by turn: what slows the machine down for a while slows both
                     "share_of_memcpy": percentile([c / t for c, t in zip(copies, samples, strict=True)], 0.5),
                 }
@@ -70,7 +70,7 @@ def measure(quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
 def _in_turn(steps: dict[tuple[str, str], Step], turns: int) -> dict[tuple[str, str], list[float]]:
     """Times of each step, all of them in every turn.
 
-    Each runs twice and the second counts: it finds its memory as warm as its own run left it, whatever ran before.
+    A step runs twice and its second run counts, which finds its memory as warm as the first run left it.
     """
     times: dict[tuple[str, str], list[float]] = {name: [] for name in steps}
     for _ in range(turns):

@@ -1,4 +1,4 @@
-"""What `switchagg bench engine --docs` shows: time and memory against events, drawn, and all numbers as a table."""
+"""The page of `switchagg bench engine --docs`: time and memory against events, drawn, and all numbers as a table."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The P4 engine: what a packet costs in memory and on veth interfaces, and how long a program takes to be ready.
 
-The program is p4/v1model/switchagg.p4 with 32 values to a packet. In memory: whole windows of two workers' packets to
-the engine, one core. On veth: `switchagg p4 run` between two workers that keep a window in flight and check every sum,
-and, where it is installed, bmv2's simple_switch in its place, in turns.
+The program is p4/v1model/switchagg.p4 with 32 values to a packet. In memory, the engine gets full windows of two
+workers' packets on one core. On veth: `switchagg p4 run` between two workers that keep a window in flight and check
+every sum, and, where it is installed, bmv2's simple_switch in its place, in turns.
 """
 
 from __future__ import annotations
@@ -158,11 +158,11 @@ def check(backend: str) -> None:
     for plane in planes:
         plane.admit(traffic.job, traffic.ports)
     for bundle, port in next(traffic.turns()):
-        sent = [
+        outputs = [
             [(row.tobytes(), output.ports) for output in plane.process(bundle, port) for row in output.bundle]
             for plane in planes
         ]
-        if sent[0] != sent[1]:
+        if outputs[0] != outputs[1]:
             raise RunFailed(f"the P4 engine ({backend}) and the reference differ")
 
 
@@ -250,14 +250,14 @@ def set_up() -> list[str]:
     """The commands that fill a fresh program's tables and registers for the workers' job."""
     program = folder() / "v1model/switchagg.p4"
     switch = ControlledSwitch(compile_program(program, backend="python", defines=defines(ELEMENTS, SLOTS)))
-    said: list[str] = []
+    recorded: list[str] = []
 
     def run(commands: Sequence[str]) -> list[str]:
-        said.extend(commands)
+        recorded.extend(commands)
         return [switch.run_command(command) for command in commands]
 
     PlaneControl(run, ELEMENTS, SLOTS, WORKERS).admit(job_of(WORKERS, ELEMENTS, VETH_WINDOW), range(WORKERS))
-    return said
+    return recorded
 
 
 def start_engine(links: TwoLinks, commands: Path, place: Path) -> list[subprocess.Popen[bytes]]:
@@ -279,25 +279,25 @@ def start_simple_switch(links: TwoLinks, commands: Path, place: Path) -> list[su
     process = netns.spawn(links.pids[0], command, stdout=log, stderr=log)
     listening = Path(f"/proc/{process.pid}/net/tcp"), Path(f"/proc/{process.pid}/net/tcp6")
     wait_for(process, lambda: any(":2382 " in path.read_text() for path in listening), place)
-    with commands.open("rb") as given:
+    with commands.open("rb") as commands_file:
         cli = ["simple_switch_CLI", "--thrift-port", "9090"]
-        filled = netns.spawn(links.pids[0], cli, stdin=given, stdout=subprocess.DEVNULL, stderr=log)
+        filled = netns.spawn(links.pids[0], cli, stdin=commands_file, stdout=subprocess.DEVNULL, stderr=log)
         filled.wait(ANSWER_S)
     return [process]
 
 
-def wait_for(process: subprocess.Popen[bytes], begun: Callable[[], bool], place: Path) -> None:
+def wait_for(process: subprocess.Popen[bytes], is_ready: Callable[[], bool], place: Path) -> None:
     limit = patience.Patience(ANSWER_S, lambda: [process.pid], "the P4 switch has not started")
-    while not begun():
+    while not is_ready():
         if process.poll() is not None or limit.over():
-            said = (place / "log").read_text(errors="replace").strip().splitlines()
+            log_lines = (place / "log").read_text(errors="replace").strip().splitlines()
             netns.end(process)
-            raise RunFailed(f"the P4 switch did not start: {said[-1] if said else 'it said nothing'}")
+            raise RunFailed(f"the P4 switch did not start: {log_lines[-1] if log_lines else 'it said nothing'}")
         time.sleep(0.02)
 
 
 def drive(links: TwoLinks, seconds: float) -> dict[str, float]:
-    """Both workers at once; their counts together."""
+    """Run both workers at once; returns the sums of their counts."""
     workers: list[Child[Counts]] = []
     try:
         for rank, interface in enumerate(links.outer):
@@ -314,6 +314,6 @@ def drive(links: TwoLinks, seconds: float) -> dict[str, float]:
         "results": sum(count.results for count in counts),
         "wrong": sum(count.wrong for count in counts),
         "resent": sum(count.resent for count in counts),
-        "packets_in": sum(count.sent + count.resent for count in counts),
+        "packets_in": sum(count.sent_packets + count.resent for count in counts),
         "seconds": max(count.seconds for count in counts),
     }

@@ -44,7 +44,7 @@ class BeginSending(ChildCommand):
 class Counts(ChildReport):
     """seconds: how long they took."""
 
-    sent: int
+    sent_packets: int
     results: int
     wrong: int
     resent: int
@@ -68,9 +68,9 @@ class Worker:
         self.frames = [self._frame(slot) for slot in range(place.window)]
         sums = [sum(values_of(rank, slot, place.elements).astype(np.int64) for rank in range(place.workers))
                 for slot in range(place.window)]  # fmt: skip
-        self.sums = [np.asarray(each).astype(np.int32).astype(">i4").tobytes() for each in sums]
+        self.sums = [np.asarray(slot_sum).astype(np.int32).astype(">i4").tobytes() for slot_sum in sums]
         self.turns = [0] * place.window
-        self.counts = {"sent": 0, "results": 0, "wrong": 0, "resent": 0}
+        self.counts = {"sent_packets": 0, "results": 0, "wrong": 0, "resent": 0}
 
     def _frame(self, slot: int) -> bytearray:
         place = self.place
@@ -85,7 +85,7 @@ class Worker:
         ends = began + self.place.seconds
         for frame in frames:
             link.send(frame)
-        counts["sent"] += len(frames)
+        counts["sent_packets"] += len(frames)
         while (now := time.perf_counter()) < ends:
             try:
                 for _ in range(64):
@@ -100,18 +100,18 @@ class Worker:
         slot = int.from_bytes(frame[SLOT_AT : SLOT_AT + 2], "big")
         if slot >= len(self.frames):
             return
-        mine = self.frames[slot]
-        if frame[CHUNK_AT : CHUNK_AT + 4] != mine[CHUNK_AT : CHUNK_AT + 4]:
+        frame_of_slot = self.frames[slot]
+        if frame[CHUNK_AT : CHUNK_AT + 4] != frame_of_slot[CHUNK_AT : CHUNK_AT + 4]:
             return  # answered before
         start = HEADERS_BYTES + HEADER_BYTES
         self.counts["wrong"] += frame[start : start + 4 * self.place.elements] != self.sums[slot]
         self.counts["results"] += 1
         self.turns[slot] += 1
         turn = self.turns[slot]
-        mine[CHUNK_AT : CHUNK_AT + 4] = (slot + turn * self.place.window).to_bytes(4, "big")
-        mine[HEADERS_BYTES + FLAGS_AT] = FLAG_VERSION if turn & 1 else 0
-        self.link.send(mine)
-        self.counts["sent"] += 1
+        frame_of_slot[CHUNK_AT : CHUNK_AT + 4] = (slot + turn * self.place.window).to_bytes(4, "big")
+        frame_of_slot[HEADERS_BYTES + FLAGS_AT] = FLAG_VERSION if turn & 1 else 0
+        self.link.send(frame_of_slot)
+        self.counts["sent_packets"] += 1
 
 
 def begin(place: WorkerPlace) -> Callable[[BeginSending], Counts]:

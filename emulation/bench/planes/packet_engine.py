@@ -73,13 +73,13 @@ SCALE = tuple(
 """The same array on more and more workers: time and memory against events."""
 
 LARGE = tuple(
-    EngineCase(COMPILED, 1024, 100 * MEGABYTE, False, 32, quick=False, method=each) for each in ("switch", "ring")
+    EngineCase(COMPILED, 1024, 100 * MEGABYTE, False, 32, quick=False, method=method) for method in ("switch", "ring")
 )
 SCENARIO, GRADIENT_BYTES = "sim_100g", 4 * MEGABYTE
 
 
 def measure(quick: bool, log: Log) -> dict[str, Any]:
-    """The part `engine` of the document. Each case has a process of its own, whose memory is what it takes."""
+    """The part `engine` of the document. A case runs alone in a process, whose memory is what the case takes."""
     if reason := library.missing():
         log(f"engine: left out: {reason}")
         return {"rows": [], "scale": [], "large": [], "scenario": [], "failures": {"engine": reason}}
@@ -88,7 +88,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
         part[name] = [_apart(_best, case, log) for case in cases if case.quick or not quick]
     for row in part["rows"]:
         like = {"engine": PYTHON, "workers": row["workers"], "method": row["method"]}
-        base = next((one for one in part["rows"] if one.items() >= like.items()), None)
+        base = next((candidate for candidate in part["rows"] if candidate.items() >= like.items()), None)
         row["speedup"] = row["hops_per_s"] / base["hops_per_s"] if base else None
     counts = {PYTHON: 1 if quick else 3, COMPILED: 20 if quick else 100}
     methods = load(find(SCENARIO)).methods.sim
@@ -173,15 +173,15 @@ def _repeated(case: _Repeated) -> dict[str, Any]:
 
 
 def exponent(rows: Sequence[dict[str, Any]], name: str) -> float | None:
-    """Of events to which `name` grows: the slope of a straight line through their logarithms."""
+    """The power of events to which `name` grows: the slope of a straight line through their logarithms."""
     if len(rows) < 2:
         return None
-    events, values = (np.log([float(row[each]) for row in rows]) for each in ("events", name))
+    events, values = (np.log([float(row[column]) for row in rows]) for column in ("events", name))
     return float(np.polyfit(events, values, 1)[0])
 
 
 def scenario_speedups(part: dict[str, Any]) -> dict[str, float]:
-    """Of each method of the scenario, and of all together: Python's CPU time by C's."""
+    """Python's CPU time by C's, of each method of the scenario and of all together."""
     by_engine: dict[str, dict[str, float]] = {PYTHON: {}, COMPILED: {}}
     for row in part.get("scenario", []):
         by_engine[row["engine"]][row["method"]] = row["cpu_ns"]
@@ -210,8 +210,8 @@ def lines(part: dict[str, Any]) -> list[str]:
     head = ("packet engine, one core", "values", "hops (M)", "CPU (s)", "hops/s (M)", "python's", "#wrong")
     text = text_table.columns(head, cells)
     if speedups := scenario_speedups(part):
-        each = ", ".join(f"{method} {times:.0f}x" for method, times in speedups.items())
-        text += ["", f"{SCENARIO}'s allreduces without training, CPU time of Python by C: {each}"]
+        text_of_methods = ", ".join(f"{method} {times:.0f}x" for method, times in speedups.items())
+        text += ["", f"{SCENARIO}'s allreduces without training, CPU time of Python by C: {text_of_methods}"]
     sizes = [
         (
             f"{row['method']}, n = {row['workers']}, {row['size_bytes'] / 1e6:g} MB",

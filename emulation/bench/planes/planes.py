@@ -176,7 +176,7 @@ def _native(traffic: BundleTraffic, budget_s: float) -> list[float]:
 
 
 def _xdp(traffic: BundleTraffic, budget_s: float) -> list[float]:
-    """One sample per packet: the kernel's own time around one run of the program."""
+    """A sample per packet: the kernel's own time around one run of the program."""
     from switchagg.dataplane.xdp import KernelSwitch, address_of, frame_of
     from switchagg.native import bpf
 
@@ -201,7 +201,7 @@ def _xdp(traffic: BundleTraffic, budget_s: float) -> list[float]:
 
 
 TIMERS = {"native": _native, "xdp": _xdp}
-"""Of the planes that have a way of their own."""
+"""Timers of the planes that are not timed as the others are."""
 
 
 def _check(counters: dict[str, int], traffic: BundleTraffic) -> None:
@@ -216,10 +216,10 @@ def _check(counters: dict[str, int], traffic: BundleTraffic) -> None:
 
 
 def endpoint(name: str, elements: int, quick: bool) -> dict[str, Any]:
-    """One worker's end: frames written from a float32 array, and results read back into it.
+    """A worker's end: frames written from a float32 array, and results read back into it.
 
-    Its own frames come back as results, as for a job of one worker; that is done outside what is timed. Quantising and
-    dequantising are part of it.
+    Frames that the worker writes come back as results, as for a job of one worker; that is done outside what is timed.
+    Quantising and dequantising are part of it.
     """
     job = JobConfig(1, 7, 1, elements, (StreamConfig(0, WINDOW),))
     size = (PYTHON_ENDPOINT_BYTES if name == "python" or quick else ENDPOINT_BYTES) // 4

@@ -1,4 +1,4 @@
-"""What a native worker allocates beyond its tensors, counted by the C library's allocator around a call."""
+"""Memory that a native worker allocates beyond its tensors, counted by the C library's allocator around a call."""
 
 from __future__ import annotations
 
