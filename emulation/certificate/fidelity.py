@@ -270,13 +270,13 @@ def judge(measures: dict[str, Any], rate_bps: int, bounds: Bounds = Bounds()) ->
         reasons.append("the waiting of network threads for a CPU can't be seen: this kernel has no /proc/PID/schedstat")
     at_most("timer_lateness_p99_ns", "ms", 1e-6, "timers are late (p99)")
     at_most("lost_share", "%", 100, f"frames lost by the machine ({_losses(measures)})")
-    others = measures.get("cpu_other_share", 0.0) + measures.get("cpu_stolen_share", 0.0)
-    if reasons and others > OTHERS_SHARE:
+    load = measures.get("cpu_other_share", 0.0) + measures.get("cpu_stolen_share", 0.0)
+    if reasons and load > OTHERS_SHARE:
         shrink.clear()  # not this run's rate, but the others' load
         named = ", ".join(f"{name} {share:.0%}" for name, share in measures.get("cpu_other_programs", []))
         which = f" ({named})" if named else ""
         reasons.append(
-            f"the CPUs were busy with other programs for {others:.0%} of their time{which}; end those, and run again"
+            f"the CPUs were busy with other programs for {load:.0%} of their time{which}; end those, and run again"
         )
     return Certificate(
         valid=not reasons,

@@ -332,12 +332,12 @@ def _cpu_pressure_us() -> int:
 
 def _snmp(pid: int) -> dict[str, dict[str, int]]:
     """Protocol counters of a process's network namespace."""
-    found: dict[str, dict[str, int]] = {}
+    table: dict[str, dict[str, int]] = {}
     lines = Path(f"/proc/{pid}/net/snmp").read_text(encoding="ascii").splitlines()
     for names, values in zip(lines[::2], lines[1::2], strict=True):
         protocol, _, keys = names.partition(":")
-        found[protocol] = dict(zip(keys.split(), [int(word) for word in values.partition(":")[2].split()], strict=True))
-    return found
+        table[protocol] = dict(zip(keys.split(), [int(word) for word in values.partition(":")[2].split()], strict=True))
+    return table
 
 
 if __name__ == "__main__":

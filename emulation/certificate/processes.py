@@ -16,17 +16,17 @@ PROBE_S = 1.0
 
 
 class Usage(NamedTuple):
-    """CPU time until now, in ticks. whole: of all programs; total: of the CPUs, idle too; stolen: by the hypervisor.
+    """CPU time until now, in ticks. busy: of all programs; total: of the CPUs, idle too; stolen: by the hypervisor.
 
-    own: of a process and its descendants, those that have ended and were waited for included; others: of each other
-    process that we see, and its name: kernel threads change theirs."""
+    run_ticks: of a process and its descendants, those that have ended and were waited for included; others_ticks: of
+    each other process that we see, and its name: kernel threads change theirs."""
 
     total: int
-    whole: int
+    busy: int
     idle: int
     stolen: int
-    own: int
-    others: dict[int, tuple[str, int]]
+    run_ticks: int
+    others_ticks: dict[int, tuple[str, int]]
 
 
 def usage(root_pid: int) -> Usage:
@@ -42,21 +42,21 @@ def usage(root_pid: int) -> Usage:
         words = tail.split()
         processes[pid] = head.partition("(")[2], sum(map(int, words[11:13])), sum(map(int, words[11:15]))
         children.setdefault(int(words[1]), []).append(pid)
-    own, waiting = 0, [root_pid]
+    run_ticks, waiting = 0, [root_pid]
     while waiting:
         pid = waiting.pop()
-        own += processes.pop(pid, ("", 0, 0))[2]
+        run_ticks += processes.pop(pid, ("", 0, 0))[2]
         waiting += children.get(pid, [])
-    others = {pid: (name.partition("/")[0], ticks) for pid, (name, ticks, _) in processes.items()}
-    # interrupts are left out of `whole`: they carry the emulated network's packets
-    return Usage(sum(cpu[:8]), sum(cpu[:3]), cpu[3] + cpu[4], cpu[7], own, others)
+    others_ticks = {pid: (name.partition("/")[0], ticks) for pid, (name, ticks, _) in processes.items()}
+    # interrupts are left out of `busy`: they carry the emulated network's packets
+    return Usage(sum(cpu[:8]), sum(cpu[:3]), cpu[3] + cpu[4], cpu[7], run_ticks, others_ticks)
 
 
 def spent_by_others(before: Usage, after: Usage) -> Counter[str]:
     """Ticks between the two, by program."""
     spent: Counter[str] = Counter()
-    for pid, (name, ticks) in after.others.items():
-        spent[name] += ticks - before.others.get(pid, ("", 0))[1]
+    for pid, (name, ticks) in after.others_ticks.items():
+        spent[name] += ticks - before.others_ticks.get(pid, ("", 0))[1]
     return spent
 
 
@@ -69,8 +69,8 @@ def busiest(spent: Mapping[str, int], total: int) -> list[tuple[str, float]]:
 
 def other_share(before: Usage, after: Usage) -> float:
     """Of the CPUs' time between the two, what other programs had."""
-    mine = after.own - before.own
-    return max(0, after.whole - before.whole - mine) / max(1, after.total - before.total)
+    run_ticks = after.run_ticks - before.run_ticks
+    return max(0, after.busy - before.busy - run_ticks) / max(1, after.total - before.total)
 
 
 def busy_now(root_pid: int, during_s: float = PROBE_S) -> tuple[float, list[tuple[str, float]]]:

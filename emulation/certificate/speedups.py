@@ -40,7 +40,7 @@ def interval(speedup: float | None, ratios: Sequence[float | None]) -> list[floa
 
     None with fewer than BLOCKS_LEAST blocks, or where one has no ratio.
     """
-    logarithms = [math.log(each) for each in ratios if each]
+    logarithms = [math.log(ratio) for ratio in ratios if ratio]
     if not speedup or len(logarithms) < max(BLOCKS_LEAST, len(ratios)):
         return None
     quantile = STUDENT_T[min(len(logarithms) - 1, len(STUDENT_T)) - 1]
@@ -141,4 +141,4 @@ def verdict(entry: Mapping[str, Any], pace_ns: int | None) -> str | None:
 def worst(verdicts: Iterable[str | None]) -> str | None:
     """The verdict on all together; None if there is none."""
     there = set(verdicts)
-    return next((each for each in (INVALID, DISTURBED, VALID) if each in there), None)
+    return next((verdict for verdict in (INVALID, DISTURBED, VALID) if verdict in there), None)

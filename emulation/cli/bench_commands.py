@@ -121,15 +121,15 @@ def allreduce(
         for target in (json_file, None if out is None else out / "allreduce.json"):
             if target is not None:
                 suite.require_folder(target.parent)
-        found = suite.run_allreduce(wishes, _log, _Printer())
-        written = suite.documented({"allreduce": found["networks"]}, found["load"])
+        results = suite.run_allreduce(wishes, _log, _Printer())
+        content = suite.documented({"allreduce": results["networks"]}, results["load"])
         for target in (json_file, None if out is None else out / "allreduce.json"):
             if target is not None:
-                document.write(target, written)
+                document.write(target, content)
         if out is not None:
-            for path in suite.draw(written, out):
+            for path in suite.draw(content, out):
                 _log(str(path))
-        if failed := document.failures({"allreduce": found["networks"]}, ("allreduce",))[0]:
+        if failed := document.failures({"allreduce": results["networks"]}, ("allreduce",))[0]:
             raise RunFailed("; ".join(failed))
 
 
@@ -297,8 +297,8 @@ def targets(
         from emulation.bench import document
         from emulation.bench.targets import judged, lines
 
-        found = judged(document.read(file))
-        typer.echo(json.dumps(found, indent=1, sort_keys=True) if as_json else "\n".join(lines(found)))
+        verdicts = judged(document.read(file))
+        typer.echo(json.dumps(verdicts, indent=1, sort_keys=True) if as_json else "\n".join(lines(verdicts)))
 
 
 @app.command()
@@ -349,10 +349,10 @@ def fidelity(
 
         run_in_user_namespace()
         require()
-        path, given = scenarios.find(scenario or held.SCENARIO), overrides(None, setting or [])
+        path, settings = scenarios.find(scenario or held.SCENARIO), overrides(None, setting or [])
         if scenario is None:
-            given = {"methods.mininet": held.every(), "sweep.topology.rate_bps": list(held.RATES_BPS), **given}
-        plan = held.planned(scenarios.load(path, given), scenarios.load_variants(path, given), out)
+            settings = {"methods.mininet": held.every(), "sweep.topology.rate_bps": list(held.RATES_BPS), **settings}
+        plan = held.planned(scenarios.load(path, settings), scenarios.load_variants(path, settings), out)
         held.run(plan, only, again, jobs or pool.cores(), _log)
         built = held.document(plan)
         for line in [*held.lines(built), *map(str, held.write(built, out, docs))]:

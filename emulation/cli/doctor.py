@@ -258,8 +258,8 @@ def _udp_offload() -> MachineCheck:
             return MachineCheck(
                 "UDP GSO/GRO", False, f"refused: {why}", "Linux 5.0 or newer; runs work without", needed_for
             )
-    told = [struct.unpack("i", value[:4])[0] for level, kind, value in control if (level, kind) == (SOL_UDP, UDP_GRO)]
-    if len(data) == segment_bytes * segments and told == [segment_bytes]:
+    sizes = [struct.unpack("i", value[:4])[0] for level, kind, value in control if (level, kind) == (SOL_UDP, UDP_GRO)]
+    if len(data) == segment_bytes * segments and sizes == [segment_bytes]:
         return MachineCheck(
             "UDP GSO/GRO", True, f"{segments} datagrams in one send, one bundle received", "", needed_for
         )
@@ -291,10 +291,10 @@ def _marking() -> MachineCheck:
     if _find("tc") is None:
         return MachineCheck("ECN marks", False, "tc is missing", "apt-get install iproute2", needed_for)
     qdiscs = [name for name in ("codel", "fq_codel", "pie") if qdisc_missing(name) is None]
-    said = f"the kernel's queues that mark: {', '.join(qdiscs) or 'none'}"
+    kinds = f"the kernel's queues that mark: {', '.join(qdiscs) or 'none'}"
     if reason := marking_missing():
-        return MachineCheck("ECN marks", False, f"{said}; links in Mininet can't: {reason}", "--on sim", needed_for)
-    return MachineCheck("ECN marks", True, f"{said}; links in Mininet do it by BPF", "", needed_for)
+        return MachineCheck("ECN marks", False, f"{kinds}; links in Mininet can't: {reason}", "--on sim", needed_for)
+    return MachineCheck("ECN marks", True, f"{kinds}; links in Mininet do it by BPF", "", needed_for)
 
 
 # ---- other data planes

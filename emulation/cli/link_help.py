@@ -18,8 +18,8 @@ class LinkCommand(TyperCommand):
         """Puts the names in."""
         words = _words()
         for parameter in self.params:
-            if said := getattr(parameter, "help", None):
-                setattr(parameter, "help", said.format(**words))  # noqa: B010
+            if text := getattr(parameter, "help", None):
+                setattr(parameter, "help", text.format(**words))  # noqa: B010
 
 
 def _words() -> dict[str, str]:
@@ -27,7 +27,7 @@ def _words() -> dict[str, str]:
     from transport.links.link_kinds import LINKS, links_with
 
     of_switch = [LINKS[name] for name in links_with("switch")]
-    others = "".join(f", over {kind.name} {kind.elements}" for kind in of_switch if kind.elements != usual)
+    exceptions = "".join(f", over {kind.name} {kind.elements}" for kind in of_switch if kind.elements != usual)
     return {
         "switch": ", ".join(
             kind.name + (f" (at --data HOST:{kind.port})" if kind.port is not None else "") for kind in of_switch
@@ -36,5 +36,5 @@ def _words() -> dict[str, str]:
         "keys": ", ".join(links_with("keys")),
         "without_keys": ", ".join(kind.name for kind in of_switch if not kind.keys),
         "messages": ", ".join(links_with("messages")),
-        "elements": f"{usual}{others}",
+        "elements": f"{usual}{exceptions}",
     }

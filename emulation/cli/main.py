@@ -211,8 +211,8 @@ def sweep(
 
     **Exit code**: 0 done, 1 failed, 2 wrong scenario or usage, 3 done but a run was certified INVALID.
     """
-    told = f"the same command goes on from the runs in {out or 'results/NAME'}/cells"
-    with outcomes(told):
+    remedy = f"the same command goes on from the runs in {out or 'results/NAME'}/cells"
+    with outcomes(remedy):
         from emulation import scenario as scenarios
         from emulation.cli import compare_console as console
 

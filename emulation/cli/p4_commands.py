@@ -225,17 +225,17 @@ def run_tests(
 def _run_test(make: Callable[[], ControlledSwitch], path: Path, verbose: bool) -> bool:
     from p4vm.stf.run import run
 
-    made: list[ControlledSwitch] = []
+    switches: list[ControlledSwitch] = []
 
     def keep() -> ControlledSwitch:
-        made.append(make())
-        return made[0]
+        switches.append(make())
+        return switches[0]
 
     try:
         result = run(keep, path)
-        backend = made[0].engine.backend if made else "not run"
+        backend = switches[0].engine.backend if switches else "not run"
     finally:
-        for switch in made:
+        for switch in switches:
             switch.engine.close()
     for line in _result_lines(result, backend, verbose):
         typer.echo(line)
@@ -247,12 +247,12 @@ def _result_lines(result: Result, backend: str, verbose: bool) -> list[str]:
     lines = [f"{word} {result.path} ({backend}): {result.packets_in} packets in, {result.packets_out} out"]
     if verbose:
         lines += [f"  {line}" for line in result.printed]
-    shown = 0
+    count = 0
     for place, failure in enumerate(result.failures):
         failure_lines = [f"  {line}" for line in failure.splitlines()]
-        shown += len(failure_lines)
+        count += len(failure_lines)
         left = len(result.failures) - place
-        if not verbose and shown > FAILURE_LINES_MAX - (left > 1):
+        if not verbose and count > FAILURE_LINES_MAX - (left > 1):
             return [*lines, f"  … and {left} more failures: --verbose shows all"]
         lines += failure_lines
     return lines

@@ -49,13 +49,13 @@ def bars() -> Iterator[Report]:
 @contextmanager
 def lines() -> Iterator[Report]:
     """A line for every tenth of the way, for every new note before the first iteration, and after silence."""
-    shown: dict[str, tuple[int, str]] = {}
+    states: dict[str, tuple[int, str]] = {}
     at_s: dict[str, float] = {}
 
     def report(method: str, done: int, total: int, note: str) -> None:
         state = (10 * done // max(1, total), note if done == 0 else "")
-        if shown.get(method) != state or time.monotonic() - at_s[method] >= SILENT_S:
-            shown[method], at_s[method] = state, time.monotonic()
+        if states.get(method) != state or time.monotonic() - at_s[method] >= SILENT_S:
+            states[method], at_s[method] = state, time.monotonic()
             print(f"{method}: {done}/{total} iterations{': ' if note else ''}{note}", file=sys.stderr, flush=True)
 
     yield report

@@ -54,8 +54,8 @@ def _job_lines(job: JobStatus) -> Iterator[str]:
         yield f"  is asked to leave: {job.leaving}"
     for member in job.members:
         yield f"  {member}"
-    for gone in job.departed:
-        yield f"  {gone.place} has left{_reason(gone.reason)}"
+    for departure in job.departed:
+        yield f"  {departure.place} has left{_reason(departure.reason)}"
     unfinished = [slot for slot in job.slots if len(slot.ranks) < job.workers]
     for slot in unfinished[:UNFINISHED_SHOWN_MAX]:
         missing = sorted(set(range(job.workers)) - set(slot.ranks))

@@ -121,8 +121,8 @@ class WorkerHost(Host):
 
     def _names(self) -> str:
         """Lines that replace /etc/hosts and /etc/resolv.conf, in this node's mount namespace only."""
-        own = str(self.IP()).partition("/")[0]
-        lines = ["127.0.0.1 localhost", f"{own} {platform.node()}", f"{SWITCH_ADDRESS} s1"]
+        address = str(self.IP()).partition("/")[0]
+        lines = ["127.0.0.1 localhost", f"{address} {platform.node()}", f"{SWITCH_ADDRESS} s1"]
         if self.spec is not None:
             lines += [f"{host_address(rank)} {name}" for rank, name in enumerate(self.spec.links.members)]
         text = "\n".join(lines)
@@ -176,8 +176,8 @@ class BridgeSwitch(Switch):
         self.switch_ip = ip or place.address
         # made first, the bridge takes the index that the workers' interfaces have: a veth whose peer has the same
         # index looks like a plain device to the kernel, which then takes a second to notice that it is up
-        made = f"ip link add {name} address {place.mac} type bridge stp_state 0 mcast_snooping 0\n"
-        _configure(self, _NO_IPV6 + made)
+        command = f"ip link add {name} address {place.mac} type bridge stp_state 0 mcast_snooping 0\n"
+        _configure(self, _NO_IPV6 + command)
 
     @property
     def aggregates(self) -> bool:
@@ -240,8 +240,8 @@ class BridgeSwitch(Switch):
             behind = [peer.mac] if peer.mac else []
         else:
             links, under = spec.links, [f"ip link set {port.name} mtu {spec.mtu_bytes}", *under]
-            others = {node: place.mac for node, place in places(links).items() if node != self.name}
-            behind = [mac for node, mac in others.items() if links.next_hop(self.name, node) == peer.node.name]
+            macs = {node: place.mac for node, place in places(links).items() if node != self.name}
+            behind = [mac for node, mac in macs.items() if links.next_hop(self.name, node) == peer.node.name]
         under += [f"bridge fdb replace {mac} dev {port.name} master static" for mac in behind]
         return (
             under if spec is None else [*under, *shaping.shape_lines(spec.port(self.name, peer.node.name), port.name)]
@@ -253,8 +253,8 @@ class BridgeSwitch(Switch):
         with contextlib.closing(reader):
             for port in self._ports():
                 present = {entry.kind for entry in reader.qdiscs(_ifindex(self.pid, port.name))}
-                asked = {"bw": {"htb", "tbf", "hfsc"}, "delay": {"netem"}, "loss": {"netem"}, "jitter": {"netem"}}
-                for name, kinds in asked.items():
+                kinds_of = {"bw": {"htb", "tbf", "hfsc"}, "delay": {"netem"}, "loss": {"netem"}, "jitter": {"netem"}}
+                for name, kinds in kinds_of.items():
                     if port.params.get(name) and not present & kinds:
                         raise UnfitError(
                             f"{port.name}: {name}={port.params[name]} was asked for and the kernel did not do it "
@@ -269,9 +269,9 @@ class LinkedTopo(Topo):
         """`spec` gives every node the whole set-up; without it Mininet's classes do hosts and links."""
         links = (spec or NetworkSpec(int(workers))).links
         shared = {} if spec is None else {"spec": spec}
-        own = switch_places(links)
+        aggregators = switch_places(links)
         for name in links.switches:
-            address = own[name].address if name in own else SWITCH_ADDRESS
+            address = aggregators[name].address if name in aggregators else SWITCH_ADDRESS
             self.addSwitch(name, ip=f"{address}/{SUBNET_BITS}", **shared)
         macs = {name: host_mac(rank) for rank, name in enumerate(links.members)}
         for rank, name in enumerate(links.members):

@@ -30,15 +30,15 @@ SETTINGS = Path("/proc/sys/net/ipv4")  # of this namespace
 
 
 class FlowEnd(msgspec.Struct, frozen=True):
-    """Of the flows of an entry, to address:port. sources: the addresses that they come from; own: which of them is
-    this end's, or RECEIVER. congestion: what senders use; ecn: whether all that this namespace connects from now on
-    asks for it; where they go to takes ECN from whoever does."""
+    """One end of a scenario entry's flows, which go to address:port. sources: the senders' addresses; source: this
+    end's index in them, or RECEIVER. congestion: the senders' control; ecn: whether this namespace's connections ask
+    for ECN from now on; the receiver always agrees to it."""
 
     address: str
     port: int
     arrivals: Arrivals
     sources: tuple[str, ...]
-    own: int
+    source: int
     congestion: str = ""
     ecn: bool = False
 
@@ -72,7 +72,7 @@ class SentFlows(ChildReport):
 def begin(end: FlowEnd) -> _Sender | _Receiver:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return _Receiver(end) if end.own == RECEIVER else _Sender(end)
+    return _Receiver(end) if end.source == RECEIVER else _Sender(end)
 
 
 def _start(loop: Callable[[int], None], at_ns: int) -> None:
@@ -96,7 +96,7 @@ class _Receiver:
         self._sources = end.sources
         self._endless = end.arrivals.endless
         self._bytes = [0] * (end.arrivals.count if self._endless else len(end.sources))
-        self._taken = [0] * len(end.sources)
+        self._accepted = [0] * len(end.sources)
         self._looks: list[tuple[int, ...]] = []
         self._buffer = bytearray(4 * PIECE_BYTES)
         self._selector = selectors.DefaultSelector()
@@ -129,23 +129,23 @@ class _Receiver:
                 every_ns *= 2
 
     def _accept(self) -> None:
-        one, (address, _) = self._listener.accept()
-        one.setblocking(False)
+        connection, (address, _) = self._listener.accept()
+        connection.setblocking(False)
         source = self._sources.index(address)
         number = source
         if self._endless:  # they take the sources in turn
-            number += self._taken[source] * len(self._sources)
-            self._taken[source] += 1
-        self._selector.register(one, selectors.EVENT_READ, number)
+            number += self._accepted[source] * len(self._sources)
+            self._accepted[source] += 1
+        self._selector.register(connection, selectors.EVENT_READ, number)
 
-    def _read(self, one: socket.socket, number: int) -> None:
+    def _read(self, connection: socket.socket, number: int) -> None:
         size = 0
         with contextlib.suppress(ConnectionError):  # a sender that stopped without end
-            size = one.recv_into(self._buffer)
+            size = connection.recv_into(self._buffer)
         self._bytes[number] += size
         if not size:
-            self._selector.unregister(one)
-            one.close()
+            self._selector.unregister(connection)
+            connection.close()
 
 
 @dataclass(eq=False)
@@ -176,20 +176,20 @@ class _Sender:
         return SentFlows(tuple(self._finished), len(self._open), tuple(self._late_ns))
 
     def _socket(self) -> socket.socket:
-        made = socket.socket()
+        connection = socket.socket()
         try:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._end.congestion.encode())
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._end.congestion.encode())
         except OSError as error:
             there = (SETTINGS / "tcp_available_congestion_control").read_text(encoding="ascii").strip()
             raise ValueError(
                 f"TCP {self._end.congestion} can't be had here ({error.strerror}); this kernel has: {there}"
             ) from error
-        made.setblocking(False)
-        return made
+        connection.setblocking(False)
+        return connection
 
     def _run(self, at_ns: int) -> None:
         arrivals = self._end.arrivals
-        coming = (arrival for arrival in arrivals if arrival.source == self._end.own)
+        coming = (arrival for arrival in arrivals if arrival.source == self._end.source)
         stop_ns = arrivals.stop_ns if arrivals.endless else 0
         due = next(coming, None)
         while True:
@@ -207,11 +207,11 @@ class _Sender:
     def _connect(self, due: Arrival | None, coming: Iterator[Arrival], at_ns: int) -> Arrival | None:
         """All flows that are due; the next one that isn't."""
         while due is not None and due.at_ns <= time.monotonic_ns() - at_ns:
-            one, begun_ns = self._socket(), time.monotonic_ns()
-            if (number := one.connect_ex((self._end.address, self._end.port))) not in (0, errno.EINPROGRESS):
+            connection, begun_ns = self._socket(), time.monotonic_ns()
+            if (number := connection.connect_ex((self._end.address, self._end.port))) not in (0, errno.EINPROGRESS):
                 raise OSError(number, f"can't connect to {self._end.address}")
-            flow = _Flow(one, due.size_bytes, due.size_bytes or PIECE_BYTES, begun_ns)
-            self._selector.register(one, selectors.EVENT_WRITE, flow)
+            flow = _Flow(connection, due.size_bytes, due.size_bytes or PIECE_BYTES, begun_ns)
+            self._selector.register(connection, selectors.EVENT_WRITE, flow)
             self._open.add(flow)
             self._late_ns.append(begun_ns - at_ns - due.at_ns)
             due = next(coming, None)
@@ -224,9 +224,9 @@ class _Sender:
             self._close(flow)
             return
         with contextlib.suppress(BlockingIOError):
-            sent = flow.socket.send(self._piece[: flow.left_bytes])
+            size = flow.socket.send(self._piece[: flow.left_bytes])
             if flow.size_bytes:
-                flow.left_bytes -= sent
+                flow.left_bytes -= size
         if not flow.left_bytes:
             flow.socket.shutdown(socket.SHUT_WR)
             self._selector.modify(flow.socket, selectors.EVENT_READ, flow)

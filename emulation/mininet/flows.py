@@ -45,7 +45,7 @@ class _Flows:
     senders: list[Child[Any]]
     receiver: Child[Any]
     looks: npt.NDArray[np.int64] | None = None  # rows as `Received` has them
-    sent: Sequence[SentFlows] = ()
+    totals: Sequence[SentFlows] = ()
 
 
 class RunningFlows:
@@ -65,13 +65,13 @@ class RunningFlows:
             flows = _Flows(options, place, [], self._spawn(place.to, f"flows to {to.name}", end))
             self._flows.append(flows)
             control = options.kind if options.endless else options.congestion
-            for own, source in enumerate(sources):
-                end = msgspec.structs.replace(end, own=own, congestion=control, ecn=bool(options.ecn))
-                flows.senders.append(self._spawn(place.sources[own], f"flows from {source.name}", end))
+            for index, source in enumerate(sources):
+                end = msgspec.structs.replace(end, source=index, congestion=control, ecn=bool(options.ecn))
+                flows.senders.append(self._spawn(place.sources[index], f"flows from {source.name}", end))
         links, hosts = network.spec.links, [host.name for host in network.hosts]
         ways = flow_ways(scenario.flows, links, hosts, members)
         shared = shared_hops(scenario.flows, ways, job_hops(links, hosts[:members]), JOB)
-        self._shared = {network.interface(one.hop): one for one in shared}
+        self._shared = {network.interface(link.hop): link for link in shared}
 
     def __enter__(self) -> RunningFlows:
         try:
@@ -105,11 +105,11 @@ class RunningFlows:
     def begin(self) -> None:
         """The run begins: what is due is sent. Raises ChildFailed."""
         self._start_ns = time.monotonic_ns() + BEGIN_NS
-        for asked in (
+        for group in (
             [flows.receiver for flows in self._flows],
-            [one for flows in self._flows for one in flows.senders],
+            [sender for flows in self._flows for sender in flows.senders],
         ):
-            self._order(asked, BeginFlows(self._start_ns))
+            self._order(group, BeginFlows(self._start_ns))
 
     def end(self) -> None:
         """The run ends, and with it the flows. Raises ChildFailed."""
@@ -117,32 +117,32 @@ class RunningFlows:
             (received,) = self._order([flows.receiver], CountFlows())
             assert isinstance(received, ReceivedFlows)
             flows.looks = np.array(received.looks, np.int64)
-            flows.sent = self._order(flows.senders, CountFlows())
+            flows.totals = self._order(flows.senders, CountFlows())
         self._end_ns = time.monotonic_ns()
         self.close()
 
     def document(self, looks: Mapping[str, Sequence[QueueReading]]) -> dict[str, Any]:
         """What became of them, as `results_schema.md` has it. looks: at each of `interfaces`, meanwhile."""
         return {
-            "flows": [self._told(flows) for flows in self._flows],
+            "flows": [self._document(flows) for flows in self._flows],
             "shared_links": [
                 self._share(shared, looks[name]) for name, shared in self._shared.items() if looks.get(name)
             ],
         }
 
-    def _told(self, flows: _Flows) -> dict[str, Any]:
+    def _document(self, flows: _Flows) -> dict[str, Any]:
         assert flows.looks is not None, "they end before that"
         options, names = flows.options, [host.name for host in self._network.hosts]
         last_ns = int(flows.looks[-1, 0]) - self._start_ns
         seconds = max(min(last_ns, options.stop_ns or last_ns) - options.start_ns, 1) / 1e9
         sources = [names[source] for source in flows.place.sources]
-        told = {"kind": options.kind, "from": sources, "to": names[flows.place.to]}
+        entry = {"kind": options.kind, "from": sources, "to": names[flows.place.to]}
         if options.endless:
-            return {**told, "goodput_bps": [size * 8 / seconds for size in flows.looks[-1, 1:].tolist()]}
-        done = list(chain.from_iterable(sent.finished for sent in flows.sent))
-        late_ns = list(chain.from_iterable(sent.late_ns for sent in flows.sent))
-        told |= times(done, sum(sent.unfinished for sent in flows.sent), seconds)
-        return {**told, "late_p99_ns": percentile(late_ns, 0.99)}
+            return {**entry, "goodput_bps": [size * 8 / seconds for size in flows.looks[-1, 1:].tolist()]}
+        done = list(chain.from_iterable(total.finished for total in flows.totals))
+        late_ns = list(chain.from_iterable(total.late_ns for total in flows.totals))
+        entry |= times(done, sum(total.unfinished for total in flows.totals), seconds)
+        return {**entry, "late_p99_ns": percentile(late_ns, 0.99)}
 
     def _share(self, shared: SharedHop, looks: Sequence[QueueReading]) -> dict[str, Any]:
         """What else the link carried is the job's."""
@@ -157,8 +157,8 @@ class RunningFlows:
             had = np.interp(grid_ns, counted[:, 0], counted[:, 1 + way.number])
             users[way.user] = users.get(way.user, 0.0) + had * (payload + HEADERS_BYTES) / payload
         link = np.interp(grid_ns, at_ns, sent_bytes)
-        others = link - link[0] - sum(users.values())
-        users = {JOB: np.maximum.accumulate(np.maximum(others, 0.0)), **users}
+        job = link - link[0] - sum(users.values())
+        users = {JOB: np.maximum.accumulate(np.maximum(job, 0.0)), **users}
         columns = [np.rint(had).astype(np.int64).tolist() for had in users.values()]
         by_look = [dict(zip(users, had, strict=True)) for had in zip(*columns, strict=True)]
         inside = (at_ns >= self._start_ns + shared.from_ns) & (at_ns <= self._end_ns)
@@ -169,10 +169,10 @@ class RunningFlows:
         spawn: Callable[..., subprocess.Popen[Any]] = partial(self._network.spawn, host)
         return children.start(spawn, name, MODULE, end, ReceivedFlows | SentFlows)
 
-    def _order(self, asked: Sequence[Child[Any]], order: ChildCommand) -> list[Any]:
-        for child in asked:
+    def _order(self, group: Sequence[Child[Any]], order: ChildCommand) -> list[Any]:
+        for child in group:
             child.send(order)
-        return self._ask(asked)
+        return self._ask(group)
 
-    def _ask(self, asked: Sequence[Child[Any]]) -> list[Any]:
-        return children.gather(asked, ANSWER_S)
+    def _ask(self, group: Sequence[Child[Any]]) -> list[Any]:
+        return children.gather(group, ANSWER_S)

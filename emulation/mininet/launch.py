@@ -108,7 +108,7 @@ class RunningSwitch(MethodService):
 
     def cpu_ns(self) -> int:
         """CPU time of the daemon, and those below, so far."""
-        return sum(one.running.cpu_ns() for one in (self, *self.below))
+        return sum(switch.running.cpu_ns() for switch in (self, *self.below))
 
     @property
     def plane(self) -> str:
@@ -265,12 +265,12 @@ class RunningScenario:
         RunFailed."""
         counted: Counter[str] = Counter()
         nodes = [node for node, _ in self._downward()]
-        for node, each in zip(nodes, (switch, *switch.below), strict=True):
-            command = netns.command_in(self.star.pids[node], switchagg_command("status", each.control, "--json"))
+        for node, plane in zip(nodes, (switch, *switch.below), strict=True):
+            command = netns.command_in(self.star.pids[node], switchagg_command("status", plane.control, "--json"))
             try:
                 done = patience.run(command, 30, check=True)
             except subprocess.SubprocessError as error:
-                raise RunFailed(f"{each.name}: {each.what}'s counters can't be read: {words_of(error)}") from error
+                raise RunFailed(f"{plane.name}: {plane.what}'s counters can't be read: {words_of(error)}") from error
             counted.update(json.loads(done.stdout)["data_counters"])
         return dict(counted)
 
@@ -283,8 +283,8 @@ class RunningScenario:
     @property
     def _environment(self) -> dict[str, str]:
         """Of ranks and servers. What is larger than a host's bundles the kernel would take apart behind HTB."""
-        own = {"OMP_NUM_THREADS": "1", SEGMENTS_VARIABLE: str(self.segments_max), TOKEN_VARIABLE: self._token}
-        return {**os.environ, **own}
+        variables = {"OMP_NUM_THREADS": "1", SEGMENTS_VARIABLE: str(self.segments_max), TOKEN_VARIABLE: self._token}
+        return {**os.environ, **variables}
 
     @property
     def lost(self) -> dict[str, int]:
@@ -340,5 +340,5 @@ def congestion_control(scenario: Scenario) -> str | None:
 
 def words_of(error: Exception) -> str:
     """One line of a program's or the kernel's output."""
-    said = str(getattr(error, "stderr", None) or "").strip().splitlines()
-    return said[-1] if said else " ".join(str(error).split())
+    lines = str(getattr(error, "stderr", None) or "").strip().splitlines()
+    return lines[-1] if lines else " ".join(str(error).split())

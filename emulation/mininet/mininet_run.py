@@ -90,7 +90,7 @@ def run_methods(
     with the seconds that it took. Their networks and ranks stay meanwhile, and wait. As many at a time as memory has
     room for. Raises as `run_method`.
     """
-    turns, found = turns_of(scenario), []
+    turns, results = turns_of(scenario), []
     most = len(methods) if turns is None else methods_at_once(scenario.topology.workers)
     for first in range(0, len(methods), 1 if turns is None else most):
         group = methods[first : first + (1 if turns is None else most)]
@@ -100,13 +100,13 @@ def run_methods(
         ]
         for result, seconds in in_turn(running):
             if turns is not None and len(group) > 1:
-                others = [other for other in group if other != result.method]
-                result = dataclasses.replace(result, blocks=list(turns.blocks), in_turn_with=others)
+                rivals = [other for other in group if other != result.method]
+                result = dataclasses.replace(result, blocks=list(turns.blocks), in_turn_with=rivals)
             if turns is not None and len(methods) > len(group):
                 note = f"Memory has room for the ranks of {most} methods at a time: not all took turns with this one."
                 result = dataclasses.replace(result, notes=[*result.notes, note])
-            found.append((result, seconds))
-    return found
+            results.append((result, seconds))
+    return results
 
 
 def in_turn(running: Sequence[Generator[None, None, MethodResult]]) -> list[tuple[MethodResult, float]]:
@@ -119,17 +119,17 @@ def in_turn(running: Sequence[Generator[None, None, MethodResult]]) -> list[tupl
     try:
         while order:
             for place in list(order):
-                begun = time.monotonic()
+                start = time.monotonic()
                 try:
                     next(running[place])
                 except StopIteration as ended:
                     results[place] = ended.value
                     order.remove(place)
-                seconds[place] += time.monotonic() - begun
+                seconds[place] += time.monotonic() - start
             order.reverse()
     finally:
-        for each in running:
-            each.close()
+        for method in running:
+            method.close()
     return [(results[place], seconds[place]) for place in range(len(running))]
 
 
@@ -200,7 +200,7 @@ def _run(
 def time_limits(scenario: Scenario, method: MethodName) -> tuple[float, float]:
     """Longest time without a report of any rank, and longest run, in seconds."""
     bounds = [bound(name, GRADIENT_BYTES_MOST, scenario.network) for name in (MethodName("gloo", ""), method)]
-    ideal_s = max(one.communication_ns for one in bounds) / 1e9
+    ideal_s = max(least.communication_ns for least in bounds) / 1e9
     compute_s = COMPUTE_S
     if scenario.paced or scenario.unequal_compute:
         compute_s += ComputeTimes(scenario, round(COMPUTE_S * 1e9)).most_ns() / 1e9
@@ -453,14 +453,14 @@ def timeline(
     per_rank: Sequence[Sequence[IterationReport]], merged: Sequence[IterationRecord], warmup_iterations: int
 ) -> list[Span]:
     """Spans of the kept iterations, from each rank's own reports."""
-    found = (
+    spans = (
         span
         for rank, records in enumerate(per_rank)
         for record in records
         if is_recorded(record.iteration, warmup_iterations, rank)
         for span in _spans(rank, record)
     )
-    return with_median(found, {record.iteration: record.duration_ns for record in merged}, warmup_iterations)
+    return with_median(spans, {record.iteration: record.duration_ns for record in merged}, warmup_iterations)
 
 
 def _spans(rank: int, record: IterationReport) -> list[Span]:

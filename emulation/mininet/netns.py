@@ -26,7 +26,7 @@ _MARK = "SWITCHAGG_IN_USER_NAMESPACE"  # set for the process that `run_in_user_n
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 def open_socket(pid: int, family: int, kind: int, protocol: int = 0) -> socket.socket:
@@ -34,12 +34,12 @@ def open_socket(pid: int, family: int, kind: int, protocol: int = 0) -> socket.s
     return within(pid, lambda: socket.socket(family, kind, protocol))
 
 
-def within(pid: int, act: Callable[[], Made]) -> Made:
+def within(pid: int, act: Callable[[], Result]) -> Result:
     """What `act` returns or raises in the network namespace of `pid`, in a thread of its own, as setns concerns that.
 
     Raises OSError if the namespace can't be entered.
     """
-    made: list[Made] = []
+    results: list[Result] = []
     raised: list[BaseException] = []
 
     def enter() -> None:
@@ -49,7 +49,7 @@ def within(pid: int, act: Callable[[], Made]) -> Made:
                 _setns(namespace, _CLONE_NEWNET)
             finally:
                 os.close(namespace)
-            made.append(act())
+            results.append(act())
         except BaseException as error:
             raised.append(error)
 
@@ -58,7 +58,7 @@ def within(pid: int, act: Callable[[], Made]) -> Made:
     thread.join()
     if raised:
         raise raised[0]
-    return made[0]
+    return results[0]
 
 
 def command_in(pid: int, command: Sequence[str]) -> list[str]:

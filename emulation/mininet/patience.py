@@ -40,13 +40,13 @@ class Patience:
 
     def again(self) -> None:
         """Waiting begins anew."""
-        self._begun = self._looked = time.monotonic()
+        self._start = self._looked = time.monotonic()
         self._said_s = self.limit_s
         self.starved_s = 0.0
 
     def skip(self, seconds: float) -> None:
         """The last so many seconds took nothing of the limit: nobody waited."""
-        self._begun += seconds
+        self._start += seconds
         self._looked = time.monotonic()
 
     def over(self) -> bool:
@@ -55,7 +55,7 @@ class Patience:
         if now - self._looked >= LOOK_S:
             self.starved_s += self._starved(now - self._looked)
             self._looked = now
-        waited_s = now - self._begun
+        waited_s = now - self._start
         if waited_s - self.starved_s > self.limit_s or waited_s > STARVED_MOST * self.limit_s:
             return True
         if waited_s > self._said_s:
@@ -124,7 +124,7 @@ def run(
         try:
             while True:
                 try:
-                    out, said = process.communicate(input, timeout=LOOK_S)
+                    out, errors = process.communicate(input, timeout=LOOK_S)
                     break
                 except subprocess.TimeoutExpired:
                     input = None  # it has it
@@ -134,5 +134,5 @@ def run(
             process.kill()
             raise
     if check and process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, list(command), out, said)
-    return subprocess.CompletedProcess(list(command), process.returncode, out, said)
+        raise subprocess.CalledProcessError(process.returncode, list(command), out, errors)
+    return subprocess.CompletedProcess(list(command), process.returncode, out, errors)

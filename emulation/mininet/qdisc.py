@@ -114,7 +114,7 @@ def parse_entry(payload: bytes) -> QdiscEntry:
     """One RTM_NEWQDISC, RTM_NEWTCLASS or RTM_NEWTFILTER message, without its netlink header."""
     _, _, _, ifindex, handle, parent, _ = _TCMSG.unpack_from(payload)
     kind, options = "", b""
-    sent = (0, 0)
+    totals = (0, 0)
     queue = (0, 0, 0, 0, 0)
     for name, value in _attributes(payload, _TCMSG.size):
         if name == _TCA_KIND:
@@ -124,14 +124,14 @@ def parse_entry(payload: bytes) -> QdiscEntry:
         elif name == _TCA_STATS2:
             stats = dict(_attributes(value, 0))
             if _STATS_BASIC in stats:
-                sent = struct.unpack_from("=QI", stats[_STATS_BASIC])
+                totals = struct.unpack_from("=QI", stats[_STATS_BASIC])
             if _STATS_PKT64 in stats:
-                sent = (sent[0], struct.unpack_from("=Q", stats[_STATS_PKT64])[0])
+                totals = (totals[0], struct.unpack_from("=Q", stats[_STATS_PKT64])[0])
             if _STATS_QUEUE in stats:
                 queue = struct.unpack_from("=IIIII", stats[_STATS_QUEUE])
     queued_packets, backlog_bytes, drops, _, overlimits = queue
     return QdiscEntry(
-        kind, ifindex, handle, parent, sent[0], sent[1], drops, overlimits, backlog_bytes, queued_packets, options
+        kind, ifindex, handle, parent, totals[0], totals[1], drops, overlimits, backlog_bytes, queued_packets, options
     )
 
 

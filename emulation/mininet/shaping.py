@@ -75,7 +75,7 @@ class NetworkSpec:
     priority_queues: int = 0  # per port: 8, one for each priority class; 0: everything in order
     congestion_control: str | None = None  # TCP, in every namespace; None: the kernel's default, reported either way
     servers: int = 0  # parameter servers with hosts and links of their own
-    others: int = 0  # hosts of flows beside the job
+    flow_hosts: int = 0  # hosts of flows beside the job
     fabric: Fabric = STAR
 
     @classmethod
@@ -85,7 +85,7 @@ class NetworkSpec:
         return cls(
             workers=topology.workers,
             fabric=topology.fabric,
-            others=own_hosts(scenario.flows),
+            flow_hosts=own_hosts(scenario.flows),
             rate_bps=topology.rate_bps,
             queue_bytes=topology.queue_bytes,
             ecn_bytes=topology.ecn_bytes,
@@ -102,7 +102,7 @@ class NetworkSpec:
     def links(self) -> Topology:
         """All nodes and links."""
         settings = LinkSettings(self.rate_bps, self.delay_ns, self.queue_bytes)
-        return topology(self.fabric, self.workers, self.servers + self.others, settings)
+        return topology(self.fabric, self.workers, self.servers + self.flow_hosts, settings)
 
     def of(self, settings: LinkSettings) -> NetworkSpec:
         """The same, as one link has it."""
@@ -366,9 +366,9 @@ def differences(spec: NetworkSpec, report: PortReport) -> list[str]:
         problems.append(f"MTU {report.mtu_bytes} instead of {spec.mtu_bytes}")
     if not spec.rate_bps:
         return problems
-    for what, asked, got in (("rate", spec.rate_bps, report.rate_bps), ("ceil", spec.rate_bps, report.ceil_bps)):
-        if abs(asked - got) >= 8:  # the kernel counts whole bytes per second
-            problems.append(f"{what} {got} instead of {asked} bits/s")
+    for what, wanted, actual in (("rate", spec.rate_bps, report.rate_bps), ("ceil", spec.rate_bps, report.ceil_bps)):
+        if abs(wanted - actual) >= 8:  # the kernel counts whole bytes per second
+            problems.append(f"{what} {actual} instead of {wanted} bits/s")
     if abs(report.burst_bytes - spec.burst_bytes) > 1 + spec.burst_bytes // 100:  # stored as time: ticks of 64 ns
         problems.append(f"burst {report.burst_bytes} instead of {spec.burst_bytes} bytes")
     if report.priority_queues != spec.priority_queues:
@@ -387,10 +387,10 @@ def _netem_differences(spec: NetworkSpec, report: PortReport) -> list[str]:
     inner = {"loss": "loss"}  # netem's JSON: {"loss-random": {"loss": 0.01, …}, "corrupt": {"corrupt": 0.01, …}}
     problems = []
     for name, key in names.items():
-        asked = getattr(spec, name)
-        got = report.netem.get(key, {}).get(inner.get(name, name), 0.0)
-        if abs(asked - got) > 1e-6:
-            problems.append(f"{name} {got:g} instead of {asked:g}")
+        wanted = getattr(spec, name)
+        actual = report.netem.get(key, {}).get(inner.get(name, name), 0.0)
+        if abs(wanted - actual) > 1e-6:
+            problems.append(f"{name} {actual:g} instead of {wanted:g}")
     delay_s = report.netem.get("delay", {}).get("delay", 0.0)
     if abs(delay_s * 1e9 - spec.delay_ns) > 1_000:
         problems.append(f"delay {delay_s * 1e9:.0f} instead of {spec.delay_ns} ns")

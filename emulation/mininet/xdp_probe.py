@@ -30,16 +30,16 @@ def attached_how() -> str:
 
 
 def _has_clsact() -> bool:
-    shown = subprocess.run(["tc", "qdisc", "show", "dev", PORT], check=True, capture_output=True, text=True)
-    return "clsact" in shown.stdout
+    tc = subprocess.run(["tc", "qdisc", "show", "dev", PORT], check=True, capture_output=True, text=True)
+    return "clsact" in tc.stdout
 
 
 def main() -> int:
     try:
         print(attached_how())
     except (SwitchaggError, OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", None)
-        print((said.decode().strip() if said else str(error)).removeprefix("BPF: "))
+        stderr = getattr(error, "stderr", None)
+        print((stderr.decode().strip() if stderr else str(error)).removeprefix("BPF: "))
         return 1
     return 0
 

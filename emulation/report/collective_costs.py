@@ -117,13 +117,13 @@ def draw(sweeps: Sequence[Sequence[CostPoint]], ratios: Sequence[tuple[int, floa
 
 def _times(axes: Axes, points: Sequence[CostPoint]) -> None:
     for method in METHODS:
-        method_points = [each for each in points if each.method == method]
+        method_points = [point for point in points if point.method == method]
         look = ALL["switch" if method == FLOATS else method].look
         colour, marker = look.colour, "x" if method == FLOATS else look.marker
-        sizes = [each.size_bytes for each in method_points]
-        axes.plot(sizes, [1e3 * each.model_s for each in method_points], color=colour, linewidth=1)
+        sizes = [point.size_bytes for point in method_points]
+        axes.plot(sizes, [1e3 * point.model_s for point in method_points], color=colour, linewidth=1)
         axes.plot(
-            sizes, [1e3 * each.measured_s for each in method_points], marker, color=colour, markersize=5, label=method
+            sizes, [1e3 * point.measured_s for point in method_points], marker, color=colour, markersize=5, label=method
         )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -171,7 +171,7 @@ def table(points: Sequence[CostPoint]) -> str:
     for method in METHODS:
         cells = []
         for size_bytes in sizes_bytes:
-            cell_points = [each for each in points if (each.method, each.size_bytes) == (method, size_bytes)]
+            cell_points = [point for point in points if (point.method, point.size_bytes) == (method, size_bytes)]
             cells.append(
                 f"{1e3 * cell_points[0].measured_s:.2f} ({cell_points[0].measured_s / cell_points[0].model_s:.2f})"
                 if cell_points

@@ -133,11 +133,11 @@ def training(built: dict[str, Any]) -> Figure | None:
         left.plot(times, losses, color=look["color"], alpha=0.25, linewidth=0.8)
         smooth = _smooth(losses, 10)
         left.plot(times, smooth, linewidth=1.8, **look)
-        told = range(0, len(times), 1 + len(times) // TIPS_MOST)
+        marks = range(0, len(times), 1 + len(times) // TIPS_MOST)
         tips(
             left,
-            [(times[at], smooth[at]) for at in told],
-            [f"{look['label']}, {times[at]:.3g} {unit}, iteration {at}: loss {smooth[at]:.3g}" for at in told],
+            [(times[at], smooth[at]) for at in marks],
+            [f"{look['label']}, {times[at]:.3g} {unit}, iteration {at}: loss {smooth[at]:.3g}" for at in marks],
         )
         points = [(e["time_ns"] / size, e["accuracy"]) for e in entry["evaluations"] if e["accuracy"] is not None]
         if points:
@@ -302,8 +302,8 @@ def _panel(axes: Axes, spans: Sequence[Span], colour: str, size: float, width: f
             alpha = 1.0 - 0.75 * priorities.index(span.priority) / (len(priorities) - 1)
         bars = axes.barh(row + 0.5, (span.end_ns - span.start_ns) / size, left=span.start_ns / size, height=0.86,
                          color=colour, alpha=alpha, edgecolor=PAPER, linewidth=0.3)  # fmt: skip
-        sent = f", {bytes_text(span.size_bytes)}" if span.size_bytes else ""
-        tip(bars[0], f"{_span_text(span)}{sent}")
+        size_text = f", {bytes_text(span.size_bytes)}" if span.size_bytes else ""
+        tip(bars[0], f"{_span_text(span)}{size_text}")
     height = max(1.0, 0.25 * len(rows))
     for span in (span for span in spans if span.track == COMPUTE):
         begin, length = span.start_ns / size, (span.end_ns - span.start_ns) / size
@@ -319,8 +319,8 @@ def _panel(axes: Axes, spans: Sequence[Span], colour: str, size: float, width: f
 
 
 def _span_text(span: Span) -> str:
-    whole, begun = time_text(span.end_ns - span.start_ns), time_text(span.start_ns)
-    return f"{span.name}: {whole}, from {begun} on"
+    length, start = time_text(span.end_ns - span.start_ns), time_text(span.start_ns)
+    return f"{span.name}: {length}, from {start} on"
 
 
 def wire(built: dict[str, Any]) -> Figure:
@@ -332,11 +332,11 @@ def wire(built: dict[str, Any]) -> Figure:
     for row, entry in enumerate(methods):
         numbers = entry["summary"]
         name = names[entry["method"]]
-        sent, received = numbers["wire_tx_bytes_per_rank_iteration"], numbers["wire_rx_bytes_per_rank_iteration"]
+        tx, rx = numbers["wire_tx_bytes_per_rank_iteration"], numbers["wire_rx_bytes_per_rank_iteration"]
         least = numbers["bound"]["wire_bytes_per_rank"]
         least_received = numbers["bound"].get("wire_rx_bytes_per_rank", least)
-        largest = max(largest, sent, received, least, least_received)
-        for offset, value, what, alpha in ((-0.2, sent, "sent", 1.0), (0.2, received, "received", 0.55)):
+        largest = max(largest, tx, rx, least, least_received)
+        for offset, value, what, alpha in ((-0.2, tx, "sent", 1.0), (0.2, rx, "received", 0.55)):
             bars = axes.barh(row + offset, value / 1e6, height=0.36, color=entry["method"].look.colour, alpha=alpha)
             bound = bytes_text(least if what == "sent" else least_received)
             tip(bars[0], f"{name}: {what} {bytes_text(value)}, bound {bound}")

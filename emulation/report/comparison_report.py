@@ -88,8 +88,8 @@ def render(built: dict[str, Any], host: dict[str, Any], drawn: dict[str, Any]) -
     disturbances, stamp, sentences = wording.disturbances(built), _stamp(built), wording.findings(built)
     if stamp["kind"] == "disturbed":  # the stamp says them
         sentences = [sentence for sentence in sentences if sentence not in {text for _, text in disturbances}]
-    shown = {"trust", "set-up", *(name for name, rows in measured.items() if rows)}
-    shown |= {"links"} if drawn.keys() & {"loads", "shares", "jobs"} else set()
+    sections = {"trust", "set-up", *(name for name, rows in measured.items() if rows)}
+    sections |= {"links"} if drawn.keys() & {"loads", "shares", "jobs"} else set()
     return page_kit.render(
         "report",
         built=built,
@@ -102,7 +102,7 @@ def render(built: dict[str, Any], host: dict[str, Any], drawn: dict[str, Any]) -
         colours={
             method: paint("background", look["color"]) for method, look in comparison_figures.looks(built).items()
         },
-        groups=[(name, title) for name, title in _GROUPS.items() if name in shown],
+        groups=[(name, title) for name, title in _GROUPS.items() if name in sections],
         tables={name: _columns(list(names.values()), rows) for name, rows in measured.items()},
         facts=_facts(built, host),
         scenario_rows=_scenario_rows(built["scenario"]),
@@ -163,7 +163,7 @@ def row_groups(built: dict[str, Any]) -> dict[str, list[Row]]:
         ]
 
     coded = any("codec" in s for s in summaries)
-    others = link_sharing.rows(built)
+    link_rows = link_sharing.rows(built)
     time = [
         ("Iteration time", times("iteration_ns")),
         *_prediction_rows(methods),
@@ -175,7 +175,7 @@ def row_groups(built: dict[str, Any]) -> dict[str, list[Row]]:
         ("busbw", [(_busbw(entry), "") for entry in methods]),
     ]
     lost = any("gradient_loss" in entry for entry in methods)
-    sent = [
+    traffic = [
         *([(BITS, [wording.codec_text(entry) for entry in methods])] if coded else []),
         ("Wire bytes per rank, sent", [_wire(s, "tx") for s in summaries]),
         ("Wire bytes per rank, received", [_wire(s, "rx") for s in summaries]),
@@ -186,10 +186,10 @@ def row_groups(built: dict[str, Any]) -> dict[str, list[Row]]:
     ]
     return {
         "time": time,
-        "bytes": sent,
-        "links": [row for row in others if row[0] not in _SPECIAL],
+        "bytes": traffic,
+        "links": [row for row in link_rows if row[0] not in _SPECIAL],
         "learning": [
-            *(row for row in others if row[0] in _SPECIAL),
+            *(row for row in link_rows if row[0] in _SPECIAL),
             *([] if wording.replayed(built) else _training_rows(built)),
         ],
         "speed-up": [
@@ -299,10 +299,10 @@ def _first_layer_rows(summaries: list[dict[str, Any]]) -> list[Row]:
         return []
     waits = [numbers.get("first_layer_wait_ns") for numbers in summaries]
     cells = [
-        (wording.time_text(whole["median"]), f"of it in queues {wording.time_text(wait['median'])}")
-        if whole and wait
+        (wording.time_text(span["median"]), f"of it in queues {wording.time_text(wait['median'])}")
+        if span and wait
         else ("–", "")  # noqa: RUF001
-        for whole, wait in zip(spreads, waits, strict=True)
+        for span, wait in zip(spreads, waits, strict=True)
     ]
     return [("First layer: gradient ready to sum back", cells)]
 
@@ -433,7 +433,7 @@ def _stamp(built: dict[str, Any]) -> dict[str, Any]:
             "used.",
         }
     if pairs := differing(built):
-        names = ", ".join(f"{wording.in_text(one)} and {wording.in_text(other)}" for one, other in pairs)
+        names = ", ".join(f"{wording.in_text(method)} and {wording.in_text(other)}" for method, other in pairs)
         return {
             "word": "WRONG",
             "kind": "invalid",
@@ -486,7 +486,7 @@ def _measures(certificate: dict[str, Any]) -> list[tuple[str, str, str]]:
     """(what, measured, bound): first what has a bound, then the rest; curves are drawn instead."""
     bounds = certificate["bounds"]
     judged: list[tuple[str, str, str]] = []
-    others: list[tuple[str, str, str]] = []
+    unbounded: list[tuple[str, str, str]] = []
     for name, value in certificate["measures"].items():
         if isinstance(value, list):
             continue
@@ -496,8 +496,8 @@ def _measures(certificate: dict[str, Any]) -> list[tuple[str, str, str]]:
             if name + suffix in bounds
         ]
         row = (wording.MEASURE_NAMES.get(name, name), wording.measure_text(name, value), " and ".join(limits))
-        (judged if limits else others).append(row)
-    return judged + others
+        (judged if limits else unbounded).append(row)
+    return judged + unbounded
 
 
 def _facts(built: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str]]:

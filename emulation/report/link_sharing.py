@@ -80,9 +80,9 @@ def _network(built: dict[str, Any], entry: dict[str, Any]) -> Topology:
     tenants = entry.get("tenants", {}).get("jobs", [])
     jobs = {host for job in tenants for host in job["hosts"]}
     of_jobs = sum(METHODS[job["method"]].servers for job in tenants if not job["measured"])
-    own = topology(options.fabric, options.workers, servers, settings)
-    others = own_hosts(scenario.flows) + len(jobs - set(own.hosts)) + of_jobs
-    return topology(options.fabric, options.workers, servers, settings, others)
+    job = topology(options.fabric, options.workers, servers, settings)
+    extra = own_hosts(scenario.flows) + len(jobs - set(job.hosts)) + of_jobs
+    return topology(options.fabric, options.workers, servers, settings, extra)
 
 
 def link_loads(built: dict[str, Any], entry: dict[str, Any]) -> dict[Hop, float]:
@@ -102,8 +102,8 @@ def link_loads(built: dict[str, Any], entry: dict[str, Any]) -> dict[Hop, float]
             load_by_hop[(host, leaf) if up else (leaf, host)] = size * 8e9 / span_ns
     for flow in entry["flows"]:
         for place, host in enumerate(flow["from"]):
-            whole = len(flow["goodput_bps"]) != len(flow["from"])
-            bps = sum(flow["goodput_bps"]) / len(flow["from"]) if whole else flow["goodput_bps"][place]
+            summed = len(flow["goodput_bps"]) != len(flow["from"])
+            bps = sum(flow["goodput_bps"]) / len(flow["from"]) if summed else flow["goodput_bps"][place]
             if host in network.other_hosts:
                 hop = (host, network.neighbours[host][0])
                 load_by_hop[hop] = load_by_hop.get(hop, 0.0) + bps
@@ -136,12 +136,12 @@ def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float], aggregator
             for a, b, sign in ways
             if (a, b) in loads_bps
         )
-        told = (
+        tips = (
             f"{a} to {b} {wording.rate_text(float(f'{loads_bps[a, b]:.3g}'))}"
             for a, b, _ in ways
             if (a, b) in loads_bps
         )
-        tip(drawn, f"{'; '.join(told) or 'not counted'}, of {wording.rate_text(link.settings.rate_bps)}")
+        tip(drawn, f"{'; '.join(tips) or 'not counted'}, of {wording.rate_text(link.settings.rate_bps)}")
         near = 0.36 if crowded and number % 2 else 0.2  # of the way up: labels that stand side by side have no room
         x, y = ((1 - near) * low + near * high for low, high in zip(where[below], where[above], strict=True))
         axes.text(x, y, text, fontsize=7, bbox=box, ha="center", va="center")
@@ -222,7 +222,7 @@ def _colours(users: list[str], job: str) -> dict[str, Any]:
     """The job has its method's colour, flows of one kind shades of another."""
     colours: dict[str, Any] = {}
     for user in users:
-        alike = [one for one in users if _family(one) == _family(user)]
+        alike = [other for other in users if _family(other) == _family(user)]
         shade = 0.35 + 0.4 * alike.index(user) / max(1, len(alike) - 1) if alike[1:] else 0.5
         colours[user] = job if user == JOB else colormaps[_SHADES.get(_family(user), "Greens")](shade)
     return colours
@@ -237,7 +237,7 @@ def jobs(built: dict[str, Any]) -> Figure | None:
     if not entries:
         return None
     slots = [any(job["slots"] for job in entry["tenants"]["jobs"]) for entry in entries]
-    panels_each = [1 + each for each in slots]
+    panels_each = [1 + has_slots for has_slots in slots]
     figure = Figure(figsize=(WIDTH, 0.7 + 1.9 * sum(panels_each)), layout="constrained")
     panels = list(figure.subplots(sum(panels_each), 1, squeeze=False, sharex=True)[:, 0])
     last_s = 0.0
@@ -274,13 +274,13 @@ def _job_title(entry: dict[str, Any]) -> str:
 
 def _job_looks(jobs: list[dict[str, Any]], measured: str) -> list[dict[str, Any]]:
     """The measured job has its method's colour, the others a shade of grey to green each; and another line."""
-    others = [job for job in jobs if not job["measured"]]
+    rivals = [job for job in jobs if not job["measured"]]
     looks = []
     for job in jobs:
         label = f"{'measured' if job['measured'] else job['name']} (weight {job['weight']})"
         colour: Any = measured
         if not job["measured"]:
-            colour = colormaps["viridis"](0.15 + 0.7 * others.index(job) / max(1, len(others) - 1))
+            colour = colormaps["viridis"](0.15 + 0.7 * rivals.index(job) / max(1, len(rivals) - 1))
         looks.append(
             {
                 "linewidth": 2.6 if job["measured"] else 1.4,
@@ -361,7 +361,7 @@ def _fullest(entry: dict[str, Any]) -> tuple[str, str]:
     if not (counted := entry.get("link_loads")):
         return _NONE
     link = max(counted["links"], key=lambda link: link["queue_p99_bytes"])
-    marks, drops = (sum(each[key] for each in counted["links"]) for key in ("marked_frames", "dropped_frames"))
+    marks, drops = (sum(link[key] for link in counted["links"]) for key in ("marked_frames", "dropped_frames"))
     note = (
         f"{link['from']} to {link['to']}; in all {wording.count_text(marks)} marks, {wording.count_text(drops)} drops"
     )
@@ -375,12 +375,12 @@ def _pause_rows(methods: list[dict[str, Any]]) -> list[Row]:
     return [("Pauses of links", [_paused(entry.get("pauses")) for entry in methods])]
 
 
-def _paused(told: dict[str, Any] | None) -> tuple[str, str]:
-    if not told:
+def _paused(pauses: dict[str, Any] | None) -> tuple[str, str]:
+    if not pauses:
         return _NONE
-    count, percent, links = wording.count_text, wording.percent_text, told["links"]
+    count, percent, links = wording.count_text, wording.percent_text, pauses["links"]
     paused = sorted((link for link in links if link["pauses"]), key=lambda link: -link["paused_ns"])
-    parts = [percent(link["paused_ns"] / told["run_ns"], 1) for link in paused]
+    parts = [percent(link["paused_ns"] / pauses["run_ns"], 1) for link in paused]
     notes = [
         f"{link['from']} to {link['to']} {count(link['pauses'])}, {part} of the time"
         for link, part in zip(paused[:PAUSED_MOST], parts, strict=False)

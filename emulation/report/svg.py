@@ -57,9 +57,9 @@ def tips(axes: Axes, points: Iterable[tuple[float, float]], texts: Iterable[str]
         axes.scatter(xs, ys, s=170, color=INK, alpha=0, linewidths=0, zorder=9, gid=words)
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(colour: str, other: str) -> float:
     """WCAG's ratio of luminances, 1 to 21."""
-    low, high = sorted(map(_luminance, (one, other)))
+    low, high = sorted(map(_luminance, (colour, other)))
     return (high + 0.05) / (low + 0.05)
 
 
@@ -81,8 +81,8 @@ def on_dark(colour: str) -> str:
 def paint(name: str, colour: str) -> Markup:
     """A declaration in CSS of a colour on light and dark pages. name: of a property, like "fill"."""
     colour = to_hex(colour)
-    if (ours := _THEME.get(colour)) is not None:
-        return Markup(f"{name}: var(--{ours}, {colour})")
+    if (variable := _THEME.get(colour)) is not None:
+        return Markup(f"{name}: var(--{variable}, {colour})")
     dark = colour if colour in (ON_LIGHT, ON_DARK) else on_dark(colour)
     both = "" if dark == colour else f"; {name}: light-dark({colour}, {dark})"
     return Markup(f"{name}: {colour}{both}")
@@ -99,15 +99,15 @@ def inline_svg(figure: Figure, name: str, label: str = "") -> Markup:
         figure.savefig(buffer, format="svg", metadata=facts, transparent=True)
     text = buffer.getvalue()
     text = re.sub(r'\bfill="(#[0-9a-f]{6})"', r'style="fill: \1"', text[text.index("<svg") :])
-    text = _COLOUR.sub(lambda found: paint(found[1], found[2]), text)
+    text = _COLOUR.sub(lambda match: paint(match[1], match[2]), text)
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = _FONT.sub("", re.sub(r"\n\s*", "\n", text))
     text = _with_tips(text)
-    text = _ID.sub(lambda found: f"{found[1]}{name}-", text)
+    text = _ID.sub(lambda match: f"{match[1]}{name}-", text)
     width = figure.get_size_inches()[0] * 72
-    spoken = html.escape(label or name, quote=True)
+    aria = html.escape(label or name, quote=True)
     style = f"--width: {width:.0f}; font-family: DejaVu Sans, sans-serif"
-    return Markup(text.replace("<svg ", f'<svg role="group" aria-label="{spoken}" style="{style}" ', 1))
+    return Markup(text.replace("<svg ", f'<svg role="group" aria-label="{aria}" style="{style}" ', 1))
 
 
 def _with_tips(text: str) -> str:
@@ -115,19 +115,19 @@ def _with_tips(text: str) -> str:
     stops = itertools.chain(("0",), itertools.repeat("-1"))
 
     def titled(words: str) -> tuple[str, str]:
-        said = words.strip()
-        return f' class="tip" role="img" tabindex="{next(stops)}">', f"<title>{said}</title>"
+        title = words.strip()
+        return f' class="tip" role="img" tabindex="{next(stops)}">', f"<title>{title}</title>"
 
     first, *marked = _MARKED.split(text)
     done = [first]
     for words, body in zip(marked[1::3], marked[2::3], strict=True):
         end = body.index("</g>")
-        count, told = len(_USE.findall(body[:end])), words.split(_BETWEEN)
+        count, texts = len(_USE.findall(body[:end])), words.split(_BETWEEN)
         if not count:
             done += ["<g", *titled(words), body]
             continue
-        if count == len(told):  # else a line that was cut: nothing rather than what isn't so
-            each = map("".join, map(titled, told))
-            body = _USE.sub(lambda use, each=each: f"{use[1]}{next(each)}</use>", body[:end]) + body[end:]
+        if count == len(texts):  # else a line that was cut: nothing rather than what isn't so
+            titles = map("".join, map(titled, texts))
+            body = _USE.sub(lambda use, titles=titles: f"{use[1]}{next(titles)}</use>", body[:end]) + body[end:]
         done.append(f"<g>{body}")
     return "".join(done)

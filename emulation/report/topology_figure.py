@@ -43,7 +43,7 @@ def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
     for lower, beside in upward.items():  # one label for links beside each other, near the switch that they are of
         text = "\n".join([_rates(beside), *_crossings(crossed, beside)])
         ends = [where[end] for link in beside for end in (link.a, link.b)]
-        x, y = (sum(each) / len(ends) for each in zip(*ends, strict=True))
+        x, y = (sum(axis) / len(ends) for axis in zip(*ends, strict=True))
         if beside[1:]:
             x, y = where[lower][0], where[lower][1] + 0.45
         axes.text(x, y, text, ha="center", va="center", fontsize=8, backgroundcolor=PAPER)
@@ -56,10 +56,10 @@ def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
             x, y, name, ha="center", va="center", fontsize=8, bbox=frame, color=INK if name in links.hosts else ON_LIGHT
         )
     for above in links.switches if folded else ():
-        first, *others = below(links, above)
-        if len(others) > 1 and above in where:
-            (x1, y), (x2, _) = where[first], where[others[-1]]
-            axes.text((x1 + x2) / 2, y, f"… {len(others) - 1} more …", ha="center", va="center", fontsize=8)
+        first, *remaining = below(links, above)
+        if len(remaining) > 1 and above in where:
+            (x1, y), (x2, _) = where[first], where[remaining[-1]]
+            axes.text((x1 + x2) / 2, y, f"… {len(remaining) - 1} more …", ha="center", va="center", fontsize=8)
     for label in axes.texts:
         label.set_in_layout(False)
     axes.margins(0.08, 0.15)
@@ -77,11 +77,11 @@ def _rates(beside: Sequence[TopologyLink]) -> str:
 
 def _crossings(crossed: Mapping[str, Mapping[Hop, Fraction]], beside: Sequence[TopologyLink]) -> list[str]:
     """Arrays of each method over each of some links beside each other, in its busier direction."""
-    told = []
+    texts = []
     for name, arrays in crossed.items():
-        found = sorted({float(max(arrays[link.a, link.b], arrays[link.b, link.a])) for link in beside})
-        told.append(f"{name} {' or '.join(f'{each:.2f}×' for each in found)}")  # noqa: RUF001
-    return told
+        counts = sorted({float(max(arrays[link.a, link.b], arrays[link.b, link.a])) for link in beside})
+        texts.append(f"{name} {' or '.join(f'{count:.2f}×' for count in counts)}")  # noqa: RUF001
+    return texts
 
 
 def below(links: Topology, switch: str) -> list[str]:
@@ -106,7 +106,7 @@ def places(links: Topology, folded: bool = False) -> dict[str, tuple[float, floa
         switches = [name for name in links.switches if name not in links.inside]
         rings = ((links.hosts, 2.0), (links.inside, 1.6), (switches, 0.8))
         return {name: place for names, radius in rings for name, place in _around(names, radius).items()}
-    found: dict[str, tuple[float, float]] = {}
+    positions: dict[str, tuple[float, float]] = {}
     leaves = 0.0
 
     def place(node: str, depth: int) -> float:
@@ -118,11 +118,11 @@ def places(links: Topology, folded: bool = False) -> dict[str, tuple[float, floa
             leaves += 1.5 * (folded and name is names[0] and len(names) > 2)
         if not names:
             leaves += 1
-        found[node] = (sum(across) / len(across) if across else leaves, -depth)
-        return found[node][0]
+        positions[node] = (sum(across) / len(across) if across else leaves, -depth)
+        return positions[node][0]
 
     middle, tops = place(links.top, 0), links.tops or (links.top,)
     apart = leaves / len(tops)
     for number, top in enumerate(tops):
-        found[top] = (middle + (number - (len(tops) - 1) / 2) * apart, 0)
-    return found
+        positions[top] = (middle + (number - (len(tops) - 1) / 2) * apart, 0)
+    return positions

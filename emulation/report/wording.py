@@ -39,8 +39,8 @@ def name_of(method: MethodName) -> str:
 def short_names(methods: Sequence[MethodName]) -> dict[MethodName, str]:
     """Names of methods that stand together: without a schedule's options, unless two would be named alike."""
     bare = {method: name_of(replace(method, schedule=method.policy)) for method in methods}
-    shown = list(bare.values())
-    return {method: name if shown.count(name) == 1 else name_of(method) for method, name in bare.items()}
+    names = list(bare.values())
+    return {method: name if names.count(name) == 1 else name_of(method) for method, name in bare.items()}
 
 
 def in_text(method: MethodName) -> str:
@@ -103,8 +103,8 @@ def _servers(scenario: dict[str, Any]) -> list[str]:
     """Where parameter servers are, and their mode."""
     ps, workers = scenario["ps"], scenario["topology"]["workers"]
     count = ps["servers"]
-    own = f"{count} server{'s' if count != 1 else ''} with {'links' if count != 1 else 'a link'} of their own"
-    parts = [own.replace("their", "its") if count == 1 else own if count else "one beside each worker, on its link"]
+    text = f"{count} server{'s' if count != 1 else ''} with {'links' if count != 1 else 'a link'} of their own"
+    parts = [text.replace("their", "its") if count == 1 else text if count else "one beside each worker, on its link"]
     if ps["mode"] == BACKUP:
         first = f"the first {workers - ps['backups']} of {workers} workers"
         return [*parts, f"mode {BACKUP}: a mean holds the gradients of {first}, the same on all ranks"]
@@ -376,8 +376,8 @@ def findings(built: dict[str, Any]) -> list[str]:
         sentences.append(f"Its sums are not exact: test accuracy in the end {accuracy}.")
     if worse:
         lost = ", ".join(
-            f"{in_text(each['method'])} ({against_baseline(built, each, 'final_accuracy').partition(' against')[0]})"
-            for each in worse
+            f"{in_text(row['method'])} ({against_baseline(built, row, 'final_accuracy').partition(' against')[0]})"
+            for row in worse
         )
         which = f"None learned as much as {baseline}" if none_learned else "Faster, but worse by more than a point"
         sentences.append(f"{which}: {lost}.")
@@ -427,13 +427,13 @@ def unequal_compute(built: dict[str, Any], entry: dict[str, Any]) -> str:
     what else was busy."""
     numbers = entry["comparison"]
     base = next(other for other in built["methods"] if other["method"] == built["baseline"])
-    before, after = (time_text(each["summary"]["compute_ns"]["median"]) for each in (base, entry))
-    shown = f"as measured an iteration's speed-up is {times_text(numbers['iteration_speedup'])}"
+    before, after = (time_text(row["summary"]["compute_ns"]["median"]) for row in (base, entry))
+    measured = f"as measured an iteration's speed-up is {times_text(numbers['iteration_speedup'])}"
     if numbers["headline"]["speedup"] is None:
         equal = times_text(numbers["iteration_speedup_at_equal_compute"])
-        shown += f" and at equal compute {equal}, which are too far from each other to quote either"
+        measured += f" and at equal compute {equal}, which are too far from each other to quote either"
     text = f"Compute differed: {before} with {in_text(built['baseline'])}, {after} with {in_text(entry['method'])}; "
-    return f"{text}{shown}.{_busy(base, entry)}"
+    return f"{text}{measured}.{_busy(base, entry)}"
 
 
 def _busy(*entries: dict[str, Any]) -> str:
@@ -497,7 +497,7 @@ def _communication_explained(built: dict[str, Any], entry: dict[str, Any]) -> st
             f" It is beyond the bound: the part above {numbers['communication_speedup_bound']:.2f} is no merit of "
             f"{in_text(entry['method'])} but what {baseline} loses {losses} on these links."
         )
-    links = [busiest_shared(each) for each in (base, entry)]
+    links = [busiest_shared(row) for row in (base, entry)]
     if links[0] is not None and links[1] is not None:
         before, after = (part_of_job(link) for link in links if link is not None)
         if abs(after - before) >= PART_TOLD:
@@ -511,7 +511,7 @@ def _communication_explained(built: dict[str, Any], entry: dict[str, Any]) -> st
 def _iteration_explained(built: dict[str, Any], entry: dict[str, Any]) -> str:
     base = next(other for other in built["methods"] if other["method"] == built["baseline"])
     numbers, baseline = entry["comparison"], in_text(built["baseline"])
-    before, after = (each["summary"]["compute_ns"]["median"] for each in (base, entry))
+    before, after = (row["summary"]["compute_ns"]["median"] for row in (base, entry))
     if not numbers.get("same_wait", True):
         return (
             f"Iteration speed-up {numbers['iteration_speedup']:.2f}: the slowest rank that a sum waits for computes "

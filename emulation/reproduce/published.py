@@ -123,12 +123,12 @@ def judge(published: Published, reproduced: Mapping[str, float]) -> Judgement:
             if not GAIN_LEAST <= gain <= GAIN_MOST:
                 faults.append(f"{cell.name}: {gain:.1f} times the gain")
     agreeing, pairs = 0, 0
-    for one, other in _pairs(published):
+    for cell, other in _pairs(published):
         pairs += 1
-        agrees = (reproduced[one.name] - reproduced[other.name]) * (one.published - other.published) > 0
+        agrees = (reproduced[cell.name] - reproduced[other.name]) * (cell.published - other.published) > 0
         agreeing += agrees
         if not agrees:
-            faults.append(f"{one.name} and {other.name} in the other order")
+            faults.append(f"{cell.name} and {other.name} in the other order")
     verdict: Verdict = "open" if not published.judged else "differs" if faults else "agrees"
     if verdict == "differs" and not published.because:
         raise ReproduceError(f"{published.name}: differs ({faults[0]}), and its file doesn't say why")
@@ -141,7 +141,7 @@ def judge(published: Published, reproduced: Mapping[str, float]) -> Judgement:
 
 def _pairs(published: Published) -> Iterator[tuple[PublishedCell, PublishedCell]]:
     """Judged cells of one series that the paper separates."""
-    for one, other in itertools.combinations(published.judged, 2):
-        larger = max(abs(one.published), abs(other.published))
-        if one.series == other.series and abs(one.published - other.published) > READ * larger:
-            yield one, other
+    for cell, other in itertools.combinations(published.judged, 2):
+        larger = max(abs(cell.published), abs(other.published))
+        if cell.series == other.series and abs(cell.published - other.published) > READ * larger:
+            yield cell, other

@@ -311,13 +311,13 @@ def test_a_run_beside_other_programs_is_told_of_them_and_not_of_a_lower_rate() -
 def test_cpu_time_is_that_of_descendants_ended_ones_included() -> None:
     busy = "import time\nwhile time.process_time() < 0.3: pass\n"
     burn = [sys.executable, "-S", "-c", busy]
-    before = usage(os.getpid()).own
+    before = usage(os.getpid()).run_ticks
     child = "import subprocess, sys\nsubprocess.run([sys.executable, '-S', '-c', sys.argv[1]], check=True)\n"
     subprocess.run([sys.executable, "-S", "-c", child, busy], check=True)
     subprocess.run(burn, check=True)
-    spent_s = (usage(os.getpid()).own - before) / os.sysconf("SC_CLK_TCK")
+    spent_s = (usage(os.getpid()).run_ticks - before) / os.sysconf("SC_CLK_TCK")
     assert spent_s >= 0.55
-    assert usage(2**31 - 1).own == 0
+    assert usage(2**31 - 1).run_ticks == 0
 
 
 def test_other_programs_are_named_and_their_share_is_of_all_cpus() -> None:

@@ -26,7 +26,7 @@ def test_bursts_come_every_period_until_they_stop() -> None:
 
 
 def test_a_congestion_control_that_the_kernel_lacks_is_refused_before_the_run() -> None:
-    end = flow_end.FlowEnd("127.0.0.1", 1, ARRIVALS, ("127.0.0.1",), own=0, congestion="none")
+    end = flow_end.FlowEnd("127.0.0.1", 1, ARRIVALS, ("127.0.0.1",), source=0, congestion="none")
     with pytest.raises(ValueError, match=r"^TCP none can't be had here \(No such file.*\); this kernel has: .*reno"):
         flow_end.begin(end)
 

@@ -28,35 +28,35 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--p4runtime-files", default="", metavar="FILE,…", help="the P4Info: .txtpb, .txt, .json, .bin")
     parser.add_argument("-I", dest="include", action="append", default=[])
     parser.add_argument("-D", dest="define", action="append", default=[])
-    for option, taken in IGNORED.items():
-        parser.add_argument(option, nargs=taken, help=argparse.SUPPRESS)
+    for option, count in IGNORED.items():
+        parser.add_argument(option, nargs=count, help=argparse.SUPPRESS)
     return parser.parse_args(words)
 
 
 def compiled(program: Path, include: list[str], define: list[str]) -> dict[str, object]:
     """What our switch needs to know to run the program: where it is, and what was in it."""
     content = hashlib.sha256(program.read_bytes()).hexdigest()
-    known = {"program": str(program.resolve()), "include": [str(Path(one).resolve()) for one in include]}
+    known = {"program": str(program.resolve()), "include": [str(Path(folder).resolve()) for folder in include]}
     return {"switchagg": {**known, "define": define, "sha256": content}}
 
 
 def main(words: list[str] | None = None) -> int:
     """Exit code, as p4c's."""
-    given = arguments(sys.argv[1:] if words is None else words)
+    options = arguments(sys.argv[1:] if words is None else words)
     try:
         from p4vm.compile import front_end
 
-        defines = {name: value or "1" for name, _, value in (one.partition("=") for one in given.define)}
-        program = front_end(given.program, includes=given.include, defines=defines)
-        for warning in [*program.warnings, *(unserved(program) if given.p4runtime_files else [])]:
+        defines = {name: value or "1" for name, _, value in (macro.partition("=") for macro in options.define)}
+        program = front_end(options.program, includes=options.include, defines=defines)
+        for warning in [*program.warnings, *(unserved(program) if options.p4runtime_files else [])]:
             print(f"warning: {warning}", file=sys.stderr)
-        for file in filter(None, given.p4runtime_files.split(",")):
+        for file in filter(None, options.p4runtime_files.split(",")):
             _write_p4info(Path(file), program)
-        output = given.output or Path()
+        output = options.output or Path()
         if output.suffix != ".json":
             output.mkdir(parents=True, exist_ok=True)
-            output /= given.program.with_suffix(".json").name
-        output.write_text(json.dumps(compiled(given.program, given.include, given.define), indent=1) + "\n")
+            output /= options.program.with_suffix(".json").name
+        output.write_text(json.dumps(compiled(options.program, options.include, options.define), indent=1) + "\n")
     except SwitchaggError as error:
         print(error, file=sys.stderr)
         return 1

@@ -32,37 +32,37 @@ def run_words(name: str, words: list[str]) -> list[str]:
     parser.add_argument("--priority-queues", type=int, default=1)
     for option in UNUSED:
         parser.add_argument(option, help=argparse.SUPPRESS)
-    given = parser.parse_args([word for word in words if word != "--"])  # bmv2: options of the target stand behind it
-    if given.json is None or given.no_p4:
+    options = parser.parse_args([word for word in words if word != "--"])  # bmv2: options of the target stand behind it
+    if options.json is None or options.no_p4:
         raise P4Error(f"{name}: start it with a program (…/prog.json): the engine can't take one later")
-    if given.priority_queues > 1:
-        raise P4Error(f"{name}: --priority-queues {given.priority_queues}: a port has one queue here")
-    found = program_of(given.json)
-    made = ["p4", "run", found["program"], "--control", f"127.0.0.1:{given.thrift_port}"]
-    for option, values in (("-I", found["include"]), ("-D", found["define"]), ("-i", given.interface)):
-        made += [word for value in values for word in (option, value)]
-    made += ["--pcap", given.pcap] if given.pcap else []
-    made += ["--log"] if given.log_console else []
+    if options.priority_queues > 1:
+        raise P4Error(f"{name}: --priority-queues {options.priority_queues}: a port has one queue here")
+    content = program_of(options.json)
+    command = ["p4", "run", content["program"], "--control", f"127.0.0.1:{options.thrift_port}"]
+    for option, values in (("-I", content["include"]), ("-D", content["define"]), ("-i", options.interface)):
+        command += [word for value in values for word in (option, value)]
+    command += ["--pcap", options.pcap] if options.pcap else []
+    command += ["--log"] if options.log_console else []
     if name == "simple_switch_grpc":
-        made += ["--p4runtime", given.grpc_server_addr, "--device-id", given.device_id]
-        made += ["--cpu-port", given.cpu_port] if given.cpu_port else []
-    return made
+        command += ["--p4runtime", options.grpc_server_addr, "--device-id", options.device_id]
+        command += ["--cpu-port", options.cpu_port] if options.cpu_port else []
+    return command
 
 
 def program_of(path: Path) -> dict[str, Any]:
     """What the stand-in for p4c wrote. Raises P4Error: it is something else, or the program has changed."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8")).get("switchagg")
+        content = json.loads(path.read_text(encoding="utf-8")).get("switchagg")
     except OSError as error:
         raise P4Error(f"{path}: can't be read: {error.strerror}") from None
     except (ValueError, AttributeError):
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise P4Error(f"{path}: not made by our p4c-bm2-ss; compile it again with `switchagg p4 tools` on PATH")
-    program = Path(found["program"])
-    if not program.exists() or hashlib.sha256(program.read_bytes()).hexdigest() != found["sha256"]:
+    program = Path(content["program"])
+    if not program.exists() or hashlib.sha256(program.read_bytes()).hexdigest() != content["sha256"]:
         raise P4Error(f"{path}: {program} has changed since; compile it again")
-    return found
+    return content
 
 
 def main() -> int:
@@ -72,14 +72,14 @@ def main() -> int:
         if name == "simple_switch_CLI":
             parser = argparse.ArgumentParser(prog=name)
             parser.add_argument("--thrift-port", default=str(THRIFT_PORT))
-            made = ["p4", "cli", "--control", f"127.0.0.1:{parser.parse_args(words).thrift_port}"]
+            command = ["p4", "cli", "--control", f"127.0.0.1:{parser.parse_args(words).thrift_port}"]
         else:
-            made = run_words(name, words)
+            command = run_words(name, words)
     except P4Error as error:
         print(error, file=sys.stderr)
         return 1
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "emulation.cli.main", *made])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "emulation.cli.main", *command])
 
 
 if __name__ == "__main__":

@@ -57,10 +57,10 @@ def write(folder: Path) -> list[str]:
     (folder / "python/p4/tmp/__init__.py").write_text("")
     (folder / "python/p4/tmp/p4config_pb2.py").write_text(P4_CONFIG)
     packages = {str(Path(emulation.__file__).resolve().parents[1]), str(Path(p4vm.__file__).resolve().parents[1])}
-    ours, beside = shlex.quote(os.pathsep.join(sorted(packages))), shlex.quote(str(folder.resolve() / "python"))
+    search_path, beside = shlex.quote(os.pathsep.join(sorted(packages))), shlex.quote(str(folder.resolve() / "python"))
     python = shlex.quote(sys.executable)
     for name, module in MODULES.items():
-        _script(folder / name, f"PYTHONPATH={ours}{MORE} exec {python} -P -m emulation.cli.bmv2.{module}")
+        _script(folder / name, f"PYTHONPATH={search_path}{MORE} exec {python} -P -m emulation.cli.bmv2.{module}")
     _script(folder / "python3", f"{IMPLEMENTATION}=python PYTHONPATH={beside}{MORE} exec {python}")
     return [*MODULES, "python3"]
 

@@ -133,15 +133,15 @@ def _started_here(plan: HostsPlan, ranks: int) -> int:
         daemon.start()
         variables["SWITCHAGG_SWITCH"] = daemon.control_endpoint
     try:
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             command = [sys.executable, *torchrun(ranks), "-m", "emulation.cli.main", *sys.argv[1:]]
-            code = run_to_end(command, variables, said)
-            said.seek(0)
-            lines = said.read().splitlines()
+            code = run_to_end(command, variables, output)
+            output.seek(0)
+            lines = output.read().splitlines()
     finally:
         if daemon is not None:
             daemon.stop()
-    told = {line.split(": ", 2)[-1]: line for line in reversed(lines) if line.startswith("switchagg: ")}
-    for line in reversed(told.values()) if code and told else lines:  # torchrun tells each rank's end at length
+    errors = {line.split(": ", 2)[-1]: line for line in reversed(lines) if line.startswith("switchagg: ")}
+    for line in reversed(errors.values()) if code and errors else lines:  # torchrun tells each rank's end at length
         typer.echo(line, err=True)
     return EXIT_FAILED if code else 0

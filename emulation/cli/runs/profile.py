@@ -69,10 +69,10 @@ def torchrun(ranks: int) -> list[str]:
     return ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *where]
 
 
-def run_to_end(command: list[str], variables: Mapping[str, str] | None = None, said: IO[str] | None = None) -> int:
-    """Its exit code. What it has started ends with this process. said: takes its standard error."""
+def run_to_end(command: list[str], variables: Mapping[str, str] | None = None, stderr: IO[str] | None = None) -> int:
+    """Its exit code. What it has started ends with this process. stderr: takes its standard error."""
     environment = {"OMP_NUM_THREADS": "1", **os.environ, **(variables or {})}
-    with subprocess.Popen(command, env=environment, stderr=said) as running:
+    with subprocess.Popen(command, env=environment, stderr=stderr) as running:
         try:
             return running.wait()
         except BaseException:
@@ -91,8 +91,8 @@ def _write_profiles(traces: list[Path], stem: Path) -> list[str]:
 
     recordings = [record(trace) for trace in traces]
     first = recordings[0]
-    sent_bytes = sum(each.size_bytes for each in first.like.collectives)
-    times = [one.like.compute for one in recordings]
+    sent_bytes = sum(call.size_bytes for call in first.like.collectives)
+    times = [recording.like.compute for recording in recordings]
     lines = [
         f"{len(recordings)} of {first.workers} ranks, {len(first.compute)} iterations",
         f"computing: {time_text(1000 * first.like.compute)}; iterations vary by {100 * first.jitter:.1f} % (standard "
@@ -104,7 +104,7 @@ def _write_profiles(traces: list[Path], stem: Path) -> list[str]:
         return [*lines, f"not data parallel: the traces are the profile; next: switchagg whatif {stem}.rank*.json.gz"]
     model = model_profile(recordings, stem.name)
     path = stem.with_suffix(".toml")
-    whole = path.with_name(f".{os.getpid()}.{path.name}")
-    whole.write_text(model.toml(), encoding="utf-8")
-    os.replace(whole, path)
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    temporary.write_text(model.toml(), encoding="utf-8")
+    os.replace(temporary, path)
     return [*lines, f"profile: {path}, {len(model.layers)} layers; next: switchagg whatif {path}"]

@@ -91,9 +91,9 @@ def whatif(
         except ValueError as error:
             stop(str(error), EXIT_USAGE)
         folder = out or Path("results") / f"whatif-{document['run']['name']}"
-        written = write(document, folder)
+        report = write(document, folder)
         typer.echo(json.dumps(document, sort_keys=True) if as_json else "\n".join(lines(document)))
-        typer.echo(f"report: {written}", err=True)
+        typer.echo(f"report: {report}", err=True)
 
 
 def _keys(hosts: str, settings: list[str]) -> dict[str, int | str]:

@@ -45,7 +45,7 @@ def shipped(installed: Path = _INSTALLED) -> dict[str, Path]:
 def about(path: Path) -> str:
     """The first line of what a file, or a folder's first file to read, says of itself."""
     if path.is_dir():
-        files = sorted(each for each in path.iterdir() if each.is_file() and each.suffix not in ("", ".pyc"))
+        files = sorted(file for file in path.iterdir() if file.is_file() and file.suffix not in ("", ".pyc"))
         first = [path / name for name in ("README.md", "switchagg.p4") if path / name in files] + files
         return about(first[0]) if first else ""
     text = path.read_text(encoding="utf-8")
@@ -106,8 +106,8 @@ def examples(
     with outcomes():
         folders_by_name = shipped()
         if name is None:
-            for each, path in folders_by_name.items():
-                typer.echo(f"{each:<23} {about(path)}")
+            for title, path in folders_by_name.items():
+                typer.echo(f"{title:<23} {about(path)}")
             typer.echo("\nTo copy one out: switchagg examples NAME [--to FOLDER]", err=True)
             return
         chosen = name if name in folders_by_name else f"{name}.py"

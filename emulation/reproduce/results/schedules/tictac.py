@@ -50,7 +50,7 @@ def _gains(model: str) -> tuple[float, float]:
 def _shuffled(transfers: tuple[Transfer, ...], seed: int) -> tuple[Transfer, ...]:
     order = list(range(len(transfers)))
     random.Random(seed).shuffle(order)
-    return tuple(each._replace(priority=place) for each, place in zip(transfers, order, strict=True))
+    return tuple(transfer._replace(priority=place) for transfer, place in zip(transfers, order, strict=True))
 
 
 def _compute() -> Mapping[str, float]:
