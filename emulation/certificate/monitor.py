@@ -160,7 +160,7 @@ class Machine:
         self._wall_ns += time.monotonic_ns() - self._start_ns
         self._spent.update({key: last[key] - self._first[key] for key in last})
         self._programs.update(spent_by_others(self._usage, now))
-        for name in ("total", "whole", "idle", "stolen", "own"):
+        for name in ("total", "busy", "idle", "stolen", "run_ticks"):
             self._spent[name] += getattr(now, name) - getattr(self._usage, name)
 
     def measures(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class Machine:
             "cpu_pressure_share": spent["cpu_pressure_us"] * 1000 / wall_ns,
             "cpu_idle_share": spent["idle"] / ticks,
             "cpu_stolen_share": spent["stolen"] / ticks,
-            "cpu_other_share": max(0, spent["whole"] - spent["own"]) / ticks,
+            "cpu_other_share": max(0, spent["busy"] - spent["run_ticks"]) / ticks,
             "cpu_other_programs": busiest(self._programs, ticks),
             "tcp_retransmitted": spent["tcp_retransmitted"],
             "losses": losses,
