@@ -12,6 +12,13 @@ RELIABLE_BYTES = 32
 IP_TCP_BYTES = 52
 """With the timestamp option, as Linux sends it."""
 
+ROCE_PORT = 4791
+ROCE_BYTES, ROCE_EXTENDED_BYTES = 16, 20
+"""Of RoCEv2: BTH and ICRC in every packet; RETH and immediate data in some."""
+
+ROCE_MTUS = (256, 512, 1024, 2048, 4096)
+"""Payload bytes of a packet. A path's IP MTU must be at least 64 more (84 over IPv6): 1024 suits 1500."""
+
 DATAGRAM_BYTES_MAX = 65_507
 """Largest UDP payload over IPv4; every link takes chunk frames up to it."""
 

@@ -3,9 +3,18 @@
 Importing the table loads no link: entries name what opens them, and facts come from modules without sockets.
 """
 
-from transport.links.framing import IP_TCP_BYTES, IP_UDP_BYTES, RELIABLE_BYTES, Framing
+from switchagg.wire import HEADER_BYTES
+from transport.links.framing import (
+    IP_TCP_BYTES,
+    IP_UDP_BYTES,
+    RELIABLE_BYTES,
+    ROCE_BYTES,
+    ROCE_EXTENDED_BYTES,
+    ROCE_MTUS,
+    ROCE_PORT,
+    Framing,
+)
 from transport.links.link_kind import LinkKind
-from transport.rdma import places
 
 LINKS = {
     kind.name: kind
@@ -48,9 +57,9 @@ LINKS = {
         LinkKind(
             "rdma",
             "RDMA",
-            places.FRAMING,
-            elements=places.ELEMENTS_DEFAULT,
-            port=places.ROCE_PORT,
+            Framing(IP_UDP_BYTES + ROCE_BYTES, path_mtus=ROCE_MTUS, extended_bytes=ROCE_EXTENDED_BYTES),
+            elements=(1024 - HEADER_BYTES) // 4,  # MTU 1024: the largest whose packets fit an Ethernet MTU of 1500
+            port=ROCE_PORT,
             own_address=True,
             cores=("native", "python"),
             only_plane="native",

@@ -22,10 +22,10 @@ from typing import Any, Self
 import numpy as np
 
 from switchagg.errors import JobError
+from transport.links.framing import ROCE_MTUS
 from transport.links.link import Address, LinkClosed
 from transport.rdma.verbs import (
     DEFAULTS,
-    MTUS,
     AccessFlags,
     QPAttributes,
     QPEnd,
@@ -303,8 +303,8 @@ class HardwareQueuePair(_Owned):
     def modify(self, state: QPState, attributes: QPAttributes = DEFAULTS, peer: QPEnd | None = None) -> None:
         if state is QPState.RTR and peer is None:
             raise JobError("RTR needs the peer's end of the queue pair")
-        if attributes.path_mtu not in MTUS:
-            raise JobError(f"path MTU {attributes.path_mtu}: one of {', '.join(map(str, MTUS))}")
+        if attributes.path_mtu not in ROCE_MTUS:
+            raise JobError(f"path MTU {attributes.path_mtu}: one of {', '.join(map(str, ROCE_MTUS))}")
         wanted = self._wanted(attributes, peer or self.end)
         steps = {QPState.INIT: self._qp.to_init, QPState.RTR: self._qp.to_rtr, QPState.RTS: self._qp.to_rts}
         if state in steps:
@@ -325,7 +325,7 @@ class HardwareQueuePair(_Owned):
         )
         wanted = context.pyverbs.qp.QPAttr(port_num=context.port_num)
         wanted.qp_access_flags = int(attributes.access)
-        wanted.path_mtu = MTUS.index(attributes.path_mtu) + 1
+        wanted.path_mtu = ROCE_MTUS.index(attributes.path_mtu) + 1
         wanted.dest_qp_num = peer.number
         wanted.rq_psn = peer.psn
         wanted.sq_psn = self.end.psn

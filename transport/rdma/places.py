@@ -1,18 +1,9 @@
 """The RDMA link's part of a job (R1 to R3 of PROTOCOL.md): MTU and places of slot versions."""
 
-from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.join import QueuePairEnd
 from switchagg.wire import HEADER_BYTES, frame_bytes
-from transport.links.framing import IP_UDP_BYTES, Framing
-from transport.rdma.verbs import MTUS
-
-ROCE_PORT = 4791
-FRAMING = Framing(IP_UDP_BYTES + 16, path_mtus=MTUS, extended_bytes=20)
-"""BTH and ICRC in every packet; RETH and immediate data in some."""
-
-ELEMENTS_DEFAULT = (1024 - HEADER_BYTES) // 4
-"""E for MTU 1024, the largest whose packets fit an Ethernet MTU of 1500."""
+from transport.links.link_kinds import LINKS
 
 PACKETS_DEFAULT = 16
 """Packets of a message, by default: at MTU 1024 a message is 16 kB, which a switch answers while the next is sent."""
@@ -27,8 +18,7 @@ def elements_for(mtu: int) -> int:
 
 def mtu_for(elements: int) -> int:
     """The path MTU that frames of E values fill (R1). Raises JobError where there is none."""
-    if fault := FRAMING.elements_fault(elements, "RDMA"):
-        raise JobError(fault)
+    LINKS["rdma"].check_elements(elements)
     return frame_bytes(elements)
 
 

@@ -5,8 +5,9 @@ import struct
 from typing import NamedTuple, Self
 
 from switchagg.errors import JobError
+from transport.links.framing import ROCE_MTUS
 from transport.rdma.soft import mtu_for
-from transport.rdma.verbs import MTUS, QPEnd
+from transport.rdma.verbs import QPEnd
 
 _IP_MTU = 14
 _HOST_BYTES = 46  # an IPv6 address as text
@@ -31,7 +32,7 @@ class MeshQueuePair(NamedTuple):
     def unpack(cls, data: bytes) -> Self:
         """Raises JobError for what is none."""
         magic, host, port, number, psn, mtu, slots, slot_bytes = _END.unpack(data)
-        if magic != _MAGIC or mtu not in MTUS or number >> 24 or psn >> 24:
+        if magic != _MAGIC or mtu not in ROCE_MTUS or number >> 24 or psn >> 24:
             raise JobError("a member speaks another version of the RDMA mesh")
         try:
             text = host.rstrip(b"\0").decode("ascii")

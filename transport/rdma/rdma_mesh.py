@@ -22,6 +22,7 @@ import numpy as np
 from switchagg.errors import JobError
 from switchagg.priority import tos_of
 from transport.links.addresses import resolve_host
+from transport.links.framing import ROCE_PORT
 from transport.links.link import Address, LinkClosed
 from transport.meshes.hello import Hello, Meeting
 from transport.meshes.mesh import (
@@ -36,7 +37,6 @@ from transport.meshes.mesh import (
 )
 from transport.meshes.mesh_opening import BoundPlace
 from transport.meshes.tcp_gathering import TcpGathering, TcpOptions, exchange, listen
-from transport.rdma.places import ROCE_PORT
 from transport.rdma.provider import default_provider, open_context
 from transport.rdma.rdma_handshake import MeshQueuePair, path_mtu_of
 from transport.rdma.verbs import (

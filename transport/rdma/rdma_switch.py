@@ -16,10 +16,11 @@ from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.join import QueuePairEnd
 from switchagg.native import library
+from transport.links.framing import ROCE_PORT
 from transport.links.link import Address
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
 from transport.links.udp_link import UdpLink
-from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, ROCE_PORT, mtu_for, switch_ends
+from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, mtu_for, switch_ends
 from transport.rdma.rdma_sockets import prepare
 from transport.switch.daemon_options import WILDCARDS, DaemonOptions
 from transport.switch.host import Uplink

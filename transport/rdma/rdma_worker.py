@@ -21,9 +21,10 @@ from switchagg.job import JobConfig
 from switchagg.join import QueuePairEnd
 from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.wire import Bundle, frame_bytes
+from transport.links.framing import ROCE_PORT
 from transport.links.link import Address
 from transport.rdma.frame_runs import Grouping
-from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, ROCE_PORT
+from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX
 from transport.rdma.provider import RdmaOptions, open_context
 from transport.rdma.verbs import (
     AccessFlags,

@@ -18,13 +18,13 @@ import numpy as np
 
 from switchagg.errors import JobError
 from switchagg.native import library
+from transport.links.framing import ROCE_MTUS
 from transport.links.link import Address, LinkClosed
 from transport.links.native_udp import NativeAddress, native_address
 from transport.links.udp_link import UdpLink
 from transport.rdma.rdma_sockets import default_segments, prepare
 from transport.rdma.verbs import (
     DEFAULTS,
-    MTUS,
     AccessFlags,
     QPAttributes,
     QPEnd,
@@ -540,7 +540,7 @@ def open(
 def mtu_for(interface_mtu: int, *, ipv6: bool = False) -> int:
     """The largest path MTU whose packets fit an interface's. Raises JobError if none does."""
     room = interface_mtu - (40 if ipv6 else 20) - 8 - 32 - 4
-    fitting = [mtu for mtu in MTUS if mtu <= room]
+    fitting = [mtu for mtu in ROCE_MTUS if mtu <= room]
     if not fitting:
         raise JobError(f"an interface MTU of {interface_mtu} has no room for RoCE packets")
     return fitting[-1]

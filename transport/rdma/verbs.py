@@ -18,9 +18,6 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum, IntFlag
 from typing import Any, NamedTuple, Protocol, Self
 
-MTUS = (256, 512, 1024, 2048, 4096)
-"""Payload bytes of a packet. A path's IP MTU must be at least 64 more (84 over IPv6): 1024 suits 1500."""
-
 MESSAGE_BYTES_MAX = 1 << 31
 
 
@@ -148,7 +145,7 @@ class QPAttributes(NamedTuple):
 
     access: AccessFlags = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE
     path_mtu: int = 1024
-    """An element of MTUS, equal at both ends."""
+    """An element of ROCE_MTUS, equal at both ends."""
     dscp: int = 0
     """Traffic class of all packets, 0 to 63."""
     min_rnr_timer: int = 5
