@@ -15,9 +15,10 @@ from switchagg.native import library, native_endpoint, programs
 from transport.collectives import execution
 from transport.links import native_udp
 from transport.meshes import native_tcp_mesh
-from transport.rdma import dcqcn, rdma_switch, soft
+from transport.rdma import dcqcn, soft
 from transport.rdma.verbs import QPState
 from transport.switch import native_switch_loop as native_switch
+from transport.switch import rdma_switch
 
 CORE = Path(library.__file__).parent
 

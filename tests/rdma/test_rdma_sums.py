@@ -19,8 +19,8 @@ from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from transport.links.udp_link import UdpLink
 from transport.rdma.places import elements_for, first_places, mtu_for, switch_ends
-from transport.rdma.rdma_switch import RdmaSwitchLoop
-from transport.rdma.rdma_worker import RdmaWorkerEnd, RdmaWorkerLoop
+from transport.switch.rdma_switch import RdmaSwitchLoop
+from transport.worker.rdma_worker import RdmaWorkerEnd, RdmaWorkerLoop
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
 

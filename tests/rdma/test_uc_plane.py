@@ -17,7 +17,7 @@ from switchagg.native import library
 from switchagg.wire import Op, Packet, Route, decode, encode
 from transport.links.native_udp import NativeAddress, native_address
 from transport.rdma.places import elements_for, first_places, mtu_for, switch_ends
-from transport.rdma.rdma_switch import UC_COUNTERS, UcPeer, uc_switch_library
+from transport.switch.rdma_switch import UC_COUNTERS, UcPeer, uc_switch_library
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
 

@@ -1,4 +1,4 @@
-"""The links, one entry each. A new link is one file that opens its ends, and one entry here.
+"""The links, one entry each. A new link is a class in a room of its own, and one entry here that names what opens it.
 
 Importing the table loads no link: entries name what opens them, and facts come from modules without sockets.
 """
@@ -36,8 +36,8 @@ LINKS = {
             link="transport.zeromq.zmq_link:ZeroMqLink",
             place="transport.meshes.mesh_opening:bind_shared",
             mesh="transport.zeromq.zmq_mesh:open_mesh",
-            switch="transport.zeromq.zmq_link:open_switch",
-            worker="transport.zeromq.zmq_link:open_worker",
+            switch="transport.switch.switch_endpoints:open_zeromq",
+            worker="transport.worker.worker_endpoints:open_zeromq",
         ),
         LinkKind(
             "udp",
@@ -67,8 +67,8 @@ LINKS = {
             header_only=False,
             place="transport.meshes.mesh_opening:bind_tcp",
             mesh="transport.rdma.rdma_mesh:open_mesh",
-            switch="transport.rdma.rdma_switch:open_switch",
-            worker="transport.rdma.rdma_worker:open_worker",
+            switch="transport.switch.rdma_switch:open_switch",
+            worker="transport.worker.rdma_worker:open_worker",
         ),
     )
 }

@@ -23,6 +23,7 @@ from transport.switch.host import QueuePairHost, RunningHost
 from transport.switch.native_switch_loop import NativeSwitchLoop
 from transport.switch.switch_loop import SwitchLoop
 from transport.switch.xdp import XdpOptions, XdpSwitch
+from transport.zeromq.zmq_link import ZeroMqLink
 
 LinkT = TypeVar("LinkT", bound=Link)
 Log = Callable[[str], None]
@@ -80,6 +81,12 @@ def open_link(options: DaemonOptions, log: Log, on_failure: OnFailure) -> Switch
     plane = plane_of(options)
     link: Link = bound(partial(options.kind.opener("link"), options.bind_data))
     return endpoint_of(link, plane, on_failure)
+
+
+def open_zeromq(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEndpoint:
+    """The end of a ZeroMqLink."""
+    plane = plane_of(options)
+    return endpoint_of(bound(partial(ZeroMqLink, options.bind_data, keys=options.keys), remedy=""), plane, on_failure)
 
 
 def open_udp(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEndpoint:

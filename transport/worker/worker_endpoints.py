@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from switchagg.endpoint import StreamFailed
@@ -16,6 +16,8 @@ from transport.links.udp_link import UdpLink
 from transport.worker.join_options import JoinOptions
 from transport.worker.native_worker_loop import NativeWorkerLoop
 from transport.worker.worker_loop import CallLoop, WorkerLoop
+from transport.zeromq.keys import as_keys
+from transport.zeromq.zmq_link import OPTIONS, ZeroMqLink
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,17 @@ class LinkEndpoint:
         return loop
 
 
+class _ZeroMqEndpoint(LinkEndpoint):
+    """The end of a link whose messages prove which member they are of."""
+
+    _link: ZeroMqLink
+
+    def loop(self, admission: Admission) -> CallLoop[Any]:
+        """See `WorkerEndpoint.loop`."""
+        self._link.secret = admission.secret
+        return super().loop(admission)
+
+
 def open_link(options: JoinOptions, host: str) -> WorkerEndpoint:
     """The end of a link that needs only an address. host: our own."""
     return LinkEndpoint(options.kind.opener("link")((host, 0)))
@@ -94,3 +107,9 @@ def open_udp(options: JoinOptions, host: str) -> WorkerEndpoint:
         (host, 0), tos=options.tos, segments_max=options.segments_max, credit_bytes=options.credit
     )
     return LinkEndpoint(link, link.packets_held(frame_bytes(options.packet_elements)))
+
+
+def open_zeromq(options: JoinOptions, host: str) -> WorkerEndpoint:
+    """The end of a ZeroMqLink, which doesn't listen."""
+    keys = as_keys(options.keys)
+    return _ZeroMqEndpoint(ZeroMqLink((host, 0), options=replace(OPTIONS, tos=options.tos), keys=keys, listening=False))

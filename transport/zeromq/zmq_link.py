@@ -13,9 +13,6 @@ others at its address could name its port, with keys too.
 import select
 import struct
 import time
-from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import numpy as np
 import zmq
@@ -25,12 +22,7 @@ from switchagg.wire import Bundle
 from transport.links.addresses import resolve_host, with_secret
 from transport.links.framing import DATAGRAM_BYTES_MAX
 from transport.links.link import Address, Arrival, LinkClosed
-from transport.switch.daemon_options import DaemonOptions
-from transport.switch.switch_endpoints import Log, OnFailure, SwitchEndpoint, bound, endpoint_of, plane_of
-from transport.worker.join_options import JoinOptions
-from transport.worker.worker_endpoints import Admission, LinkEndpoint, WorkerEndpoint
-from transport.worker.worker_loop import CallLoop
-from transport.zeromq.keys import Keys, as_keys
+from transport.zeromq.keys import Keys
 from transport.zeromq.zmq_sockets import Socket, Sockets, ZeroMqOptions, ZmqConnection
 
 BUNDLE_BYTES_MAX = 1 << 17
@@ -333,28 +325,6 @@ class ZeroMqLink:
         counts[f"{direction}_bundles"] += 1
         counts[f"{direction}_datagrams"] += datagrams
         counts[f"{direction}_bytes"] += size_bytes
-
-
-class _WorkersEnd(LinkEndpoint):
-    """The end of a link whose messages prove which member they are of."""
-
-    _link: ZeroMqLink
-
-    def loop(self, admission: Admission) -> CallLoop[Any]:
-        self._link.secret = admission.secret
-        return super().loop(admission)
-
-
-def open_worker(options: JoinOptions, host: str) -> WorkerEndpoint:
-    """A worker's end, which doesn't listen."""
-    zeromq_options = replace(OPTIONS, tos=options.tos)
-    return _WorkersEnd(ZeroMqLink((host, 0), options=zeromq_options, keys=as_keys(options.keys), listening=False))
-
-
-def open_switch(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEndpoint:
-    """The switch's end."""
-    plane = plane_of(options)
-    return endpoint_of(bound(partial(ZeroMqLink, options.bind_data, keys=options.keys), remedy=""), plane, on_failure)
 
 
 ZEROMQ_COUNTERS = (

@@ -18,7 +18,7 @@ struct sa_uc_plane;
 #define SA_UC_MESSAGES 2048u   /* UDP messages that one layout gives at most */
 #define SA_UC_PACKETS_MAX 128u /* packets of one RDMA message */
 
-/* A worker's end. Field by field as `UcPeer` in transport/rdma/rdma_switch.py. */
+/* A worker's end. Field by field as `UcPeer` in transport/switch/rdma_switch.py. */
 struct sa_uc_peer {
     struct sa_address address; /* its port is where results go: 4791 */
     uint64_t base;             /* address of its result buffer */
@@ -28,8 +28,8 @@ struct sa_uc_peer {
     uint32_t any_identification; /* real NICs: see sa_roce_check */
 };
 
-/* The order is that of `UC_COUNTERS` in transport/rdma/rdma_switch.py. A packet is counted once among the first fourteen,
-   also if the data plane counts it by the outcome of its frame. */
+/* The order is that of `UC_COUNTERS` in transport/switch/rdma_switch.py. A packet is counted once among the first
+   fourteen, also if the data plane counts it by the outcome of its frame. */
 enum sa_uc_counter {
     SA_UC_DROP_SHORT, /* in the order of enum sa_roce_fault */
     SA_UC_DROP_VERSION,
