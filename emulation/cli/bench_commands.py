@@ -88,7 +88,7 @@ def allreduce(
 
     `switchagg bench allreduce`
 
-    `switchagg bench allreduce --workers 8 --rate 1G --sizes 25MB --methods switch:native,switch:batched,gloo`
+    `switchagg bench allreduce --workers 8 --rate 1G --sizes 25MB --methods switch:native,switch:reference,gloo`
 
     `switchagg bench allreduce --methods switch,switch@zeromq,ring,ring@zeromq,ps,tree,gloo --sizes 64K,4MB`
 

@@ -89,16 +89,6 @@ DATAPLANES: dict[str, PlaneKind] = {
             partial=True,
         ),
         PlaneKind(
-            "batched",
-            "switchagg.dataplane.batched:BatchedPlane",
-            "NumPy, bundles of packets; no compiler",
-            measured="NumPy, bundles of 16 packets",
-            colour="#009E73",
-            tested=True,
-            leaf=True,
-            partial=True,
-        ),
-        PlaneKind(
             "reference",
             "switchagg.dataplane.reference:ReferencePlane",
             "the rule in Python, a packet at a time",

@@ -36,7 +36,7 @@ class Choice:
     passed_over: dict[str, str]
 
     def __str__(self) -> str:
-        """For example "batched (native passed over: libswitchagg.so was not built; …)"."""
+        """For example "reference (native passed over: libswitchagg.so was not built; …)"."""
         reasons = "; ".join(f"{name} passed over: {reason}" for name, reason in self.passed_over.items())
         return f"{self.name} ({reasons})" if reasons else self.name
 

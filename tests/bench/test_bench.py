@@ -99,7 +99,7 @@ def test_operations_fit_the_time() -> None:
 # ---- planes, numbers
 
 
-@pytest.mark.parametrize("plane", ["reference", "batched"])
+@pytest.mark.parametrize("plane", ["reference"])
 def test_traffic_of_the_plane_benchmark_is_absorbed_and_answered(plane: str) -> None:
     traffic = BundleTraffic(3, 8)
     made = DATAPLANES[plane](256, 8)
@@ -124,8 +124,8 @@ def test_numbers_are_measured_beside_memcpy() -> None:
 
 
 def test_methods_are_parsed() -> None:
-    found, rivals = bench_methods.parse("switch:batched,gloo,ring:bbr", "reference", ["cubic", "reno"])
-    assert [method.name for method in found] == ["switch:batched", "gloo:cubic", "gloo:reno", "ring:bbr"]
+    found, rivals = bench_methods.parse("switch:reference,gloo,ring:bbr", "reference", ["cubic", "reno"])
+    assert [method.name for method in found] == ["switch:reference", "gloo:cubic", "gloo:reno", "ring:bbr"]
     assert rivals == set()
     found, rivals = bench_methods.parse("switch, gloo:bbr, gloo", "reference", ["best"])
     assert [method.name for method in found] == ["switch:reference", "gloo:bbr", "gloo:cubic"]
@@ -140,10 +140,10 @@ def test_methods_are_parsed() -> None:
 
 def test_methods_with_codecs_are_parsed() -> None:
     """Colons and commas of a codec's options are its own; float32 Gloo is no rival of 16 bits."""
-    words = "switch~lanes8:least=0,warmup=3+ef:batched,gloo~bf16:reno,gloo,ring~lanes16:least=7,warmup=1,ps~lanes8"
+    words = "switch~lanes8:least=0,warmup=3+ef:reference,gloo~bf16:reno,gloo,ring~lanes16:least=7,warmup=1,ps~lanes8"
     found, rivals = bench_methods.parse(words, "reference", ["cubic"])
     assert [method.name for method in found] == [
-        "switch~lanes8:least=0,warmup=3+ef:batched", "gloo~bf16:reno", "gloo:cubic",
+        "switch~lanes8:least=0,warmup=3+ef:reference", "gloo~bf16:reno", "gloo:cubic",
         "ring~lanes16:least=7,warmup=1:cubic", "ps~lanes8",
     ]  # fmt: skip
     assert [method.kind for method in found[:3]] == ["switch~lanes8:least=0,warmup=3+ef", "gloo~bf16", "gloo"]
@@ -153,10 +153,9 @@ def test_methods_with_codecs_are_parsed() -> None:
 
 
 def test_the_python_planes_have_workers_in_python() -> None:
-    assert {name: BenchMethod(parse("switch"), name).core for name in ("native", "xdp", "batched", "reference")} == {
+    assert {name: BenchMethod(parse("switch"), name).core for name in ("native", "xdp", "reference")} == {
         "native": "native",
         "xdp": "native",
-        "batched": "python",
         "reference": "python",
     }
 
@@ -165,11 +164,11 @@ def test_the_python_planes_have_workers_in_python() -> None:
 
 
 def test_a_network_and_each_cell_of_it_is_a_scenario() -> None:
-    (wish,) = suite.BenchMatrix([4], [10**9], [4096, 65_536], "switch:batched,ring:reno", iterations=7).requests()
+    (wish,) = suite.BenchMatrix([4], [10**9], [4096, 65_536], "switch:reference,ring:reno", iterations=7).requests()
     assert wish.sizes == (4096, 65_536)
     switch, ring = (method.cell(wish.scenario, 65_536) for method in wish.methods)
     assert [str(name) for name in wish.scenario.methods.mininet] == ["switch", "ring"]
-    assert (switch.switch.dataplane, ring.topology.congestion_control) == ("batched", "reno")
+    assert (switch.switch.dataplane, ring.topology.congestion_control) == ("reference", "reno")
     assert [cell.workload.bucket_bytes for cell in (switch, ring)] == [65_536, 65_536]
     record = json.loads(json.dumps(wish.record))["scenario"]
     assert record["sweep"] == {"workload.bucket_bytes": [4096, 65_536]}
@@ -514,7 +513,7 @@ def test_machine_facts_and_load() -> None:
     [
         (("--rate", "5"), "--rate: 5: not a rate; allowed: 1M to 100G"),
         (("--methods", "moon"), "--methods: 'moon' is unknown; allowed: switch, gloo, ring"),
-        (("--methods", "switch:moon"), "data plane 'moon' is unknown; allowed: auto, native, batched, reference, xdp"),
+        (("--methods", "switch:moon"), "data plane 'moon' is unknown; allowed: auto, native, reference, xdp"),
         (("--methods", "gloo:moon"), "congestion control 'moon' is unknown; allowed: best, kernel, cubic, bbr, reno"),
         (("--sizes", "4K,1"), "--sizes: 1: not a size"),
         (("-b", "8K", "-e", "4K"), "4096 bytes: less than the smallest, 8192"),

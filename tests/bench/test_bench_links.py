@@ -170,7 +170,7 @@ def test_methods_are_named_with_their_links() -> None:
         ("ring@pigeon", "link 'pigeon' can't carry it; allowed: tcp, zeromq, udp, rdma"),
         ("gloo@tcp", "it brings its own"),
         ("ring@zeromq:bbr", "only TCP has a congestion control"),
-        ("switch@rdma:batched", "the data plane batched has no link rdma"),
+        ("switch@rdma:reference", "the data plane reference has no link rdma"),
         ("ring@tcp+p3", "schedules are for training"),
     ],
 )

@@ -13,8 +13,8 @@ from emulation.cli.main import _check_dataplane
 from emulation.compare import choose_plane
 from emulation.scenario import load
 from emulation.sim.simulated_run import run_method
-from switchagg.dataplane.batched import BatchedPlane
 from switchagg.dataplane.plane_kinds import DATAPLANES, PlaneKind
+from switchagg.dataplane.reference import ReferencePlane
 from switchagg.dataplane.self_test import Choice, fastest
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
@@ -33,7 +33,7 @@ dataplane = "toy"
 """
 
 
-class Toy(BatchedPlane):
+class Toy(ReferencePlane):
     name = "toy"
 
 

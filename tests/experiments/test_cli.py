@@ -128,7 +128,7 @@ def test_wrong_options_are_one_line_and_exit_code_2(
     [
         (
             ("switch", "--dataplane", "magic"),
-            "--dataplane magic: unknown; allowed: auto, native, batched, reference, xdp",
+            "--dataplane magic: unknown; allowed: auto, native, reference, xdp",
         ),
         (
             ("switch", "--impair-down", "delay=1"),

@@ -197,7 +197,7 @@ def with_plane(dataplane: str) -> Scenario:
 def test_auto_chooses_the_fastest_plane_and_reports_why_not_a_faster_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choice = Choice("batched", {"native": "its self-test failed at packet 7, a result"})
+    choice = Choice("reference", {"native": "its self-test failed at packet 7, a result"})
     monkeypatch.setattr(comparing, "fastest", lambda slots, elements: choice if (slots, elements) == (512, 360) else 0)
     assert choose_plane(with_plane("auto"), "sim") == choice
     used = []
@@ -209,12 +209,12 @@ def test_auto_chooses_the_fastest_plane_and_reports_why_not_a_faster_one(
 
     scenario = dataclasses.replace(SCENARIO, methods=with_plane("auto").methods)
     done = compare(scenario, "sim", tmp_path, silent, command=["x"], runner=runner)
-    assert used == ["batched", "batched"]
+    assert used == ["reference", "reference"]
     assert done.document["scenario"]["switch"]["dataplane"] == "auto"
     assert done.document["methods"][1]["environment"]["dataplane"] == "auto"
-    assert (done.host["dataplane"], done.host["dataplanes_passed_over"]) == ("batched", choice.passed_over)
+    assert (done.host["dataplane"], done.host["dataplanes_passed_over"]) == ("reference", choice.passed_over)
     report = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "batched; native passed over: its self-test failed at packet 7, a result" in report
+    assert "reference; native passed over: its self-test failed at packet 7, a result" in report
 
 
 def test_a_plane_that_cannot_run_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def warnings_of(recwarn: pytest.WarningsRecorder) -> list[str]:
     return [text for warning in recwarn.list if SLOW in (text := str(warning.message))]
 
 
-@pytest.mark.parametrize(("core", "dataplane"), [("native", "auto"), ("python", "batched")])
+@pytest.mark.parametrize(("core", "dataplane"), [("native", "auto"), ("python", "reference")])
 def test_refused_segmentation_is_reported_once_at_both_ends(
     core: str, dataplane: str, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

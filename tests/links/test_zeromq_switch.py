@@ -62,7 +62,7 @@ def until(condition: Callable[[], Any]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("plane", ["batched", "auto"])
+@pytest.mark.parametrize("plane", ["reference", "auto"])
 @pytest.mark.parametrize("with_keys", [False, True], ids=["open", "keys"])
 def test_sums_are_exact(folder: Path, tmp_path: Path, plane: str, with_keys: bool) -> None:
     keys = load_keys(folder) if with_keys else None

@@ -66,7 +66,7 @@ def test_a_straggler_takes_the_rounds_that_it_missed_without_computing(method: s
     alone: list[int] = []
     hub: Any = contextlib.nullcontext()
     if method == "switch":
-        hub = SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), dataplane="batched"))
+        hub = SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), dataplane="reference"))
 
     def open_group(rank: int) -> Any:
         if method == "ps":

@@ -92,7 +92,7 @@ def test_options_that_a_switch_over_rdma_lacks_are_refused() -> None:
     for options, words in (
         ({"bind_data": ("0.0.0.0", 4791)}, "needs an address of its own.* give --data HOST:4791"),
         ({"bind_data": ("::", 4791)}, "needs an address of its own.* give --data HOST:4791"),
-        ({"dataplane": "batched"}, "the link rdma needs the data plane native, not batched"),
+        ({"dataplane": "reference"}, "the link rdma needs the data plane native, not reference"),
         ({"impairments": Impairments()}, "the link rdma has no impairments of its own"),
         ({"link": "smoke"}, "link 'smoke': one of zeromq, udp, rdma"),
         ({"packets": 0}, "packets 0: a message has 1 to 128"),

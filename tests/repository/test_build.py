@@ -158,7 +158,7 @@ def test_without_a_compiler_the_package_is_installed_and_runs_on_python(checkout
         assert LIBRARY not in archive.namelist()
     program = "from switchagg.dataplane.self_test import fastest\nprint(fastest(64, 360))"
     assert in_package(checkout, program).startswith(
-        "batched (native passed over: libswitchagg.so was not built; install a C compiler"
+        "reference (native passed over: libswitchagg.so was not built; install a C compiler"
     )
 
 

@@ -15,9 +15,9 @@ from p4vm.planes import p4
 from simulation.checkers import Violation
 from simulation.published_rule import PublishedRule
 from simulation.world import ANY_ORDER, IN_ORDER_LOSS, Faults, World
-from switchagg.dataplane.batched import BatchedPlane
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
+from switchagg.dataplane.reference import ReferencePlane
 from switchagg.endpoint import Endpoint
 from switchagg.native.library import missing
 from switchagg.native.native_endpoint import NativeEndpoint
@@ -53,7 +53,7 @@ def test_the_p4_program_leaves_the_same_trace(seed: int) -> None:
 def test_any_order_delivery(seed: int) -> None:
     """20 % drop, 20 % duplication, any order, until the end."""
     with replayable("test_any_order_delivery", seed):
-        World(seed, ANY_ORDER, DATAPLANES["batched"]).run()
+        World(seed, ANY_ORDER, DATAPLANES["reference"]).run()
 
 
 @requires_native
@@ -125,17 +125,17 @@ def test_the_published_rule_holds_when_order_is_kept() -> None:
     assert not list(failures(60, IN_ORDER_LOSS, PublishedRule))
 
 
-class Forgetful(BatchedPlane):
+class Forgetful(ReferencePlane):
     """A switch that forgets which ranks it has seen: duplicates count twice."""
 
     def process(self, bundle: Bundle, port: int) -> Any:
         outputs = super().process(bundle, port)
-        for share in self._shares.values():
-            share.seen = [seen & (seen - 1) for seen in share.seen]
+        slots = self._aggregator._seen
+        slots[:] = [[seen & (seen - 1) for seen in version] for version in slots]
         return outputs
 
 
-class SilentPlane(BatchedPlane):
+class SilentPlane(ReferencePlane):
     """A switch that never answers a rank that asks again."""
 
     def process(self, bundle: Bundle, port: int) -> Any:
@@ -147,6 +147,6 @@ def test_checkers_can_fail() -> None:
     patient = replace(ANY_ORDER, heal_ns=2_000_000_000)
     assert "Convergence" in failures(20, patient, SilentPlane)
     corrupting = Faults(corrupt=0.3)
-    assert not list(failures(20, corrupting, DATAPLANES["batched"]))
-    unchecked = failures(20, corrupting, DATAPLANES["batched"], verify_checksums=False)
+    assert not list(failures(20, corrupting, DATAPLANES["reference"]))
+    unchecked = failures(20, corrupting, DATAPLANES["reference"], verify_checksums=False)
     assert any(name in ("ExactSum", "SlotIsolation") for name in unchecked)

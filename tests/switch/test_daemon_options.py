@@ -21,8 +21,8 @@ from transport.zeromq.keys import load_keys, make_keys
     [
         ({"dataplane": "tofino"}, "data plane 'tofino': one of auto, "),
         (
-            {"dataplane": "batched", "impairments": Impairments()},
-            "impairments need the data plane native or xdp; batched has none",
+            {"dataplane": "reference", "impairments": Impairments()},
+            "impairments need the data plane native or xdp; reference has none",
         ),
         ({"slots": 0}, "slots 0: 1 to 65536"),
         ({"elements": 0}, "elements 0: 1 to 16000"),
@@ -83,7 +83,7 @@ def test_packets_are_as_long_as_link_and_data_plane_hold(options: dict[str, Any]
 
 def test_the_link_of_a_switch_sends_as_many_packets_at_once_as_it_is_told() -> None:
     end = open_udp(
-        DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), dataplane="batched", segments_max=41), print, print
+        DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), dataplane="reference", segments_max=41), print, print
     )
     end.host.stop()
     assert end.host._link.segments_max == 41  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ def in_c(words: str) -> Callable[[UdpLink], CommandLoop]:  # type: ignore[type-a
 
 
 LOOPS = {
-    "Python": lambda link: SwitchLoop(link, DATAPLANES["batched"](WINDOW, 2 * ELEMENTS)),
+    "Python": lambda link: SwitchLoop(link, DATAPLANES["reference"](WINDOW, 2 * ELEMENTS)),
     "C": in_c(""),
     "C, delayed": in_c("delay=200us"),
     "C, with a rate": in_c("rate=1gbit,queue=1mb"),

@@ -304,7 +304,7 @@ def test_a_command_is_answered_or_times_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 # ---- both loops, over UDP
 
-LOOPS = {"python": "batched", "native": "native"}
+LOOPS = {"python": "reference", "native": "native"}
 """loop -> data plane."""
 
 
@@ -312,7 +312,7 @@ def make_loop(
     name: str, link: UdpLink, slots: int = 16, on_failure: Callable[[BaseException], None] | None = None
 ) -> CommandLoop[Any]:
     if name == "python":
-        return SwitchLoop(link, DATAPLANES["batched"](slots, 4), on_failure=on_failure)
+        return SwitchLoop(link, DATAPLANES["reference"](slots, 4), on_failure=on_failure)
     plane = DATAPLANES["native"](slots, 4)
     assert isinstance(plane, NativePlane)
     return NativeSwitchLoop(link, plane, on_failure=on_failure)

@@ -23,7 +23,7 @@ from transport.worker.session import SwitchSession
 
 LIVENESS_S = 60.0
 LEASE_S = 1.0
-OPTIONS = DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=512, lease_s=LEASE_S, dataplane="batched")
+OPTIONS = DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=512, lease_s=LEASE_S, dataplane="reference")
 JOIN = JoinOptions(elements=8, streams=1, window_slots=8, timeout_s=20.0, core="python")
 
 

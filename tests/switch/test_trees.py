@@ -103,7 +103,7 @@ def counters(node: Node) -> dict[str, int]:
     return node.loop.counters()
 
 
-@pytest.mark.parametrize("plane", ["reference", "batched", NATIVE])
+@pytest.mark.parametrize("plane", ["reference", NATIVE])
 def test_unequal_racks_and_a_worker_at_the_root_sum_exactly(plane: str) -> None:
     root = Node(plane, 1, [Node(plane, 3), Node(plane, 1)])
     with running(root) as workers:
@@ -113,8 +113,8 @@ def test_unequal_racks_and_a_worker_at_the_root_sum_exactly(plane: str) -> None:
 
 
 def test_three_levels_of_different_data_planes_sum_exactly() -> None:
-    pods = [Node("batched", 0, [Node("reference", 2), Node("batched", 1)]), Node("reference", 2)]
-    with running(Node("batched", 0, pods)) as workers:
+    pods = [Node("native", 0, [Node("reference", 2), Node("native", 1)]), Node("reference", 2)]
+    with running(Node("native", 0, pods)) as workers:
         check_sums(workers)
 
 
@@ -132,7 +132,7 @@ def test_sums_are_exact_where_only_links_between_switches_lose_packets_one_way(w
 
 
 def test_a_parent_that_is_also_a_child_is_refused() -> None:
-    node = Node("batched", 0)
+    node = Node("reference", 0)
     assert node.loop is not None
     job = JobConfig(3, 9, 2, ELEMENTS, (StreamConfig(0, WINDOW),))
     try:

@@ -24,7 +24,7 @@ def bench(*arguments: str, timeout_s: float = 100) -> subprocess.CompletedProces
 def test_a_table_with_exact_sums_for_every_method(tmp_path: Path) -> None:
     done = bench(
         *("--workers", "3", "--rate", "100M", "--sizes", "4,4K,100KB", "-n", "3", "--json", str(tmp_path / "b.json")),
-        *("--methods", "switch:batched,gloo:cubic,ring", "--congestion-control", "cubic", "--out", str(tmp_path)),
+        *("--methods", "switch:reference,gloo:cubic,ring", "--congestion-control", "cubic", "--out", str(tmp_path)),
     )
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if not line.startswith("#")]
@@ -41,7 +41,7 @@ def test_a_table_with_exact_sums_for_every_method(tmp_path: Path) -> None:
         assert row["wrong_elements"] == 0
         assert row["time_ns"]["count"] == 3
     # counted on the wire: the array once through the switch, 2(n-1)/n times round the ring, and headers
-    assert 100_000 < rows["switch:batched", 100_000]["wire_tx_bytes_per_rank"] < 125_000
+    assert 100_000 < rows["switch:reference", 100_000]["wire_tx_bytes_per_rank"] < 125_000
     assert 133_333 < rows["ring:cubic", 100_000]["wire_tx_bytes_per_rank"] < 160_000
     assert (tmp_path / "allreduce.png").exists()
 
@@ -83,7 +83,7 @@ def running_bench(*methods: str) -> subprocess.Popen[str]:
 
 
 def test_an_interrupt_ends_every_process_it_started() -> None:
-    process = running_bench("ring:cubic", "switch:batched")
+    process = running_bench("ring:cubic", "switch:reference")
     below = processes_below(process.pid)
     assert len(below) >= 5
     assert list(Path("/dev/shm").glob("switchagg-bench-*")) == []  # open in the ranks, and gone by name

@@ -37,7 +37,7 @@ def daemon(plane: str, elements: int) -> ServiceProcess:
     return SwitchPlace(5555, 5556, plane, "udp", elements, 4096).process()
 
 
-@pytest.fixture(params=[("auto", 1500), ("native", 9000), ("batched", 1500), ("xdp", 1500), ("xdp", 9000)], ids=str)
+@pytest.fixture(params=[("auto", 1500), ("native", 9000), ("reference", 1500), ("xdp", 1500), ("xdp", 9000)], ids=str)
 def network(request: pytest.FixtureRequest, requires_mininet: None) -> "Iterator[emulated_network.EmulatedNetwork]":
     from emulation.mininet import emulated_network
 

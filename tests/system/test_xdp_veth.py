@@ -127,7 +127,7 @@ def test_sums_below_another_switch() -> None:
     control = f"tcp://{PARENT[0]}:5555"
     with star(3) as net:
         root = net.nodes[2].spawn(
-            switchagg_command("switch", "--dataplane", "batched", "--data", f"{PARENT[0]}:5556", "--control", control)
+            switchagg_command("switch", "--dataplane", "reference", "--data", f"{PARENT[0]}:5556", "--control", control)
         )
         assert root.stdout is not None
         assert "ready" in root.stdout.readline()

@@ -50,10 +50,8 @@ def test_fixtures_run_on_each_plane_and_a_failure_shows_what_the_switch_counted(
             assert switch.dataplane == dataplane == "reference"
         """
     )
-    done = pytester.runpytest(
-        "-p", "no:cacheprovider", "--dataplane", "batched", "--dataplane", "reference", "-k", "t_"
-    )
-    done.assert_outcomes(passed=3, failed=3)  # the command line stands above the mark, which then fails for `batched`
+    done = pytester.runpytest("-p", "no:cacheprovider", "--dataplane", "native", "--dataplane", "reference", "-k", "t_")
+    done.assert_outcomes(passed=3, failed=3)  # the command line stands above the mark, which then fails for `native`
     done.stdout.fnmatch_lines(
         [
             "*rank 0 sent: contribution job 1 generation 7 stream 0 chunk 0 *; the switch counted it as absorbed",
@@ -87,7 +85,7 @@ def test_golden_packets_run_live(pytester: pytest.Pytester) -> None:
 
 def test_a_switch_that_runs_somewhere(pytester: pytest.Pytester) -> None:
     """Its controller numbers jobs, so packets of files are renumbered; it has another job, so no number is theirs."""
-    options = DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), "batched")
+    options = DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), "reference")
     with SwitchDaemon(options) as daemon, JoinedSwitch(daemon.control_endpoint) as other:  # in this process
         mine = other.job(workers=1, window=3)
         first = mine.config.generation

@@ -177,7 +177,7 @@ def test_values_after_arrays_that_have_none_are_refused() -> None:
     ("changes", "why"),
     [
         ({"backups": 1, "congestion": "none"}, "partial sums"),
-        ({"dataplane": "batched"}, "not batched"),
+        ({"dataplane": "reference"}, "not reference"),
         ({"codec": "topk+ef"}, "whole arrays"),
     ],
 )

@@ -187,7 +187,7 @@ def test_jobs_and_flows_are_event_for_event_those_of_python(tmp_path: Path) -> N
         ("ring", {"costs": HostCosts(transfer_ns=1)}, ""),
         ("atp", {}, "no switches of atp"),
         ("switch", {}, ""),
-        ("switch", {"dataplane": "batched"}, "not batched"),
+        ("switch", {"dataplane": "reference"}, "not reference"),
     ],
 )
 def test_jobs_beside_whose_switches_c_lacks(method: str, changes: dict[str, Any], why: str) -> None:

@@ -22,7 +22,7 @@ def run(jobs: list[JobOptions], slots: int, milliseconds: int, policy: str = MAX
     given: dict[str, Any] = {"workers": 2, "window_slots": 64, "streams": 1, "link": link, **config}
     others = sum(job.workers * (not job.on) + servers_of(job, "switch") for job in jobs)
     first = SIMULATIONS["ring"](
-        SimulationConfig(other_hosts=others, pool_slots=slots, first_slot=None, dataplane="batched", **given)
+        SimulationConfig(other_hosts=others, pool_slots=slots, first_slot=None, dataplane="reference", **given)
     )
     beside = BackgroundJobs(first, "switch", jobs, 1, policy, 0)
     first.network.schedule(milliseconds * 1_000_000, lambda *_: first.network.stop())

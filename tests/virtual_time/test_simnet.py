@@ -320,7 +320,7 @@ def test_sums_stay_exact_under_every_fault(method: str, seed: int) -> None:
     assert timing.drop_checksum == pytest.approx(timing.faults["corrupted"], abs=10)  # some are still under way
 
 
-@pytest.mark.parametrize("dataplane", ["batched", "native"])
+@pytest.mark.parametrize("dataplane", ["reference", "native"])
 def test_data_planes_give_the_same_trace(dataplane: str) -> None:
     link = LinkConfig(1_000_000_000, loss=0.01, reorder=0.01)
     traces = {

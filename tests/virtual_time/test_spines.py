@@ -28,7 +28,7 @@ def config(spines: int = 2, oversubscription: float = 4, **values: Any) -> Simul
         values.pop("kind", "leaf_spine"), values.pop("racks", 2), oversubscription, values.pop("placement", "every"),
         spines, values.pop("paths", "spray"),
     )  # fmt: skip
-    given = {"dataplane": "batched", "streams": 4, "split_calls": True, "window_slots": 16, "link": LINK, **values}
+    given = {"dataplane": "reference", "streams": 4, "split_calls": True, "window_slots": 16, "link": LINK, **values}
     return SimulationConfig(given.pop("workers", 8), given.pop("link"), fabric, **given)
 
 

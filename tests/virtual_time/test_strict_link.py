@@ -295,6 +295,6 @@ def test_w2_classes_never_choose_slots() -> None:
 
 
 def test_a_scenario_s_priority_queues_make_the_links_strict() -> None:
-    head = 'name = "n"\ntitle = "t"\n[switch]\ndataplane = "batched"\n[topology]\n'
+    head = 'name = "n"\ntitle = "t"\n[switch]\ndataplane = "reference"\n[topology]\n'
     assert simulation_config(parse(head + "priority_queues = 8\n", "x.toml")).strict_priority
     assert not simulation_config(parse(head, "x.toml")).strict_priority

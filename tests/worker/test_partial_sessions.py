@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.dataplane.batched import BatchedPlane
 from switchagg.dataplane.plane_kinds import DATAPLANES, check_partial
+from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import CallSignature
 from switchagg.errors import JobError
 from switchagg.layout import shares_of
@@ -101,7 +101,7 @@ def test_nobody_waits_for_a_late_rank_whose_values_come_with_its_next_sum(daemon
 
 
 def test_integers_are_the_exact_sum_of_the_ranks_in_time_and_other_collectives_wait_for_all() -> None:
-    with started("batched") as daemon:
+    with started("reference") as daemon:
         sessions = join_all(daemon, {"backups": 1}, workers=3)
         rng = np.random.default_rng(5)
         given = rng.integers(-(2**31), 2**31, (3, 300)).astype(np.int32)
@@ -148,13 +148,16 @@ def test_options_that_exclude_each_other_are_refused_in_a_line(options: dict[str
     ],
 )
 def test_joins_that_cannot_be_are_refused_in_a_line(changes: list[dict[str, Any]], words: str) -> None:
-    with started("batched") as daemon, pytest.raises(JobError, match=words):
+    with started("reference") as daemon, pytest.raises(JobError, match=words):
         join_all(daemon, *({**one, "timeout_s": 1.0} for one in changes), workers=2)
 
 
 def test_a_data_plane_without_partial_sums_refuses_the_job_naming_those_that_have_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(BatchedPlane, "admit", lambda self, job, *rest: check_partial("p4", job))  # as `p4` does
-    with started("batched") as daemon, pytest.raises(JobError, match=r"p4 has no partial sums; take one of native, b"):
+    monkeypatch.setattr(ReferencePlane, "admit", lambda self, job, *rest: check_partial("p4", job))  # as `p4` does
+    with (
+        started("reference") as daemon,
+        pytest.raises(JobError, match=r"p4 has no partial sums; take one of native, r"),
+    ):
         join_all(daemon, {"backups": 1}, workers=2)

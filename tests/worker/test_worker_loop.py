@@ -56,7 +56,7 @@ class Bench:
     def __init__(
         self,
         job: JobConfig,
-        plane: str = "batched",
+        plane: str = "reference",
         wrap: Callable[[Link, int], Link] | None = None,
         loop: type[CallLoop[Any]] = WorkerLoop,
     ) -> None:

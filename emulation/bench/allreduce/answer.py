@@ -12,7 +12,7 @@ from emulation.certificate.speedups import BEYOND_BOUND_FACTOR
 from emulation.report.wording import bound_text, bytes_text, count_text, faster_text, speedup_text, times_text
 from transport.group.method_name import parse, traffic
 
-SWITCHES = ("switch:native", "switch:batched")
+SWITCHES = ("switch:native", "switch:reference")
 WORKERS = 4
 """The headline is of the network with so many workers, or the nearest number."""
 

@@ -64,7 +64,7 @@ class SimulationConfig(JobTerms):
     elements: int = field(default=ELEMENTS_MTU_1500, kw_only=True)
     window_slots: int | tuple[int, ...] = field(default=WINDOW_SLOTS, kw_only=True)
     streams: int = field(default=STREAMS, kw_only=True)
-    dataplane: str = "batched"
+    dataplane: str = "reference"
     """A name of `DATAPLANES`; all of them give the same results."""
     rto_min_ns: int = 1_000_000
     """Switch and host methods share the value, so that neither waits longer for the same loss. The floor is below that
