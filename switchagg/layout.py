@@ -55,6 +55,11 @@ def shares_of(kind: Kind, root: int = 0, unit: int = 1) -> Shares:
     return Shares(route, root if kind in ROOTED else None, unit)
 
 
+def shard_range(elements: int, rank: int, workers: int) -> tuple[int, int]:
+    """The elements low … high-1 that belong to a rank in reduce-scatter and all-gather: sizes differ by one at most."""
+    return rank * elements // workers, (rank + 1) * elements // workers
+
+
 class Layout:
     """The data chunks of one call, counted from 0 in the order of sending. `chunks`: how many; `rows`: of each shard.
 
@@ -83,8 +88,7 @@ class Layout:
             low = (self._first + chunk) * self._width
             return low, min(low + self._width, self._count)
         shard, row = self._place(chunk)
-        units = self._count // self._unit
-        begin, end = (place * units // self._shards * self._unit for place in (shard, shard + 1))
+        begin, end = (self._unit * place for place in shard_range(self._count // self._unit, shard, self._shards))
         low = min(begin + (self._first + row) * self._width, end)
         return low, min(low + self._width, end)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from switchagg.description import COMBINING, KINDS
 from switchagg.errors import AggregationFailed, JobError
-from transport.group.contract import own_shard
+from transport.contracts.group_contract import own_shard
 from transport.worker.join_options import JoinOptions
 
 
@@ -97,7 +97,7 @@ class FakeSwitch:
 
 
 class FakeSession:
-    """One rank's place, with the contract of `transport.group.contract.Group`. row: values that share an exponent."""
+    """One rank's place, a `transport.contracts.group_contract.Group`. row: values that share an exponent."""
 
     method, row = "switch", 8
 

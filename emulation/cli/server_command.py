@@ -13,7 +13,7 @@ from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
 from switchagg.option_syntax import choices
 
 if TYPE_CHECKING:
-    from transport.ps.group import PsOptions
+    from transport.group.ps_group import PsOptions
 
 PARTING_S = 8.0
 """How long an interrupted server stays, so that its workers receive the reason."""
@@ -60,7 +60,7 @@ def server(
     Encrypted: `switchagg keys keys; switchagg server --keys keys --workers … --servers …`, and the same keys for the
     workers, `options=PsOptions(link={"keys": "keys"})`
 
-    On the workers: `open_ps_group("zeromq", rank, workers, servers, job="ps")` of `transport.ps.group`, or
+    On the workers: `open_ps_group("zeromq", rank, workers, servers, job="ps")` of `transport.group.ps_group`, or
     `PsOptimizer` of `transport.torch.ps`
 
     **Exit code**: 0 the job is done, 1 it failed (one line with the cause), 130 interrupted: the workers are notified.
@@ -82,8 +82,8 @@ def server(
             stop(f"--link {link}: unknown{choices(link, links_of('ps'))}", EXIT_USAGE)
         if keys is not None and not LINKS[link].keys:
             stop(f"--keys: only {', '.join(links_with('keys'))} has keys, not {link}", EXIT_USAGE)
+        from transport.group.ps_group import PsOptions
         from transport.meshes.mesh_opening import job_token, no_token_text
-        from transport.ps.group import PsOptions
 
         log = _discard if quiet else _log
         secret = "" if token_file is None else _token_in(token_file)
@@ -104,7 +104,7 @@ def _serve(
 ) -> None:
     """Raises SwitchaggError if the job fails."""
     from switchagg.errors import SwitchaggError
-    from transport.ps.group import open_ps_server
+    from transport.group.ps_group import open_ps_server
 
     where = f"{servers[number][0]}:{servers[number][1]}"
     met = f"{len(workers)} workers and {len(servers)} servers"

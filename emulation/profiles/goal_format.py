@@ -19,8 +19,9 @@ from dataclasses import replace
 from emulation.profiles.graph import COMPUTE, NS_MOST, RANKS_MOST, RECEIVE, SEND, GraphOperation, WorkloadGraph
 from emulation.profiles.profile_errors import ProfileError
 from switchagg.description import Kind
+from switchagg.layout import shard_range
 from transport.collectives.collective import Task
-from transport.collectives.collective_plan import LocalCombine, Send, shard
+from transport.collectives.collective_plan import LocalCombine, Send
 from transport.collectives.collective_table import COLLECTIVES, fitting, plan
 
 CALC = re.compile(r"(\w+)\s*:\s*calc\s+(\d{1,16})((?:\s+(?:cpu|nic)\s+\d{1,9})*)")
@@ -204,9 +205,9 @@ def _exchange(
 ) -> Generator[str, None, list[str]]:
     """An all-to-all: every rank sends every other rank a shard, all at once."""
     count, labels = len(members), list[str]()
-    low, high = shard(operation.elements, position, count)
+    low, high = shard_range(operation.elements, position, count)
     for place, member in enumerate(members):
-        first, last = shard(operation.elements, place, count)
+        first, last = shard_range(operation.elements, place, count)
         if place != position and last > first:
             labels.append(f"{label}_s{place}")
             yield f"{labels[-1]}: send {4 * (last - first)}b to {member} tag {tag}"

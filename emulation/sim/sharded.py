@@ -27,7 +27,7 @@ from emulation.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns
 from emulation.training.replicas import Replicas
 from emulation.training.units import Array, Shards, UnitLayout, blocks_of
 from switchagg.description import Kind
-from transport.group.contract import own_shard
+from transport.contracts.group_contract import own_shard
 
 ROOT = "root"
 

@@ -38,7 +38,7 @@ from switchagg.codecs.array_codec import Tensor, Tensors
 from switchagg.description import Kind
 from switchagg.join import JobTerms
 from switchagg.option_syntax.option_fields import changed_fields
-from transport.group.contract import AllreduceGroup, Group
+from transport.contracts.group_contract import AllreduceGroup, Group
 from transport.group.group_opening import GroupOptions, open_group
 from transport.group.method_name import METHODS
 from transport.torch.backup import BackupGroup, BackupRounds, allreduce

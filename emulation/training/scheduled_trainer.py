@@ -17,7 +17,7 @@ from emulation.training.ddp_trainer import Trainer, TrainingClock, host_group, j
 from emulation.training.trainer_messages import GROUP_JOB, IterationReport, ModuleWait, TrainerConfig, TransferTimes
 from emulation.training.workload import RankWorkload
 from switchagg.priority import CLASSES
-from transport.group.contract import AllreduceGroup
+from transport.contracts.group_contract import AllreduceGroup
 from transport.schedule.schedule_table import POLICIES
 from transport.schedule.scheduler import describe
 from transport.torch.priority import handle as priority

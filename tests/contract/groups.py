@@ -16,8 +16,8 @@ from torch.distributed.distributed_c10d import ProcessGroup
 from switchagg.native import library
 from tests.contract.meshes import free_addresses
 from transport.group.group_opening import GroupOptions, open_group
+from transport.group.ps_group import PsOptions, open_ps_server
 from transport.links.link_kinds import LINKS
-from transport.ps.group import PsOptions, open_ps_server
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 from transport.torch.process_group import TorchGroup

@@ -1,4 +1,5 @@
-"""Every group keeps `transport.group.contract`: sums, order, refusals, failures and endings, whichever way it works."""
+"""Every group keeps `transport.contracts.group_contract`: sums, order, refusals, failures and endings, by any
+method."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import pytest
 from switchagg.description import REQUESTED_OPS, CallSignature
 from switchagg.errors import AggregationFailed
 from tests.contract.groups import COLLECTIVES, KINDS, SOON_S
-from transport.group.contract import AllreduceGroup, Matching, own_shard
+from transport.contracts.group_contract import AllreduceGroup, Matching, own_shard
 
 WORKERS = 3
 TYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",

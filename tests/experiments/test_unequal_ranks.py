@@ -17,7 +17,7 @@ from emulation.training.pace import ComputePace
 from emulation.training.trainer_messages import GROUP_JOB, GROUP_PORT, Evaluated, Go, IterationReport, TrainingFinished
 from switchagg.partial_endpoint import ranks_in
 from transport.group.method_name import parse as parse_method
-from transport.ps.group import PsOptions, open_ps_server
+from transport.group.ps_group import PsOptions, open_ps_server
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from switchagg.errors import AggregationFailed, JobError
+from switchagg.layout import shard_range
 from switchagg.priority import CE
 from tests.contract.meshes import free_addresses
 from tests.groups.test_ps_group import all_at_once
 from transport.bounded.bounded_table import BOUNDED
-from transport.collectives.collective_plan import shard
 from transport.group.bounded_group import BoundedGroup
 from transport.group.group_opening import open_group
 from transport.links.udp_link import UdpLink
@@ -96,7 +96,7 @@ def test_what_arrived_is_counted_once_and_what_did_not_is_counted_as_lost(
         totals = [total.astype(np.int64) for total in sums(groups, given, key=7)]
         up = down = 0
         for owner in range(WORKERS):
-            low, high = shard(VALUES, owner, WORKERS)
+            low, high = shard_range(VALUES, owner, WORKERS)
             own = totals[owner][low:high]
             assert np.all(own >> owner & 1)
             assert own.max() < 1 << WORKERS

@@ -14,10 +14,10 @@ from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from switchagg.errors import JobError
 from tests.contract.meshes import free_addresses
-from transport.group.contract import Group, own_shard
+from transport.contracts.group_contract import Group, own_shard
 from transport.group.group_opening import open_group
+from transport.group.ps_group import open_ps_server
 from transport.ps.config import PsConfig
-from transport.ps.group import open_ps_server
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 

@@ -7,8 +7,9 @@ import pytest
 from collective_net import execution_in, integers, run_once  # noqa: F401
 
 from switchagg.description import KINDS
+from switchagg.layout import shard_range
 from transport.collectives.collective import SentVolume, Task
-from transport.collectives.collective_plan import CollectivePlan, Receive, Send, shard
+from transport.collectives.collective_plan import CollectivePlan, Receive, Send
 from transport.collectives.collective_table import COLLECTIVES, fitting, plan, with_kind
 from transport.collectives.halving import blocks, reversed_bits
 from transport.collectives.rings import hierarchical_group, torus_sides
@@ -72,7 +73,7 @@ def test_reduce_scatter_leaves_each_rank_its_shard(algorithm: str, workers: int)
         expected = np.sum(arrays, axis=0)
         run_once("reduce_scatter", algorithm, arrays, seed=elements)
         for rank, array in enumerate(arrays):
-            low, high = shard(elements, rank, workers)
+            low, high = shard_range(elements, rank, workers)
             assert np.array_equal(array[low:high], expected[low:high])
 
 
@@ -86,7 +87,7 @@ def test_all_gather_spreads_the_shards(algorithm: str, workers: int) -> None:
         expected = np.arange(elements)
         arrays = [np.full(elements, -1) for _ in range(workers)]
         for rank, array in enumerate(arrays):
-            low, high = shard(elements, rank, workers)
+            low, high = shard_range(elements, rank, workers)
             array[low:high] = expected[low:high]
         run_once("all_gather", algorithm, arrays, seed=elements)
         assert all(np.array_equal(array, expected) for array in arrays)

@@ -22,7 +22,7 @@ from switchagg.codecs.spec import parse_codec
 from switchagg.errors import AggregationFailed, JobError
 from tests.contract.groups import closed, together
 from tests.contract.meshes import free_addresses
-from transport.group.contract import own_shard
+from transport.contracts.group_contract import own_shard
 from transport.group.group_opening import open_group
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions

@@ -13,7 +13,7 @@ from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from tests.contract.meshes import free_addresses
 from transport.collectives.execution import Execution
 from transport.collectives.native_execution import NativeExecution
-from transport.group.contract import Group
+from transport.contracts.group_contract import Group
 from transport.group.group_opening import GroupOptions, open_group
 from transport.links.link_kinds import links_with
 from transport.meshes.mesh_opening import bind_place

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from collective_net import ByHand, Net
 
+from switchagg.layout import shard_range
 from switchagg.native.library import missing
 from switchagg.native.programs import CompiledProgram, NativeProgram
 from tests.meshes.test_tcp_mesh import Kind, a_mesh_and_a_bare_peer, frame
 from transport.collectives.collective import Task
 from transport.collectives.collective_party import CollectiveParty
-from transport.collectives.collective_plan import shard
 from transport.collectives.collective_table import COLLECTIVES, plan
 from transport.collectives.execution import SEGMENT_BYTES, compile_plan
 from transport.collectives.native_execution import NativeExecution
@@ -97,7 +97,7 @@ def test_plans_compile_to_the_same_programs_in_c() -> None:
 def test_plans_that_turn_are_those_of_member_0_with_its_number_added(elements: int) -> None:
     workers, turns = 7, [(kind, name) for kind, name in KINDS_OF_CALLS if COLLECTIVES[name].kinds[kind].turns]
     assert len(turns) == 3
-    ends = [shard(elements, piece, workers) for piece in range(workers)]
+    ends = [shard_range(elements, piece, workers) for piece in range(workers)]
     for kind, name in turns:
         first = plan(Task(kind, name, 0, workers, elements)).operations
         for member in range(1, workers):

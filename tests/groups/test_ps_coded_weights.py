@@ -7,9 +7,9 @@ import pytest
 
 from switchagg.errors import JobError
 from tests.ps_world import World
+from transport.group.ps_group import open_ps_client
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import ASP, DC_ASGD, SSP, PsConfig
-from transport.ps.group import open_ps_client
 from transport.ps.ps_messages import PsMessageKind, PsOp, unpack
 from transport.ps.ps_worker import Array
 

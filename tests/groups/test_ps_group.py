@@ -17,11 +17,9 @@ from typer.testing import CliRunner
 from emulation.cli.main import app
 from switchagg.errors import AggregationFailed, JobError
 from tests.contract.meshes import free_addresses
-from transport.group.contract import own_shard
+from transport.contracts.group_contract import own_shard
 from transport.group.group_opening import open_group
-from transport.meshes.mesh_opening import bind_place
-from transport.ps.config import ASP, BACKUP, SSP, PsConfig
-from transport.ps.group import (
+from transport.group.ps_group import (
     PsClient,
     PsGroup,
     PsOptions,
@@ -30,6 +28,8 @@ from transport.ps.group import (
     open_ps_group,
     open_ps_server,
 )
+from transport.meshes.mesh_opening import bind_place
+from transport.ps.config import ASP, BACKUP, SSP, PsConfig
 from transport.zeromq.keys import make_keys
 
 JOIN_S = 120.0

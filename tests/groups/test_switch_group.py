@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from switchagg.errors import AggregationFailed, JobError
-from transport.group.contract import own_shard
+from transport.contracts.group_contract import own_shard
 from transport.group.group_opening import open_group
 from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon

@@ -16,10 +16,10 @@ import zmq
 from switchagg.errors import JobError
 from tests.contract.meshes import LIVENESS_S, free_addresses
 from transport.group.group_opening import GroupOptions, open_group
+from transport.group.ps_group import PsOptions, open_ps_server
 from transport.links.link import Address
 from transport.meshes import mesh_handshake
 from transport.meshes.mesh_opening import connect_mesh
-from transport.ps.group import PsOptions, open_ps_server
 from transport.zeromq.gathering import CONTROL, HELLO
 
 WAYS = {

@@ -15,9 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.contract.meshes import free_addresses
 from tests.groups.test_ps_group import JOIN_S, all_at_once
+from transport.group.ps_group import PsOptions, open_ps_group
 from transport.group.switch_group import SwitchGroup
 from transport.ps.config import BACKUP, PsConfig
-from transport.ps.group import PsOptions, open_ps_group
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 from transport.torch.backup import ROUNDS_TO_SETTLE, BackupGroup, BackupRounds

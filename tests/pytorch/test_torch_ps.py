@@ -13,8 +13,8 @@ import torch
 from switchagg.errors import AggregationFailed, SwitchaggError
 from tests.contract.meshes import free_addresses
 from tests.groups.test_ps_group import JOIN_S, all_at_once
+from transport.group.ps_group import PsOptions, open_ps_client, open_ps_server
 from transport.ps.config import ASP, BSP, DC_ASGD, SSP, PsConfig
-from transport.ps.group import PsOptions, open_ps_client, open_ps_server
 from transport.torch.ps import PsOptimizer, tensor_bytes
 
 WORKERS, SERVERS = 3, 2

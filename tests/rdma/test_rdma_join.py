@@ -12,11 +12,11 @@ from switchagg.join import Join, QueuePairEnd
 from switchagg.native import library
 from transport.control import control_messages
 from transport.control.control_client import ControlClient
+from transport.control.queue_pair_ends import QueuePairEnds
 from transport.links.udp_link import UdpLink
 from transport.rdma.provider import RdmaOptions
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
-from transport.switch.host import QueuePairEnds
 from transport.switch.impairments import Impairments
 from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession

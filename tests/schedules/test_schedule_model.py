@@ -137,7 +137,7 @@ def test_serve_sends_every_byte_once_and_equals_in_order() -> None:
 )
 def test_traffic_of_a_method_relative_to_the_array(method: str, workers: int, servers: int, factor: float) -> None:
     assert traffic(method, workers, servers) == factor
-    network = Network.of_method(method, workers, 1e9, servers=servers, framing=1.1)
+    network = Network.of_star(traffic(method, workers, servers), 1e9, framing=1.1)
     assert network.beta_ns_per_byte == pytest.approx(8 * 1.1 * factor)
 
 

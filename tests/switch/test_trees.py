@@ -14,8 +14,8 @@ from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
+from transport.contracts.switch_host import Uplink
 from transport.links.udp_link import UdpLink
-from transport.switch.host import Uplink
 from transport.switch.impairments import Impairments, parse_impairments
 from transport.switch.native_switch_loop import NativeSwitchLoop
 from transport.switch.switch_loop import CommandLoop, SwitchLoop

@@ -25,7 +25,7 @@ from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import bpf
 from switchagg.wire import Op, Packet, Route, decode, encode
 from tests.system.xdp_net import ROOT, SWITCH, Star, star
-from transport.switch.host import Uplink
+from transport.contracts.switch_host import Uplink
 from transport.switch.xdp import XdpSwitch
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_root_namespaces", "requires_bpf")]

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from switchagg.errors import AggregationFailed
+from switchagg.layout import shard_range
 from switchagg.priority import MOST_URGENT
 from transport.bounded.bounded_calls import COUNTED, NUMBERED, BoundedCall, BoundedJob, ControlPacket
 from transport.bounded.bounded_packets import (
@@ -40,7 +41,6 @@ from transport.bounded.bounded_packets import (
 )
 from transport.bounded.rules import CallStage, Rule, Sending
 from transport.bounded.transfers import IncomingTransfer, OutgoingTransfer, Values, turned
-from transport.collectives.collective_plan import shard
 from transport.meshes.mesh import Frame
 
 NOWHERE = BoundedHeader(0, 0, 0)
@@ -167,7 +167,7 @@ class BoundedParty:
 
     def _shard(self, call: BoundedCall, owner: int) -> tuple[int, int]:
         assert call.array is not None
-        return shard(len(call.array), owner, self._owners)
+        return shard_range(len(call.array), owner, self._owners)
 
     def _length(self, call: BoundedCall, owner: int) -> int:
         low, high = self._shard(call, owner)

@@ -98,8 +98,3 @@ class Draft:
     def plan(self) -> CollectivePlan:
         """The plan of the operations added so far."""
         return CollectivePlan(self.member, self._members, self._elements, tuple(self._operations), self._scratch)
-
-
-def shard(elements: int, rank: int, workers: int) -> tuple[int, int]:
-    """The elements low … high-1 that belong to a rank in reduce-scatter and all-gather: sizes differ by one at most."""
-    return rank * elements // workers, (rank + 1) * elements // workers

@@ -9,6 +9,7 @@ reduce-scatters; the smallest gives its sums to the next larger one, and so on; 
 back the same way, and each block all-gathers. Pieces nest, since a piece of a smaller block is whole ones of a larger.
 """
 
+from switchagg.layout import shard_range
 from transport.collectives.collective import (
     Algorithm,
     AllreduceLoad,
@@ -22,7 +23,7 @@ from transport.collectives.collective import (
     stepwise,
     stepwise_seconds,
 )
-from transport.collectives.collective_plan import CollectivePlan, Draft, shard
+from transport.collectives.collective_plan import CollectivePlan, Draft
 
 Range = tuple[int, int]
 
@@ -128,7 +129,7 @@ def halving_reduce_scatter(task: Task) -> CollectivePlan:
     member, workers, elements = task.member, task.workers, task.elements
     draft = Draft(member, workers, elements)
     _halve(draft, 0, workers, elements, False)
-    assert _elements((member, member + 1), elements, workers) == shard(elements, member, workers)
+    assert _elements((member, member + 1), elements, workers) == shard_range(elements, member, workers)
     return draft.plan()
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+from switchagg.layout import shard_range
 from transport.collectives.collective import (
     Algorithm,
     AllreduceLoad,
@@ -20,7 +21,7 @@ from transport.collectives.collective import (
     part_size,
     stepwise,
 )
-from transport.collectives.collective_plan import CollectivePlan, Draft, shard
+from transport.collectives.collective_plan import CollectivePlan, Draft
 
 Range = tuple[int, int]
 
@@ -61,14 +62,14 @@ def ring_allreduce(task: Task) -> CollectivePlan:
 def ring_reduce_scatter(task: Task) -> CollectivePlan:
     """n-1 messages of 1/n of the array; rank r ends with its shard."""
     draft, workers = Draft(task.member, task.workers, task.elements), range(task.workers)
-    scatter_along(draft, workers, [shard(task.elements, rank, task.workers) for rank in workers])
+    scatter_along(draft, workers, [shard_range(task.elements, rank, task.workers) for rank in workers])
     return draft.plan()
 
 
 def ring_all_gather(task: Task) -> CollectivePlan:
     """n-1 messages of 1/n of the array; rank r begins with its shard."""
     draft, workers = Draft(task.member, task.workers, task.elements), range(task.workers)
-    gather_along(draft, workers, [shard(task.elements, rank, task.workers) for rank in workers])
+    gather_along(draft, workers, [shard_range(task.elements, rank, task.workers) for rank in workers])
     return draft.plan()
 
 

@@ -32,15 +32,16 @@ from switchagg.membership import (
 )
 from switchagg.sharing.switch_registry import ROOT
 from switchagg.sharing.tree_controller import TreeController
+from transport.contracts.switch_host import QueuePairHost, SwitchHost
 from transport.control import control_messages
 from transport.control.control_sockets import ControlPeer, bound, listen_locally, peer_of
 from transport.control.heartbeats import BEAT_NS
+from transport.control.queue_pair_ends import QueuePairEnds
 from transport.control.shares import offer_of, share_message
 from transport.control.snapshots import HostSnapshot, HostSnapshots
 from transport.control.stalls import STALL_NS, StallDetector
 from transport.control.status import VisibleJobs, status_answer
 from transport.links.link_kinds import LINKS
-from transport.switch.host import QueuePairEnds, QueuePairHost, SwitchHost
 from transport.zeromq.keys import Keys
 from transport.zeromq.zmq_sockets import Authenticator, ListeningMonitor, Refusals
 

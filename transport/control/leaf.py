@@ -17,13 +17,13 @@ import zmq
 from switchagg.errors import SwitchaggError
 from switchagg.job import Address
 from switchagg.membership import JobAdmitted, Running
+from transport.contracts.switch_host import SwitchHost
 from transport.control import control_messages
 from transport.control.heartbeats import Heartbeats
 from transport.control.requests import Requests
 from transport.control.shares import uplink_of
 from transport.control.stalls import StallDetector
 from transport.links.addresses import facing, parse_endpoint, resolve_host
-from transport.switch.host import SwitchHost
 from transport.zeromq.keys import Keys
 
 SILENCE_NS = 4_000_000_000

@@ -4,8 +4,8 @@ from switchagg.aggregator import SlotView, older
 from switchagg.job import Address
 from switchagg.membership import JobAdmitted
 from switchagg.sharing.switch_registry import Share, SwitchOffer, merged_ranks
+from transport.contracts.switch_host import Uplink
 from transport.control import control_messages
-from transport.switch.host import Uplink
 
 Slots = dict[tuple[int, int], SlotView]
 

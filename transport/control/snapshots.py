@@ -16,9 +16,9 @@ from switchagg.aggregator import SlotView
 from switchagg.errors import SwitchaggError
 from switchagg.membership import JobAdmitted
 from switchagg.sharing.switch_registry import ROOT
+from transport.contracts.switch_host import SwitchHost
 from transport.control.control_client import query_status
 from transport.control.shares import Slots, merged
-from transport.switch.host import SwitchHost
 from transport.zeromq.keys import Keys
 
 Key = TypeVar("Key")

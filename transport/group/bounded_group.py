@@ -9,7 +9,7 @@ from transport.bounded.bounded_party import BoundedParty
 from transport.bounded.bounded_table import BOUNDED
 from transport.bounded.group_party import BoundedGroupParty
 from transport.collectives.collective_party import CollectiveParty
-from transport.group.contract import CallRequest
+from transport.contracts.group_contract import CallRequest
 from transport.group.host_group import HostGroup
 from transport.group.staging import Staged
 from transport.meshes.udp_mesh import UdpMesh

@@ -19,7 +19,7 @@ from switchagg.description import COMBINING, Kind
 from switchagg.errors import as_line
 from switchagg.layout import shares_of
 from switchagg.native.native_codec import begin_in_c
-from transport.group.contract import Array, CallRequest, tensors_of
+from transport.contracts.group_contract import Array, CallRequest, tensors_of
 from transport.group.staging import SWITCH, Staged, stage
 
 KEYS = 1 << 55

@@ -22,7 +22,7 @@ from switchagg.description import COMBINING
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.join import TIMEOUT_NS_MAX
 from switchagg.priority import BEST_EFFORT, class_of
-from transport.group.contract import Array, CallRequest, Group, Matching, checked, own_shard
+from transport.contracts.group_contract import Array, CallRequest, Group, Matching, checked, own_shard
 from transport.group.group_base import GroupBase
 from transport.group.staging import SWITCH, conversion_of
 from transport.group.switch_group import SwitchGroup

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from switchagg.codecs.array_codec import Tensors
 from switchagg.description import CallSignature
-from transport.group.contract import NOTHING, Array, CallRequest, own_shard
+from transport.contracts.group_contract import NOTHING, Array, CallRequest, own_shard
 
 
 class GroupBase:

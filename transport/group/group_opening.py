@@ -20,7 +20,7 @@ from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, fitting
 from transport.collectives.execution import SEGMENT_BYTES
-from transport.group.contract import Array, Group
+from transport.contracts.group_contract import Array, Group
 from transport.group.host_group import HostGroup, Submit
 from transport.group.method_name import METHODS, host_methods, parse
 from transport.links.link import Address
@@ -227,8 +227,8 @@ def _open_ps_group(
     how: GroupOptions,
     bound: BoundPlace | None,
 ) -> Group:
+    from transport.group.ps_group import PsOptions, open_ps_group
     from transport.ps.config import PsConfig  # only for those who use servers
-    from transport.ps.group import PsOptions, open_ps_group
 
     codec = _codec(how, len(addresses))
     named = {"call_timeout_s": how.call_timeout_s, "codec": _codec_text(codec, how.codec_seed), **(how.ps or {})}

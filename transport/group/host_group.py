@@ -14,8 +14,8 @@ from switchagg.errors import AggregationFailed, SwitchaggError
 from transport.bounded.group_party import BoundedGroupParty
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveParty
+from transport.contracts.group_contract import Array, CallRequest, Matching, checked
 from transport.group.coded_sums import CodedSums, RoundKeys
-from transport.group.contract import Array, CallRequest, Matching, checked
 from transport.group.group_base import GroupBase
 from transport.group.staging import Restore, Staged
 from transport.meshes.mesh import Mesh, Party

@@ -16,7 +16,7 @@ import numpy as np
 
 from switchagg.description import COMBINING, CallSignature, Kind
 from switchagg.layout import shares_of
-from transport.group.contract import Array, CallRequest, Matching, checked
+from transport.contracts.group_contract import Array, CallRequest, Matching, checked
 from transport.group.group_base import GroupBase
 from transport.group.staging import SWITCH, Restore, Staged, stage
 from transport.worker.join_options import JoinOptions

@@ -12,7 +12,6 @@ from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from transport.group.method_name import traffic
 from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile
 from transport.schedule.schedule_plan import Transfer, classes_of
@@ -45,21 +44,10 @@ class Network:
         return TransferOverhead(self.host_ns, answer_ns, self.later_ns(size_bytes))
 
     @classmethod
-    def of_method(
-        cls,
-        method: str,
-        workers: int,
-        rate_bps: float,
-        *,
-        latency_ns: float = 0.0,
-        overhead_ns: float = 0.0,
-        servers: int = 0,
-        framing: float = 1.0,
-        grain_bytes: int | None = None,
-    ) -> "Network":
-        """A star of equal links. framing: bytes on the wire per byte of payload."""
-        beta = 8e9 / rate_bps * framing * traffic(method, workers, servers)
-        return cls(beta, latency_ns, overhead_ns, grain_bytes)
+    def of_star(cls, traffic: float, rate_bps: float, *, overhead_ns: float = 0.0, framing: float = 1.0) -> "Network":
+        """A star of equal links. traffic: how often each byte crosses the busiest of them
+        (`transport.group.method_name.traffic`). framing: bytes on the wire per byte of payload."""
+        return cls(8e9 / rate_bps * framing * traffic, overhead_ns=overhead_ns)
 
 
 class TransferOverhead(NamedTuple):

@@ -19,10 +19,10 @@ from switchagg.job import JobConfig
 from switchagg.native import library
 from switchagg.native.multicast import Multicast
 from switchagg.wire import frame_bytes
+from transport.contracts.switch_host import Uplink
 from transport.links.link import Address
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
 from transport.links.udp_link import UdpLink
-from transport.switch.host import Uplink
 from transport.switch.impairments import FULL_FRAME_BYTES, RATE_MAX_BPS, Impairments, LinkImpairments
 from transport.switch.switch_loop import IDLE_S, QUEUE_BYTES_MAX, CommandLoop, SwitchPort
 

@@ -16,6 +16,7 @@ from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.join import QueuePairEnd
 from switchagg.native import library
+from transport.contracts.switch_host import Uplink
 from transport.links.framing import ROCE_PORT
 from transport.links.link import Address
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
@@ -23,7 +24,6 @@ from transport.links.udp_link import UdpLink
 from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, mtu_for, switch_ends
 from transport.rdma.rdma_sockets import prepare
 from transport.switch.daemon_options import WILDCARDS, DaemonOptions
-from transport.switch.host import Uplink
 from transport.switch.switch_endpoints import Log, OnFailure, SwitchEndpoint, bound
 from transport.switch.switch_loop import IDLE_S, CommandLoop, SwitchPort
 

@@ -16,10 +16,10 @@ from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import Address
 from switchagg.native.multicast import Multicast
 from switchagg.wire import frame_bytes
+from transport.contracts.switch_host import QueuePairHost, RunningHost
 from transport.links.link import Link
 from transport.links.udp_link import UdpLink
 from transport.switch.daemon_options import AUTO, XDP, DaemonOptions
-from transport.switch.host import QueuePairHost, RunningHost
 from transport.switch.native_switch_loop import NativeSwitchLoop
 from transport.switch.switch_loop import SwitchLoop
 from transport.switch.xdp import XdpOptions, XdpSwitch

@@ -28,8 +28,8 @@ from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.priority import CE, ECN_MASK
 from switchagg.wire import FLAG_RESULT, FLAGS_AT, HEADER_BYTES, MARKED, RANK_AT, Bundle
+from transport.contracts.switch_host import Uplink
 from transport.links.link import Address, Link
-from transport.switch.host import Uplink
 
 IDLE_S = 1.0
 """Longest sleep: an upper bound on what a lost wake-up could cost."""

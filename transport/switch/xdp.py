@@ -20,9 +20,9 @@ from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native import bpf
 from switchagg.wire import HEADER_BYTES, frame_bytes
+from transport.contracts.switch_host import Uplink
 from transport.links.addresses import resolve_host
 from transport.links.framing import IP_UDP_BYTES
-from transport.switch.host import Uplink
 from transport.switch.impairments import PERFECT, Impairments, LinkImpairments
 from transport.switch.interfaces import Interface, LinkEvents, interfaces, neighbour
 

@@ -16,8 +16,8 @@ from switchagg.aggregator import SlotView
 from switchagg.errors import SwitchaggError
 from switchagg.job import Address, JobConfig, StreamConfig
 from switchagg.wire import Packet
+from transport.contracts.switch_host import Uplink
 from transport.switch.daemon_options import AUTO, LOOPBACK, DaemonOptions
-from transport.switch.host import Uplink
 from transport.switch.switch_endpoints import SwitchEndpoint
 from transport.testing.jobs import Job
 from transport.testing.packets import bytes_of, describe

@@ -18,7 +18,7 @@ from switchagg.codecs.compression import Compression
 from switchagg.description import CallSignature, Kind
 from switchagg.errors import JobError
 from switchagg.job import MAX_CHILDREN
-from transport.group.contract import Group
+from transport.contracts.group_contract import Group
 from transport.group.method_name import MethodName
 from transport.torch.calls.contiguous import ContiguousCopies, refuse_shared
 from transport.torch.calls.recording import recorded

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from switchagg.codecs.array_codec import Tensors
-from transport.group.contract import AllreduceGroup
+from transport.contracts.group_contract import AllreduceGroup
 from transport.torch.feedback import tensor_of
 
 ROUNDS_TO_SETTLE = 2

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.errors import AggregationFailed
-from transport.group.contract import Array, CallRequest, Matching, checked
+from transport.contracts.group_contract import Array, CallRequest, Matching, checked
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 

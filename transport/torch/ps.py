@@ -21,10 +21,10 @@ from typing import Any, Protocol
 import torch
 
 from switchagg.errors import SwitchaggError
+from transport.group.ps_group import PsOptions, open_ps_client
 from transport.links.link import Address
 from transport.ps.coded import CodedPushes
 from transport.ps.config import PsConfig
-from transport.ps.group import PsOptions, open_ps_client
 from transport.ps.ps_worker import Array
 from transport.torch.feedback import codec_state, load_codec_state
 
@@ -40,7 +40,7 @@ class _Tensor:
 
 
 class WeightsClient(Protocol):
-    """The part of a `transport.ps.group.PsClient` that the optimiser uses."""
+    """The part of a `transport.group.ps_group.PsClient` that the optimiser uses."""
 
     @property
     def pushes(self) -> CodedPushes | None: ...
@@ -88,7 +88,7 @@ class PsOptimizer:
         job: str = "ps",
         options: PsOptions = PsOptions(timeout_s=300.0),  # noqa: B008  # frozen
     ) -> "PsOptimizer":
-        """Join the job as worker `rank`; see `transport.ps.group.open_ps_client`. `close` closes the client too."""
+        """Join the job as worker `rank`; see `transport.group.ps_group.open_ps_client`. `close` ends the client too."""
         tensors = list(parameters)
         sized = replace(config, workers=len(workers), servers=len(servers), tensor_bytes=tensor_bytes(tensors))
         client = open_ps_client(link, rank, workers, servers, config=sized, job=job, options=options)

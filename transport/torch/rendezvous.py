@@ -28,7 +28,7 @@ from switchagg.errors import JobError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_SLOTS
 from switchagg.join import JobTerms, LocalOptions
 from switchagg.option_syntax.option_fields import integer, shared_fields
-from transport.group.contract import Group
+from transport.contracts.group_contract import Group
 from transport.group.method_name import MethodName, parse
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.links.link_kinds import LINKS, links_with

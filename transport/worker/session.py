@@ -44,9 +44,9 @@ from switchagg.native import library
 from switchagg.native.native_codec import missing
 from switchagg.priority import class_of
 from switchagg.wire import frame_bytes
+from transport.contracts.group_contract import CallRequest, Matching, tensors_of
 from transport.control import control_messages
 from transport.control.control_client import ControlClient
-from transport.group.contract import CallRequest, Matching, tensors_of
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.worker.call_ledger import Call, CallLedger
 from transport.worker.coded_calls import CodedSessionCalls, SessionCall

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.description import Kind
-from transport.collectives.collective_plan import shard
+from switchagg.layout import shard_range
 
 Array = NDArray[Any]
 
@@ -33,7 +33,7 @@ def carry_out(kind: Kind, arrays: Sequence[Array], op: str, root: int) -> None:
             array[:] = arrays[root]
     elif kind == "all_gather":
         for rank, array in enumerate(arrays):
-            low, high = shard(array.size, rank, workers)
+            low, high = shard_range(array.size, rank, workers)
             for other in arrays:
                 other[low:high] = array[low:high]
 

@@ -34,8 +34,8 @@ from switchagg.description import COMBINING, Kind
 from switchagg.job import ELEMENTS_MTU_1500, JobConfig
 from switchagg.join import STREAMS, WINDOW_SLOTS, JobTerms
 from switchagg.layout import shares_of
+from transport.contracts.group_contract import CallRequest, tensors_of
 from transport.group.coded_sums import RoundKeys
-from transport.group.contract import CallRequest, tensors_of
 from transport.meshes.mesh import Party
 from transport.meshes.reliable import ReliableConfig
 

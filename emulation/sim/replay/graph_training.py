@@ -26,7 +26,7 @@ from emulation.timeline import COMPUTE as COMPUTE_TRACK
 from emulation.timeline import NETWORK, Span, is_recorded, union_ns
 from emulation.topologies.topology_kinds import seen_by
 from switchagg.description import Kind
-from transport.collectives.collective_plan import shard
+from switchagg.layout import shard_range
 from transport.group.method_name import METHODS, MethodName
 
 POINT_TO_POINT = "direct"  # the method of what no switch can do: each to each
@@ -222,7 +222,7 @@ class GraphRank(RankClock):
         """An all-to-all: each sends each other its shard."""
         place, count = members.index(self._rank), len(members)
         local_shard, *other_shards = (
-            (shard(operation.elements, (place + step) % count, count), step) for step in range(count)
+            (shard_range(operation.elements, (place + step) % count, count), step) for step in range(count)
         )
         pairs = [((self._rank, members[(place + step) % count]), high - low) for (low, high), step in other_shards]
         low, high = local_shard[0]

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from switchagg.codecs.compression import Compression
 from switchagg.description import COMBINING, requested_op_text
-from transport.group.contract import Array, Group
+from transport.contracts.group_contract import Array, Group
 from transport.torch.calls.completions import CompletionPool
 from transport.torch.calls.deadlines import DEADLINES
 from transport.torch.calls.hook_call import current_hook

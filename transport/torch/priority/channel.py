@@ -17,7 +17,7 @@ import torch.distributed as dist
 from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.errors import AggregationFailed
-from transport.group.contract import AllreduceGroup, Array, Matching
+from transport.contracts.group_contract import AllreduceGroup, Array, Matching
 from transport.schedule.scheduler import Lanes, Transfer, class_lanes, classes_of
 from transport.torch.process_group import TorchGroup
 

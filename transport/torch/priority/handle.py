@@ -36,7 +36,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import nn
 
-from transport.group.contract import AllreduceGroup
+from transport.contracts.group_contract import AllreduceGroup
 from transport.schedule.scheduler import RECORDS_MAX, LinearCost, Policy, Profile, parse_policy
 from transport.schedule.tuning import missing
 from transport.torch.feedback import RateFollower, codec_state, load_codec_state

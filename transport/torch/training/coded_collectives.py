@@ -20,7 +20,7 @@ from switchagg.codecs.compression import Compression
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import CodecSpec
 from switchagg.job import ELEMENTS_MTU_1500
-from transport.collectives.collective_plan import shard
+from switchagg.layout import shard_range
 from transport.torch.calls.tensor_layout import array_dtype
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class CodedSum:
         if reduction.kind == "allreduce":
             work = dist.all_reduce(torch.from_numpy(reduction.array), _OPS[reduction.op], group=group, async_op=True)
             return _Started(work, lambda: None)
-        shards = [slice(*shard(len(reduction.array), rank, workers)) for rank in range(workers)]
+        shards = [slice(*shard_range(len(reduction.array), rank, workers)) for rank in range(workers)]
         width = max(reduction.array[place].nbytes for place in shards)
         padded, gathered = np.zeros(width, np.uint8), np.zeros((workers, width), np.uint8)
         local = reduction.array[shards[self._calls.rank]].view(np.uint8)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from emulation.profiles.model_profile import load
 from emulation.reproduce.published import Published, PublishedCell
+from transport.group.method_name import traffic
 from transport.schedule.by_arrival import Fusion
 from transport.schedule.schedule_model import Network, predict
 
@@ -23,7 +24,7 @@ def _compute() -> Mapping[str, float]:
         profile = shares.schedule_profile(round(_BACKWARD_NS[model] / (1 - shares.forward_fraction)))
         for ratio in row:
             additions_ns = (_WORKERS - 1) * _ADDITION_NS
-            network = Network.of_method("ring", _WORKERS, _RATE_BPS * ratio, overhead_ns=additions_ns)
+            network = Network.of_star(traffic("ring", _WORKERS), _RATE_BPS * ratio, overhead_ns=additions_ns)
             predicted = predict(_FUSED, profile, network, crossing=False)
             waited_ns = predicted.iteration_ns - predicted.compute_ns
             reproduced[f"{model}, {ratio} x"] = 100 * _BATCH_NS[model] / (_BATCH_NS[model] + waited_ns)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from emulation.profiles.model_profile import load
 from emulation.reproduce.published import Published, PublishedCell
 from emulation.reproduce.timed import push_pull_ns, rate_for
+from transport.group.method_name import traffic
 from transport.schedule.by_arrival import Fusion
 from transport.schedule.by_urgency import ByteScheduler
 from transport.schedule.profile import Profile
@@ -28,7 +29,7 @@ _PROFILES = {"VGG-16": "vgg16", "ResNet-50": "resnet50"}
 
 def _iteration_ns(system: str, profile: Profile, nodes: int, rate_bps: float) -> float:
     if system == "Horovod":
-        network = Network.of_method("ring", nodes, rate_bps)
+        network = Network.of_star(traffic("ring", nodes), rate_bps)
         return predict(Fusion(threshold_bytes=64 << 20), profile, network, crossing=False).iteration_ns
     partitions = ByteScheduler(partition_bytes=4_096_000, credit_bytes=1 << 62)
     return push_pull_ns(partitions, profile, 8e9 / rate_bps, crossing=False)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from switchagg.description import COMBINING, KINDS
 from switchagg.errors import AggregationFailed, JobError
-from transport.group.contract import Array, CallRequest, checked, with_integers
+from transport.contracts.group_contract import Array, CallRequest, checked, with_integers
 from transport.group.host_group import HostGroup
 from transport.group.staging import SERVERS, Staged, as_carried, stage
 from transport.links.link import Address
@@ -51,7 +51,7 @@ class PsOptions:
 
 
 class PsGroup(HostGroup):
-    """A worker of a parameter-server job: a `transport.group.contract.Group`. Made by `open_ps_group`.
+    """A worker of a parameter-server job: a `transport.contracts.group_contract.Group`. Made by `open_ps_group`.
 
     config: what all members agreed on. `staging` says how each type travels. op "avg" of allreduce and reduce_scatter
     divides by the number of workers that are in the sum: with backup workers, or after the job has shrunk, that isn't

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from switchagg.codecs.array_codec import Tensor, Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.description import CallSignature
-from transport.collectives.collective_plan import shard
+from switchagg.layout import shard_range
 
 Array = NDArray[Any]
 Matching = Literal["key", "class", "order"]
@@ -245,7 +245,7 @@ def checked(ask: CallRequest, array: Array, workers: int, ops: Collection[str] =
 
 def own_shard(array: Array, rank: int, workers: int) -> Array:
     """The elements of an array that belong to a rank: rank * E // n … (rank + 1) * E // n - 1."""
-    low, high = shard(len(array), rank, workers)
+    low, high = shard_range(len(array), rank, workers)
     return array[low:high]
 
 
