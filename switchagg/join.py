@@ -23,7 +23,6 @@ from switchagg.job import (
 )
 from switchagg.option_syntax.option_fields import choice, derived, fault_of, integer, shared_fields
 from switchagg.priority import BEST_EFFORT, MOST_URGENT, class_of
-from switchagg.sharing.switch_registry import ROOT
 
 STREAMS = 2
 """Streams of a job, by default: one bucket may overtake another's tail."""
@@ -43,6 +42,9 @@ and let a switch begin to answer while the rest is on its way. Where nothing sha
 
 CALL_TIMEOUT_S = 1800.0
 """How long a call waits for ranks that live, by default: PyTorch's default for a process group."""
+
+ROOT = ""
+"""Name of the controller's own switch; those below it have others (C18)."""
 
 CORES = ("auto", "native", "python")
 TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000

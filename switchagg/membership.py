@@ -1,13 +1,66 @@
-"""What the control plane says of jobs and their members: events, and the state of a member (`MembershipState`).
+"""Records of the control plane about switches, jobs and members: events, and a member's state (`MembershipState`).
 
 The `Controller` gets joins (`switchagg.join.Join`) and returns events; a membership state is its answer on one member.
 """
 
 from dataclasses import dataclass, field
 
-from switchagg.job import Address, JobConfig
-from switchagg.join import JobTerms
-from switchagg.sharing.switch_registry import ROOT, Share
+from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, Address, JobConfig
+from switchagg.join import ROOT, JobTerms
+
+SWITCH_NAME_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchOffer:
+    """A switch's request to serve below others."""
+
+    name: str
+    above: str
+    """Name of its parent."""
+    address: Address
+    """Address of its data plane; host "": the host at which its control plane is reached."""
+    control: str
+    """Its control address."""
+    incarnation: int
+    """As of a Join."""
+    slots: int
+    elements: int
+    packets_held: int = 0
+    """How many of its largest packets its receive buffer holds; 0: enough (C17)."""
+
+    def __str__(self) -> str:
+        return f"switch {self.name!r} at {self.address[0]}:{self.address[1]}"
+
+    def fault(self) -> str:
+        """Why no switch can be like that, or ""."""
+        if not (self.name.isprintable() and 1 <= len(self.name) <= SWITCH_NAME_MAX):
+            return f"switch name {self.name[:SWITCH_NAME_MAX]!r}: 1 to {SWITCH_NAME_MAX} printable characters"
+        for key, value, most in (("slots", self.slots, MAX_SLOTS), ("elements", self.elements, MAX_ELEMENTS)):
+            if not 1 <= value <= most:
+                return f"{self}: {key} {value}: 1 to {most}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A job's part at one switch."""
+
+    switch: str
+    offer: SwitchOffer | None
+    """None for ROOT."""
+    children: tuple[Address, ...]
+    """By wire rank: the address that a child sends from."""
+    below: tuple[tuple[int, ...], ...]
+    """By wire rank: the job's ranks that a child stands for."""
+    parent: str | None = None
+    """Name of the switch above in the job; None at its root."""
+    rank: int = 0
+    """Wire rank of this switch at its parent."""
+
+    def wire_rank(self, rank: int) -> int | None:
+        """The wire rank of a worker of the job; None if it doesn't send to this switch."""
+        return self.below.index((rank,)) if (rank,) in self.below else None
 
 
 @dataclass(frozen=True, slots=True)

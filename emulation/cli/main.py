@@ -21,7 +21,7 @@ except ModuleNotFoundError:  # installed without extras: the protocol alone
     sys.exit(1)
 
 if TYPE_CHECKING:
-    from switchagg.sharing.quota import PeerQuota
+    from switchagg.controller.quota import PeerQuota
     from transport.switch.impairments import Impairments
 
 from emulation.cli.bench_commands import app as bench
@@ -424,7 +424,7 @@ def _impairments(both: str | None, up: str | None, down: str | None) -> Impairme
 
 
 def _peer_quota(text: str) -> PeerQuota:
-    from switchagg.sharing.quota import parse_peer_quota
+    from switchagg.controller.quota import parse_peer_quota
 
     try:
         return parse_peer_quota(text)

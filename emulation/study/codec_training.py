@@ -17,8 +17,8 @@ from emulation.study.wire_bytes import ELEMENTS, CountedCompression, WireTraffic
 from emulation.training.replicas import Replicas
 from switchagg.codecs import Array, Codec
 from switchagg.codecs.array_codec import Reduction, Tensor, Tensors
-from switchagg.codecs.lockstep import combine, sum_together
 from switchagg.codecs.spec import CodecSpec
+from switchagg.lockstep import combine, sum_together
 from switchagg.native.native_codec import begin_in_c
 
 PROBES = 12

@@ -19,8 +19,8 @@ from switchagg.calls.chunked_call import row_of
 from switchagg.codecs import Array, ArrayCodec, Codec
 from switchagg.codecs.array_codec import Reduction, Tensor
 from switchagg.codecs.compression import Compression
-from switchagg.codecs.lockstep import sum_together
 from switchagg.codecs.spec import parse_codec
+from switchagg.lockstep import sum_together
 from switchagg.native.native_codec import begin, declared, missing
 
 VALUES, SHAPE = 1 << 20, (1024, 1024)

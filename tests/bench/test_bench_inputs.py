@@ -7,7 +7,7 @@ from emulation.bench.allreduce.exact_inputs import ExactInputs, SumCheck, tensor
 from switchagg.call import rounds_of
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.lanes import WIDTHS, Lanes
-from switchagg.codecs.lockstep import sum_together
+from switchagg.lockstep import sum_together
 from transport.group.method_name import parse
 
 

@@ -12,8 +12,8 @@ import pytest
 from switchagg.codecs import ARRAY_CODECS, CODECS, Codec, names
 from switchagg.codecs.array_codec import ArrayCodec, Tensor
 from switchagg.codecs.compression import FLOAT32, Compression
-from switchagg.codecs.lockstep import sum_together
 from switchagg.codecs.spec import CodecSpec, parse_codec
+from switchagg.lockstep import sum_together
 
 NAMES = [*(name for name in names() if FLOAT32 in CODECS[name].dtypes), *ARRAY_CODECS]
 SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {

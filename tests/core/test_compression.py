@@ -13,11 +13,11 @@ from switchagg.calls.chunked_call import SCALES
 from switchagg.codecs import ARRAY_CODECS, CODECS, FIXED_POINT, codec_named
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor
 from switchagg.codecs.compression import Compression
-from switchagg.codecs.lockstep import combine, sum_together
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import CodecSpec, parse_codec
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.layout import EVERYONE, shares_of
+from switchagg.lockstep import combine, sum_together
 from switchagg.native.library import missing
 from switchagg.native.native_codec import begin_in_c
 

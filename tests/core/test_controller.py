@@ -8,7 +8,8 @@ from functools import partial
 
 import pytest
 
-from switchagg.controller import STANDINGS_KEPT, WAITING_MAX, Controller
+from switchagg.controller.admission import STANDINGS_KEPT, WAITING_MAX, Controller
+from switchagg.controller.quota import PeerQuota
 from switchagg.job import JobConfig
 from switchagg.join import Join
 from switchagg.membership import (
@@ -22,7 +23,6 @@ from switchagg.membership import (
     Running,
     Waiting,
 )
-from switchagg.sharing.quota import PeerQuota
 
 SECOND = 1_000_000_000
 LEASE = 4 * SECOND

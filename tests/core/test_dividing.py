@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
+from switchagg.controller.quota import PeerQuota
+from switchagg.controller.rebalancing import SlotDistribution, best_rebalance
+from switchagg.controller.slot_allocator import gaps, range_for, shares_of
+from switchagg.controller.slot_shares import SlotDemand, max_min
+from switchagg.controller.tree_controller import TreeController
 from switchagg.join import TIMEOUT_NS_MAX, Join
-from switchagg.membership import Event, JobAdmitted, JobEvicted, JobFailed, JoinRefused, Running, Waiting
-from switchagg.sharing.quota import PeerQuota
-from switchagg.sharing.rebalancing import SlotDistribution, best_rebalance
-from switchagg.sharing.slot_allocator import gaps, range_for, shares_of
-from switchagg.sharing.slot_shares import SlotDemand, max_min
-from switchagg.sharing.switch_registry import SwitchOffer
-from switchagg.sharing.tree_controller import TreeController
+from switchagg.membership import Event, JobAdmitted, JobEvicted, JobFailed, JoinRefused, Running, SwitchOffer, Waiting
 
 SECOND = 1_000_000_000
 LEASE_S = 4

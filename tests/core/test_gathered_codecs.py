@@ -11,8 +11,8 @@ from switchagg.codecs.array_codec import ArrayShape, Tensor
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.gathered.choosing import greatest
 from switchagg.codecs.gathered.packing import bit_words, pack_positions, position_words, unpack_positions
-from switchagg.codecs.lockstep import combine, sum_together
 from switchagg.codecs.spec import parse_codec
+from switchagg.lockstep import combine, sum_together
 
 GATHERED = sorted(name for name, codec in ARRAY_CODECS.items() if not codec.adds)
 SPECIAL = np.array([0.0, -0.0, 1e-40, 3e38, -3e38, 1.0, -1.0, 2.0**-126], np.float32)

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
+from switchagg.controller.preempting_controller import PreemptingController
+from switchagg.controller.quota import PeerQuota
 from switchagg.join import Join
 from switchagg.membership import Event, JobAdmitted, JobEvicted, JobFailed, JoinRefused, Running, Waiting
-from switchagg.sharing.preempting_controller import PreemptingController
-from switchagg.sharing.quota import PeerQuota
 
 SECOND = 1_000_000_000
 LEASE = 4 * SECOND

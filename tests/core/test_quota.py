@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from switchagg.controller import WAITING_MAX, Controller
+from switchagg.controller.admission import WAITING_MAX, Controller
+from switchagg.controller.quota import PeerQuota, parse_peer_quota
 from switchagg.join import Join
 from switchagg.membership import Event, JobAdmitted, JoinRefused, Running, Waiting
-from switchagg.sharing.quota import PeerQuota, parse_peer_quota
 
 SECOND = 1_000_000_000
 LEASE = 4 * SECOND

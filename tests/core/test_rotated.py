@@ -12,7 +12,6 @@ from switchagg.codecs import CallShape, codec_named
 from switchagg.codecs.array_codec import Tensor
 from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE
 from switchagg.codecs.compression import Compression
-from switchagg.codecs.lockstep import sum_together
 from switchagg.codecs.rotated.rotation import Rotation, rotation_of
 from switchagg.codecs.rotated.rows import REACH
 from switchagg.codecs.rotated.thc import TABLE, UNIFORM, Thc
@@ -20,6 +19,7 @@ from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_codec
 from switchagg.endpoint import Endpoint
 from switchagg.job import JobConfig, StreamConfig
+from switchagg.lockstep import sum_together
 from switchagg.native.library import missing
 from switchagg.native.native_endpoint import NativeEndpoint
 from tests.core.test_lanes import (

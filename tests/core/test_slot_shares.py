@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from switchagg.sharing.slot_shares import SlotDemand, first_come, max_min
+from switchagg.controller.slot_shares import SlotDemand, first_come, max_min
 
 demands = st.lists(
     st.builds(

@@ -8,11 +8,11 @@ import pytest
 
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Tensor
 from switchagg.codecs.compression import Compression
-from switchagg.codecs.lockstep import carry_out, sum_together
 from switchagg.codecs.sparse.blocks import Blocks
 from switchagg.codecs.sparse.randomk import drawn
 from switchagg.codecs.sparse.sketch import Cells, median
 from switchagg.codecs.spec import parse_codec
+from switchagg.lockstep import carry_out, sum_together
 
 CHOOSING = ["randomk:ratio=0.1", "randomk:ratio=0.3,block=7", "agreed:ratio=0.25,block=8", "nonzero:block=16"]
 """Those that send values as they are."""

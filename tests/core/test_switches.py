@@ -2,10 +2,19 @@
 
 from dataclasses import replace
 
-from switchagg.join import Join
-from switchagg.membership import JobAdmitted, JobEvicted, JobFailed, JobReady, JoinRefused, Running, Waiting
-from switchagg.sharing.switch_registry import ROOT, Switches, SwitchOffer, merged_ranks
-from switchagg.sharing.tree_controller import TreeController
+from switchagg.controller.switch_registry import Switches, merged_ranks
+from switchagg.controller.tree_controller import TreeController
+from switchagg.join import ROOT, Join
+from switchagg.membership import (
+    JobAdmitted,
+    JobEvicted,
+    JobFailed,
+    JobReady,
+    JoinRefused,
+    Running,
+    SwitchOffer,
+    Waiting,
+)
 from transport.control.shares import share_message
 
 SECOND = 1_000_000_000

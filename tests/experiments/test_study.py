@@ -27,8 +27,8 @@ from emulation.study.wire_bytes import ELEMENTS, CountedCompression, WireTraffic
 from emulation.training.tasks.task import Batch
 from emulation.training.tasks.workload_kinds import WORKLOADS, WorkloadKind
 from switchagg.codecs.array_codec import Reduction, Tensor
-from switchagg.codecs.lockstep import sum_together
 from switchagg.codecs.spec import parse_codec
+from switchagg.lockstep import sum_together
 
 DEFAULT = study_plan.SETTINGS
 CODECS = ("float32", "lanes16", "lanes8:least=0+ef")

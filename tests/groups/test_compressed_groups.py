@@ -17,9 +17,9 @@ from emulation.sim.network.simulations import SIMULATIONS
 from switchagg.codecs import ARRAY_CODECS
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor
 from switchagg.codecs.compression import Compression
-from switchagg.codecs.lockstep import sum_together
 from switchagg.codecs.spec import parse_codec
 from switchagg.errors import AggregationFailed, JobError
+from switchagg.lockstep import sum_together
 from tests.contract.groups import closed, together
 from tests.contract.meshes import free_addresses
 from transport.contracts.group_contract import own_shard

@@ -12,8 +12,8 @@ from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from switchagg.codecs.array_codec import ArrayCodec, Tensor
 from switchagg.codecs.compression import Compression
-from switchagg.codecs.lockstep import sum_together
 from switchagg.codecs.spec import parse_codec
+from switchagg.lockstep import sum_together
 from tests.groups.test_compressed_groups import SOON_S, TENSORS, WORKERS, gradients, groups
 
 pytestmark = pytest.mark.filterwarnings("ignore:the Python core carries")

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from switchagg.controller import Controller
+from switchagg.controller.admission import Controller
 from switchagg.join import Join
 from switchagg.membership import JobAdmitted
 from transport.links.udp_link import UdpLink

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from fake_switch import FakeSwitch
 
-from switchagg.controller import Controller
+from switchagg.controller.admission import Controller
 from switchagg.errors import JobError
 from switchagg.join import Join
 from switchagg.membership import JoinRefused

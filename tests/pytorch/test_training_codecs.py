@@ -12,9 +12,9 @@ from switchagg.codecs import ARRAY_CODECS
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor
 from switchagg.codecs.codec import Array
 from switchagg.codecs.compression import Compression
-from switchagg.codecs.lockstep import sum_together
 from switchagg.codecs.spec import parse_codec
 from switchagg.description import Kind
+from switchagg.lockstep import sum_together
 from transport.torch import training
 from transport.torch.rendezvous import SwitchOptions
 

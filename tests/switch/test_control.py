@@ -20,7 +20,7 @@ import zmq
 from hypothesis import given
 
 from switchagg.aggregator import SlotView
-from switchagg.controller import Controller
+from switchagg.controller.admission import Controller
 from switchagg.errors import DecodeError, JobError, SwitchaggError
 from switchagg.job import Address, JobConfig
 from switchagg.join import JobTerms, Join

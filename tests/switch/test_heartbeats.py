@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from switchagg.controller import Controller
+from switchagg.controller.admission import Controller
 from switchagg.join import Join
 from switchagg.membership import Running
 from transport.control.heartbeats import AGAIN_NS, BEAT_NS, Heartbeats

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.controller import Controller
+from switchagg.controller.admission import Controller
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import StreamConfig
 from switchagg.join import JobTerms, Join

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import zmq
 
+from switchagg.controller.tree_controller import TreeController
 from switchagg.errors import DecodeError, JobError, SwitchaggError
 from switchagg.job import Address
-from switchagg.join import NAME_MAX, Join
+from switchagg.join import NAME_MAX, ROOT, Join
 from switchagg.membership import (
     Event,
     JobAdmitted,
@@ -30,8 +31,6 @@ from switchagg.membership import (
     Running,
     Waiting,
 )
-from switchagg.sharing.switch_registry import ROOT
-from switchagg.sharing.tree_controller import TreeController
 from transport.contracts.switch_host import QueuePairHost, SwitchHost
 from transport.control import control_messages
 from transport.control.control_sockets import ControlPeer, bound, listen_locally, peer_of

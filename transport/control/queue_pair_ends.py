@@ -3,9 +3,8 @@
 from collections.abc import Container
 
 from switchagg.job import JobConfig
-from switchagg.join import Join, QueuePairEnd
+from switchagg.join import ROOT, Join, QueuePairEnd
 from switchagg.membership import JobAdmitted
-from switchagg.sharing.switch_registry import ROOT
 from transport.contracts.switch_host import QueuePairHost, SwitchHost
 from transport.links.addresses import with_secret
 from transport.rdma.places import switch_ends

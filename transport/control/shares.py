@@ -1,9 +1,9 @@
 """Jobs' parts at the switches of a tree, as messages, and the slots that all of them hold of a job (C13, C19)."""
 
 from switchagg.aggregator import SlotView, older
+from switchagg.controller.switch_registry import merged_ranks
 from switchagg.job import Address
-from switchagg.membership import JobAdmitted
-from switchagg.sharing.switch_registry import Share, SwitchOffer, merged_ranks
+from switchagg.membership import JobAdmitted, Share, SwitchOffer
 from transport.contracts.switch_host import Uplink
 from transport.control import control_messages
 

@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 from switchagg.aggregator import SlotView
 from switchagg.errors import SwitchaggError
+from switchagg.join import ROOT
 from switchagg.membership import JobAdmitted
-from switchagg.sharing.switch_registry import ROOT
 from transport.contracts.switch_host import SwitchHost
 from transport.control.control_client import query_status
 from transport.control.shares import Slots, merged

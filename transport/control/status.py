@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from switchagg.controller import Controller
+from switchagg.controller.admission import Controller
 from switchagg.membership import Running, Waiting
 from transport.control import control_messages
 from transport.control.snapshots import HostSnapshot

@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from switchagg.controller.tree_controller import TreeController
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError, as_line
 from switchagg.membership import (
@@ -28,7 +29,6 @@ from switchagg.membership import (
     JoinRefused,
     MemberLeft,
 )
-from switchagg.sharing.tree_controller import TreeController
 from transport.control.control_server import ControlServer, Leaf
 from transport.control.leaf import LeafAgent, LeafPlace
 from transport.links.addresses import check_own, parse_endpoint

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from switchagg.controller.quota import PeerQuota
 from switchagg.dataplane.plane_kinds import DATAPLANES, check_parent
 from switchagg.errors import SwitchaggError
 from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, Address
 from switchagg.join import SEGMENTS_MAX
-from switchagg.sharing.quota import PeerQuota
 from transport.links.addresses import parse_endpoint
 from transport.links.link_kind import LinkKind
 from transport.links.link_kinds import LINKS, links_with

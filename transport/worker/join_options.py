@@ -7,8 +7,7 @@ from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
-from switchagg.join import CALL_TIMEOUT_S, TIMEOUT_NS_MAX, JobTerms, LocalOptions
-from switchagg.sharing.switch_registry import ROOT
+from switchagg.join import CALL_TIMEOUT_S, ROOT, TIMEOUT_NS_MAX, JobTerms, LocalOptions
 from transport.links.link_kind import LinkKind
 from transport.links.link_kinds import LINKS, links_with
 from transport.rdma.provider import RdmaOptions

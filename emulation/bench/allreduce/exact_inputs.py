@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from switchagg.codecs.array_codec import ArrayCodec, Tensor, Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.lanes import Lanes
-from switchagg.codecs.lockstep import sum_together
+from switchagg.lockstep import sum_together
 from transport.group.method_name import MethodName
 
 Array = NDArray[Any]

@@ -21,7 +21,7 @@ from emulation.sim.replay.tenant import JOB_IDS, ReplayedJob
 from emulation.sim.sharing.loads import Loads
 from emulation.sim.sharing.slot_division import SlotDivision
 from emulation.topologies.topology_kinds import seen_by
-from switchagg.sharing.slot_shares import SlotDemand
+from switchagg.controller.slot_shares import SlotDemand
 from transport.group.method_name import METHODS
 
 Sums = NDArray[np.int32]

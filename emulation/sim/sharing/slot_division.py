@@ -5,7 +5,7 @@ from functools import partial
 
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.virtual_clock import VirtualClock
-from switchagg.sharing.slot_shares import SlotDemand, first_come, max_min
+from switchagg.controller.slot_shares import SlotDemand, first_come, max_min
 
 DIVISIONS: dict[str, Callable[[int, Sequence[SlotDemand]], list[int]]] = {"max_min": max_min, "first_come": first_come}
 """By name: policy(slots, demands), the slots of each."""

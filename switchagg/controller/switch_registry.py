@@ -7,68 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from switchagg.job import MAX_CHILDREN, MAX_ELEMENTS, MAX_SLOTS, Address
+from switchagg.job import MAX_CHILDREN, Address
+from switchagg.join import ROOT
+from switchagg.membership import Share, SwitchOffer
 
-ROOT = ""
-"""Name of the controller's own switch."""
-
-NAME_MAX = 100
 SWITCHES_MAX = 4096
 
 Held = Mapping[tuple[int, int], str]
 """(job_id, generation) -> "", or why it was refused, of each job that a switch was told to take."""
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchOffer:
-    """A switch's request to serve below others."""
-
-    name: str
-    above: str
-    """Name of its parent."""
-    address: Address
-    """Address of its data plane; host "": the host at which its control plane is reached."""
-    control: str
-    """Its control address."""
-    incarnation: int
-    """As of a Join."""
-    slots: int
-    elements: int
-    packets_held: int = 0
-    """How many of its largest packets its receive buffer holds; 0: enough (C17)."""
-
-    def __str__(self) -> str:
-        return f"switch {self.name!r} at {self.address[0]}:{self.address[1]}"
-
-    def fault(self) -> str:
-        """Why no switch can be like that, or ""."""
-        if not (self.name.isprintable() and 1 <= len(self.name) <= NAME_MAX):
-            return f"switch name {self.name[:NAME_MAX]!r}: 1 to {NAME_MAX} printable characters"
-        for key, value, most in (("slots", self.slots, MAX_SLOTS), ("elements", self.elements, MAX_ELEMENTS)):
-            if not 1 <= value <= most:
-                return f"{self}: {key} {value}: 1 to {most}"
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A job's part at one switch."""
-
-    switch: str
-    offer: SwitchOffer | None
-    """None for ROOT."""
-    children: tuple[Address, ...]
-    """By wire rank: the address that a child sends from."""
-    below: tuple[tuple[int, ...], ...]
-    """By wire rank: the job's ranks that a child stands for."""
-    parent: str | None = None
-    """Name of the switch above in the job; None at its root."""
-    rank: int = 0
-    """Wire rank of this switch at its parent."""
-
-    def wire_rank(self, rank: int) -> int | None:
-        """The wire rank of a worker of the job; None if it doesn't send to this switch."""
-        return self.below.index((rank,)) if (rank,) in self.below else None
 
 
 @dataclass(slots=True)

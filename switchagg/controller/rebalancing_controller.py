@@ -6,13 +6,13 @@ have come.
 
 from typing import Any
 
-from switchagg.controller import ROOM_LEASES
+from switchagg.controller.admission import ROOM_LEASES
+from switchagg.controller.job_members import RunningJob
+from switchagg.controller.preempting_controller import PreemptingController
+from switchagg.controller.rebalancing import Rebalance, SlotDistribution, best_rebalance
+from switchagg.controller.slot_allocator import ReservedRange, overlap
+from switchagg.controller.switch_registry import limits
 from switchagg.join import Join
-from switchagg.sharing.job_members import RunningJob
-from switchagg.sharing.preempting_controller import PreemptingController
-from switchagg.sharing.rebalancing import Rebalance, SlotDistribution, best_rebalance
-from switchagg.sharing.slot_allocator import ReservedRange, overlap
-from switchagg.sharing.switch_registry import limits
 
 SETTLED_LEASES = 2
 """How long a job runs, at least, before it is asked to move; four times as long for each rebalancing in a row that

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from switchagg.controller.slot_allocator import Range, gaps, range_for, shares_of
 from switchagg.join import Join
-from switchagg.sharing.slot_allocator import Range, gaps, range_for, shares_of
 
 GAIN = 4
 """A job moves to gain a quarter of its slots, or more, and at least one for each stream."""

@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from switchagg.controller.job_members import GatheringJob, RunningJob
+from switchagg.controller.slot_shares import SlotDemand, max_min
 from switchagg.join import Join
-from switchagg.sharing.job_members import GatheringJob, RunningJob
-from switchagg.sharing.slot_shares import SlotDemand, max_min
-from switchagg.sharing.switch_registry import Share
+from switchagg.membership import Share
 
 MORE_BUFFER = "give it more there, as root: sysctl -w net.core.rmem_max=16777216"
 

@@ -4,11 +4,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 
+from switchagg.controller.quota import Holding
 from switchagg.job import Address
-from switchagg.join import Join
+from switchagg.join import ROOT, Join
 from switchagg.membership import Departure, JobAdmitted, Member, Running
-from switchagg.sharing.quota import Holding
-from switchagg.sharing.switch_registry import ROOT
 
 CONTRADICTIONS_SHOWN_MAX = 3
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from switchagg.controller import ROOM_LEASES, Controller
+from switchagg.controller.admission import ROOM_LEASES, Controller
+from switchagg.controller.job_members import GatheringJob, Jobs, RunningJob
 from switchagg.join import Join
-from switchagg.sharing.job_members import GatheringJob, Jobs, RunningJob
 
 Fits = Callable[[Jobs], object]
 """The slots that are free for a job once these jobs are gone; None if it doesn't fit."""

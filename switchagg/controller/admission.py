@@ -14,8 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
+from switchagg.controller.job_members import GatheringJob, Jobs, MemberRecord, RunningJob, members_of
+from switchagg.controller.job_numbers import Generations, JobIds
+from switchagg.controller.quota import Holding, PeerQuota
+from switchagg.controller.slot_allocator import Range, ReservedRange, SwitchOccupancy, fitted, overlap
+from switchagg.controller.switch_registry import Switches, limits
 from switchagg.job import MAX_CHILDREN, MAX_ELEMENTS, MAX_SLOTS, MAX_WORKERS
-from switchagg.join import Join
+from switchagg.join import ROOT, Join
 from switchagg.membership import (
     Departure,
     Event,
@@ -27,13 +32,9 @@ from switchagg.membership import (
     MemberLeft,
     MembershipState,
     Running,
+    Share,
     Waiting,
 )
-from switchagg.sharing.job_members import GatheringJob, Jobs, MemberRecord, RunningJob, members_of
-from switchagg.sharing.job_numbers import Generations, JobIds
-from switchagg.sharing.quota import Holding, PeerQuota
-from switchagg.sharing.slot_allocator import Range, ReservedRange, SwitchOccupancy, fitted, overlap
-from switchagg.sharing.switch_registry import ROOT, Share, Switches, limits
 
 WAITING_MAX = 1024
 """Most members that gather at one time: foreign joins can't grow the switch's memory without bound."""

@@ -1,8 +1,9 @@
 """A controller whose switch is the root of others (rules C18 to C20 of PROTOCOL.md)."""
 
-from switchagg.membership import JobAdmitted, JobReady
-from switchagg.sharing.rebalancing_controller import RebalancingController
-from switchagg.sharing.switch_registry import ROOT, Held, Share, SwitchOffer
+from switchagg.controller.rebalancing_controller import RebalancingController
+from switchagg.controller.switch_registry import Held
+from switchagg.join import ROOT
+from switchagg.membership import JobAdmitted, JobReady, Share, SwitchOffer
 
 
 class TreeController(RebalancingController):
