@@ -6,8 +6,9 @@ events. The methods come in four families: inputs from members (`join`, `heartbe
 `jobs`). After any input: execute every `next_event` in order, then wait until `next_deadline_ns`.
 
 A job's life: *gathering* under its name, until all ranks are there; *running*, from its admission to its eviction.
-A name may have both: the next start gathers while the last one ends (C4). `sharing.leaving` adds jobs that leave for
-more urgent ones, `sharing.dividing` jobs that move to share slots anew, `sharing.tree_controller` switches below.
+A name may have both: the next start gathers while the last one ends (C4). `preempting_controller` adds jobs that
+leave for more urgent ones, `rebalancing_controller` jobs that move to share slots anew, `tree_controller` switches
+below.
 """
 
 from collections import deque
@@ -262,7 +263,7 @@ class Controller:
     def _admit_what_can_be(self) -> None:
         """Admits every gathering that is complete, whose name is free and for which there are slots (C5); the most
         urgent first, and none less urgent while others leave for one (C21)."""
-        for gathering in sorted(self._gatherings.values(), key=lambda one: one.request.job_priority):
+        for gathering in sorted(self._gatherings.values(), key=lambda gathering: gathering.request.job_priority):
             if not gathering.missing and not self._obstacle(gathering):
                 self._admit(gathering)
             elif gathering.leavers and self._waits_for_room(gathering):
