@@ -1,0 +1,85 @@
+"""Rooms form one direction: no two of a package import each other, at load, inside functions or for type checkers.
+
+A room is a folder of a package, with all below it, or a file beside such folders. Tables that name what they open by
+text (`transport.links.link_kinds`) are no imports.
+"""
+
+import pytest
+
+from tests.repository.test_tidy import ROOT, Tree, imported, module_name, parsed, read_tree, top_room
+
+MUTUAL = {  # pairs that are still to be undone
+    "emulation: certificate <-> mininet",
+    "emulation: children <-> mininet",
+    "emulation: cli <-> reproduce",
+    "emulation: cli <-> scenario_keys",
+    "emulation: results <-> sim",
+    "emulation: scenario <-> scenario_checks",
+    "emulation: scenario <-> sweep",
+    "emulation: scenario_flows <-> scenario_tables",
+    "emulation: scenario_tables <-> sim",
+    "emulation: scenario_tables <-> training",
+    "emulation: sim <-> training",
+    "p4vm: commands <-> control",
+}
+
+
+def mutual_imports(tree: Tree) -> list[str]:
+    """Pairs of rooms that import each other, as "package: one <-> other"."""
+    imports: dict[tuple[str, str], set[tuple[str, ...]]] = {}
+    for name, text in tree.items():
+        package, _, module = module_name(name).partition(".")
+        if name.endswith(".py") and top_room(name) and module:
+            targets = imported(name.removeprefix("p4/"), parsed(text))
+            room = imports.setdefault((package, module.partition(".")[0]), set())
+            room.update(tuple(target.split(".")[:2]) for _, target in targets)
+    return [
+        f"{package}: {room} <-> {other}"
+        for package, room in sorted(imports)
+        for neighbour, other in sorted(imports)
+        if package == neighbour
+        and room < other
+        and (package, other) in imports[package, room]
+        and (package, room) in imports[package, other]
+    ]
+
+
+def test_no_two_rooms_import_each_other() -> None:
+    pairs = set(mutual_imports(read_tree(ROOT)))
+    assert sorted(pairs - MUTUAL) == [], "move what both need below both"
+
+
+@pytest.mark.parametrize(
+    ("tree", "pairs"),
+    [
+        (
+            {
+                "p4/p4vm/front/a.py": "def f():\n    from p4vm.check.d import g",
+                "p4/p4vm/front/b.py": "",
+                "p4/p4vm/check/c.py": "if TYPE_CHECKING:\n    from ..front import b",
+                "p4/p4vm/check/d.py": "",
+            },
+            ["p4vm: check <-> front"],
+        ),
+        (
+            {
+                "transport/a.py": "from transport.links import link",
+                "transport/links/link.py": "from transport import a",
+            },
+            ["transport: a <-> links"],
+        ),
+        (
+            {
+                "emulation/sim/a.py": "from emulation.sim import b\nfrom transport.links import link",
+                "emulation/sim/b.py": "import emulation.sim.a",
+                "transport/links/link.py": "import emulation.sim",
+                "p4/p4vm/__init__.py": "from p4vm.front import parser",
+                "p4/p4vm/front/parser.py": "import p4vm",
+            },
+            [],
+        ),
+    ],
+    ids=["lazily, and for types", "a file beside the folders", "in one room, or of two packages"],
+)
+def test_finds_rooms_that_import_each_other(tree: Tree, pairs: list[str]) -> None:
+    assert mutual_imports(tree) == pairs
