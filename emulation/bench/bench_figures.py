@@ -13,8 +13,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from emulation.bench.allreduce.answer import bound, over_gloo, shaped
 from emulation.bench.allreduce.bench_methods import cut
-from emulation.bench.targets import IN_SWITCH, loss_shares
 from emulation.certificate.fidelity import rate_text
+from emulation.mininet.launch import BY_SWITCH
 from emulation.report.comparison_figures import STYLE
 from emulation.report.svg import INK, WIDTH, tip, tips
 from switchagg.dataplane.plane_kinds import DATAPLANES
@@ -26,6 +26,7 @@ CONTROL_LINES = {"cubic": "--", "bbr": ":", "reno": "-."}
 _DASHES = ("--", (0, (4, 1)), (0, (1, 1)), (0, (6, 2, 1, 2)), (0, (8, 2)), (0, (3, 1, 1, 1)))
 LINK_LINES = {"": "-", **dict(zip(LINKS, itertools.cycle(_DASHES), strict=False))}
 _BOUND = INK
+IN_SWITCH = ", lost in the switch"
 _PANELS_ABREAST = 2  # more are too narrow for a small screen
 
 Row = dict[str, Any]
@@ -202,9 +203,6 @@ def loss(networks: Sequence[dict[str, Any]]) -> Figure | None:
         axes.plot(*zip(*points, strict=True), label=label, **look)
         texts = [f"{label}, {100 * rate:g} % lost: {share:.1%} of its goodput" for rate, share in by_loss.items()]
         tips(axes, points, texts)
-    for value, target in ((0.001, 0.97), (0.01, 0.85)):
-        axes.plot([value], [target], marker="_", markersize=18, markeredgewidth=2, color=_BOUND, linestyle="")
-    axes.plot([], [], marker="_", markersize=14, markeredgewidth=2, color=_BOUND, linestyle="", label="target")
     axes.set_xscale("log")
     ticks = [free, 1e-4, 1e-3, 1e-2, 5e-2]
     axes.set_xticks(ticks, ["none", "0.01 %", "0.1 %", "1 %", "5 %"])
@@ -219,6 +217,23 @@ def loss(networks: Sequence[dict[str, Any]]) -> Figure | None:
     )
     axes.legend()
     return figure
+
+
+def loss_shares(networks: Sequence[dict[str, Any]]) -> dict[str, dict[float, float]]:
+    """Method name -> loss -> algbw as a share of the same method's without loss, on the same kind of links.
+
+    Loss in the switch itself stands under the method's name and IN_SWITCH.
+    """
+    speeds: dict[str, dict[float, float]] = {}
+    for network in networks:
+        for row in network["rows"]:
+            name = row["name"] + (IN_SWITCH if network["loss_by"] == BY_SWITCH else "")
+            speeds.setdefault(name, {})[network["scenario"]["faults"]["loss"]] = float(row["algbw_bytes_per_s"])
+    return {
+        name: {loss: speed / by_loss[0.0] for loss, speed in sorted(by_loss.items())}
+        for name, by_loss in speeds.items()
+        if by_loss.get(0.0)
+    }
 
 
 def planes(part: dict[str, Any]) -> Figure | None:
@@ -241,9 +256,6 @@ def planes(part: dict[str, Any]) -> Figure | None:
             tips(axes, points, [f"{name}, {elements} elements: {ns:.0f} ns per packet" for elements, ns in points])
             low, high = ([row["ns_per_packet"][key] for row in here] for key in ("p25", "p75"))
             axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(
-            [256], [100], marker="_", markersize=18, markeredgewidth=2, color=_BOUND, linestyle="", label="target"
-        )
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.yaxis.set_minor_formatter(NullFormatter())

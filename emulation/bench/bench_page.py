@@ -1,4 +1,4 @@
-"""The benchmark as one HTML page that needs nothing else: the answer, figures, targets, tables, the machine."""
+"""The benchmark as one HTML page that needs nothing else: the answer, figures, baselines, tables, the machine."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from emulation.bench import collective_times, text_table
-from emulation.bench.allreduce.answer import answer
+from emulation.bench.allreduce.answer import SUMMARY_HEADS, answer, summary
 from emulation.bench.bench_figures import draw_all
 from emulation.bench.document import failures
 from emulation.bench.links import one_way as links
 from emulation.bench.planes import p4_engine, packet_engine
-from emulation.bench.targets import cells, judged
 from emulation.report import page_kit
 
 TITLES = {
@@ -66,7 +65,8 @@ def write_page(built: dict[str, Any], path: Path) -> None:
         "bench",
         built=built,
         answer=answer(built),
-        targets=[cells(verdict) for verdict in judged(built)],
+        summary_heads=SUMMARY_HEADS,
+        summary=summary(built),
         failures=[*itertools.chain(*failures(parts, tuple(parts)))],
         figures=[
             page_kit.drawn(figure, name, CAPTIONS[name], TITLES[name]) for name, figure in draw_all(built).items()

@@ -86,8 +86,7 @@ def failures(parts_document: dict[str, Any], parts: Sequence[str]) -> tuple[list
     gave_up: list[str] = []
     for name in parts:
         part = parts_document[name]
-        # a study has no failures
-        entries = part if isinstance(part, list) else [{"title": name, "failures": part.get("failures", {})}]
+        entries = part if isinstance(part, list) else [{"title": name, "failures": part["failures"]}]
         for entry in entries:
             lossy = bool(entry.get("loss_by") and entry["scenario"]["faults"]["loss"])
             for method, reason in entry["failures"].items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +13,10 @@ from typing import Any
 from emulation.bench import bandwidths, document
 from emulation.bench.allreduce import bench_methods
 from emulation.bench.allreduce.allreduce_cells import ROUNDS, BenchRequest, OperationPace, measure
+from emulation.bench.allreduce.answer import SUMMARY_HEADS, summary
 from emulation.bench.allreduce.bench_methods import BenchMethod
 from emulation.bench.document import MachineLoad, write
+from emulation.bench.text_table import columns
 from emulation.bounds import elements_most, elements_that_fit
 from emulation.certificate.fidelity import rate_text
 from emulation.errors import RunFailed
@@ -189,8 +190,6 @@ def run(
     require_folder(out)
     other_parts = _other_parts(path, parts, quick)
     load, parts_document = MachineLoad(), dict(other_parts)
-    if study := _study(out.parent / "study" / "study.json"):
-        parts_document["study"] = study
     for part in parts:
         begun_s = time.monotonic()
         parts_document[part] = MEASURES[part](quick, log, on_row)
@@ -198,9 +197,8 @@ def run(
         write(path, documented(parts_document, load.measures(), quick))
         print_line("")
     built = document.read(path)
-    from emulation.bench.targets import judged, lines
-
-    yield from lines(judged(built))
+    if rows := summary(built):
+        yield from columns(SUMMARY_HEADS, rows)
     for figure in draw(built, out):
         yield str(figure)
     yield str(path)
@@ -215,15 +213,6 @@ def require_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
-
-
-def _study(path: Path) -> dict[str, Any]:
-    """Rows of a study of codecs, if one lies beside the results; a study takes too long to be a part."""
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    except (OSError, ValueError, KeyError):
-        return {}
-    return {"rows": [{name: value for name, value in row.items() if name not in ("curve", "errors")} for row in rows]}
 
 
 def _other_parts(path: Path, parts: Sequence[str], quick: bool) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -283,22 +282,9 @@ def racks(quick: Quick = False, out: Out = OUT) -> None:
 
 @app.command("all")
 def everything(quick: Quick = False, out: Out = OUT) -> None:
-    """All parts one after the other: OUT/bench.json, figures, and the table of targets. This is `make bench`."""
+    """All parts one after the other: OUT/bench.json, figures, and the longest arrays with bound and baseline.
+    This is `make bench`."""
     _part(None, quick, out)
-
-
-@app.command()
-def targets(
-    file: Annotated[Path, typer.Argument(help="What a benchmark has written")] = OUT / "bench.json",
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout")] = False,
-) -> None:
-    """The project's targets beside what was measured: met, missed and by what, or not measured."""
-    with outcomes():
-        from emulation.bench import document
-        from emulation.bench.targets import judged, lines
-
-        verdicts = judged(document.read(file))
-        typer.echo(json.dumps(verdicts, indent=1, sort_keys=True) if as_json else "\n".join(lines(verdicts)))
 
 
 @app.command()

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from emulation.bench.planes import engine_page, packet_engine
-from emulation.bench.planes.packet_engine import EngineCase, exponent
-from emulation.bench.targets import judged, lines
+from emulation.bench.planes.packet_engine import EngineCase, exponent, scenario_speedups
 from emulation.errors import RunFailed
 from switchagg.native import library
 
@@ -28,7 +27,7 @@ def part_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(bool(library.missing()), reason=library.missing())
-def test_small_worlds_are_measured_judged_and_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_small_worlds_are_measured_and_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     part = part_of(monkeypatch)
     python, compiled = part["rows"]
     assert python["hops"] == compiled["hops"] > 100
@@ -36,11 +35,8 @@ def test_small_worlds_are_measured_judged_and_shown(monkeypatch: pytest.MonkeyPa
     assert python["virtual_ns"] == compiled["virtual_ns"]
     assert python["wrong_elements"] == compiled["wrong_elements"] == 0
     assert all(row["virtual_ns"] > 0 for row in part["scenario"])
-    verdicts = judged({"parts": {"engine": part}, "machine": {}, "load": {}})
-    assert any("0.4 MB: memory" in line for line in lines(verdicts))
-    found = {one["what"]: one for one in verdicts}
-    assert found["packet engine, switch, n = 4, 0.4 MB"]["met"]
-    assert found["sim_100g without training, of Python's packet engine"]["measured"] > 1
+    assert any(line.startswith("switch, n = 4, 0.4 MB") for line in packet_engine.lines(part))
+    assert scenario_speedups(part)["all"] > 1
 
     (tmp_path / engine_page.PAGE).write_text((DOCS / engine_page.PAGE).read_text())
     page, figure = engine_page.write(part, tmp_path)

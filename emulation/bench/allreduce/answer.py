@@ -9,7 +9,15 @@ from typing import Any
 from emulation.bounds import payload_share
 from emulation.certificate.fidelity import rate_text
 from emulation.certificate.speedups import BEYOND_BOUND_FACTOR
-from emulation.report.wording import bound_text, bytes_text, count_text, faster_text, speedup_text, times_text
+from emulation.report.wording import (
+    bound_text,
+    bytes_text,
+    count_text,
+    faster_text,
+    speedup_text,
+    time_text,
+    times_text,
+)
 from transport.group.method_name import parse, traffic
 
 SWITCHES = ("switch:native", "switch:reference")
@@ -63,6 +71,38 @@ def answer(built: dict[str, Any]) -> dict[str, Any] | None:
         "stamp": _stamp(network, size),
         "sentences": [*(beyond if times[size] > BEYOND_BOUND_FACTOR * most else []), _longest(ratios), _slower(ratios)],
     }
+
+
+SUMMARY_HEADS = (
+    "allreduce by the switch",
+    "time",
+    "of its bound",
+    "over Gloo",
+    "at most",
+    "Gloo of its bound",
+    "limited by",
+)
+
+
+def summary(built: dict[str, Any]) -> list[list[str]]:
+    """A row under SUMMARY_HEADS for each shaped network, of the longest array that Gloo summed, too."""
+    rows = []
+    for network in shaped(built["parts"].get("allreduce", [])):
+        if not (ratios := over_gloo(network)):
+            continue
+        size = max(ratios)
+        longest = [row for row in network["rows"] if row["size_bytes"] == size]
+        switch = next(row for row in longest if row["name"] in SWITCHES)
+        gloo = max(row["share_of_bound"] for row in longest if row["method"] == "gloo")
+        where = f"{bytes_text(size)}, n = {_workers(network)}, {rate_text(_rate(network))}"
+        numbers = (
+            f"{switch['share_of_bound']:.1%}",
+            times_text(ratios[size]),
+            times_text(bound(network)),
+            f"{gloo:.1%}",
+        )
+        rows.append([where, time_text(switch["time_ns"]["median"]), *numbers, switch["limited_by"]])
+    return rows
 
 
 def _workers(network: Network) -> int:

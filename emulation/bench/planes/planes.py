@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.bench import bandwidths
-from emulation.bench.planes.worker_memory import worker_memory
 from switchagg.call import array_call, make_call
 from switchagg.dataplane.native import RUN, NativePlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
@@ -84,7 +83,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
     failures: dict[str, str] = {}
     budget_s = 0.05 if quick else 0.4
     for name in reversed([name for name, kind in DATAPLANES.items() if kind.measured]):
-        timer = TIMERS.get(name) or _by_contract(name)
+        timer = timer_of(name)
         log(f"data plane {name}, in memory")
         for elements, workers in shapes:
             try:
@@ -102,12 +101,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
             except CoreMissing as error:
                 failures[f"endpoint {name}"] = str(error)
                 break
-    memory = None
-    try:
-        memory = worker_memory()
-    except (SwitchaggError, CoreMissing) as error:
-        failures["worker memory"] = str(error)
-    return {"rows": rows, "endpoints": endpoints, "worker_memory": memory, "failures": failures}
+    return {"rows": rows, "endpoints": endpoints, "failures": failures}
 
 
 def row(what: str, name: str, elements: int, workers: int, samples: list[float]) -> dict[str, Any]:
@@ -136,6 +130,11 @@ def _turns(traffic: BundleTraffic, budget_s: float, carry_out: Callable[[Turn], 
             if len(samples) >= 5 and time.monotonic() > end:
                 break
     return samples
+
+
+def timer_of(name: str) -> Callable[[BundleTraffic, float], list[float]]:
+    """What times the data plane of that name for so many seconds: ns per packet of each turn."""
+    return TIMERS.get(name) or _by_contract(name)
 
 
 def _by_contract(name: str) -> Callable[[BundleTraffic, float], list[float]]:
