@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from switchagg.native.library import missing
 from transport.collectives.collective_party import CollectiveFinished, CollectiveParty
+from transport.contracts.group_contract import CallRequest
 from transport.meshes.mesh import OutgoingMessage
 
 
@@ -105,7 +106,7 @@ def run_once(
     told = {"segment_bytes": call.pop("segment_bytes", 64), "option": call.pop("option", 0)}
     net = Net(len(arrays), seed, **told)
     for rank, array in enumerate(arrays):
-        net.parties[rank].submit(kind, algorithm, array, op, now_ns=0, **call)
+        net.parties[rank].submit(CallRequest(kind, op, **call), algorithm, array, now_ns=0)
     net.run()
     assert net.failures() == [""] * len(arrays)
     return net

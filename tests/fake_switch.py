@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from switchagg.description import COMBINING, KINDS
+from switchagg.description import COMBINING
 from switchagg.errors import AggregationFailed, JobError
-from transport.contracts.group_contract import own_shard
+from transport.contracts.group_contract import CallRequest, own_shard
 from transport.worker.join_options import JoinOptions
 
 
@@ -112,22 +112,8 @@ class FakeSession:
         self._pending: list[Future[Any]] = []
         self._lock = threading.Lock()
 
-    def __getattr__(self, kind: str) -> Any:
-        if kind not in (*KINDS, "compare"):
-            raise AttributeError(kind)
-        return partial(self._call, kind)
-
-    def _call(
-        self,
-        kind: str,
-        array: Any = None,
-        op: str = "sum",
-        root: int = 0,
-        *,
-        signature: Any = None,
-        tensors: Any = None,
-    ) -> "Future[Any]":
-        array = np.empty(0, np.uint8) if kind in ("barrier", "compare") else array
+    def submit(self, request: CallRequest, array: Any) -> "Future[Any]":
+        kind, op, signature = request.kind, request.op, request.signature
         assert array.ndim == 1
         assert array.flags.c_contiguous
         future: Future[Any] = Future()

@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from transport.contracts.group_contract import Array, CallRequest
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import PsConfig
 from transport.ps.ps_arithmetic import Arithmetic
 from transport.ps.ps_server import PsServer
-from transport.ps.ps_worker import Array, PsCall, PsCallFinished, PsWorker
+from transport.ps.ps_worker import PsCall, PsCallFinished, PsWorker
 
 
 class World:
@@ -52,7 +53,7 @@ class World:
             party.handle_timer(self.now_ns)
 
     def call(self, rank: int, kind: str, array: Array, op: str = "sum", **options: object) -> PsCall:
-        return self.workers[rank].submit(kind, array, op, now_ns=self.now_ns, **options)  # type: ignore[arg-type]
+        return self.workers[rank].submit(CallRequest(kind, op, **options), array, now_ns=self.now_ns)  # type: ignore[arg-type]
 
     def step(self) -> bool:
         """One thing happens; False if nothing can but for the passing of time."""

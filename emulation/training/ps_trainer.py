@@ -15,9 +15,9 @@ from emulation.training.ddp_trainer import Trainer, TrainingClock, rendezvous
 from emulation.training.trainer_messages import GROUP_JOB, GROUP_PORT, IterationReport, TrainerConfig, TransferTimes
 from emulation.training.weight_snapshots import WeightSnapshots
 from emulation.training.workload import RankWorkload
+from transport.contracts.group_contract import Array
 from transport.group.ps_group import PsClient, PsOptions, open_ps_client
 from transport.ps.config import PsConfig
-from transport.ps.ps_worker import Array
 from transport.torch.ps import PsOptimizer
 
 

@@ -11,7 +11,7 @@ import pytest
 from switchagg.description import REQUESTED_OPS, CallSignature
 from switchagg.errors import AggregationFailed
 from tests.contract.groups import COLLECTIVES, KINDS, SOON_S
-from transport.contracts.group_contract import AllreduceGroup, Matching, own_shard
+from transport.contracts.group_contract import NOTHING, AllreduceGroup, CallRequest, Matching, own_shard
 
 WORKERS = 3
 TYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",
@@ -130,14 +130,16 @@ def test_impossible_calls_are_refused_at_once_and_change_nothing(groups: Groups,
 ELSEWHERE = CallSignature("all_to_all", "sum", np.dtype(np.float32), 7)
 PRODUCT = CallSignature("allreduce", "sum", np.dtype(np.float32), 7, 0, REQUESTED_OPS.index(("product", "")))
 
+COMPARISON, GATHERED = CallRequest("barrier", signature=ELSEWHERE), CallRequest("all_gather", signature=PRODUCT)
+
 
 @pytest.mark.parametrize("name", ["switch@udp", "ring@tcp", "auto@tcp"])
 def test_calls_that_travel_as_others_are_compared_as_what_they_are(name: str) -> None:
     with COLLECTIVES[name](2) as groups:
-        ready([group.compare(ELSEWHERE) for group in groups])
-        found = ready([group.all_gather(np.full(2, rank), signature=PRODUCT) for rank, group in enumerate(groups)])
+        ready([group.submit(COMPARISON, NOTHING) for group in groups])
+        found = ready([group.submit(GATHERED, np.full(2, rank)) for rank, group in enumerate(groups)])
         assert [array.tolist() for array in found] == [[0, 1]] * 2
-        for future in (groups[0].compare(ELSEWHERE), groups[1].all_gather(np.zeros(2), signature=PRODUCT)):
+        for future in (groups[0].submit(COMPARISON, NOTHING), groups[1].submit(GATHERED, np.zeros(2))):
             error = str(future.exception(SOON_S))
             assert re.search(r"all_to_all 2 of 7 float32, .*allreduce 2 of 7 float32 \(product\)", error) or re.search(
                 r"allreduce 2 of 7 float32 \(product\), .*all_to_all 2 of 7 float32", error

@@ -10,6 +10,7 @@ from switchagg.errors import AggregationFailed
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveParty
 from transport.collectives.execution import SEGMENT_BYTES
+from transport.contracts.group_contract import CallRequest
 
 
 class World:
@@ -62,7 +63,7 @@ def test_every_rank_knows_the_links_before_its_first_call(alpha_ns: int, beta_ns
     world = World(5, alpha_ns, beta_ns)
     arrays = [[np.full(size, rank, np.int32) for size in (3, 200_000)] for rank in range(5)]
     calls = [
-        [party.submit("allreduce", array, now_ns=0) for array in arrays[rank]]
+        [party.submit(CallRequest("allreduce"), array, now_ns=0) for array in arrays[rank]]
         for rank, party in enumerate(world.parties)
     ]
     assert all(party.choice is None for party in world.parties)
@@ -84,10 +85,10 @@ def test_sizes_of_one_class_are_explained_once_and_other_kinds_never() -> None:
     world = World(2, 1000, 1.0)
     for size in (1000, 1001, 4000, 1000):
         for party in world.parties:
-            party.submit("allreduce", np.zeros(size, np.int8), now_ns=world.now_ns)
+            party.submit(CallRequest("allreduce"), np.zeros(size, np.int8), now_ns=world.now_ns)
         world.run()
     for party in world.parties:
-        party.submit("barrier", np.zeros(0, np.int8), now_ns=world.now_ns)
+        party.submit(CallRequest("barrier"), np.zeros(0, np.int8), now_ns=world.now_ns)
     world.run()
     assert len(world.lines) == 2 * 2
 
@@ -102,7 +103,7 @@ def test_slow_links_are_measured_with_short_messages() -> None:
 
 def test_one_worker_measures_nothing() -> None:
     world = World(1, 1, 1.0)
-    call = world.parties[0].submit("allreduce", np.zeros(5), now_ns=1)
+    call = world.parties[0].submit(CallRequest("allreduce"), np.zeros(5), now_ns=1)
     world.run()
     assert world.finished == [{call: None}]
 
@@ -111,7 +112,7 @@ def test_one_worker_measures_nothing() -> None:
 def test_calls_that_wait_for_the_measurement_fail_with_it(dead: int) -> None:
     world = World(3, 1000, 1.0)
     world.dead.add(dead)
-    calls = {r: world.parties[r].submit("allreduce", np.zeros(5), now_ns=1) for r in range(3) if r != dead}
+    calls = {r: world.parties[r].submit(CallRequest("allreduce"), np.zeros(5), now_ns=1) for r in range(3) if r != dead}
     world.run()
     for rank in calls:
         world.parties[rank].lost(dead, "it died", world.now_ns)
@@ -127,7 +128,7 @@ def test_calls_wait_no_longer_for_the_measurement_than_for_anything_else(rank: i
     party = AutoParty(CollectiveParty(rank, 3, call_timeout_ns=1000), SEGMENT_BYTES, lambda line: None)
     party.handle_timer(50)
     party.messages_to_send()
-    call = party.submit("allreduce", np.ones(4, np.float32), now_ns=100)
+    call = party.submit(CallRequest("allreduce"), np.ones(4, np.float32), now_ns=100)
     assert party.next_deadline_ns() == 1100
     party.handle_timer(1099)
     assert not party.events()
@@ -143,8 +144,8 @@ def test_two_held_calls_with_one_key_fail_the_second() -> None:
     world = World(2, 1000, 1.0)
     kept = []
     for party in world.parties:
-        first = party.submit("allreduce", np.zeros(5), now_ns=1, key=3)
-        second = party.submit("allreduce", np.zeros(5), now_ns=1, key=3)
+        first = party.submit(CallRequest("allreduce", key=3), np.zeros(5), now_ns=1)
+        second = party.submit(CallRequest("allreduce", key=3), np.zeros(5), now_ns=1)
         kept.append((first, second))
     world.run()
     for rank, (first, second) in enumerate(kept):

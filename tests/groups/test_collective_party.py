@@ -13,6 +13,7 @@ from transport.collectives.collective_plan import Draft
 from transport.collectives.collective_table import program
 from transport.collectives.execution import Execution, ProgramCache, compile_plan
 from transport.collectives.native_execution import NativeExecution
+from transport.contracts.group_contract import CallRequest
 from transport.meshes.mesh import HEAD_BYTES_MAX
 
 SECOND_NS = 1_000_000_000
@@ -27,7 +28,9 @@ def kind_of_execution(execution_in: str) -> Any:  # noqa: F811
 
 def submit(net: Net, rank: int, elements: int = 40, algorithm: str = "ring", **values: Any) -> np.ndarray:
     array = np.full(elements, rank + 1, values.pop("dtype", np.int64))
-    net.parties[rank].submit(values.pop("kind", "allreduce"), algorithm, array, now_ns=net.now_ns, **values)
+    net.parties[rank].submit(
+        CallRequest(values.pop("kind", "allreduce"), **values), algorithm, array, now_ns=net.now_ns
+    )
     return array
 
 
@@ -43,7 +46,7 @@ def test_keyed_calls_match_in_any_local_order_and_keys_are_free_again(seed: int)
     for _ in range(2):
         for rank in range(4):
             for key in net.chance.sample(range(5), 5):
-                net.parties[rank].submit("allreduce", calls[key][0], arrays[rank][key], now_ns=0, key=key)
+                net.parties[rank].submit(CallRequest("allreduce", key=key), calls[key][0], arrays[rank][key], now_ns=0)
                 if net.chance.random() < 0.3:
                     net.run()  # others may be done with this key before the last rank begins
         net.run()
@@ -58,13 +61,13 @@ def test_a_rank_may_use_a_key_again_while_others_are_still_at_the_call_before() 
     net = Net(3, segment_bytes=16)
     sizes = (10, 10, 3, 25)
     for elements in sizes:
-        net.parties[0].submit("broadcast", "ring", np.arange(elements), now_ns=0, key=9)
+        net.parties[0].submit(CallRequest("broadcast", key=9), "ring", np.arange(elements), now_ns=0)
         net.run()
     received = []
     for elements in sizes:
         for rank in (2, 1):
             received.append((elements, np.zeros(elements, np.int64)))
-            net.parties[rank].submit("broadcast", "ring", received[-1][1], now_ns=0, key=9)
+            net.parties[rank].submit(CallRequest("broadcast", key=9), "ring", received[-1][1], now_ns=0)
         net.run()
     assert net.failures() == [""] * 12
     assert all(np.array_equal(array, np.arange(elements)) for elements, array in received)
@@ -75,16 +78,16 @@ def test_the_next_call_under_a_key_may_overtake_in_another_class() -> None:
     arrays = [np.full(10, value, np.float32) for value in (1, 2, 0, 0)]
     messages = []
     for number, priority in enumerate((7, 0)):
-        root.submit("broadcast", "tree", arrays[number], now_ns=0, key=1, priority=priority)
+        root.submit(CallRequest("broadcast", key=1, priority=priority), "tree", arrays[number], now_ns=0)
         (message,) = root.messages_to_send()
         root.on_sent(message.ticket)
         messages.append((message.head, bytes(message.data)))
-    other.submit("broadcast", "tree", arrays[2], now_ns=0, key=1, priority=7)
+    other.submit(CallRequest("broadcast", key=1, priority=7), "tree", arrays[2], now_ns=0)
     assert other.place(0, messages[1][0], 40) is None
     for head, data in reversed(messages):
         other.receive(0, head, data, 1)
     assert len(other.events()) == 1
-    other.submit("broadcast", "tree", arrays[3], now_ns=2, key=1, priority=0)
+    other.submit(CallRequest("broadcast", key=1, priority=0), "tree", arrays[3], now_ns=2)
     assert len(other.events()) == 1
     assert [set(array) for array in arrays[2:]] == [{1}, {2}]
 
@@ -92,7 +95,7 @@ def test_the_next_call_under_a_key_may_overtake_in_another_class() -> None:
 def test_a_rank_that_makes_a_call_in_another_class_is_named_when_it_stalls() -> None:
     parties = [CollectiveParty(rank, 2, classes=(0, 7), call_timeout_ns=80) for rank in range(2)]
     for party, priority in zip(parties, (7, 0), strict=True):
-        party.submit("allreduce", "ring", np.ones(10), now_ns=0, key=1, priority=priority)
+        party.submit(CallRequest("allreduce", key=1, priority=priority), "ring", np.ones(10), now_ns=0)
     for message in parties[1].messages_to_send():
         parties[0].receive(1, message.head, message.data, 0)
     while parties[0].failure is None:
@@ -126,8 +129,8 @@ def test_a_key_in_use_or_out_of_range_is_refused_and_the_party_goes_on() -> None
 
 def test_priorities_go_out_with_the_messages_and_heads_are_short() -> None:
     party = CollectiveParty(0, 2, segment_bytes=16)
-    party.submit("allreduce", "ring", np.zeros(10), now_ns=0, priority=-3)
-    party.submit("allreduce", "ring", np.zeros(1, np.float32), now_ns=0, priority=5)
+    party.submit(CallRequest("allreduce", priority=-3), "ring", np.zeros(10), now_ns=0)
+    party.submit(CallRequest("allreduce", priority=5), "ring", np.zeros(1, np.float32), now_ns=0)
     messages = party.messages_to_send()
     assert [message.priority for message in messages] == [-3] * 3 + [5]
     assert {len(message.head) for message in messages} == {HEAD_BYTES}
@@ -281,18 +284,18 @@ def test_one_worker_has_its_result_at_once() -> None:
 def test_messages_for_calls_not_made_yet_are_held_up_to_a_bound() -> None:
     net = Net(2, early_bytes_max=20_000)
     for _ in range(3):
-        net.parties[0].submit("broadcast", "tree", np.zeros(5000, np.uint8), now_ns=0)
+        net.parties[0].submit(CallRequest("broadcast"), "tree", np.zeros(5000, np.uint8), now_ns=0)
     net.run()
     assert net.failures() == [""] * 3
     for _ in range(3):
-        net.parties[1].submit("broadcast", "tree", np.ones(5000, np.uint8), now_ns=0)
+        net.parties[1].submit(CallRequest("broadcast"), "tree", np.ones(5000, np.uint8), now_ns=0)
     net.run()  # what was held is given back
     assert net.failures() == [""] * 6
     for _ in range(3):
-        net.parties[0].submit("broadcast", "tree", np.zeros(5000, np.uint8), now_ns=0)
+        net.parties[0].submit(CallRequest("broadcast"), "tree", np.zeros(5000, np.uint8), now_ns=0)
     net.run()
     assert net.failures() == [""] * 9
-    net.parties[0].submit("broadcast", "tree", np.zeros(5000, np.uint8), now_ns=0)
+    net.parties[0].submit(CallRequest("broadcast"), "tree", np.zeros(5000, np.uint8), now_ns=0)
     net.run()
     assert "rank 0 is ahead of rank 1 by more than 20000 bytes of messages" in str(net.parties[1].failure)
     assert "said by rank 1" in str(net.parties[0].failure)
@@ -374,7 +377,7 @@ def test_a_lost_member_that_still_expects_a_message_fails_the_call() -> None:
     net.run()
     assert "rank 1 lost rank 0" in net.failures()[0]
     party = CollectiveParty(1, 3)
-    party.submit("broadcast", "ring", np.zeros(3), now_ns=0)  # will owe rank 2 what comes from rank 0
+    party.submit(CallRequest("broadcast"), "ring", np.zeros(3), now_ns=0)  # will owe rank 2 what comes from rank 0
     party.lost(2, "it died", 1)
     assert "rank 1 lost rank 2" in str(party.events()[0].failure)
 
@@ -400,7 +403,7 @@ def test_a_call_in_which_nothing_moves_fails_at_its_deadline_and_says_whom_it_wa
 
 def test_a_root_that_only_sends_moves_as_long_as_its_messages_leave() -> None:
     party = CollectiveParty(0, 2, segment_bytes=80, call_timeout_ns=10 * SECOND_NS)
-    party.submit("broadcast", "ring", np.arange(30), now_ns=0)
+    party.submit(CallRequest("broadcast"), "ring", np.arange(30), now_ns=0)
     messages = party.messages_to_send()
     assert len(messages) == 3
     for turn, message in enumerate(messages[:2], 1):
@@ -454,7 +457,7 @@ def test_no_message_makes_a_party_raise() -> None:
         workers = 2 + turn % 3
         algorithm = "direct" if turn % 2 else "ring"
         for rank in range(workers):
-            net.parties[rank].submit("allreduce", algorithm, arrays[turn % 5 == 0].copy(), now_ns=0)
+            net.parties[rank].submit(CallRequest("allreduce"), algorithm, arrays[turn % 5 == 0].copy(), now_ns=0)
         messages = net.parties[0].messages_to_send()
         message = chance.choice(messages)
         head = bytearray(message.head)

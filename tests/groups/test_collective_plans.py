@@ -14,6 +14,7 @@ from transport.collectives.collective_table import COLLECTIVES, fitting, plan, w
 from transport.collectives.halving import blocks, reversed_bits
 from transport.collectives.rings import hierarchical_group, torus_sides
 from transport.collectives.trees import binary_tree, complementary_trees
+from transport.contracts.group_contract import CallRequest
 from transport.group.method_name import host_methods
 
 WORKERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16)
@@ -124,10 +125,10 @@ def test_no_rank_leaves_a_barrier_before_all_have_entered(workers: int) -> None:
     last = workers // 2
     for rank in range(workers):
         if rank != last:
-            net.parties[rank].submit("barrier", "dissemination", np.empty(0), now_ns=0)
+            net.parties[rank].submit(CallRequest("barrier"), "dissemination", np.empty(0), now_ns=0)
     net.run()
     assert net.ends == [[]] * workers
-    net.parties[last].submit("barrier", "dissemination", np.empty(0), now_ns=0)
+    net.parties[last].submit(CallRequest("barrier"), "dissemination", np.empty(0), now_ns=0)
     net.run()
     assert net.failures() == [""] * workers
 

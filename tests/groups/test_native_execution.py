@@ -21,6 +21,7 @@ from transport.collectives.collective_party import CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, plan
 from transport.collectives.execution import SEGMENT_BYTES, compile_plan
 from transport.collectives.native_execution import NativeExecution
+from transport.contracts.group_contract import CallRequest
 from transport.group.group_opening import open_group
 from transport.meshes.credit_queue import Credited
 from transport.meshes.mesh import MemberLost, MessageReceived, MessageSent
@@ -59,7 +60,7 @@ def test_random_plans_give_the_same_bits_in_any_order(seed: int, monkeypatch: py
         net = Net(workers, chance.randrange(100), segment_bytes=segment_bytes)
         arrays = [array.copy() for array in given]
         for rank in range(workers):
-            call = net.parties[rank].submit(kind, algorithm, arrays[rank], op, now_ns=0)
+            call = net.parties[rank].submit(CallRequest(kind, op), algorithm, arrays[rank], now_ns=0)
             assert isinstance(call.execution, NativeExecution) == (runner is not None)
         net.run()
         assert net.failures() == [""] * workers
@@ -114,9 +115,9 @@ def test_plans_that_turn_are_those_of_member_0_with_its_number_added(elements: i
 def test_what_c_can_not_combine_stays_with_numpy(op: Any, dtype: Any) -> None:
     party = CollectiveParty(0, 2)
     party.runner = ByHand()
-    call = party.submit("allreduce", "ring", np.ones(4, dtype), op, now_ns=0)
+    call = party.submit(CallRequest("allreduce", op), "ring", np.ones(4, dtype), now_ns=0)
     assert not isinstance(call.execution, NativeExecution)
-    call = party.submit("all_gather", "ring", np.ones(4, np.float16), now_ns=0)
+    call = party.submit(CallRequest("all_gather"), "ring", np.ones(4, np.float16), now_ns=0)
     assert isinstance(call.execution, NativeExecution)
 
 
@@ -212,7 +213,9 @@ def test_calls_over_a_mesh_in_c_are_right_in_pieces_of_any_size(pairs: Any, seed
         calls.append((key, algorithm, op, [array.copy() for array in given], expected))
     for party, order in ((pair.mine, chance.sample(calls, 8)), (pair.theirs, chance.sample(calls, 8))):
         for key, algorithm, op, arrays, _ in order:
-            party.submit("allreduce", algorithm, arrays[party.member], op, now_ns=0, key=key, priority=key % 3)
+            party.submit(
+                CallRequest("allreduce", op, key=key, priority=key % 3), algorithm, arrays[party.member], now_ns=0
+            )
             if chance.random() < 0.5:
                 pair.step(chance.randrange(1, 5000))
     ended = [len(party.events()) for party in (pair.mine, pair.theirs)]
@@ -230,8 +233,8 @@ def test_calls_over_a_mesh_in_c_are_right_in_pieces_of_any_size(pairs: Any, seed
 def test_messages_of_a_running_call_reach_no_python(pairs: Any) -> None:
     pair = pairs(NativeTcpMesh)
     arrays = [np.full(100_000, rank + 1) for rank in range(2)]
-    pair.mine.submit("allreduce", "ring", arrays[0], now_ns=0)
-    pair.theirs.submit("allreduce", "ring", arrays[1], now_ns=0)
+    pair.mine.submit(CallRequest("allreduce"), "ring", arrays[0], now_ns=0)
+    pair.theirs.submit(CallRequest("allreduce"), "ring", arrays[1], now_ns=0)
     assert pair.run(1) == []
     assert set(arrays[0]) == set(arrays[1]) == {3}
     assert [type(event) for event in pair.events] == [MessageSent]  # of the call
@@ -249,8 +252,8 @@ def test_a_wrong_message_of_a_running_call_fails_it_by_name(
     pairs: Any, kind: Kind, step: int, segment: int, size: int, words: str
 ) -> None:
     pair = pairs(kind)
-    pair.mine.submit("allreduce", "ring", np.zeros(100), now_ns=0)
-    pair.theirs.submit("allreduce", "ring", np.zeros(100), now_ns=0)
+    pair.mine.submit(CallRequest("allreduce"), "ring", np.zeros(100), now_ns=0)
+    pair.theirs.submit(CallRequest("allreduce"), "ring", np.zeros(100), now_ns=0)
     (right,) = pair.theirs.messages_to_send()
     head = right.head[:40] + step.to_bytes(4, "big") + segment.to_bytes(4, "big")
     pair.out += frame(right.head, bytes(right.data)) * (words == "came twice") + frame(head, bytes(size))
@@ -265,8 +268,8 @@ def test_a_wrong_message_of_a_running_call_fails_it_by_name(
 def test_a_peer_that_dies_within_a_message_is_lost_and_the_array_is_left_alone(pairs: Any) -> None:
     pair = pairs(NativeTcpMesh)
     array = np.zeros(1000)
-    pair.mine.submit("broadcast", "tree", array, now_ns=0, root=1)
-    pair.theirs.submit("broadcast", "tree", np.ones(1000), now_ns=0, root=1)
+    pair.mine.submit(CallRequest("broadcast", root=1), "tree", array, now_ns=0)
+    pair.theirs.submit(CallRequest("broadcast", root=1), "tree", np.ones(1000), now_ns=0)
     (message,) = pair.theirs.messages_to_send()
     pair.out += frame(message.head, bytes(message.data))[:4000]
     while not array[:400].all():  # it is received in place
@@ -281,8 +284,8 @@ def test_a_peer_that_dies_within_a_message_is_lost_and_the_array_is_left_alone(p
 def test_after_a_failure_nothing_more_is_received_into_an_array(pairs: Any) -> None:
     pair = pairs(NativeTcpMesh)
     array = np.zeros(1000)
-    pair.mine.submit("broadcast", "tree", array, now_ns=0, root=1)
-    pair.theirs.submit("broadcast", "tree", np.ones(1000), now_ns=0, root=1)
+    pair.mine.submit(CallRequest("broadcast", root=1), "tree", array, now_ns=0)
+    pair.theirs.submit(CallRequest("broadcast", root=1), "tree", np.ones(1000), now_ns=0)
     (message,) = pair.theirs.messages_to_send()
     whole = frame(message.head, bytes(message.data))
     pair.out += whole[:4000]
@@ -302,14 +305,14 @@ def test_a_message_of_a_call_that_is_over_is_kept_for_the_next_of_its_key(pairs:
     for value in (1, 2):
         arrays = [np.zeros(10), np.full(10, float(value))]
         if value == 2:
-            pair.theirs.submit("broadcast", "tree", arrays[1], now_ns=0, key=1, root=1)
+            pair.theirs.submit(CallRequest("broadcast", key=1, root=1), "tree", arrays[1], now_ns=0)
             while not isinstance(pair.events[-1], MessageReceived):
                 pair.step(10_000)
-            pair.mine.submit("broadcast", "tree", arrays[0], now_ns=0, key=1, root=1)
+            pair.mine.submit(CallRequest("broadcast", key=1, root=1), "tree", arrays[0], now_ns=0)
             assert len(pair.mine.events()) == 1
         else:
             for party in (pair.mine, pair.theirs):
-                party.submit("broadcast", "tree", arrays[party.member], now_ns=0, key=1, root=1)
+                party.submit(CallRequest("broadcast", key=1, root=1), "tree", arrays[party.member], now_ns=0)
             assert pair.run(1) == []
         assert set(arrays[0]) == {value}
 
@@ -318,10 +321,10 @@ def test_arrays_are_let_go_when_their_call_is_done_and_when_the_mesh_closes(pair
     pair = pairs(NativeTcpMesh)
     arrays = [np.zeros(1000), np.zeros(1000)]
     for party in (pair.mine, pair.theirs):
-        party.submit("allreduce", "ring", arrays[party.member], now_ns=0)
+        party.submit(CallRequest("allreduce"), "ring", arrays[party.member], now_ns=0)
     pair.run(1)
     stuck = np.zeros(1000)
-    pair.mine.submit("allreduce", "ring", stuck, now_ns=0)
+    pair.mine.submit(CallRequest("allreduce"), "ring", stuck, now_ns=0)
     pair.pump()
     gone = [weakref.ref(arrays[0]), weakref.ref(stuck)]
     del arrays, stuck

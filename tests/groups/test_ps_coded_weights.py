@@ -7,11 +7,11 @@ import pytest
 
 from switchagg.errors import JobError
 from tests.ps_world import World
+from transport.contracts.group_contract import Array
 from transport.group.ps_group import open_ps_client
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import ASP, DC_ASGD, SSP, PsConfig
 from transport.ps.ps_messages import PsMessageKind, PsOp, unpack
-from transport.ps.ps_worker import Array
 
 ELEMENTS, TIMES = 5760, 20
 

@@ -7,12 +7,13 @@ import pytest
 
 from switchagg.description import KINDS, ROOTED
 from tests.ps_world import World
+from transport.contracts.group_contract import Array, CallRequest
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import BACKUP, PsConfig
 from transport.ps.ps_arithmetic import NumpyArithmetic
 from transport.ps.ps_messages import AUTOMATIC, EVERYBODY, Head, PsMessageKind
 from transport.ps.ps_server import PsServer
-from transport.ps.ps_worker import Array, PsCallFinished, PsWorker
+from transport.ps.ps_worker import PsCallFinished, PsWorker
 
 
 def values(rank: int, elements: int, dtype: str = "float32", seed: int = 0) -> Array:
@@ -210,21 +211,21 @@ def test_a_push_under_way_when_its_round_ends_is_dropped_and_the_next_one_counts
         deliver(worker, rank)
     arrays = [np.full(3, rank + 1, np.int32) for rank in range(2)]
     for worker, array in zip(workers, arrays, strict=True):
-        worker.submit("allreduce", array, now_ns=0, key=7)
+        worker.submit(CallRequest("allreduce", key=7), array, now_ns=0)
     under_way = workers[1].messages_to_send()
     deliver(workers[0], 0)
     deliver(server, 2)
     workers[1].on_sent(under_way[0].ticket)
     assert [array.tolist() for array in arrays] == [[1, 1, 1]] * 2
     arrays[1][:] = 10
-    workers[1].submit("allreduce", arrays[1], now_ns=0, key=7)
+    workers[1].submit(CallRequest("allreduce", key=7), arrays[1], now_ns=0)
     newer = workers[1].messages_to_send()
     for message in (*newer, *under_way):  # in whatever order: heads say which round it is
         server.receive(1, message.head, bytes(message.data), 0)
     arrays[0][:] = 20
     deliver(server, 2)
     assert arrays[1].tolist() == [10, 10, 10]
-    workers[0].submit("allreduce", arrays[0], now_ns=0, key=7)
+    workers[0].submit(CallRequest("allreduce", key=7), arrays[0], now_ns=0)
     deliver(workers[0], 0)
     assert arrays[0].tolist() == [10, 10, 10]
     assert server.counters == {"pushes": 4, "slices": 2, "answers": 2, "late_pushes": 1, "spared_pushes": 1} | {

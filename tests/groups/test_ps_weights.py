@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from tests.ps_world import World, changed
+from transport.contracts.group_contract import Array
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import ASP, BACKUP, BSP, DC_ASGD, SSP, PsConfig
 from transport.ps.ps_arithmetic import NumpyArithmetic
 from transport.ps.ps_messages import PsMessageKind, PsOp, unpack
 from transport.ps.ps_server import PsServer
-from transport.ps.ps_worker import Array, PsCallFinished
+from transport.ps.ps_worker import PsCallFinished
 
 Place = tuple[int, int, int]
 """Server, key, slice."""

@@ -94,7 +94,7 @@ def test_a_cuda_tensor_waits_for_its_caller_and_its_caller_for_it(dtype: torch.d
     tensor = torch.full((3, 4), 2, dtype=dtype)[:, ::2].as_subclass(FakeCudaTensor)
     side = SideStreams(cuda).of(tensor.device)
 
-    ((_, _, _, whole, _),) = tensor_layout.allreduce([tensor], ReduceOperation(op), RANKS)  # type: ignore[misc]
+    (whole,) = tensor_layout.allreduce([tensor], ReduceOperation(op), RANKS)  # type: ignore[misc]
     stage = CudaStage(whole, side, cuda=cuda, pin=False)
     assert stage.needs_fetch
     stage.fetch()
@@ -131,7 +131,7 @@ def test_a_reduce_scatter_of_cuda_tensors_reads_one_and_writes_the_other() -> No
     FakeCudaTensor.cuda = cuda
     given = torch.arange(6.0).as_subclass(FakeCudaTensor)
     output = torch.zeros(3).as_subclass(FakeCudaTensor)
-    ((_, _, _, shards, _),) = tensor_layout.reduce_scatter(output, [given], ReduceOperation(), RankContext(1, 2))  # type: ignore[misc]
+    (shards,) = tensor_layout.reduce_scatter(output, [given], ReduceOperation(), RankContext(1, 2))  # type: ignore[misc]
     stage = CudaStage(shards, SideStreams(cuda).of(given.device), cuda=cuda, pin=False)
     stage.fetch()
     assert stage.array.tolist() == [0, 1, 2, 3, 4, 5]
@@ -175,9 +175,8 @@ def test_which_way_a_reduction_takes(dtype: torch.dtype, op: str, elements: int,
         return
     assert found is not None
     (part,) = found
-    assert part.layout is not None
-    wire = str(part.layout.dtype).removeprefix("torch.")
-    assert f"{part.kind} {part.op} {wire}" == way
+    wire = str(part.dtype).removeprefix("torch.")
+    assert f"{part.request.kind} {part.request.op} {wire}" == way
 
 
 @pytest.mark.parametrize(
@@ -200,8 +199,7 @@ def test_a_type_that_nothing_combines_is_named_with_what_works(dtype: torch.dtyp
 def test_memory_in_which_sums_were_made_can_be_resized() -> None:
     """PowerSGD's batched hook does so with DDP's buckets."""
     tensor = torch.ones(3)
-    ((_, _, _, whole, _),) = tensor_layout.allreduce([tensor], ReduceOperation(), RANKS)  # type: ignore[misc]
-    assert whole is not None
+    (whole,) = tensor_layout.allreduce([tensor], ReduceOperation(), RANKS)  # type: ignore[misc]
     stage = HostStage(whole)
     stage.array += 1
     assert tensor.tolist() == [2, 2, 2]

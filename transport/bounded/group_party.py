@@ -1,6 +1,6 @@
 """BoundedGroupParty, a pure party: a member's float32 sums by a `BoundedParty`, other calls exactly, by `direct`."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from transport.bounded.bounded_calls import NUMBERED, BoundedCall
 from transport.bounded.bounded_party import BoundedParty
 from transport.collectives.collective_party import CollectiveParty
 from transport.collectives.collective_table import fitting
+from transport.contracts.group_contract import CallRequest
 from transport.meshes.mesh import OutgoingMessage
 
 EXACT = "direct"
@@ -29,26 +30,22 @@ class BoundedGroupParty:
     def failure(self) -> AggregationFailed | None:
         return self.exact.failure or self.lossy.failure
 
-    def submit(
-        self,
-        kind: Kind,
-        array: NDArray[Any],
-        op: Any = "sum",
-        *,
-        now_ns: int,
-        key: int | None = None,
-        priority: int = 0,
-        root: Any = 0,
-        name: object = None,
-    ) -> Any:
-        """As of `CollectiveParty`. name: of the values, the same in each iteration; default: the key."""
-        if kind != "allreduce" or op != "sum" or array.dtype != np.float32:
+    def submit(self, request: CallRequest, array: NDArray[Any], *, now_ns: int) -> Any:
+        """As of `CollectiveParty`. The values are known by their tensors' names, or the key, in each iteration."""
+        kind, key = cast(Kind, request.kind), request.key
+        if kind != "allreduce" or request.op != "sum" or array.dtype != np.float32:
             self.lossy.pass_over(key, f"{kind} of {len(array)} {array.dtype}")
-            exact, algorithm = self.exact, fitting(kind, EXACT, self.exact.workers)
-            return exact.submit(kind, algorithm, array, op, now_ns=now_ns, key=key, priority=priority, root=root)
-        how: dict[str, Any] = {"key": key, "priority": priority, "name": name, "signature": str(root)}
+            algorithm = fitting(kind, EXACT, self.exact.workers)
+            return self.exact.submit(request, algorithm, array, now_ns=now_ns)
         try:
-            call = self.lossy.submit(array, now_ns=now_ns, **how)
+            call = self.lossy.submit(
+                array,
+                key=key,
+                priority=request.priority,
+                now_ns=now_ns,
+                name=tuple(tensor.name for tensor in request.tensors) if request.tensors else None,
+                signature=str(request.signature or request.requested_op),
+            )
         except AggregationFailed:  # a member has left: the call ends with that, as `events` tells
             call = BoundedCall(NUMBERED, 0)
         self._pending[id(call)] = call

@@ -7,7 +7,7 @@ measurement, at most about a second on a link of 10 Mb/s, where longer messages 
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from numpy.typing import NDArray
 
@@ -16,6 +16,7 @@ from switchagg.errors import AggregationFailed
 from transport.collectives.choice import SIZES_BYTES, AlgorithmChoice, fit, to_words
 from transport.collectives.collective_party import CollectiveFinished, CollectiveParty
 from transport.collectives.collective_table import fitting
+from transport.contracts.group_contract import CallRequest
 from transport.meshes.mesh import Buffer, OutgoingMessage
 
 ROUNDS = 5
@@ -42,7 +43,7 @@ class AutoParty:
         self.choice: AlgorithmChoice | None = None
         self._party, self._segment_bytes, self._log = party, segment_bytes, log
         self._rank, self._workers = party.member, party.workers
-        self._held: list[tuple[Kind, NDArray[Any], Any, dict[str, Any]]] = []
+        self._held: list[tuple[CallRequest, NDArray[Any]]] = []
         self._held_calls: list[Any] = []
         self._aliases: dict[int, Any] = {}  # id of a party's call -> the call that `submit` returned
         self._out: list[OutgoingMessage] = []
@@ -71,24 +72,24 @@ class AutoParty:
 
     # Calls
 
-    def submit(self, kind: Kind, array: NDArray[Any], op: Any = "sum", *, now_ns: int, **how: Any) -> Any:
+    def submit(self, request: CallRequest, array: NDArray[Any], *, now_ns: int) -> Any:
         """Begin a call, or hold it until the choice is known. It raises what the party raises."""
         if self.choice is None and self._party.failure is None:
             call = object()
             if not self._held:
                 self._moved_ns = now_ns
-            self._held.append((kind, array, op, how))
+            self._held.append((request, array))
             self._held_calls.append(call)
             return call
-        return self._begin(kind, array, op, now_ns, how)
+        return self._begin(request, array, now_ns)
 
-    def _begin(self, kind: Kind, array: NDArray[Any], op: Any, now_ns: int, how: dict[str, Any]) -> Any:
-        algorithm = "ring"
+    def _begin(self, request: CallRequest, array: NDArray[Any], now_ns: int) -> Any:
+        kind, algorithm = cast(Kind, request.kind), "ring"
         if self.choice is not None and self._workers > 1:
             algorithm = self.choice.algorithm(array.nbytes)
             if kind == "allreduce":
                 self._explain(array.nbytes)
-        return self._party.submit(kind, fitting(kind, algorithm, self._workers), array, op, now_ns=now_ns, **how)
+        return self._party.submit(request, fitting(kind, algorithm, self._workers), array, now_ns=now_ns)
 
     def _explain(self, size_bytes: int) -> None:
         size_class = (size_bytes.bit_length() + 1) // 2
@@ -203,9 +204,9 @@ class AutoParty:
         self.choice = AlgorithmChoice(self._workers, alpha_ns, beta_fs, self._segment_bytes)
         held, calls = self._held, self._held_calls
         self._held, self._held_calls = [], []
-        for (kind, array, op, how), call in zip(held, calls, strict=True):
+        for (request, array), call in zip(held, calls, strict=True):
             try:
-                submitted = self._begin(kind, array, op, now_ns, how)
+                submitted = self._begin(request, array, now_ns)
             except ValueError as error:  # a key that is in use
                 failure = AggregationFailed(str(error), job="auto", missing=())
                 self._failed.append(CollectiveFinished(call, failure))

@@ -11,7 +11,7 @@ bytes.
 import struct
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from transport.collectives.collective import Task
 from transport.collectives.collective_table import COLLECTIVES, NAMES, program
 from transport.collectives.execution import OPS, SEGMENT_BYTES, Execution, Op
 from transport.collectives.native_execution import NativeExecution, Runner
+from transport.contracts.group_contract import CallRequest
 from transport.meshes.mesh import URGENT, Buffer, OutgoingMessage
 
 EARLY_BYTES_MAX = 1 << 30
@@ -69,17 +70,13 @@ class CollectiveCall:
         "number",
         "op",
         "option",
-        "root",
     )
 
-    def __init__(
-        self, kind: Kind, algorithm: str, op: Op, array: NDArray[Any], root: int, option: int, number: int
-    ) -> None:
+    def __init__(self, kind: Kind, algorithm: str, op: Op, array: NDArray[Any], option: int, number: int) -> None:
         self.kind: Kind = kind
         self.algorithm = algorithm
         self.op: Op = op
         self.array = array
-        self.root = root
         self.option = option
         self.number = number
         self.execution: Execution | NativeExecution
@@ -144,24 +141,13 @@ class CollectiveParty:
         self._has_moved = False  # since the timer was last checked
         self._deadline_ns: int | None = None
 
-    def submit(
-        self,
-        kind: Kind,
-        algorithm: str,
-        array: NDArray[Any],
-        op: Op = "sum",
-        *,
-        now_ns: int,
-        key: int | None = None,
-        priority: int = 0,
-        root: int | CallSignature = 0,
-    ) -> CollectiveCall:
+    def submit(self, request: CallRequest, algorithm: str, array: NDArray[Any], *, now_ns: int) -> CollectiveCall:
         """Begin a call on a 1-D C-contiguous array, in place; it must not be touched until its event.
 
-        key: 0 … 2**63 - 1, matched across ranks, in any order, and free again once the call has ended; None: the
-        running number of such calls. priority: of its messages, lower is more urgent. root: of kinds with one; of an
-        allreduce, what its caller was asked for (`REQUESTED_OPS`); or all that the ranks compare, in place of these.
-        After a failure the call fails at once. Raises ValueError for what isn't defined, or a key that is in use."""
+        request: its key is 0 … 2**63 - 1, matched across ranks, in any order, and free again once the call has ended;
+        None: the running number of such calls. Its priority is that of the messages. After a failure the call fails at
+        once. Raises ValueError for what isn't defined, or a key that is in use."""
+        key, priority = request.key, request.priority
         if key is None:
             numbered, value = 1, self._unkeyed_calls
         else:
@@ -170,13 +156,8 @@ class CollectiveParty:
                 raise ValueError(f"key {key}: 0 to 2**63 - 1")
         if not URGENT < priority < 1 << 31:
             raise ValueError(f"priority {priority}: more than -2**31, less than 2**31")
-        if isinstance(root, CallSignature):
-            signature = root
-        else:
-            root_and_sizes = (0, root) if kind == "allreduce" else (root, 0)
-            signature = CallSignature(kind, op, array.dtype, len(array), *root_and_sizes)
-        call = self._new_call(kind, algorithm, op, array, signature.root)
-        self._describe(call, signature, numbered, value, priority)
+        call = self._new_call(request, algorithm, array)
+        self._describe(call, request.signature_of(array), numbered, value, priority)
         if call.key in self._calls:
             raise ValueError(f"key {key} is in use by {self._text(self._calls[call.key].head)}")
         self._unkeyed_calls += numbered
@@ -298,7 +279,8 @@ class CollectiveParty:
 
     # Calls
 
-    def _new_call(self, kind: Kind, algorithm: str, op: Op, array: NDArray[Any], root: int) -> CollectiveCall:
+    def _new_call(self, request: CallRequest, algorithm: str, array: NDArray[Any]) -> CollectiveCall:
+        kind, op = cast(Kind, request.kind), cast(Op, request.op)
         assert array.ndim == 1
         assert array.flags.c_contiguous
         if op not in OPS:
@@ -306,9 +288,9 @@ class CollectiveParty:
         if len(array.dtype.str) > 4 or array.dtype.hasobject:
             raise ValueError(f"dtype {array.dtype} can't be sent")
         option = self._option if COLLECTIVES[algorithm].option else 0
-        call = CollectiveCall(kind, algorithm, op, array, root, option, self._numbers)
-        start = root if kind in ROOTED else 0
-        task = Task(kind, algorithm, self.member, self.workers, len(array), start, option)
+        call = CollectiveCall(kind, algorithm, op, array, option, self._numbers)
+        root = request.root if kind in ROOTED else 0
+        task = Task(kind, algorithm, self.member, self.workers, len(array), root, option)
         self._prepare(call, task)
         self._numbers += 1
         return call

@@ -1,6 +1,5 @@
 """BoundedGroup: a group whose sums of float32 may lack what was lost (`transport.bounded`); all else is exact."""
 
-from concurrent.futures import Future
 from typing import Any
 
 from transport.bounded.bounded_calls import COUNTED, BoundedJob, loss_of
@@ -9,9 +8,7 @@ from transport.bounded.bounded_party import BoundedParty
 from transport.bounded.bounded_table import BOUNDED
 from transport.bounded.group_party import BoundedGroupParty
 from transport.collectives.collective_party import CollectiveParty
-from transport.contracts.group_contract import CallRequest
 from transport.group.host_group import HostGroup
-from transport.group.staging import Staged
 from transport.meshes.udp_mesh import UdpMesh
 
 
@@ -46,11 +43,6 @@ class BoundedGroup(HostGroup):
         mesh.carry_packets(lossy, MAGIC.to_bytes(2, "big"))
         party = BoundedGroupParty(exact, lossy)
         super().__init__(mesh, party, party.submit, **kwargs)
-
-    def _begin(self, ask: CallRequest, staged: Staged, result: object, **more: Any) -> "Future[Any]":
-        if ask.tensors:
-            more["name"] = tuple(tensor.name for tensor in ask.tensors)
-        return super()._begin(ask, staged, result, **more)
 
     def gradient_loss(self) -> dict[str, float]:
         """The data that this rank has lost for good, as `results_schema.md` has it."""

@@ -74,43 +74,43 @@ class CodedSums:
         self._elements, self._workers = elements, compression.workers
         self._thread = ThreadPoolExecutor(1, f"codec {self._spec.name}", use_ieee_arithmetic)
 
-    def staged(self, ask: CallRequest, array: Array) -> Staged | None:
+    def staged(self, request: CallRequest, array: Array) -> Staged | None:
         """The values that are coded in place of an array: floats as a switch takes them; None if the call isn't coded.
 
         Raises ValueError for a mean, and a key that is too large.
         """
-        if array.dtype.kind not in "fc" or ask.kind not in COMBINING or ask.op == "max":
+        if array.dtype.kind not in "fc" or request.kind not in COMBINING or request.op == "max":
             return None
-        if ask.op != "sum":
-            raise ValueError(f"op {ask.op}: codec {self._spec.name} only sums")
-        if ask.key is not None and not 0 <= ask.key < KEYS:
-            raise ValueError(f"key {ask.key}: 0 to {KEYS - 1} with a codec")
-        staged = stage(array, ask.op, SWITCH, f"codec {self._spec.name}")
-        return staged if self._by_rows(ask, staged.wire) or self._remembered(ask, staged.wire) else None
+        if request.op != "sum":
+            raise ValueError(f"op {request.op}: codec {self._spec.name} only sums")
+        if request.key is not None and not 0 <= request.key < KEYS:
+            raise ValueError(f"key {request.key}: 0 to {KEYS - 1} with a codec")
+        staged = stage(array, request.op, SWITCH, f"codec {self._spec.name}")
+        return staged if self._by_rows(request, staged.wire) or self._remembered(request, staged.wire) else None
 
-    def _by_rows(self, ask: CallRequest, wire: Array) -> bool:
+    def _by_rows(self, request: CallRequest, wire: Array) -> bool:
         """Whether it is summed by the rounds of a row codec alone."""
-        return not self._remembered(ask, wire) and self._spec.codes_rows(wire.dtype, len(wire))
+        return not self._remembered(request, wire) and self._spec.codes_rows(wire.dtype, len(wire))
 
-    def _remembered(self, ask: CallRequest, wire: Array) -> bool:
+    def _remembered(self, request: CallRequest, wire: Array) -> bool:
         codec = self._compression
-        if ask.kind != "allreduce" or not (codec.remembers or codec.stepwise):
+        if request.kind != "allreduce" or not (codec.remembers or codec.stepwise):
             return False
-        return codec.takes(wire.dtype, len(wire), ask.tensors is not None)
+        return codec.takes(wire.dtype, len(wire), request.tensors is not None)
 
-    def sum(self, ask: CallRequest, staged: Staged, result: object) -> "Future[Any]":
+    def sum(self, request: CallRequest, staged: Staged, result: object) -> "Future[Any]":
         """Sum what was staged; the future resolves to `result`, in the codec's thread. Raises ValueError for tensors
         that can't be summed."""
         wire, codec = staged.wire, self._spec.row_codec
-        if self._remembered(ask, wire):
-            tensors = tensors_of(wire, ask, self._compression)
+        if self._remembered(request, wire):
+            tensors = tensors_of(wire, request, self._compression)
             steps = self._compression.rounds(wire, tensors, self._keys.keyless_calls)
-            key, random = self._keys.of(ask.key)
+            key, random = self._keys.of(request.key)
             rounds = plain_rounds(steps, self._elements, self._workers, random, begin_in_c)
         else:
             assert codec is not None
-            key, random = self._keys.of(ask.key)
-            shares = shares_of(cast(Kind, ask.kind), ask.root, staged.unit)
+            key, random = self._keys.of(request.key)
+            shares = shares_of(cast(Kind, request.kind), request.root, staged.unit)
             words = rounds_of(wire, self._elements, self._workers, codec, shares, random, begin=begin_in_c)
             rounds = (Reduction(*step) for step in words)
         future: Future[Any] = Future()
@@ -121,7 +121,7 @@ class CodedSums:
                 staged.restore()
             future.set_result(result)
 
-        self._later(partial(self._step, rounds, ask._replace(key=key, tensors=None), finish, future))
+        self._later(partial(self._step, rounds, request._replace(key=key, tensors=None), finish, future))
         return future
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class CodedSums:
         self._thread.shutdown(wait=False)
 
     def _step(
-        self, rounds: Iterator[Reduction], ask: CallRequest, finish: Callable[[], None], future: "Future[Any]"
+        self, rounds: Iterator[Reduction], request: CallRequest, finish: Callable[[], None], future: "Future[Any]"
     ) -> None:
         """Run one round, and the next when it has ended. It runs in the codec's thread."""
         try:
@@ -137,13 +137,13 @@ class CodedSums:
             if reduction is None:
                 finish()
                 return
-            part = self._begin(ask._replace(kind=reduction.kind, op=reduction.op), reduction.array)
+            part = self._begin(request._replace(kind=reduction.kind, op=reduction.op), reduction.array)
         except BaseException as error:  # the other ranks would wait for this rank's rounds
             self._fail(f"codec {self._spec.name}: {as_line(error)}")
             future.set_exception(error)
             return
-        assert ask.key is not None
-        following = partial(self._step, rounds, ask._replace(key=ask.key + 1), finish, future)
+        assert request.key is not None
+        following = partial(self._step, rounds, request._replace(key=request.key + 1), finish, future)
         part.add_done_callback(partial(self._on_round_end, following, future))
 
     def _on_round_end(self, following: Callable[[], None], future: "Future[Any]", part: "Future[Any]") -> None:

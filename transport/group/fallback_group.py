@@ -60,7 +60,7 @@ class FallbackPaths:
 class _DelayedCall(NamedTuple):
     lane: int
     number: int
-    ask: CallRequest
+    request: CallRequest
     array: Array
     future: "Future[Any]"
 
@@ -160,34 +160,34 @@ class FallbackGroup(GroupBase):
 
     # Private methods that any thread calls
 
-    def submit(self, ask: CallRequest, array: Array) -> "Future[Any]":
+    def submit(self, request: CallRequest, array: Array) -> "Future[Any]":
         """See `GroupBase`: begun where its number belongs, or held while the ranks agree on that."""
         if os.getpid() != self._pid:
             raise SwitchaggError(
                 f"job {self.job}, rank {self.rank}: this group belongs to process {self._pid}; a forked child must "
                 f"open its own"
             )
-        ask = checked(ask, array, self.workers)
-        if ask.kind in COMBINING:  # a call that every path refuses gets no number
-            conversion_of(array.dtype, ask.op, SWITCH, "the switch")
-        lane = min(self.classes, key=lambda priority: (abs(priority - ask.priority), priority))
+        request = checked(request, array, self.workers)
+        if request.kind in COMBINING:  # a call that every path refuses gets no number
+            conversion_of(array.dtype, request.op, SWITCH, "the switch")
+        lane = min(self.classes, key=lambda priority: (abs(priority - request.priority), priority))
         with self._lock:
             number = self._calls[lane]
             self._calls[lane] = number + 1
             if self._delayed is None:
-                return self._begin(lane, number, ask, array)
+                return self._begin(lane, number, request, array)
             future: Future[Any] = Future()
             future.set_running_or_notify_cancel()
-            self._delayed.append(_DelayedCall(lane, number, ask, array, future))
+            self._delayed.append(_DelayedCall(lane, number, request, array, future))
             return future
 
-    def _begin(self, lane: int, number: int, ask: CallRequest, array: Array) -> "Future[Any]":
+    def _begin(self, lane: int, number: int, request: CallRequest, array: Array) -> "Future[Any]":
         """Begin a call; under the lock."""
         early = number < self._first[lane]
         pending = self._earlier_pending if early else self._pending
         while pending and pending[0].done():
             pending.pop(0)
-        request = ask._replace(priority=lane, key=lane << _NUMBERS | number)
+        request = request._replace(priority=lane, key=lane << _NUMBERS | number)
         future = (self._earlier if early else self._present).submit(request, array)
         pending.append(future)
         return future
@@ -195,9 +195,9 @@ class FallbackGroup(GroupBase):
     def _release(self) -> None:
         """Begin what was held; under the lock."""
         held, self._delayed = self._delayed or [], None
-        for lane, number, ask, array, future in held:
+        for lane, number, request, array, future in held:
             try:
-                done = self._begin(lane, number, ask, array)
+                done = self._begin(lane, number, request, array)
             except BaseException as error:
                 future.set_exception(error)
             else:

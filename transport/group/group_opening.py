@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import CodecSpec, parse_sums
@@ -17,10 +17,10 @@ from switchagg.errors import JobError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS
 from switchagg.join import CALL_TIMEOUT_S
 from transport.collectives.auto import AutoParty
-from transport.collectives.collective_party import CollectiveParty
+from transport.collectives.collective_party import CollectiveCall, CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, fitting
 from transport.collectives.execution import SEGMENT_BYTES
-from transport.contracts.group_contract import Array, Group
+from transport.contracts.group_contract import Array, CallRequest, Group
 from transport.group.host_group import HostGroup, Submit
 from transport.group.method_name import METHODS, host_methods, parse
 from transport.links.link import Address
@@ -364,7 +364,8 @@ def _number(name: str, value: int | None, default: int, low: int, high: int) -> 
 def _submit_by(party: CollectiveParty, method: str, workers: int) -> Submit:
     """Calls of a party by the algorithm that belongs to the method."""
 
-    def submit(kind: Kind, array: Array, op: Any, **how: Any) -> Any:
-        return party.submit(kind, fitting(kind, method, workers), array, op, **how)
+    def submit(request: CallRequest, array: Array, *, now_ns: int) -> CollectiveCall:
+        algorithm = fitting(cast(Kind, request.kind), method, workers)
+        return party.submit(request, algorithm, array, now_ns=now_ns)
 
     return submit

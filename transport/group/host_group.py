@@ -4,7 +4,7 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -38,8 +38,10 @@ class GroupParty(Party, Protocol):
         """Fail all calls, if there are any, for this reason, naming whom the one waits for that has waited longest."""
 
 
-Submit = Callable[..., Any]
-"""submit(kind, array, op, now_ns=, key=, priority=, root=): begins a call of the party, and returns it."""
+class Submit(Protocol):
+    """How a party begins a call of this array; it returns the call that `events` names."""
+
+    def __call__(self, request: CallRequest, array: Array, *, now_ns: int) -> Any: ...
 
 
 class HostGroup(GroupBase):
@@ -81,9 +83,20 @@ class HostGroup(GroupBase):
         atexit.register(self.close)
         listen()
 
-    def submit(self, ask: CallRequest, array: Array) -> "Future[Any]":
+    def submit(self, request: CallRequest, array: Array) -> "Future[Any]":
         """See `GroupBase`."""
-        return self._call(ask, array, self.result_of(ask, array))
+        if os.getpid() != self._pid:
+            raise SwitchaggError(
+                f"job {self.job}, rank {self.rank}: this group belongs to process {self._pid}; a forked child must "
+                f"open its own"
+            )
+        result = request.result_of(array, self.rank, self.workers)
+        request, staged = self._staged(request, array)
+        if self._coded is not None:
+            with self._coding:
+                if (coded := self._coded.staged(request, array)) is not None:
+                    return self._coded.sum(request, coded, result)
+        return self._begin(request, staged, result)
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -131,9 +144,9 @@ class HostGroup(GroupBase):
 
     # Private methods
 
-    def _staged(self, ask: CallRequest, array: Array) -> tuple[CallRequest, Staged]:
+    def _staged(self, request: CallRequest, array: Array) -> tuple[CallRequest, Staged]:
         """The request to the party and its array. Raises ValueError for what this method can't do."""
-        return checked(ask, array, self.workers), Staged(array, ask.op, None)
+        return checked(request, array, self.workers), Staged(array, request.op, None)
 
     def _tell(self, failure: str) -> threading.Event:
         """End the job on all ranks for this reason; set once that is on its way."""
@@ -151,43 +164,28 @@ class HostGroup(GroupBase):
         """This rank's codec has failed: the others wait for it in vain."""
         self._tell(f"rank {self.rank}: {reason}")
 
-    def _plain(self, ask: CallRequest, array: Array) -> "Future[Any]":
+    def _plain(self, request: CallRequest, array: Array) -> "Future[Any]":
         """Begin a call, whatever the codec is."""
-        ask, staged = self._staged(ask, array)
-        return self._begin(ask, staged, array)
+        request, staged = self._staged(request, array)
+        return self._begin(request, staged, array)
 
-    def _call(self, ask: CallRequest, array: Array, result: object, **more: Any) -> "Future[Any]":
-        """Begin a call; its future resolves to `result`. more: further arguments of `submit`."""
-        if os.getpid() != self._pid:
-            raise SwitchaggError(
-                f"job {self.job}, rank {self.rank}: this group belongs to process {self._pid}; a forked child must "
-                f"open its own"
-            )
-        ask, staged = self._staged(ask, array)
-        if self._coded is not None:
-            with self._coding:
-                if (coded := self._coded.staged(ask, array)) is not None:
-                    return self._coded.sum(ask, coded, result)
-        return self._begin(ask, staged, result, **more)
-
-    def _begin(self, ask: CallRequest, staged: Staged, result: object, **more: Any) -> "Future[Any]":
+    def _begin(self, request: CallRequest, staged: Staged, result: object) -> "Future[Any]":
         """Begin a call that has been checked, as it is."""
-        kind, _, key, priority, root, requested_op, signature, _ = ask
-        parameters = signature or (requested_op if kind == "allreduce" else root)
-        wire, op, restore, _ = staged
+        if staged.op != request.op:
+            request = request._replace(op=staged.op)
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # it can't be cancelled: the other ranks count on this one
 
         def order(now_ns: int) -> None:
             try:
-                call = self._submit(kind, wire, op, now_ns=now_ns, key=key, priority=priority, root=parameters, **more)
+                call = self._submit(request, staged.wire, now_ns=now_ns)
             except ValueError as error:
                 future.set_exception(error)
                 return
             except BaseException as error:  # such as no memory: what was begun isn't known, so it ends the loop
                 future.set_exception(error)
                 raise
-            self._pending[id(call)] = (call, future, result, restore)
+            self._pending[id(call)] = (call, future, result, staged.restore)
 
         def refuse(failure: BaseException) -> None:
             future.set_exception(failure)

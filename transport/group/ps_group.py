@@ -105,19 +105,19 @@ class PsGroup(HostGroup):
             self._left.wait(self._linger_s)
             super().close()
 
-    def _staged(self, ask: CallRequest, array: Array) -> tuple[CallRequest, Staged]:
-        if ask.kind in KINDS:
-            ask = checked(ask, array, self.workers, tuple(OPS))
-            combines = ask.kind in COMBINING
-            staged = stage(array, ask.op, SERVERS, "a parameter server") if combines else as_carried(array)
-            if ask.kind == "reduce_scatter" and len(staged.wire) != len(
+    def _staged(self, request: CallRequest, array: Array) -> tuple[CallRequest, Staged]:
+        if request.kind in KINDS:
+            request = checked(request, array, self.workers, tuple(OPS))
+            combines = request.kind in COMBINING
+            staged = stage(array, request.op, SERVERS, "a parameter server") if combines else as_carried(array)
+            if request.kind == "reduce_scatter" and len(staged.wire) != len(
                 array
             ):  # a complex number's two floats would fall into two shards
-                ask = ask._replace(kind="allreduce")
+                request = request._replace(kind="allreduce")
         else:
-            ask, staged = with_integers(ask), Staged(array, ask.op, None)
-        op_of(ask.kind, staged.wire, staged.op, ask.root, None, self.workers)
-        return ask, staged
+            request, staged = with_integers(request), Staged(array, request.op, None)
+        op_of(request.kind, staged.wire, staged.op, request.root, None, self.workers)
+        return request, staged
 
     def _abandon(self, reason: str) -> None:
         self._loop.submit(lambda now_ns: self._member.leave(), lambda failure: None)
@@ -145,16 +145,16 @@ class PsClient(PsGroup):
 
     def init(self, key: int, array: Array, *, root: int = 0) -> "Future[Array]":
         """All workers call it once per tensor: the root's values become the servers' weights, and go to all."""
-        return self._call(CallRequest("init", "sum", key, 0, root), array, array)
+        return self.submit(CallRequest("init", "sum", key, 0, root), array)
 
     def push_pull(self, key: int, gradient: Array, weights: Array, *, priority: int = 0) -> "Future[Array]":
         """The servers apply the gradient, when the mode says so, and the weights come back; one at a time per key."""
         op_of("push_pull", gradient, "sum", 0, weights, self.workers)
-        return self._call(CallRequest("push_pull", "sum", key, priority), gradient, weights, target=weights)
+        return self.submit(CallRequest("push_pull", "sum", key, priority, target=weights), gradient)
 
     def pull(self, key: int, weights: Array, *, priority: int = 0) -> "Future[Array]":
         """The weights as they are now."""
-        return self._call(CallRequest("pull", "sum", key, priority), weights, weights)
+        return self.submit(CallRequest("pull", "sum", key, priority), weights)
 
 
 class PsServerHost:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from switchagg.description import COMBINING, CallSignature, Kind
+from switchagg.description import COMBINING, Kind
 from switchagg.layout import shares_of
 from transport.contracts.group_contract import Array, CallRequest, Matching, checked
 from transport.group.group_base import GroupBase
@@ -54,19 +54,19 @@ class SwitchGroup(GroupBase):
         """Join a job on the switch whose control address is given, as SwitchSession does. Raises JobError."""
         return cls(SwitchSession.join(switch, job, rank, workers, options, cancelled))
 
-    def submit(self, ask: CallRequest, array: Array) -> "Future[Any]":
+    def submit(self, request: CallRequest, array: Array) -> "Future[Any]":
         """See `GroupBase`."""
-        mean = ask.kind == "allreduce" and ask.op == "avg" and self.partial and array.dtype.kind == "f"
-        ask = checked(ask, array, self.workers, ("sum", "max", "avg") if mean else ("sum", "max"))
-        if ask.kind in COMBINING:
-            staged = stage(array, "sum" if mean else ask.op, SWITCH, "the switch")
+        mean = request.kind == "allreduce" and request.op == "avg" and self.partial and array.dtype.kind == "f"
+        request = checked(request, array, self.workers, ("sum", "max", "avg") if mean else ("sum", "max"))
+        if request.kind in COMBINING:
+            staged = stage(array, "sum" if mean else request.op, SWITCH, "the switch")
         else:
-            staged = Staged(array.view(np.int32) if ask.kind == "barrier" else array, "sum", None)
-        kind = cast(Kind, ask.kind)
-        signature = ask.signature or CallSignature(kind, ask.op, array.dtype, len(array), ask.root, ask.requested_op)
-        chosen = min(self.classes, key=lambda priority: (abs(priority - ask.priority), priority))
-        shares, tensors = shares_of(kind, ask.root, staged.unit), self._session.tensors_of(staged.wire, ask)
-        op, result = "avg" if mean else staged.op, self.result_of(ask, array)
+            staged = Staged(array.view(np.int32) if request.kind == "barrier" else array, "sum", None)
+        kind = cast(Kind, request.kind)
+        chosen = min(self.classes, key=lambda priority: (abs(priority - request.priority), priority))
+        shares, tensors = shares_of(kind, request.root, staged.unit), self._session.tensors_of(staged.wire, request)
+        op, result = "avg" if mean else staged.op, request.result_of(array, self.rank, self.workers)
+        signature = request.signature_of(array)
         done = self._session.call(staged.wire, op, signature, shares, priority=chosen, tensors=tensors)
         if staged.restore is None and result is staged.wire:
             return done

@@ -6,9 +6,9 @@ other stays here and is copied once. The class is a pure `transport.meshes.mesh.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from switchagg.errors import AggregationFailed
+from transport.contracts.group_contract import Array, CallRequest
 from transport.meshes.mesh import Buffer, OutgoingMessage
 from transport.ps.coded import CodedPushes
 from transport.ps.config import PsConfig
@@ -32,11 +32,11 @@ class Colocated:
         self._outgoing: list[OutgoingMessage] = []
         self._exit_reasons: dict[int, str] = {}  # members that had left before they were lost: later calls fail
 
-    def submit(self, kind: str, array: Any, op: str = "sum", *, now_ns: int, **how: Any) -> PsCall:
+    def submit(self, request: CallRequest, array: Array, *, now_ns: int) -> PsCall:
         """As PsWorker's."""
         for member, reason in self._exit_reasons.items():
             self._worker.lost(self._workers + member, reason, now_ns)
-        call = self._worker.submit(kind, array, op, now_ns=now_ns, **how)
+        call = self._worker.submit(request, array, now_ns=now_ns)
         self._exchange(now_ns)
         return call
 

@@ -7,13 +7,13 @@ overtakes between any two of them. A failure ends all calls: pending and later o
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from switchagg import description
 from switchagg.errors import AggregationFailed
+from transport.contracts.group_contract import Array, CallRequest
 from transport.meshes.mesh import URGENT, Buffer, OutgoingMessage
 from transport.ps import ps_arithmetic
 from transport.ps.coded import CodedPushes
@@ -34,8 +34,6 @@ from transport.ps.ps_messages import (
 )
 from transport.ps.ps_server import WORDS_MAX, member_name
 from transport.ps.sharding import ServerSlice, Sharding
-
-Array = NDArray[Any]
 
 KINDS = (*description.KINDS, "init", "push_pull", "pull")
 
@@ -127,27 +125,17 @@ class PsWorker:
         for server in self._servers:
             self._send(server, hello, config.to_bytes())
 
-    def submit(
-        self,
-        kind: str,
-        array: Array,
-        op: str = "sum",
-        *,
-        now_ns: int,
-        key: int | None = None,
-        priority: int = 0,
-        root: int = 0,
-        target: Array | None = None,
-    ) -> PsCall:
+    def submit(self, request: CallRequest, array: Array, *, now_ns: int) -> PsCall:
         """Begin a call on a 1-D C-contiguous array; it mustn't be touched until its `PsCallFinished`.
 
-        kind: one of KINDS. The result comes in place, or into `target`, of the same type and length ("push_pull":
-        gradients in array, weights in target). key: 0 … 2**63 - 1, the same on all ranks, and free again when the call
-        has ended; None: the running number of such calls. "init", "push_pull" and "pull" need one: the tensor's. root:
-        the source of "broadcast" and "init"; who gets a "reduce"; of an allreduce, its index of `REQUESTED_OPS`. op:
-        "sum", "max", or "avg", which divides by the number of workers in the sum. priority: lower is more urgent. After
-        a failure the call fails at once. Raises ValueError for undefined calls."""
-        code = op_of(kind, array, op, root, target, self.config.workers)
+        request: its kind is one of KINDS. The result comes in place, or into `target`, of the same type and length
+        ("push_pull": gradients in array, weights in target). key: 0 … 2**63 - 1, the same on all ranks, and free again
+        when the call has ended; None: the running number of such calls. "init", "push_pull" and "pull" need one: the
+        tensor's. root: the source of "broadcast" and "init"; who gets a "reduce". op: "sum", "max", or "avg", which
+        divides by the number of workers in the sum. After a failure the call fails at once. Raises ValueError for
+        undefined calls."""
+        kind, key, root, target = request.kind, request.key, request.root, request.target
+        code = op_of(kind, array, request.op, root, target, self.config.workers)
         number = self._number(kind, key)
         shards = kind in ("reduce_scatter", "all_gather")
         if shards:
@@ -169,8 +157,8 @@ class PsWorker:
             source=slices[0].source,
             sink=slices[0].sink,
             root=root if kind in (*description.ROOTED, "init") else EVERYBODY,
-            priority=max(min(priority, (1 << 31) - 1), URGENT + 1),
-            requested_op=root if kind == "allreduce" else 0,
+            priority=max(min(request.priority, (1 << 31) - 1), URGENT + 1),
+            requested_op=request.requested_op if kind == "allreduce" else 0,
         )
         self._unkeyed_calls += key is None
         call = PsCall(kind, number, head, slices, array if target is None else target)

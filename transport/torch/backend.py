@@ -29,6 +29,7 @@ from transport.torch.calls.tensor_layout import (
     ReduceOperation,
     array_dtype,
     compared,
+    comparison,
     refuse_type,
     signature_of,
     size_bytes,
@@ -206,18 +207,20 @@ class SwitchProcessGroup(Collectives):
                         signature_of(kind, op, tensors[0].dtype, sum(t.numel() for t in tensors)) if tensors else None
                     )
                     return self.by_gloo(seen, forward, results, size_bytes(tensors))
-                for tensor, _ in [place for part in parts if part.layout for place in part.layout.takes]:
+                for tensor, _ in [place for part in parts for place in part.takes]:
                     refuse_shared(tensor)
                 if fault := self._unnamed(parts):
                     return self.reducer.refused(fault, parts, results)
-        size = sum(part.signature.elements * part.signature.dtype.itemsize for part in parts if part.kind != "compare")
+        size = sum(
+            part.signature.elements * part.signature.dtype.itemsize for part in parts if part.request.kind != "barrier"
+        )
         self.traffic.count(kind, self._method.method, size)
         # PyTorch passes -1 ms for "none given".
         limit_s = options.timeout.total_seconds() if options.timeout > timedelta(0) else None
         begin = partial(self.reducer.start, parts, results, limit_s)
         if not profiler._is_profiler_enabled:
             return begin()
-        inputs = [tensor for part in parts if part.layout for tensor, _ in part.layout.gives]
+        inputs = [tensor for part in parts for tensor, _ in part.gives]
         return recorded(begin, kind, inputs or tensors)
 
     @property
@@ -236,9 +239,9 @@ class SwitchProcessGroup(Collectives):
         if compression is None or not compression.remembers:
             return None
         for part in parts:
-            if part.layout is None or part.kind != "allreduce" or part.op == "max" or part.tensors is not None:
+            request, dtype, values = part.request, array_dtype(part.dtype), part.elements
+            if request.kind != "allreduce" or request.op == "max" or request.tensors is not None:
                 continue
-            dtype, values = array_dtype(part.layout.dtype), part.layout.elements
             if compression.takes(dtype, values):
                 return dist.DistBackendError(
                     f"codec {compression.spec} remembers what each parameter lost, and this sum of {values} values "
@@ -274,7 +277,7 @@ class SwitchProcessGroup(Collectives):
             self.traffic.count(seen.kind, GLOO, size_bytes)
         if seen is None or not self.reducer.compares or self.reducer.in_callback:
             return work
-        return self.reducer.start([GroupCall("compare", "sum", seen)], results, None, work)
+        return self.reducer.start([comparison(seen)], results, None, work)
 
     def delegate(self, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dist.Work:
         """Call Gloo's operation of the first of these names that exists, on contiguous tensors."""

@@ -125,7 +125,7 @@ class Collectives(ProcessGroup):
 
         def build(ranks: RankContext) -> list[GroupCall] | None:
             calls = tensor_layout.allreduce([flat], op_of(op), ranks)
-            return calls and [part._replace(tensors=tensors) for part in calls]
+            return calls and [part._replace(request=part.request._replace(tensors=tensors)) for part in calls]
 
         return self.run("allreduce", [flat], build, options, forward, op=op_of(op))
 

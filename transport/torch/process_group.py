@@ -39,7 +39,7 @@ class TorchGroup:
         self.rank, self.workers = self._group.rank(), self._group.size()
         self.failure: AggregationFailed | None = None
         self._closed = False
-        self._calls: SimpleQueue[tuple[Array, str, Tensors | None, Future[Any]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[CallRequest, Array, Future[Any]] | None] = SimpleQueue()
         self._works: SimpleQueue[tuple[Any, Array, Future[Any]] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=target, name=f"priority-{name}", daemon=True)
@@ -55,16 +55,15 @@ class TorchGroup:
         *,
         key: int | None = None,
         priority: int = 0,
-        requested_op: int = 0,
         tensors: Tensors | None = None,
     ) -> "Future[Any]":
-        """See `AllreduceGroup`. key, priority and requested_op aren't read."""
-        ask = checked(CallRequest("allreduce", op, key, priority), array, self.workers)
+        """See `AllreduceGroup`. key and priority aren't read."""
+        request = checked(CallRequest("allreduce", op, key, priority, tensors=tensors), array, self.workers)
         future: Future[Any] = Future()
         if self._closed:
             self._fail(RuntimeError("the group was closed"), future)
         else:
-            self._calls.put((array, ask.op, tensors, future))
+            self._calls.put((request, array, future))
         return future
 
     @property
@@ -96,20 +95,20 @@ class TorchGroup:
 
     def _start_all(self) -> None:
         while (call := self._calls.get()) is not None:
-            array, op, tensors, future = call
+            request, array, future = call
             try:
-                work = self._begin(torch.from_numpy(array), op, tensors)
+                work = self._begin(request, torch.from_numpy(array))
             except Exception as error:
                 self._fail(error, future)
                 continue
             self._works.put((work, array, future))
         self._works.put(None)
 
-    def _begin(self, array: torch.Tensor, op: str, tensors: Tensors | None) -> Any:
-        if tensors is not None and self.compression is not None:
-            return self._group.allreduce_tensors(array, tensors)
+    def _begin(self, request: CallRequest, array: torch.Tensor) -> Any:
+        if request.tensors is not None and self.compression is not None:
+            return self._group.allreduce_tensors(array, request.tensors)
         options = dist.AllreduceOptions()
-        options.reduceOp = _OPS[op]  # type: ignore[assignment]  # stub: ReduceOp, but its values are RedOpType
+        options.reduceOp = _OPS[request.op]  # type: ignore[assignment]  # stub: ReduceOp, but its values are RedOpType
         return self._group.allreduce([array], options)
 
     def _wait_all(self) -> None:

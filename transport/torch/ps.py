@@ -21,11 +21,11 @@ from typing import Any, Protocol
 import torch
 
 from switchagg.errors import SwitchaggError
+from transport.contracts.group_contract import Array
 from transport.group.ps_group import PsOptions, open_ps_client
 from transport.links.link import Address
 from transport.ps.coded import CodedPushes
 from transport.ps.config import PsConfig
-from transport.ps.ps_worker import Array
 from transport.torch.feedback import codec_state, load_codec_state
 
 

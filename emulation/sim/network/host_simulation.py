@@ -22,6 +22,7 @@ from transport.collectives.choice import SIZES_BYTES, AlgorithmChoice, fit, to_w
 from transport.collectives.collective_party import HEAD_BYTES, CollectiveParty, begins_transfer
 from transport.collectives.collective_table import COLLECTIVES, fitting
 from transport.collectives.cost import traffic_matrix
+from transport.contracts.group_contract import CallRequest
 from transport.group.method_name import GROUPED
 
 
@@ -87,14 +88,16 @@ class HostSimulation(Simulation):
             if size_bytes not in self.chosen:
                 self.chosen[size_bytes] = self.choice.words(size_bytes)
         submitted = self._parties[rank].submit(
-            call.kind,
+            CallRequest(
+                call.kind,
+                "max" if call.op == "max" else "sum",
+                call.key,
+                BEST_EFFORT if call.priority is None else call.priority,
+                call.root,
+            ),
             algorithm,
             call.array,
-            "max" if call.op == "max" else "sum",
             now_ns=self.network.now_ns,
-            key=call.key,
-            priority=BEST_EFFORT if call.priority is None else call.priority,
-            root=call.root,
         )
         self._done[rank][submitted.number] = call.done
         self._settle(rank)

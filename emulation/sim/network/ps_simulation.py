@@ -11,6 +11,7 @@ from emulation.sim.network.mesh_host import MemberHost
 from emulation.sim.network.simulation import SimulatedCall, Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
 from switchagg.priority import BEST_EFFORT
+from transport.contracts.group_contract import CallRequest
 from transport.group.method_name import flows
 from transport.ps.colocated import FOR_SERVER, Colocated
 from transport.ps.config import BACKUP, PsConfig
@@ -56,8 +57,8 @@ class PsSimulation(Simulation):
         self.submit(rank, call.kind, call.array, call.done, call.op, key=call.key, priority=priority)
 
     def submit(self, rank: int, kind: str, array: NDArray[Any], done: Done, op: str = "sum", **how: Any) -> PsCall:
-        """A rank begins a call now; how: as of `PsWorker.submit`. `done` is called when it has ended well."""
-        call = self.workers[rank].submit(kind, array, op, now_ns=self.network.now_ns, **how)
+        """A rank begins a call now; how: fields of its `CallRequest`. `done` is called when it has ended well."""
+        call = self.workers[rank].submit(CallRequest(kind, op, **how), array, now_ns=self.network.now_ns)
         self._done[call] = done
         self._settle(rank)
         self.hosts[rank].pump()

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from switchagg.codecs.compression import Compression
 from switchagg.description import COMBINING, requested_op_text
-from transport.contracts.group_contract import Array, Group
+from transport.contracts.group_contract import Group
 from transport.torch.calls.completions import CompletionPool
 from transport.torch.calls.deadlines import DEADLINES
 from transport.torch.calls.hook_call import current_hook
@@ -51,21 +51,18 @@ OpenGroup = Callable[[int], Group | None]
 """Joins the switch for a lane (0: calls of the program itself); None where all ranks agreed not to use it."""
 
 
-class _Call:
-    """A collective, from `Reducer.start` until its callbacks have returned."""
+class _CallProgress:
+    """How far a collective is, from `Reducer.start` until its callbacks have returned."""
 
-    def __init__(
-        self, work: SwitchWork | None, parts: Sequence[GroupCall], stages: Sequence[TensorStage], depth: int
-    ) -> None:
+    def __init__(self, work: SwitchWork | None, stages: Sequence[TensorStage], depth: int) -> None:
         self.work = work
-        self.parts = parts
         self.stages = stages
         self.depth = depth
         self.ready = not any(stage.needs_fetch for stage in stages)
         self.remaining = len(stages)
         self.hook = current_hook()
         self.error: BaseException | None = None
-        self.children: deque[_Call] = deque()  # calls made by its callbacks and not yet submitted
+        self.children: deque[_CallProgress] = deque()  # calls made by its callbacks and not yet submitted
         self.over = False  # the network is done with it
         self.closed = False  # its callbacks have returned
 
@@ -75,7 +72,7 @@ class _Lane:
         self.opening = threading.Lock()
         self.opened = False
         self.session: Group | None = None
-        self.parents: deque[_Call] = deque()
+        self.parents: deque[_CallProgress] = deque()
 
 
 class Reducer:
@@ -92,7 +89,7 @@ class Reducer:
         self._pool = CompletionPool("switchagg")
         self._lock = threading.Lock()
         self._lanes = [_Lane() for _ in range(DEPTH_MAX + 1)]
-        self._program = _Call(None, (), (), -1)  # parent of all calls that no callback made
+        self._program = _CallProgress(None, (), -1)  # parent of all calls that no callback made
         self._lanes[0].parents.append(self._program)
         self._running = threading.local()  # .call: the call whose callbacks this thread runs
         self._side_streams = SideStreams()
@@ -166,12 +163,12 @@ class Reducer:
         """Start a collective of these parts. Never raises for the network: the Work does.
 
         results, ended: the Work's. limit_s: after which the call fails, and the group with it. gloo: what carries out
-        the one part "compare"; its own time-out ends it.
+        a part that only compares; its own time-out ends it.
         """
         limit_s = self._limit_s() if limit_s is None else limit_s
         with self._lock:
             number, self._calls = self._calls, self._calls + 1
-        tensors = [tensor for part in parts if part.layout for tensor, _ in (*part.layout.gives, *part.layout.takes)]
+        tensors = [tensor for part in parts for tensor, _ in (*part.gives, *part.takes)]
         devices = sorted({tensor.device for tensor in (*tensors, *results) if tensor.device.type != "cpu"}, key=str)
         what = f"{self._what}: {_named(parts, number)}"
         work = SwitchWork(results, what, limit_s + WAIT_MARGIN_S, devices, ended)
@@ -182,14 +179,14 @@ class Reducer:
             work.settle(self._failure)
             work.deliver()
             return work
-        parent: _Call = getattr(self._running, "call", None) or self._program
+        parent: _CallProgress = getattr(self._running, "call", None) or self._program
         depth, call = parent.depth + 1, None
         try:
             if depth > DEPTH_MAX:
                 raise dist.DistBackendError(f"collectives inside callbacks are nested more than {DEPTH_MAX} deep")
             if self._session(depth) is None:
                 raise dist.DistBackendError(f"the switch has no room for the calls of callbacks (lane {depth})")
-            call = _Call(work, parts, [self._stage(part, gloo) for part in parts], depth)
+            call = _CallProgress(work, [self._stage(part, gloo) for part in parts], depth)
             DEADLINES.add(call, limit_s, partial(self._expire, call, f"timed out after {limit_s:g} s"))
             with self._lock:
                 self.raise_failure()
@@ -223,11 +220,11 @@ class Reducer:
         self._pool.close()
 
     def _stage(self, part: GroupCall, gloo: dist.Work | None) -> TensorStage:
-        if part.layout is None:
-            return GlooStage(gloo)
-        tensors = part.layout.gives or part.layout.takes
-        device = tensors[0][0].device
-        return HostStage(part.layout) if device.type == "cpu" else CudaStage(part.layout, self._side_streams.of(device))
+        places = part.gives or part.takes
+        if not places:
+            return GlooStage(part, gloo)
+        device = places[0][0].device
+        return HostStage(part) if device.type == "cpu" else CudaStage(part, self._side_streams.of(device))
 
     def _session(self, depth: int) -> Group | None:
         lane = self._lanes[depth]
@@ -241,7 +238,7 @@ class Reducer:
                     session.close()
             return lane.session
 
-    def _fetch(self, call: _Call) -> None:
+    def _fetch(self, call: _CallProgress) -> None:
         try:
             for stage in call.stages:
                 stage.fetch()
@@ -256,7 +253,7 @@ class Reducer:
         """Hand the lane's calls to the session, as far as the shared order allows it now."""
         if depth > DEPTH_MAX:
             return
-        started: list[tuple[_Call, Future[Any]]] = []
+        started: list[tuple[_CallProgress, Future[Any]]] = []
         refused: Exception | None = None
         with self._lock:
             try:
@@ -270,7 +267,7 @@ class Reducer:
         if refused is not None:
             self.fail(refused)
 
-    def _next_call(self, depth: int) -> _Call | None:
+    def _next_call(self, depth: int) -> _CallProgress | None:
         """The lane's next call in the shared order, or None if it isn't known yet, or not ready. Under the lock."""
         parents = self._lanes[depth].parents
         while parents and self._failure is None:
@@ -282,20 +279,20 @@ class Reducer:
             parents.popleft()
         return None
 
-    def _submit(self, call: _Call, started: "list[tuple[_Call, Future[Any]]]") -> None:
+    def _submit(self, call: _CallProgress, started: "list[tuple[_CallProgress, Future[Any]]]") -> None:
         lane = self._lanes[call.depth]
         assert lane.session is not None
-        for part, stage in zip(call.parts, call.stages, strict=True):
-            started.append((call, _begin(lane.session, part, stage.array)))
+        for stage in call.stages:
+            started.append((call, lane.session.submit(stage.request, stage.array)))
         lane.parents[0].children.popleft()
         if call.depth < DEPTH_MAX:
             self._lanes[call.depth + 1].parents.append(call)
 
-    def _hand_over(self, call: _Call, future: "Future[Any]") -> None:
+    def _hand_over(self, call: _CallProgress, future: "Future[Any]") -> None:
         """The network thread calls this; it must not run users' callbacks."""
         self._pool.submit(partial(self._part_done, call, future))
 
-    def _part_done(self, call: _Call, future: "Future[Any]") -> None:
+    def _part_done(self, call: _CallProgress, future: "Future[Any]") -> None:
         error = future.exception() if not future.cancelled() else dist.DistBackendError("the call was cancelled")
         with self._lock:
             call.error = call.error or error
@@ -304,7 +301,7 @@ class Reducer:
                 return
         self._finish(call, call.error)
 
-    def _finish(self, call: _Call, error: BaseException | None) -> None:
+    def _finish(self, call: _CallProgress, error: BaseException | None) -> None:
         """Write the results back and run the user's callbacks, on a thread of the pool."""
         assert call.work is not None
         DEADLINES.remove(call)
@@ -334,7 +331,7 @@ class Reducer:
                 call.closed = True
             self._submit_ready(call.depth + 1)
 
-    def _expire(self, call: _Call, words: str) -> None:
+    def _expire(self, call: _CallProgress, words: str) -> None:
         """A call's time is over: the group fails, and names the ranks that it waits for if it can within ANSWER_S."""
         session = self._lanes[call.depth].session
         if not call.over and session is not None:
@@ -366,25 +363,6 @@ def _called_by_join() -> bool:
     while frame is not None and frame.f_globals.get("__name__") != JOIN:
         frame = frame.f_back
     return frame is not None
-
-
-def _begin(group: Group, part: GroupCall, array: Array) -> "Future[Any]":
-    """Make the group's call."""
-    kind, op, signature, _, tensors = part
-    if kind == "allreduce":
-        described: dict[str, Any] = (
-            {"requested_op": signature.requested_op} if group.method == "ps" else {"signature": signature}
-        )
-        return group.allreduce(array, op, tensors=tensors, **described)
-    if kind == "reduce_scatter":
-        return group.reduce_scatter(array, op, signature=signature)
-    if kind == "all_gather":
-        return group.all_gather(array, signature=signature)
-    if kind == "broadcast":
-        return group.broadcast(array, signature.root, signature=signature)
-    if kind == "reduce":
-        return group.reduce(array, op, signature.root, signature=signature)
-    return group.barrier() if kind == "barrier" else group.compare(signature)
 
 
 def _named(parts: Sequence[GroupCall], number: int) -> str:

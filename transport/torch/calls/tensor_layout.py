@@ -14,8 +14,8 @@ import torch
 from torch.distributed.distributed_c10d import ReduceOp
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]  # documented, not exported
 
-from switchagg.codecs import array_codec
 from switchagg.description import COMBINING, ROOTED, CallSignature, Kind, requested_op_index
+from transport.contracts.group_contract import CallRequest
 from transport.group.staging import SWITCH, tensor_dtype
 
 GATHERED_BYTES_MAX = 1 << 16
@@ -79,28 +79,33 @@ class RankContext(NamedTuple):
     partial: bool = False
 
 
-class TensorLayout(NamedTuple):
-    """The array of a call. gives, takes: tensors and their places in it, before and after the call. home: the tensor
-    that is the array, used in place where possible. before, after: functions that the host applies to the array."""
+Places = tuple[tuple[torch.Tensor, int], ...]
+"""Tensors, and where each begins in an array."""
 
-    elements: int
-    dtype: torch.dtype
-    gives: tuple[tuple[torch.Tensor, int], ...] = ()
-    takes: tuple[tuple[torch.Tensor, int], ...] = ()
+
+class GroupCall(NamedTuple):
+    """A call of the group, and its array.
+
+    elements, dtype: of the array. gives, takes: places of tensors in it, before and after the call; both are empty
+    where nothing is sent. home: the tensor that is the array, used in place where possible. before, after: functions
+    that the host applies to the array.
+    """
+
+    request: CallRequest
+    elements: int = 0
+    dtype: torch.dtype = torch.uint8
+    gives: Places = ()
+    takes: Places = ()
     home: torch.Tensor | None = None
     before: Finish | None = None
     after: Finish | None = None
 
-
-class GroupCall(NamedTuple):
-    """A call of the group. kind, op: its arguments. shown: the signature that ranks compare. layout: None for a
-    "barrier", and where Gloo does the work ("compare"). tensors: the parameters in the array, where they are known."""
-
-    kind: str
-    op: str
-    signature: CallSignature
-    layout: TensorLayout | None = None
-    tensors: array_codec.Tensors | None = None
+    @property
+    def signature(self) -> CallSignature:
+        """Of the collective as the program made it."""
+        signature = self.request.signature
+        assert signature is not None
+        return signature
 
 
 def allreduce(tensors: Tensors, op: ReduceOperation, ranks: RankContext) -> list[GroupCall] | None:
@@ -116,9 +121,9 @@ def allreduce(tensors: Tensors, op: ReduceOperation, ranks: RankContext) -> list
         elif len(tensors) > 1 and ranks.compares and tensor.nbytes <= PACKED_BYTES_MAX and wire != torch.float64:
             packs.setdefault(tensor.dtype, []).append(tensor)
         else:
-            places = ((tensor, 0),)
-            layout = TensorLayout(tensor.numel(), wire, places, places, tensor)
-            parts.append(_combined("allreduce", layout, (0, tensor.numel()), op, ranks))
+            n, places = tensor.numel(), ((tensor, 0),)
+            signature = signature_of("allreduce", op, tensor.dtype, n)
+            parts.append(_combined(_call(signature, n, wire, places, places, tensor), (0, n), op, ranks))
     return parts + [_packed(pack, op, ranks) for pack in packs.values()]
 
 
@@ -129,8 +134,9 @@ def reduce(tensor: torch.Tensor, op: ReduceOperation, root: int, ranks: RankCont
     if wire is None:
         gathered = _gathered("reduce", tensor, tensor, op, ranks, root)
         return None if gathered is None else [gathered]
-    layout = TensorLayout(tensor.numel(), wire, ((tensor, 0),), takes, tensor if takes else None)
-    return [_combined("reduce", layout, (0, tensor.numel()), op, ranks, root)]
+    n, home = tensor.numel(), tensor if takes else None
+    signature = signature_of("reduce", op, tensor.dtype, n, root)
+    return [_combined(_call(signature, n, wire, ((tensor, 0),), takes, home), (0, n), op, ranks)]
 
 
 def reduce_scatter(
@@ -153,8 +159,9 @@ def reduce_scatter(
     if wire is None:
         gathered = _gathered("reduce_scatter", gives, output, op, ranks)
         return None if gathered is None else [gathered]
-    layout = TensorLayout(n * k, wire, gives, ((output, rank * k),))
-    return [_combined("reduce_scatter", layout, (rank * k, (rank + 1) * k), op, ranks)]
+    signature = signature_of("reduce_scatter", op, output.dtype, n * k)
+    call = _call(signature, n * k, wire, gives, ((output, rank * k),))
+    return [_combined(call, (rank * k, (rank + 1) * k), op, ranks)]
 
 
 def all_gather(outputs: Tensors, shard: torch.Tensor, ranks: RankContext) -> list[GroupCall]:
@@ -175,28 +182,32 @@ def all_gather(outputs: Tensors, shard: torch.Tensor, ranks: RankContext) -> lis
     k = shard.numel()
     takes = tuple((output, place * k) for place, output in enumerate(outputs))
     home = outputs[0] if len(outputs) == 1 else None
-    layout = TensorLayout(n * k, shard.dtype, ((shard, rank * k),), takes, home)
-    return [GroupCall("all_gather", "sum", signature_of("all_gather", ReduceOperation(""), shard.dtype, n * k), layout)]
+    signature = signature_of("all_gather", ReduceOperation(""), shard.dtype, n * k)
+    return [_call(signature, n * k, shard.dtype, ((shard, rank * k),), takes, home)]
 
 
 def broadcast(tensor: torch.Tensor, root: int, ranks: RankContext, source: torch.Tensor | None = None) -> GroupCall:
     """source: the root's values, where they aren't the tensor's."""
     gives = ((tensor if source is None else source, 0),) if ranks.rank == root else ()
     takes = ((tensor, 0),) if ranks.rank != root or source is not None else ()
-    layout = TensorLayout(tensor.numel(), tensor.dtype, gives, takes, tensor)
-    return GroupCall(
-        "broadcast", "sum", signature_of("broadcast", ReduceOperation(""), tensor.dtype, tensor.numel(), root), layout
-    )
+    n, dtype = tensor.numel(), tensor.dtype
+    signature = signature_of("broadcast", ReduceOperation(""), dtype, n, root)
+    return _call(signature, n, dtype, gives, takes, tensor)
 
 
 def barrier() -> GroupCall:
-    return GroupCall("barrier", "sum", signature_of("barrier", ReduceOperation(""), torch.uint8, 0))
+    return comparison(signature_of("barrier", ReduceOperation(""), torch.uint8, 0))
+
+
+def comparison(signature: CallSignature) -> GroupCall:
+    """A call that sends nothing: the ranks only compare its signature."""
+    return _call(signature, kind="barrier")
 
 
 def compared(parts: list[GroupCall], ranks: RankContext) -> list[GroupCall]:
     """Add a comparison where a host method's ranks could finish before they know that their roots differ."""
-    first = next((part for part in parts if part.kind in ROOTED), None)
-    return parts if first is None or ranks.switch else [GroupCall("compare", "sum", first.signature), *parts]
+    first = next((part for part in parts if part.request.kind in ROOTED), None)
+    return parts if first is None or ranks.switch else [comparison(first.signature), *parts]
 
 
 def signature_of(kind: Kind, op: ReduceOperation, dtype: torch.dtype, elements: int, root: int = 0) -> CallSignature:
@@ -267,20 +278,30 @@ def _wire(
     return _wire_dtype(dtype, op.wire, ranks.switch)
 
 
-def _combined(
-    kind: Kind,
-    layout: TensorLayout,
-    rank_range: tuple[int, int],
-    op: ReduceOperation,
-    ranks: RankContext,
-    root: int = 0,
+def _call(
+    signature: CallSignature,
+    elements: int = 0,
+    dtype: torch.dtype = torch.uint8,
+    gives: Places = (),
+    takes: Places = (),
+    home: torch.Tensor | None = None,
+    *,
+    kind: str = "",
 ) -> GroupCall:
-    """A call that the group combines. rank_range: the part of the array that this rank has afterwards."""
-    if kind == "allreduce" and _divided(op, layout.dtype, ranks):
-        return GroupCall(kind, op.name, signature_of(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
+    """A call of tensors in these places. kind: as which it travels, if not as the collective that it is."""
+    root = signature.root if (kind or signature.kind) in ROOTED else 0
+    kind, op = (kind, "sum") if kind else (signature.kind, signature.op)
+    request = CallRequest(kind, op, root=root, requested_op=signature.requested_op, signature=signature)
+    return GroupCall(request, elements, dtype, gives, takes, home)
+
+
+def _combined(call: GroupCall, rank_range: tuple[int, int], op: ReduceOperation, ranks: RankContext) -> GroupCall:
+    """A call that the group combines, by this operation. rank_range: the part of the array that this rank has
+    afterwards."""
+    if call.request.kind == "allreduce" and _divided(op, call.dtype, ranks):
+        return call._replace(request=call.request._replace(op=op.name))
     before, after = _around(op, rank_range, ranks.workers)
-    layout = layout._replace(before=before, after=after if layout.takes else None)
-    return GroupCall(kind, op.wire, signature_of(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
+    return call._replace(before=before, after=after if call.takes else None)
 
 
 def _packed(tensors: list[torch.Tensor], op: ReduceOperation, ranks: RankContext) -> GroupCall:
@@ -293,12 +314,9 @@ def _packed(tensors: list[torch.Tensor], op: ReduceOperation, ranks: RankContext
     for tensor in tensors:
         places.append((tensor, end))
         end += -(-tensor.numel() // row) * row
-    divided = _divided(op, wire, ranks)
-    before, after = (None, None) if divided else _around(op, (0, end), ranks.workers)
-    layout = TensorLayout(end, wire, tuple(places), tuple(places), None, before, after)
     sizes = [tensor.numel() for tensor in tensors]
-    what = signature_of("allreduce", op, dtype, sum(sizes), zlib.crc32(repr(sizes).encode()) & 0xFF)
-    return GroupCall("allreduce", op.name if divided else op.wire, what, layout)
+    signature = signature_of("allreduce", op, dtype, sum(sizes), zlib.crc32(repr(sizes).encode()) & 0xFF)
+    return _combined(_call(signature, end, wire, tuple(places), tuple(places)), (0, end), op, ranks)
 
 
 def _divided(op: ReduceOperation, wire: torch.dtype, ranks: RankContext) -> bool:
@@ -369,8 +387,9 @@ def _gathered(
 
     takes = ((taker, 0),) if root in (-1, rank) else ()
     gives = tuple((tensor, rank * m + start) for tensor, start in gives)
-    layout = TensorLayout(n * m, dtype, gives, takes, None, None, combine if takes else None)
-    return GroupCall("all_gather", "sum", signature_of(kind, op, dtype, m, max(root, 0)), layout)
+    signature = signature_of(kind, op, dtype, m, max(root, 0))
+    call = _call(signature, n * m, dtype, gives, takes, kind="all_gather")
+    return call._replace(after=combine if takes else None)
 
 
 def _computes(dtype: torch.dtype) -> bool:
@@ -402,9 +421,7 @@ def _uneven_reduce_scatter(
         if calls is None:
             return None
         (part,) = calls
-        assert part.layout is not None
-        takes = ((output, 0),) if root == ranks.rank else ()
-        parts.append(part._replace(layout=part.layout._replace(takes=takes, home=None)))
+        parts.append(part._replace(takes=((output, 0),) if root == ranks.rank else (), home=None))
     return parts
 
 

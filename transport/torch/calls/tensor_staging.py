@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from transport.contracts.group_contract import CallRequest
 from transport.torch.calls.contiguous import lies_plain
-from transport.torch.calls.tensor_layout import TensorLayout, array_of, bits
+from transport.torch.calls.tensor_layout import GroupCall, array_of, bits
 
 Array = NDArray[Any]
 
@@ -22,6 +23,8 @@ Array = NDArray[Any]
 class TensorStage(Protocol):
     """The tensors of one call, on their way to the group and back."""
 
+    request: CallRequest
+    """The group's call of `array`."""
     array: Array
     """The group works on this array; it is valid once `fetch` has returned."""
     needs_fetch: bool
@@ -45,30 +48,30 @@ class HostStage:
 
     needs_fetch = False
 
-    def __init__(self, layout: TensorLayout) -> None:
-        self._layout = layout
-        home = layout.home
-        in_place = home is not None and lies_plain(home) and home.dtype == layout.dtype
+    def __init__(self, call: GroupCall) -> None:
+        self._call, self.request = call, call.request
+        home = call.home
+        in_place = home is not None and lies_plain(home) and home.dtype == call.dtype
         self._home = home if in_place else None
         if in_place:
             assert home is not None
             self._buffer = home.detach().view(-1)
         else:
-            self._buffer = _buffer(layout, False)
-        for tensor, start in layout.gives:
+            self._buffer = _buffer(call, False)
+        for tensor, start in call.gives:
             if tensor is not self._home:
                 _copy(_slice(self._buffer, tensor, start), tensor.detach())
-        if layout.before is not None:
-            layout.before(self._buffer)
+        if call.before is not None:
+            call.before(self._buffer)
         self.array: Array = array_of(self._buffer)
 
     def fetch(self) -> None:
         pass
 
     def restore(self) -> None:
-        if self._layout.after is not None:
-            self._layout.after(self._buffer)
-        for tensor, start in self._layout.takes:
+        if self._call.after is not None:
+            self._call.after(self._buffer)
+        for tensor, start in self._call.takes:
             if tensor is not self._home:
                 _write(tensor.detach(), _slice(self._buffer, tensor, start))
 
@@ -88,20 +91,20 @@ class CudaStage:
 
     needs_fetch = True
 
-    def __init__(self, layout: TensorLayout, side: Any, *, cuda: Any = torch.cuda, pin: bool = True) -> None:
-        self._layout = layout
+    def __init__(self, call: GroupCall, side: Any, *, cuda: Any = torch.cuda, pin: bool = True) -> None:
+        self._call, self.request = call, call.request
         self._side = side
         self._cuda = cuda
         # PyTorch caches pinned blocks, and reuses one only when the copies that were queued on it are done.
-        self._host = _buffer(layout, pin)
+        self._host = _buffer(call, pin)
         self._fetched = cuda.Event()
         self._restored = cuda.Event()
-        self._tensors = {id(tensor): tensor.detach() for tensor, _ in (*layout.gives, *layout.takes)}
+        self._tensors = {id(tensor): tensor.detach() for tensor, _ in (*call.gives, *call.takes)}
         self._device = next(iter(self._tensors.values())).device if self._tensors else None
         side.wait_stream(cuda.current_stream(self._device))
         with cuda.stream(side):
-            for tensor, start in layout.gives:
-                values = self._tensors[id(tensor)].resolve_neg().to(layout.dtype).contiguous()
+            for tensor, start in call.gives:
+                values = self._tensors[id(tensor)].resolve_neg().to(call.dtype).contiguous()
                 _slice(self._host, tensor, start).copy_(values, non_blocking=True)
             self._fetched.record(side)
         # The caller may free a tensor while our stream still works on it.
@@ -111,14 +114,14 @@ class CudaStage:
 
     def fetch(self) -> None:
         self._fetched.synchronize()
-        if self._layout.before is not None:
-            self._layout.before(self._host)
+        if self._call.before is not None:
+            self._call.before(self._host)
 
     def restore(self) -> None:
-        if self._layout.after is not None:
-            self._layout.after(self._host)
+        if self._call.after is not None:
+            self._call.after(self._host)
         with self._cuda.stream(self._side):
-            for taker, start in self._layout.takes:
+            for taker, start in self._call.takes:
                 tensor = self._tensors[id(taker)]
                 # In two steps: copy_ between types would convert on the host, in memory that isn't pinned.
                 _write(tensor, _slice(self._host, tensor, start).to(tensor.device, non_blocking=True))
@@ -133,12 +136,12 @@ class CudaStage:
 
 
 class GlooStage:
-    """A collective that Gloo carries out; the ranks only compare it. work: Gloo's; None: only a comparison."""
+    """A call that sends nothing: the ranks compare a collective. work: of Gloo, which carries it out, or None."""
 
     needs_fetch = False
 
-    def __init__(self, work: Any = None) -> None:
-        self._work = work
+    def __init__(self, call: GroupCall, work: Any = None) -> None:
+        self._work, self.request = work, call.request
         self.array: Array = np.empty(0, np.uint8)
 
     def fetch(self) -> None:
@@ -155,10 +158,10 @@ class GlooStage:
         return nullcontext()
 
 
-def _buffer(layout: TensorLayout, pin: bool) -> torch.Tensor:
+def _buffer(call: GroupCall, pin: bool) -> torch.Tensor:
     """Room for the array; zeros where there may be gaps between the tensors."""
-    allocate = torch.zeros if len(layout.gives) > 1 else torch.empty
-    return allocate(layout.elements, dtype=layout.dtype, pin_memory=pin)
+    allocate = torch.zeros if len(call.gives) > 1 else torch.empty
+    return allocate(call.elements, dtype=call.dtype, pin_memory=pin)
 
 
 def _slice(buffer: torch.Tensor, tensor: torch.Tensor, start: int) -> torch.Tensor:
