@@ -69,7 +69,7 @@ def older(chunk: int, held: int) -> bool:
 def check_admission(
     job: JobConfig,
     ports: Sequence[int],
-    others: Sequence[JobConfig],
+    jobs: Sequence[JobConfig],
     slots: int,
     elements: int,
     parent: Parent | None = None,
@@ -87,7 +87,7 @@ def check_admission(
     first, end = job.slots
     if end > slots:
         raise JobError(f"job {job.job_id}: slots {first} to {end - 1}; this switch has {slots}")
-    for other in others:
+    for other in jobs:
         if other.job_id != job.job_id and first < other.slots[1] and other.slots[0] < end:
             raise JobError(f"job {job.job_id}: slots {first} to {end - 1} overlap those of job {other.job_id}")
 
@@ -125,7 +125,7 @@ class Aggregator:
         self._held = [[0] * slots, [0] * slots]
         self._seen = [[0] * slots, [0] * slots]
         self._marked = [[False] * slots, [False] * slots]
-        self._asked = [[0] * slots, [0] * slots]
+        self._requesters = [[0] * slots, [0] * slots]
         self._have = [[0] * slots, [0] * slots]
         self._sums = np.zeros((2, slots, elements), np.int32)
         self.counters: dict[str, int] = {}
@@ -316,11 +316,11 @@ class Aggregator:
 
     def _send_up(self, packet: Packet, parent: Parent, values: Values, *, again: bool) -> Decision:
         """What a packet of a chunk causes that all children gave, and the parent hasn't answered (H3, H4)."""
-        asked, slot, bit = self._asked[packet.version], packet.slot, 1 << packet.rank
-        if again and asked[slot] and not asked[slot] & bit:
-            asked[slot] |= bit
+        requesters, slot, bit = self._requesters[packet.version], packet.slot, 1 << packet.rank
+        if again and requesters[slot] and not requesters[slot] & bit:
+            requesters[slot] |= bit
             return Decision(Verdict.DROP, (), "drop_asked")
-        asked[slot] = bit if again else 0
+        requesters[slot] = bit if again else 0
         sums = replace(packet, rank=parent.rank, values=values, retransmission=again)
         return Decision(Verdict.UP, ((sums, (parent.port,)),), "up_again" if again else "up")
 

@@ -193,7 +193,7 @@ class Endpoint:
                     cut = window.priority
                     break
                 size = its_size
-                window.sent(*following, now_ns)
+                window.on_sent(*following, now_ns)
                 picks.append((window, *following))
         if picks and len(self._by_priority) > 1:  # streams of equal priority take turns
             sent = {window.stream for window, _, _ in picks}

@@ -11,8 +11,8 @@ class SwitchaggError(Exception):
 
 def as_line(error: BaseException) -> str:
     """What went wrong, for people: its text where it was written for them, else with its kind."""
-    said = isinstance(error, SwitchaggError | OSError) and str(error)
-    return str(error) if said else f"{type(error).__name__}: {error}"
+    has_text = isinstance(error, SwitchaggError | OSError) and str(error)
+    return str(error) if has_text else f"{type(error).__name__}: {error}"
 
 
 class DecodeError(SwitchaggError):

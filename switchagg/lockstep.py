@@ -24,7 +24,7 @@ def sum_together(
 
     Where a codec leaves a sum of floats to its carrier, ranks are added in their order.
     """
-    calls = [one.rounds(array, tensors, key) for one, array in zip(compressions, arrays, strict=True)]
+    calls = [compression.rounds(array, tensors, key) for compression, array in zip(compressions, arrays, strict=True)]
     _together(calls, key, elements, begin)
 
 
@@ -35,12 +35,12 @@ def carry_out(steps: Sequence[Reduction], key: int = 0, elements: int = 360) -> 
 
 def _together(calls: Sequence[Iterable[Reduction]], key: int, elements: int, begin: Begin = begin_in_python) -> None:
     keys = [call_key(0, rank, 0, key) for rank in range(len(calls))]
-    plain = [plain_rounds(call, elements, len(calls), one, begin) for call, one in zip(calls, keys, strict=True)]
+    plain = [plain_rounds(call, elements, len(calls), key, begin) for call, key in zip(calls, keys, strict=True)]
     for steps in zip(*plain, strict=True):
         first = steps[0]
-        assert all((one.kind, one.op) == (first.kind, first.op) for one in steps)
-        assert all((one.array.shape, one.array.dtype) == (first.array.shape, first.array.dtype) for one in steps)
-        combine([one.array for one in steps], first.kind, first.op)
+        assert all((step.kind, step.op) == (first.kind, first.op) for step in steps)
+        assert all((step.array.shape, step.array.dtype) == (first.array.shape, first.array.dtype) for step in steps)
+        combine([step.array for step in steps], first.kind, first.op)
 
 
 def combine(arrays: Sequence[Array], kind: str = "allreduce", op: str = "sum") -> None:
@@ -48,10 +48,10 @@ def combine(arrays: Sequence[Array], kind: str = "allreduce", op: str = "sum") -
     workers, size = len(arrays), len(arrays[0])
     if kind == "all_gather":
         bounds = [size * rank // workers for rank in range(workers + 1)]
-        whole = np.concatenate([a[bounds[rank] : bounds[rank + 1]] for rank, a in enumerate(arrays)])
+        result = np.concatenate([a[bounds[rank] : bounds[rank + 1]] for rank, a in enumerate(arrays)])
     else:
-        whole = arrays[0].copy()
+        result = arrays[0].copy()
         for array in arrays[1:]:
-            (np.add if op == "sum" else np.maximum)(whole, array, out=whole)
+            (np.add if op == "sum" else np.maximum)(result, array, out=result)
     for array in arrays:
-        array[:] = whole
+        array[:] = result

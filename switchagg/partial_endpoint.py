@@ -64,7 +64,7 @@ class PartialEndpoint(Endpoint):
         self._early: list[list[tuple[int, Values]]] = [[] for _ in job.streams]  # heaps of chunks no call has taken
         self._early_bytes = 0
         self._closing: deque[tuple[int, Window, int]] = deque()  # (when to ask, window, chunk)
-        self._asked: set[tuple[int, int]] = set()  # (stream, chunk): to be finalised
+        self._close_requests: set[tuple[int, int]] = set()  # (stream, chunk): to be finalised
         self._now_ns = 0
         self._presence = job.elements - job.presence + self.wire_rank // 32, self.wire_rank % 32
 
@@ -79,13 +79,13 @@ class PartialEndpoint(Endpoint):
         start, count, values = 0, len(bundle), payload(bundle)
         place, bit = self._presence
         for row, fields in enumerate(headers(bundle).tolist()):
-            found = self._place(fields, bundle.shape[1])
-            if found and row > start and not _flies(*found):  # what came before it may change what it is
+            position = self._place(fields, bundle.shape[1])
+            if position and row > start and not _flies(*position):  # what came before it may change what it is
                 super().receive(bundle[start:row], now_ns, congested)
-                found, start = self._place(fields, bundle.shape[1]) or found, row
-            if found is None or _is_ahead(*found):
+                position, start = self._place(fields, bundle.shape[1]) or position, row
+            if position is None or _is_ahead(*position):
                 continue
-            window, chunk = found
+            window, chunk = position
             if _flies(window, chunk):
                 if fields[0] & MAX_BIT or not int(values[row, place]) >> bit & 1:
                     self._header_only.append(
@@ -110,8 +110,10 @@ class PartialEndpoint(Endpoint):
             _, window, chunk = self._closing.popleft()
             if _flies(window, chunk):
                 self._header_only.append((window, chunk, CLOSE))
-                self._asked.add((window.stream, chunk))
-        self._asked = {(stream, chunk) for stream, chunk in self._asked if _flies(self._windows[stream], chunk)}
+                self._close_requests.add((window.stream, chunk))
+        self._close_requests = {
+            (stream, chunk) for stream, chunk in self._close_requests if _flies(self._windows[stream], chunk)
+        }
 
     def frames_to_send(self, now_ns: int, limit: int = 64, kind: int | None = None) -> Bundle:
         self._now_ns = now_ns
@@ -177,28 +179,28 @@ class PartialEndpoint(Endpoint):
         early = self._early[window.stream]
         while early and early[0][0] < window.limit:
             running = window.call_of(early[0][0])
-            taken = []
+            results = []
             while early and early[0][0] < min(window.limit, running.end):
-                taken.append(heapq.heappop(early))
-            values = np.stack([each for _, each in taken])
+                results.append(heapq.heappop(early))
+            values = np.stack([row for _, row in results])
             self._early_bytes -= values.nbytes
-            running.call.write([chunk - running.base for chunk, _ in taken], values)
-            running.missing -= len(taken)
-            self.counters["results"] += len(taken)
+            running.call.write([chunk - running.base for chunk, _ in results], values)
+            running.missing -= len(results)
+            self.counters["results"] += len(results)
             window.raise_limit()
         self._complete(window)
 
     def _passes(self, limit: int, kind: int | None) -> Bundle:
         """Header-only frames that are due, of one class."""
-        due = [one for one in self._header_only if kind is None or class_of(one[0].priority) == kind][:limit]
+        due = [entry for entry in self._header_only if kind is None or class_of(entry[0].priority) == kind][:limit]
         frames = np.empty((len(due), HEADER_BYTES), np.uint8)
         if not due:
             return frames
         if len(due) == len(self._header_only):
             self._header_only.clear()
         else:
-            for one in due:
-                self._header_only.remove(one)
+            for entry in due:
+                self._header_only.remove(entry)
         buffer, job = frames.data.cast("B"), self.job
         for row, (window, chunk, close) in enumerate(due):
             self._count("finalise_requests" if close else "abstained", 1)
@@ -214,7 +216,7 @@ class PartialEndpoint(Endpoint):
             return
         if not again:
             self._closing.append((self._now_ns + self.job.close_after_ns, window, chunk))
-        elif (window.stream, chunk) in self._asked:
+        elif (window.stream, chunk) in self._close_requests:
             buffer[place + RANK_AT] |= CLOSE
 
 

@@ -71,7 +71,7 @@ def flow_of(priority: int, classes: Sequence[int]) -> int:
     """Where in `classes`, the most urgent first, a priority belongs: the first class no more urgent than it, or the
     last; 0 if there are none."""
     kind = class_of(priority)
-    return next((place for place, each in enumerate(classes) if each >= kind), max(0, len(classes) - 1))
+    return next((place for place, other in enumerate(classes) if other >= kind), max(0, len(classes) - 1))
 
 
 def marks(priorities: Sequence[int], tos: int = 0) -> tuple[int, ...]:
@@ -113,10 +113,10 @@ class StreamTurns:
         if stream is not None:
             if not 0 <= stream < len(self.priorities):
                 raise ValueError(f"stream {stream}: the job has {len(self.priorities)}")
-            own = class_of(self.priorities[stream])
-            if priority not in (None, own):
-                raise ValueError(f"priority {priority}: stream {stream} has class {own}")
-            priority = own
+            stream_class = class_of(self.priorities[stream])
+            if priority not in (None, stream_class):
+                raise ValueError(f"priority {priority}: stream {stream} has class {stream_class}")
+            priority = stream_class
         wanted = self.classes[-1] if priority is None else priority
         streams = self._streams.get(wanted) or self.streams_of(priority)
         turn = self._calls.get(wanted, 0)

@@ -23,11 +23,11 @@ BACKOFF_MAX = 20
 """Doublings of a timeout at most."""
 
 SHIFT = 16
-ONE = 1 << SHIFT
+UNITY = 1 << SHIFT
 GAIN_SHIFT = 4
 """RFC 8257: g = 1/16."""
 
-LEAST_ALPHA = {DCTCP: 0, RENO: ONE, FRIENDLY: 2 * ONE // 5}
+LEAST_ALPHA = {DCTCP: 0, RENO: UNITY, FRIENDLY: 2 * UNITY // 5}
 """Reno's is a cut to a half. Friendly's is one to 0.8, as RFC 8511 has it: a link whose threshold is a quarter of its
 bandwidth-delay product stays full."""
 
@@ -36,8 +36,8 @@ class CongestionWindow:
     """`chunks` of a stream with so many slots may be in flight: all of them until a mark, never fewer than one (G6).
 
     DCTCP (RFC 8257) in whole numbers: the same results give the same on every rank, in Python and in C. alpha: estimate
-    of the marked part, from least_alpha to ONE. Where that isn't 0 the window grows as much more slowly than Reno's as
-    it is cut less.
+    of the marked part, from least_alpha to UNITY. Where that isn't 0 the window grows as much more slowly than Reno's
+    as it is cut less.
     """
 
     __slots__ = ("_hold", "_least_alpha", "_marks", "_most", "_results", "_round", "_window", "alpha", "chunks")
@@ -45,7 +45,7 @@ class CongestionWindow:
     def __init__(self, slots: int, least_alpha: int = 0) -> None:
         self._least_alpha = least_alpha
         self.chunks = slots
-        self.alpha = ONE
+        self.alpha = UNITY
         self._most = self._window = slots << SHIFT
         self._round = 0  # results until its end; 0: no mark yet
         self._results = self._marks = 0  # of this round
@@ -65,7 +65,7 @@ class CongestionWindow:
             self._hold -= 1
         if not self._hold:
             self._hold = self._window >> SHIFT
-            self._window = max(ONE, self._window - (self._window * self.alpha >> SHIFT + 1))
+            self._window = max(UNITY, self._window - (self._window * self.alpha >> SHIFT + 1))
             self._round = self._round or self._window >> SHIFT
         self._count(1, 1)
         self.chunks = self._window >> SHIFT
@@ -77,10 +77,10 @@ class CongestionWindow:
             return
         part = (self._marks << SHIFT) // self._results
         self.alpha += (part >> GAIN_SHIFT) - (self.alpha >> GAIN_SHIFT)
-        growth = ONE
+        growth = UNITY
         if self._least_alpha:
             self.alpha = max(self.alpha, self._least_alpha)
-            growth = (3 * self.alpha << SHIFT) // (4 * ONE - self.alpha)
+            growth = (3 * self.alpha << SHIFT) // (4 * UNITY - self.alpha)
         if not self._marks:
             self._window = min(self._window + growth, self._most)
         self._round = self.chunks = self._window >> SHIFT
@@ -188,7 +188,7 @@ class Window:
             self.kind[chunk % self.window] = running.call.kind(chunk - running.base)
         return self.kind[chunk % self.window]
 
-    def sent(self, chunk: int, again: bool, now_ns: int) -> None:
+    def on_sent(self, chunk: int, again: bool, now_ns: int) -> None:
         """The next frame, as of `peek`, counts as sent now."""
         offset = chunk % self.window
         if again:
@@ -327,8 +327,8 @@ class Window:
     def _waits(self, transmission: int, chunk: int) -> bool:
         """Whether this was the chunk's latest transmission, unanswered and not yet marked for resending."""
         offset = chunk % self.window
-        sent = self.in_flight[offset] and not self._marked[offset] and self.chunk[offset] == chunk
-        return sent and self._transmission[offset] == transmission
+        in_flight = self.in_flight[offset] and not self._marked[offset] and self.chunk[offset] == chunk
+        return in_flight and self._transmission[offset] == transmission
 
     def first_unanswered(self) -> int:
         """The lowest chunk in flight; there is one while a deadline is."""

@@ -19,7 +19,7 @@ from emulation.scenario_tables import (
     TopologyOptions,
     keys_of,
 )
-from switchagg.option_syntax import choices, meant
+from switchagg.option_syntax import choices, close_match
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_method
 
@@ -224,4 +224,4 @@ def renamed(key: str, known: Collection[str]) -> str:
 def suggestion(key: str, known: Iterable[str]) -> str:
     """The rest of an error about an unknown key: the key's new name, the key that may have been meant, or all keys."""
     names = list(known)
-    return renamed(key, names) or meant(key, names) or f"; allowed: {', '.join(names)}"
+    return renamed(key, names) or close_match(key, names) or f"; allowed: {', '.join(names)}"

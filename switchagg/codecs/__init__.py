@@ -36,7 +36,7 @@ PLAIN = Plain()
 RAW = Raw()
 
 CODECS: dict[str, Codec] = {
-    one.name: one
+    variant.name: variant
     for codec in (
         FIXED_POINT,
         *map(Lanes, WIDTHS),
@@ -47,7 +47,7 @@ CODECS: dict[str, Codec] = {
         *map(ByWorkers, FAMILIES),
         PLAIN,
     )
-    for one in (codec, *codec.variants)
+    for variant in (codec, *codec.variants)
 }
 """By the name used in options."""
 
@@ -73,7 +73,7 @@ ARRAY_CODECS: dict[str, type[ArrayCodec]] = {
 
 def names() -> list[str]:
     """What users write: not what families stand for with some number of workers."""
-    variants = {one.name for codec in CODECS.values() for one in codec.variants}
+    variants = {variant.name for codec in CODECS.values() for variant in codec.variants}
     return [name for name in CODECS if name not in variants]
 
 
@@ -88,7 +88,7 @@ def codec_named(name: str, *, adds: bool = False) -> Codec:
 
 def codec_for(dtype: "np.dtype[np.generic]", codec: Codec) -> Codec | None:
     """The codec for this type where `codec` was requested: the first of it, `fixed_point` and `plain` that can."""
-    return next((one for one in (codec, FIXED_POINT, PLAIN) if dtype in one.dtypes), None)
+    return next((candidate for candidate in (codec, FIXED_POINT, PLAIN) if dtype in candidate.dtypes), None)
 
 
 __all__ = [

@@ -23,8 +23,8 @@ class Tensor(NamedTuple):
 
     def part(self, low: int, high: int) -> "Tensor":
         """Its values low … high-1 in memory: where they are not all, a tensor of its own name."""
-        whole = (low, high) == (0, math.prod(self.shape))
-        return self if whole else Tensor(f"{self.name}[{low}:{high}]", (high - low,))
+        is_all = (low, high) == (0, math.prod(self.shape))
+        return self if is_all else Tensor(f"{self.name}[{low}:{high}]", (high - low,))
 
 
 Tensors = Sequence[Tensor]

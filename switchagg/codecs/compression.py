@@ -23,8 +23,8 @@ def check_state(state: Mapping[str, Any], codec: str, rank: int, workers: int) -
     if state["codec"] != codec:
         raise ValueError(f"a state of codec {state['codec']}; this is {codec}")
     if (state["rank"], state["workers"]) != (rank, workers):
-        theirs, ours = f"{state['rank']} of {state['workers']}", f"{rank} of {workers}"
-        raise ValueError(f"codec {codec}: a state of rank {theirs}; this is rank {ours}")
+        state_rank, local_rank = f"{state['rank']} of {state['workers']}", f"{rank} of {workers}"
+        raise ValueError(f"codec {codec}: a state of rank {state_rank}; this is rank {local_rank}")
 
 
 class Compression:
@@ -93,16 +93,18 @@ class Compression:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's: plain numbers, and NumPy arrays by the names of tensors. Not while a call is in progress."""
-        kept = {} if self._feedback is None else {kind: one.state() for kind, one in self._feedback.kept.items()}
+        feedback = (
+            {} if self._feedback is None else {name: memory.state() for name, memory in self._feedback.memories.items()}
+        )
         memories = {
-            name: {kind: np.copy(one) for kind, one in memory.items()} for name, memory in self._memories.items()
+            name: {kind: np.copy(values) for kind, values in memory.items()} for name, memory in self._memories.items()
         }
         return {
             "codec": self._text,
             "rank": self._rank,
             "workers": self.workers,
             "sums": dict(self._sums),
-            "kept": kept,
+            "kept": feedback,
             "memory": memories,
         }
 
@@ -110,13 +112,13 @@ class Compression:
         """Go on from there. Raises ValueError for a state of another codec, or another place."""
         check_state(state, self._text, self._rank, self.workers)
         self._sums = dict(state["sums"])
-        self._sizes = {name: len(part) for kept in state["kept"].values() for name, part in kept.items()}
+        self._sizes = {name: len(part) for memory in state["kept"].values() for name, part in memory.items()}
         self._memories = {
-            name: {kind: np.copy(one) for kind, one in of.items()} for name, of in state["memory"].items()
+            name: {kind: np.copy(values) for kind, values in of.items()} for name, of in state["memory"].items()
         }
         if self._feedback is not None:
-            for kind, kept in self._feedback.kept.items():
-                kept.load(state["kept"][kind])
+            for kind, memory in self._feedback.memories.items():
+                memory.load(state["kept"][kind])
 
     def _check(self, parts: Parts, values: int) -> None:
         """Raise ValueError for tensors that can't be summed now."""
@@ -168,8 +170,8 @@ class Compression:
 
     def _keys(self, stream: int, number: int) -> tuple[int, int]:
         """Of this rank's random numbers, and of those that all draw alike."""
-        own, shared = (call_key(self._seed, rank, stream, number) for rank in (self._rank, self.workers))
-        return own, shared
+        rank_key, shared = (call_key(self._seed, rank, stream, number) for rank in (self._rank, self.workers))
+        return rank_key, shared
 
 
 class _Forgetful(dict[str, Array]):

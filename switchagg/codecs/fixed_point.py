@@ -82,11 +82,11 @@ class Scales:
         self.blank[rows] = codes >= NONFINITE
         usable = np.where((codes > ZERO) & (codes < NONFINITE), codes, 0)
         shift = np.clip(self._bits - usable, -2 * self._largest, 2 * self._largest)
-        one = np.ones((), self.dtype)
+        unit = np.ones((), self.dtype)
         near = np.clip(shift, -self._largest, self._largest)
         for part, power in enumerate((near, shift - near)):
-            self.up[part, rows, 0] = np.ldexp(one, power)
-            self.down[part, rows, 0] = np.ldexp(one, -power)
+            self.up[part, rows, 0] = np.ldexp(unit, power)
+            self.down[part, rows, 0] = np.ldexp(unit, -power)
         if (near != shift).any() or self.blank[rows].any() or (shift < self._bits - self._largest + 8).any():
             self.plain = False
 

@@ -58,8 +58,8 @@ def row_sums(values: Array, of: np.ufunc) -> NDArray[np.float64]:
         np.einsum("kij->kj", terms.reshape(len(terms), -1, PARTIAL_SUMS), out=sums[first : first + step])
     while sums.shape[1] > 1:
         sums = sums[:, : sums.shape[1] // 2] + sums[:, sums.shape[1] // 2 :]
-    whole: NDArray[np.float64] = sums[:, 0]
-    return whole
+    totals: NDArray[np.float64] = sums[:, 0]
+    return totals
 
 
 class LaneScales:
@@ -132,8 +132,8 @@ class LaneScales:
     def _draws(self, rows: NDArray[np.int64], lanes: int) -> NDArray[np.int32]:
         """(k, lanes, words) of 16 bits: the halves of a number for each pair of lanes."""
         pairs = np.arange(-(-lanes // 2), dtype=np.uint64)
-        found = draws(self._key, rows.astype(np.uint64)[:, np.newaxis] * np.uint64(PAIRS) + pairs, self._words)
-        halves = np.stack((found & np.uint32(0xFFFF), found >> np.uint32(16)), axis=2)
+        random_words = draws(self._key, rows.astype(np.uint64)[:, np.newaxis] * np.uint64(PAIRS) + pairs, self._words)
+        halves = np.stack((random_words & np.uint32(0xFFFF), random_words >> np.uint32(16)), axis=2)
         return halves.reshape(len(rows), -1, self._words)[:, :lanes].view(np.int32)
 
     def decode(self, words: Array, rows: RowIndex) -> NDArray[np.float32]:
@@ -154,8 +154,8 @@ class LaneScales:
 
 def _blocks(values: Array) -> Iterator[slice]:
     """Rows that are coded together."""
-    each = max(1, BLOCK // values.shape[1])
-    return (slice(first, first + each) for first in range(0, len(values), each))
+    block_rows = max(1, BLOCK // values.shape[1])
+    return (slice(first, first + block_rows) for first in range(0, len(values), block_rows))
 
 
 class Lanes(Codec):

@@ -25,25 +25,25 @@ class TensorMemory:
 
     def __init__(self) -> None:
         self._of: dict[str, Array] = {}
-        self._whole: dict[Parts, Array] = {}
+        self._arrays: dict[Parts, Array] = {}
 
-    def whole(self, tensors: Parts) -> Array:
+    def values_of(self, tensors: Parts) -> Array:
         """Those of these tensors, one behind the other; until a call that has them in another order."""
-        if (found := self._whole.get(tensors)) is not None:
-            return found
+        if (array := self._arrays.get(tensors)) is not None:
+            return array
         sizes = [math.prod(tensor.shape) for tensor in tensors]
         together, low = np.zeros(sum(sizes), np.float32), 0
         for tensor, size in zip(tensors, sizes, strict=True):
             part = together[low : low + size]
-            if (kept := self._of.get(tensor.name)) is not None:
-                part[:] = kept
+            if (old_values := self._of.get(tensor.name)) is not None:
+                part[:] = old_values
             self._of[tensor.name] = part
             low += size
         names = {tensor.name for tensor in tensors}
-        stale = [parts for parts in self._whole if any(tensor.name in names for tensor in parts)]
+        stale = [parts for parts in self._arrays if any(tensor.name in names for tensor in parts)]
         for parts in stale:
-            del self._whole[parts]
-        self._whole[tensors] = together
+            del self._arrays[parts]
+        self._arrays[tensors] = together
         return together
 
     def scale(self, factor: float, names: Collection[str] | None) -> None:
@@ -56,7 +56,7 @@ class TensorMemory:
         return {name: part.copy() for name, part in self._of.items()}
 
     def load(self, state: Mapping[str, Array]) -> None:
-        self._whole.clear()
+        self._arrays.clear()
         self._of = {name: np.array(part, np.float32).reshape(-1) for name, part in state.items()}
 
 
@@ -66,9 +66,9 @@ def is_of(name: str, names: Collection[str] | None) -> bool:
 
 
 class Feedback(Protocol):
-    """Around a sum. kept: by its name in a saved state."""
+    """Around a sum. memories: by their names in a saved state."""
 
-    kept: dict[str, TensorMemory]
+    memories: dict[str, TensorMemory]
 
     def before(self, array: Array, tensors: Parts, exact: bool) -> Array | None:
         """Turn the array into what is to be summed, in place; where its residual goes. exact: nothing will be lost."""
@@ -81,14 +81,14 @@ class Feedback(Protocol):
         names: whose; None: of all."""
 
 
-def _forget(where: Array, *kept: Array) -> None:
+def _forget(where: Array, *arrays: Array) -> None:
     """Set what is kept to 0 where this is no finite number."""
     with np.errstate(all="ignore"):
         finite = np.isfinite(np.add.reduce(where))  # one cheap pass; it may overflow, then the next one tells
     if not finite:
         bad = ~np.isfinite(where)
-        for one in kept:
-            one[bad] = 0
+        for array in arrays:
+            array[bad] = 0
 
 
 def clip(array: Array, tensors: Parts, norm: float) -> None:
@@ -107,18 +107,18 @@ class ErrorFeedback:
 
     def __init__(self, checked: bool) -> None:
         self._residual, self._checked = TensorMemory(), checked
-        self.kept = {"residual": self._residual}
+        self.memories = {"residual": self._residual}
 
     def before(self, array: Array, tensors: Parts, exact: bool) -> Array | None:
         if exact:
             return None
-        residual = self._residual.whole(tensors)
+        residual = self._residual.values_of(tensors)
         array += residual
         return residual
 
     def after(self, array: Array, tensors: Parts, exact: bool) -> None:
         if not exact and not self._checked:
-            residual = self._residual.whole(tensors)
+            residual = self._residual.values_of(tensors)
             _forget(residual, residual)
 
     def rescale(self, factor: float, names: Collection[str] | None) -> None:
@@ -132,10 +132,10 @@ class MomentumCorrection:
     def __init__(self, momentum: float, masks: bool, nesterov: bool = False) -> None:
         self._momentum, self._masks, self._nesterov = np.float32(momentum), masks, nesterov
         self._velocity, self._residual = TensorMemory(), TensorMemory()
-        self.kept = {"velocity": self._velocity, "residual": self._residual}
+        self.memories = {"velocity": self._velocity, "residual": self._residual}
 
     def before(self, array: Array, tensors: Parts, exact: bool) -> Array | None:
-        velocity, residual = self._velocity.whole(tensors), self._residual.whole(tensors)
+        velocity, residual = self._velocity.values_of(tensors), self._residual.values_of(tensors)
         if self._nesterov:
             velocity += array
             velocity *= self._momentum
@@ -150,7 +150,7 @@ class MomentumCorrection:
         return residual
 
     def after(self, array: Array, tensors: Parts, exact: bool) -> None:
-        velocity, residual = self._velocity.whole(tensors), self._residual.whole(tensors)
+        velocity, residual = self._velocity.values_of(tensors), self._residual.values_of(tensors)
         if self._masks and not exact:
             velocity[residual == 0] = 0
         _forget(velocity, velocity, residual)
@@ -165,27 +165,27 @@ class Difference:
     lost, h = g."""
 
     def __init__(self) -> None:
-        self._own, self._total, self._lost = TensorMemory(), TensorMemory(), TensorMemory()
-        self.kept = {"own": self._own, "total": self._total}
+        self._estimate, self._total, self._lost = TensorMemory(), TensorMemory(), TensorMemory()
+        self.memories = {"own": self._estimate, "total": self._total}
 
     def before(self, array: Array, tensors: Parts, exact: bool) -> Array | None:
-        own = self._own.whole(tensors)
+        estimate = self._estimate.values_of(tensors)
         if exact:
-            own[:] = array
+            estimate[:] = array
             return None
-        array -= own
-        own += array
-        return self._lost.whole(tensors)
+        array -= estimate
+        estimate += array
+        return self._lost.values_of(tensors)
 
     def after(self, array: Array, tensors: Parts, exact: bool) -> None:
-        own, total = self._own.whole(tensors), self._total.whole(tensors)
+        estimate, total = self._estimate.values_of(tensors), self._total.values_of(tensors)
         if exact:
             total[:] = array
         else:
-            own -= self._lost.whole(tensors)
+            estimate -= self._lost.values_of(tensors)
             total += array
             array[:] = total
-        _forget(array, own, total)  # the same on all ranks, so that H stays the sum of all h
+        _forget(array, estimate, total)  # the same on all ranks, so that H stays the sum of all h
 
     def rescale(self, factor: float, names: Collection[str] | None) -> None:
         """They are estimates of gradients, in no unit of a rate."""
@@ -195,8 +195,8 @@ def feedback_of(spec: CodecSpec) -> Feedback | None:
     """A new one; None: the spec has none."""
     codec = spec.codec
     if spec.momentum:
-        own = (codec.masks, codec.nesterov > 0) if isinstance(codec, ArrayCodec) else (False, False)
-        return MomentumCorrection(spec.momentum, *own)
+        flags = (codec.masks, codec.nesterov > 0) if isinstance(codec, ArrayCodec) else (False, False)
+        return MomentumCorrection(spec.momentum, *flags)
     if spec.feedback == "ef":
         return ErrorFeedback(not isinstance(codec, ArrayCodec))
     return Difference() if spec.feedback == "ef21" else None

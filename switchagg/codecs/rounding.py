@@ -34,9 +34,9 @@ def draws(key: int, sequences: NDArray[np.uint64], count: int) -> NDArray[np.uin
     mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     mixed = (mixed ^ mixed >> np.uint64(31))[..., np.newaxis]
     numbers: NDArray[np.uint32] = np.arange(count, dtype=np.uint32)
-    found = hashes(mixed.astype(np.uint32) + numbers)
-    found ^= (mixed >> np.uint64(32)).astype(np.uint32)
-    return found
+    words = hashes(mixed.astype(np.uint32) + numbers)
+    words ^= (mixed >> np.uint64(32)).astype(np.uint32)
+    return words
 
 
 def hashes(numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:

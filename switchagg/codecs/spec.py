@@ -64,7 +64,7 @@ class CodecSpec:
         codec = self.row_codec
         return codec is not None and dtype in codec.dtypes and (not codec.lossy or values >= self.least)
 
-    def told(self, seed: int) -> str:
+    def agreed_text(self, seed: int) -> str:
         """As ranks tell each other. seed: of random numbers; codecs that see arrays draw some all alike."""
         return f"{self}, codec_seed {seed}" if seed and self.row_codec is None else str(self)
 
@@ -72,10 +72,10 @@ class CodecSpec:
         """As it is written; options that are as by default are left out."""
         words = describe(self.codec, default=False).partition(":")[2] if isinstance(self.codec, ArrayCodec) else ""
         momentum = None if self.momentum == _momentum(self.codec, self.feedback) else self.momentum
-        own = describe(_Common(least=self.least, warmup=self.warmup, momentum=momentum), default=False).partition(":")[
-            2
-        ]
-        options = ",".join(filter(None, (words, own)))
+        common = describe(_Common(least=self.least, warmup=self.warmup, momentum=momentum), default=False).partition(
+            ":"
+        )[2]
+        options = ",".join(filter(None, (words, common)))
         return self.name + (f":{options}" if options else "") + (f"+{self.feedback}" if self.feedback else "")
 
     def for_workers(self, workers: int) -> "CodecSpec":
@@ -97,7 +97,7 @@ class _Common:
     momentum: float | None = option("momentum", decimal(1), None)
 
 
-_COMMON = {one.name for one in fields(_Common) if one.metadata}
+_COMMON = {entry.name for entry in fields(_Common) if entry.metadata}
 
 
 def _momentum(codec: Codec | ArrayCodec, feedback: str) -> float:
@@ -107,19 +107,19 @@ def _momentum(codec: Codec | ArrayCodec, feedback: str) -> float:
 
 def parse_codec(text: str) -> CodecSpec:
     """The codec that `text` names. Raises ValueError, one line that lists what is allowed."""
-    written, *words = text.split("+")
-    name, _, options = written.partition(":")
-    given = options.split(",") if options else []
-    common = [one for one in given if one.partition("=")[0] in _COMMON]
-    own = [one for one in given if one not in common]
+    head, *words = text.split("+")
+    name, _, options = head.partition(":")
+    option_words = options.split(",") if options else []
+    common = [word for word in option_words if word.partition("=")[0] in _COMMON]
+    codec_options = [word for word in option_words if word not in common]
     feedback = words[0] if words else ""
     if words[1:] or (words and feedback not in FEEDBACK):
         raise ValueError(f"codec {name}: '+{'+'.join(words)[:60]}' is unknown; allowed: +{', +'.join(FEEDBACK)}")
-    if name in CODECS and own:
-        raise ValueError(f"codec {name}: option '{own[0][:60]}' is unknown; allowed: {_allowed()}")
+    if name in CODECS and codec_options:
+        raise ValueError(f"codec {name}: option '{codec_options[0][:60]}' is unknown; allowed: {_allowed()}")
     codec: Codec | ArrayCodec
     if name in ARRAY_CODECS:
-        codec = parse("codec", ":".join(filter(None, (name, ",".join(own)))), ARRAY_CODECS)
+        codec = parse("codec", ":".join(filter(None, (name, ",".join(codec_options)))), ARRAY_CODECS)
     elif name in CODECS:
         codec = CODECS[name]
     else:

@@ -81,8 +81,8 @@ class NativePlane:
         return {name: packets for name, packets in zip(names, self._counters[: len(names)], strict=True) if packets}
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
-        others = [admitted.job for admitted in self._jobs.values()]
-        check_admission(job, ports, others, self._slots, self.elements, parent)
+        jobs = [admitted.job for admitted in self._jobs.values()]
+        check_admission(job, ports, jobs, self._slots, self.elements, parent)
         numbers = (ctypes.c_uint32 * len(ports))(*ports)
         above = None if parent is None else NativeParent(parent.port, parent.rank)
         if self._library.sa_plane_admit(self._plane, job_struct(job), numbers, len(ports), above):

@@ -84,9 +84,9 @@ def difference(maker: Callable[[int, int], DataPlane], slots: int, elements: int
     first = JobConfig(3, MODULUS - 1, WORKERS, width, (StreamConfig(0, 2), StreamConfig(2, 1)))
     number = 0
     for job in (first, replace(first, generation=0)):  # the second ends the first
-        for each in (plane, reference):
-            each.admit(job, PORTS)
-            each.admit(OTHER, PORTS[:1])
+        for tested in (plane, reference):
+            tested.admit(job, PORTS)
+            tested.admit(OTHER, PORTS[:1])
         for rows in bundles(traffic(job, chance), chance):
             wrong = first_difference(plane, reference, rows)
             if wrong is not None:
@@ -96,8 +96,8 @@ def difference(maker: Callable[[int, int], DataPlane], slots: int, elements: int
             for version in (0, 1):
                 if plane.seen(slot, version) != reference.seen(slot, version):
                     return f"its self-test failed: after packet {number - 1} it holds another chunk in slot {slot}"
-        for each in (plane, reference):
-            each.evict(OTHER.job_id)
+        for tested in (plane, reference):
+            tested.evict(OTHER.job_id)
     for counter, packets in reference.counters.items():
         if plane.counters.get(counter, 0) != packets:
             return f"its self-test failed: {counter} counts {plane.counters.get(counter, 0)} packets, not {packets}"
@@ -111,12 +111,12 @@ def first_difference(plane: DataPlane, reference: DataPlane, rows: list[Datagram
     for index in range(len(rows)):
         for to, frame in frames(reference, bundle[index : index + 1], port):
             expected.setdefault(to, []).append((index, frame))
-    sent: dict[int, list[bytes]] = {}
+    actual: dict[int, list[bytes]] = {}
     for to, frame in frames(plane, bundle.copy(), port):
-        sent.setdefault(to, []).append(frame)
+        actual.setdefault(to, []).append(frame)
     wrong = []
-    for to in expected.keys() | sent.keys():
-        wanted, got = expected.get(to, []), sent.get(to, [])
+    for to in expected.keys() | actual.keys():
+        wanted, got = expected.get(to, []), actual.get(to, [])
         for place in range(max(len(wanted), len(got))):
             if place >= len(wanted):
                 wrong.append(len(rows) - 1)  # one answer too many

@@ -51,13 +51,13 @@ Address = tuple[str, int]
 class ParentEnd:
     """The parent of a job (H1): its data address, this switch's rank there, and how frames reach it.
 
-    macs: the parent's, and that of our interface, 6 bytes each. own: our IPv4 address. ifindex: the interface.
+    macs: the parent's, and that of our interface, 6 bytes each. local_host: our IPv4 address. ifindex: the interface.
     """
 
     address: Address
     rank: int
     macs: bytes
-    own: str
+    local_host: str
     ifindex: int
 
 
@@ -156,13 +156,13 @@ class KernelSwitch:
 
     def admit(self, job: JobConfig, addresses: Sequence[Address], parent: ParentEnd | None = None) -> None:
         """Take a job, or a new generation of one; addresses[rank]: IPv4 literal and UDP port. Raises JobError (S7)."""
-        others = list(self._jobs.values())
+        jobs = list(self._jobs.values())
         up = Parent(len(addresses), parent.rank) if parent else None
-        check_admission(job, range(len(addresses)), others, self._slots, self._elements, up)
+        check_admission(job, range(len(addresses)), jobs, self._slots, self._elements, up)
         ends = [*addresses, parent.address] if parent else list(addresses)
         if len(set(ends)) != len(ends):
             raise JobError(f"job {job.job_id}: its {len(ends)} ends need as many different addresses, got {ends}")
-        if job.job_id not in self._jobs and len(others) >= JOBS_MAX:
+        if job.job_id not in self._jobs and len(jobs) >= JOBS_MAX:
             raise JobError(f"job {job.job_id}: this switch holds {JOBS_MAX} jobs at most")
         ranks = len(addresses)
         entry = _Job(job.generation, ranks, job.elements, len(job.streams), (1 << ranks) - 1)
@@ -173,7 +173,7 @@ class KernelSwitch:
             entry.parent, end = parent.rank + 1, entry.members[ranks]
             end.ethernet[:], end.switch_address[:], end.ifindex = (
                 parent.macs,
-                socket.inet_aton(parent.own),
+                socket.inet_aton(parent.local_host),
                 parent.ifindex,
             )
         for place, stream in enumerate(job.streams):
@@ -309,14 +309,16 @@ class XdpPlane:
     @property
     def counters(self) -> dict[str, int]:
         """As the contract has it; a fresh dict each time."""
-        sent = ("results_sent", "send_errors")
-        return {name: packets for name, packets in self._switch.counters().items() if packets and name not in sent}
+        uncompared = ("results_sent", "send_errors")
+        return {
+            name: packets for name, packets in self._switch.counters().items() if packets and name not in uncompared
+        }
 
     def process(self, bundle: Bundle, port: int) -> list[Output]:
         outputs = []
         for row in bundle:
-            sent = frame_of(row.tobytes(), address_of(port), self.SWITCH, partial=self._partial)
-            verdict, frame, _ = bpf.run(self._program, sent)
+            packet = frame_of(row.tobytes(), address_of(port), self.SWITCH, partial=self._partial)
+            verdict, frame, _ = bpf.run(self._program, packet)
             if verdict == bpf.XDP_DROP:
                 continue
             assert verdict == bpf.XDP_PASS, verdict
@@ -331,11 +333,11 @@ class XdpPlane:
 
     def _delivered(self, frame: bytes, rank: int) -> Bundle:
         """What sa_deliver makes of a result of a route for one rank."""
-        one = frame[: _RECEIVER.start] + struct.pack("!H", rank + 1) + frame[_RECEIVER.stop :]
+        copy = frame[: _RECEIVER.start] + struct.pack("!H", rank + 1) + frame[_RECEIVER.stop :]
         room = _HEADERS_BYTES + frame_bytes(ELEMENTS_JUMBO)
-        verdict, made, _ = bpf.run(self._deliver, one[: _HEADERS_BYTES + HEADER_BYTES], room=room)
+        verdict, delivered, _ = bpf.run(self._deliver, copy[: _HEADERS_BYTES + HEADER_BYTES], room=room)
         assert verdict == bpf.TC_SHOT, verdict
-        return _payload(made)
+        return _payload(delivered)
 
     def close(self) -> None:
         """Unload; it is also done with the last reference."""

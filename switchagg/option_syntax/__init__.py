@@ -117,25 +117,25 @@ def parse(kind: str, text: str, table: Mapping[str, type[T]]) -> T:
     """
     name, colon, rest = text.partition(":")
     if name not in table:
-        raise ValueError(f"{kind} '{_shown(name)}' is unknown{choices(name, table)}")
-    options = {one.metadata["word"]: one for one in _options(table[name])}
+        raise ValueError(f"{kind} '{_shortened(name)}' is unknown{choices(name, table)}")
+    options = {entry.metadata["word"]: entry for entry in _options(table[name])}
     values: dict[str, Any] = {}
     for word in rest.split(",") if colon else ():
         key, equals, value = word.partition("=")
         if key not in options or not equals:
             allowed = f"allowed: {', '.join(f'{option}=…' for option in options)}" if options else "it has none"
-            raise ValueError(f"{kind} {name}: option '{_shown(word)}' is unknown; {allowed}")
+            raise ValueError(f"{kind} {name}: option '{_shortened(word)}' is unknown; {allowed}")
         option = options[key]
         if option.name in values:
             raise ValueError(f"{kind} {name}: {key} is given twice")
         try:
             values[option.name] = option.metadata["read"](value)
         except ValueError as error:
-            raise ValueError(f"{kind} {name}: {key}={_shown(value)}: must be {error}") from None
+            raise ValueError(f"{kind} {name}: {key}={_shortened(value)}: must be {error}") from None
     return table[name](**values)
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def close_match(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` if a known name is like an unknown one, else nothing."""
     close = difflib.get_close_matches(name[:_WORD_MAX], list(known), n=1)
     return f"; did you mean '{close[0]}'?" if close else ""
@@ -144,25 +144,25 @@ def meant(name: str, known: Iterable[str]) -> str:
 def choices(name: str, known: Iterable[str], what: str = "allowed") -> str:
     """What an error adds to an unknown name: all known ones, and the one that may have been meant. what: they are."""
     names = list(known)
-    return f"; {what}: {', '.join(names)}{meant(name, names)}"
+    return f"; {what}: {', '.join(names)}{close_match(name, names)}"
 
 
 def _options(of: Any) -> list[Field[Any]]:
     """A dataclass's fields that can be written."""
-    return [one for one in fields(of) if "word" in one.metadata]
+    return [entry for entry in fields(of) if "word" in entry.metadata]
 
 
-def _shown(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= _WORD_MAX else text[:_WORD_MAX] + "…"
 
 
-def describe(written: Any, default: bool = True) -> str:
+def describe(record: Any, default: bool = True) -> str:
     """A record as `parse` reads it: "bytescheduler:partition=4000000,tune=0". default: options that are as by default,
     too."""
     words = []
-    for one in _options(written):
-        value = getattr(written, one.name)
-        if value is not None and (default or value != one.default):
+    for entry in _options(record):
+        value = getattr(record, entry.name)
+        if value is not None and (default or value != entry.default):
             text = f"{value:.9g}" if isinstance(value, float) else str(value)
-            words.append(f"{one.metadata['word']}={text}{'ns' if one.metadata['read'] is time_ns else ''}")
-    return f"{written.name}:{','.join(words)}" if words else str(written.name)
+            words.append(f"{entry.metadata['word']}={text}{'ns' if entry.metadata['read'] is time_ns else ''}")
+    return f"{record.name}:{','.join(words)}" if words else str(record.name)

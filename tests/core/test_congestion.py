@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from switchagg.job import DCTCP, FRIENDLY, RENO
-from switchagg.window import LEAST_ALPHA, ONE, CongestionWindow
+from switchagg.window import LEAST_ALPHA, UNITY, CongestionWindow
 
 
 def drawn_marks(seed: int, results: int = 3000) -> list[bool]:
@@ -38,19 +38,19 @@ def test_it_is_the_documented_rule_rounded_down(number: int, least: int) -> None
         hold = max(0, hold - 1)
         if marked and not hold:
             hold = int(w)
-            w = max(Fraction(1), w - Fraction(int(w * a / 2 * ONE), ONE))
+            w = max(Fraction(1), w - Fraction(int(w * a / 2 * UNITY), UNITY))
             length = length or int(w)
         if length:
             results, marks = results + 1, marks + marked
         if length and results == length:
-            a = a - Fraction(int(a * ONE) // 16, ONE) + Fraction((marks << 16) // results // 16, ONE)
-            a = max(a, Fraction(least, ONE))
-            growth = Fraction(int(3 * a / (4 - a) * ONE), ONE) if least else 1
+            a = a - Fraction(int(a * UNITY) // 16, UNITY) + Fraction((marks << 16) // results // 16, UNITY)
+            a = max(a, Fraction(least, UNITY))
+            growth = Fraction(int(3 * a / (4 - a) * UNITY), UNITY) if least else 1
             w = min(w + growth, Fraction(slots)) if not marks else w
             length, results, marks = int(w), 0, 0
         assert made.chunks == int(w)
         assert 1 <= made.chunks <= slots
-        assert made.alpha == a * ONE
+        assert made.alpha == a * UNITY
 
 
 def test_results_without_marks_may_be_counted_together() -> None:
@@ -83,7 +83,7 @@ def test_the_estimate_converges_to_the_marked_part_and_the_window_comes_back() -
     for result in range(16_000):
         window.marked() if result % 4 == 0 else window.unmarked(1)
     assert window.chunks < 16
-    assert abs(window.alpha / ONE - 0.25) < 0.1
+    assert abs(window.alpha / UNITY - 0.25) < 0.1
     window.unmarked(16 * 16)
     assert window.chunks == 16
 
@@ -93,7 +93,7 @@ def test_reno_halves_once_a_window_however_many_are_marked() -> None:
     for _ in range(640):  # until DCTCP's estimate would be next to nothing
         window.unmarked(1)
     window.marked()
-    assert (window.chunks, window.alpha) == (32, ONE)
+    assert (window.chunks, window.alpha) == (32, UNITY)
     for _ in range(63):
         window.marked()
     assert window.chunks == 32

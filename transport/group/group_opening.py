@@ -351,7 +351,7 @@ def _codec(how: GroupOptions, workers: int) -> tuple[CodecSpec, int] | None:
 
 def _codec_text(codec: tuple[CodecSpec, int] | None, seed: int) -> str:
     """The codec as ranks send it to each other for comparison."""
-    return "" if codec is None else f"codec {codec[0].told(seed)} of {codec[1]} elements"
+    return "" if codec is None else f"codec {codec[0].agreed_text(seed)} of {codec[1]} elements"
 
 
 def _number(name: str, value: int | None, default: int, low: int, high: int) -> int:

@@ -102,7 +102,7 @@ class JoinOptions(JobTerms, LocalOptions):
     @property
     def resolved_terms(self) -> JobTerms:
         """The terms as the join says them, without defaults."""
-        codec = self.codec_spec.told(self.codec_seed)
+        codec = self.codec_spec.agreed_text(self.codec_seed)
         return replace(self.terms, codec=codec, codec_seed=0).resolved(self.kind.elements)
 
     @property

@@ -26,7 +26,7 @@ def spans(tensors: Tensors) -> Iterator[slice]:
         low = high
 
 
-def kept(values: int, ratio: float) -> int:
+def chosen_count(values: int, ratio: float) -> int:
     """How many values of a tensor are sent: one at least."""
     return min(values, max(1, round(ratio * values)))
 
@@ -50,8 +50,8 @@ def greatest(values: Array, count: int) -> NDArray[np.intp]:
     last = np.partition(of, len(of) - count)[len(of) - count]
     chosen = of > last
     chosen[np.flatnonzero(of == last)[: count - np.count_nonzero(chosen)]] = True
-    found: NDArray[np.intp] = near[chosen]
-    return found
+    positions: NDArray[np.intp] = near[chosen]
+    return positions
 
 
 def quantile(of: NDArray[np.uint32], count: int, *, surely: bool = False) -> np.uint32:

@@ -35,14 +35,14 @@ class EfSign(ArrayCodec):
         parts = [part for part in spans(shape.tensors) if part.stop > part.start]
         scales = np.array([np.abs(values[part]).mean(dtype=np.float64) for part in parts], np.float32)
         signs = [pack_bits(np.signbit(values[part])) for part in parts]
-        own = np.concatenate([scales.view(np.int32), *signs])
+        words = np.concatenate([scales.view(np.int32), *signs])
         if residual is not None:
             residual[:] = values
             known = np.where(np.isfinite(scales), scales, 0)
             _add(residual, parts, np.concatenate([(-known).view(np.int32), *signs])[np.newaxis])
             for part in np.array(parts)[~np.isfinite(scales)]:
                 residual[part] = 0
-        everyones = yield from gather(own, shape.rank, shape.workers)
+        everyones = yield from gather(words, shape.rank, shape.workers)
         values[:] = 0
         _add(values, parts, everyones)
 
@@ -58,7 +58,7 @@ def _add(total: Array, parts: Sequence[slice], ranks: Words) -> None:
         with np.errstate(invalid="ignore", over="ignore"):
             for first in range(0, octets.shape[1], _BLOCK):
                 block = into[8 * first : 8 * (first + _BLOCK)]
-                for table, own in zip(tables, octets[:, first : first + _BLOCK], strict=True):
-                    values = looked_up[: len(own)]
-                    np.take(table, own, axis=0, out=values, mode="clip")
+                for table, octet_row in zip(tables, octets[:, first : first + _BLOCK], strict=True):
+                    values = looked_up[: len(octet_row)]
+                    np.take(table, octet_row, axis=0, out=values, mode="clip")
                     block += values.reshape(-1)[: len(block)]

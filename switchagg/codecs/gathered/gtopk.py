@@ -13,7 +13,7 @@ import numpy as np
 
 from switchagg.codecs.array_codec import ArrayShape, Memory, Reduction
 from switchagg.codecs.codec import Array
-from switchagg.codecs.gathered.choosing import greatest, kept, spans
+from switchagg.codecs.gathered.choosing import chosen_count, greatest, spans
 from switchagg.codecs.gathered.packing import add_up, gather_chosen
 from switchagg.codecs.gathered.topk import TopK
 
@@ -27,19 +27,19 @@ class GlobalTopK(TopK):
     def rounds_of(
         self, values: Array, residual: Array | None, shape: ArrayShape, memory: Sequence[Memory]
     ) -> Iterator[Reduction]:
-        own = self.choose(values, shape)
+        chosen = self.choose(values, shape)
         if residual is not None:
             residual[:] = values
-        everyones = yield from gather_chosen(own, len(values), (shape.rank, shape.workers))
+        everyones = yield from gather_chosen(chosen, len(values), (shape.rank, shape.workers))
         add_up(everyones, values)
         applied = np.zeros(len(values), np.bool_)
-        for chosen in everyones:
-            applied[chosen.positions] = True
+        for sent_values in everyones:
+            applied[sent_values.positions] = True
         for part in spans(shape.tensors):
             sums = np.flatnonzero(applied[part])
-            best = sums[greatest(values[part][sums], kept(len(values[part]), self.ratio))]
+            best = sums[greatest(values[part][sums], chosen_count(len(values[part]), self.ratio))]
             applied[part] = False
             applied[part][best] = True
         values[~applied] = 0
         if residual is not None:
-            residual[own.positions[applied[own.positions]]] = 0
+            residual[chosen.positions[applied[chosen.positions]]] = 0

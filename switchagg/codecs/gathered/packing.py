@@ -104,17 +104,17 @@ class Chosen(NamedTuple):
 
 
 def gather_chosen(
-    own: Chosen, size: int, place: tuple[int, int], most: int | None = None
+    chosen: Chosen, size: int, place: tuple[int, int], most: int | None = None
 ) -> Generator[Reduction, None, list[Chosen]]:
     """What all ranks chose of so many values. most: that any rank chose; None: all chose equally many."""
-    if most is None and len(own.values) == size:
-        everyones = yield from gather(own.values.view(np.int32), *place)
-        return [Chosen(own.positions, words.view(np.float32)) for words in everyones]
-    most = len(own.values) if most is None else most
+    if most is None and len(chosen.values) == size:
+        everyones = yield from gather(chosen.values.view(np.int32), *place)
+        return [Chosen(chosen.positions, words.view(np.float32)) for words in everyones]
+    most = len(chosen.values) if most is None else most
     beside = np.zeros(most, np.int32)
-    beside[: len(own.values)] = own.values.view(np.int32)
-    found = yield from gather_beside(own.positions, beside, (size, most), place)
-    return [Chosen(positions, words[: len(positions)].view(np.float32)) for positions, words in found]
+    beside[: len(chosen.values)] = chosen.values.view(np.int32)
+    gathered = yield from gather_beside(chosen.positions, beside, (size, most), place)
+    return [Chosen(positions, words[: len(positions)].view(np.float32)) for positions, words in gathered]
 
 
 def add_up(chosen: Sequence[Chosen], array: Array) -> None:

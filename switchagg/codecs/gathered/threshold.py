@@ -12,7 +12,7 @@ import numpy as np
 
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction
 from switchagg.codecs.codec import Array
-from switchagg.codecs.gathered.choosing import kept, magnitudes, quantile, spans
+from switchagg.codecs.gathered.choosing import chosen_count, magnitudes, quantile, spans
 from switchagg.codecs.gathered.packing import (
     Chosen,
     add_up,
@@ -50,7 +50,7 @@ class Threshold(ArrayCodec):
     tau: float = option("tau", positive(), 2.0**-10)
 
     def moved(self, values: int, workers: int) -> Mapping[Kind, float]:
-        most = kept(values, _TYPICAL)
+        most = chosen_count(values, _TYPICAL)
         return {"allreduce": 4.0, "all_gather": workers * 4.0 * (position_words(values, most) + bit_words(most))}
 
     def rounds_of(
@@ -59,7 +59,7 @@ class Threshold(ArrayCodec):
         tau, size = np.float32(self.tau), len(values)
         of = magnitudes(values)
         positions = np.flatnonzero(of > tau.view(np.uint32))
-        sent = np.copysign(tau, values[positions])
+        sent_values = np.copysign(tau, values[positions])
         finite = np.isfinite(values[positions]).all()
         if residual is not None:
             residual[:] = values
@@ -70,11 +70,11 @@ class Threshold(ArrayCodec):
             values[:] = np.nan
             return
         if residual is not None:
-            residual[positions] -= sent
+            residual[positions] -= sent_values
         values[:] = 0
         if most:
             beside = np.zeros(bit_words(most), np.int32)
-            beside[: bit_words(len(sent))] = pack_bits(np.signbit(sent))
+            beside[: bit_words(len(sent_values))] = pack_bits(np.signbit(sent_values))
             place = (shape.rank, shape.workers)
             for where, words in (yield from gather_beside(positions, beside, (size, most), place)):
                 values[where] += np.where(unpack_bits(words, len(where)), -tau, tau)
@@ -92,7 +92,7 @@ class Drop(ArrayCodec):
     ratio: float = option("ratio", share, 0.01)
 
     def moved(self, values: int, workers: int) -> Mapping[Kind, float]:
-        return {"allreduce": 4.0, "all_gather": workers * chosen_bytes(values, kept(values, self.ratio))}
+        return {"allreduce": 4.0, "all_gather": workers * chosen_bytes(values, chosen_count(values, self.ratio))}
 
     def rounds_of(
         self, values: Array, residual: Array | None, shape: ArrayShape, memory: Sequence[Memory]
@@ -100,15 +100,15 @@ class Drop(ArrayCodec):
         of, size = magnitudes(values), len(values)
         beyond = np.zeros(size, np.bool_)
         for part in spans(shape.tensors):
-            if count := kept(len(of[part]), self.ratio):
+            if count := chosen_count(len(of[part]), self.ratio):
                 # Equal ones go together: else a tensor of equal ones would never be sent. Zeros are none to send.
                 beyond[part] = of[part] >= max(quantile(of[part], count), np.uint32(1))
         positions = np.flatnonzero(beyond)
-        own = Chosen(positions, values[positions])
+        chosen = Chosen(positions, values[positions])
         if residual is not None:
             residual[:] = values
             residual[positions] = 0
         most = yield from _agree(len(positions))
         values[:] = 0
         if most:
-            add_up((yield from gather_chosen(own, size, (shape.rank, shape.workers), most)), values)
+            add_up((yield from gather_chosen(chosen, size, (shape.rank, shape.workers), most)), values)

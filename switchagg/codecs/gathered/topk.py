@@ -12,7 +12,7 @@ import numpy as np
 
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction
 from switchagg.codecs.codec import Array
-from switchagg.codecs.gathered.choosing import greatest, kept, spans
+from switchagg.codecs.gathered.choosing import chosen_count, greatest, spans
 from switchagg.codecs.gathered.packing import Chosen, add_up, gather_chosen, position_words
 from switchagg.description import Kind
 from switchagg.option_syntax import option, share
@@ -35,7 +35,7 @@ class TopK(ArrayCodec):
     ratio: float = option("ratio", share, 0.01)
 
     def moved(self, values: int, workers: int) -> Mapping[Kind, float]:
-        return {"all_gather": workers * chosen_bytes(values, kept(values, self.ratio))}
+        return {"all_gather": workers * chosen_bytes(values, chosen_count(values, self.ratio))}
 
     def ratio_at(self, step: int) -> float:
         """The ratio when a tensor has been summed so often before."""
@@ -44,15 +44,17 @@ class TopK(ArrayCodec):
     def choose(self, values: Array, shape: ArrayShape) -> Chosen:
         """What this rank sends."""
         ratio = self.ratio_at(shape.step)
-        found = [part.start + greatest(values[part], kept(values[part].size, ratio)) for part in spans(shape.tensors)]
-        positions = np.concatenate(found) if found else np.empty(0, np.intp)
+        chosen = [
+            part.start + greatest(values[part], chosen_count(values[part].size, ratio)) for part in spans(shape.tensors)
+        ]
+        positions = np.concatenate(chosen) if chosen else np.empty(0, np.intp)
         return Chosen(positions, values[positions])
 
     def rounds_of(
         self, values: Array, residual: Array | None, shape: ArrayShape, memory: Sequence[Memory]
     ) -> Iterator[Reduction]:
-        own = self.choose(values, shape)
+        chosen = self.choose(values, shape)
         if residual is not None:
             residual[:] = values
-            residual[own.positions] = 0
-        add_up((yield from gather_chosen(own, len(values), (shape.rank, shape.workers))), values)
+            residual[chosen.positions] = 0
+        add_up((yield from gather_chosen(chosen, len(values), (shape.rank, shape.workers))), values)

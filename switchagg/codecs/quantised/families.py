@@ -78,7 +78,7 @@ class ByWorkers(Codec):
 
     def for_workers(self, workers: int) -> Codec:
         super().for_workers(workers)  # or it raises
-        return next(one for one in self.variants if not one.fault(workers))
+        return next(variant for variant in self.variants if not variant.fault(workers))
 
     def begin(self, shape: CallShape) -> Coding:
         return self.for_workers(shape.workers).begin(shape)

@@ -46,14 +46,14 @@ class ThcReleased(ArrayCodec):
         blocks = _blocks(len(values))
         padded = np.zeros((blocks, BLOCK), np.float32)
         padded.reshape(-1)[: len(values)] = values
-        own = codes_of_rms(sums_of_squares(padded).sum(keepdims=True) / padded.size)
-        yield Reduction(own, op="max")
-        if own[0] >= GREATEST_CODE:
+        code = codes_of_rms(sums_of_squares(padded).sum(keepdims=True) / padded.size)
+        yield Reduction(code, op="max")
+        if code[0] >= GREATEST_CODE:
             spoil(values, residual)
             return
         coding = _LEVELS.begin(CallShape(FLOAT32, blocks, BLOCK // LANES, shape.workers, shape.key))
         every = slice(0, blocks)
-        coding.agree(0, np.repeat(own, blocks))
+        coding.agree(0, np.repeat(code, blocks))
         words = coding.encode(padded, every)
         if residual is not None:
             residual[:] = lost(coding, padded, words, every).reshape(-1)[: len(values)]

@@ -21,7 +21,7 @@ REACH = (
 )
 """T(h), for h of 1, 2, … bits: what 4**-1, 4**-2, … of normally distributed values exceed."""
 
-_ONE = 0x3F80
+_BF16_ONE = 0x3F80
 """The code of 1."""
 
 
@@ -70,7 +70,7 @@ class RotatedRows:
         usable = (codes > 0) & ~self._blank[rows]
         scales = np.clip(codes, LEAST_SCALE, GREATEST_SCALE).astype(np.uint32) << np.uint32(16)
         self._largest[rows, 0] = np.where(usable, self._reach * scales.view(np.float32).astype(np.float64), 0)
-        self._inner.agree(first, np.where(usable, _ONE, codes).astype(np.int32))
+        self._inner.agree(first, np.where(usable, _BF16_ONE, codes).astype(np.int32))
 
     def encode(self, values: Array, rows: RowIndex) -> NDArray[np.int32]:
         """What exceeds the agreed scale is sent as the scale; blank rows become zeros."""
@@ -98,9 +98,9 @@ class RotatedRows:
 def _blocks(rows: RowIndex, count: int, width: int) -> Iterator[tuple[slice, list[int]]]:
     """Rows that are coded together: which of the given ones, and which of the call's."""
     numbers = list(range(rows.start, rows.stop)) if isinstance(rows, slice) else rows
-    each = max(1, BLOCK // width)
-    for first in range(0, count, each):
-        yield slice(first, first + each), numbers[first : first + each]
+    block_rows = max(1, BLOCK // width)
+    for first in range(0, count, block_rows):
+        yield slice(first, first + block_rows), numbers[first : first + block_rows]
 
 
 class Rotated(Codec):

@@ -56,8 +56,12 @@ class LevelRows:
         places = np.rint(scaled, out=scaled).astype(np.int32)
         below = np.minimum(places >> FRACTION, self._most - 1)
         low, gap = self._low[below], self._gap[below]
-        found = draws(self._key, numbers.astype(np.uint64)[:, np.newaxis] * np.uint64(PAIRS) + _PAIRS, self._words)
-        random = np.stack((found & np.uint32(0xFFFF), found >> np.uint32(FRACTION)), axis=2).reshape(places.shape)
+        random_words = draws(
+            self._key, numbers.astype(np.uint64)[:, np.newaxis] * np.uint64(PAIRS) + _PAIRS, self._words
+        )
+        random = np.stack((random_words & np.uint32(0xFFFF), random_words >> np.uint32(FRACTION)), axis=2).reshape(
+            places.shape
+        )
         up = places - (low << FRACTION) + gap * random.astype(np.int32) >= gap << FRACTION
         levels = (low + np.where(up, gap, 0)).astype(np.uint32)
         words: NDArray[np.uint32] = np.bitwise_or.reduce(levels << _SHIFTS, axis=1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction
 from switchagg.codecs.codec import Array
-from switchagg.codecs.gathered.choosing import greatest, kept
+from switchagg.codecs.gathered.choosing import chosen_count, greatest
 from switchagg.codecs.sparse.blocks import (
     Blocks,
     inner_bytes,
@@ -27,17 +27,17 @@ from switchagg.option_syntax import count, option, share
 
 def weights(blocks: Blocks, workers: int) -> Array:
     """The Euclidean norm of each block, scaled so that no sum of finite ones is infinite."""
-    found = _squares(blocks, np.float32)
-    if not np.isfinite(found).all():
-        found = _squares(blocks, np.float64)
-    scaled: Array = (np.sqrt(found) / (2 * workers * blocks.block**0.5)).astype(np.float32)
+    squares = _squares(blocks, np.float32)
+    if not np.isfinite(squares).all():
+        squares = _squares(blocks, np.float64)
+    scaled: Array = (np.sqrt(squares) / (2 * workers * blocks.block**0.5)).astype(np.float32)
     return scaled
 
 
 def _squares(blocks: Blocks, dtype: type) -> Array:
     """The sum of squares of each block."""
     with np.errstate(over="ignore", invalid="ignore"):
-        of_whole = np.einsum("ij,ij->i", blocks.whole, blocks.whole, dtype=dtype)
+        of_whole = np.einsum("ij,ij->i", blocks.full_blocks, blocks.full_blocks, dtype=dtype)
         of_rest = np.einsum("i,i", blocks.rest, blocks.rest, dtype=dtype)
     return np.append(of_whole, of_rest)[: blocks.count]
 
@@ -64,7 +64,7 @@ class Agreed(ArrayCodec):
         self, values: Array, residual: Array | None, shape: ArrayShape, memory: Sequence[Memory]
     ) -> Iterator[Reduction]:
         blocks = Blocks(values, self.block)
-        count = kept(blocks.count, self.ratio)
+        count = chosen_count(blocks.count, self.ratio)
         if count == blocks.count:
             yield from summed(values, self.inner, shape.workers, residual)
             return

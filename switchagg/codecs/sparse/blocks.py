@@ -45,25 +45,25 @@ class Blocks:
     def __init__(self, values: Array, block: int) -> None:
         self.values, self.block = values, block
         self.count = -(-len(values) // block)
-        whole = len(values) // block
-        self.whole = values[: whole * block].reshape(whole, block)
-        self.rest = values[whole * block :]
+        full_count = len(values) // block
+        self.full_blocks = values[: full_count * block].reshape(full_count, block)
+        self.rest = values[full_count * block :]
 
     def take(self, chosen: Chosen, spare: int = 0) -> Array:
         """Their values, one block behind the other, and so many zeros."""
-        whole, ends = self._split(chosen)
-        count = len(whole) * self.block
-        taken = np.zeros(count + ends * len(self.rest) + spare, self.values.dtype)
-        np.take(self.whole, whole, 0, taken[:count].reshape(-1, self.block), "clip")
+        full, ends = self._split(chosen)
+        count = len(full) * self.block
+        chosen_values = np.zeros(count + ends * len(self.rest) + spare, self.values.dtype)
+        np.take(self.full_blocks, full, 0, chosen_values[:count].reshape(-1, self.block), "clip")
         if ends:
-            taken[count : count + len(self.rest)] = self.rest
-        return taken
+            chosen_values[count : count + len(self.rest)] = self.rest
+        return chosen_values
 
     def put(self, chosen: Chosen, values: Array) -> None:
         """Set them to what `take` gave."""
-        whole, ends = self._split(chosen)
-        count = len(whole) * self.block
-        self.whole[whole] = values[:count].reshape(-1, self.block)
+        full, ends = self._split(chosen)
+        count = len(full) * self.block
+        self.full_blocks[full] = values[:count].reshape(-1, self.block)
         if ends:
             self.rest[:] = values[count : count + len(self.rest)]
 
@@ -77,7 +77,7 @@ class Blocks:
 
     def _split(self, chosen: Chosen) -> tuple[Chosen, bool]:
         """The whole ones, and whether the short one is among them."""
-        ends = bool(len(chosen)) and int(chosen[-1]) == len(self.whole)
+        ends = bool(len(chosen)) and int(chosen[-1]) == len(self.full_blocks)
         return chosen[: len(chosen) - ends], ends
 
 

@@ -33,8 +33,8 @@ _LITTLE = np.dtype("<i4")
 def presence(blocks: Blocks) -> NDArray[np.int32]:
     """1 for each block that isn't all zeros, four in a word: the first in the lowest bits."""
     lanes = np.zeros(-(-blocks.count // 4) * 4, np.uint8)
-    lanes[: len(blocks.whole)] = (blocks.whole != 0).any(axis=1)
-    lanes[len(blocks.whole) : blocks.count] = (blocks.rest != 0).any()
+    lanes[: len(blocks.full_blocks)] = (blocks.full_blocks != 0).any(axis=1)
+    lanes[len(blocks.full_blocks) : blocks.count] = (blocks.rest != 0).any()
     words: NDArray[np.int32] = lanes.view(_LITTLE).astype(np.int32)
     return words
 

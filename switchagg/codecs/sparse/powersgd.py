@@ -44,8 +44,8 @@ def orthonormal(rows: Array) -> Array:
             row -= other * np.sum(other * row)
         length = _length(row)
         row /= length if length > least else np.inf
-    found: Array = exact.astype(np.float32)
-    return found
+    columns: Array = exact.astype(np.float32)
+    return columns
 
 
 def _length(row: Array) -> float:
@@ -54,17 +54,17 @@ def _length(row: Array) -> float:
 
 def next_start(start: Array, right: Array) -> Array:
     """The Q that the next sum starts from; where nothing was found, the old one."""
-    found = orthonormal(right)
-    nothing = ~found.any(axis=1)
-    found[nothing] = start[nothing]
-    return found
+    vectors = orthonormal(right)
+    nothing = ~vectors.any(axis=1)
+    vectors[nothing] = start[nothing]
+    return vectors
 
 
 def product(left: Array, right: Array, out: Array) -> None:
     """out (rows, columns) = left^T right, of (k, rows) and (k, columns); no library's order of adding."""
     np.multiply(left[0][:, np.newaxis], right[0], out=out)
-    for mine, theirs in zip(left[1:], right[1:], strict=True):
-        out += mine[:, np.newaxis] * theirs
+    for column, row in zip(left[1:], right[1:], strict=True):
+        out += column[:, np.newaxis] * row
 
 
 def pieces(buffer: Array, matrices: Sequence[Matrix], rank: int, axis: int) -> Iterator[Array]:
@@ -99,9 +99,9 @@ class PowerSgd(ArrayCodec):
         rows, columns = (self.rank * sum(matrix.values.shape[axis] for matrix in matrices) for axis in (0, 1))
         first = np.concatenate([values[span] for span in exact] + [np.empty(rows, np.float32)])
         lefts = list(pieces(first[len(first) - rows :], matrices, self.rank, 0))
-        begun = [self._begin(matrix, shape.shared, memory[matrix.place]) for matrix in matrices]
+        starts = [self._begin(matrix, shape.shared, memory[matrix.place]) for matrix in matrices]
         with np.errstate(invalid="ignore", over="ignore"):
-            for matrix, start, left in zip(matrices, begun, lefts, strict=True):
+            for matrix, start, left in zip(matrices, starts, lefts, strict=True):
                 np.matmul(start, matrix.values.T, out=left)
         yield Reduction(first)
         low = 0
@@ -118,7 +118,7 @@ class PowerSgd(ArrayCodec):
             for matrix, left, right in zip(matrices, lefts, rights, strict=True):
                 np.matmul(left, matrix.values, out=right)
         yield Reduction(second)
-        for matrix, start, left, right in zip(matrices, begun, lefts, rights, strict=True):
+        for matrix, start, left, right in zip(matrices, starts, lefts, rights, strict=True):
             lost = None if residual is None else residual[matrix.span]
             if np.isfinite(right).all():
                 self._finish(matrix, left, right, lost, shape.workers)
@@ -140,9 +140,9 @@ class PowerSgd(ArrayCodec):
     def _begin(self, matrix: Matrix, shared: int, memory: Memory) -> Array:
         """The Q of the last sum; at first random numbers, the same on all ranks."""
         columns = matrix.values.shape[1]
-        found = memory.get("q")
-        if found is not None and found.shape == (self.rank, columns):
-            return found
+        last_q = memory.get("q")
+        if last_q is not None and last_q.shape == (self.rank, columns):
+            return last_q
         sequences = np.arange(self.rank, dtype=np.uint64) + np.uint64(matrix.place * self.rank)
         drawn: Array = (draws(shared, sequences, columns).view(np.int32) / np.float32(1 << 31)).astype(np.float32)
         return drawn

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction
 from switchagg.codecs.codec import Array
-from switchagg.codecs.gathered.choosing import kept
+from switchagg.codecs.gathered.choosing import chosen_count
 from switchagg.codecs.rounding import draws
 from switchagg.codecs.sparse.blocks import (
     Blocks,
@@ -59,7 +59,7 @@ class RandomK(ArrayCodec):
         self, values: Array, residual: Array | None, shape: ArrayShape, memory: Sequence[Memory]
     ) -> Iterator[Reduction]:
         blocks = Blocks(values, self.block)
-        count = kept(blocks.count, self.ratio)
+        count = chosen_count(blocks.count, self.ratio)
         if count == blocks.count:
             yield from summed(values, self.inner, shape.workers, residual)
             return

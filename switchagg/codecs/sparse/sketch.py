@@ -14,7 +14,7 @@ import numpy as np
 
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction
 from switchagg.codecs.codec import Array
-from switchagg.codecs.gathered.choosing import greatest, kept, spans
+from switchagg.codecs.gathered.choosing import chosen_count, greatest, spans
 from switchagg.codecs.rounding import draws
 from switchagg.codecs.sparse.blocks import Chosen, spoil
 from switchagg.description import Kind
@@ -52,14 +52,14 @@ class Cells:
 
     def estimate(self, cells: Array, values: Array) -> None:
         """Set each value to the median of what its cells say."""
-        said = np.empty((self.rows, self.columns), np.float32)
+        estimates = np.empty((self.rows, self.columns), np.float32)
         for run, low in enumerate(range(0, self.values, self.columns)):
             length = min(self.columns, self.values - low)
             for row in range(self.rows):
                 copy = np.negative if self.negated[row, run] else np.positive
                 for there, here in self._places(row, run):
-                    copy(cells[row, there], out=said[row, here])
-            values[low : low + length] = median([row[:length] for row in said])
+                    copy(cells[row, there], out=estimates[row, here])
+            values[low : low + length] = median([row[:length] for row in estimates])
 
     def clear(self, cells: Array, chosen: Chosen) -> None:
         """Set the cells of these values to 0."""
@@ -116,7 +116,10 @@ class Sketch(ArrayCodec):
     ) -> Iterator[Reduction]:
         sizes = [span.stop - span.start for span in spans(shape.tensors)]
         cells = [self._cells(size) for size in sizes]
-        lengths = [size if one is None else one.rows * one.columns for size, one in zip(sizes, cells, strict=True)]
+        lengths = [
+            size if sketched is None else sketched.rows * sketched.columns
+            for size, sketched in zip(sizes, cells, strict=True)
+        ]
         travelling = np.empty(sum(lengths), np.float32)
         ends = np.cumsum(lengths)[:-1]
         parts = list(map(_Part, spans(shape.tensors), np.split(travelling, ends), cells))
@@ -157,10 +160,10 @@ class Sketch(ArrayCodec):
         if before is not None and before.shape == shape:
             lost += before
         part.cells.estimate(lost, values)
-        chosen = greatest(values, kept(len(values), self.top))
-        found = values[chosen]
+        chosen = greatest(values, chosen_count(len(values), self.top))
+        chosen_values = values[chosen]
         values.fill(0)
-        values[chosen] = found
+        values[chosen] = chosen_values
         part.cells.clear(lost, chosen)
         memory["lost"] = lost
         if self.rho:
