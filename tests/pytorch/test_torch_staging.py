@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from transport.torch import backend, collectives
-from transport.torch.calls import completions, hook_call, tensor_layout
+from transport.torch.calls import completions, tensor_layout, work
 from transport.torch.calls.completions import CompletionPool
 from transport.torch.calls.tensor_layout import RankContext, ReduceOperation
 from transport.torch.calls.tensor_staging import CudaStage, HostStage, SideStreams
@@ -244,14 +244,14 @@ def test_renamed_operations_have_both_names(old: str, new: str) -> None:
 
 
 def test_no_hook_is_seen_outside_of_backward() -> None:
-    assert hook_call.current_hook() is None
+    assert work.current_hook() is None
 
 
 def test_a_hook_is_waited_for_until_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     def hook(gradient: torch.Tensor) -> None:
-        found = hook_call.current_hook()
+        found = work.current_hook()
         assert found is not None
         seen.append((found, found._running()))
 
@@ -264,13 +264,13 @@ def test_a_hook_is_waited_for_until_it_returns(monkeypatch: pytest.MonkeyPatch) 
     found.wait()
 
     # One that waits for its own Future must not wait for ever, and not be waited for again.
-    monkeypatch.setattr(hook_call, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(work, "PATIENCE_S", 0.05)
 
     def waits(gradient: torch.Tensor) -> None:
-        found = hook_call.current_hook()
+        found = work.current_hook()
         assert found is not None
         found.wait()
-        monkeypatch.setattr(hook_call, "PATIENCE_S", 1e9)
+        monkeypatch.setattr(work, "PATIENCE_S", 1e9)
         found.wait()
         seen.append("went on")
 

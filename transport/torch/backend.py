@@ -20,8 +20,7 @@ from switchagg.errors import JobError
 from switchagg.job import MAX_CHILDREN
 from transport.contracts.group_contract import Group
 from transport.group.method_name import MethodName
-from transport.torch.calls.contiguous import ContiguousCopies, refuse_shared
-from transport.torch.calls.recording import recorded
+from transport.torch.calls.contiguous import ContiguousCopies
 from transport.torch.calls.reducer import Reducer
 from transport.torch.calls.tensor_layout import (
     GroupCall,
@@ -30,13 +29,13 @@ from transport.torch.calls.tensor_layout import (
     array_dtype,
     compared,
     comparison,
+    refuse_shared,
     refuse_type,
     signature_of,
     size_bytes,
 )
-from transport.torch.calls.traffic import GLOO, TrafficCounts
-from transport.torch.calls.work import TimeoutWork
-from transport.torch.collectives import Collectives, Forward, leave_out_of_graphs
+from transport.torch.calls.work import SwitchWork, TimeoutWork
+from transport.torch.collectives import GLOO, Collectives, Forward, TrafficCounts, leave_out_of_graphs
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, start_name
 
 logger = logging.getLogger(__name__)
@@ -138,7 +137,8 @@ class SwitchProcessGroup(Collectives):
         self._switchable = 1 < size <= most
         self.rendezvous = rendezvous = Rendezvous(store, rank, size, job, options, timeout.total_seconds(), join)
         self._what = f"switchagg group {name} (job {job or 'none'}, rank {rank} of {size})"
-        self._warned = self._warned_of_sum = False
+        self._warned = False
+        self._warns_of_sum = self._method.is_switch and bool(options.backups or options.close_after_ns)
         self._agreed = False
         self._aim = "the switch" if self._method.is_switch else str(self._method)
         # Gloo's options have the time-out that was set last (`_set_pg_timeout`); they don't hold Gloo's group.
@@ -155,6 +155,8 @@ class SwitchProcessGroup(Collectives):
         All ranks must call it. Raises DistBackendError, with what to do, if there is no switch to join, or the ranks
         have different methods.
         """
+        if self.reducer.is_open:
+            return True
         if self.size() > 1 and not self._agreed:
             replace(self.rendezvous, timeout_s=self._limit_s()).agree()
             self._agreed = True
@@ -221,7 +223,7 @@ class SwitchProcessGroup(Collectives):
         if not profiler._is_profiler_enabled:
             return begin()
         inputs = [tensor for part in parts for tensor, _ in part.gives]
-        return recorded(begin, kind, inputs or tensors)
+        return _profiled(begin, kind, inputs or tensors)
 
     @property
     def method(self) -> MethodName:
@@ -252,13 +254,12 @@ class SwitchProcessGroup(Collectives):
 
     def _warn_of_partial_sum(self, kind: Kind, op: ReduceOperation, tensors: list[torch.Tensor]) -> None:
         """Warn once of a plain sum in a backward pass, probably DDP's own, where sums may lack some ranks."""
-        options = self.rendezvous.options
-        partial_sums = self._switchable and self._method.is_switch and (options.backups or options.close_after_ns)
-        if self._warned_of_sum or not partial_sums or kind != "allreduce" or op.name != "sum":
+        if not (self._switchable and self._warns_of_sum) or kind != "allreduce" or op.name != "sum":
             return
         if torch._C._current_graph_task_id() < 0 or not any(tensor.is_floating_point() for tensor in tensors):
             return
-        self._warned_of_sum = True
+        self._warns_of_sum = False
+        options = self.rendezvous.options
         logger.warning(
             "%s: a backward pass asks for plain sums, which may lack some ranks (backups %d, close_after_ns %d); DDP "
             "without a hook divides them by all: register transport.torch.switchagg_hook, or use compress",
@@ -322,6 +323,20 @@ def _limit_s(gloo: Any) -> float:
     """The time limit of calls without one. gloo: options of the group's Gloo."""
     limit: timedelta = gloo._timeout
     return limit.total_seconds()
+
+
+def _profiled(begin: Callable[..., SwitchWork], kind: str, tensors: list[torch.Tensor]) -> SwitchWork:
+    """Start a call inside an event `switchagg:all_reduce` or the like of the profiler, with the shapes that this rank
+    gives: asynchronous, as those of PyTorch's own back ends are; it ends when the results are there.
+
+    begin: called with `ended`, a Future that must be done when the call is.
+    """
+    name = f"switchagg:{'all_reduce' if kind == 'allreduce' else kind}"
+    event = torch._C._autograd._record_function_with_args_enter(name, *tensors)
+    ended: torch.futures.Future[Any] = torch.futures.Future()
+    # Record as record_function does, of a call that returns a Future; that context manager takes no tensors.
+    torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(event, ended)
+    return begin(ended=ended)
 
 
 def _close_unless_forked(reducer: Reducer, rendezvous: Rendezvous, pid: int) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from transport.torch.calls.tensor_layout import lies_plain, refuse_shared
+
 
 class ContiguousCopies:
     """The tensors of one call, or contiguous copies of those that Gloo can't take as they lie."""
@@ -93,22 +95,3 @@ class CopiedWork(dist.Work):
     def _write_back(self) -> None:
         for tensor, copy in self._copies:
             tensor.copy_(copy)
-
-
-def lies_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's memory is its values, one behind the other."""
-    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
-
-
-def refuse_shared(tensor: torch.Tensor) -> None:
-    """Raise ValueError where elements of a tensor that a call writes share memory, or may."""
-    if tensor.is_contiguous():
-        return
-    end = 0
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride <= end:
-            raise ValueError(
-                f"elements of a tensor share memory, so it can't hold a result: shape {tuple(tensor.shape)}, strides "
-                f"{tensor.stride()}, as expand() makes; give its clone()"
-            )
-        end += (size - 1) * stride

@@ -26,10 +26,9 @@ from switchagg.description import COMBINING, requested_op_text
 from transport.contracts.group_contract import Group
 from transport.torch.calls.completions import CompletionPool
 from transport.torch.calls.deadlines import DEADLINES
-from transport.torch.calls.hook_call import current_hook
 from transport.torch.calls.tensor_layout import GroupCall, RankContext
 from transport.torch.calls.tensor_staging import CudaStage, GlooStage, HostStage, SideStreams, TensorStage
-from transport.torch.calls.work import SwitchWork
+from transport.torch.calls.work import SwitchWork, current_hook
 
 JOIN_WORKS = 16
 """The reducer keeps this many Works of DDP.join beyond their end: a Work that only C++ holds loses its half in Python,
@@ -101,6 +100,11 @@ class Reducer:
     def open(self) -> bool:
         """Join the switch if that hasn't happened; whether calls can go through it. Raises what joining raises."""
         return self._session(0) is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `open` was true."""
+        return self._lanes[0].session is not None
 
     @property
     def failure(self) -> BaseException | None:

@@ -245,6 +245,25 @@ def array_of(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
     return from_dlpack(to_dlpack(bits(tensor))).numpy()  # of a tensor itself it takes 30 µs
 
 
+def lies_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory is its values, one behind the other."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def refuse_shared(tensor: torch.Tensor) -> None:
+    """Raise ValueError where elements of a tensor that a call writes share memory, or may."""
+    if tensor.is_contiguous():
+        return
+    end = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= end:
+            raise ValueError(
+                f"elements of a tensor share memory, so it can't hold a result: shape {tuple(tensor.shape)}, strides "
+                f"{tensor.stride()}, as expand() makes; give its clone()"
+            )
+        end += (size - 1) * stride
+
+
 # Private
 
 

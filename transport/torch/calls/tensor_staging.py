@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from transport.contracts.group_contract import CallRequest
-from transport.torch.calls.contiguous import lies_plain
-from transport.torch.calls.tensor_layout import GroupCall, array_of, bits
+from transport.torch.calls.tensor_layout import GroupCall, array_of, bits, lies_plain
 
 Array = NDArray[Any]
 
