@@ -1,5 +1,5 @@
 """The control plane over ZeroMQ: joins, leases, status, switches below others.
 
-Imported by worker and switch.
-Start at messages.py (the messages), then server.py and client.py (the two ends), leaf.py (a switch's end).
+Imported by worker, switch, testing and emulation; imports contracts, links, rdma and zeromq.
+Start at control_messages.py, then control_server.py and control_client.py (the two ends), leaf.py (a switch's end).
 """

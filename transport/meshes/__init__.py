@@ -1,5 +1,5 @@
 """Meshes: whole messages, in order, between any two members of a job; losses are reported once.
 
-Imported by group, collectives, ps, rdma and zeromq; a mesh imports links alone.
-Start at mesh.py (the contract), then opening.py and tcp.py.
+Imported by collectives, ps, bounded, group, zeromq and rdma; imports links alone.
+Start at mesh.py (the contract), then mesh_opening.py and tcp_mesh.py.
 """

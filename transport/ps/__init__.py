@@ -1,5 +1,6 @@
 """The parameter server: slices on servers, its modes; server and worker are pure parties.
 
-Imported by group, torch and emulation.
-Start at config.py, then server.py and worker.py; colocated.py: both as one member; group.py opens them in real time.
+Imported by group, torch and emulation; imports the contract of meshes.
+Start at config.py, then ps_server.py and ps_worker.py; colocated.py: both as one member. group/ps_group.py runs them in
+real time.
 """

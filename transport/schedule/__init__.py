@@ -1,5 +1,5 @@
 """Schedules: which transfer starts when; pure.
 
-Imported by torch, group and emulation; imports nothing of transport.
-Start at policy.py and table.py, then plan.py and scheduler.py.
+Imported by group, torch and emulation; imports no other room of transport.
+Start at policy.py and schedule_table.py, then schedule_plan.py and scheduler.py.
 """

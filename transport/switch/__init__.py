@@ -1,5 +1,6 @@
 """The switch as a process: the daemon, and the loops that drive a data plane.
 
-Imported by emulation; imports links, control, rdma and zeromq.
-Start at daemon.py, then loop.py; impairments.py: rates, queues and faults of its links.
+Imported by testing and emulation; imports contracts, links, zeromq, rdma and control.
+Start at daemon.py, then switch_loop.py; switch_endpoints.py: the switch's end of each link; impairments.py: rates,
+queues and faults of its links.
 """

@@ -1,5 +1,5 @@
 """ZeroMQ: a link to the switch, a mesh between members, CURVE keys.
 
-Imported by worker, switch, control and meshes; the only room that imports zmq, with control.
-Start at sockets.py, then link.py and mesh.py.
+Imported by control, switch, worker and group; imports links and meshes. zmq is imported here and in control alone.
+Start at zmq_sockets.py, then zmq_link.py and zmq_mesh.py.
 """
