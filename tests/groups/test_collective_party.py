@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from collective_net import Net, execution_in, integers, run_once  # noqa: F401
 
+from switchagg.description import REQUESTED_OPS
 from transport.collectives.collective import Task
 from transport.collectives.collective_party import HEAD_BYTES, LOOKS, PATIENCE, CollectiveParty
 from transport.collectives.collective_plan import Draft
@@ -225,6 +226,7 @@ DIFFERENT: list[tuple[dict[str, Any], str]] = [
     ({"elements": 41}, "ring allreduce 0 of 41 int64 (sum)"),
     ({"dtype": np.float32}, "ring allreduce 0 of 40 float32 (sum)"),
     ({"op": "max"}, "ring allreduce 0 of 40 int64 (max)"),
+    ({"requested_op": REQUESTED_OPS.index(("avg", ""))}, "ring allreduce 0 of 40 int64 (avg)"),
     ({"algorithm": "naive_ring"}, "naive_ring allreduce 0 of 40 int64 (sum)"),
     ({"kind": "all_gather"}, "ring all_gather 0 of 40 int64"),
     ({"kind": "broadcast", "root": 1}, "ring broadcast 0 of 40 int64 (root 1)"),
@@ -248,6 +250,15 @@ def test_ranks_that_call_different_things_all_fail_and_both_sides_are_named(
         assert "rank 2 calls" in failure
         assert failure.count(" calls ") == 2
     assert net.delivered < 40
+
+
+def test_a_root_is_only_a_root() -> None:
+    """An allreduce has none: that of its request is no operation, and isn't compared."""
+    net = Net(2)
+    arrays = [submit(net, rank, root=rank) for rank in range(2)]
+    net.run()
+    assert net.failures() == ["", ""]
+    assert all((array == 3).all() for array in arrays)
 
 
 def test_segments_of_other_sizes_are_a_disagreement_too() -> None:

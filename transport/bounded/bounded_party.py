@@ -113,7 +113,7 @@ class BoundedParty:
 
         key: what the ranks' calls meet by, free again after its event; None: their running number. priority: lower is
         more urgent, and nearer the model's front. name: of the values, the same in each iteration; default: the key.
-        shown: what else the ranks compare. Raises ValueError for a key in use, AggregationFailed after a failure.
+        signature: what else the ranks compare. Raises ValueError for a key in use, AggregationFailed after a failure.
         """
         place = NUMBERED if key is None else key
         if (place, self._uses[place] - 1) in self._calls and key is not None:
