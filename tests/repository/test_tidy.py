@@ -221,7 +221,7 @@ def unclear_rooms(tree: Tree) -> list[str]:
 
 def files_of_one_name(tree: Tree) -> list[str]:
     """Tests that pytest takes for one module: of one name, in folders that are no packages."""
-    paths = [Path(name) for name in tree if name.startswith("tests/") and name.endswith(".py")]
+    paths = [Path(name) for name in tree if name.startswith(("tests/", "p4/tests/")) and name.endswith(".py")]
     alone = [path for path in paths if f"{path.parent.as_posix()}/__init__.py" not in tree]
     folders: dict[str, list[str]] = {}
     for path in alone:
@@ -338,7 +338,7 @@ def wrong_in_core(own: str, target: str) -> str | None:
 def wrong_import(name: str, target: str) -> str | None:
     """What is wrong with file `name` importing `target`, or None."""
     path, top, package = Path(name), Path(name).parts[0], target.partition(".")[0]
-    if top == "tests":
+    if name.startswith(("tests/", "p4/tests/")):
         return None
     if package in {"tests", "conftest"}:
         return "nothing imports tests"

@@ -250,7 +250,7 @@ def test_says_why_it_can_not_start(net: Net) -> None:
 
 
 def test_a_controller_over_p4runtime(net: Net) -> None:
-    from tests.p4_engine.test_p4runtime import INSERT, Controller, action, pb
+    from test_p4runtime import INSERT, Controller, action, pb
 
     address = f"unix:{net.folder}/p4runtime.sock"
     process = net.start("--p4runtime", address, "--cpu-port", "510", "--device-id", "3")

@@ -24,7 +24,7 @@ from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, encode
 
 HERE = Path(__file__).parent.parent.parent / "examples" / "p4" / "finish_early"
-PROGRAMS = Path(__file__).parents[1] / "p4" / "features"
+PROGRAMS = Path(__file__).parents[2] / "p4" / "tests" / "features"
 OURS = folder() / "v1model"
 
 

@@ -1,7 +1,7 @@
 """Two engines with one program do the same: random entries, packets, times and registers, everything compared.
 
 `compare(first, second, seed=…)` raises Different at the first thing that differs, and says how to see it again.
-As a program: `python -m tests.p4_engine.differential PROGRAM.p4 [SEEDS]` compares native with Python.
+As a program: `python p4/tests/differential.py PROGRAM.p4 [SEEDS]` compares native with Python.
 """
 
 from __future__ import annotations

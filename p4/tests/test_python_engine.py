@@ -2,6 +2,8 @@
 
 from functools import cache
 
+import differential
+import programs
 import pytest
 
 from p4vm.check.check_program import check
@@ -11,7 +13,6 @@ from p4vm.ir import ir_nodes as ir
 from p4vm.lower.lower_program import lower
 from p4vm.python.python_engine import PythonEngine
 from p4vm.source import P4Error, Position
-from tests.p4_engine import differential, programs
 
 FRAME = """
 #include <core.p4>

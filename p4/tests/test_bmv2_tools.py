@@ -5,12 +5,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from test_p4runtime import RELAY
 
 import p4vm.p4runtime  # noqa: F401
 from emulation.cli.bmv2 import compiler, simple_switch, tools
 from p4vm.source import P4Error
-
-from .test_p4runtime import RELAY
 
 
 def test_a_makefile_of_the_tutorials_finds_its_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,11 @@
 """CRCs that a program chooses when it runs: published check values, and a selector that follows."""
 
 import pytest
+from everything import packet, switch
 
 from p4vm.algorithms import custom_crc
 from p4vm.engine import Crc
 from p4vm.source import P4Error
-
-from .everything import packet, switch
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from differential import compare
+
 from p4vm.check.check_program import check
 from p4vm.compile import compile_many
 from p4vm.engine import PACKET_BYTES_MAX
@@ -14,7 +16,6 @@ from p4vm.ir import ir_nodes as ir
 from p4vm.lower.lower_program import lower
 from p4vm.native import build
 from p4vm.python.python_engine import PythonEngine
-from tests.p4_engine.differential import compare
 
 WIDTHS = (1, 7, 8, 15, 16, 24, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 192, 320)
 OPERATORS = ("+", "-", "*", "|+|", "|-|", "&", "|", "^")

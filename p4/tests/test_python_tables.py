@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 
+import programs
 import pytest
 
 from p4vm.engine import ActionCall, TableEntry
@@ -10,7 +11,6 @@ from p4vm.ir import ir_nodes as ir
 from p4vm.python.python_engine import PythonEngine
 from p4vm.python.python_tables import PythonTable
 from p4vm.python.runtime import PacketBits, SharedState
-from tests.p4_engine import programs
 
 WIDTH = 5
 KINDS = [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ir_rules
 import pytest
 
-from p4_engine import ir_rules
 from p4vm.check.check_program import check
 from p4vm.front.parse_program import parse_text
 from p4vm.ir import ir_nodes as ir

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from everything import packet, switch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,8 +12,6 @@ from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.engine import GroupRef, MemberRef, MeterRate, PacketReplica
 from p4vm.ir import ir_nodes as ir
 from p4vm.source import P4Error
-
-from .everything import packet, switch
 
 
 @pytest.fixture

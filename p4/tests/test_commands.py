@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
+from everything import packet, switch
 
 from p4vm.commands.line import COMMANDS, REFUSED, complete, shown
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.source import P4Error
-
-from .everything import packet, switch
 
 
 @pytest.fixture

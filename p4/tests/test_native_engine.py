@@ -7,8 +7,12 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import everything
+import native_programs
 import numpy as np
+import programs
 import pytest
+from differential import compare
 
 from p4vm.compile import compile_many
 from p4vm.engine import CAUSED_BYTES_MAX, PACKET_BYTES_MAX, ActionCall, MeterRate, PacketReplica, TableEntry
@@ -16,10 +20,7 @@ from p4vm.native import build
 from p4vm.native.native_engine import NativeEngine
 from p4vm.python.python_engine import PythonEngine
 from p4vm.source import P4Error
-from tests.p4_engine import everything, native_programs, programs
-from tests.p4_engine.differential import compare
 
-ROOT = Path(__file__).resolve().parents[2]
 MAKERS = {
     "bits": lambda: native_programs.numbers(native_programs.WIDTHS, signed=False),
     "ints": lambda: native_programs.numbers(native_programs.WIDTHS, signed=True),
@@ -205,8 +206,8 @@ def under_sanitizers(asan: str, *arguments: str) -> subprocess.CompletedProcess[
         "CC": "gcc -fsanitize=address,undefined -fno-sanitize-recover=all",
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",  # Python keeps much until its end
     }
-    command = [sys.executable, "-m", "tests.p4_engine.native_programs", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    command = [sys.executable, native_programs.__file__, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
 def test_sanitizers_find_nothing(asan: str) -> None:

@@ -15,7 +15,7 @@ from p4vm.python.python_engine import PythonEngine
 from p4vm.source import P4Error
 from p4vm.stf import run
 
-FOLDER = Path(__file__).resolve().parents[1] / "p4" / "features"
+FOLDER = Path(__file__).resolve().parent / "features"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.p4"))
 PROGRAMS_MIN = 150
 

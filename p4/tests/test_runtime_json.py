@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from everything import packet, program, switch
 
 from p4vm.commands.runtime_json import apply, load
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.control.p4info import jenkins_hash, p4info
 from p4vm.source import P4Error
-
-from .everything import packet, program, switch
 
 TUTORIAL: dict[str, Any] = {
     "target": "bmv2",

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from everything import TEXT, packet, switch
 
 from emulation.cli.p4_commands import app
 from emulation.cli.p4_prompt import say
@@ -22,8 +24,6 @@ from p4vm.host.pcap import open_capture, read, record
 from p4vm.host.ports import parse_ports
 from p4vm.host.queues import OutputQueue
 from p4vm.source import P4Error
-
-from .everything import TEXT, packet, switch
 
 DATA = packet().hex()
 PASSES = f"add routes hdr.ipv4.dst:0x0a000100/24 forward(dst:0x1, port:2)\npacket 0 {DATA}\nexpect 2 000000000001 $*\n"
@@ -398,7 +398,8 @@ def test_a_client_over_loopback_tcp_says_what_failed(capsys: pytest.CaptureFixtu
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, "-c", SERVE, str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         client = PromptClient(f"127.0.0.1:{port}")
@@ -417,7 +418,7 @@ def test_a_client_over_loopback_tcp_says_what_failed(capsys: pytest.CaptureFixtu
 SERVE = """
 import select, sys
 from p4vm.host.control import PromptServer
-from tests.p4_engine.everything import switch
+from everything import switch
 server = PromptServer(switch(), f"127.0.0.1:{sys.argv[1]}")
 print("up", flush=True)
 while True:

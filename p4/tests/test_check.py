@@ -18,7 +18,6 @@ from p4vm.tree import types
 from p4vm.tree.checked import Checked
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 LIBRARY = (
     "error { NoError, Bad } match_kind { exact, lpm, ternary, range } "
     "extern packet_in { void extract<T>(out T h); void extract<T>(out T h, in bit<32> n); T lookahead<T>(); "

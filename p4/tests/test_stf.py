@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from everything import packet, switch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +13,6 @@ from p4vm.source import P4Error, Position
 from p4vm.stf.judge import difference
 from p4vm.stf.run import Result, run, run_text
 from p4vm.stf.stf_parse import Add, CheckCounter, Direct, Expect, Remove, StfPacket, parse
-
-from .everything import packet, switch
 
 HERE = Position("t.stf", 1, 1)
 ROUTE = "add routes hdr.ipv4.dst:0x0a000100/24 MyIngress.forward(dst:0x1, port:2)\n"

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from test_lower import ADD, FRAME, PACKET, ingress_text, lowered, ran
 
-from p4_engine.test_lower import ADD, FRAME, PACKET, ingress_text, lowered, ran
 from p4vm.check.check_program import check
 from p4vm.front.parse_program import parse_text
 from p4vm.ir import ir_nodes as ir

@@ -2,6 +2,7 @@
 traffic, congestion marks, and passes that overtake each other or are lost. And whether the real compiler takes it.
 """
 
+import json
 import random
 import shutil
 import struct
@@ -16,6 +17,8 @@ import pytest
 
 from p4vm.compile import front_end
 from p4vm.control.controlled_switch import ControlledSwitch
+from p4vm.fit.fit_program import fit
+from p4vm.fit.report import summary, text
 from p4vm.ir import ir_nodes as ir
 from p4vm.planes.plane_program import (
     AGGREGATION_PORT,
@@ -437,3 +440,13 @@ def test_outcomes_are_those_of_all_data_planes() -> None:
     for index, name in enumerate(name or "not_ours" for name in COUNTERS):
         (line,) = (line for line in text.splitlines() if f" {name.upper()} " in line)
         assert int(line.partition("=")[2].partition(";")[0]) == index
+
+
+def test_our_own_program_fits() -> None:
+    result = fit(folder() / "tna/switchagg.p4")
+    assert not result.faults, text(result)
+    values = summary(result)
+    assert json.loads(json.dumps(values)) == values
+    assert values["stages"]["used"] <= 12
+    assert values["stateful_alus"]["used"] == len(values["registers"])
+    assert f"stages                {values['stages']['used']} of 12" in text(result)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from everything import packet, switch
 
 import p4vm.p4runtime  # noqa: F401
 from p4vm.check.check_program import check
@@ -18,8 +19,6 @@ from p4vm.front.parse_program import parse_text
 from p4vm.host.software_switch import Host, SoftwareSwitchOptions
 from p4vm.lower.lower_program import lower
 from p4vm.python.python_engine import PythonEngine
-
-from .everything import packet, switch
 
 grpc = pytest.importorskip("grpc", reason="needs the extra p4runtime")
 pb = pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs the extra p4runtime")
@@ -400,7 +399,7 @@ def test_digests_are_said_to_be_unimplemented_and_their_program_forwards(
 ) -> None:
     from emulation.cli.bmv2 import compiler
 
-    path = Path(__file__).parents[1] / "p4" / "features" / "digest_is_sent.p4"
+    path = Path(__file__).parent / "features" / "digest_is_sent.p4"
     files = ["--p4runtime-files", str(tmp_path / "info.json"), "-o", str(tmp_path / "made.json")]
     assert compiler.main([*files, str(path)]) == 0
     assert capsys.readouterr().err.startswith(f"warning: {path}:12:9: digests over P4Runtime are UNIMPLEMENTED")
