@@ -5,7 +5,7 @@ every interpreter. Without a C compiler the package installs all the same and ru
 are built where clang and libbpf's headers are; they are the same for every machine of one byte order. What was built
 and what was not is said in one line each. In place, each file is replaced at once: a process that loads it meanwhile
 gets the old one or the new one, and one that has it open keeps it. What `switchagg examples` lists goes into the
-package too: the P4 programs of p4/, examples/, and of tools/ what reads packets.
+package too: examples/, and of tools/ what reads packets.
 """
 
 import os
@@ -26,9 +26,7 @@ SOURCES = sorted(str(path) for path in FOLDER.rglob("*.c") if not path.name.ends
 HEADERS = sorted(str(path) for path in FOLDER.rglob("*.h"))
 FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall", "-Wextra"]
 FLAGS += ["-ffp-contract=off"]  # a fused multiply-add rounds once: other bits than NumPy's
-ENGINE = Path("p4/p4vm")  # a package of its own, not a program
-PROGRAMS = [path for suffix in (".p4", ".md") for path in Path("p4").rglob(f"*{suffix}") if ENGINE not in path.parents]
-SHIPPED = {"p4": "switchagg/programs", "examples": "emulation/examples"}  # folder -> where a wheel has it
+SHIPPED = {"examples": "emulation/examples"}  # folder -> where a wheel has it
 SHIPPED |= {f"tools/{name}": f"emulation/examples/{name}" for name in ("scapy", "wireshark")}
 LIBRARY = FOLDER / "libswitchagg.so"
 COMPILERS = ("cc", "gcc", "clang")
@@ -107,7 +105,7 @@ class BuildWithExamples(build_py):
         super().run()
         if not self.editable_mode:
             for folder, place in SHIPPED.items():
-                for source in PROGRAMS if folder == "p4" else _files(Path(folder)):
+                for source in _files(Path(folder)):
                     target = Path(self.build_lib) / place / source.relative_to(folder)
                     target.parent.mkdir(parents=True, exist_ok=True)
                     self.copy_file(str(source), str(target))

@@ -31,7 +31,7 @@ MODULES_ALONE = re.compile(r"p4vm\.(c_code|check|front|ir|lower|native|python)\b
 DECISIONS = "docs/decisions/README.md"
 PACKAGE_FOLDERS = ("switchagg", "p4/p4vm", "transport", "emulation")
 CAPTIONS = {
-    "Guides": r"docs/(?!scenario\.md)[^/]+\.md|p4/README\.md|emulation/bench/README\.md",
+    "Guides": r"docs/(?!scenario\.md)[^/]+\.md|switchagg/programs/README\.md|emulation/bench/README\.md",
     "Labs": r"examples/labs/.*\.md",
     "Reference": r"api/(commands|index)\.md|docs/scenario\.md|.*/PROTOCOL\.md|.*_schema\.md|tests/vectors/README\.md",
     "Project": r"ARCHITECTURE\.md|docs/decisions/README\.md|CONTRIBUTING\.md|CHANGELOG\.md",

@@ -396,7 +396,7 @@ def fit(
 
     **Examples**
 
-    `switchagg p4 fit p4/tna/switchagg.p4`
+    `switchagg p4 fit switchagg/programs/tna/switchagg.p4`
 
     `switchagg p4 fit mine.p4 -D SLOTS=8192 --json`
 

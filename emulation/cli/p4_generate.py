@@ -46,7 +46,7 @@ def generate(
 
     `switchagg p4 generate --seed 1 --fault loss=0.1 --fault reorder=0.1 -o faulty.stf`
 
-    `switchagg p4 test p4/v1model/switchagg.p4 faulty.stf`
+    `switchagg p4 test switchagg/programs/v1model/switchagg.p4 faulty.stf`
 
     `switchagg p4 generate --fault reset=0.01 --format vector --elements 4 -o resets.stf` : for any data plane
     """

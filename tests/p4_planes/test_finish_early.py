@@ -13,7 +13,7 @@ from emulation.scenario import load
 from p4vm.compile import front_end
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.planes.p4 import P4Plane, missing
-from p4vm.planes.plane_program import folder
+from p4vm.planes.plane_program import PROGRAMS
 from p4vm.planes.plane_traffic import Shape, traffic
 from p4vm.planes.traffic_files import stf
 from p4vm.python.python_engine import PythonEngine
@@ -24,8 +24,8 @@ from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, encode
 
 HERE = Path(__file__).parent.parent.parent / "examples" / "p4" / "finish_early"
-PROGRAMS = Path(__file__).parents[2] / "p4" / "tests" / "features"
-OURS = folder() / "v1model"
+FEATURES = Path(__file__).parents[2] / "p4" / "tests" / "features"
+OURS = PROGRAMS / "v1model"
 
 
 def results(path: Path) -> Callable[[str], Result]:
@@ -71,7 +71,7 @@ def test_a_program_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_program_that_is_no_switch_of_ours_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SWITCHAGG_P4_PROGRAM", str(PROGRAMS / "actions_at_top_level.p4"))
+    monkeypatch.setenv("SWITCHAGG_P4_PROGRAM", str(FEATURES / "actions_at_top_level.p4"))
     with pytest.raises(JobError, match=r"it has no table SwitchIngress.layout.addresses, .* start from .* p4 test"):
         P4Plane(1, 1, backend="python").prepare()
 

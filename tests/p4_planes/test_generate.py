@@ -14,7 +14,7 @@ from p4vm.compile import compile_program, front_end
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.ir import ir_nodes as ir
 from p4vm.planes import bmv2
-from p4vm.planes.plane_program import defines, folder
+from p4vm.planes.plane_program import PROGRAMS, defines
 from p4vm.planes.plane_traffic import USUAL, Arrived, Evicted, LostPackets, Shape, Step, TrafficFaults, traffic
 from p4vm.planes.traffic_files import stf, vector
 from p4vm.python.python_engine import PythonEngine
@@ -22,7 +22,7 @@ from p4vm.stf.run import Result, run_text
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from transport.testing.vectors import PlaneTarget, run_vector
 
-PROGRAM = folder() / "v1model" / "switchagg.p4"
+PROGRAM = PROGRAMS / "v1model" / "switchagg.p4"
 HARSH = TrafficFaults(loss=0.1, duplicate=0.15, reorder=0.15, straggler=0.05, reset=0.02)
 SHAPE = Shape(seed=3, packets=150, workers=3, elements=1, window=2, jobs=2)
 
@@ -131,7 +131,7 @@ MUTATIONS = {
 def test_a_wrong_program_fails(mutation: str, tmp_path: Path) -> None:
     name, right, wrong = MUTATIONS[mutation]
     place = tmp_path / "p4"
-    shutil.copytree(folder(), place)
+    shutil.copytree(PROGRAMS, place)
     path = place / "v1model" / name
     text = path.read_text()
     assert text.count(right) == 1

@@ -1,4 +1,4 @@
-"""What p4/v1model does beyond the packets of the conformance tests: everything around a chunk in its frame, other
+"""What programs/v1model does beyond the packets of the conformance tests: everything around a chunk in its frame, other
 traffic, congestion marks, and passes that overtake each other or are lost. And whether the real compiler takes it.
 """
 
@@ -23,12 +23,12 @@ from p4vm.ir import ir_nodes as ir
 from p4vm.planes.plane_program import (
     AGGREGATION_PORT,
     HEADERS_BYTES,
+    PROGRAMS,
     SWITCH_ADDRESS,
     SWITCH_MAC,
     PlaneControl,
     address_of,
     defines,
-    folder,
     headers_of,
     mac_of,
     room,
@@ -48,7 +48,7 @@ BROADCAST_MAC = 0xFFFFFFFFFFFF
 
 @cache
 def program(elements: int, source: str) -> ir.ProgramIr:
-    return front_end(folder() / "v1model" / source, defines=defines(elements, 256))
+    return front_end(PROGRAMS / "v1model" / source, defines=defines(elements, 256))
 
 
 def switch_for(job: JobConfig, parent: Parent | None = None) -> tuple[ControlledSwitch, PlaneControl]:
@@ -426,7 +426,7 @@ def test_p4c_takes_it(source: str, elements: int, tmp_path: Path) -> None:
         pytest.skip("needs p4c-bm2-ss on PATH")
     words = [f"-D{name}={value}" for name, value in defines(elements, 256).items()]
     made = tmp_path / "switchagg.json"
-    command = ["p4c-bm2-ss", *words, "-o", str(made), str(folder() / "v1model" / source)]
+    command = ["p4c-bm2-ss", *words, "-o", str(made), str(PROGRAMS / "v1model" / source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert made.stat().st_size > 10_000
@@ -436,14 +436,14 @@ def test_outcomes_are_those_of_all_data_planes() -> None:
     """The numbers in outcomes.p4 are the places in COUNTERS."""
     from p4vm.planes.plane_program import COUNTERS
 
-    text = (folder() / "outcomes.p4").read_text()
+    text = (PROGRAMS / "outcomes.p4").read_text()
     for index, name in enumerate(name or "not_ours" for name in COUNTERS):
         (line,) = (line for line in text.splitlines() if f" {name.upper()} " in line)
         assert int(line.partition("=")[2].partition(";")[0]) == index
 
 
 def test_our_own_program_fits() -> None:
-    result = fit(folder() / "tna/switchagg.p4")
+    result = fit(PROGRAMS / "tna/switchagg.p4")
     assert not result.faults, text(result)
     values = summary(result)
     assert json.loads(json.dumps(values)) == values

@@ -106,10 +106,9 @@ def test_a_wheel_carries_the_library_and_serves_every_python(
     assert len(runtime) > 5
     sources = [name for name in names - runtime if name.endswith((".c", ".h"))]
     assert not [name for name in names if name.endswith("setup.py") or name.startswith("tests/")] + sources
-    found = (path.relative_to(ROOT / "p4") for path in (ROOT / "p4").rglob("*.p4"))
-    programs = {path.as_posix() for path in found if path.parts[0] != "p4vm"}
+    programs = {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/programs").rglob("*.*")}
     assert len(programs) > 20
-    assert {f"switchagg/programs/{name}" for name in programs} <= names
+    assert programs <= names
     examples = {path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").rglob("*") if path.is_file()}
     examples = {f"emulation/{name}" for name in examples if "__pycache__" not in name}
     layers = {f"emulation/examples/{name}" for name in ("scapy/switchagg_scapy.py", "wireshark/switchagg.lua")}
@@ -120,7 +119,7 @@ def test_a_wheel_carries_the_library_and_serves_every_python(
         "from emulation.cli.start.shipped import about, shipped\nprint({n: about(p) for n, p in shipped().items()})"
     )
     assert in_package(tmp_path / "installed", program) == in_package(ROOT, program)
-    program = "from p4vm.planes.plane_program import folder\nprint(folder())"
+    program = "from p4vm.planes.plane_program import PROGRAMS\nprint(PROGRAMS)"
     assert in_package(tmp_path / "installed", program) == f"{tmp_path / 'installed/switchagg/programs'}"
     program = "import p4vm.compile\nfrom p4vm.front import parse_program\nprint(parse_program.__file__)"
     assert in_package(tmp_path / "installed", program) == f"{tmp_path / 'installed/p4vm/front/parse_program.py'}"
@@ -137,7 +136,7 @@ def test_a_source_distribution_carries_what_is_compiled(checkout: Path, tmp_path
     with tarfile.open(archive) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
     compiled = {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/native").rglob("*.[ch]")}
-    compiled |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "p4").rglob("*.p4")}
+    compiled |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/programs").rglob("*.p4")}
     assert len(compiled) > 25
     engine = {"p4/p4vm/compile.py", "p4/p4vm/front/p4.lark", "p4/p4vm/native/runtime/p4vm.h"}
     assert compiled | engine | {"setup.py", "pyproject.toml"} <= names

@@ -221,8 +221,8 @@ def unclear_rooms(tree: Tree) -> list[str]:
 
 def files_of_one_name(tree: Tree) -> list[str]:
     """Tests that pytest takes for one module: of one name, in folders that are no packages."""
-    paths = [Path(name) for name in tree if name.startswith(("tests/", "p4/tests/")) and name.endswith(".py")]
-    alone = [path for path in paths if f"{path.parent.as_posix()}/__init__.py" not in tree]
+    names = [name for name in tree if re.fullmatch(r"(p4/)?tests/.*\.py", name) and not name.endswith("/conftest.py")]
+    alone = [path for path in map(Path, names) if f"{path.parent.as_posix()}/__init__.py" not in tree]
     folders: dict[str, list[str]] = {}
     for path in alone:
         folders.setdefault(path.name, []).append(path.parent.as_posix())

@@ -18,7 +18,15 @@ from pathlib import Path
 from pages import COMMENT, Step, missing_line, steps
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "p4/README.md", "emulation/**/*.md", "examples/**/*.md")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/*.md",
+    "switchagg/programs/*.md",
+    "p4/README.md",
+    "emulation/**/*.md",
+    "examples/**/*.md",
+)
 QUICK_S, LONG_S, ENDS_S = 60, 1500, 10
 HUNG = "did not end within"
 QUIET_S = 1.5  # a program that serves and says nothing is there by then, or has given up

@@ -1,8 +1,8 @@
 """The P4 engine: what a packet costs in memory and on veth interfaces, and how long a program takes to be ready.
 
-The program is p4/v1model/switchagg.p4 with 32 values to a packet. In memory, the engine gets full windows of two
-workers' packets on one core. On veth: `switchagg p4 run` between two workers that keep a window in flight and check
-every sum, and, where it is installed, bmv2's simple_switch in its place, in turns.
+The program is programs/v1model/switchagg.p4 of switchagg with 32 values to a packet. In memory, the engine gets full
+windows of two workers' packets on one core. On veth: `switchagg p4 run` between two workers that keep a window in
+flight and check every sum, and, where it is installed, bmv2's simple_switch in its place, in turns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from emulation.mininet.services import switchagg_command
 from p4vm.compile import compile_program
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.planes import bmv2, p4
-from p4vm.planes.plane_program import HEADERS_BYTES, PlaneControl, defines, folder, headers_of
+from p4vm.planes.plane_program import HEADERS_BYTES, PROGRAMS, PlaneControl, defines, headers_of
 from switchagg.errors import SwitchaggError
 
 Log = Callable[[str], None]
@@ -134,7 +134,7 @@ def in_memory(backend: str, budget_s: float) -> dict[str, Any]:
 def admitted(backend: str, traffic: BundleTraffic) -> ControlledSwitch:
     """The program with the traffic's job in its tables, its workers behind ports 1 and 2."""
     switch = ControlledSwitch(
-        compile_program(folder() / "v1model/switchagg.p4", backend=backend, defines=defines(ELEMENTS, SLOTS))
+        compile_program(PROGRAMS / "v1model/switchagg.p4", backend=backend, defines=defines(ELEMENTS, SLOTS))
     )
     PlaneControl(lambda words: [switch.run_command(word) for word in words], ELEMENTS, SLOTS, p4.PORTS).admit(
         traffic.job, traffic.ports
@@ -170,7 +170,7 @@ def starts(backend: str, rounds: int) -> list[dict[str, Any]]:
     """Seconds from importing the engine to a program that is ready, in a new process: without a cache, and with it."""
     cold: list[float] = []
     cached: list[float] = []
-    program = str(folder() / "v1model/switchagg.p4")
+    program = str(PROGRAMS / "v1model/switchagg.p4")
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as place:
             command = [sys.executable, "-P", "-c", START, program, backend, place]
@@ -248,7 +248,7 @@ def one_run(name: str, seconds: float) -> dict[str, float]:
 
 def set_up() -> list[str]:
     """The commands that fill a fresh program's tables and registers for the workers' job."""
-    program = folder() / "v1model/switchagg.p4"
+    program = PROGRAMS / "v1model/switchagg.p4"
     switch = ControlledSwitch(compile_program(program, backend="python", defines=defines(ELEMENTS, SLOTS)))
     recorded: list[str] = []
 
@@ -264,7 +264,7 @@ def start_engine(links: TwoLinks, commands: Path, place: Path) -> list[subproces
     ready = place / "ready"
     words = [word for port, name in enumerate(links.inner) for word in ("-i", f"{port}@{name}")]
     words += [word for name, value in defines(ELEMENTS, SLOTS).items() for word in ("-D", f"{name}={value}")]
-    program = str(folder() / "v1model/switchagg.p4")
+    program = str(PROGRAMS / "v1model/switchagg.p4")
     words += ["--commands", str(commands), "--ready-file", str(ready), "--control", str(place / "control")]
     command = switchagg_command("p4", "run", program, *words, "--backend", "native")
     process = netns.spawn(links.pids[0], command, stdout=subprocess.DEVNULL, stderr=(place / "log").open("wb"))

@@ -1,6 +1,6 @@
 """`switchagg examples`: training scripts, P4 programs and tools for packets, in a checkout or an installed wheel.
 
-A wheel has them in emulation/examples, and the P4 programs in switchagg/programs: setup.py puts them there.
+A wheel has them in emulation/examples, where setup.py puts them, and the P4 programs in switchagg/programs.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from switchagg.option_syntax import choices
 PROGRAMS = "p4"
 _PACKAGE = Path(__file__).resolve().parents[2]
 _INSTALLED = _PACKAGE / "examples"
-_GENERATED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "p4vm")  # the engine is no example, but a package
+_GENERATED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
 
 
 def shipped(installed: Path = _INSTALLED) -> dict[str, Path]:
     """Name -> file or folder, sorted. Raises RunFailed if this installation was made without them."""
     from emulation.errors import RunFailed
 
-    if installed.is_dir():
-        folders, programs = [installed], installed.parents[1] / "switchagg" / "programs"
-    else:
-        root = installed.parents[1]
-        folders, programs = [root / "examples", root / "tools" / "scapy", root / "tools" / "wireshark"], root / "p4"
+    root = installed.parents[1]
+    folders, programs = [installed], root / "switchagg" / "programs"
+    if not installed.is_dir():
+        folders = [root / "examples", root / "tools" / "scapy", root / "tools" / "wireshark"]
     if not all(folder.is_dir() for folder in (*folders, programs)):
         raise RunFailed(f"{folders[0]} and {programs} are not both there: install switchagg again, or use a checkout")
     folders_by_name = {folder.name: folder for folder in folders[1:]} | {PROGRAMS: programs}

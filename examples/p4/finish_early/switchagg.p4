@@ -1,6 +1,7 @@
 // The switch of PROTOCOL.md, but a sum is finished when n - 1 of the n workers are in: nobody waits for the last.
 //
-// sums.p4 and verdict.p4 beside this file are changed; all others are those of p4/v1model: compile with -I p4/v1model.
+// sums.p4 and verdict.p4 beside this file are changed; all others are those of
+// switchagg/programs/v1model: compile with -I switchagg/programs/v1model.
 // Macros, all optional: ELEMENTS (E of the program's jobs, 1 to 256), SLOTS, AGGREGATION_PORT (UDP).
 
 #include <core.p4>

@@ -26,11 +26,11 @@ import numpy as np
 from p4vm.planes.plane_program import (
     HEADERS_BYTES,
     LANES,
+    PROGRAMS,
     PlaneControl,
     ProgramPlane,
     Variant,
     defines,
-    folder,
     headers_of,
     program_path,
     receiver_of,
@@ -291,9 +291,9 @@ def compiled(variant: Variant, slots: int) -> Path:
     """A program in bmv2's JSON, compiled at most once for each version of it. Raises JobError: p4c refused it."""
     elements, leaf = variant
     macros = defines(elements, slots)
-    ours = folder() / "v1model"  # what another program hasn't of its own
+    ours = PROGRAMS / "v1model"  # what another program hasn't of its own
     source = program_path(leaf=leaf)
-    sources = [path for place in (folder(), ours, source.parent) for path in sorted(place.glob("*.p4"))]
+    sources = [path for place in (PROGRAMS, ours, source.parent) for path in sorted(place.glob("*.p4"))]
     compiler = _compiler()
     version = subprocess.run([compiler, "--version"], capture_output=True, timeout=60, check=False).stdout
     digest = hashlib.sha256(

@@ -1,4 +1,4 @@
-"""The P4 program of p4/v1model behind the data-plane contract, run in-process by the engine p4vm.
+"""The P4 program of programs/v1model behind the data-plane contract, run in-process by the engine p4vm.
 
 $SWITCHAGG_P4_PROGRAM names another program to run: one with the same tables, registers and counters.
 
@@ -24,6 +24,7 @@ from p4vm.planes.plane_program import (
     MEMBERS,
     OUTCOME_COUNTER,
     PARENTS,
+    PROGRAMS,
     SEEN_HIGH,
     SEEN_LOW,
     STREAMS,
@@ -32,7 +33,6 @@ from p4vm.planes.plane_program import (
     ProgramPlane,
     Variant,
     defines,
-    folder,
     headers_of,
     program_path,
 )
@@ -57,7 +57,6 @@ def missing() -> str:
     if lacking:
         return f"the engine's libraries are missing: {', '.join(lacking)}; install switchagg[p4]"
     try:
-        folder()
         program_path()
     except JobError as error:
         return str(error)
@@ -196,8 +195,8 @@ def _check_objects(switch: "ControlledSwitch", *, leaf: bool) -> None:
         more = f" (and {len(lacking) - 3} more)" if len(lacking) > 3 else ""
         raise JobError(
             f"data plane p4: {program_path(leaf=leaf)} is no switch of this protocol: it has no "
-            f"{', no '.join(lacking[:3])}{more}; start from "
-            "p4/v1model/switchagg.p4, or try a program of any kind with `switchagg p4 test` and `p4 run`"
+            f"{', no '.join(lacking[:3])}{more}; start from switchagg/programs/v1model/switchagg.p4, "
+            "or try a program of any kind with `switchagg p4 test` and `p4 run`"
         )
 
 
@@ -207,7 +206,7 @@ def _compiled(variant: Variant, slots: int, backend: str) -> "ControlledSwitch":
     from p4vm.source import P4Error
 
     try:
-        ours, (elements, leaf) = folder() / "v1model", variant  # ours: what another program hasn't of its own
+        ours, (elements, leaf) = PROGRAMS / "v1model", variant  # ours: what another program hasn't of its own
         path, macros = program_path(leaf=leaf), defines(elements, slots)
         engine = compile_program(path, backend=backend, includes=[ours], defines=macros)
     except P4Error as error:

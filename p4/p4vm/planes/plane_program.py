@@ -1,4 +1,4 @@
-"""What the data planes that run p4/v1model share: jobs, the program, its control plane in commands, frames.
+"""What the data planes that run programs/v1model share: jobs, the program, its control plane in commands, frames.
 
 The engine and bmv2 understand the same commands, so jobs are admitted by the same commands.
 """
@@ -18,6 +18,9 @@ from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native.library import LEAF_OUTCOMES, OUTCOMES
 
+PROGRAMS = Path(switchagg.__file__).parent / "programs"
+"""The P4 programs: v1model/ for bmv2 and our engine, tna/ for Tofino."""
+
 LANES = 32
 """Values that one pass of a packet sums."""
 
@@ -28,7 +31,7 @@ PROGRAM_VARIABLE = "SWITCHAGG_P4_PROGRAM"
 """Environment variable: path of the P4 program to run in place of ours."""
 
 COUNTERS = (*OUTCOMES, "drop_checksum", "drop_truncated", "", *LEAF_OUTCOMES)
-"""Names of the programs' outcomes (p4/outcomes.p4), by their index; "" for what was not for the switch."""
+"""Names of the programs' outcomes (programs/outcomes.p4), by their index; "" for what was not for the switch."""
 
 Variant = tuple[int, bool]
 """Which program: E of its jobs; whether it is the one for switches below another."""
@@ -49,15 +52,6 @@ Run = Callable[[Sequence[str]], list[str]]
 """Carries out commands in the words of bmv2's command line; what each prints. Raises SwitchaggError."""
 
 
-def folder() -> Path:
-    """Where the P4 programs are: in the package, or beside it in a checkout. Raises JobError."""
-    package = Path(switchagg.__file__).parent
-    for place in (package / "programs", package.parent / "p4"):
-        if (place / "v1model" / "switchagg.p4").is_file():
-            return place
-    raise JobError(f"the P4 programs are missing: neither {package}/programs nor {package.parent}/p4 has them")
-
-
 def program_path(*, leaf: bool = False) -> Path:
     """The program to run: $SWITCHAGG_P4_PROGRAM, or our own. What it includes and hasn't beside it is ours.
 
@@ -66,7 +60,7 @@ def program_path(*, leaf: bool = False) -> Path:
     """
     named = os.environ.get(PROGRAM_VARIABLE, "")
     if not named:
-        return folder() / "v1model" / ("leaf.p4" if leaf else "switchagg.p4")
+        return PROGRAMS / "v1model" / ("leaf.p4" if leaf else "switchagg.p4")
     if leaf:
         raise JobError(f"{PROGRAM_VARIABLE} is {named}: our program for switches below another may not fit its rule")
     path = Path(named).absolute()

@@ -1,4 +1,4 @@
-"""Traffic written out as tests: golden packets for any data plane (tests/vectors), or STF for p4/v1model.
+"""Traffic written out as tests: golden packets for any data plane (tests/vectors), or STF for programs/v1model.
 
 Every packet stands with what it exercises and with all that must come out for it, as the reference has it.
 """
@@ -16,13 +16,13 @@ from p4vm.planes.plane_program import (
     COUNTERS,
     LANES,
     OUTCOME_COUNTER,
+    PROGRAMS,
     SLOTS,
     SWITCH_ADDRESS,
     SWITCH_MAC,
     PlaneControl,
     address_of,
     defines,
-    folder,
     headers_of,
     mac_of,
     room,
@@ -96,7 +96,7 @@ def stf(steps: Iterable[Step], shape: Shape, title: str) -> Iterator[str]:
     if shape.slots > SLOTS[-1]:
         raise SwitchaggError(f"{shape.slots} slots in all: the program holds {SLOTS[-1]}")
     yield f"# {title}"
-    yield f"# Run it: switchagg p4 test p4/v1model/switchagg.p4 THIS_FILE{_macros(shape)}"
+    yield f"# Run it: switchagg p4 test switchagg/programs/v1model/switchagg.p4 THIS_FILE{_macros(shape)}"
     words = _Words()
     control = PlaneControl(words.run, shape.elements, shape.slots, shape.ports)
     counters: Counter[str] = Counter()
@@ -216,7 +216,7 @@ def _tables() -> "dict[str, ir.Table]":
     """The program's, by name: the same for every E."""
     from p4vm.compile import front_end
 
-    program = front_end(folder() / "v1model" / "switchagg.p4", defines=defines(1, SLOTS_DEFAULT))
+    program = front_end(PROGRAMS / "v1model" / "switchagg.p4", defines=defines(1, SLOTS_DEFAULT))
     return {table.name: table for table in program.tables}
 
 
