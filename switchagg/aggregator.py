@@ -18,7 +18,7 @@ from switchagg.wire import Op, Packet, Route, Values, givers, kind_of
 
 
 class Verdict(Enum):
-    """What the switch does with a packet."""
+    """The switch's answer to a packet."""
 
     DROP = "drop"
     REPLY = "reply"
@@ -46,7 +46,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class SlotView:
-    """What a slot's version holds, for diagnosis: the chunk number (modulo 2**32) and the ranks seen.
+    """The contents of a slot version, for diagnosis: the chunk number (modulo 2**32) and the ranks seen.
 
     The rank after the last says, at a switch with a parent, that its result is there (H1), of a partial sum that the
     chunk is finalised (Q2).
@@ -93,7 +93,7 @@ def check_admission(
 
 
 def first_held(offset: int, version: int, window_slots: int) -> int:
-    """What an unused slot version holds: two turns before its first chunk, so that this one is the next (S7)."""
+    """The chunk number in an unused slot version: two turns before its first chunk, so that that is the next (S7)."""
     return (offset + (version - 2) * window_slots) % MODULUS
 
 
@@ -147,7 +147,7 @@ class Aggregator:
         self._jobs.pop(job_id, None)
 
     def seen(self, slot: int, version: int) -> SlotView:
-        """What a slot version holds now."""
+        """The contents of a slot version now."""
         bitmap = self._seen[version][slot]
         return SlotView(self._held[version][slot], tuple(r for r in range(bitmap.bit_length()) if bitmap >> r & 1))
 
@@ -315,7 +315,7 @@ class Aggregator:
         return Decision(Verdict.RESEND, ((result, (admitted.ports[rank],)),), "resend")
 
     def _send_up(self, packet: Packet, parent: Parent, values: Values, *, again: bool) -> Decision:
-        """What a packet of a chunk causes that all children gave, and the parent hasn't answered (H3, H4)."""
+        """The decision on a packet of a chunk that all children gave, and the parent hasn't answered (H3, H4)."""
         requesters, slot, bit = self._requesters[packet.version], packet.slot, 1 << packet.rank
         if again and requesters[slot] and not requesters[slot] & bit:
             requesters[slot] |= bit
@@ -339,7 +339,7 @@ class Aggregator:
         return Decision(Verdict.BROADCAST, ((replace(packet, retransmission=False), admitted.ports),), "broadcast")
 
     def _answer(self, packet: Packet, values: Values, *, again: bool) -> Decision:
-        """What a packet of a complete chunk causes; again: its rank was in already (S5, S6)."""
+        """The decision on a packet of a complete chunk; again: the rank's values are in already (S5, S6)."""
         ports = self._jobs[packet.job].ports
         ranks = (packet.rank,) if again else range(len(ports))
         header_only_to = 0 if packet.route is Route.ALL else self._givers(packet)

@@ -171,7 +171,7 @@ class JobTerms(PacketTerms):
         )
 
     def terms_fault(self) -> str:
-        """Which term can't be, whatever the switch, or ""."""
+        """The term that can't be, whatever the switch, or ""."""
         if fault := fault_of(self) or self._lists_fault():
             return fault
         for priority in self.priorities:
@@ -182,7 +182,7 @@ class JobTerms(PacketTerms):
         return ""
 
     def _lists_fault(self) -> str:
-        """Which list has no entry, or not one for each stream, or ""."""
+        """The list that has no entry, or not one for each stream, or ""."""
         if self.window_slots == ():
             return "window_slots is empty: one for each stream, or one number for all"
         if self.stream_count > STREAMS_MAX:
@@ -236,7 +236,7 @@ class MemberTerms:
     timeout_ns: int
     """How long the rank waits for the others."""
     link: str = "udp"
-    """What carries the rank's packets."""
+    """The link that carries the rank's packets."""
     queue_pair: QueuePairEnd | None = None
     """Over RDMA, the rank's end; ranks that share an address differ in it."""
     packets_held: int = 0

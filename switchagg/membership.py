@@ -105,7 +105,7 @@ class JobAdmitted:
         return any(share.switch == switch for share in self.shares) if self.shares else switch == ROOT
 
     def place(self, rank: int) -> tuple[Share, int] | None:
-        """Of a member: its own switch, and its rank there; None: the job has one switch, the controller's."""
+        """A member's own switch, and its rank there; None: the job has one switch, the controller's."""
         places = ((share, share.wire_rank(rank)) for share in reversed(self.shares))  # deepest first: a lone worker's
         return next(((share, wire_rank) for share, wire_rank in places if wire_rank is not None), None)
 

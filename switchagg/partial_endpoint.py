@@ -29,7 +29,7 @@ from switchagg.wire import (
 )
 
 RETAINED_BYTES = 256 << 20
-"""Of early results: above it a worker takes none, and the others wait for it."""
+"""Most bytes of early results: above it a worker takes none, and the others wait for it."""
 
 HALF = MODULUS // 2
 
@@ -37,8 +37,7 @@ COUNTED = "chunks_of_"
 
 
 def ranks_in(counters: Mapping[str, int]) -> dict[str, float]:
-    """Of a rank's counters: how many ranks the chunks of its partial sums hold: mean and least, and how many chunks
-    there are; {} without any."""
+    """Ranks in the chunks of a rank's partial sums, mean and least, and how many chunks there are; {} without any."""
     chunks = {int(name.removeprefix(COUNTED)): count for name, count in counters.items() if name.startswith(COUNTED)}
     total = sum(chunks.values())
     if not total:

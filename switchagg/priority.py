@@ -83,7 +83,7 @@ def marks(priorities: Sequence[int], tos: int = 0) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class StreamTurns:
-    """Which stream the next call takes: those of one class take turns (W11).
+    """The stream that the next call takes: streams of one class take turns (W11).
 
     priorities: of the streams. All ranks make the calls of one class in the same order; between classes each rank may
     have an order of its own, since each class counts separately.

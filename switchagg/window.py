@@ -60,7 +60,7 @@ class CongestionWindow:
             self._count(some, 0)
 
     def marked(self) -> None:
-        """One came with a mark."""
+        """A result came with a mark."""
         if self._hold:
             self._hold -= 1
         if not self._hold:
@@ -293,7 +293,7 @@ class Window:
     def deadline_ns(self) -> int | None:
         """When the window times out; None if nothing is in flight (W7)."""
         oldest = self.oldest()
-        # What waits to be resent counts too: a link that stays full must not stop the timer (W9).
+        # A chunk that waits to be resent counts, too: a link that stays full must not stop the timer (W9).
         if self.failed or (oldest is None and self._to_resend() is None):
             return None
         sent_ns = self._timer_start_ns if oldest is None else self._sent_ns[oldest[1] % self.window]

@@ -68,11 +68,11 @@ ARRAY_CODECS: dict[str, type[ArrayCodec]] = {
         GlobalTopK,
     )
 }
-"""Those that see whole arrays; a class each, whose fields are options."""
+"""The codecs that see whole arrays: a class each, whose fields are options."""
 
 
 def names() -> list[str]:
-    """What users write: not what families stand for with some number of workers."""
+    """Names that users write; the variants that families stand for with some number of workers are left out."""
     variants = {variant.name for codec in CODECS.values() for variant in codec.variants}
     return [name for name in CODECS if name not in variants]
 

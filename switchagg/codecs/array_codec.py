@@ -22,17 +22,17 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
 
     def part(self, low: int, high: int) -> "Tensor":
-        """Its values low … high-1 in memory: where they are not all, a tensor of its own name."""
+        """The tensor of the values low … high-1 in memory, with a name of its own where they are not all."""
         is_all = (low, high) == (0, math.prod(self.shape))
         return self if is_all else Tensor(f"{self.name}[{low}:{high}]", (high - low,))
 
 
 Tensors = Sequence[Tensor]
-"""What lies one behind the other in an array, all of it."""
+"""The tensors that make up an array, one behind the other."""
 
 Memory = MutableMapping[str, Array]
-"""What a codec keeps of one tensor between calls, by its own names; saved with the job's state. What it calls "lost" is
-rescaled when the learning rate changes (`Compression.rescale`)."""
+"""Arrays that a codec keeps of one tensor between calls, by names of the codec's. They are saved with the job's state;
+"lost" is rescaled when the learning rate changes (`Compression.rescale`)."""
 
 
 class Reduction(NamedTuple):
@@ -52,7 +52,7 @@ class Reduction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArrayShape:
-    """What a rank knows of a call before it looks at values.
+    """The facts of a call that a rank knows before it looks at values.
 
     tensors: of the array. step: how often these have been summed before. key: of this rank's random numbers, shared: of
     those that all ranks draw alike; both another one for each call (`switchagg.codecs.rounding`).
@@ -95,7 +95,7 @@ class ArrayCodec(ABC):
         """About how many bytes the arrays of each kind of collective have, for a long array of so many values."""
 
     def bits(self, workers: int) -> float:
-        """That a rank gives for each value of a long array, what says which they are included."""
+        """Bits that a rank sends for each value of a long array, those included that say which values they are."""
         values = 1 << 24
         moved = self.moved(values, workers)
         return 8 * (moved.get("allreduce", 0) + moved.get("all_gather", 0) / workers) / values

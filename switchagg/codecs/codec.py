@@ -19,15 +19,15 @@ Codes = NDArray[np.int32]
 RowIndex = slice | list[int]
 
 LEAST_CODE = -(1 << 15)
-"""Of every codec; MAX leaves any other code beside it. A scale chunk has it where there is no row."""
+"""The least code of every codec: MAX leaves any other beside it. A scale chunk has it where there is no row."""
 
 GREATEST_CODE = (1 << 15) - 1
-"""What lies outside counts as the end of the range: the compiled core keeps 16 bits."""
+"""A code outside the range counts as the end of the range: the compiled core keeps 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallShape:
-    """What all ranks know of a call before they look at values.
+    """The facts of a call that all ranks know before they look at values.
 
     rows: how many, each of `words` words; workers: how many ranks are summed. key: of random rounding (F10), not the
     same on all ranks, nor in all calls. nearest: round to the nearest also where codecs would round at random: what is
@@ -43,7 +43,7 @@ class CallShape:
 
 
 class Coding(Protocol):
-    """One call of one rank: what its codec remembers from `prepare` to `decode`.
+    """The memory of a codec for a rank's call, from `prepare` to `decode`.
 
     Values are (k, width), the call's last row padded with zeros; words are (k, words). `rows`: which rows of the call
     they are. Rows may be encoded again (a packet was lost), and are decoded in any order.
@@ -92,7 +92,7 @@ class Codec(ABC):
         return 1
 
     def bits(self, dtype: "np.dtype[Any]") -> float:
-        """Of a value's share of its word."""
+        """Bits of a word that a value has for itself."""
         return 8 * self.word(dtype).itemsize / self.values_per_word(dtype)
 
     def fault(self, workers: int) -> str:
@@ -111,7 +111,7 @@ class Codec(ABC):
 
 
 def lost(coding: Coding, values: Array, words: Array, rows: RowIndex) -> Array:
-    """What of these values their words don't hold; 0 where that is no number, as in rows with a NaN."""
+    """The part of these values that their words don't hold; 0 where that is no number, as in rows with a NaN."""
     workers, coding.ranks = coding.ranks, 1
     with np.errstate(invalid="ignore"):
         difference: Array = values - coding.decode(words, rows)

@@ -28,7 +28,8 @@ def check_state(state: Mapping[str, Any], codec: str, rank: int, workers: int) -
 
 
 class Compression:
-    """One rank's. Not thread-safe; iterators of several calls may be advanced in turn, but not of the same tensors.
+    """The codec of one rank's sums. It is not thread-safe; iterators of several calls may be advanced in turn, but not
+    of the same tensors.
 
     spec: as all ranks have it, for so many of them. seed: of random numbers, the same on all.
     """
@@ -83,7 +84,7 @@ class Compression:
         return self._named(array, parts)
 
     def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
-        """The learning rate has changed; factor: the old one / the new one. What was lost is in units of the rate.
+        """The learning rate has changed; factor: the old one / the new one. Residuals are in units of the rate.
         names: of the parameters that have it, whose slices "name[low:high]" have it, too; None: all."""
         if self._feedback is not None:
             self._feedback.rescale(factor, names)
@@ -169,7 +170,7 @@ class Compression:
         return iter((Reduction(array, codec=codec, residual=residual),))
 
     def _keys(self, stream: int, number: int) -> tuple[int, int]:
-        """Of this rank's random numbers, and of those that all draw alike."""
+        """The keys of this rank's random numbers, and of those that all ranks draw alike."""
         rank_key, shared = (call_key(self._seed, rank, stream, number) for rank in (self._rank, self.workers))
         return rank_key, shared
 

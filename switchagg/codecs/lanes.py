@@ -99,7 +99,7 @@ class LaneScales:
         self._down[rows, 0, 0] = np.where(usable, exact / self._half, 0).astype(np.float32)
 
     def encode(self, values: Array, rows: RowIndex) -> NDArray[np.int32]:
-        """What exceeds the agreed scale is sent as the scale; blank rows become zeros."""
+        """Words of these rows. Values beyond the agreed scale are sent as the scale; blank rows become zeros."""
         numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else np.array(rows)
         words = np.empty((len(values), self._words), np.int32)
         for block in _blocks(values):
@@ -161,8 +161,8 @@ def _blocks(values: Array) -> Iterator[slice]:
 class Lanes(Codec):
     """float32 in lanes of so many bits; one round of agreement.
 
-    Of a family: widths: its lanes'. levels: h; 0: the greatest that so many workers allow. random: rounding, unless
-    error feedback keeps what is lost (`CallShape.nearest`); None: in lanes that are narrow.
+    Attributes of a family: widths: of lanes, in bits. levels: h; 0: the greatest that so many workers allow. random:
+    rounding, unless error feedback keeps what is lost (`CallShape.nearest`); None: in lanes that are narrow.
     """
 
     family = "lanes"

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 LIMB_BITS = 25
 
 WORKERS_MOST = 128
-"""Of a sum of limbs, which are read without a sign: 128 times (2**25 - 1) stays below 2**32."""
+"""Most ranks in a sum of limbs, which are read without a sign: 128 times (2**25 - 1) stays below 2**32."""
 
 LIMBS = 3
 

@@ -1,4 +1,4 @@
-"""What a rank keeps of each parameter between sums: error feedback, EF21, momentum correction.
+"""The memory of a rank of each parameter between sums: error feedback, EF21, momentum correction.
 
 Kept by the tensor's name, not by the array it came in: PyTorch rebuilds its buckets after the first step. Each of these
 changes an array before it is summed, and what is kept after it; `residual` is what the codec writes in between: what
@@ -28,7 +28,7 @@ class TensorMemory:
         self._arrays: dict[Parts, Array] = {}
 
     def values_of(self, tensors: Parts) -> Array:
-        """Those of these tensors, one behind the other; until a call that has them in another order."""
+        """The values of these tensors, one behind the other; valid until a call that has them in another order."""
         if (array := self._arrays.get(tensors)) is not None:
             return array
         sizes = [math.prod(tensor.shape) for tensor in tensors]
@@ -77,8 +77,8 @@ class Feedback(Protocol):
         """Turn the sum into the result, in place."""
 
     def rescale(self, factor: float, names: Collection[str] | None) -> None:
-        """What is kept is in units of a learning rate, which was `factor` times the one from now on.
-        names: whose; None: of all."""
+        """Rescale memories in units of a learning rate that was `factor` times the one from now on.
+        names: of parameters; None: all."""
 
 
 def _forget(where: Array, *arrays: Array) -> None:

@@ -5,7 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PAIRS = 4
-"""Of lanes in a word: each has a sequence of its own."""
+"""Most pairs of lanes in a word: each has a sequence of its own."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -40,7 +40,7 @@ def draws(key: int, sequences: NDArray[np.uint64], count: int) -> NDArray[np.uin
 
 
 def hashes(numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Of 32-bit numbers: H of F10. Overwrites them."""
+    """The hash H of F10 of 32-bit numbers, which it overwrites."""
     numbers ^= numbers >> np.uint32(16)
     numbers *= np.uint32(0x7FEB352D)
     numbers ^= numbers >> np.uint32(15)

@@ -234,7 +234,7 @@ class Controller:
 
     @property
     def _workers_max(self) -> int:
-        """Of a job: more than one switch has ports for only where there are others below."""
+        """Most workers of a job: more than one switch has ports for only where there are others below."""
         return MAX_WORKERS if len(self.switches) else MAX_CHILDREN
 
     def _place(self, record: MemberRecord) -> None:
@@ -294,7 +294,7 @@ class Controller:
         self._events.append(admitted)
 
     def _range(self, gathering: GatheringJob, shares: Sequence[Share], leaving: Jobs = ()) -> Range | None:
-        """Which slots it would get at all its switches, once some jobs are gone; None: no room."""
+        """The slots that it would get at all its switches, once some jobs are gone; None: no room."""
         request, switches = self._fitted(gathering, shares)[0], frozenset(share.switch for share in shares)
         jobs = [job for job in self._jobs.values() if job not in leaving and job.switches & switches]
         reserved = self._reserved.get(gathering.name)
@@ -315,7 +315,7 @@ class Controller:
         return [job.holding for job in self._jobs.values()]
 
     def _obstacle(self, gathering: GatheringJob) -> str:
-        """What keeps a complete gathering from being admitted, or ""."""
+        """The reason that keeps a complete gathering from being admitted, or ""."""
         earlier = self._jobs.get(gathering.name)
         if earlier is not None:
             who = ", ".join(str(record.member) for record in earlier.members.values())
@@ -335,7 +335,7 @@ class Controller:
         )
 
     def _shares(self, gathering: GatheringJob) -> tuple[Share, ...] | str:
-        """What a complete gathering's job has of each switch, or why that can't be (C18)."""
+        """The shares of a complete gathering's job at each switch, or why that can't be (C18)."""
         return self.switches.tree_for(gathering.vias, gathering.holding.slots, gathering.request.elements)
 
     def _end_jobs_of_lost(self) -> None:

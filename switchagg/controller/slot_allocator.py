@@ -98,8 +98,8 @@ class SwitchOccupancy:
     """By job: a range that only this job gets, or a more urgent one."""
 
     def range_for(self, request: Join, waiting: Iterable[Join], most: int | None, room: int) -> Range | None:
-        """The job's range, or None. Its share is of the slots that can be shared anew, among this job, those that have
-        them and the waiting ones. most: slots of any job; room: slots of this job (C16)."""
+        """The job's range, or None. The job shares the slots that can be shared anew with the jobs that have them and
+        those that wait. most: slots of any job; room: slots of this job (C16)."""
         divided = [job for job in self.jobs if job.can_rebalance and job.switches == self.switches]
         stays = [job.admitted.job.slots for job in self.jobs if job not in divided]
         stays += [

@@ -1,4 +1,4 @@
-"""What a data plane does for its host."""
+"""The contract of a data plane with its host."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Output:
 
 
 class DataPlane(Protocol):
-    """What a host of a switch (loop, simulator, test) may ask of it. Not thread-safe; no method blocks."""
+    """A switch as its host (loop, simulator, test) calls it. It is not thread-safe; no method blocks."""
 
     name: str
 
@@ -44,4 +44,4 @@ class DataPlane(Protocol):
         """
 
     def seen(self, slot: int, version: int) -> SlotView:
-        """What a slot version of an admitted job holds. Raises KeyError for a slot no job owns."""
+        """The contents of a slot version of an admitted job. Raises KeyError for a slot no job owns."""

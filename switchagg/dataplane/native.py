@@ -41,7 +41,7 @@ class _Admitted(NamedTuple):
 
     @property
     def receivers(self) -> tuple[int, ...]:
-        """What `struct sa_ranks` counts in."""
+        """The ports in the order in which `struct sa_ranks` counts."""
         return 2 * self.ports if self.parent is None else (*self.ports, self.parent.port)
 
 
@@ -161,7 +161,7 @@ class NativePlane:
 
 
 def slot_view(chunk: int, bitmap: int) -> SlotView:
-    """Of a slot version that holds this chunk and has seen these ranks."""
+    """The view of a slot version that holds this chunk and has seen these ranks."""
     return SlotView(chunk, tuple(rank for rank in range(bitmap.bit_length()) if bitmap >> rank & 1))
 
 

@@ -1,4 +1,4 @@
-"""Which data plane is the fastest that works on this machine: each is compared with the reference before it is used.
+"""The fastest data plane that works on this machine: each is compared with the reference before it is used.
 
 The test is short (some milliseconds), always the same, and meant for what goes wrong on a machine and not in the code:
 a library that is missing, built from other sources, or miscompiled. The tests of the repository do the rest.
@@ -42,7 +42,7 @@ class Choice:
 
 
 class Datagram(NamedTuple):
-    """What arrives by a port, and a text on what is special about it."""
+    """A packet that arrives by a port, and a text on what is special about it."""
 
     what: str
     data: bytes
@@ -150,7 +150,7 @@ def bundles(datagrams: Iterator[Datagram], chance: random.Random) -> Iterator[li
 
 
 def traffic(job: JobConfig, chance: random.Random) -> Iterator[Datagram]:
-    """What the workers of a job send over some turns of their slots, in disorder, and what unknown senders add.
+    """Packets of a job's workers over some turns of their slots, in disorder, and of unknown senders.
 
     Chunk numbers pass 2**32 on the way; most chunks are completed, some repeated, some come too late.
     """

@@ -195,7 +195,7 @@ class KernelSwitch:
         self._map_jobs.delete(job_id)
 
     def seen(self, slot: int, version: int) -> SlotView:
-        """What a slot version of an admitted job holds. Raises KeyError for a slot no job owns."""
+        """The contents of a slot version of an admitted job. Raises KeyError for a slot no job owns."""
         for job in self._jobs.values():
             if any(s.first_slot <= slot < s.first_slot + s.window_slots for s in job.streams):
                 return self._view(slot, version)
@@ -332,7 +332,7 @@ class XdpPlane:
         return outputs
 
     def _delivered(self, frame: bytes, rank: int) -> Bundle:
-        """What sa_deliver makes of a result of a route for one rank."""
+        """The payload that sa_deliver makes for one rank of a result of a route."""
         copy = frame[: _RECEIVER.start] + struct.pack("!H", rank + 1) + frame[_RECEIVER.stop :]
         room = _HEADERS_BYTES + frame_bytes(ELEMENTS_JUMBO)
         verdict, delivered, _ = bpf.run(self._deliver, copy[: _HEADERS_BYTES + HEADER_BYTES], room=room)

@@ -111,7 +111,7 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 
 def parse(kind: str, text: str, table: Mapping[str, type[T]]) -> T:
-    """What `text` names in a table of frozen dataclasses, with its options: "p3:slice=40000". kind: for errors.
+    """The record that `text` names in a table of frozen dataclasses, with options: "p3:slice=40000". kind: for errors.
 
     Raises ValueError, one line that lists what is allowed.
     """
@@ -142,7 +142,7 @@ def close_match(name: str, known: Iterable[str]) -> str:
 
 
 def choices(name: str, known: Iterable[str], what: str = "allowed") -> str:
-    """What an error adds to an unknown name: all known ones, and the one that may have been meant. what: they are."""
+    """The end of an error about an unknown name: all known ones, and the one that is most like it. what: they are."""
     names = list(known)
     return f"; {what}: {', '.join(names)}{close_match(name, names)}"
 

@@ -34,7 +34,7 @@ def changed_fields(record: Any, kind: Any) -> dict[str, Any]:
 def fault_of(record: Any) -> str:
     """The field that holds what its metadata doesn't allow, and what it allows; "" for a sound record.
 
-    Of a field that holds several numbers each must be allowed.
+    Each number of a field that holds several must be allowed.
     """
     for entry in fields(record):
         value, rule = getattr(record, entry.name), entry.metadata

@@ -1,4 +1,4 @@
-"""Which values of an array are its greatest: exact, by magnitude, NaN above all; of equal ones the first.
+"""The greatest values of an array: exact, by magnitude, NaN above all; of equal ones the first.
 
 A sample's quantile leaves few candidates, of which the greatest are found exactly: what is chosen doesn't depend on the
 sample, only the time does.
@@ -32,7 +32,7 @@ def chosen_count(values: int, ratio: float) -> int:
 
 
 def magnitudes(values: Array) -> NDArray[np.uint32]:
-    """Of float32, as integers in the same order; those of NaN are the greatest."""
+    """Magnitudes of float32 as integers in the same order; those of NaN are the greatest."""
     magnitudes: NDArray[np.uint32] = values.view(np.uint32) & np.uint32(0x7FFFFFFF)
     return magnitudes
 

@@ -1,4 +1,4 @@
-"""What a rank chose as int32 words: which values, then what they are. Of three ways to write ascending positions the
+"""The choice of a rank as int32 words: positions, then values. Of three ways to write ascending positions the
 shortest is used, which follows from the numbers of values alone, so every rank uses the same:
 
 | way | words for k of d values | shortest |
@@ -89,15 +89,15 @@ def gather(words: Words, rank: int, workers: int) -> Generator[Reduction, None, 
 def gather_beside(
     positions: Positions, beside: Words, size: tuple[int, int], place: tuple[int, int]
 ) -> Generator[Reduction, None, list[tuple[Positions, Words]]]:
-    """Of all ranks: positions, and words beside them, of equal length. size: of the array, and the most positions that
-    any rank has. place: rank and workers."""
+    """Gather positions of all ranks, and words beside them, of equal length. size: of the array, and the most positions
+    that any rank has. place: rank and workers."""
     head = position_words(*size)
     everyones = yield from gather(np.concatenate([pack_positions(positions, *size), beside]), *place)
     return [(unpack_positions(words[:head], *size), words[head:]) for words in everyones]
 
 
 class Chosen(NamedTuple):
-    """Of one rank: positions, ascending, and the values there."""
+    """The choice of one rank: positions, ascending, and the values there."""
 
     positions: Positions
     values: Array
@@ -106,7 +106,8 @@ class Chosen(NamedTuple):
 def gather_chosen(
     chosen: Chosen, size: int, place: tuple[int, int], most: int | None = None
 ) -> Generator[Reduction, None, list[Chosen]]:
-    """What all ranks chose of so many values. most: that any rank chose; None: all chose equally many."""
+    """Gather the choices of all ranks. size: values of the array. most: that any rank chose; None: all chose equally
+    many."""
     if most is None and len(chosen.values) == size:
         everyones = yield from gather(chosen.values.view(np.int32), *place)
         return [Chosen(chosen.positions, words.view(np.float32)) for words in everyones]

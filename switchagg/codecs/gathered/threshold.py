@@ -1,4 +1,4 @@
-"""What exceeds a threshold, of which each rank has another number: all agree on the greatest before they gather.
+"""Values beyond a threshold, of which each rank has another number: all agree on the greatest before they gather.
 
 `threshold` (Strom) sends +-tau in place of each such value; what it is beyond that stays in the residual. `drop`
 (gradient dropping) sends them in full; its threshold is the quantile of a sample of each tensor.
@@ -28,7 +28,7 @@ from switchagg.description import Kind
 from switchagg.option_syntax import option, positive, share
 
 _TYPICAL = 0.01
-"""Of values beyond a threshold that nothing is known of, to say how many bits it takes."""
+"""Share of values beyond a threshold where nothing is known of them, for an estimate of bits."""
 
 
 def _agree(count: int) -> Generator[Reduction, None, int]:

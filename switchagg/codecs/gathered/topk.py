@@ -1,7 +1,8 @@
 """`topk`: of each tensor the greatest values, in full.
 
-Of each tensor and not of the whole array, as most published code does (GRACE, DGC, BytePS): where layers are fused to
-a bucket those with small gradients would else never be sent, and what is sent would depend on how they are fused.
+The choice is made in each tensor and not in the whole array, as in most published code (GRACE, DGC, BytePS): where
+layers are fused to a bucket those with small gradients would else never be sent, and what is sent would depend on how
+they are fused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from switchagg.option_syntax import option, share
 
 
 def chosen_bytes(values: int, most: int) -> float:
-    """That a rank gives who sends so many of them in full."""
+    """Bytes of a rank that sends at most so many values of an array in full."""
     return 4.0 * (most + (position_words(values, most) if most < values else 0))
 
 
@@ -42,7 +43,7 @@ class TopK(ArrayCodec):
         return self.ratio
 
     def choose(self, values: Array, shape: ArrayShape) -> Chosen:
-        """What this rank sends."""
+        """The values that this rank sends."""
         ratio = self.ratio_at(shape.step)
         chosen = [
             part.start + greatest(values[part], chosen_count(values[part].size, ratio)) for part in spans(shape.tensors)

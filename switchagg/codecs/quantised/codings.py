@@ -1,4 +1,4 @@
-"""What families of lanes do: a scale of a row, and what becomes of a value under it."""
+"""The codings of families of lanes: a scale of a row, and the lane of a value under it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class Signs(LaneScales):
 
 
 class ThresholdCoding(Signs):
-    """What is as large as s, or larger, is sent as s: 1.5 mean magnitudes, but no more than the largest, rounded down,
+    """A value as large as s, or larger, is sent as s: 1.5 mean magnitudes, but no more than the largest, rounded down,
     so that each row in which a rank has something gives something."""
 
     def _scales(self, values: Array, greatest: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -47,7 +47,7 @@ class Qsgd(Lanes):
 
 
 class Fp16(Lanes):
-    """What 16-bit floats lose, for comparison with them."""
+    """Lanes that lose as much as 16-bit floats, for comparison with them."""
 
     family, widths, random = "fp", (16,), False
     coding: type[LaneScales] = Halves
@@ -85,4 +85,4 @@ class ByWorkers(Codec):
 
 
 FAMILIES: tuple[type[Lanes], ...] = (Ternary, TwoBit, OneBit, Sign, Qsgd)
-"""Those that users name without a width."""
+"""The families that users name without a width."""

@@ -26,7 +26,7 @@ SECOND = 1 << 16
 
 
 class Rotation:
-    """Of rows of `width` values.
+    """The rotation of rows of `width` values.
 
     A power of two is rotated by one Hadamard transform. Other widths are `rows` of `inner` values, `inner` the largest
     power of two that divides them: each is transformed; then columns are, in two overlapping halves, the first `outer`

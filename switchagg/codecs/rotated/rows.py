@@ -32,7 +32,7 @@ def sums_of_squares(values: Array) -> NDArray[np.float64]:
 
 
 def codes_of_rms(mean_squares: NDArray[np.float64]) -> Codes:
-    """Of their roots, each the upper half of a float32, rounded up; GREATEST_CODE of what isn't finite."""
+    """Codes of their roots, each the upper half of a float32, rounded up; GREATEST_CODE where one isn't finite."""
     finite = np.isfinite(mean_squares)
     rms = np.sqrt(np.where(finite, mean_squares, 0)).astype(np.float32)
     codes = np.minimum(rms.view(np.uint32).astype(np.int64) + 0xFFFF >> 16, GREATEST_SCALE)
@@ -73,7 +73,7 @@ class RotatedRows:
         self._inner.agree(first, np.where(usable, _BF16_ONE, codes).astype(np.int32))
 
     def encode(self, values: Array, rows: RowIndex) -> NDArray[np.int32]:
-        """What exceeds the agreed scale is sent as the scale; blank rows become zeros."""
+        """Words of these rows. Values beyond the agreed scale are sent as the scale; blank rows become zeros."""
         words = np.empty((len(values), self._words), np.int32)
         rotation = rotation_of(values.shape[1])
         for block, some in _blocks(rows, *values.shape):

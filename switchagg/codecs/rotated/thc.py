@@ -46,7 +46,7 @@ class LevelRows:
         self._blank[first : first + len(codes)] = codes >= GREATEST_CODE
 
     def encode(self, values: Array, rows: RowIndex) -> NDArray[np.int32]:
-        """What lies outside is sent as the nearest level; blank rows become zeros."""
+        """Words of these rows. Values outside the levels are sent as the nearest; blank rows become zeros."""
         numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else np.array(rows)
         half, most = np.float32(self._most << FRACTION - 1), np.float32(self._most << FRACTION)
         with np.errstate(invalid="ignore", over="ignore"):

@@ -1,6 +1,6 @@
 """The blocks of values on which all ranks agree, in two plain sums: first a weight of each block, then the blocks that
-weigh most. What isn't sent stays in the residual. The aim of ScaleCom, ARC-Top-K and OmniReduce without pairs of index
-and value, so a switch sums it as it sums everything.
+weigh most. Blocks that aren't sent stay in the residual. ScaleCom, ARC-Top-K and OmniReduce have this aim; here there
+are no pairs of index and value, so a switch sums it as it sums everything.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

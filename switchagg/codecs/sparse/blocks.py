@@ -1,4 +1,4 @@
-"""What these codecs share: an array as blocks of which some travel, what carries their sums, and what isn't finite.
+"""An array as blocks of which some travel, the codec that carries their sums, and values that aren't finite.
 
 A NaN or an infinity on any rank makes the results of every rank NaN, all of them (as F4 does with a row), and what is
 finite remains in the residual: a step that is skipped because of it loses nothing.
@@ -31,7 +31,7 @@ def inner_option() -> Any:
 
 
 def inner_bytes(inner: str) -> float:
-    """Of a value."""
+    """Bytes of a value in the sum."""
     return _INNER[inner].bits(FLOAT32) / 8 if inner else 4
 
 

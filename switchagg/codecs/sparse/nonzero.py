@@ -25,7 +25,7 @@ from switchagg.description import Kind
 from switchagg.option_syntax import count, option
 
 _WORKERS_MAX = 255
-"""That a lane of 8 bits counts."""
+"""Most ranks that a lane of 8 bits counts."""
 
 _LITTLE = np.dtype("<i4")
 

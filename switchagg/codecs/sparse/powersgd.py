@@ -21,7 +21,7 @@ from switchagg.description import Kind
 from switchagg.option_syntax import count, decimal, option
 
 _SPANNED = 1e-6
-"""What is left of a vector, as a part of it, when it lies in the span of others."""
+"""The part of a vector that is left when it lies in the span of others."""
 
 _TOGETHER = 1 << 16
 """Values of a product that are made at once: they stay in a processor's cache."""
@@ -89,7 +89,7 @@ class PowerSgd(ArrayCodec):
     rate: float = option("rate", decimal(), 2.0)
 
     def moved(self, values: int, workers: int) -> Mapping[Kind, float]:
-        """Of a square matrix."""
+        """Bytes moved for a square matrix."""
         return {"allreduce": 8 * self.rank * values**0.5}
 
     def rounds_of(
@@ -127,7 +127,7 @@ class PowerSgd(ArrayCodec):
                 spoil(matrix.values.reshape(-1), lost)
 
     def _sorted(self, values: Array, tensors: Tensors) -> tuple[list[Matrix], list[slice]]:
-        """What is compressed, and the rest."""
+        """The matrices to compress, and the spans that are sent as they are."""
         matrices, exact = [], []
         for place, (tensor, span) in enumerate(zip(tensors, spans(tensors), strict=True)):
             size, rows = span.stop - span.start, tensor.shape[0] if len(tensor.shape) > 1 else 0

@@ -31,8 +31,8 @@ def _odd(text: str) -> int:
 
 
 class Cells:
-    """Which cells a tensor's values are added to (F17): rows of `columns` cells; the tensor is cut into runs of as many
-    values, and each run lies in each row, shifted around and perhaps negated."""
+    """The cells to which a tensor's values are added (F17): rows of `columns` cells; the tensor is cut into runs of as
+    many values, and each run lies in each row, shifted around and perhaps negated."""
 
     def __init__(self, values: int, rows: int, columns: int) -> None:
         self.values, self.rows, self.columns = values, rows, columns
@@ -78,7 +78,7 @@ class Cells:
 
 
 def median(rows: list[Array]) -> Array:
-    """Of each column of an odd number of rows, which it may change: they are sorted by exchanges of neighbours."""
+    """The median of each column of an odd number of rows, which are sorted in place by exchanges of neighbours."""
     for turn in range(len(rows)):
         for low in range(turn % 2, len(rows) - 1, 2):
             least = np.minimum(rows[low], rows[low + 1])
