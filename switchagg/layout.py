@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from switchagg.codecs.codec import Array
-from switchagg.description import ROOTED, Kind
+from switchagg.description import ROOTED
 from switchagg.wire import Route
 
 RUN_MAX = 16
@@ -39,7 +39,7 @@ class Shares(NamedTuple):
 
 EVERYONE = Shares()
 
-_ROUTES: dict[Kind, Route] = {
+_ROUTES: dict[str, Route] = {
     "reduce_scatter": Route.TO_OWNER,
     "reduce": Route.TO_OWNER,
     "all_gather": Route.FROM_OWNER,
@@ -47,7 +47,7 @@ _ROUTES: dict[Kind, Route] = {
 }
 
 
-def shares_of(kind: Kind, root: int = 0, unit: int = 1) -> Shares:
+def shares_of(kind: str, root: int = 0, unit: int = 1) -> Shares:
     """Those of a collective. root: of one that has it."""
     route = _ROUTES.get(kind, Route.ALL)
     if route is Route.ALL:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from switchagg.call_request import CallRequest
 from switchagg.native.library import missing
 from transport.collectives.collective_party import CollectiveFinished, CollectiveParty
-from transport.contracts.group_contract import CallRequest
 from transport.meshes.mesh import OutgoingMessage
 
 

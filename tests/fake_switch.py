@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from switchagg.call_request import CallRequest, own_shard
 from switchagg.description import COMBINING
 from switchagg.errors import AggregationFailed, JobError
-from transport.contracts.group_contract import CallRequest, own_shard
 from transport.worker.join_options import JoinOptions
 
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from transport.contracts.group_contract import Array, CallRequest
+from switchagg.call_request import CallRequest
+from transport.contracts.group_contract import Array
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import PsConfig
 from transport.ps.ps_arithmetic import Arithmetic

@@ -26,8 +26,8 @@ from emulation.sim.simulated_training import Progress, RankClock, Training
 from emulation.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns
 from emulation.training.replicas import Replicas
 from emulation.training.units import Array, Shards, UnitLayout, blocks_of
+from switchagg.call_request import own_shard
 from switchagg.description import Kind
-from transport.contracts.group_contract import own_shard
 
 ROOT = "root"
 

@@ -8,10 +8,11 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from switchagg.call_request import CallRequest, own_shard
 from switchagg.description import REQUESTED_OPS, CallSignature
 from switchagg.errors import AggregationFailed
 from tests.contract.groups import COLLECTIVES, KINDS, SOON_S
-from transport.contracts.group_contract import NOTHING, AllreduceGroup, CallRequest, Matching, own_shard
+from transport.contracts.group_contract import NOTHING, AllreduceGroup, Matching
 
 WORKERS = 3
 TYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",

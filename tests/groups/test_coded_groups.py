@@ -12,9 +12,10 @@ import pytest
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
+from switchagg.call_request import own_shard
 from switchagg.errors import JobError
 from tests.contract.meshes import free_addresses
-from transport.contracts.group_contract import Group, own_shard
+from transport.contracts.group_contract import Group
 from transport.group.group_opening import open_group
 from transport.group.ps_group import open_ps_server
 from transport.ps.config import PsConfig

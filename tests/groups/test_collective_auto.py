@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from switchagg.call_request import CallRequest
 from switchagg.errors import AggregationFailed
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveParty
 from transport.collectives.execution import SEGMENT_BYTES
-from transport.contracts.group_contract import CallRequest
 
 
 class World:

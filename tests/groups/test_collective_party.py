@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from collective_net import Net, execution_in, integers, run_once  # noqa: F401
 
+from switchagg.call_request import CallRequest
 from switchagg.description import REQUESTED_OPS
 from transport.collectives.collective import Task
 from transport.collectives.collective_party import HEAD_BYTES, LOOKS, PATIENCE, CollectiveParty
@@ -14,7 +15,6 @@ from transport.collectives.collective_plan import Draft
 from transport.collectives.collective_table import program
 from transport.collectives.execution import Execution, ProgramCache, compile_plan
 from transport.collectives.native_execution import NativeExecution
-from transport.contracts.group_contract import CallRequest
 from transport.meshes.mesh import HEAD_BYTES_MAX
 
 SECOND_NS = 1_000_000_000

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from collective_net import execution_in, integers, run_once  # noqa: F401
 
+from switchagg.call_request import CallRequest
 from switchagg.description import KINDS
 from switchagg.layout import shard_range
 from transport.collectives.collective import SentVolume, Task
@@ -14,7 +15,6 @@ from transport.collectives.collective_table import COLLECTIVES, fitting, plan, w
 from transport.collectives.halving import blocks, reversed_bits
 from transport.collectives.rings import hierarchical_group, torus_sides
 from transport.collectives.trees import binary_tree, complementary_trees
-from transport.contracts.group_contract import CallRequest
 from transport.group.method_name import host_methods
 
 WORKERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16)

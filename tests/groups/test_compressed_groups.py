@@ -14,6 +14,7 @@ import pytest
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
+from switchagg.call_request import own_shard
 from switchagg.codecs import ARRAY_CODECS
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor
 from switchagg.codecs.compression import Compression
@@ -22,7 +23,6 @@ from switchagg.errors import AggregationFailed, JobError
 from switchagg.lockstep import sum_together
 from tests.contract.groups import closed, together
 from tests.contract.meshes import free_addresses
-from transport.contracts.group_contract import own_shard
 from transport.group.group_opening import open_group
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions

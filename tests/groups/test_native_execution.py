@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from collective_net import ByHand, Net
 
+from switchagg.call_request import CallRequest
 from switchagg.layout import shard_range
 from switchagg.native.library import missing
 from switchagg.native.programs import CompiledProgram, NativeProgram
@@ -21,7 +22,6 @@ from transport.collectives.collective_party import CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, plan
 from transport.collectives.execution import SEGMENT_BYTES, compile_plan
 from transport.collectives.native_execution import NativeExecution
-from transport.contracts.group_contract import CallRequest
 from transport.group.group_opening import open_group
 from transport.meshes.credit_queue import Credited
 from transport.meshes.mesh import MemberLost, MessageReceived, MessageSent

@@ -15,9 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
+from switchagg.call_request import own_shard
 from switchagg.errors import AggregationFailed, JobError
 from tests.contract.meshes import free_addresses
-from transport.contracts.group_contract import own_shard
 from transport.group.group_opening import open_group
 from transport.group.ps_group import (
     PsClient,

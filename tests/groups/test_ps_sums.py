@@ -5,9 +5,10 @@ from functools import reduce
 import numpy as np
 import pytest
 
+from switchagg.call_request import CallRequest
 from switchagg.description import KINDS, ROOTED
 from tests.ps_world import World
-from transport.contracts.group_contract import Array, CallRequest
+from transport.contracts.group_contract import Array
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import BACKUP, PsConfig
 from transport.ps.ps_arithmetic import NumpyArithmetic

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from switchagg.call_request import own_shard
 from switchagg.errors import AggregationFailed, JobError
-from transport.contracts.group_contract import own_shard
 from transport.group.group_opening import open_group
 from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon

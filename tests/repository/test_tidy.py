@@ -50,6 +50,8 @@ CORE = {
     "rto",
     "errors",
     "call",
+    "call_request",
+    "member_calls",
     "calls",
     "partial_endpoint",
     "description",

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from switchagg.call_request import CallRequest
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.description import CallSignature
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
@@ -289,12 +290,12 @@ def test_a_job_of_more_than_64_workers_sums_and_its_barrier_waits_for_all() -> N
     vias = ["rack1"] * 33 + ["rack2"] * 33
     with tree(rack1="root", rack2="root") as net:
         sessions = net.join(vias)
-        shown = CallSignature("barrier", "sum", np.dtype(np.uint8), 0)
+        barrier = CallRequest("barrier", signature=CallSignature("barrier", "sum", np.dtype(np.uint8), 0))
         nothing = np.empty(0, np.int32)
-        early = [session.call(nothing, "sum", shown) for session in sessions[:-1]]
+        early = [session.call(nothing, barrier) for session in sessions[:-1]]
         time.sleep(0.3)
         assert not any(future.done() for future in early)
-        late = sessions[-1].call(nothing, "sum", shown)
+        late = sessions[-1].call(nothing, barrier)
         for future in [*early, late]:
             assert future.result(LIVENESS_S) is nothing
         check_sums(sessions, 20)

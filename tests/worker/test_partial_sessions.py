@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from switchagg.call_request import CallRequest
 from switchagg.dataplane.plane_kinds import DATAPLANES, check_partial
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import CallSignature
 from switchagg.errors import JobError
-from switchagg.layout import shares_of
 from switchagg.native import library
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
@@ -110,8 +110,8 @@ def test_integers_are_the_exact_sum_of_the_ranks_in_time_and_other_collectives_w
         assert all(np.array_equal(total, given[0] + given[1]) for total in totals)
 
         def call(rank: int, kind: Any, array: NDArray[Any]) -> "Future[Any]":
-            shown = CallSignature(kind, "sum", array.dtype, array.size, 0)
-            return sessions[rank].call(array, "sum", shown, shares_of(kind))
+            signature = CallSignature(kind, "sum", array.dtype, array.size, 0)
+            return sessions[rank].call(array, CallRequest(kind, signature=signature))
 
         for kind, elements in (("barrier", 0), ("broadcast", 40)):
             arrays = [np.full(elements, rank, np.int32) for rank in range(3)]

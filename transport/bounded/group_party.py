@@ -5,13 +5,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from switchagg.call_request import CallRequest
 from switchagg.description import Kind
 from switchagg.errors import AggregationFailed
 from transport.bounded.bounded_calls import NUMBERED, BoundedCall
 from transport.bounded.bounded_party import BoundedParty
 from transport.collectives.collective_party import CollectiveParty
 from transport.collectives.collective_table import fitting
-from transport.contracts.group_contract import CallRequest
 from transport.meshes.mesh import OutgoingMessage
 
 EXACT = "direct"

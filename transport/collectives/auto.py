@@ -11,12 +11,12 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
+from switchagg.call_request import CallRequest
 from switchagg.description import Kind
 from switchagg.errors import AggregationFailed
 from transport.collectives.choice import SIZES_BYTES, AlgorithmChoice, fit, to_words
 from transport.collectives.collective_party import CollectiveFinished, CollectiveParty
 from transport.collectives.collective_table import fitting
-from transport.contracts.group_contract import CallRequest
 from transport.meshes.mesh import Buffer, OutgoingMessage
 
 ROUNDS = 5

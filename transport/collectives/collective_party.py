@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from switchagg.call_request import CallRequest
 from switchagg.description import COMBINING, COMPARED_KINDS, ROOTED, CallSignature, Kind, requested_op_text
 from switchagg.errors import AggregationFailed
 from switchagg.priority import BEST_EFFORT, flow_of
@@ -23,7 +24,6 @@ from transport.collectives.collective import Task
 from transport.collectives.collective_table import COLLECTIVES, NAMES, program
 from transport.collectives.execution import OPS, SEGMENT_BYTES, Execution, Op
 from transport.collectives.native_execution import NativeExecution, Runner
-from transport.contracts.group_contract import CallRequest
 from transport.meshes.mesh import URGENT, Buffer, OutgoingMessage
 
 EARLY_BYTES_MAX = 1 << 30

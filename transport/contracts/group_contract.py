@@ -10,19 +10,16 @@
 | "order"  | their running number                 | in the same order on all ranks                | torch's group |
 """
 
-import math
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from operator import index
-from typing import Any, Literal, NamedTuple, Protocol, Self, cast, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.codecs.array_codec import Tensor, Tensors
+from switchagg.call_request import CallRequest, with_integers
+from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
-from switchagg.description import ROOTED, CallSignature, Kind
-from switchagg.layout import shard_range
 
 Array = NDArray[Any]
 Matching = Literal["key", "class", "order"]
@@ -142,65 +139,6 @@ class Group(AllreduceGroup, Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-class CallRequest(NamedTuple):
-    """A call of a group, without its array: made once, and handed down to what makes messages or packets of it.
-
-    kind, op: how it travels. key, priority: see `AllreduceGroup`. root: of kinds with one. requested_op: the operation
-    and type that the caller of an allreduce requested, where the array has another (an index of
-    `switchagg.description.REQUESTED_OPS`); the ranks compare it. signature: what they compare in place of all these,
-    where the caller requested another call; a "barrier" with one only compares. Parameter servers compare
-    `requested_op` alone. tensors: what lies in the array. target: where the result goes; None: into the array.
-    """
-
-    kind: str
-    op: str = "sum"
-    key: int | None = None
-    priority: int = 0
-    root: int = 0
-    requested_op: int = 0
-    signature: CallSignature | None = None
-    tensors: Tensors | None = None
-    target: Array | None = None
-
-    def signature_of(self, array: Array) -> CallSignature:
-        """What the ranks compare, of this call of an array."""
-        if self.signature is not None:
-            return self.signature
-        root = self.root if self.kind in ROOTED else 0
-        requested_op = self.requested_op if self.kind == "allreduce" else 0
-        return CallSignature(cast(Kind, self.kind), self.op, array.dtype, len(array), root, requested_op)
-
-    def result_of(self, array: Array, rank: int, workers: int) -> Array | None:
-        """The value to which the future of this call of an array resolves."""
-        if self.kind == "reduce_scatter":
-            return own_shard(array, rank, workers)
-        if self.kind == "barrier":
-            return None
-        return array if self.target is None else self.target
-
-
-def tensors_of(array: Array, request: CallRequest, compression: Compression) -> Tensors | None:
-    """The tensors in the array that travels for a call, for a codec; None: they have no names."""
-    if request.tensors is None:
-        remembers = compression.remembers or compression.stepwise
-        return (Tensor(f"key {request.key}", (len(array),)),) if request.key is not None and remembers else None
-    values = sum(math.prod(tensor.shape) for tensor in request.tensors)
-    if values and len(array) == 2 * values:  # complex numbers travel as their floats
-        return [Tensor(tensor.name, (*tensor.shape, 2)) for tensor in request.tensors]
-    return request.tensors
-
-
-def with_integers(request: CallRequest) -> CallRequest:
-    """The call with its numbers as whole numbers. Raises ValueError for what is none."""
-    key, priority, root = request.key, request.priority, request.root
-    if type(priority) is type(root) is int and (key is None or type(key) is int):
-        return request
-    try:
-        return request._replace(key=None if key is None else index(key), priority=index(priority), root=index(root))
-    except TypeError:
-        raise ValueError(f"key {key}, priority {priority}, root {root}: whole numbers") from None
-
-
 def checked(request: CallRequest, array: Array, workers: int, ops: Collection[str] = ("sum", "max")) -> CallRequest:
     """The call, its numbers as whole numbers. Raises ValueError for what no collective can do."""
     flags, dtype = array.flags, array.dtype
@@ -214,12 +152,6 @@ def checked(request: CallRequest, array: Array, workers: int, ops: Collection[st
     if not 0 <= request.root < workers:
         raise ValueError(f"root {request.root}: 0 to {workers - 1}")
     return request
-
-
-def own_shard(array: Array, rank: int, workers: int) -> Array:
-    """The elements of an array that belong to a rank: rank * E // n … (rank + 1) * E // n - 1."""
-    low, high = shard_range(len(array), rank, workers)
-    return array[low:high]
 
 
 NOTHING: Array = np.empty(0, np.uint8)

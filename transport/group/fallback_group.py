@@ -18,11 +18,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from switchagg.call_request import CallRequest, own_shard
 from switchagg.description import COMBINING
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.join import TIMEOUT_NS_MAX
 from switchagg.priority import BEST_EFFORT, class_of
-from transport.contracts.group_contract import Array, CallRequest, Group, Matching, checked, own_shard
+from transport.contracts.group_contract import Array, Group, Matching, checked
 from transport.group.group_base import GroupBase
 from transport.group.staging import SWITCH, conversion_of
 from transport.group.switch_group import SwitchGroup

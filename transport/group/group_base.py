@@ -3,8 +3,9 @@
 from concurrent.futures import Future
 from typing import Any, Self
 
+from switchagg.call_request import CallRequest
 from switchagg.codecs.array_codec import Tensors
-from transport.contracts.group_contract import NOTHING, Array, CallRequest
+from transport.contracts.group_contract import NOTHING, Array
 
 
 class GroupBase:

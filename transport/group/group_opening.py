@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from switchagg.call_request import CallRequest
 from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.description import Kind
@@ -20,7 +21,7 @@ from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveCall, CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, fitting
 from transport.collectives.execution import SEGMENT_BYTES
-from transport.contracts.group_contract import Array, CallRequest, Group
+from transport.contracts.group_contract import Array, Group
 from transport.group.host_group import HostGroup, Submit
 from transport.group.method_name import METHODS, host_methods, parse
 from transport.links.link import Address

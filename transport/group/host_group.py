@@ -8,14 +8,17 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from switchagg.call_request import CallRequest
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import CodecSpec
 from switchagg.errors import AggregationFailed, SwitchaggError
+from switchagg.native.native_codec import begin_in_c
+from switchagg.round_calls import RoundCoding, RoundKeys
 from transport.bounded.group_party import BoundedGroupParty
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveParty
-from transport.contracts.group_contract import Array, CallRequest, Matching, checked
-from transport.group.coded_sums import CodedSums, RoundKeys
+from transport.contracts.group_contract import Array, Matching, checked
+from transport.group.coded_sums import CodedSums
 from transport.group.group_base import GroupBase
 from transport.group.staging import Restore, Staged
 from transport.meshes.mesh import Mesh, Party
@@ -114,7 +117,8 @@ class HostGroup(GroupBase):
         compression = Compression(spec, self.rank, self.workers, seed)
         if self.rank == 0 and spec.warning:
             logger.warning("%s", spec.warning)
-        self._coded = CodedSums(self._plain, self._abandon, compression, elements, RoundKeys(self.rank, seed))
+        coding = RoundCoding(compression, RoundKeys(self.rank, seed), elements, begin_in_c)
+        self._coded = CodedSums(self._plain, self._abandon, coding)
         self.compression = compression if spec.lossy else None
         self.row = elements if spec.row_codec is not None else 1
 

@@ -12,9 +12,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
+from switchagg.call_request import CallRequest, with_integers
 from switchagg.description import COMBINING, KINDS
 from switchagg.errors import AggregationFailed, JobError
-from transport.contracts.group_contract import Array, CallRequest, checked, with_integers
+from transport.contracts.group_contract import Array, checked
 from transport.group.host_group import HostGroup
 from transport.group.staging import SERVERS, Staged, as_carried, stage
 from transport.links.link import Address

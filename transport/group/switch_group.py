@@ -10,13 +10,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from switchagg.description import COMBINING, Kind
-from switchagg.layout import shares_of
-from transport.contracts.group_contract import Array, CallRequest, Matching, checked
+from switchagg.call_request import CallRequest
+from switchagg.description import COMBINING
+from transport.contracts.group_contract import Array, Matching, checked
 from transport.group.group_base import GroupBase
 from transport.group.staging import SWITCH, Restore, Staged, stage
 from transport.worker.join_options import JoinOptions
@@ -62,12 +62,12 @@ class SwitchGroup(GroupBase):
             staged = stage(array, "sum" if mean else request.op, SWITCH, "the switch")
         else:
             staged = Staged(array.view(np.int32) if request.kind == "barrier" else array, "sum", None)
-        kind = cast(Kind, request.kind)
         chosen = min(self.classes, key=lambda priority: (abs(priority - request.priority), priority))
-        shares, tensors = shares_of(kind, request.root, staged.unit), self._session.tensors_of(staged.wire, request)
         op, result = "avg" if mean else staged.op, request.result_of(array, self.rank, self.workers)
         signature = request.signature_of(array)
-        done = self._session.call(staged.wire, op, signature, shares, priority=chosen, tensors=tensors)
+        done = self._session.call(
+            staged.wire, request._replace(op=op, priority=chosen, signature=signature, unit=staged.unit)
+        )
         if staged.restore is None and result is staged.wire:
             return done
         future: Future[Any] = Future()

@@ -7,8 +7,9 @@ other stays here and is copied once. The class is a pure `transport.meshes.mesh.
 from collections import Counter
 from collections.abc import Sequence
 
+from switchagg.call_request import CallRequest
 from switchagg.errors import AggregationFailed
-from transport.contracts.group_contract import Array, CallRequest
+from transport.contracts.group_contract import Array
 from transport.meshes.mesh import Buffer, OutgoingMessage
 from transport.ps.coded import CodedPushes
 from transport.ps.config import PsConfig

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from switchagg import description
+from switchagg.call_request import CallRequest
 from switchagg.errors import AggregationFailed
-from transport.contracts.group_contract import Array, CallRequest
+from transport.contracts.group_contract import Array
 from transport.meshes.mesh import URGENT, Buffer, OutgoingMessage
 from transport.ps import ps_arithmetic
 from transport.ps.coded import CodedPushes

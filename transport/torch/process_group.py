@@ -9,10 +9,11 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 
+from switchagg.call_request import CallRequest
 from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.errors import AggregationFailed
-from transport.contracts.group_contract import Array, CallRequest, Matching, checked
+from transport.contracts.group_contract import Array, Matching, checked
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 

@@ -27,30 +27,26 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
-import numpy as np
-
-from switchagg.call import array_call, chunked_call, split
-from switchagg.codecs import FIXED_POINT, Array, Codec
-from switchagg.codecs.array_codec import Tensors
+from switchagg.call_request import CallRequest
+from switchagg.calls.call_ledger import CallLedger, CallPlace
+from switchagg.codecs import FIXED_POINT, Array
+from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
-from switchagg.codecs.rounding import call_key
-from switchagg.description import DESCRIBED_WORKERS_MOST, CallSignature
+from switchagg.description import CallSignature
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import MODULUS, JobConfig
 from switchagg.join import Join
-from switchagg.layout import EVERYONE, Shares, shares_of
+from switchagg.member_calls import MemberCalls
 from switchagg.native import library
 from switchagg.native.native_codec import missing
 from switchagg.priority import class_of
 from switchagg.wire import frame_bytes
-from transport.contracts.group_contract import CallRequest, Matching, tensors_of
+from transport.contracts.group_contract import Matching
 from transport.control import control_messages
 from transport.control.control_client import ControlClient
 from transport.links.addresses import facing, parse_endpoint, resolve_host
-from transport.worker.call_ledger import Call, CallLedger
-from transport.worker.coded_calls import CodedSessionCalls, SessionCall
-from transport.worker.early_results import EarlyResults
+from transport.worker.coded_calls import CodedSessionCalls
 from transport.worker.exit_reason import exit_reason, listen
 from transport.worker.join_options import JoinOptions
 from transport.worker.worker_endpoints import Admission, WorkerEndpoint
@@ -111,7 +107,7 @@ class SwitchSession:
         self._pid = os.getpid()
         self._switch = switch
         self._lock = threading.RLock()  # It guards the next four fields.
-        self._calls = CallLedger(())
+        self._ledger = CallLedger(())  # until the switch has admitted the job
         self._departed: list[control_messages.DepartedMember] = []
         self._failure: AggregationFailed | None = None
         self._closed = False
@@ -120,14 +116,10 @@ class SwitchSession:
         self._slowness: Callable[[], str] = end.slowness
         self._loop: CallLoop[Any] | None = None
         spec, seed = options.codec_spec.for_workers(join.workers), options.codec_seed
-        self._codec = spec.row_codec or FIXED_POINT
-        self._least = spec.least if self._codec.lossy else 0
-        self._codec_seed = seed
         self.compression = Compression(spec, join.rank, join.workers, seed) if spec.lossy else None
         self._coded: CodedSessionCalls | None = None
         if self.compression is not None and (self.compression.remembers or self.compression.stepwise):
-            self._coded = CodedSessionCalls(self._submit, self.compression, self._lane, self._failed)
-        self._split_calls = options.split_calls
+            self._coded = CodedSessionCalls(self._submit, self.compression, self._failed)
         self.core = _chosen_core(options)
         self.name, self.link = join.job, join.link
         self.rank = join.rank
@@ -146,10 +138,17 @@ class SwitchSession:
                 raise JobError(f"the switch at {switch} has no {options.kind.label} queue pair for each rank")
             if admitted.narrowed and self.rank == 0:
                 self._warn(admitted.narrowed)
-            self._calls = CallLedger([stream.priority for stream in self.job.streams])
-            self.classes = self._calls.turns.classes
-            self._routed = admitted.routes
-            self._early = EarlyResults(self.job, self._codec, self._least)
+            self._calls = MemberCalls(
+                self.job,
+                self.rank,
+                options.codec_spec,
+                codec_seed=seed,
+                split_calls=bool(options.split_calls),
+                routed=admitted.routes,
+                chunked=self.core != "native",
+            )
+            self._ledger = self._calls.ledger
+            self.classes = self._ledger.turns.classes
             self._generation = self.job.generation
             self._places = {place.rank: place for place in admitted.members}
             self._lease_ns = admitted.lease_ns
@@ -247,72 +246,29 @@ class SwitchSession:
         quick. Raises ValueError for an array, stream or priority that can't be.
         """
         signature = CallSignature("allreduce", op, array.dtype, array.size, 0, requested_op)
-        if self._coded is not None:
-            tensors = self.tensors_of(array, CallRequest("allreduce", op, key, tensors=tensors))
-        return self.call(array, op, signature, priority=priority, stream=stream, tensors=tensors)
+        lane = self._lane(priority, stream)
+        request = CallRequest("allreduce", op, key, lane, 0, requested_op, signature, tensors, stream=stream)
+        return self.call(array, request)
 
-    def tensors_of(self, wire: Array, request: CallRequest) -> Tensors | None:
-        """The tensors in an array that travels for a call, for `call`."""
-        return None if self._coded is None else tensors_of(wire, request, self._coded.compression)
-
-    def call(
-        self,
-        array: Array,
-        op: str,
-        signature: CallSignature,
-        shares: Shares = EVERYONE,
-        *,
-        priority: int | None = None,
-        stream: int | None = None,
-        tensors: Tensors | None = None,
-    ) -> "Future[Any]":
-        """Any collective. shares: who gives and who gets the values. signature: what the ranks compare."""
+    def call(self, array: Array, request: CallRequest) -> "Future[Any]":
+        """Any collective of a class that the job has. array: what travels. request: with the signature that the ranks
+        compare; its op is that of the switch, or "avg" of partial sums."""
         if self._coded is None:
-            return self._submit(array, op, signature, shares, priority, stream)
-        return self._coded.begin(SessionCall(array, op, signature, shares, priority, stream), tensors)
+            return self._submit(array, request)
+        return self._coded.begin(array, request)
 
-    def _submit(
-        self,
-        array: Array,
-        op: str,
-        signature: CallSignature,
-        shares: Shares,
-        priority: int | None,
-        stream: int | None,
-        codec: Codec | None = None,
-        residual: Array | None = None,
-    ) -> "Future[Any]":
-        """Begin a call; codec None: as sums of its size are coded."""
+    def _submit(self, array: Array, request: CallRequest, coding: Reduction | None = None) -> "Future[Any]":
+        """Begin a call. coding: the step of a codec that it is; None: sums are coded as those of their size are."""
         if os.getpid() != self._pid:
             self._check_process()
-        if shares.routed is not self._routed:
-            shares = shares._replace(routed=self._routed)
-        if codec is None:
-            codec = self._codec if array.size >= self._least else FIXED_POINT
-        described, travels = self.workers <= DESCRIBED_WORKERS_MOST and not self.job.partial, array
-        if not described and not array.size:  # nothing else would say that this rank is there
-            travels, shares = np.zeros(1, np.int32), EVERYONE
-            if self.job.partial:  # Q8: a sum wouldn't wait for all
-                shares = shares_of("broadcast")._replace(routed=self._routed)
-        full_call = array_call(travels, op, self.job, codec, shares, residual)
-        cut = {}
-        if self._split_calls and stream is None:
-            cut = split(full_call, self.job, self._calls.turns.streams_of(priority))
-        parts = [replace(full_call, shares=part_shares) for part_shares in cut.values()] or [full_call]
-        calls: list[Any] = parts if self.core == "native" else [chunked_call(part, self.job) for part in parts]
+        laid_out = self._calls.lay_out(array, request, coding)
         loop = self._loop
         assert loop is not None
         with self._lock:  # also around submit: on a stream, numbers must be in order
-            ledger = self._calls
-            places = ledger.begin(priority, stream, cut)
+            entered = self._calls.enter(laid_out)
             if self._departed:  # before packets leave: the sums of who has left may be complete with them
                 self._check_departures()
-            words = signature.words(ledger.calls_before(places)) if described else None
-            futures = []
-            for place, call in zip(places, calls, strict=True):
-                call.description = words
-                call.key = call_key(self._codec_seed, self.rank, *place)
-                futures.append(loop.submit(place[0], call, array, partial(self._finished, place)))
+            futures = [loop.submit(place[0], call, array, partial(self._finished, place)) for place, call in entered]
         return futures[0] if len(futures) == 1 else all_of(futures, array)
 
     def finished_without(self, sizes: Sequence[int]) -> bool:
@@ -321,9 +277,9 @@ class SwitchSession:
         sums."""
         loop = self._loop
         with self._lock:
-            if not isinstance(loop, WorkerLoop) or self._calls:
-                return False
-            return self._early.are_there(loop.endpoint, self._calls.turns, sizes)
+            return (
+                isinstance(loop, WorkerLoop) and not self._ledger and self._calls.finished_without(loop.endpoint, sizes)
+            )
 
     def status(self) -> dict[str, Any]:
         """The switch's report of itself and its jobs, with this job's slots (`seen`); JobError after 5 s."""
@@ -353,7 +309,7 @@ class SwitchSession:
 
     def give_up(self, reason: str) -> None:
         """See `Group`: the switch is asked for those who are missing."""
-        if self._calls:
+        if self._ledger:
             self._client.query(self.name).add_done_callback(partial(self._name_missing, reason, None))
 
     def set_credit(self, credit_bytes: int | None) -> None:
@@ -377,7 +333,7 @@ class SwitchSession:
         finally:
             # Only now has every finished call been counted: its caller may have come here before `_finished` ran.
             with self._lock:
-                finished = self._calls.finished()
+                finished = self._ledger.finished()
             self._client.leave(finished, str(self._failure or "") or exit_reason(), LEAVE_S)
             self._client.close()
 
@@ -402,7 +358,7 @@ class SwitchSession:
         raise JobError(f"job {self.name}, rank {self.rank}: it waits no longer")
 
     def _lane(self, priority: int | None, stream: int | None) -> int:
-        """The class of a call; of one that can't be, which is refused elsewhere, any."""
+        """The class of a call; of one that can't be, which is refused elsewhere, any. None: the least urgent one."""
         if stream is not None and 0 <= stream < len(self.job.streams):
             return class_of(self.job.streams[stream].priority)
         return self.classes[-1] if priority is None else priority
@@ -414,10 +370,10 @@ class SwitchSession:
                 f"join on its own"
             )
 
-    def _finished(self, call: Call) -> None:
+    def _finished(self, place: CallPlace) -> None:
         """Note a call's result. A failed call stays pending: it never finishes, and `leave` must report that."""
         with self._lock:
-            self._calls.finish(call)
+            self._ledger.finish(place)
 
     def _failed(self, detail: str, missing: tuple[int, ...] = (), event: StreamFailed | None = None) -> None:
         """Fail every pending and later call, and leave, so that the others learn of it at once."""
@@ -434,7 +390,7 @@ class SwitchSession:
             if self._failure is not None or self._closed:
                 return
             self._failure = failure
-            finished = self._calls.finished()
+            finished = self._ledger.finished()
             loop = self._loop
         if loop is not None:
             loop.fail(failure)
@@ -445,7 +401,7 @@ class SwitchSession:
         with self._lock:
             late = time.monotonic_ns() - self._departed_ns >= self._lease_ns if self._departed else False
             # Earlier calls may still be on their way to us, whole: they get a lease's time.
-            leavers = [member for member in self._departed if self._calls.waits_for(member.calls, late=late)]
+            leavers = [member for member in self._departed if self._ledger.waits_for(member.calls, late=late)]
         if leavers:
             who = "; ".join(
                 f"{member.place} left after {sum(member.calls)} calls" + (f": {member.reason}" if member.reason else "")
@@ -487,7 +443,7 @@ class SwitchSession:
     def _watch(self, counters: dict[str, int]) -> None:
         """Look into a stall (C13)."""
         stall, now_ns = self._stall, time.monotonic_ns()
-        if not self._calls or counters["results"] != stall.results or self._client.is_silent:
+        if not self._ledger or counters["results"] != stall.results or self._client.is_silent:
             self._stall = _Stall(counters["results"], counters["timeouts"], now_ns)
         elif (
             now_ns - stall.since_ns >= STALL_S * 1e9

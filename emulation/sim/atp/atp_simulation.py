@@ -226,7 +226,7 @@ class AtpSimulation(EndpointSimulation):
             ends = self.first + rank, {job: self.switches[self._switch_of(worker)].address}
             endpoint, uplink = Endpoint(job, rank), self.uplinks[rank]
             options: dict[str, Any] = {"indexes": indexes, "priority": config.priority}
-            self._add(AtpHost(endpoint, uplink, self._failed, ends, config.codec, False, **options))
+            self._add(AtpHost(endpoint, uplink, self._failed, ends, self._calls(rank, False), **options))
 
     def _switch_of(self, host: str) -> str:
         return self.topology.neighbours[host][0]

@@ -12,7 +12,6 @@ from emulation.sim.host_costs import HostCosts
 from emulation.sim.network.aggregation_host import AggregationHost
 from emulation.sim.network.simulated_link import SimulatedLink
 from emulation.sim.spines.spine_trees import TreeEndpoints
-from switchagg.calls.chunked_call import ArrayCall
 from switchagg.endpoint import Endpoint
 from switchagg.native.native_endpoint import NativeEndpoint
 
@@ -29,7 +28,8 @@ class CompiledHost(AggregationHost):
             to = self._to[endpoint.job.job_id]
             facts.endpoint, facts.job_id, facts.streams = endpoint.handle, endpoint.job.job_id, len(to)
             facts.to = (ctypes.c_uint32 * len(to))(*to)
-        classes = self._calls.turns.classes
+        self._calls.chunked = False
+        classes = self._calls.ledger.turns.classes
         self._worker = engine_library.there(
             self._library.sa_sim_worker(
                 clock.handle,
@@ -59,9 +59,6 @@ class CompiledHost(AggregationHost):
     def drop_checksum(self) -> int:
         count: int = self._library.sa_sim_worker_drop_checksum(self._worker)
         return count
-
-    def _endpoint_call(self, call: ArrayCall) -> ArrayCall:
-        return call
 
     def _pump(self) -> None:
         self._library.sa_sim_worker_pump(self._worker)

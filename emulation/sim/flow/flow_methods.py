@@ -22,13 +22,14 @@ from emulation.sim.network.host_simulation import measured_choice
 from emulation.sim.network.simulated_link import IP_BYTES
 from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
 from emulation.sim.size_only import SizeOnlyArray
-from switchagg.call import array_call, rounds_of
+from switchagg.call import rounds_of
+from switchagg.call_request import CallRequest
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_sums
-from switchagg.layout import shares_of
-from switchagg.priority import StreamTurns, class_of
+from switchagg.member_calls import MemberCalls
+from switchagg.priority import class_of
 from switchagg.wire import Op, Route
 from transport.collectives.collective import Task
 from transport.collectives.collective_party import HEAD_BYTES
@@ -205,21 +206,21 @@ class SwitchFlow(FlowSimulation):
             raise NotDescribed("calls are split over streams ([switch] split_calls)")
         if config.first_slot is None:
             raise NotDescribed("jobs share slots, which are divided anew as they come and go")
-        spec = parse_sums(config.codec or FIXED_POINT.name).for_workers(self.job.workers)
-        self._codec = spec.row_codec or FIXED_POINT
-        self._least = spec.least if self._codec.lossy else 0
-        self._turns: dict[int, StreamTurns] = {}
+        self._calls: dict[int, MemberCalls] = {}
         self._tree = Tree(self.flows, self.topology)
         self._hosts: dict[int, Processor] = {}
         self._routed = len(self.topology.aggregators) == 1
 
     def place(self, rank: int, call: SimulatedCall) -> tuple[Hashable, Hashable, int]:
-        if rank not in self._turns:
-            self._turns[rank] = StreamTurns([stream.priority for stream in self.job.streams])
-        stream = self._turns[rank].take(call.priority)
-        number = self._call_counts[rank, stream]
-        self._call_counts[rank, stream] += 1
-        return (stream, number), stream, call_key(self.config.codec_seed, max(rank, 0), stream, number)
+        (place,) = self._calls_of(rank).ledger.begin(call.priority)
+        self._calls_of(rank).ledger.finish(place)
+        return place, place[0], call_key(self.config.codec_seed, max(rank, 0), *place)
+
+    def _calls_of(self, rank: int) -> MemberCalls:
+        if rank not in self._calls:
+            sums = parse_sums(self.config.codec or FIXED_POINT.name)
+            self._calls[rank] = MemberCalls(self.job, rank, sums, routed=self._routed, chunked=False)
+        return self._calls[rank]
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
         """As of `AggregationHost`: a call is a transfer to the switch, and one from there."""
@@ -235,14 +236,11 @@ class SwitchFlow(FlowSimulation):
         return max(class_of(s.priority) for s in self.job.streams) if call.priority is None else call.priority
 
     def array_call(self, call: SimulatedCall) -> ArrayCall:
-        """The switch's call for an array, with its codec, as `AggregationHost.launch` decides."""
+        """The switch's call for an array, with its codec."""
         array = np.empty(call.array.size, call.array.dtype) if isinstance(call.array, SizeOnlyArray) else call.array
-        shares = shares_of(call.kind, call.root)._replace(routed=self._routed)
-        if call.coded is None:
-            codec, residual = self._codec if array.size >= self._least else FIXED_POINT, None
-        else:
-            codec, residual = call.coded.codec or FIXED_POINT, call.coded.residual
-        return array_call(array, call.op, self.job, codec, shares, residual)
+        request = CallRequest(call.kind, call.op, root=call.root)
+        array_call: ArrayCall = self._calls_of(0).lay_out(array, request, call.coding).parts[0]
+        return array_call
 
     def sum_up(self, together: FlowCall) -> None:
         if self.job.workers < self.config.workers:

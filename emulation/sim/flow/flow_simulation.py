@@ -199,7 +199,7 @@ class FlowSimulation(Simulation):
         array = call.array
         if not isinstance(array, SizeOnlyArray):
             self.sum_up(together)
-        codec = call.coded.codec if call.coded is not None else None
+        codec = call.coding.codec if call.coding is not None else None
         name = (call.kind, call.op, array.size, array.dtype, call.root, codec, *self.variant(call))
         if name not in self._shapes:
             shape = self._with_hosts(self._costs(call) if self.by_formula else self.shape_of(call))

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -13,19 +12,13 @@ from emulation.sim.network.simulated_link import CE, ECT, UDP_FRAMING_BYTES, Cor
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
 from emulation.sim.network.virtual_clock import VirtualClock
 from emulation.sim.spines.spine_trees import TreeEndpoints
-from switchagg.call import array_call, chunked_call, split
-from switchagg.calls.chunked_call import ArrayCall
-from switchagg.codecs import FIXED_POINT
+from switchagg.call_request import CallRequest
+from switchagg.calls.call_ledger import CallPlace
 from switchagg.codecs.array_codec import Reduction
-from switchagg.codecs.rounding import call_key
-from switchagg.codecs.spec import parse_sums
-from switchagg.description import DESCRIBED_WORKERS_MOST, CallSignature
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import UNCONTROLLED, JobConfig
-from switchagg.layout import Shares
+from switchagg.member_calls import MemberCalls
 from switchagg.wire import STREAM_OFFSET, Bundle, frame_bytes, job_of
-from transport.worker.call_ledger import CallLedger
-from transport.worker.early_results import EarlyResults
 
 Done = Callable[[], None]
 CREDIT_BYTES_MAX = 65_536
@@ -101,8 +94,7 @@ class HostUplink:
 class AggregationHost:
     """A worker of the `switch` method: an Endpoint on a link. `on_failure` is called with a stream that gave up.
 
-    ends: its own address; by job, one for each of its trees, that of the switch it sends to. routed: whether it knows
-    routes (W15). split_calls, codec_seed: as of a session's options.
+    ends: its own address; by job, one for each of its trees, that of the switch it sends to.
     """
 
     def __init__(
@@ -111,26 +103,18 @@ class AggregationHost:
         link: SimulatedLink,
         on_failure: Callable[[int, StreamFailed], None],
         ends: tuple[int, Mapping[JobConfig, int]],
-        codec: str = "",
-        routed: bool = True,
+        calls: MemberCalls,
     ) -> None:
-        self._routed = routed
-        self.split_calls = False
-        self.codec_seed = 0
         self.endpoint = endpoint
         self._drop_checksum = 0
         self._network = link.network
         self._rank = endpoint.rank
         self._address, switches = ends
         self._job = job = endpoint.job
-        spec = parse_sums(codec or FIXED_POINT.name).for_workers(job.workers)
-        self._codec = spec.row_codec or FIXED_POINT
-        self._least = spec.least if self._codec.lossy else 0
+        self._calls = calls
         self._link = link
         self._on_failure = on_failure
         self._done: dict[int, Done] = {}
-        self._early = EarlyResults(job, self._codec, self._least)
-        self._calls = CallLedger([stream.priority for stream in job.streams])
         ecn = ECT if job.congestion != UNCONTROLLED and link.config.ecn_bytes is not None else 0
         strict = link.strict  # elsewhere a job has one class
         self._to = {  # by job and stream, as packets name them
@@ -149,7 +133,7 @@ class AggregationHost:
                 HostUplink(
                     network, ClassQueue(network, cast(StrictLink, link), kind), frame, partial(self._give, kind=kind)
                 )
-                for kind in self._calls.turns.classes
+                for kind in self._calls.ledger.turns.classes
             ]
         else:
             self._uplinks = [HostUplink(network, link, frame, self._give)]
@@ -167,77 +151,40 @@ class AggregationHost:
         """Damaged frames."""
         return self._drop_checksum
 
-    def launch(
-        self,
-        array: NDArray[Any],
-        op: str,
-        done: Done,
-        priority: int | None,
-        shares: Shares,
-        signature: CallSignature,
-        coded: Reduction | None,
-    ) -> None:
-        """Begin a collective in place, described (W12); calls of a class take its streams in turn, as in a session.
+    def launch(self, array: NDArray[Any], request: CallRequest, done: Done, coding: Reduction | None) -> None:
+        """Begin a collective in place; calls of a class take its streams in turn, as in a session.
 
-        `done` is called once it is complete. coded: how it is coded; None: as sums of its size are.
+        `done` is called once it is complete. coding: the step of a codec that the call is; None: sums are coded as
+        those of their size are.
         """
         then = partial(self._host.run, self._transfer_ns, done)
-        self._host.run(self._transfer_ns, partial(self._launch, array, op, then, priority, shares, signature, coded))
+        self._host.run(self._transfer_ns, partial(self._launch, array, request, then, coding))
 
-    def _launch(
-        self,
-        array: NDArray[Any],
-        op: str,
-        done: Done,
-        priority: int | None,
-        shares: Shares,
-        signature: CallSignature,
-        coded: Reduction | None,
-    ) -> None:
-        job, shares = self._job, shares._replace(routed=self._routed)
-        if coded is None:
-            codec, residual = self._codec if array.size >= self._least else FIXED_POINT, None
-        else:
-            codec, residual = coded.codec or FIXED_POINT, coded.residual
-        full_call = array_call(array, op, job, codec, shares, residual)
-        cut = split(full_call, job, self._calls.turns.streams_of(priority)) if self.split_calls else {}
-        places = self._calls.begin(priority, None, cut)
-        described = job.workers <= DESCRIBED_WORKERS_MOST and not job.partial
-        words = signature.words(self._calls.calls_before(places)) if described else None
-        left = len(places)
+    def _launch(self, array: NDArray[Any], request: CallRequest, done: Done, coding: Reduction | None) -> None:
+        entered = self._calls.enter(self._calls.lay_out(array, request, coding))
+        left = len(entered)
 
-        def part_done(place: tuple[int, int]) -> None:
+        def part_done(place: CallPlace) -> None:
             nonlocal left
-            self._calls.finish(place)
+            self._calls.ledger.finish(place)
             left -= 1
             if not left:
                 done()
 
-        for place, part in zip(places, cut.values() or (shares,), strict=True):
-            call = self._endpoint_call(replace(full_call, shares=part))
-            call.description = words
-            call.key = call_key(self.codec_seed, self._rank, *place)
+        for place, call in entered:
             self._done[id(call)] = partial(part_done, place)
             self.endpoint.submit(place[0], call)
         self._events()
         self._pump()
 
-    def _endpoint_call(self, call: ArrayCall) -> Any:
-        """As the endpoint takes it."""
-        return chunked_call(call, self._job)
-
     def has_early(self, sizes: Sequence[int]) -> bool:
         """Whether the results of the next calls are there, means of so many float32, best effort."""
-        return (
-            self._host.idle
-            and isinstance(self.endpoint, Endpoint)
-            and self._early.are_there(self.endpoint, self._calls.turns, sizes)
-        )
+        return self._host.idle and self._calls.finished_without(self.endpoint, sizes)
 
     def readmit(self, endpoint: Endpoint | TreeEndpoints) -> None:
         """Go on with a new generation of the job; no call is in progress."""
         self.endpoint = endpoint
-        self._job = endpoint.job
+        self._job = self._calls.job = endpoint.job
 
     def receive(self, frame: Any, sender: int, to: int) -> None:
         """A frame (1, size) uint8 from the switch."""

@@ -17,12 +17,12 @@ from emulation.sim.network.simulation import SimulatedCall, Simulation, Simulati
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.size_only import SizeOnlyArray
 from emulation.topologies.topology import STAR
+from switchagg.call_request import CallRequest
 from switchagg.priority import BEST_EFFORT
 from transport.collectives.choice import SIZES_BYTES, AlgorithmChoice, fit, to_words
 from transport.collectives.collective_party import HEAD_BYTES, CollectiveParty, begins_transfer
 from transport.collectives.collective_table import COLLECTIVES, fitting
 from transport.collectives.cost import traffic_matrix
-from transport.contracts.group_contract import CallRequest
 from transport.group.method_name import GROUPED
 
 

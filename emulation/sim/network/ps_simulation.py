@@ -10,8 +10,8 @@ from emulation.sim.network.aggregation_host import Done
 from emulation.sim.network.mesh_host import MemberHost
 from emulation.sim.network.simulation import SimulatedCall, Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
+from switchagg.call_request import CallRequest
 from switchagg.priority import BEST_EFFORT
-from transport.contracts.group_contract import CallRequest
 from transport.group.method_name import flows
 from transport.ps.colocated import FOR_SERVER, Colocated
 from transport.ps.config import BACKUP, PsConfig

@@ -4,13 +4,12 @@ A simulation knows `launch(rank, array, op, done)` and `run()`; what the switch 
 """
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from numpy.typing import NDArray
 
@@ -26,16 +25,14 @@ from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.traffic.tcp_mesh import SimulatedTcpMesh, TcpMeshHost
 from emulation.topologies.topology import SPRAY, STAR, Fabric, Hop, LinkSettings, Topology
 from emulation.topologies.topology_kinds import topology
-from switchagg.call import plain_rounds, rounds_of
+from switchagg.call_request import CallRequest
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import parse_sums
-from switchagg.description import COMBINING, Kind
+from switchagg.description import Kind
 from switchagg.job import ELEMENTS_MTU_1500, JobConfig
 from switchagg.join import STREAMS, WINDOW_SLOTS, JobTerms
-from switchagg.layout import shares_of
-from transport.contracts.group_contract import CallRequest, tensors_of
-from transport.group.coded_sums import RoundKeys
+from switchagg.round_calls import Ended, RoundCalls, RoundCoding, RoundKeys
 from transport.meshes.mesh import Party
 from transport.meshes.reliable import ReliableConfig
 
@@ -206,7 +203,7 @@ class SimulationConfig(JobTerms):
 
 class SimulatedCall(NamedTuple):
     """A rank's part in a call. priority: lower is more urgent; None: as urgent as any. key: what calls of all ranks
-    are matched by; None: their order. kind, root: of any other collective, by what has it. coded: the step of a codec
+    are matched by; None: their order. kind, root: of any other collective, by what has it. coding: the step of a codec
     that it is, and how a switch codes it.
     """
 
@@ -217,7 +214,12 @@ class SimulatedCall(NamedTuple):
     key: int | None = None
     kind: Kind = "allreduce"
     root: int = 0
-    coded: Reduction | None = None
+    coding: Reduction | None = None
+
+
+def _raise(_reason: str) -> NoReturn:
+    """A codec's error ends the simulation; called while it is handled."""
+    raise
 
 
 class Simulation(ABC):
@@ -262,10 +264,21 @@ class Simulation(ABC):
         self._call_turns = CallTurns(self.config.costs.calls_at_once)
         codec, workers, seed = self.config.codec, self.config.workers, self.config.codec_seed
         self._compressions: list[Compression] | None = None
+        self._codings: list[RoundCoding] = []
         if codec:
-            self._keys = [RoundKeys(rank, seed) for rank in range(workers)]
             self._compressions = [Compression(parse_sums(codec), rank, workers, seed) for rank in range(workers)]
-        self._queues: dict[tuple[int, int | None], deque[tuple[SimulatedCall, Iterator[Reduction] | None]]] = {}
+            self._codings = [
+                RoundCoding(
+                    compression,
+                    RoundKeys(rank, seed),
+                    self.config.elements,
+                    in_plain_rounds=self.codes_in_rounds,
+                )
+                for rank, compression in enumerate(self._compressions)
+            ]
+        self._rounds: list[RoundCalls[SimulatedCall]] = [
+            RoundCalls(partial(self._begin_round, rank), _raise) for rank in range(workers)
+        ]
 
     def _mesh_host(
         self,
@@ -367,72 +380,31 @@ class Simulation(ABC):
         """It is the call's turn."""
         array = self._array(array)
         call = SimulatedCall(array, op, done, priority, key, kind)
-        if self._compressions is None or op != "sum" or kind not in COMBINING:
-            self._enter(rank, call, None)
-            return
-        compression, keys = self._compressions[rank], self._keys[rank]
-        ask = CallRequest(kind, key=key, tensors=tensors)
-        if (
-            kind == "allreduce"
-            and (compression.remembers or compression.stepwise)
-            and compression.takes(array.dtype, array.size, tensors is not None)
-        ):
-            steps = compression.rounds(array, tensors_of(array, ask, compression), keys.keyless_calls)
-            first, random = keys.of(key)
-            if self.codes_in_rounds:
-                steps = plain_rounds(steps, self.config.elements, self.config.workers, random)
-            self._enter(rank, call._replace(key=first), steps)
-        elif self.codes_in_rounds and compression.spec.codes_rows(array.dtype, array.size):
-            assert compression.spec.row_codec is not None
-            first, random = keys.of(key)
-            shares, (elements, workers) = shares_of(kind), (self.config.elements, self.config.workers)
-            words = rounds_of(array, elements, workers, compression.spec.row_codec, shares, random)
-            self._enter(rank, call._replace(key=first), (Reduction(*words_op) for words_op in words))
+        request = CallRequest(kind, op, key, tensors=tensors)
+        coding = self._codings[rank] if self._codings else None
+        rounds: Iterator[Reduction] | None = None
+        if coding is not None and coding.codes(request, array):
+            key, rounds = coding.rounds(request, array)
+            call = call._replace(key=key)
+        if coding is not None and coding.compression.stepwise and not self.codes_in_rounds:
+            self._rounds[rank].take_turn(priority, call, rounds, lambda failure: done())
+        elif rounds is None:
+            self.begin(rank, call)
         else:
-            self._enter(rank, call, None)
+            self._rounds[rank].step(call, 0, rounds, lambda failure: done())
 
     def _array(self, array: NDArray[Any] | SizeOnlyArray) -> NDArray[Any]:
         """The array that a call sums."""
         return array.zeros() if isinstance(array, SizeOnlyArray) else array
 
-    def _enter(self, rank: int, call: SimulatedCall, steps: Iterator[Reduction] | None) -> None:
-        """Begin a call, or its steps one after the other. On a switch, where order matters, steps of a codec that takes
-        several have their class for themselves (`transport.worker.coded_calls`)."""
-        compression = self._compressions[rank] if self._compressions is not None else None
-        if self.codes_in_rounds or compression is None or not compression.stepwise:
-            self._step(rank, call, steps, call.done)
-            return
-        queue = self._queues.setdefault((rank, call.priority), deque())
-        queue.append((call, steps))
-        if len(queue) == 1:
-            self._let_in(rank, queue)
-
-    def _let_in(self, rank: int, queue: "deque[tuple[SimulatedCall, Iterator[Reduction] | None]]") -> None:
-        while queue:
-            call, steps = queue[0]
-            if steps is not None:
-                self._step(rank, call, steps, partial(self._summed, rank, queue))
-                return
-            queue.popleft()
-            self.begin(rank, call)
-
-    def _summed(self, rank: int, queue: "deque[tuple[SimulatedCall, Iterator[Reduction] | None]]") -> None:
-        call, _ = queue.popleft()
-        self._let_in(rank, queue)
-        call.done()
-
-    def _step(self, rank: int, call: SimulatedCall, steps: Iterator[Reduction] | None, done: Done) -> None:
-        """Begin a call that has no steps; of another the next one, whose key follows."""
-        if steps is None:
-            self.begin(rank, call)
-            return
-        step = next(steps, None)
-        if step is None:
-            done()
-            return
-        following = call if call.key is None else call._replace(key=call.key + 1)
-        then = partial(self._step, rank, following, steps, done)
-        self.begin(rank, call._replace(array=step.array, op=step.op, kind=step.kind, done=then, coded=step))
+    def _begin_round(
+        self, rank: int, call: SimulatedCall, number: int, reduction: Reduction | None, ended: Ended
+    ) -> None:
+        """Begin a round of a call, whose key follows that of the round before; None: the call as it is."""
+        if reduction is not None:
+            key = None if call.key is None else call.key + number
+            call = call._replace(array=reduction.array, op=reduction.op, kind=reduction.kind, key=key, coding=reduction)
+        self.begin(rank, call._replace(done=partial(ended, None)))
 
     @abstractmethod
     def begin(self, rank: int, call: SimulatedCall) -> None:

@@ -17,14 +17,18 @@ from emulation.sim.spines.spine_trees import TreeEndpoints, jobs_of
 from emulation.topologies.topology import Topology
 from emulation.topologies.topology_kinds import trees
 from switchagg.aggregator import Parent
+from switchagg.call_request import CallRequest
+from switchagg.codecs import FIXED_POINT
+from switchagg.codecs.spec import parse_sums
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.description import CallSignature
 from switchagg.endpoint import Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import MODULUS, JobConfig
-from switchagg.layout import shares_of
+from switchagg.member_calls import MemberCalls
 from switchagg.partial_endpoint import ranks_in
+from switchagg.priority import StreamTurns
 
 
 class EndpointSimulation(Simulation):
@@ -36,15 +40,27 @@ class EndpointSimulation(Simulation):
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None, servers: int = 0) -> None:
         super().__init__(config, shared, servers)
         self.job = config.job()
+        self.classes = StreamTurns([stream.priority for stream in self.job.streams]).classes
         self.switches: dict[str, SimulatedSwitch] = {}
         self.hosts: list[AggregationHost] = []
 
     def _add(self, host: AggregationHost) -> None:
         """The next rank's."""
-        host.split_calls, host.codec_seed = bool(self.config.split_calls), self.config.codec_seed
         host.has_costs(self.config.costs)
         self._attach(len(self.hosts), host.receive)
         self.hosts.append(host)
+
+    def _calls(self, rank: int, routed: bool) -> MemberCalls:
+        """A rank's. routed: whether it knows routes (W15)."""
+        config = self.config
+        return MemberCalls(
+            self.job,
+            rank,
+            parse_sums(config.codec or FIXED_POINT.name),
+            codec_seed=config.codec_seed,
+            split_calls=bool(config.split_calls),
+            routed=routed,
+        )
 
     def _given_up(self, event: StreamFailed, what: str, missing: Iterable[int]) -> NoReturn:
         """The call fails, as of a stream that gave up."""
@@ -60,8 +76,9 @@ class EndpointSimulation(Simulation):
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
         signature = CallSignature(call.kind, call.op, call.array.dtype, call.array.size, call.root)
-        shares = shares_of(call.kind, call.root)
-        self.hosts[rank].launch(call.array, call.op, call.done, call.priority, shares, signature, call.coded)
+        priority = self.classes[-1] if call.priority is None else call.priority
+        request = CallRequest(call.kind, call.op, call.key, priority, call.root, signature=signature)
+        self.hosts[rank].launch(call.array, request, call.done, call.coding)
 
     def retransmissions(self) -> int:
         return sum(host.endpoint.counters["retransmitted"] for host in self.hosts)
@@ -107,7 +124,7 @@ class SwitchSimulation(EndpointSimulation):
         routed = DATAPLANES[config.dataplane].routes and all(len(tree.aggregators) == 1 for tree in self.trees)  # H2
         for rank, (uplink, worker) in enumerate(zip(self.uplinks, self.topology.workers, strict=True)):
             ends = self.first + rank, {job: self.switches[_parent(tree, worker)].address for job, tree in self._parts()}
-            self._add(self.shared.host(self._endpoint(rank), uplink, self._failed, ends, config.codec, routed))
+            self._add(self.shared.host(self._endpoint(rank), uplink, self._failed, ends, self._calls(rank, routed)))
 
     def _network(self) -> SwitchedNetwork:
         return engine_choice.network(self.config, self.topology)

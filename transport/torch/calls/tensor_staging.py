@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from transport.contracts.group_contract import CallRequest
+from switchagg.call_request import CallRequest
 from transport.torch.calls.tensor_layout import GroupCall, array_of, bits, lies_plain
 
 Array = NDArray[Any]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from switchagg.priority import StreamTurns
 
-Call = tuple[int, int]
+CallPlace = tuple[int, int]
 """(stream, its number on the stream, from 0)."""
 
 
@@ -26,25 +26,27 @@ class CallLedger:
         """Whether any call is in progress."""
         return any(self._pending)
 
-    def begin(self, priority: int | None = None, stream: int | None = None, split: Iterable[int] = ()) -> list[Call]:
+    def begin(
+        self, priority: int | None = None, stream: int | None = None, split: Iterable[int] = ()
+    ) -> list[CallPlace]:
         """Enter the next call, or its parts, one on each of the streams `split` (W11); returns where they belong.
 
         Raises ValueError for a class or stream there isn't.
         """
         return [self._enter(number) for number in tuple(split) or (self.turns.take(priority, stream),)]
 
-    def _enter(self, stream: int) -> Call:
+    def _enter(self, stream: int) -> CallPlace:
         number = self._calls[stream]
         self._calls[stream] = number + 1
         self._class_calls[self._classes[stream]] += 1
         self._pending[stream][number] = None
         return stream, number
 
-    def calls_before(self, calls: Sequence[Call]) -> int:
+    def calls_before(self, calls: Sequence[CallPlace]) -> int:
         """How many calls of their class, and parts of calls, were made before the newest, which these are."""
         return self._class_calls[self._classes[calls[0][0]]] - len(calls)
 
-    def finish(self, call: Call) -> None:
+    def finish(self, call: CallPlace) -> None:
         """The call has its result. A failed one is never finished."""
         self._pending[call[0]].pop(call[1], None)
 
