@@ -16,7 +16,7 @@ import numpy as np
 
 from emulation.topologies.topology import STAR, Fabric, Hop, LinkSettings, Topology
 from emulation.topologies.topology_kinds import over_each_top, topology, trees
-from switchagg.call import share_of_chunks, share_of_rounds
+from switchagg.calls.array_calls import share_of_chunks, share_of_rounds
 from switchagg.codecs import FIXED_POINT, ArrayCodec, Codec
 from switchagg.description import Kind
 from switchagg.wire import HEADER_BYTES, frame_bytes

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from switchagg.aggregator import Aggregator, Decision, SlotView, Verdict
-    from switchagg.call import make_call
+    from switchagg.calls.array_calls import make_call
     from switchagg.dataplane.contract import DataPlane, Output
     from switchagg.dataplane.plane_kinds import DATAPLANES
     from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
@@ -52,7 +52,16 @@ __all__ = [
     "make_call",
 ]
 
-_HOMES = ("errors", "job", "wire", "aggregator", "dataplane.plane_kinds", "dataplane.contract", "call", "endpoint")
+_HOMES = (
+    "errors",
+    "job",
+    "wire",
+    "aggregator",
+    "dataplane.plane_kinds",
+    "dataplane.contract",
+    "calls.array_calls",
+    "endpoint",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from switchagg.call import description_call
+from switchagg.calls.array_calls import description_call
 from switchagg.calls.chunked_call import ArrayCall, Call, ChunkedCall
 from switchagg.calls.small_call import Predictions, SmallCall
 from switchagg.description import WORDS, difference

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from switchagg.call import Begin, begin_in_python, plain_rounds
+from switchagg.calls.array_calls import Begin, begin_in_python, plain_rounds
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.codec import Array
 from switchagg.codecs.compression import Compression

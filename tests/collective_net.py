@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.native.library import missing
 from transport.collectives.collective_party import CollectiveFinished, CollectiveParty
 from transport.meshes.mesh import OutgoingMessage

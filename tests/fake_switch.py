@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from switchagg.call_request import CallRequest, own_shard
+from switchagg.calls.call_request import CallRequest, own_shard
 from switchagg.description import COMBINING
 from switchagg.errors import AggregationFailed, JobError
 from transport.worker.join_options import JoinOptions

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.call import make_call, rounds_of
+from switchagg.calls.array_calls import make_call, rounds_of
 from switchagg.codecs import CallShape
 from switchagg.codecs.lanes import Lanes, LaneScales
 from switchagg.codecs.rounding import call_key

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from transport.contracts.group_contract import Array
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import PsConfig

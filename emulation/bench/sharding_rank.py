@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from emulation.bench.allreduce.allreduce_rank import MeetingPoint
 from emulation.children import ChildReport, send_report
 from emulation.host import interface_bytes
-from switchagg.call_request import own_shard
+from switchagg.calls.call_request import own_shard
 from transport.group.group_opening import GroupOptions, open_group
 from transport.group.method_name import parse
 

@@ -26,7 +26,7 @@ from emulation.sim.simulated_training import Progress, RankClock, Training
 from emulation.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns
 from emulation.training.replicas import Replicas
 from emulation.training.units import Array, Shards, UnitLayout, blocks_of
-from switchagg.call_request import own_shard
+from switchagg.calls.call_request import own_shard
 from switchagg.description import Kind
 
 ROOT = "root"

@@ -14,7 +14,7 @@ from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.study.wire_bytes import ELEMENTS, CountedCompression
-from switchagg.call import rounds_of
+from switchagg.calls.array_calls import rounds_of
 from switchagg.calls.chunked_call import row_of
 from switchagg.codecs import Array, ArrayCodec, Codec
 from switchagg.codecs.array_codec import Reduction, Tensor

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from switchagg.call import make_call
+from switchagg.calls.array_calls import make_call
 from switchagg.codecs import FIXED_POINT, PLAIN, Array, Codec
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression

@@ -1,5 +1,6 @@
-"""Calls as an endpoint asks for their chunks: collectives, partial sums, small calls. Part of the core; pure.
+"""Calls: from what a caller requests to what an endpoint asks for its chunks. Part of the core; pure.
 
-Imported by `switchagg.call`, which makes them, by endpoints and by transport; imports only the core.
-Start at chunked_call.py.
+call_request.py is the request; member_calls.py codes, splits and numbers it; array_calls.py and chunked_call.py lay it
+out; round_calls.py is for codecs of several rounds. Imported by the core, transport and emulation; imports only the
+core. Start at member_calls.py.
 """

@@ -1,6 +1,6 @@
 """A collective laid out as a run of consecutive chunks of a stream (rules W3, W4 and W13 of PROTOCOL.md).
 
-It is what an endpoint asks for; `switchagg.call` makes them.
+It is what an endpoint asks for; `switchagg.calls.array_calls` makes them.
 """
 
 from collections.abc import Sequence

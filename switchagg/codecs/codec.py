@@ -3,8 +3,8 @@
 A row is what one packet of the switch carries: as many values as fit E int32 elements. Each row has at most one code,
 an int32 on which all ranks agree by taking the maximum, before any of its values travels. Then each rank encodes the
 row to words, the words of all ranks are summed, and the sum is decoded. Moving codes and words is the layout's
-business (`switchagg.call`): chunks of a stream for a switch, plain reductions for host methods, in real and in virtual
-time.
+business (`switchagg.calls.array_calls`): chunks of a stream for a switch, plain reductions for host methods, in real
+and in virtual time.
 """
 
 from abc import ABC, abstractmethod

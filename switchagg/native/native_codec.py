@@ -139,7 +139,7 @@ def _is_there(codec: Codec) -> bool:
 
 
 def begin_in_c(codec: Codec, shape: CallShape) -> Coding:
-    """For `switchagg.call.rounds_of`: in C where the compiled core is there and has the codec."""
+    """For `switchagg.calls.array_calls.rounds_of`: in C where the compiled core is there and has the codec."""
     if codec.word(shape.dtype).itemsize == 4 and shape.rows and _is_there(codec):
         return NativeCodec(codec, shape)
     return codec.begin(shape)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from emulation.bench.allreduce.exact_inputs import ExactInputs, SumCheck, tensors_of, tolerance
-from switchagg.call import rounds_of
+from switchagg.calls.array_calls import rounds_of
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.lanes import WIDTHS, Lanes
 from switchagg.lockstep import sum_together

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from emulation.bench.bandwidths import MEGABYTE
-from switchagg.call import array_call
+from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.native import NativePlane
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import frame_bytes

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.call import array_call, chunked_call, split
+from switchagg.calls.array_calls import array_call, chunked_call, split
 from switchagg.codecs import FIXED_POINT, Codec, codec_named
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import CallSignature, Words

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from switchagg.call_request import CallRequest, own_shard
+from switchagg.calls.call_request import CallRequest, own_shard
 from switchagg.description import REQUESTED_OPS, CallSignature
 from switchagg.errors import AggregationFailed
 from tests.contract.groups import COLLECTIVES, KINDS, SOON_S

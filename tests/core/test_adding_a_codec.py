@@ -11,7 +11,7 @@ from emulation.bounds import NetworkParameters, algbw_bound, bound
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
-from switchagg.call import make_call, share_of_chunks, share_of_rounds
+from switchagg.calls.array_calls import make_call, share_of_chunks, share_of_rounds
 from switchagg.codecs import CODECS, FIXED_POINT, PLAIN, CallShape, Codec, codec_for, codec_named, names
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.library import missing

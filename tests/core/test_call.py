@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.call import array_call, make_call, split
+from switchagg.calls.array_calls import array_call, make_call, split
 from switchagg.calls.chunked_call import ChunkedCall
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.layout import EVERYONE, Layout, Shares, shares_of

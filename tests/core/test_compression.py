@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.call import array_call, begin_in_python, chunked_call, rounds_of
+from switchagg.calls.array_calls import array_call, begin_in_python, chunked_call, rounds_of
 from switchagg.calls.chunked_call import SCALES
 from switchagg.codecs import ARRAY_CODECS, CODECS, FIXED_POINT, codec_named
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor

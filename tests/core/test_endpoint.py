@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from switchagg.call import array_call, make_call
+from switchagg.calls.array_calls import array_call, make_call
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import CallSignature
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed

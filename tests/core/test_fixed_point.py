@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from switchagg.call import array_call
+from switchagg.calls.array_calls import array_call
 from switchagg.codecs import FIXED_POINT, CallShape
 from switchagg.codecs.fixed_point import NONFINITE, ZERO, Scales, exponents, headroom_bits
 from switchagg.codecs.limbs import from_limbs, to_limbs

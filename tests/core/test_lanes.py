@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from switchagg.call import array_call, rounds_of
+from switchagg.calls.array_calls import array_call, rounds_of
 from switchagg.codecs import CODECS, CallShape, codec_for, codec_named
 from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE
 from switchagg.codecs.lanes import BLOCK, WIDTHS, Lanes

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from switchagg.call import array_call, make_call
+from switchagg.calls.array_calls import array_call, make_call
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.codecs import FIXED_POINT, CallShape, codec_for
 from switchagg.codecs.fixed_point import NONFINITE, ZERO, Scales

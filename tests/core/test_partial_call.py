@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from switchagg.call import array_call, chunked_call
+from switchagg.calls.array_calls import array_call, chunked_call
 from switchagg.calls.partial_call import PartialCall
 from switchagg.codecs import CODECS, FIXED_POINT
 from switchagg.codecs.array_codec import Tensor

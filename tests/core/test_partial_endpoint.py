@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from switchagg.call import array_call, chunked_call
+from switchagg.calls.array_calls import array_call, chunked_call
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.partial_endpoint import PartialEndpoint
 from switchagg.wire import Op, Packet, encode

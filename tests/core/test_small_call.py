@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.call import array_call, make_call, rounds_of
 from switchagg.calls import small_call
+from switchagg.calls.array_calls import array_call, make_call, rounds_of
 from switchagg.calls.small_call import Predictions, SmallCall
 from switchagg.codecs import FIXED_POINT
 from switchagg.dataplane.reference import ReferencePlane

@@ -12,7 +12,7 @@ import pytest
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
-from switchagg.call_request import own_shard
+from switchagg.calls.call_request import own_shard
 from switchagg.errors import JobError
 from tests.contract.meshes import free_addresses
 from transport.contracts.group_contract import Group

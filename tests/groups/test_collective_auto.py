@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.errors import AggregationFailed
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveParty

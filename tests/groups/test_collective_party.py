@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from collective_net import Net, execution_in, integers, run_once  # noqa: F401
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.description import REQUESTED_OPS
 from transport.collectives.collective import Task
 from transport.collectives.collective_party import HEAD_BYTES, LOOKS, PATIENCE, CollectiveParty

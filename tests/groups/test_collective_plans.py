@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from collective_net import execution_in, integers, run_once  # noqa: F401
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.description import KINDS
 from switchagg.layout import shard_range
 from transport.collectives.collective import SentVolume, Task

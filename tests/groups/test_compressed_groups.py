@@ -14,7 +14,7 @@ import pytest
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
-from switchagg.call_request import own_shard
+from switchagg.calls.call_request import own_shard
 from switchagg.codecs import ARRAY_CODECS
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor
 from switchagg.codecs.compression import Compression

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from collective_net import ByHand, Net
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.layout import shard_range
 from switchagg.native.library import missing
 from switchagg.native.programs import CompiledProgram, NativeProgram

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
-from switchagg.call_request import own_shard
+from switchagg.calls.call_request import own_shard
 from switchagg.errors import AggregationFailed, JobError
 from tests.contract.meshes import free_addresses
 from transport.group.group_opening import open_group

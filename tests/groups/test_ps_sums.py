@@ -5,7 +5,7 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.description import KINDS, ROOTED
 from tests.ps_world import World
 from transport.contracts.group_contract import Array

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.call_request import own_shard
+from switchagg.calls.call_request import own_shard
 from switchagg.errors import AggregationFailed, JobError
 from transport.group.group_opening import open_group
 from transport.group.switch_group import SwitchGroup

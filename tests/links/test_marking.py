@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.call import array_call, make_call
+from switchagg.calls.array_calls import array_call, make_call
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig, StreamConfig

@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 from test_torch_backend import Launch
 
-from switchagg.call import rounds_of
+from switchagg.calls.array_calls import rounds_of
 from switchagg.codecs import FIXED_POINT, CallShape
 from switchagg.errors import JobError
 from transport.group.method_name import MethodName, parse

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchagg.call import make_call
+from switchagg.calls.array_calls import make_call
 from switchagg.endpoint import Endpoint
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, encode

@@ -12,7 +12,7 @@ import pytest
 
 from rdma import oracle
 from rdma.relay import Faults, Relay
-from switchagg.call import array_call, make_call
+from switchagg.calls.array_calls import array_call, make_call
 from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig

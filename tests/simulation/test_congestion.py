@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulation.world import MS, Faults, World
-from switchagg.call import make_call
+from switchagg.calls.array_calls import make_call
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.endpoint import CallCompleted, Endpoint

@@ -17,7 +17,7 @@ from simulation.checkers import Violation
 from simulation.partial_rules import AddsLate, TakesOverAtOnce, TakesOverWhatAllHaveSent
 from simulation.test_simulation import replayable
 from simulation.world import ANY_ORDER, MS, NEVER_NS, Drawn, SimulatedJob, World
-from switchagg.call import make_call
+from switchagg.calls.array_calls import make_call
 from switchagg.calls.partial_call import PartialCall
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.plane_kinds import DATAPLANES

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.call import make_call
+from switchagg.calls.array_calls import make_call
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig, StreamConfig

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulation.checkers import Convergence, Determinism, ExactlyOnce, ExactSum, SlotIsolation
 from switchagg.aggregator import Parent
-from switchagg.call import make_call
+from switchagg.calls.array_calls import make_call
 from switchagg.dataplane.contract import DataPlane
 from switchagg.description import Kind
 from switchagg.endpoint import CallCompleted, Endpoint

@@ -17,7 +17,7 @@ from faulty_link import FaultyLink
 from test_native_impair import fates
 from test_switch_loop import EchoPlane
 
-from switchagg.call import make_call
+from switchagg.calls.array_calls import make_call
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig

@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.description import CallSignature
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
+from switchagg.priority import BEST_EFFORT
 from transport.control.control_client import query_status
 from transport.control.requests import Requests
 from transport.switch.daemon import SwitchDaemon
@@ -112,7 +113,7 @@ def test_unequal_racks_a_worker_of_the_root_and_three_levels_sum_exactly() -> No
     with tree(rack1="root", pod="root", rack2="pod", idle="root") as net:
         sessions = net.join(["rack1", "", "rack2", "rack1", "rack2", "pod", "rack1"])
         assert [session.job.workers for session in sessions] == [7] * 7
-        assert not any(session._routed for session in sessions)  # H2
+        assert not any(session._calls.routed for session in sessions)  # H2
         check_sums(sessions)
         floats = [np.full(100, rank + 0.5, np.float32) for rank in range(7)]
         for future in [session.allreduce(array) for session, array in zip(sessions, floats, strict=True)]:
@@ -290,7 +291,9 @@ def test_a_job_of_more_than_64_workers_sums_and_its_barrier_waits_for_all() -> N
     vias = ["rack1"] * 33 + ["rack2"] * 33
     with tree(rack1="root", rack2="root") as net:
         sessions = net.join(vias)
-        barrier = CallRequest("barrier", signature=CallSignature("barrier", "sum", np.dtype(np.uint8), 0))
+        barrier = CallRequest(
+            "barrier", priority=BEST_EFFORT, signature=CallSignature("barrier", "sum", np.dtype(np.uint8), 0)
+        )
         nothing = np.empty(0, np.int32)
         early = [session.call(nothing, barrier) for session in sessions[:-1]]
         time.sleep(0.3)

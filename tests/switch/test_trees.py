@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.call import make_call
+from switchagg.calls.array_calls import make_call
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from switchagg.call import array_call, make_call
+from switchagg.calls.array_calls import array_call, make_call
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import HEADER_BYTES, STREAM_OFFSET
 from transport.links.udp_link import UdpLink

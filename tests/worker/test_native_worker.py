@@ -19,7 +19,7 @@ import pytest
 from udp_relay import UdpRelay
 
 import transport.worker.worker_loop
-from switchagg.call import array_call, make_call
+from switchagg.calls.array_calls import array_call, make_call
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import JobConfig, StreamConfig

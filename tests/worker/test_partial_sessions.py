@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.dataplane.plane_kinds import DATAPLANES, check_partial
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import CallSignature
 from switchagg.errors import JobError
 from switchagg.native import library
+from switchagg.priority import BEST_EFFORT
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 from transport.worker.join_options import JoinOptions
@@ -111,7 +112,7 @@ def test_integers_are_the_exact_sum_of_the_ranks_in_time_and_other_collectives_w
 
         def call(rank: int, kind: Any, array: NDArray[Any]) -> "Future[Any]":
             signature = CallSignature(kind, "sum", array.dtype, array.size, 0)
-            return sessions[rank].call(array, CallRequest(kind, signature=signature))
+            return sessions[rank].call(array, CallRequest(kind, priority=BEST_EFFORT, signature=signature))
 
         for kind, elements in (("barrier", 0), ("broadcast", 40)):
             arrays = [np.full(elements, rank, np.int32) for rank in range(3)]

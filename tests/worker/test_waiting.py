@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from worker.test_worker_loop import LIVENESS_S, Bench, check_sums, job_of
 
-from switchagg.call import make_call
+from switchagg.calls.array_calls import make_call
 from switchagg.errors import AggregationFailed
 from switchagg.native import library
 from transport.worker.native_worker_loop import NativeWorkerLoop

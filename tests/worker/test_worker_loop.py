@@ -18,7 +18,7 @@ from dataplane_names import WITHOUT_P4
 from faulty_link import FaultyLink
 
 import transport.worker.worker_loop
-from switchagg.call import make_call
+from switchagg.calls.array_calls import make_call
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError

@@ -5,7 +5,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.description import Kind
 from switchagg.errors import AggregationFailed
 from transport.bounded.bounded_calls import NUMBERED, BoundedCall

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.description import Kind
 from switchagg.errors import AggregationFailed
 from transport.collectives.choice import SIZES_BYTES, AlgorithmChoice, fit, to_words

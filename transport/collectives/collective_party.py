@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.description import COMBINING, COMPARED_KINDS, ROOTED, CallSignature, Kind, requested_op_text
 from switchagg.errors import AggregationFailed
 from switchagg.priority import BEST_EFFORT, flow_of

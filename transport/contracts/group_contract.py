@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.call_request import CallRequest, with_integers
+from switchagg.calls.call_request import CallRequest, with_integers
 from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
 

@@ -10,10 +10,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
+from switchagg.calls.round_calls import KEYS, Ended, RoundCalls, RoundCoding
 from switchagg.codecs.array_codec import Reduction
 from switchagg.description import COMBINING
-from switchagg.round_calls import KEYS, Ended, RoundCalls, RoundCoding
 from transport.contracts.group_contract import Array
 from transport.group.staging import SWITCH, Staged, stage
 from transport.worker.codec_thread import CodecThread, ended_future, pass_on

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from switchagg.call_request import CallRequest, own_shard
+from switchagg.calls.call_request import CallRequest, own_shard
 from switchagg.description import COMBINING
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.join import TIMEOUT_NS_MAX

@@ -3,7 +3,7 @@
 from concurrent.futures import Future
 from typing import Any, Self
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.codecs.array_codec import Tensors
 from transport.contracts.group_contract import NOTHING, Array
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
+from switchagg.calls.round_calls import RoundCoding, RoundKeys
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import CodecSpec
 from switchagg.errors import AggregationFailed, SwitchaggError
 from switchagg.native.native_codec import begin_in_c
-from switchagg.round_calls import RoundCoding, RoundKeys
 from transport.bounded.group_party import BoundedGroupParty
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveParty

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
-from switchagg.call_request import CallRequest, with_integers
+from switchagg.calls.call_request import CallRequest, with_integers
 from switchagg.description import COMBINING, KINDS
 from switchagg.errors import AggregationFailed, JobError
 from transport.contracts.group_contract import Array, checked

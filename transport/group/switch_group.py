@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.description import COMBINING
 from transport.contracts.group_contract import Array, Matching, checked
 from transport.group.group_base import GroupBase

@@ -7,7 +7,7 @@ other stays here and is copied once. The class is a pure `transport.meshes.mesh.
 from collections import Counter
 from collections.abc import Sequence
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.errors import AggregationFailed
 from transport.contracts.group_contract import Array
 from transport.meshes.mesh import Buffer, OutgoingMessage

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from switchagg import description
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.errors import AggregationFailed
 from transport.contracts.group_contract import Array
 from transport.meshes.mesh import URGENT, Buffer, OutgoingMessage

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from switchagg.calls.round_calls import Ended, Step
 from switchagg.codecs.float_environment import use_ieee_arithmetic
-from switchagg.round_calls import Ended, Step
 
 
 class CodecThread:

@@ -12,11 +12,11 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from switchagg.call_request import CallRequest, tensors_of
+from switchagg.calls.call_request import CallRequest, tensors_of
+from switchagg.calls.round_calls import Ended, RoundCalls
 from switchagg.codecs import Array
 from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.compression import Compression
-from switchagg.round_calls import Ended, RoundCalls
 from transport.worker.codec_thread import CodecThread, ended_future, pass_on
 
 SessionCall = tuple[Array, CallRequest]

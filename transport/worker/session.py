@@ -27,8 +27,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from switchagg.call_request import CallRequest
 from switchagg.calls.call_ledger import CallLedger, CallPlace
+from switchagg.calls.call_request import CallRequest
+from switchagg.calls.member_calls import MemberCalls
 from switchagg.codecs import FIXED_POINT, Array
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
@@ -37,9 +38,9 @@ from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import MODULUS, JobConfig
 from switchagg.join import Join
-from switchagg.member_calls import MemberCalls
 from switchagg.native import library
 from switchagg.native.native_codec import missing
+from switchagg.partial_endpoint import PartialEndpoint
 from switchagg.priority import class_of
 from switchagg.wire import frame_bytes
 from transport.contracts.group_contract import Matching
@@ -138,14 +139,9 @@ class SwitchSession:
                 raise JobError(f"the switch at {switch} has no {options.kind.label} queue pair for each rank")
             if admitted.narrowed and self.rank == 0:
                 self._warn(admitted.narrowed)
+            split_calls, chunked = bool(options.split_calls), self.core != "native"
             self._calls = MemberCalls(
-                self.job,
-                self.rank,
-                options.codec_spec,
-                codec_seed=seed,
-                split_calls=bool(options.split_calls),
-                routed=admitted.routes,
-                chunked=self.core != "native",
+                self.job, self.rank, spec, seed, split_calls=split_calls, routed=admitted.routes, chunked=chunked
             )
             self._ledger = self._calls.ledger
             self.classes = self._ledger.turns.classes
@@ -277,9 +273,8 @@ class SwitchSession:
         sums."""
         loop = self._loop
         with self._lock:
-            return (
-                isinstance(loop, WorkerLoop) and not self._ledger and self._calls.finished_without(loop.endpoint, sizes)
-            )
+            endpoint = loop.endpoint if isinstance(loop, WorkerLoop) and not self._ledger else None
+            return isinstance(endpoint, PartialEndpoint) and self._calls.finished_without(endpoint.has_early, sizes)
 
     def status(self) -> dict[str, Any]:
         """The switch's report of itself and its jobs, with this job's slots (`seen`); JobError after 5 s."""

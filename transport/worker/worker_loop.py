@@ -274,7 +274,7 @@ class CallLoop(ABC, Generic[CallT]):
 
 
 class WorkerLoop(CallLoop[Call]):
-    """Runs the endpoint of one rank in Python, over any link. Calls are those of `switchagg.call.make_call`.
+    """Runs the endpoint of one rank in Python, over any link. Calls are those of `array_calls.make_call`.
 
     endpoint: not to be called by others, who may ask it what changes nothing.
     """

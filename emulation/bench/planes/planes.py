@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.bench import bandwidths
-from switchagg.call import array_call, make_call
+from switchagg.calls.array_calls import array_call, make_call
 from switchagg.dataplane.native import RUN, NativePlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.endpoint import CallCompleted, Endpoint

@@ -39,6 +39,6 @@ def carry_out(kind: Kind, arrays: Sequence[Array], op: str, root: int) -> None:
 
 
 def in_rounds(rounds: Sequence[Iterator[tuple[Array, str]]]) -> None:
-    """Rounds of all ranks side by side, each combined before the next (`switchagg.call.rounds_of`)."""
+    """Rounds of all ranks side by side, each combined before the next (`switchagg.calls.array_calls.rounds_of`)."""
     for together in zip(*rounds, strict=True):
         combine([words for words, _ in together], together[0][1])

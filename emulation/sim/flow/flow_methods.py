@@ -22,13 +22,13 @@ from emulation.sim.network.host_simulation import measured_choice
 from emulation.sim.network.simulated_link import IP_BYTES
 from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
 from emulation.sim.size_only import SizeOnlyArray
-from switchagg.call import rounds_of
-from switchagg.call_request import CallRequest
+from switchagg.calls.array_calls import rounds_of
+from switchagg.calls.call_request import CallRequest
 from switchagg.calls.chunked_call import ArrayCall
+from switchagg.calls.member_calls import MemberCalls
 from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_sums
-from switchagg.member_calls import MemberCalls
 from switchagg.priority import class_of
 from switchagg.wire import Op, Route
 from transport.collectives.collective import Task

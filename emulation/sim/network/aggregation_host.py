@@ -12,12 +12,13 @@ from emulation.sim.network.simulated_link import CE, ECT, UDP_FRAMING_BYTES, Cor
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
 from emulation.sim.network.virtual_clock import VirtualClock
 from emulation.sim.spines.spine_trees import TreeEndpoints
-from switchagg.call_request import CallRequest
 from switchagg.calls.call_ledger import CallPlace
+from switchagg.calls.call_request import CallRequest
+from switchagg.calls.member_calls import MemberCalls
 from switchagg.codecs.array_codec import Reduction
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import UNCONTROLLED, JobConfig
-from switchagg.member_calls import MemberCalls
+from switchagg.partial_endpoint import PartialEndpoint
 from switchagg.wire import STREAM_OFFSET, Bundle, frame_bytes, job_of
 
 Done = Callable[[], None]
@@ -179,7 +180,8 @@ class AggregationHost:
 
     def has_early(self, sizes: Sequence[int]) -> bool:
         """Whether the results of the next calls are there, means of so many float32, best effort."""
-        return self._host.idle and self._calls.finished_without(self.endpoint, sizes)
+        endpoint = self.endpoint if self._host.idle else None
+        return isinstance(endpoint, PartialEndpoint) and self._calls.finished_without(endpoint.has_early, sizes)
 
     def readmit(self, endpoint: Endpoint | TreeEndpoints) -> None:
         """Go on with a new generation of the job; no call is in progress."""

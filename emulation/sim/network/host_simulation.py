@@ -17,7 +17,7 @@ from emulation.sim.network.simulation import SimulatedCall, Simulation, Simulati
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.size_only import SizeOnlyArray
 from emulation.topologies.topology import STAR
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.priority import BEST_EFFORT
 from transport.collectives.choice import SIZES_BYTES, AlgorithmChoice, fit, to_words
 from transport.collectives.collective_party import HEAD_BYTES, CollectiveParty, begins_transfer

@@ -10,7 +10,7 @@ from emulation.sim.network.aggregation_host import Done
 from emulation.sim.network.mesh_host import MemberHost
 from emulation.sim.network.simulation import SimulatedCall, Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.priority import BEST_EFFORT
 from transport.group.method_name import flows
 from transport.ps.colocated import FOR_SERVER, Colocated

@@ -25,14 +25,14 @@ from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.traffic.tcp_mesh import SimulatedTcpMesh, TcpMeshHost
 from emulation.topologies.topology import SPRAY, STAR, Fabric, Hop, LinkSettings, Topology
 from emulation.topologies.topology_kinds import topology
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
+from switchagg.calls.round_calls import Ended, RoundCalls, RoundCoding, RoundKeys
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import parse_sums
 from switchagg.description import Kind
 from switchagg.job import ELEMENTS_MTU_1500, JobConfig
 from switchagg.join import STREAMS, WINDOW_SLOTS, JobTerms
-from switchagg.round_calls import Ended, RoundCalls, RoundCoding, RoundKeys
 from transport.meshes.mesh import Party
 from transport.meshes.reliable import ReliableConfig
 

@@ -17,7 +17,8 @@ from emulation.sim.spines.spine_trees import TreeEndpoints, jobs_of
 from emulation.topologies.topology import Topology
 from emulation.topologies.topology_kinds import trees
 from switchagg.aggregator import Parent
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
+from switchagg.calls.member_calls import MemberCalls
 from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import parse_sums
 from switchagg.dataplane.contract import DataPlane
@@ -26,7 +27,6 @@ from switchagg.description import CallSignature
 from switchagg.endpoint import Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import MODULUS, JobConfig
-from switchagg.member_calls import MemberCalls
 from switchagg.partial_endpoint import ranks_in
 from switchagg.priority import StreamTurns
 

@@ -14,7 +14,7 @@ import torch
 from torch.distributed.distributed_c10d import ReduceOp
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]  # documented, not exported
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from switchagg.description import COMBINING, ROOTED, CallSignature, Kind, requested_op_index
 from transport.group.staging import SWITCH, tensor_dtype
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from switchagg.call_request import CallRequest
+from switchagg.calls.call_request import CallRequest
 from transport.torch.calls.tensor_layout import GroupCall, array_of, bits, lies_plain
 
 Array = NDArray[Any]

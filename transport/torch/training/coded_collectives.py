@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from switchagg.call import rounds_of
+from switchagg.calls.array_calls import rounds_of
 from switchagg.codecs.array_codec import ArrayCodec, Reduction, Tensors
 from switchagg.codecs.codec import Array
 from switchagg.codecs.compression import Compression

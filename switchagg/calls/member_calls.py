@@ -4,15 +4,15 @@ A session and a host in virtual time both use it, so that they lay out, number a
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from switchagg.call import array_call, chunked_call, split
-from switchagg.call_request import CallRequest
+from switchagg.calls.array_calls import array_call, chunked_call, split
 from switchagg.calls.call_ledger import CallLedger, CallPlace
+from switchagg.calls.call_request import CallRequest
 from switchagg.codecs import FIXED_POINT, Array
 from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.rounding import call_key
@@ -20,7 +20,6 @@ from switchagg.codecs.spec import CodecSpec
 from switchagg.description import DESCRIBED_WORKERS_MOST, Words
 from switchagg.job import JobConfig
 from switchagg.layout import EVERYONE, shares_of
-from switchagg.partial_endpoint import PartialEndpoint
 
 
 class LaidOutCall(NamedTuple):
@@ -47,8 +46,8 @@ class MemberCalls:
         job: JobConfig,
         rank: int,
         sums: CodecSpec,
-        *,
         codec_seed: int = 0,
+        *,
         split_calls: bool = False,
         routed: bool = True,
         chunked: bool = True,
@@ -60,7 +59,7 @@ class MemberCalls:
         self._rank, self._codec_seed, self._split_calls = rank, codec_seed, split_calls
         self._codec = spec.row_codec or FIXED_POINT
         self._least = spec.least if self._codec.lossy else 0
-        self._routed, self.chunked = routed, chunked
+        self.routed, self.chunked = routed, chunked
         self._early_chunks: dict[int, int] = {}  # by the size of a mean
 
     def lay_out(self, array: Array, request: CallRequest, coding: Reduction | None = None) -> LaidOutCall:
@@ -74,7 +73,7 @@ class MemberCalls:
         if not array.size and not self._described:  # nothing else would say that this rank is there
             # Q8: a partial sum wouldn't wait for all
             array, shares = np.zeros(1, np.int32), shares_of("broadcast") if job.partial else EVERYONE
-        call = array_call(array, request.op, job, codec, shares._replace(routed=self._routed), residual)
+        call = array_call(array, request.op, job, codec, shares._replace(routed=self.routed), residual)
         cut = {}
         if self._split_calls and request.stream is None:
             cut = split(call, job, self.ledger.turns.streams_of(request.priority))
@@ -94,15 +93,15 @@ class MemberCalls:
             part.key = call_key(self._codec_seed, self._rank, *place)
         return list(zip(places, parts, strict=True))
 
-    def finished_without(self, endpoint: object, sizes: Sequence[int]) -> bool:
-        """Whether an endpoint that has no call in progress has all results of the next calls, means of so many float32,
-        best effort (Q7)."""
-        if not isinstance(endpoint, PartialEndpoint):
-            return False
+    def finished_without(self, has_early: Callable[[int, int], bool], sizes: Sequence[int]) -> bool:
+        """Whether all results of the next calls, means of so many float32, are there; no call is in progress (Q7).
+
+        has_early: of the endpoint, by stream and number of chunks.
+        """
         ends, turns = [0] * len(self.job.streams), copy.deepcopy(self.ledger.turns)
         for size in sizes:
             ends[turns.take()] += self._mean_chunks(size)
-        return all(endpoint.has_early(stream, chunks) for stream, chunks in enumerate(ends))
+        return all(has_early(stream, chunks) for stream, chunks in enumerate(ends))
 
     @property
     def _described(self) -> bool:

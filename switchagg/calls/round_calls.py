@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from switchagg.call import Begin, begin_in_python, plain_rounds, rounds_of
-from switchagg.call_request import CallRequest, tensors_of
+from switchagg.calls.array_calls import Begin, begin_in_python, plain_rounds, rounds_of
+from switchagg.calls.call_request import CallRequest, tensors_of
 from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.codec import Array
 from switchagg.codecs.compression import Compression
